@@ -1,0 +1,3 @@
+//! Configuration: one YAML tree and the environment, validated as a whole before anything starts.
+
+pub mod tools;

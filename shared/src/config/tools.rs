@@ -1,0 +1,102 @@
+//! `tools.yaml`: what a tool declares, and how an HTTP tool is called.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+
+use crate::model::Effect;
+
+/// The whole file: `tools:` maps the name that models call to its declaration.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolsFile {
+    /// Name → declaration.
+    #[serde(default)]
+    pub tools: BTreeMap<String, ToolDef>,
+}
+
+/// One declared tool. Without `http` it is declared only, unless the binary registers a typed tool of that name.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ToolDef {
+    /// Stable id; default `tool_<name>`.
+    pub id: Option<String>,
+    /// The name that people read; default the name.
+    pub display_name: Option<String>,
+    /// What it does and when to use it.
+    pub description: String,
+    /// JSON Schema of the arguments.
+    pub input_schema: serde_json::Value,
+    /// JSON Schema of the output.
+    pub output_schema: Option<serde_json::Value>,
+    /// For grouping; default `general`.
+    pub category: Option<String>,
+    /// SemVer; default `1.0.0`.
+    pub version: Option<String>,
+    /// What running it twice would do; default `once`.
+    #[serde(default)]
+    pub effect: Effect,
+    /// Wall-clock limit of one try, ms; default the fleet's.
+    pub timeout_ms: Option<u64>,
+    /// Capabilities that the agent needs.
+    #[serde(default)]
+    pub required_capabilities: BTreeSet<String>,
+    /// Plan features that the tenant needs.
+    #[serde(default)]
+    pub required_features: BTreeSet<String>,
+    /// Whether a person has to agree to each call.
+    #[serde(default)]
+    pub requires_approval: bool,
+    /// How the call is made, for an HTTP tool.
+    pub http: Option<HttpDef>,
+}
+
+/// How an HTTP tool is called. Templates: `{{argument}}` is replaced by the argument, encoded for where it
+/// lands (URL path segment, query value, header, JSON body); `${SECRET_NAME}` by a secret, never by an argument.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HttpDef {
+    /// `GET`, `POST`, `PUT`, `PATCH` or `DELETE`.
+    pub method: String,
+    /// Scheme, host and an optional path prefix (`https://api.telegram.org`). `${NAME:-default}` reads the environment.
+    pub base_url: String,
+    /// Path template below the base (`/bot${TELEGRAM_BOT_TOKEN}/sendMessage`).
+    pub path: String,
+    /// Query parameter → template. A parameter whose argument is absent is left out.
+    #[serde(default)]
+    pub query: BTreeMap<String, String>,
+    /// Header → template.
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
+    /// JSON body template. A string that is exactly `{{argument}}` becomes the argument's JSON value; a member
+    /// whose argument is absent is left out.
+    pub body: Option<serde_json::Value>,
+    /// Secrets that templates may name, by reference.
+    #[serde(default)]
+    pub secrets: BTreeMap<String, SecretRef>,
+    /// Statuses after which the request provably did not take effect (beside 429): a `once` tool may retry them.
+    #[serde(default)]
+    pub not_executed: BTreeSet<u16>,
+    /// JSON pointer to what is returned; default the whole body.
+    pub result: Option<String>,
+    /// Header that carries the idempotency key, where the service knows one.
+    pub idempotency_header: Option<String>,
+    /// Bytes of a response; default 1 MiB.
+    pub response_bytes_max: Option<usize>,
+    /// Hosts (names, `host:port`, or CIDR blocks) that may be private addresses.
+    #[serde(default)]
+    pub allow_private: BTreeSet<String>,
+    /// Redirects followed, each checked again; default 0, and always 0 for `once`.
+    #[serde(default)]
+    pub redirects_max: u8,
+}
+
+/// Where a secret comes from. Its value never appears in configuration.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "lowercase")]
+pub enum SecretRef {
+    /// An environment variable of the worker.
+    Env(String),
+    /// A file, read at each use (a mounted Kubernetes secret may change).
+    File(String),
+}

@@ -1,0 +1,7 @@
+//! What all parts of Tickfleet agree on.
+//!
+//! Read in this order: [`model`] (pure: what a turn, a call and a budget *are*), [`formats`] (how they
+//! look on the wire), [`store`] (the only place that speaks Redis), [`config`] and [`ops`].
+
+pub mod config;
+pub mod model;

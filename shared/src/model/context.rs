@@ -1,0 +1,21 @@
+//! What travels with a turn or a task beside its calls.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+/// The bounded context that the producer gives and every handler of the turn sees.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Context {
+    /// Who the agent acts for; any JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user_context: Option<Box<RawValue>>,
+    /// The conversation's own data; any JSON.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session_data: Option<Box<RawValue>>,
+    /// Echoed in the reply, so that a caller can pair it with its own request.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+    /// W3C trace context of the producer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+}

@@ -1,0 +1,206 @@
+//! Identifiers. Each is a newtype that introduces itself, so no function takes two bare strings.
+//!
+//! Ids become parts of Redis keys, so their characters are bounded: ASCII letters and digits and
+//! `_ . -`, none of which separates keys (`:`), hash tags (`{ }`) or call positions (`/`).
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::limits;
+
+/// Why a text is not an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum IdError {
+    /// The text is empty.
+    #[error("{what} is empty; expected 1 to {max} characters of A-Z a-z 0-9 _ . -")]
+    Empty {
+        /// Which kind of id.
+        what: &'static str,
+        /// Longest length allowed, in bytes.
+        max: usize,
+    },
+    /// The text is longer than its kind allows.
+    #[error("{what} has {len} bytes; at most {max} are allowed")]
+    TooLong {
+        /// Which kind of id.
+        what: &'static str,
+        /// Its length in bytes.
+        len: usize,
+        /// Longest length allowed, in bytes.
+        max: usize,
+    },
+    /// The text has a character that could break a key.
+    #[error("{what} has the character {found:?} at byte {at}; allowed are A-Z a-z 0-9 _ . -")]
+    Character {
+        /// Which kind of id.
+        what: &'static str,
+        /// The first character that is not allowed.
+        found: char,
+        /// Its byte offset.
+        at: usize,
+    },
+}
+
+fn check(what: &'static str, max: usize, text: &str) -> Result<(), IdError> {
+    if text.is_empty() {
+        return Err(IdError::Empty { what, max });
+    }
+    if text.len() > max {
+        return Err(IdError::TooLong { what, len: text.len(), max });
+    }
+    let odd = text.char_indices().find(|(_, c)| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-')));
+    match odd {
+        Some((at, found)) => Err(IdError::Character { what, found, at }),
+        None => Ok(()),
+    }
+}
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident, $what:literal, $max:expr) => {
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// Takes a text that keeps the rules of ids.
+            ///
+            /// # Errors
+            /// [`IdError`] names the first rule that the text breaks.
+            pub fn new(text: impl AsRef<str>) -> Result<Self, IdError> {
+                let text = text.as_ref();
+                check($what, $max, text)?;
+                Ok(Self(text.into()))
+            }
+
+            /// The id as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = IdError;
+            fn try_from(text: String) -> Result<Self, IdError> {
+                Self::new(text)
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(id: $name) -> String {
+                id.0.to_string()
+            }
+        }
+
+        impl std::str::FromStr for $name {
+            type Err = IdError;
+            fn from_str(text: &str) -> Result<Self, IdError> {
+                Self::new(text)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{}({})", stringify!($name), self.0)
+            }
+        }
+    };
+}
+
+id!(
+    /// The owner of agents, data and budgets. All keys of a tenant live in one shard.
+    TenantId, "tenant", limits::NAME_BYTES_MAX);
+id!(
+    /// A named caller with roles and capabilities, unique within its tenant (`kelly`).
+    AgentId, "agent", limits::NAME_BYTES_MAX);
+id!(
+    /// One turn, unique within its tenant: given by the producer, or minted from the inbound entry.
+    TurnId, "turn_id", limits::ID_BYTES_MAX);
+id!(
+    /// One delegated task, unique within its tenant.
+    TaskId, "task_id", limits::ID_BYTES_MAX);
+id!(
+    /// A reply inbox of a tenant: the `reply_to` of turns and tasks.
+    InboxName, "reply_to", limits::NAME_BYTES_MAX);
+id!(
+    /// One incarnation of a process in a consumer group; fresh at every start.
+    ConsumerId, "consumer", limits::ID_BYTES_MAX);
+
+impl From<TaskId> for TurnId {
+    /// A task's record shares the turns' key space: a task is carried out as a turn of one call.
+    fn from(task: TaskId) -> Self {
+        Self(task.0)
+    }
+}
+
+/// Our own name of one call: `<turn id>/<position>`, positions counted from 0.
+///
+/// The provider's call id is echoed but never trusted as unique.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CallId {
+    /// The turn the call belongs to.
+    pub turn: TurnId,
+    /// The call's place in the turn, from 0.
+    pub position: usize,
+}
+
+impl fmt::Display for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.turn, self.position)
+    }
+}
+
+impl fmt::Debug for CallId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "CallId({self})")
+    }
+}
+
+/// The id of a stream entry as Redis prints it, `<ms>-<seq>`. Opaque to everything but the store.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct EntryId(pub String);
+
+impl fmt::Display for EntryId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The shard that a tenant's keys live in: `CRC32(tenant) mod shards`, CRC-32 as in zip and PNG (IEEE).
+#[must_use]
+pub fn shard_of(tenant: &TenantId, shards: u32) -> u32 {
+    crc32fast::hash(tenant.as_str().as_bytes()) % shards.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_refuse_key_separators_and_odd_characters() {
+        for bad in ["a:b", "a{b", "a/b", "a b", "a\0b", "é", "a\n"] {
+            assert!(matches!(AgentId::new(bad), Err(IdError::Character { .. })), "{bad:?}");
+        }
+        assert!(matches!(AgentId::new(""), Err(IdError::Empty { .. })));
+        assert!(matches!(AgentId::new("x".repeat(limits::NAME_BYTES_MAX + 1)), Err(IdError::TooLong { .. })));
+        assert_eq!(AgentId::new("kelly.v2_-").map(|a| a.to_string()), Ok("kelly.v2_-".into()));
+    }
+
+    #[test]
+    fn the_shard_hash_keeps_its_published_vectors() {
+        // docs/protocol.md publishes these; a producer in another language checks itself against them.
+        let shard = |tenant: &str| TenantId::new(tenant).map(|t| shard_of(&t, 16));
+        assert_eq!(crc32fast::hash(b"123456789"), 0xCBF4_3926);
+        assert_eq!(shard("123456789"), Ok(6));
+        assert_eq!(shard("atlas-ux"), Ok(crc32fast::hash(b"atlas-ux") % 16));
+    }
+}

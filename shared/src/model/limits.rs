@@ -1,0 +1,69 @@
+//! Every bound, in one place, with its reason. Their relations are asserted at compile time.
+
+/// Names (tenant, agent, inbox, tool): long enough for a UUID with a prefix, short enough for a key.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Turn, task and consumer ids: a producer may join two UUIDs.
+pub const ID_BYTES_MAX: usize = 96;
+/// Provider call ids are echoed only; the longest seen in the field have about 64 bytes.
+pub const PROVIDER_ID_BYTES_MAX: usize = 256;
+
+/// Calls in one turn. Providers stop far earlier; one script unpacks a whole turn at most.
+pub const CALLS_PER_TURN_MAX: usize = 128;
+/// Bytes of one turn as it arrives on the stream.
+pub const TURN_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of one call's arguments.
+pub const ARGUMENTS_BYTES_MAX: usize = 256 * 1024;
+/// Nesting of a turn or of arguments. serde_json itself stops at 128.
+pub const JSON_DEPTH_MAX: usize = 64;
+/// Bytes of `user_context`, `session_data` and `correlation_id` together.
+pub const CONTEXT_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of one task description.
+pub const TASK_DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
+
+/// Bytes of one call's output in a result: the one choke point that keeps contexts small.
+pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of an error message that a model reads.
+pub const ERROR_BYTES_MAX: usize = 1_000;
+/// Characters of a result in the audit log.
+pub const AUDIT_RESULT_CHARS: usize = 1_000;
+
+/// Entries of one batch. Redis answers other clients between batches.
+pub const BATCH_ENTRIES_MAX: usize = 256;
+/// Calls of one batch: with about 2 µs a call a script stays near 2 ms.
+pub const BATCH_CALLS_MAX: usize = 1_000;
+/// Bytes of one batch.
+pub const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Values that a script unpacks onto Lua's stack at most (Lua itself stops near 8,000).
+pub const UNPACK_MAX: usize = 1_000;
+
+/// A slice that was started and lost this often is quarantined.
+pub const CRASHES_MAX: u32 = 3;
+/// `Retry-After` beyond this is a final failure, ms.
+pub const RETRY_AFTER_MS_MAX: u64 = 60_000;
+/// Deadline of whatever gives none, ms (24 h).
+pub const DEADLINE_DEFAULT_MS: i64 = 24 * 3_600_000;
+/// Furthest deadline that is accepted, ms (30 days).
+pub const DEADLINE_MS_MAX: i64 = 30 * 24 * 3_600_000;
+/// How deep tasks may delegate.
+pub const DELEGATION_DEPTH_MAX: u32 = 5;
+/// Actions of a task that asks for no budget of its own.
+pub const TASK_BUDGET_DEFAULT: u32 = 100;
+
+/// Shortest lease, ms: shorter, and a stalled Redis looks like a dead worker.
+pub const LEASE_MS_MIN: u64 = 1_000;
+/// A worker renews its lease this often per lease.
+pub const BEATS_PER_LEASE: u64 = 4;
+/// A blocking read lasts a lease divided by this at most, so that a beat is never far away.
+pub const BLOCK_FRACTION: u64 = 4;
+
+/// Retry-After waits are bounded far below any deadline.
+const _: () = assert!((RETRY_AFTER_MS_MAX as i64) < DEADLINE_DEFAULT_MS);
+/// A worker misses several beats before it is taken for dead.
+const _: () = assert!(BEATS_PER_LEASE >= 3);
+/// BLOCK < lease / 2 (rule 12).
+const _: () = assert!(BLOCK_FRACTION > 2);
+/// A whole turn with its bookkeeping fits one unpack.
+const _: () = assert!(CALLS_PER_TURN_MAX * 4 < UNPACK_MAX);
+/// One turn fits a batch.
+const _: () = assert!(TURN_BYTES_MAX <= BATCH_BYTES_MAX && CALLS_PER_TURN_MAX <= BATCH_CALLS_MAX);
+const _: () = assert!(ARGUMENTS_BYTES_MAX < TURN_BYTES_MAX && CONTEXT_BYTES_MAX < TURN_BYTES_MAX);

@@ -1,0 +1,141 @@
+//! What becomes of a call: exactly one outcome, and one result shape before a dialect dresses it.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::CallId;
+
+/// How a call ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// The handler returned.
+    Ok,
+    /// No tool has this name.
+    UnknownTool,
+    /// The agent may not call the tool.
+    Denied,
+    /// The arguments do not parse or do not fit the schema.
+    InvalidArguments,
+    /// The tool refused for good.
+    Permanent,
+    /// Every try failed for a reason that may pass.
+    Transient,
+    /// A `once` tool may or may not have taken effect.
+    OutcomeUnknown,
+    /// A bug or a crash of ours or of the handler.
+    Internal,
+    /// Its deadline came first.
+    Expired,
+    /// Somebody cancelled it.
+    Cancelled,
+    /// The day's budget is used up.
+    DailyCapReached,
+    /// The turn was not accepted.
+    Rejected,
+    /// An approval was asked for and not given.
+    ApprovalRefused,
+}
+
+impl Outcome {
+    /// All outcomes, for metrics and tables.
+    pub const ALL: [Self; 13] = [
+        Self::Ok,
+        Self::UnknownTool,
+        Self::Denied,
+        Self::InvalidArguments,
+        Self::Permanent,
+        Self::Transient,
+        Self::OutcomeUnknown,
+        Self::Internal,
+        Self::Expired,
+        Self::Cancelled,
+        Self::DailyCapReached,
+        Self::Rejected,
+        Self::ApprovalRefused,
+    ];
+
+    /// The word used in results, audit, metrics and logs.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::UnknownTool => "unknown_tool",
+            Self::Denied => "denied",
+            Self::InvalidArguments => "invalid_arguments",
+            Self::Permanent => "permanent",
+            Self::Transient => "transient",
+            Self::OutcomeUnknown => "outcome_unknown",
+            Self::Internal => "internal",
+            Self::Expired => "expired",
+            Self::Cancelled => "cancelled",
+            Self::DailyCapReached => "daily_cap_reached",
+            Self::Rejected => "rejected",
+            Self::ApprovalRefused => "approval_refused",
+        }
+    }
+
+    /// Whether the call did what it was asked.
+    #[must_use]
+    pub const fn is_success(self) -> bool {
+        matches!(self, Self::Ok)
+    }
+}
+
+/// What the agent is told when a call did not succeed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CallError {
+    /// A stable word; equals the outcome's unless a more precise one is documented.
+    pub code: String,
+    /// One message that a model can act on, at most [`super::limits::ERROR_BYTES_MAX`] bytes.
+    pub message: String,
+    /// What a program can act on (`resets_at`, `path`, `allowed_tools` …).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub details: Option<serde_json::Value>,
+}
+
+/// The one shape of a result. Field order is the documented order on the wire.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct CallResult {
+    /// The provider's id of the call, unchanged; null where it gave none.
+    pub tool_call_id: Option<String>,
+    /// Our own id, `<turn>/<position>`.
+    pub call: String,
+    /// The tool as the model named it.
+    pub tool: String,
+    /// Whether [`Self::outcome`] is `ok`.
+    pub success: bool,
+    /// How the call ended.
+    pub outcome: Outcome,
+    /// What the handler returned; JSON. Present when the call succeeded.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output: Option<Box<RawValue>>,
+    /// What went wrong. Present when the call did not succeed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<CallError>,
+    /// Media type of the output (`application/json`, `text/plain`).
+    pub content_type: String,
+    /// Time spent executing, over all tries, ms.
+    pub duration_ms: u64,
+    /// How often the handler was tried; 0 where the call never ran.
+    pub attempts: u32,
+}
+
+impl CallResult {
+    /// A result without output: the call `call` of tool `tool` ended as `outcome` and never ran.
+    #[must_use]
+    pub fn refused(call: &CallId, provider_id: Option<String>, tool: &str, outcome: Outcome, error: CallError) -> Self {
+        Self {
+            tool_call_id: provider_id,
+            call: call.to_string(),
+            tool: tool.to_owned(),
+            success: false,
+            outcome,
+            output: None,
+            error: Some(error),
+            content_type: "application/json".into(),
+            duration_ms: 0,
+            attempts: 0,
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Who may do what, and how much of it: permission and caps. One function decides, and the same one
+//! filters the tools that an agent is shown.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use super::{AgentId, Outcome, TenantId, ToolSpec};
+
+/// What happens to calls when the day's budget is used up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DayCapAction {
+    /// Each call gets the result `daily_cap_reached` with `resets_at`.
+    #[default]
+    Reject,
+    /// The calls wait until the day begins.
+    Defer,
+}
+
+/// The caps of one agent as a script gets them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Caps {
+    /// Length of a tick, ms of Redis time.
+    pub tick_ms: i64,
+    /// Calls per tick.
+    pub calls_per_tick: u32,
+    /// Calls per agent and day.
+    pub calls_per_day: u32,
+    /// Calls per tenant and day; none where the tenant has no cap of its own.
+    pub tenant_calls_per_day: Option<u32>,
+    /// What happens at the day cap.
+    pub on_day_cap: DayCapAction,
+}
+
+/// An agent as configuration declares it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct AgentPolicy {
+    /// Roles that rows of the matrix may name.
+    pub roles: BTreeSet<String>,
+    /// What the agent is able to do; tools may require some.
+    pub capabilities: BTreeSet<String>,
+    /// Overrides `calls_per_tick`.
+    pub calls_per_tick: Option<u32>,
+    /// Overrides `MAX_ACTIONS_PER_DAY`.
+    pub max_actions_per_day: Option<u32>,
+}
+
+/// A tenant as configuration declares it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct TenantPolicy {
+    /// The plan's name, for people.
+    pub plan: String,
+    /// Features of the plan; tools may require some.
+    pub features: BTreeSet<String>,
+    /// IANA time zone in which the tenant's days begin; none means the policy's.
+    pub time_zone: Option<String>,
+    /// Calls of all the tenant's agents together per day.
+    pub max_actions_per_day: Option<u32>,
+    /// The agents that the tenant has; empty means every agent of the configuration.
+    pub agents: BTreeSet<AgentId>,
+    /// The people behind the tenant, for `user_context` and lists.
+    pub users: BTreeSet<String>,
+}
+
+/// Who may call one tool: names and roles, allowed and denied. Deny wins; deny is the default.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct ToolGrant {
+    /// Agents by name.
+    pub agents: BTreeSet<AgentId>,
+    /// Agents by role.
+    pub roles: BTreeSet<String>,
+    /// Agents by name that may not, whatever else says they may.
+    pub deny_agents: BTreeSet<AgentId>,
+    /// Roles that may not, whatever else says they may.
+    pub deny_roles: BTreeSet<String>,
+    /// Every agent may, unless denied.
+    pub everyone: bool,
+}
+
+/// The permission policy: pure data, shared by scheduler and workers, reloaded as a whole.
+#[derive(Debug, Clone, Default)]
+pub struct Permissions {
+    /// Tool name → who may call it.
+    pub matrix: BTreeMap<String, ToolGrant>,
+    /// Tool ids or names that nobody may call.
+    pub disabled_tools: BTreeSet<String>,
+    /// Whether `required_capabilities` are checked. False only warns.
+    pub strict_capabilities: bool,
+}
+
+/// Why a call is not allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Denial {
+    /// The tool is disabled for everybody.
+    Disabled,
+    /// The matrix names the agent, or a role of it, in a deny list.
+    DeniedByRule,
+    /// Nothing in the matrix allows the agent.
+    NotGranted,
+    /// The task that the turn runs under does not grant a capability.
+    MissingCapability(String),
+    /// The tenant's plan lacks a feature.
+    MissingFeature(String),
+}
+
+impl Denial {
+    /// A stable word for audit, `details.reason` and logs.
+    #[must_use]
+    pub const fn reason(&self) -> &'static str {
+        match self {
+            Self::Disabled => "tool_disabled",
+            Self::DeniedByRule => "denied_by_rule",
+            Self::NotGranted => "not_granted",
+            Self::MissingCapability(_) => "missing_capability",
+            Self::MissingFeature(_) => "missing_feature",
+        }
+    }
+
+    /// The outcome of a denied call.
+    #[must_use]
+    pub const fn outcome(&self) -> Outcome {
+        Outcome::Denied
+    }
+}
+
+/// The caller of a tool, as the decision sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller<'a> {
+    /// Who calls.
+    pub agent: &'a AgentId,
+    /// Its declaration.
+    pub policy: &'a AgentPolicy,
+    /// Its tenant's declaration.
+    pub tenant: &'a TenantPolicy,
+    /// The capabilities that the task grants, where the turn runs under one: the agent's own are cut to these.
+    pub granted: Option<&'a BTreeSet<String>>,
+}
+
+impl Permissions {
+    /// Decides whether `caller` may call `tool`.
+    ///
+    /// # Errors
+    /// The first [`Denial`] that applies: disabled, denied, not granted, capability, feature.
+    pub fn decide(&self, caller: Caller<'_>, tool: &ToolSpec) -> Result<(), Denial> {
+        if self.disabled_tools.contains(&tool.name) || self.disabled_tools.contains(&tool.id) {
+            return Err(Denial::Disabled);
+        }
+        let grant = self.matrix.get(&tool.name).ok_or(Denial::NotGranted)?;
+        let roles = &caller.policy.roles;
+        if grant.deny_agents.contains(caller.agent) || !grant.deny_roles.is_disjoint(roles) {
+            return Err(Denial::DeniedByRule);
+        }
+        if !(grant.everyone || grant.agents.contains(caller.agent) || !grant.roles.is_disjoint(roles)) {
+            return Err(Denial::NotGranted);
+        }
+        self.capabilities(caller, tool)?;
+        match tool.required_features.iter().find(|f| !caller.tenant.features.contains(*f)) {
+            Some(missing) => Err(Denial::MissingFeature(missing.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn capabilities(&self, caller: Caller<'_>, tool: &ToolSpec) -> Result<(), Denial> {
+        let holds = |capability: &String| {
+            caller.policy.capabilities.contains(capability)
+                && caller.granted.is_none_or(|granted| granted.contains(capability))
+        };
+        match tool.required_capabilities.iter().find(|c| !holds(c)) {
+            Some(missing) if self.strict_capabilities => Err(Denial::MissingCapability(missing.clone())),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Everything that decides about agents and tenants, as one consistent whole.
+#[derive(Debug, Clone, Default)]
+pub struct Policy {
+    /// Agent → declaration. An agent that is not here is unknown.
+    pub agents: BTreeMap<AgentId, AgentPolicy>,
+    /// Tenant → declaration. A tenant that is not here is unknown.
+    pub tenants: BTreeMap<TenantId, TenantPolicy>,
+    /// Who may call what.
+    pub permissions: Permissions,
+    /// Caps that agents and tenants override.
+    pub defaults: DefaultCaps,
+}
+
+/// The caps where neither agent nor tenant says otherwise.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DefaultCaps {
+    /// Length of a tick, ms.
+    pub tick_ms: i64,
+    /// Calls per agent and tick.
+    pub calls_per_tick: u32,
+    /// Calls per agent and day (`MAX_ACTIONS_PER_DAY`).
+    pub max_actions_per_day: u32,
+    /// IANA time zone in which days begin.
+    pub time_zone: String,
+    /// What happens at the day cap.
+    pub on_day_cap: DayCapAction,
+}
+
+impl Default for DefaultCaps {
+    fn default() -> Self {
+        Self {
+            tick_ms: 5_000,
+            calls_per_tick: 10,
+            max_actions_per_day: 1_000,
+            time_zone: "UTC".into(),
+            on_day_cap: DayCapAction::Reject,
+        }
+    }
+}
+
+impl Policy {
+    /// The declarations of an agent of a tenant, or which of the two is unknown.
+    ///
+    /// # Errors
+    /// [`Unknown`] names the unknown one.
+    pub fn look_up(&self, tenant: &TenantId, agent: &AgentId) -> Result<(&TenantPolicy, &AgentPolicy), Unknown> {
+        let owner = self.tenants.get(tenant).ok_or(Unknown::Tenant)?;
+        let known = self.agents.get(agent).filter(|_| owner.agents.is_empty() || owner.agents.contains(agent));
+        Ok((owner, known.ok_or(Unknown::Agent)?))
+    }
+
+    /// The caps of an agent of a tenant.
+    #[must_use]
+    pub fn caps(&self, tenant: &TenantPolicy, agent: &AgentPolicy) -> Caps {
+        Caps {
+            tick_ms: self.defaults.tick_ms,
+            calls_per_tick: agent.calls_per_tick.unwrap_or(self.defaults.calls_per_tick),
+            calls_per_day: agent.max_actions_per_day.unwrap_or(self.defaults.max_actions_per_day),
+            tenant_calls_per_day: tenant.max_actions_per_day,
+            on_day_cap: self.defaults.on_day_cap,
+        }
+    }
+
+    /// The time zone of a tenant's days.
+    #[must_use]
+    pub fn time_zone<'a>(&'a self, tenant: &'a TenantPolicy) -> &'a str {
+        tenant.time_zone.as_deref().unwrap_or(&self.defaults.time_zone)
+    }
+}
+
+/// Which name of a turn is not in the policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unknown {
+    /// No such tenant.
+    Tenant,
+    /// No such agent, or the tenant does not have it.
+    Agent,
+}

@@ -1,0 +1,112 @@
+//! When to try again. The only place, beside the store's reconnect helper, that names `backoff`.
+
+use std::time::Duration;
+
+use backoff::backoff::Backoff;
+
+use super::limits;
+
+/// The waits between tries: 1 s, 3 s, 9 s by default.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ladder {
+    waits: Vec<Duration>,
+}
+
+impl Default for Ladder {
+    /// Three retries, each wait three times the one before: 1 s, 3 s, 9 s.
+    fn default() -> Self {
+        Self::exponential(Duration::from_secs(1), 3.0, 3)
+    }
+}
+
+impl Ladder {
+    /// A ladder with these waits.
+    #[must_use]
+    pub fn new(waits: Vec<Duration>) -> Self {
+        Self { waits }
+    }
+
+    /// `retries` waits, the first `first` long, each `factor` times the one before, without jitter:
+    /// windows are staggered per agent already, and a documented wait should be the wait.
+    #[must_use]
+    pub fn exponential(first: Duration, factor: f64, retries: usize) -> Self {
+        let mut policy = backoff::ExponentialBackoff {
+            current_interval: first,
+            initial_interval: first,
+            randomization_factor: 0.0,
+            multiplier: factor,
+            max_interval: Duration::from_secs(3_600),
+            max_elapsed_time: None,
+            ..backoff::ExponentialBackoff::default()
+        };
+        Self { waits: (0..retries).map_while(|_| policy.next_backoff()).collect() }
+    }
+
+    /// How many retries follow the first try.
+    #[must_use]
+    pub fn retries(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Decides what follows a transient failure of try number `attempt` (from 1).
+    ///
+    /// `retry_after` is the far side's wish: a floor for the wait, and final where it lies beyond
+    /// [`limits::RETRY_AFTER_MS_MAX`] or the deadline (`left`, the time until it).
+    #[must_use]
+    pub fn verdict(&self, attempt: u32, retry_after: Option<Duration>, left: Duration) -> Verdict {
+        let Some(wait) = self.waits.get((attempt as usize).saturating_sub(1)).copied() else {
+            return Verdict::GiveUp(GiveUp::TriesUsedUp);
+        };
+        let floor = retry_after.unwrap_or_default();
+        if floor > Duration::from_millis(limits::RETRY_AFTER_MS_MAX) {
+            return Verdict::GiveUp(GiveUp::RetryAfterTooLong);
+        }
+        let wait = wait.max(floor);
+        if wait >= left { Verdict::GiveUp(GiveUp::DeadlineFirst) } else { Verdict::RetryAfter(wait) }
+    }
+}
+
+/// What follows a transient failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Try again after this wait.
+    RetryAfter(Duration),
+    /// The failure is final.
+    GiveUp(GiveUp),
+}
+
+/// Why a transient failure is final.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GiveUp {
+    /// The ladder has no rung left.
+    TriesUsedUp,
+    /// The far side wants a longer wait than is sensible.
+    RetryAfterTooLong,
+    /// The deadline would come first.
+    DeadlineFirst,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FAR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn the_default_ladder_waits_1_3_and_9_seconds_then_gives_up() {
+        let ladder = Ladder::default();
+        let waits: Vec<_> = (1..=4).map(|attempt| ladder.verdict(attempt, None, FAR)).collect();
+        let secs = |s| Verdict::RetryAfter(Duration::from_secs(s));
+        assert_eq!(waits, [secs(1), secs(3), secs(9), Verdict::GiveUp(GiveUp::TriesUsedUp)]);
+    }
+
+    #[test]
+    fn retry_after_is_a_floor_and_bounded() {
+        let ladder = Ladder::default();
+        let after = |s| Some(Duration::from_secs(s));
+        assert_eq!(ladder.verdict(1, after(7), FAR), Verdict::RetryAfter(Duration::from_secs(7)));
+        assert_eq!(ladder.verdict(3, after(7), FAR), Verdict::RetryAfter(Duration::from_secs(9)));
+        assert_eq!(ladder.verdict(1, after(61), FAR), Verdict::GiveUp(GiveUp::RetryAfterTooLong));
+        assert_eq!(ladder.verdict(1, after(7), Duration::from_secs(5)), Verdict::GiveUp(GiveUp::DeadlineFirst));
+    }
+}

@@ -1,0 +1,66 @@
+//! What a tool declares about itself. How it is run is the worker's business.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A tool's stable id (`tool_send_telegram`), beside the name that models call it by.
+pub type ToolId = String;
+
+/// What running a tool twice would do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
+#[serde(rename_all = "lowercase")]
+pub enum Effect {
+    /// Nothing: it only looks.
+    Read,
+    /// The same as running it once.
+    Idempotent,
+    /// The effect again: a second message, a second post. What is not declared is this.
+    #[default]
+    Once,
+}
+
+/// A tool as the registry knows it, whichever way it is run.
+#[derive(Debug, Clone, Serialize)]
+pub struct ToolSpec {
+    /// Stable id, unique.
+    pub id: ToolId,
+    /// The name that models call, unique.
+    pub name: String,
+    /// The name that people read.
+    pub display_name: String,
+    /// What it does, when to use it: models read this.
+    pub description: String,
+    /// JSON Schema of the arguments; an object schema.
+    pub input_schema: serde_json::Value,
+    /// JSON Schema of the output, where the tool promises one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<serde_json::Value>,
+    /// For grouping in lists (`messaging`, `social`).
+    pub category: String,
+    /// SemVer of the tool.
+    pub version: String,
+    /// What running it twice would do.
+    pub effect: Effect,
+    /// Wall-clock limit of one try.
+    #[serde(with = "duration_ms")]
+    pub timeout: Duration,
+    /// Capabilities that the agent needs, all of them.
+    pub required_capabilities: Vec<String>,
+    /// Plan features that the tenant needs, all of them.
+    pub required_features: Vec<String>,
+    /// Whether a person has to agree to each call.
+    pub requires_approval: bool,
+    /// False while the tool is declared but nothing can run it: it answers that it is not configured.
+    pub configured: bool,
+}
+
+mod duration_ms {
+    use std::time::Duration;
+
+    use serde::Serializer;
+
+    pub(super) fn serialize<S: Serializer>(value: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(u64::try_from(value.as_millis()).unwrap_or(u64::MAX))
+    }
+}

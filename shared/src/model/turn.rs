@@ -1,0 +1,109 @@
+//! A turn: one model response, an ordered list of tool calls by one agent.
+
+use serde::{Deserialize, Serialize};
+
+use super::{AgentId, Context, InboxName, TaskId, TenantId, TurnId};
+
+/// Which of the four `ready` streams a slice waits in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// Before everything else.
+    Urgent,
+    /// Before normal work.
+    High,
+    /// What is not said otherwise.
+    #[default]
+    Normal,
+    /// When nothing else waits (a guard keeps it from starving).
+    Low,
+}
+
+impl Priority {
+    /// All priorities, most urgent first: the order in which workers read.
+    pub const ALL: [Self; 4] = [Self::Urgent, Self::High, Self::Normal, Self::Low];
+
+    /// The word used in keys and messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Urgent => "urgent",
+            Self::High => "high",
+            Self::Normal => "normal",
+            Self::Low => "low",
+        }
+    }
+
+    /// The priority with this word.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|p| p.as_str() == text)
+    }
+}
+
+/// The shape in which calls came in and results go back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Dialect {
+    /// `{id, name, arguments}` with arguments as a JSON value.
+    #[default]
+    Raw,
+    /// OpenAI Chat Completions `tool_calls`.
+    OpenaiChat,
+    /// Anthropic Messages `tool_use` blocks.
+    Anthropic,
+}
+
+impl Dialect {
+    /// The word used in messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::OpenaiChat => "openai_chat",
+            Self::Anthropic => "anthropic",
+        }
+    }
+}
+
+/// One tool call as the agent made it. Nothing in it is trusted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Call {
+    /// The provider's id of the call: echoed unchanged, never trusted as unique.
+    #[serde(rename = "i", default, skip_serializing_if = "Option::is_none")]
+    pub provider_id: Option<String>,
+    /// The tool's name as the model said it.
+    #[serde(rename = "t")]
+    pub tool: String,
+    /// The arguments as text; parsed under bounds only when the call is carried out.
+    #[serde(rename = "a")]
+    pub arguments: String,
+}
+
+/// A validated turn: within all bounds, every id well formed. Whether its agent may do what it asks is
+/// decided later, call by call.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    /// The producer's id; none where it gave none and one is minted from the inbound entry.
+    pub id: Option<TurnId>,
+    /// Whose turn.
+    pub tenant: TenantId,
+    /// Who makes the calls.
+    pub agent: AgentId,
+    /// How urgent.
+    pub priority: Priority,
+    /// When the turn expires, ms since the epoch; none means the default.
+    pub deadline_ms: Option<i64>,
+    /// Where the reply goes; none where nobody waits for one.
+    pub reply_to: Option<InboxName>,
+    /// The dialect that the calls came in.
+    pub dialect: Dialect,
+    /// The task that the turn is made for, whose budget it debits too.
+    pub task: Option<TaskId>,
+    /// What handlers see beside the arguments.
+    pub context: Context,
+    /// Whether the reply carries `tool_call_audits`.
+    pub want_audits: bool,
+    /// The calls, in order; never empty.
+    pub calls: Vec<Call>,
+}

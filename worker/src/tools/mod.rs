@@ -1,0 +1,82 @@
+//! Tools: what runs a call. However a tool is made, it is a [`Handler`] behind one [`RegisteredTool`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use shared::model::{AgentId, CallId, Context, TaskGrant, TaskId, TenantId};
+use tokio_util::sync::CancellationToken;
+
+/// What a handler gets beside its arguments. Never another tenant's data.
+#[derive(Debug, Clone)]
+pub struct CallContext {
+    /// Whose call.
+    pub tenant: TenantId,
+    /// Who makes it.
+    pub agent: AgentId,
+    /// Our own id of the call.
+    pub call: CallId,
+    /// The same for every try of this call and for a resubmitted turn: hand it to services that know such keys.
+    pub idempotency_key: String,
+    /// When the call must be over, ms since the epoch of the shard's clock.
+    pub deadline_ms: i64,
+    /// Which try this is, from 1.
+    pub attempt: u32,
+    /// What the producer sent along.
+    pub context: Arc<Context>,
+    /// The task that the turn runs under, with what it grants.
+    pub task: Option<(TaskId, TaskGrant)>,
+    /// Cancelled when the call times out, is cancelled, or the worker must stop.
+    pub cancel: CancellationToken,
+}
+
+/// What a handler returns.
+#[derive(Debug, Clone)]
+pub struct ToolOutput {
+    /// JSON, as the handler wrote it.
+    pub json: Box<RawValue>,
+    /// Media type (`application/json`).
+    pub content_type: &'static str,
+}
+
+/// How a handler fails. A failure is data: the pipeline turns it into an outcome by the tool's effect.
+#[derive(Debug, Clone)]
+pub enum ToolFailure {
+    /// For good: the tool or its service refused. The message is for the model.
+    Permanent {
+        /// What the model is told.
+        message: String,
+        /// What a program can act on.
+        details: Option<serde_json::Value>,
+    },
+    /// It may pass.
+    Transient {
+        /// What the model is told after the last try.
+        message: String,
+        /// The far side's wish, a floor for the wait.
+        retry_after: Option<Duration>,
+        /// True only where it is certain that nothing took effect (no byte left, 429, a declared status).
+        not_executed: bool,
+    },
+    /// A bug: logged in full, told to the model in general words only.
+    Internal {
+        /// For the log.
+        message: String,
+    },
+    /// The tool is declared, but this worker has nothing to run it with.
+    NotConfigured {
+        /// What is missing.
+        message: String,
+    },
+}
+
+/// Carries out one call. A timeout drops the future, and cancels [`CallContext::cancel`].
+#[async_trait]
+pub trait Handler: Send + Sync + 'static {
+    /// Runs the call. `arguments` have passed the tool's schema.
+    ///
+    /// # Errors
+    /// [`ToolFailure`] says why there is no output.
+    async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure>;
+}
