@@ -1,0 +1,374 @@
+//! Verbs of the scheduler: admit and reject, release, promote.
+
+use redis::Value;
+
+use super::args::Args;
+use super::ending::Ending;
+use super::keys::TurnName;
+use super::words::{Words, number_of, text_of, unexpected};
+use super::{Store, StoreError};
+use crate::model::{AgentId, Caps, DayCapAction, InboxName, Priority, TaskId, TenantId, TurnId};
+
+/// Caps together with the calendar day that they count in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct PolicyRow {
+    /// The caps.
+    pub caps: Caps,
+    /// When the day began, ms.
+    pub day_start_ms: i64,
+    /// When it ends, ms.
+    pub day_end_ms: i64,
+}
+
+/// One turn to be admitted. Policies are numbered from 0 in the batch.
+#[derive(Debug, Clone)]
+pub struct Admission {
+    /// The inbound entry, acknowledged with the decision.
+    pub entry: String,
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The agent.
+    pub agent: AgentId,
+    /// The turn's id, given or minted.
+    pub turn: TurnId,
+    /// Whether the producer gave the id.
+    pub given: bool,
+    /// Digest of the content.
+    pub digest: String,
+    /// Which policy of the batch applies.
+    pub policy: usize,
+    /// Which `ready` stream.
+    pub priority: Priority,
+    /// When the turn expires, ms.
+    pub deadline_ms: i64,
+    /// Where in the tick the agent's windows begin, ms.
+    pub stagger_ms: i64,
+    /// Where the reply goes.
+    pub reply_to: Option<InboxName>,
+    /// The task whose budget is debited too.
+    pub task: Option<TaskId>,
+    /// The meta that slices carry, JSON.
+    pub meta: String,
+    /// The calls, JSON each.
+    pub calls: Vec<String>,
+}
+
+/// What became of one turn at admission.
+#[derive(Debug, Clone)]
+pub enum Admitted {
+    /// A slice is on its queue.
+    Dispatched,
+    /// It waits on its agent's lane.
+    Laned,
+    /// It was admitted before; nothing was written.
+    Duplicate,
+    /// Its id belongs to another content; to be rejected.
+    Conflict,
+    /// A bound was reached (the word says which); to be rejected.
+    Refused(String),
+    /// It ends at once; to be settled.
+    Ending(Box<Ending>),
+}
+
+/// The answer to a batch.
+#[derive(Debug)]
+pub enum AdmitReply {
+    /// Decided, turn by turn.
+    Decided {
+        /// Shard time, ms.
+        now_ms: i64,
+        /// In the order of the batch.
+        turns: Vec<Admitted>,
+    },
+    /// A newer policy is in force; nothing was written.
+    PolicyStale,
+    /// The day bounds do not hold shard time; nothing was written.
+    DayStale {
+        /// Shard time, ms.
+        now_ms: i64,
+    },
+    /// Redis' memory is nearly full; nothing was written.
+    Pressure,
+}
+
+/// A lane whose timer is due.
+#[derive(Debug, Clone)]
+pub struct LaneRelease {
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The agent.
+    pub agent: AgentId,
+    /// Which policy of the batch applies; none where the agent is no longer configured.
+    pub policy: Option<usize>,
+    /// Where in the tick the agent's windows begin, ms.
+    pub stagger_ms: i64,
+}
+
+/// What became of one lane.
+#[derive(Debug, Default)]
+pub struct Released {
+    /// Turns of which a slice was dispatched.
+    pub turns: u64,
+    /// Calls dispatched.
+    pub calls: u64,
+    /// How late the lane was, ms.
+    pub late_ms: i64,
+    /// Turns that end instead.
+    pub endings: Vec<Ending>,
+}
+
+/// The answer to a batch of lanes.
+#[derive(Debug)]
+pub enum ReleaseReply {
+    /// Lane by lane.
+    Released(Vec<Released>),
+    /// A newer policy is in force; nothing was written.
+    PolicyStale,
+    /// The day bounds do not hold shard time; nothing was written.
+    DayStale {
+        /// Shard time, ms.
+        now_ms: i64,
+    },
+}
+
+/// What became of a turn's timer.
+#[derive(Debug)]
+pub enum Promoted {
+    /// A parked retry is back on its queue.
+    Promoted,
+    /// Nothing was due; the timer is set anew.
+    Later,
+    /// The turn has ended.
+    Gone,
+    /// The turn ends; to be settled.
+    Ending(Box<Ending>),
+}
+
+/// An inbound stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Inbound {
+    /// Turns.
+    Turns,
+    /// Tasks, and what external runtimes say about theirs.
+    Tasks,
+}
+
+impl Inbound {
+    /// The stream's suffix, which is also its entries' field with an `s` less.
+    #[must_use]
+    pub const fn stream(self) -> &'static str {
+        match self {
+            Self::Turns => "turns",
+            Self::Tasks => "tasks",
+        }
+    }
+
+    /// The field that holds the message.
+    #[must_use]
+    pub const fn field(self) -> &'static str {
+        match self {
+            Self::Turns => "turn",
+            Self::Tasks => "task",
+        }
+    }
+}
+
+/// An inbound entry that cannot be admitted.
+#[derive(Debug, Clone)]
+pub struct Rejection {
+    /// The entry.
+    pub entry: String,
+    /// A stable word.
+    pub reason: String,
+    /// The message as it came, bounded.
+    pub raw: Vec<u8>,
+    /// Tenant and inbox of the reply, where they can be read.
+    pub reply_to: Option<(TenantId, InboxName)>,
+    /// The reply, JSON; empty where there is nobody to tell.
+    pub reply: String,
+}
+
+fn policies(args: &mut Args, rows: &[PolicyRow]) {
+    args.show(rows.len());
+    for row in rows {
+        args.show(row.caps.tick_ms).show(row.caps.calls_per_tick).show(row.caps.calls_per_day);
+        args.show(row.day_start_ms).show(row.day_end_ms);
+        args.show(row.caps.tenant_calls_per_day.map_or(-1, i64::from));
+        args.text(match row.caps.on_day_cap {
+            DayCapAction::Reject => "reject",
+            DayCapAction::Defer => "defer",
+        });
+    }
+}
+
+impl Store {
+    /// Decides a batch of turns in one script.
+    ///
+    /// # Errors
+    /// [`StoreError`]. On a script error the caller repeats turn by turn and rejects the culprit.
+    pub async fn admit(&self, generation: u64, rows: &[PolicyRow], turns: &[Admission]) -> Result<AdmitReply, StoreError> {
+        let o = &self.options;
+        let mut args = self.args();
+        args.show(generation).show(o.ending_lease_ms).show(o.tenant_turns_max).show(o.tenant_ready_max);
+        args.show(o.inbox_unread_max).show(o.inboxes_max);
+        policies(&mut args, rows);
+        args.show(turns.len());
+        for t in turns {
+            args.text(t.entry.as_str()).show(&t.tenant).show(&t.agent).show(&t.turn).flag(t.given);
+            args.text(t.digest.as_str()).show(t.policy + 1).text(t.priority.as_str()).show(t.deadline_ms);
+            args.show(t.stagger_ms).maybe(t.reply_to.as_ref()).maybe(t.task.as_ref()).text(t.meta.as_str());
+            args.show(t.calls.len());
+            for call in &t.calls {
+                args.text(call.as_str());
+            }
+        }
+        let mut words = Words::new("admit", self.run("admit", args).await?)?;
+        let word = words.text()?;
+        let now_ms = words.number()?;
+        match word.as_str() {
+            "POLICY_STALE" => Ok(AdmitReply::PolicyStale),
+            "DAY_STALE" => Ok(AdmitReply::DayStale { now_ms }),
+            "PRESSURE" => Ok(AdmitReply::Pressure),
+            _ => {
+                let turns = words.rest().into_iter().map(admitted).collect::<Result<_, _>>()?;
+                Ok(AdmitReply::Decided { now_ms, turns })
+            }
+        }
+    }
+
+    /// Takes entries that cannot be admitted to the dead stream and writes their replies. Answers how many were
+    /// ours to reject.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn reject(&self, from: Inbound, entries: &[Rejection]) -> Result<usize, StoreError> {
+        let mut args = self.args();
+        args.show(self.options.reply_retain_ms).show(self.options.dead_entries_max).text(from.stream()).show(entries.len());
+        for e in entries {
+            args.text(e.entry.as_str()).text(e.reason.as_str()).text(e.raw.as_slice());
+            args.maybe(e.reply_to.as_ref().map(|(tenant, _)| tenant)).maybe(e.reply_to.as_ref().map(|(_, inbox)| inbox));
+            args.text(if e.reply_to.is_some() { e.reply.as_str() } else { "" });
+        }
+        let mut words = Words::new("reject", self.run("reject", args).await?)?;
+        Ok(words.rest().iter().filter(|w| text_of(w).as_deref() == Some("OK")).count())
+    }
+
+    /// Names of timers that are due, at most `count`: lanes and turns. Also when the next one is, ms from now
+    /// (none: there is no timer).
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn due(&self, now_ms: i64, count: usize) -> Result<(Vec<(TenantId, AgentId)>, Vec<TurnName>), StoreError> {
+        let mut command = redis::cmd("ZRANGEBYSCORE");
+        command.arg(self.keys.key("timers")).arg("-inf").arg(now_ms).arg("LIMIT").arg(0).arg(count);
+        let names: Vec<String> = self.connection.query("due", &command).await?;
+        let (mut lanes, mut turns) = (Vec::new(), Vec::new());
+        for name in names {
+            if let Some(lane) = name.strip_prefix("l:") {
+                let ids = lane.split_once(':').map(|(t, a)| (TenantId::new(t), AgentId::new(a)));
+                if let Some((Ok(tenant), Ok(agent))) = ids {
+                    lanes.push((tenant, agent));
+                }
+            } else if let Some(turn) = name.strip_prefix("t:").and_then(TurnName::parse) {
+                turns.push(turn);
+            }
+        }
+        Ok((lanes, turns))
+    }
+
+    /// Shard time, ms, without side effect: Redis `TIME` plus the shard's offset.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn now_ms(&self) -> Result<i64, StoreError> {
+        if let super::TimeSource::Injected(ms) = &self.time {
+            return Ok(ms.load(std::sync::atomic::Ordering::SeqCst));
+        }
+        let mut pipe = redis::pipe();
+        pipe.cmd("TIME").cmd("HGET").arg(self.keys.key("meta")).arg("offset_ms");
+        let ((s, us), offset): ((i64, i64), Option<i64>) = self.connection.pipeline("now", &pipe).await?;
+        Ok(s * 1_000 + us / 1_000 + offset.unwrap_or(0))
+    }
+
+    /// Dispatches from lanes whose next window has begun; `bound` turns per lane at most.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn release(
+        &self,
+        generation: u64,
+        bound: usize,
+        rows: &[PolicyRow],
+        lanes: &[LaneRelease],
+    ) -> Result<ReleaseReply, StoreError> {
+        let mut args = self.args();
+        args.show(generation).show(self.options.ending_lease_ms).show(self.options.tenant_ready_max).show(bound);
+        policies(&mut args, rows);
+        args.show(lanes.len());
+        for lane in lanes {
+            args.show(&lane.tenant).show(&lane.agent).show(lane.policy.map_or(0, |p| p + 1)).show(lane.stagger_ms);
+        }
+        let mut words = Words::new("release", self.run("release", args).await?)?;
+        let word = words.text()?;
+        let now_ms = words.number()?;
+        match word.as_str() {
+            "POLICY_STALE" => Ok(ReleaseReply::PolicyStale),
+            "DAY_STALE" => Ok(ReleaseReply::DayStale { now_ms }),
+            _ => Ok(ReleaseReply::Released(words.rest().into_iter().map(released).collect::<Result<_, _>>()?)),
+        }
+    }
+
+    /// Acts on timers of turns that are due.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn promote(&self, turns: &[TurnName]) -> Result<Vec<Promoted>, StoreError> {
+        let o = &self.options;
+        let mut args = self.args();
+        args.show(o.ending_lease_ms).show(o.external_lease_ms).show(o.crashes_max).show(turns.len());
+        for turn in turns {
+            args.show(turn);
+        }
+        let mut words = Words::new("promote", self.run("promote", args).await?)?;
+        words.text()?;
+        words.number()?;
+        words.rest().into_iter().map(promoted).collect()
+    }
+}
+
+fn admitted(value: Value) -> Result<Admitted, StoreError> {
+    if matches!(value, Value::Array(_)) {
+        return Ok(Admitted::Ending(Box::new(Ending::read("admit", value)?)));
+    }
+    let word = text_of(&value).unwrap_or_default();
+    match word.as_str() {
+        "DISPATCHED" => Ok(Admitted::Dispatched),
+        "LANED" => Ok(Admitted::Laned),
+        "DUPLICATE" => Ok(Admitted::Duplicate),
+        "CONFLICT" => Ok(Admitted::Conflict),
+        other => match other.strip_prefix("REFUSED ") {
+            Some(code) => Ok(Admitted::Refused(code.to_owned())),
+            None => Err(unexpected("admit", &value)),
+        },
+    }
+}
+
+fn released(value: Value) -> Result<Released, StoreError> {
+    let mut words = Words::new("release", value)?;
+    let mut number = || words.next_value().as_ref().and_then(number_of).unwrap_or(0);
+    let (turns, calls, late_ms) = (number(), number(), number());
+    let endings = words.rest().into_iter().map(|e| Ending::read("release", e)).collect::<Result<_, _>>()?;
+    Ok(Released { turns: turns.unsigned_abs(), calls: calls.unsigned_abs(), late_ms, endings })
+}
+
+fn promoted(value: Value) -> Result<Promoted, StoreError> {
+    if matches!(value, Value::Array(_)) {
+        return Ok(Promoted::Ending(Box::new(Ending::read("promote", value)?)));
+    }
+    match text_of(&value).as_deref() {
+        Some("PROMOTED") => Ok(Promoted::Promoted),
+        Some("LATER") => Ok(Promoted::Later),
+        Some("GONE") => Ok(Promoted::Gone),
+        _ => Err(unexpected("promote", &value)),
+    }
+}

@@ -1,0 +1,147 @@
+//! Verbs of a worker while it holds a slice: begin, retry, hand back.
+
+use super::keys::{Queue, TurnName};
+use super::words::{Words, text_of, unexpected};
+use super::{Store, StoreError};
+
+/// The start of one call, or (without a nonce) the mark that a suspect slice was really started.
+#[derive(Debug, Clone)]
+pub struct Begin {
+    /// The turn.
+    pub name: TurnName,
+    /// The fence of the slice.
+    pub fence: String,
+    /// Position of the call.
+    pub position: usize,
+    /// Fresh for each try; none only marks.
+    pub nonce: Option<String>,
+}
+
+/// What became of a begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begun {
+    /// Go on.
+    Ok,
+    /// The call's result is there already.
+    Done,
+    /// Somebody who is gone began the call: what it did cannot be known.
+    Unknown,
+    /// Somebody else holds the turn now.
+    Stale,
+    /// The turn was cancelled.
+    Cancelled,
+    /// The turn's deadline has come.
+    Expired,
+    /// Redis restarted less than a lease ago: begin again later.
+    Hold,
+}
+
+/// A slice whose next call failed for a reason that may pass.
+#[derive(Debug, Clone)]
+pub struct Retry {
+    /// The turn.
+    pub name: TurnName,
+    /// The fence of the slice.
+    pub fence: String,
+    /// The queue that it was leased from, and goes back to.
+    pub queue: Queue,
+    /// Position of the call; all results before it are settled.
+    pub position: usize,
+    /// When to try again, ms from now.
+    pub delay_ms: i64,
+    /// Tries that the call has behind it.
+    pub attempt: u32,
+}
+
+/// What became of a retry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Parked {
+    /// The slice waits until it is due.
+    Ok,
+    /// It was parked already.
+    Already,
+    /// The turn was cancelled: settle the call as cancelled.
+    Cancelled,
+    /// Somebody else holds the turn now.
+    Stale,
+    /// A result before the position is missing: settle it first.
+    Gap,
+}
+
+/// A slice that its holder has not started.
+#[derive(Debug, Clone)]
+pub struct HandBack {
+    /// The turn.
+    pub name: TurnName,
+    /// The fence of the slice.
+    pub fence: String,
+    /// The queue that it was leased from, and goes back to.
+    pub queue: Queue,
+}
+
+impl Store {
+    /// Fences the start of calls.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the same begin (same nonce) may be repeated.
+    pub async fn begin(&self, calls: &[Begin]) -> Result<Vec<Begun>, StoreError> {
+        let mut args = self.args();
+        args.show(self.options.lease_ms).show(calls.len());
+        for call in calls {
+            args.show(&call.name).text(call.fence.as_str()).show(call.position).maybe(call.nonce.as_ref());
+        }
+        let mut words = Words::new("begin", self.run("begin", args).await?)?;
+        let begun = |value: &redis::Value| {
+            Ok(match text_of(value).as_deref() {
+                Some("OK") => Begun::Ok,
+                Some("DONE") => Begun::Done,
+                Some("UNKNOWN") => Begun::Unknown,
+                Some("STALE") => Begun::Stale,
+                Some("CANCELLED") => Begun::Cancelled,
+                Some("EXPIRED") => Begun::Expired,
+                Some("HOLD") => Begun::Hold,
+                _ => return Err(unexpected("begin", value)),
+            })
+        };
+        words.rest().iter().map(begun).collect()
+    }
+
+    /// Parks slices until their calls may be tried again.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the same retry may be repeated.
+    pub async fn retry(&self, slices: &[Retry]) -> Result<Vec<Parked>, StoreError> {
+        let mut args = self.args();
+        args.show(slices.len());
+        for s in slices {
+            args.show(&s.name.tenant).show(&s.name.turn).text(s.fence.as_str()).show(&s.queue);
+            args.show(s.position).show(s.delay_ms).show(s.attempt);
+        }
+        let mut words = Words::new("retry", self.run("retry", args).await?)?;
+        let parked = |value: &redis::Value| {
+            Ok(match text_of(value).as_deref() {
+                Some("OK") => Parked::Ok,
+                Some("ALREADY") => Parked::Already,
+                Some("CANCELLED") => Parked::Cancelled,
+                Some("STALE") => Parked::Stale,
+                Some("GAP") => Parked::Gap,
+                _ => return Err(unexpected("retry", value)),
+            })
+        };
+        words.rest().iter().map(parked).collect()
+    }
+
+    /// Returns slices that were not started. Answers how many were still ours.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the same hand-back may be repeated.
+    pub async fn hand_back(&self, slices: &[HandBack]) -> Result<usize, StoreError> {
+        let mut args = self.args();
+        args.show(slices.len());
+        for s in slices {
+            args.show(&s.name).text(s.fence.as_str()).show(&s.queue);
+        }
+        let mut words = Words::new("hand_back", self.run("hand_back", args).await?)?;
+        Ok(words.rest().iter().filter(|w| text_of(w).as_deref() == Some("OK")).count())
+    }
+}

@@ -1,0 +1,109 @@
+//! Tasks: written durably and offered to whoever does them.
+
+use super::keys::{Queue, TurnName};
+use super::words::{Words, text_of, unexpected};
+use super::{Store, StoreError};
+use crate::model::{AgentId, InboxName, TaskId, TenantId};
+
+/// One task to be written.
+#[derive(Debug, Clone)]
+pub struct Delegation {
+    /// The inbound entry, where the task came in on the stream.
+    pub entry: Option<String>,
+    /// The tenant.
+    pub tenant: TenantId,
+    /// The task's id, given or derived.
+    pub task: TaskId,
+    /// Whether the producer gave the id.
+    pub given: bool,
+    /// Digest of the content.
+    pub digest: String,
+    /// Who runs it: a `ready` queue, or an external runtime's.
+    pub queue: Queue,
+    /// Who does it.
+    pub agent: AgentId,
+    /// When it expires, ms.
+    pub deadline_ms: i64,
+    /// Calls that turns under it may make.
+    pub budget: u32,
+    /// The task it was delegated from, whose budget it is carved from.
+    pub parent: Option<TaskId>,
+    /// The meta, JSON.
+    pub meta: String,
+    /// The work, as a call, JSON.
+    pub call: String,
+    /// Where the reply goes.
+    pub reply_to: Option<InboxName>,
+}
+
+/// What became of a delegation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Delegated {
+    /// It is written and offered.
+    Ok,
+    /// It was written before.
+    Duplicate,
+    /// Its id belongs to another content.
+    Conflict,
+    /// Refused; the word says why.
+    Refused(String),
+}
+
+/// What an external runtime's heartbeat is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Touched {
+    /// It still holds the task.
+    Ok,
+    /// It should stop: the task was cancelled.
+    Cancelled,
+    /// It no longer holds the task.
+    Stale,
+}
+
+impl Store {
+    /// Writes tasks and offers them.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the same batch may be repeated.
+    pub async fn delegate(&self, tasks: &[Delegation]) -> Result<Vec<Delegated>, StoreError> {
+        let mut args = self.args();
+        args.show(self.options.tenant_turns_max).show(self.options.external_lease_ms).show(tasks.len());
+        for t in tasks {
+            args.text(t.entry.as_deref().unwrap_or("")).show(&t.tenant).show(&t.task).flag(t.given);
+            args.text(t.digest.as_str()).show(&t.queue).show(&t.agent).show(t.deadline_ms).show(t.budget);
+            args.maybe(t.parent.as_ref()).text(t.meta.as_str()).text(t.call.as_str()).maybe(t.reply_to.as_ref());
+        }
+        let mut words = Words::new("delegate", self.run("delegate", args).await?)?;
+        words.number()?;
+        words.rest().iter().map(delegated).collect()
+    }
+
+    /// An external runtime says that it still works on its task.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn touch(&self, task: &TurnName, lease: &str) -> Result<Touched, StoreError> {
+        let mut args = self.args();
+        args.show(task).text(lease);
+        let value = self.run("touch", args).await?;
+        Ok(match text_of(&value).as_deref() {
+            Some("OK") => Touched::Ok,
+            Some("CANCELLED") => Touched::Cancelled,
+            Some("STALE") => Touched::Stale,
+            _ => return Err(unexpected("touch", &value)),
+        })
+    }
+}
+
+fn delegated(value: &redis::Value) -> Result<Delegated, StoreError> {
+    let word = text_of(value).unwrap_or_default();
+    Ok(match word.as_str() {
+        "DUPLICATE" => Delegated::Duplicate,
+        "CONFLICT" => Delegated::Conflict,
+        other if other.starts_with("OK") => Delegated::Ok,
+        other => match other.strip_prefix("REFUSED ") {
+            Some(code) => Delegated::Refused(code.to_owned()),
+            None => return Err(unexpected("delegate", value)),
+        },
+    })
+}

@@ -1,0 +1,88 @@
+//! Endings: calls that nobody runs, given to a scheduler to render and settle.
+
+use redis::Value;
+
+use super::keys::TurnName;
+use super::words::{Words, into_text};
+use super::StoreError;
+
+/// Why calls end without having run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum EndReason {
+    /// The deadline came first; `info` is the deadline, ms.
+    Expired,
+    /// Somebody cancelled the turn, or the task it ran under has ended.
+    Cancelled,
+    /// The day's budget is used up; `info` is when it resets, ms.
+    DailyCapReached,
+    /// The budget of the task is used up; `info` is the budget.
+    TaskBudgetReached,
+    /// The slice killed its workers; `info` is how often.
+    Internal,
+    /// The agent is no longer configured.
+    Rejected,
+}
+
+impl EndReason {
+    /// All reasons.
+    pub const ALL: [Self; 6] = [
+        Self::Expired,
+        Self::Cancelled,
+        Self::DailyCapReached,
+        Self::TaskBudgetReached,
+        Self::Internal,
+        Self::Rejected,
+    ];
+
+    /// The word that scripts use.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Cancelled => "cancelled",
+            Self::DailyCapReached => "daily_cap_reached",
+            Self::TaskBudgetReached => "task_budget_reached",
+            Self::Internal => "internal",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// The calls `[first, upto)` of a turn, to be settled under `fence` with the results that `reason` asks for.
+#[derive(Debug, Clone)]
+pub struct Ending {
+    /// The turn.
+    pub name: TurnName,
+    /// The fence of the settlement.
+    pub fence: String,
+    /// Why.
+    pub reason: EndReason,
+    /// Position of the first call.
+    pub first: usize,
+    /// Position after the last call.
+    pub upto: usize,
+    /// See [`EndReason`].
+    pub info: i64,
+    /// The turn's meta, JSON; empty where it is lost.
+    pub meta: String,
+    /// The calls, JSON each.
+    pub calls: Vec<String>,
+}
+
+impl Ending {
+    pub(crate) fn read(verb: &'static str, value: Value) -> Result<Self, StoreError> {
+        let mut words = Words::new(verb, value)?;
+        let name = words.text()?;
+        let bad = |what: &str| StoreError::Reply { verb, found: format!("an ending with {what}") };
+        let name = TurnName::parse(&name).ok_or_else(|| bad("an odd name"))?;
+        let fence = words.text()?;
+        let reason = words.text()?;
+        let reason = EndReason::ALL.into_iter().find(|r| r.as_str() == reason).ok_or_else(|| bad("an odd reason"))?;
+        let first = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
+        let upto = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
+        let info = words.text()?.parse::<f64>().unwrap_or(0.0) as i64;
+        let meta = words.text()?;
+        let calls = words.rest().into_iter().filter_map(into_text).collect();
+        Ok(Self { name, fence, reason, first, upto, info, meta, calls })
+    }
+}

@@ -1,0 +1,177 @@
+#!lua
+-- admit: decides a batch of inbound turns: debits every budget of their chains and dispatches what fits.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 policy generation · 3 ending lease ms · 4 tenant_turns_max · 5 tenant_ready_max ·
+--       6 inbox_unread_max · 7 inboxes_max · 8 policies, then per policy (see read_policies) 7 values;
+--       then the count of turns, and per turn: entry · tenant · agent · turn · given ('1' or '') · digest ·
+--       policy number · priority · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls…
+-- reply {OK, now, per turn…} where a turn is DISPATCHED · LANED · DUPLICATE · CONFLICT · REFUSED <code> or
+--       {an ending, see lease_ending}; or {POLICY_STALE, now} · {DAY_STALE, now} · {PRESSURE, now}: nothing written
+-- effect XADD ready or ZADD lane, HSET turn, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
+--       caller rejects with a reply
+local now = clock(ARGV[1])
+local epoch_ms = epoch(now)
+local state = call('HMGET', META, 'policy_gen', 'pressure', 'seq')
+-- Rule 1: an older policy must not reopen a window that a newer one began.
+if num(state[1] or 0) > num(ARGV[2]) then return { 'POLICY_STALE', now } end
+if state[2] == '1' then return { 'PRESSURE', now } end
+local ending_lease, turns_max, ready_max = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
+local inbox_max, inboxes_max = num(ARGV[6]), num(ARGV[7])
+local policies, at = read_policies(9, num(ARGV[8]))
+if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
+
+local seq = num(state[3] or 0)
+local tasks, boxes, seen = {}, {}, {}
+
+-- The action budget of the task that a turn runs under; nil where there is no such task.
+local function task_of(tenant, task)
+  local key = turn_key(tenant .. ':' .. task)
+  if tasks[key] == nil then
+    local m = call('HMGET', key, 'bm', 'bu')
+    tasks[key] = m[1] and { max = num(m[1]), used = num(m[2] or 0) } or false
+  end
+  return tasks[key]
+end
+
+-- Why an inbox takes no more, or nil.
+local function inbox_refuses(tenant, inbox)
+  if inbox == '' then return nil end
+  local name = tenant .. ':' .. inbox
+  if boxes[name] == nil then
+    local box = false
+    if call('XLEN', P .. 'replies:' .. name) >= inbox_max then
+      box = 'inbox_full'
+    elseif not call('ZSCORE', P .. 'inboxes', name) and call('ZCARD', P .. 'inboxes') >= inboxes_max then
+      box = 'too_many_inboxes'
+    end
+    boxes[name] = box
+  end
+  return boxes[name] or nil
+end
+
+-- DUPLICATE, CONFLICT or nil. A minted id can come twice only where its entry was put back by reap.
+local function known(turn)
+  if seen[turn.tt] then return seen[turn.tt] == turn.digest and 'DUPLICATE' or 'CONFLICT' end
+  if turn.given == '' then
+    return call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'DUPLICATE' or nil
+  end
+  local id = call('GET', id_key(turn.tt))
+  if not id then return nil end
+  if string.sub(id, 2) ~= turn.digest then return 'CONFLICT' end
+  return string.sub(id, 1, 1) ~= 'q' and 'DUPLICATE' or nil
+end
+
+-- Reads one turn's arguments and decides about it; writes nothing, but the counters in memory.
+local function plan(turn)
+  turn.word = known(turn)
+  if turn.word then return end
+  local t, refusal = tenant_of(turn.tenant), inbox_refuses(turn.tenant, turn.inbox)
+  local task = turn.task ~= '' and task_of(turn.tenant, turn.task)
+  if task == false and turn.task ~= '' then refusal = 'unknown_task' end
+  if t.q >= turns_max then refusal = 'tenant_queue_full' end
+  if refusal then
+    turn.word = 'REFUSED ' .. refusal
+    return
+  end
+  seen[turn.tt] = turn.digest
+  local a, policy = agent_of(turn.tenant, turn.agent), policies[turn.policy]
+  roll(a, t, policy, turn.stagger, now)
+  t.q = t.q + 1
+  turn.a, turn.admitted = a, 0
+  local day, resets = day_left(a, t, policy)
+  local left = task and task.max - task.used or #turn.calls
+  if turn.deadline <= now then
+    turn.word, turn.reason, turn.info = 'ENDING', 'expired', turn.deadline
+  elseif a.waiting then
+    turn.word, turn.due = 'LANED', day <= 0 and not policy.reject and resets or a.te
+  elseif left <= 0 then
+    turn.word, turn.reason, turn.info = 'ENDING', 'task_budget_reached', task.max
+  elseif day <= 0 and policy.reject then
+    turn.word, turn.reason, turn.info = 'ENDING', 'daily_cap_reached', resets
+  else
+    local k = math.min(#turn.calls, tick_left(a, policy, epoch_ms), day, left)
+    if t.out >= ready_max then k = 0 end
+    if k > 0 then
+      debit(a, t, k)
+      if task then task.used = task.used + k end
+      t.out, turn.admitted, turn.word = t.out + 1, k, 'DISPATCHED'
+      turn.note = admission_note(now, k, a, policy)
+    else
+      turn.word, turn.due = 'LANED', day <= 0 and resets or a.te
+      a.waiting = true
+    end
+  end
+end
+
+-- The record of a turn, and where its calls wait.
+local function write(turn)
+  local key, k, n = turn_key(turn.tt), turn.admitted, #turn.calls
+  local record = { 'ag', turn.agent, 'q', turn.queue, 'n', n, 'ad', k, 'dl', turn.deadline, 'ts', now }
+  local function put(name, value) record[#record + 1], record[#record + 2] = name, value end
+  if turn.given ~= '' then
+    put('gv', '1')
+    call('SET', id_key(turn.tt), 'a' .. turn.digest)
+  end
+  if turn.task ~= '' then put('tk', turn.task) end
+  if turn.note then put('lg', turn.note) end
+  if k < n then
+    seq = seq + 1
+    put('sq', seq)
+    put('m', turn.meta)
+    for i = 1, n do put('c' .. (i - 1), turn.calls[i]) end
+  end
+  if turn.word == 'DISPATCHED' then
+    local out = turn.calls
+    if k < n then
+      out = {}
+      for i = 1, k do out[i] = turn.calls[i] end
+    end
+    put('f', dispatch(turn.queue, turn.tt, turn.meta, 0, 0, 0, out))
+  end
+  call('HSET', key, unpack(record))
+  if turn.word == 'ENDING' then
+    local body = { meta = turn.meta, first = 0, calls = turn.calls }
+    return lease_ending(turn.tt, key, { dn = 0 }, turn.reason, n, turn.info, now, ending_lease, body)
+  end
+  call('ZADD', TIMERS, turn.deadline, 't:' .. turn.tt)
+  if turn.word == 'LANED' then put_on_lane(turn.tenant, turn.agent, turn.turn, seq, turn.due) end
+  return turn.word
+end
+
+-- Rule 11: everything is read and decided before anything is written, for a script error does not roll back.
+local batch, count = {}, num(ARGV[at])
+at = at + 1
+for i = 1, count do
+  local turn = {
+    entry = ARGV[at], tenant = ARGV[at + 1], agent = ARGV[at + 2], turn = ARGV[at + 3], given = ARGV[at + 4],
+    digest = ARGV[at + 5], policy = num(ARGV[at + 6]), queue = 'ready:' .. ARGV[at + 7],
+    deadline = num(ARGV[at + 8]), stagger = num(ARGV[at + 9]), inbox = ARGV[at + 10], task = ARGV[at + 11],
+    meta = ARGV[at + 12], calls = {},
+  }
+  turn.tt = turn.tenant .. ':' .. turn.turn
+  local calls = num(ARGV[at + 13])
+  for c = 1, calls do turn.calls[c] = ARGV[at + 13 + c] end
+  at = at + 14 + calls
+  plan(turn)
+  batch[i] = turn
+end
+
+local replies, acked = { 'OK', now }, {}
+for i = 1, count do
+  local turn = batch[i]
+  if turn.a then
+    replies[i + 2] = write(turn)
+    acked[#acked + 1] = turn.entry
+  else
+    replies[i + 2] = turn.word
+    if turn.word == 'DUPLICATE' then acked[#acked + 1] = turn.entry end
+  end
+end
+if seq > num(state[3] or 0) then call('HSET', META, 'seq', seq) end
+for key, task in pairs(tasks) do
+  if task then call('HSET', key, 'bu', task.used) end
+end
+save_agents(now)
+save_tenants()
+ack_and_trim(P .. 'turns', acked)
+return replies

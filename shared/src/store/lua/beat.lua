@@ -1,0 +1,24 @@
+#!lua flags=allow-oom
+-- beat: renews a consumer's lease and tells it what it should know.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 consumer · 3 lease ms (0: the consumer leaves)
+-- reply {now, epoch began ms, policy generation, pressure ('1' or '0'), steps, step ms, cancelled tenant:turn…}
+-- effect HSET beats
+local now = clock(ARGV[1])
+local began = epoch(now)
+local lease = num(ARGV[3])
+if lease > 0 then
+  call('HSET', P .. 'beats', ARGV[2], now + lease)
+else
+  call('HDEL', P .. 'beats', ARGV[2])
+  call('HDEL', P .. 'suspects', ARGV[2])
+end
+local m = call('HMGET', META, 'policy_gen', 'pressure', 'steps', 'step_ms')
+local reply = { tostring(now), tostring(began), m[1] or '0', m[2] or '0', m[3] or '0', m[4] or '0' }
+local key = P .. 'cancel:' .. ARGV[2]
+local cancelled = call('SMEMBERS', key)
+if #cancelled > 0 then
+  call('DEL', key)
+  for i = 1, #cancelled do reply[#reply + 1] = cancelled[i] end
+end
+return reply

@@ -1,0 +1,63 @@
+#!lua
+-- delegate: writes tasks durably and offers each to its target: to the workers that run its handler, or to an
+-- outside runtime. A child's budget is carved from its parent's.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 tenant_turns_max · 3 external lease ms · 4 count, then per task: inbound entry or '' ·
+--       tenant · task id · given ('1' or '') · digest · queue · agent · deadline ms · budget · parent task or '' ·
+--       meta · call · inbox or ''
+-- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code>}; a refused inbound task is rejected by the caller
+-- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's bu; XACK of the inbound entry
+local now = clock(ARGV[1])
+local turns_max, external_lease = num(ARGV[2]), num(ARGV[3])
+local acked = {}
+
+local function known(tt, given, digest)
+  local id = given ~= '' and call('GET', id_key(tt))
+  if id and string.sub(id, 2) ~= digest then return 'CONFLICT' end
+  if id or call('EXISTS', turn_key(tt), done_key(tt)) > 0 then return 'DUPLICATE' end
+end
+
+local function delegate(at)
+  local tenant, tt = ARGV[at + 1], ARGV[at + 1] .. ':' .. ARGV[at + 2]
+  local given, digest, queue, agent = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  local deadline, budget, parent = num(ARGV[at + 7]), num(ARGV[at + 8]), ARGV[at + 9]
+  local word = known(tt, given, digest)
+  if word then return word end
+  local t = tenant_of(tenant)
+  if t.q >= turns_max then return 'REFUSED tenant_queue_full' end
+  if deadline <= now then return 'REFUSED deadline_passed' end
+  if parent ~= '' then
+    local m = call('HMGET', turn_key(tenant .. ':' .. parent), 'bm', 'bu')
+    if not m[1] then return 'REFUSED unknown_parent' end
+    if num(m[2] or 0) + budget > num(m[1]) then return 'REFUSED budget_exceeds_parent' end
+    call('HINCRBY', turn_key(tenant .. ':' .. parent), 'bu', budget)
+  end
+  local fence = dispatch(queue, tt, ARGV[at + 10], 0, 0, 0, { ARGV[at + 11] })
+  local record = { 'ag', agent, 'q', queue, 'n', 1, 'ad', 1, 'dl', deadline, 'ts', now, 'f', fence, 'k', 'task',
+    'bm', budget, 'bu', 0 }
+  if given ~= '' then
+    record[#record + 1], record[#record + 2] = 'gv', '1'
+    call('SET', id_key(tt), 'a' .. digest)
+  end
+  call('HSET', turn_key(tt), unpack(record))
+  local external = string.sub(queue, 1, 9) == 'external:'
+  if external then
+    -- The group must exist before the runtime reads; the stream does since the XADD above.
+    if not call('XINFO', 'GROUPS', P .. queue)[1] then call('XGROUP', 'CREATE', P .. queue, GROUP, '0') end
+    call('SADD', P .. 'externals', queue)
+  end
+  call('ZADD', TIMERS, external and math.min(deadline, now + external_lease) or deadline, 't:' .. tt)
+  t.q, t.out = t.q + 1, t.out + 1
+  return 'OK ' .. fence
+end
+
+local replies = { tostring(now) }
+for i = 1, num(ARGV[4]) do
+  local at = 5 + (i - 1) * 13
+  local word = delegate(at)
+  replies[i + 1] = word
+  if ARGV[at] ~= '' and (string.sub(word, 1, 2) == 'OK' or word == 'DUPLICATE') then acked[#acked + 1] = ARGV[at] end
+end
+save_tenants()
+if #acked > 0 then ack_and_trim(P .. 'tasks', acked) end
+return replies

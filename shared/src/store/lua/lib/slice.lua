@@ -1,0 +1,85 @@
+-- Slices: how calls get out, come back, and how a turn waits in between.
+
+-- Puts a slice on its queue and answers its entry id, which is the turn's new fence (rule 4).
+-- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on.
+local function dispatch(queue, tt, meta, first, crashes, attempt, calls)
+  local entry = { 't', tt, 'm', meta, 'p', first, 'x', crashes, 'a', attempt }
+  local n = 10
+  for i = 1, #calls do
+    entry[n + 1], entry[n + 2] = 'c', calls[i]
+    n = n + 2
+  end
+  return call('XADD', P .. queue, '*', unpack(entry))
+end
+
+-- The body of an entry of a queue: meta, first position, calls, crashes, attempt; nil where it is gone.
+local function body_of_entry(queue, entry)
+  local found = call('XRANGE', P .. queue, entry, entry)
+  if not found[1] then return nil end
+  local f, body = found[1][2], { calls = {}, crashes = 0, attempt = 0 }
+  for i = 1, #f, 2 do
+    local k, v = f[i], f[i + 1]
+    if k == 'c' then body.calls[#body.calls + 1] = v
+    elseif k == 't' then body.tt = v
+    elseif k == 'm' then body.meta = v
+    elseif k == 'p' then body.first = num(v)
+    elseif k == 'x' then body.crashes = num(v)
+    elseif k == 'a' then body.attempt = num(v)
+    end
+  end
+  return body
+end
+
+-- The calls [first, upto) of a turn from its record; nil where they were never stored there.
+local function body_of_record(key, first, upto)
+  local fields = { 'm' }
+  for i = first, upto - 1 do fields[#fields + 1] = 'c' .. i end
+  local values = call('HMGET', key, unpack(fields))
+  if not values[1] then return nil end
+  local body = { meta = values[1], first = first, calls = {} }
+  for i = 2, #values do body.calls[i - 1] = values[i] end
+  return body
+end
+
+-- Keeps a slice's body in the record, so that it outlives its entry.
+local function keep_body(key, body)
+  local fields = { 'm', body.meta }
+  for i = 1, #body.calls do
+    fields[#fields + 1] = 'c' .. (body.first + i - 1)
+    fields[#fields + 1] = body.calls[i]
+  end
+  call('HSET', key, unpack(fields))
+end
+
+-- What is left of a body when the results before `done` are in.
+local function rest_of(body, done)
+  local skip = done - body.first
+  if skip <= 0 then return body end
+  local calls = {}
+  for i = skip + 1, #body.calls do calls[#calls + 1] = body.calls[i] end
+  body.calls, body.first = calls, done
+  return body
+end
+
+-- Puts a turn with calls left on its agent's lane, in admission order, and arms the lane's timer (rule 3).
+local function put_on_lane(tenant, agent, turn, seq, due)
+  call('ZADD', lane_key(tenant, agent), seq, turn)
+  call('ZADD', TIMERS, 'LT', due, 'l:' .. tenant .. ':' .. agent)
+end
+
+-- Gives the calls [done, upto) of a turn that is not out to the caller to end: the caller renders their results
+-- and settles them under the new fence. If it dies, the timer gives the ending to somebody else.
+local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
+  local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
+  call('HSET', key, 'f', fence, 'er', reason, 'eu', upto, 'ei', info)
+  call('ZADD', TIMERS, now + lease, 't:' .. tt)
+  body = body or body_of_record(key, rec.dn, upto)
+  if not body then return { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), '' } end
+  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), body.meta }
+  for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
+  return reply
+end
+
+local function split(tt)
+  return string.match(tt, '^([^:]+):(.+)$')
+end

@@ -1,0 +1,96 @@
+#!lua
+-- promote: a turn's timer is due: a parked retry goes back to its queue, what has expired or was cancelled is
+-- ended, an ending whose scheduler died is given out again, an external task whose runtime went silent is offered anew.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 ending lease ms · 3 external lease ms · 4 crashes_max · 5 count, then per timer:
+--       tenant:turn
+-- reply {OK, now, per timer: PROMOTED · LATER · GONE · {an ending, see lease_ending}}
+-- effect XADD ready, HSET turn, ZADD timers
+local now = clock(ARGV[1])
+epoch(now)
+local ending_lease, external_lease, crashes_max = num(ARGV[2]), num(ARGV[3]), num(ARGV[4])
+
+local function later(tt, due)
+  call('ZADD', TIMERS, due, 't:' .. tt)
+  return 'LATER'
+end
+
+-- A slice that is out: only one that nobody has read may be taken back; else its holder ends it (rule 6).
+local function out(tt, key, rec, tenant, reason, info)
+  local queue = P .. rec.q
+  if pending(queue, rec.f) or not reason then
+    return later(tt, now + ending_lease)
+  end
+  local body = body_of_entry(rec.q, rec.f)
+  call('XDEL', queue, rec.f)
+  local t = tenant_of(tenant)
+  t.out = t.out - 1
+  -- Calls that were never admitted are in the record; those of the slice that is taken back may not be.
+  if body and not call('HGET', key, 'm') then keep_body(key, body) end
+  return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
+end
+
+-- An external task's runtime must beat within its lease, or the task is offered to another.
+local function external(tt, key, rec, tenant)
+  local queue = P .. rec.q
+  local found = call('XPENDING', queue, GROUP, rec.f, rec.f, 1)
+  if not found[1] then return later(tt, math.min(rec.dl, now + external_lease)) end
+  local alive = math.max(now - found[1][3], rec.hb)
+  if alive + external_lease > now then return later(tt, math.min(rec.dl, alive + external_lease)) end
+  local crashes = num(call('HINCRBY', key, 'cr', 1))
+  local body = body_of_entry(rec.q, rec.f)
+  call('XACK', queue, GROUP, rec.f)
+  if crashes >= crashes_max or not body then
+    local t = tenant_of(tenant)
+    t.out = t.out - 1
+    if body then keep_body(key, body) end
+    return lease_ending(tt, key, rec, 'internal', rec.ad, crashes, now, ending_lease)
+  end
+  call('HSET', key, 'f', dispatch(rec.q, tt, body.meta, body.first, crashes, body.attempt, body.calls), 'hb', now)
+  return later(tt, math.min(rec.dl, now + external_lease))
+end
+
+-- A parked retry: its calls were admitted already, so nothing is debited.
+local function back_to_queue(tt, key, rec, tenant)
+  local m = call('HMGET', key, 'at', 'cr')
+  local body = body_of_record(key, rec.dn, rec.ad)
+  local fence = dispatch(rec.q, tt, body.meta, rec.dn, num(m[2] or 0), num(m[1] or 0), body.calls)
+  call('HSET', key, 'f', fence)
+  call('ZADD', TIMERS, rec.dl, 't:' .. tt)
+  local t = tenant_of(tenant)
+  t.out = t.out + 1
+  return 'PROMOTED'
+end
+
+local function promote(tt)
+  local name, key = 't:' .. tt, turn_key(tt)
+  local due = num(call('ZSCORE', TIMERS, name) or 'inf')
+  if due > now then return 'LATER' end
+  local m = call('HMGET', key, 'n', 'ad', 'dn', 'f', 'dl', 'cx', 'q', 'ag', 'er', 'eu', 'ei', 'hb')
+  if not m[1] then
+    call('ZREM', TIMERS, name)
+    return 'GONE'
+  end
+  local tenant, turn = split(tt)
+  local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0), f = m[4], dl = num(m[5]), q = m[7], hb = num(m[12] or 0) }
+  local reason, info = nil, now
+  if m[6] then reason = 'cancelled' elseif rec.dl <= now then reason, info = 'expired', rec.dl end
+  if rec.f and string.sub(rec.f, 1, 2) == 's:' then
+    return lease_ending(tt, key, rec, m[9], num(m[10]), m[11], now, ending_lease)
+  elseif rec.f then
+    if not reason and string.sub(rec.q, 1, 9) == 'external:' then return external(tt, key, rec, tenant) end
+    return out(tt, key, rec, tenant, reason, info)
+  elseif reason then
+    call('ZREM', lane_key(tenant, m[8]), turn)
+    return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
+  elseif rec.dn < rec.ad then
+    return back_to_queue(tt, key, rec, tenant)
+  end
+  -- On its lane, which has a timer of its own.
+  return later(tt, rec.dl)
+end
+
+local replies = { 'OK', now }
+for i = 1, num(ARGV[5]) do replies[i + 2] = promote(ARGV[5 + i]) end
+save_tenants()
+return replies

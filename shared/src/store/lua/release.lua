@@ -1,0 +1,98 @@
+#!lua
+-- release: a lane's next window has begun: dispatches from it in admission order what the budgets allow.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 policy generation · 3 ending lease ms · 4 tenant_ready_max · 5 turns per lane and
+--       script · 6 policies, then per policy 7 values; then the count of lanes, and per lane:
+--       tenant · agent · policy number (0: the agent is no longer configured) · stagger ms
+-- reply {OK, now, per lane {released turns, released calls, late ms, endings…}}; or {POLICY_STALE, now} ·
+--       {DAY_STALE, now}: nothing written
+-- effect XADD ready, ZREM lane, HSET turn, re-arms or clears the lane's timer
+local now = clock(ARGV[1])
+local epoch_ms = epoch(now)
+if num(call('HGET', META, 'policy_gen') or 0) > num(ARGV[2]) then return { 'POLICY_STALE', now } end
+local ending_lease, ready_max, bound = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
+local policies, at = read_policies(7, num(ARGV[6]))
+if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
+
+-- How many calls the turn's task still allows; nil where it has ended.
+local function task_left(tenant, task, wanted)
+  if not task then return wanted end
+  local m = call('HMGET', turn_key(tenant .. ':' .. task), 'bm', 'bu')
+  if not m[1] then return nil end
+  return num(m[1]) - num(m[2] or 0)
+end
+
+-- One turn at the head of a lane. Answers an ending, the number of calls dispatched, or nil and when to look again.
+local function release(tenant, agent, turn, a, t, policy)
+  local tt = tenant .. ':' .. turn
+  local key = turn_key(tt)
+  local m = call('HMGET', key, 'n', 'ad', 'dn', 'q', 'tk', 'cx', 'dl', 'lg', 'f', 'cr')
+  -- A lane names turns with calls left and nothing out; anything else is repaired by forgetting it here.
+  if not m[1] or m[9] then return 0 end
+  local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0) }
+  local wanted = rec.n - rec.ad
+  local function ending(reason, info)
+    return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
+  end
+  if not policy then return ending('rejected', now) end
+  if m[6] then return ending('cancelled', now) end
+  if num(m[7]) <= now then return ending('expired', m[7]) end
+  local left = task_left(tenant, m[5], wanted)
+  if not left then return ending('cancelled', now) end
+  if left <= 0 then return ending('task_budget_reached', now) end
+  local day, resets = day_left(a, t, policy)
+  if day <= 0 then
+    if policy.reject then return ending('daily_cap_reached', resets) end
+    return nil, resets
+  end
+  local k = math.min(wanted, tick_left(a, policy, epoch_ms), day, left)
+  if k <= 0 or t.out >= ready_max then return nil, a.te end
+  debit(a, t, k)
+  t.out = t.out + 1
+  if m[5] then call('HINCRBY', turn_key(tenant .. ':' .. m[5]), 'bu', k) end
+  local body = body_of_record(key, rec.ad, rec.ad + k)
+  local fence = dispatch(m[4], tt, body.meta, rec.ad, num(m[10] or 0), 0, body.calls)
+  local note = admission_note(now, k, a, policy)
+  call('HSET', key, 'f', fence, 'ad', rec.ad + k, 'lg', m[8] and m[8] .. ';' .. note or note)
+  return k
+end
+
+-- One lane: turns until the budgets are used up, the lane is empty, or the bound of this script is reached.
+local function lane(tenant, agent, policy, stagger)
+  local name, key = 'l:' .. tenant .. ':' .. agent, lane_key(tenant, agent)
+  local due = num(call('ZSCORE', TIMERS, name) or 'inf')
+  if due > now then return { 0, 0, 0 } end
+  local a, t = agent_of(tenant, agent), tenant_of(tenant)
+  if policy then roll(a, t, policy, stagger, now) end
+  local reply, again = { 0, 0, now - due }, now
+  local turns = call('ZRANGE', key, 0, bound - 1)
+  for i = 1, #turns do
+    local out, later = release(tenant, agent, turns[i], a, t, policy)
+    if not out then
+      again = later
+      break
+    end
+    call('ZREM', key, turns[i])
+    if type(out) == 'table' then
+      reply[#reply + 1] = out
+    elseif out > 0 then
+      reply[1], reply[2] = reply[1] + 1, reply[2] + out
+    end
+  end
+  if call('EXISTS', key) == 1 then
+    call('ZADD', TIMERS, again, name)
+  else
+    call('ZREM', TIMERS, name)
+  end
+  return reply
+end
+
+local replies, count = { 'OK', now }, num(ARGV[at])
+at = at + 1
+for i = 1, count do
+  replies[i + 2] = lane(ARGV[at], ARGV[at + 1], policies[num(ARGV[at + 2])], num(ARGV[at + 3]))
+  at = at + 4
+end
+save_agents(now)
+save_tenants()
+return replies

@@ -1,0 +1,46 @@
+#!lua flags=allow-oom
+-- retry: parks a slice after a transient failure until its call may be tried again; the worker's slot is free.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 count, then per slice: tenant · turn · fence · queue · position · delay ms · tries made
+-- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
+--       the position is missing)
+-- effect HSET turn (progress; clears b, so that the next try may begin), ZADD timers, XACK
+local now = clock(ARGV[1])
+local acked = {}
+
+local function retry(tenant, turn, fence, queue, position, delay, tries)
+  local tt = tenant .. ':' .. turn
+  local key = turn_key(tt)
+  local m = call('HMGET', key, 'f', 'dn', 'dl', 'cx', 'm', 'pf')
+  if m[1] ~= fence then
+    acked[queue] = acked[queue] or {}
+    table.insert(acked[queue], fence)
+    return m[6] == fence and 'ALREADY' or 'STALE'
+  end
+  if num(m[2] or 0) ~= position then return 'GAP' end
+  if m[4] then return 'CANCELLED' end
+  if not m[5] then
+    local body = body_of_entry(queue, fence)
+    if not body then return 'STALE' end
+    keep_body(key, body)
+  end
+  call('HDEL', key, 'f', 'b', 'st')
+  call('HSET', key, 'at', tries, 'pf', fence)
+  call('HINCRBY', key, 'rt', 1)
+  -- Rule 15: one place among the timers, at the earlier of due and deadline.
+  call('ZADD', TIMERS, math.min(now + delay, num(m[3])), 't:' .. tt)
+  local t = tenant_of(tenant)
+  t.out = t.out - 1
+  acked[queue] = acked[queue] or {}
+  table.insert(acked[queue], fence)
+  return 'OK'
+end
+
+local replies = {}
+for i = 1, num(ARGV[2]) do
+  local at = i * 7 - 4
+  replies[i] = retry(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), num(ARGV[at + 5]), ARGV[at + 6])
+end
+save_tenants()
+for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end
+return replies

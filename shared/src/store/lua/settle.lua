@@ -1,0 +1,150 @@
+#!lua flags=allow-oom
+-- settle: commits results with their audit; ends the slice, and the turn with one reply (rules 3, 4, 6).
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 retain ms · 3 dedupe_for ms · 4 reply retain ms · 5 audit retain ms · 6 audit_max entries ·
+--       7 count, then per item: tenant · turn · fence · queue ('' for an ending) · first position · inbox or '' ·
+--       head · messages open or '' · messages close · audits ('1' or '') · results, then per result:
+--       result JSON · message JSON or '' · audit JSON or ''
+-- reply per item: DONE (the turn has ended) · LANED (it has calls left) · OK (the slice goes on) · CANCELLED (goes
+--       on, but should not) · ALREADY (these results were in) · STALE (the fence is
+--       another's) · GAP (earlier results of the slice are missing)
+-- effect XADD audit, replies; HSET turn or SET done and DEL turn; XACK; ZADD lane and timers
+local now = clock(ARGV[1])
+local retain, dedupe, reply_retain = num(ARGV[2]), num(ARGV[3]), num(ARGV[4])
+local acked, gone = {}, {}
+
+local function acknowledge(item)
+  if item.queue == '' then return end
+  local entries = acked[item.queue]
+  if not entries then
+    entries = {}
+    acked[item.queue] = entries
+  end
+  entries[#entries + 1] = item.fence
+  return true
+end
+
+-- All results of a turn in call order: those of earlier commits from the record, then these.
+local function all_results(item, key, rec, prefix, mine)
+  if rec.dn == 0 then return table.concat(mine, ',') end
+  local fields = {}
+  for i = 0, rec.dn - 1 do fields[i + 1] = prefix .. i end
+  local earlier = call('HMGET', key, unpack(fields))
+  for i = 1, #mine do earlier[#earlier + 1] = mine[i] end
+  return table.concat(earlier, ',')
+end
+
+-- The one ending of every turn: reply, finished record, no timer, no live record.
+local function end_turn(item, key, rec)
+  local text = item.head .. all_results(item, key, rec, 'r', item.results) .. ']'
+  if item.open ~= '' then
+    text = text .. ',"messages":' .. item.open .. all_results(item, key, rec, 'w', item.messages) .. item.close
+  end
+  if item.audits ~= '' then
+    text = text .. ',"tool_call_audits":[' .. all_results(item, key, rec, 'u', item.audit) .. ']'
+  end
+  text = text .. '}'
+  reply_to(item.tenant, item.inbox, text)
+  local trace = 'f=' .. item.fence .. ' ts=' .. rec.ts .. ' end=' .. now .. ' lg=' .. (rec.lg or '') ..
+    ' cr=' .. (rec.cr or 0) .. ' rt=' .. (rec.rt or 0) .. ' er=' .. (rec.er or '')
+  call('SET', done_key(item.tt), trace .. '\n' .. text, 'PX', retain)
+  if rec.gv then call('SET', id_key(item.tt), 'e' .. string.sub(call('GET', id_key(item.tt)) or 'e', 2), 'PX', dedupe) end
+  call('DEL', key)
+  gone[#gone + 1] = 't:' .. item.tt
+  local t = tenant_of(item.tenant)
+  t.q = t.q - 1
+  return 'DONE'
+end
+
+-- Keeps results until the turn ends.
+local function keep(item, key, rec)
+  local fields = { 'dn', rec.dn + #item.results }
+  local function put(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
+  for i = 1, #item.results do
+    local position = rec.dn + i - 1
+    put('r' .. position, item.results[i])
+    if item.open ~= '' then put('w' .. position, item.messages[i]) end
+    if item.audits ~= '' then put('u' .. position, item.audit[i]) end
+  end
+  call('HSET', key, unpack(fields))
+end
+
+-- The slice has ended and the turn has calls left: back on its lane, whose timer is armed.
+local function back_on_lane(item, key, rec)
+  call('HDEL', key, 'f', 'b', 'st', 'er', 'eu', 'ei', 'at')
+  local te = num(call('HGET', agent_key(item.tenant, rec.ag), 'te') or 0)
+  put_on_lane(item.tenant, rec.ag, item.turn, rec.sq, math.max(te, now))
+  if rec.cx then call('ZADD', TIMERS, now, 't:' .. item.tt) else call('ZADD', TIMERS, rec.dl, 't:' .. item.tt) end
+  return 'LANED'
+end
+
+-- Whose fence it was when it is not ours: our own earlier settle, or somebody else's.
+local function lost(item, m)
+  acknowledge(item)
+  local done = not m[1] and call('GETRANGE', done_key(item.tt), 0, #item.fence + 2)
+  if done and done == 'f=' .. item.fence .. ' ' then return 'ALREADY' end
+  return 'STALE'
+end
+
+-- A repeated commit may overlap an earlier one: what is in already is left out. Answers a word where nothing is new.
+local function catch_up(item, done)
+  local skip = done - item.first
+  if skip < 0 then return 'GAP' end
+  if skip > 0 and skip >= #item.results then return 'ALREADY' end
+  for _ = 1, skip do
+    table.remove(item.results, 1)
+    table.remove(item.messages, 1)
+    table.remove(item.audit, 1)
+  end
+end
+
+local function settle(item)
+  local key = turn_key(item.tt)
+  local m = call('HMGET', key, 'f', 'n', 'ad', 'dn', 'cx', 'ag', 'sq', 'gv', 'dl', 'ts', 'lg', 'cr', 'rt', 'er')
+  if m[1] ~= item.fence then return lost(item, m) end
+  local rec = {
+    n = num(m[2]), ad = num(m[3]), dn = num(m[4] or 0), cx = m[5], ag = m[6], sq = m[7], gv = m[8], dl = m[9],
+    ts = m[10], lg = m[11], cr = m[12], rt = m[13], er = m[14],
+  }
+  local word = catch_up(item, rec.dn)
+  if word then return word end
+  for i = 1, #item.audit do
+    if item.audit[i] ~= '' then call('XADD', P .. 'audit', '*', 'audit', item.audit[i]) end
+  end
+  local dn = rec.dn + #item.results
+  if dn < rec.ad then
+    keep(item, key, rec)
+    return rec.cx and 'CANCELLED' or 'OK'
+  end
+  if acknowledge(item) then
+    local t = tenant_of(item.tenant)
+    t.out = t.out - 1
+  end
+  if dn >= rec.n then return end_turn(item, key, rec) end
+  keep(item, key, rec)
+  return back_on_lane(item, key, rec)
+end
+
+local replies, at = {}, 8
+for i = 1, num(ARGV[7]) do
+  local item = {
+    tenant = ARGV[at], turn = ARGV[at + 1], fence = ARGV[at + 2], queue = ARGV[at + 3], first = num(ARGV[at + 4]),
+    inbox = ARGV[at + 5], head = ARGV[at + 6], open = ARGV[at + 7], close = ARGV[at + 8], audits = ARGV[at + 9],
+    results = {}, messages = {}, audit = {},
+  }
+  item.tt = item.tenant .. ':' .. item.turn
+  local n = num(ARGV[at + 10])
+  at = at + 11
+  for r = 1, n do
+    item.results[r], item.messages[r], item.audit[r] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
+    at = at + 3
+  end
+  replies[i] = settle(item)
+end
+if #gone > 0 then call('ZREM', TIMERS, unpack(gone)) end
+save_inboxes(now, reply_retain)
+save_tenants()
+for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end
+call('XTRIM', P .. 'audit', 'MINID', '~', math.max(now - num(ARGV[5]), 0))
+call('XTRIM', P .. 'audit', 'MAXLEN', '~', ARGV[6])
+return replies

@@ -1,0 +1,150 @@
+//! Heartbeats, and what happens when they stop; cancelling; the policy in force.
+
+use redis::Value;
+
+use super::ending::Ending;
+use super::keys::{Queue, TurnName};
+use super::words::{Words, text_of, unexpected};
+use super::{Store, StoreError};
+use crate::model::{ConsumerId, Priority};
+
+/// What a consumer learns when it renews its lease.
+#[derive(Debug, Clone)]
+pub struct Beat {
+    /// Shard time, ms.
+    pub now_ms: i64,
+    /// When the present epoch began (Redis restarted), ms; 0 in the first.
+    pub epoch_ms: i64,
+    /// Generation of the policy in force.
+    pub policy_generation: u64,
+    /// Whether Redis' memory is nearly full.
+    pub pressure: bool,
+    /// How often Redis' clock stepped back, and by how much the last time, ms.
+    pub clock_steps: (u64, i64),
+    /// Turns that the consumer holds and should stop.
+    pub cancelled: Vec<TurnName>,
+}
+
+/// What reap did.
+#[derive(Debug, Default)]
+pub struct Reaped {
+    /// False while it waits for workers to beat again after Redis or all schedulers were away.
+    pub active: bool,
+    /// Entries back on their queues.
+    pub requeued: u64,
+    /// Quarantined slices; to be settled.
+    pub endings: Vec<Ending>,
+    /// Dead consumers removed.
+    pub removed: u64,
+    /// Inbound entries dead-lettered unread.
+    pub dead: u64,
+}
+
+/// What became of a cancel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cancelled {
+    /// It ends as soon as a scheduler looks.
+    Ok,
+    /// Its running calls end first.
+    Flagged,
+    /// It had ended.
+    Ended,
+    /// No such turn (or it is not admitted yet).
+    Unknown,
+}
+
+impl Store {
+    /// Renews the consumer's lease. Beat first, then read (rule 12).
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn beat(&self, consumer: &ConsumerId) -> Result<Beat, StoreError> {
+        self.beat_for(consumer, self.options.lease_ms).await
+    }
+
+    /// Says that the consumer is gone, so that nobody waits for its lease to end.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn leave(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
+        self.beat_for(consumer, 0).await.map(drop)
+    }
+
+    async fn beat_for(&self, consumer: &ConsumerId, lease_ms: i64) -> Result<Beat, StoreError> {
+        let mut args = self.args();
+        args.show(consumer).show(lease_ms);
+        let mut words = Words::new("beat", self.run("beat", args).await?)?;
+        Ok(Beat {
+            now_ms: words.number()?,
+            epoch_ms: words.number()?,
+            policy_generation: words.number()?.unsigned_abs(),
+            pressure: words.text()? == "1",
+            clock_steps: (words.number()?.unsigned_abs(), words.number()?),
+            cancelled: words.rest().iter().filter_map(text_of).filter_map(|t| TurnName::parse(&t)).collect(),
+        })
+    }
+
+    /// Takes back what dead consumers hold, at most `bound` entries.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn reap(&self, bound: usize) -> Result<Reaped, StoreError> {
+        let o = &self.options;
+        let mut args = self.args();
+        args.show(o.lease_ms).show(o.ending_lease_ms).show(o.crashes_max).show(o.dead_entries_max);
+        args.show(bound).show(o.slice_worst_ms).text("turns").text("tasks");
+        for priority in Priority::ALL {
+            args.show(Queue::Ready(priority));
+        }
+        let mut words = Words::new("reap", self.run("reap", args).await?)?;
+        let active = words.text()? == "OK";
+        words.number()?;
+        let requeued = words.number()?.unsigned_abs();
+        let endings = words.list()?.rest().into_iter().map(|e| Ending::read("reap", e)).collect::<Result<_, _>>()?;
+        Ok(Reaped { active, requeued, endings, removed: words.number()?.unsigned_abs(), dead: words.number()?.unsigned_abs() })
+    }
+
+    /// Marks the inbound entry that the consumer is about to read, because it was there when another died. None clears it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn suspect(&self, consumer: &ConsumerId, entry: Option<&str>) -> Result<(), StoreError> {
+        let key = self.keys.key("suspects");
+        let command = match entry {
+            Some(entry) => redis::cmd("HSET").arg(key).arg(consumer.as_str()).arg(entry).to_owned(),
+            None => redis::cmd("HDEL").arg(key).arg(consumer.as_str()).to_owned(),
+        };
+        self.connection.query::<Value>("suspect", &command).await.map(drop)
+    }
+
+    /// Asks for the end of a turn or task.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Cancelled, StoreError> {
+        let mut args = self.args();
+        args.show(name).text(reason).show(self.options.lease_ms);
+        let value = self.run("cancel", args).await?;
+        Ok(match text_of(&value).as_deref() {
+            Some("OK") => Cancelled::Ok,
+            Some("FLAGGED") => Cancelled::Flagged,
+            Some("ENDED") => Cancelled::Ended,
+            Some("UNKNOWN") => Cancelled::Unknown,
+            _ => return Err(unexpected("cancel", &value)),
+        })
+    }
+
+    /// Makes the policy with this digest the one in force; answers its generation.
+    ///
+    /// # Errors
+    /// [`StoreError::Shards`] where the data was written with another number of shards.
+    pub async fn announce(&self, digest: &str) -> Result<u64, StoreError> {
+        let mut args = self.args();
+        args.text(digest).show(self.options.shards);
+        let mut words = Words::new("announce", self.run("announce", args).await?)?;
+        if words.text()? == "SHARDS" {
+            return Err(StoreError::Shards { ours: self.options.shards, stored: words.text()? });
+        }
+        Ok(words.text()?.parse().unwrap_or(0))
+    }
+}
