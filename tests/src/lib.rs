@@ -1,1 +1,3 @@
-//! x
+//! What the tests across crates share.
+
+pub mod bfcl;

@@ -1,0 +1,306 @@
+//! The Berkeley Function Calling Leaderboard as tools, turns and conversations: thousands of schemas and calls that
+//! nobody here wrote.
+//!
+//! `tests/data/bfcl.py` fetches and converts the data; this module loads what it wrote and judges every call against
+//! its tool's schema. `tests/README.md` gives the counts and explains them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::env;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use jsonschema::Validator;
+use jsonschema::error::ValidationErrorKind;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+/// The version of the data, part of its folder's name.
+pub const VERSION: &str = "2026.3.23";
+
+/// The environment variable that, set to `1`, lets tests over this data pass without running.
+pub const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_BFCL";
+
+/// Categories whose arguments are source text of another language (`new Point(1, 2)`), not JSON values.
+const SOURCE_TEXT: [&str; 2] = ["simple_java", "simple_javascript"];
+
+/// One function document as a tool.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Tool {
+    /// Unique over the whole data, at most 64 bytes of `A-Z a-z 0-9 _ . -`.
+    #[serde(rename = "tool")]
+    pub name: String,
+    /// The name in the leaderboard. Several documents may share it; then [`Self::name`] ends in a digest.
+    #[serde(rename = "name")]
+    pub original: String,
+    /// What models read.
+    pub description: String,
+    /// JSON Schema of the arguments, an object schema.
+    #[serde(rename = "input_schema")]
+    pub schema: Value,
+}
+
+/// One turn: calls that one model response makes together. Never without a call.
+#[derive(Debug, Clone)]
+pub struct Turn {
+    /// The leaderboard's id of the entry, the same for all turns of a conversation.
+    pub entry: String,
+    /// The file that the entry is in (`live_multiple`).
+    pub category: String,
+    /// The calls in order: [`Tool::name`] and arguments.
+    pub calls: Vec<(String, Value)>,
+    /// Call by call, whether the arguments fit the tool's schema; as long as [`Self::calls`].
+    pub valid: Vec<bool>,
+}
+
+/// Which keyword of the schema a call breaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Keyword {
+    /// A value of another type. Where the value is outside its `enum` for that reason alone, this says why.
+    Type,
+    /// A value outside those listed.
+    Enum,
+    /// An argument that is missing.
+    Required,
+}
+
+impl Keyword {
+    /// The word as JSON Schema has it.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Type => "type",
+            Self::Enum => "enum",
+            Self::Required => "required",
+        }
+    }
+}
+
+/// Why a call does not fit its schema: the first of its errors in the order of [`Keyword`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// What is broken.
+    pub keyword: Keyword,
+    /// JSON pointer to the value, or to where the missing argument would be.
+    pub at: String,
+}
+
+/// The whole data.
+#[derive(Debug)]
+pub struct Bfcl {
+    tools: Vec<Tool>,
+    by_name: HashMap<String, usize>,
+    offered: BTreeMap<String, Vec<String>>,
+    single: Vec<Turn>,
+    source_text: Vec<Turn>,
+    conversations: Vec<Vec<Turn>>,
+}
+
+impl Bfcl {
+    /// All tools, ordered by name: of single-turn entries, of the classes that conversations use, and of entries that
+    /// expect no call.
+    #[must_use]
+    pub fn tools(&self) -> &[Tool] {
+        &self.tools
+    }
+
+    /// The tool with this unique name.
+    #[must_use]
+    pub fn tool(&self, name: &str) -> Option<&Tool> {
+        self.by_name.get(name).and_then(|&at| self.tools.get(at))
+    }
+
+    /// Names of the tools that each single-turn entry offers its model, by entry id; entries that expect no call too.
+    #[must_use]
+    pub fn offered(&self) -> &BTreeMap<String, Vec<String>> {
+        &self.offered
+    }
+
+    /// The single-turn entries that expect calls, one turn each, without those of [`Self::source_text_turns`].
+    #[must_use]
+    pub fn single_turns(&self) -> Vec<Turn> {
+        self.single.clone()
+    }
+
+    /// The Java and JavaScript entries. Where their arguments are source text (the name of a variable, say), they do
+    /// not fit a schema that wants a list or an object.
+    #[must_use]
+    pub fn source_text_turns(&self) -> Vec<Turn> {
+        self.source_text.clone()
+    }
+
+    /// The multi-turn entries, each the turns of one conversation in order. Turns that expect no call are left out.
+    #[must_use]
+    pub fn conversations(&self) -> Vec<Vec<Turn>> {
+        self.conversations.clone()
+    }
+
+    /// Judges a call: none where the arguments fit the tool's schema.
+    ///
+    /// # Errors
+    /// There is no such tool, its schema does not compile, or the arguments break a keyword that [`Keyword`] lacks.
+    pub fn judge(&self, tool: &str, arguments: &Value) -> Result<Option<Problem>> {
+        let tool = self.tool(tool).with_context(|| format!("no tool is called {tool:?}"))?;
+        problem(&compile(tool)?, arguments).with_context(|| format!("judging a call of {}", tool.name))
+    }
+}
+
+#[derive(Deserialize)]
+struct CallRow {
+    tool: String,
+    arguments: Value,
+}
+
+#[derive(Deserialize)]
+struct SingleRow {
+    entry_id: String,
+    category: String,
+    tools: Vec<String>,
+    calls: Vec<CallRow>,
+}
+
+#[derive(Deserialize)]
+struct MultiRow {
+    entry_id: String,
+    category: String,
+    turns: Vec<Vec<CallRow>>,
+}
+
+/// Fetches the data where needed and loads it; none where [`SKIP_VARIABLE`] is `1`.
+///
+/// # Errors
+/// As [`ensure_data`] and [`load`].
+pub fn load_unless_skipped() -> Result<Option<Bfcl>> {
+    if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
+        eprintln!("{SKIP_VARIABLE}=1: not running over the leaderboard's data");
+        return Ok(None);
+    }
+    load(&ensure_data()?).map(Some)
+}
+
+/// Runs the converter and returns its folder, `bfcl-<version>` in cargo's target folder. Data that is there already is
+/// used again. Processes that run at the same time wait for each other.
+///
+/// # Errors
+/// The folder cannot be written, there is no Python 3, or the package registry does not give the pinned wheel. The
+/// message says what to do.
+pub fn ensure_data() -> Result<PathBuf> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/bfcl.py");
+    let dir = target_dir().join(format!("bfcl-{VERSION}"));
+    fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+    // The lock ends with the file: also when this process dies.
+    let lock = File::create(dir.join("lock")).with_context(|| format!("locking {}", dir.display()))?;
+    lock.lock().with_context(|| format!("locking {}", dir.display()))?;
+    let done = match Command::new("python3").arg(&script).arg(&dir).output() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            bail!("python3 is not on the PATH; it converts the leaderboard's data. {}", hint())
+        }
+        other => other.context("running python3")?,
+    };
+    ensure!(done.status.success(), "{}\n{}", String::from_utf8_lossy(&done.stderr).trim(), hint());
+    Ok(dir)
+}
+
+fn hint() -> String {
+    format!(
+        "These tests need the PyPI package bfcl-eval {VERSION} through pip (1.9 MB, once). Set {SKIP_VARIABLE}=1 to do \
+         without them."
+    )
+}
+
+/// Cargo's target folder. A relative `CARGO_TARGET_DIR` is taken from the workspace's root.
+fn target_dir() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
+/// Loads what the converter wrote to `dir` and judges every call.
+///
+/// # Errors
+/// A file is missing or malformed, a call names a tool that is not there, or a schema that is called does not compile.
+pub fn load(dir: &Path) -> Result<Bfcl> {
+    let mut tools: Vec<Tool> = read_lines(&dir.join("tools.jsonl"))?;
+    tools.sort_by(|a, b| a.name.cmp(&b.name));
+    let by_name: HashMap<_, _> = tools.iter().enumerate().map(|(at, tool)| (tool.name.clone(), at)).collect();
+    ensure!(by_name.len() == tools.len(), "two tools have the same name");
+    let mut data = Bfcl {
+        tools,
+        by_name,
+        offered: BTreeMap::new(),
+        single: Vec::new(),
+        source_text: Vec::new(),
+        conversations: Vec::new(),
+    };
+    let mut judge = Judge::default();
+    for row in read_lines::<SingleRow>(&dir.join("single_turn.jsonl"))? {
+        data.offered.insert(row.entry_id.clone(), row.tools);
+        if row.calls.is_empty() {
+            continue;
+        }
+        let turn = judge.turn(&data, &row.entry_id, &row.category, row.calls)?;
+        let is_source_text = SOURCE_TEXT.contains(&turn.category.as_str());
+        if is_source_text { data.source_text.push(turn) } else { data.single.push(turn) }
+    }
+    for row in read_lines::<MultiRow>(&dir.join("multi_turn.jsonl"))? {
+        let with_calls = row.turns.into_iter().filter(|calls| !calls.is_empty());
+        let turns = with_calls.map(|calls| judge.turn(&data, &row.entry_id, &row.category, calls));
+        let turns = turns.collect::<Result<_>>()?;
+        data.conversations.push(turns);
+    }
+    Ok(data)
+}
+
+fn read_lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let rows = text.split('\n').enumerate().filter(|(_, line)| !line.is_empty());
+    rows.map(|(at, line)| serde_json::from_str(line).with_context(|| format!("{} line {}", path.display(), at + 1)))
+        .collect()
+}
+
+/// Compiles each schema once.
+#[derive(Default)]
+struct Judge {
+    compiled: HashMap<String, Validator>,
+}
+
+impl Judge {
+    fn turn(&mut self, data: &Bfcl, entry: &str, category: &str, calls: Vec<CallRow>) -> Result<Turn> {
+        let mut valid = Vec::with_capacity(calls.len());
+        for call in &calls {
+            if !self.compiled.contains_key(&call.tool) {
+                let tool = data.tool(&call.tool).with_context(|| format!("{entry}: no tool {:?}", call.tool))?;
+                self.compiled.insert(call.tool.clone(), compile(tool)?);
+            }
+            valid.push(self.compiled.get(&call.tool).is_some_and(|schema| schema.is_valid(&call.arguments)));
+        }
+        let calls = calls.into_iter().map(|call| (call.tool, call.arguments)).collect();
+        Ok(Turn { entry: entry.to_owned(), category: category.to_owned(), calls, valid })
+    }
+}
+
+fn compile(tool: &Tool) -> Result<Validator> {
+    jsonschema::validator_for(&tool.schema).map_err(|error| anyhow!("the schema of {} is broken: {error}", tool.name))
+}
+
+fn problem(schema: &Validator, arguments: &Value) -> Result<Option<Problem>> {
+    let mut worst: Option<Problem> = None;
+    for error in schema.iter_errors(arguments) {
+        let at = error.instance_path().to_string();
+        let found = match error.kind() {
+            ValidationErrorKind::Type { .. } => Problem { keyword: Keyword::Type, at },
+            ValidationErrorKind::Enum { .. } => Problem { keyword: Keyword::Enum, at },
+            ValidationErrorKind::Required { property } => {
+                Problem { keyword: Keyword::Required, at: format!("{at}/{}", property.as_str().unwrap_or_default()) }
+            }
+            other => bail!("unexpected keyword {:?} at {at}", other.keyword()),
+        };
+        worst = worst.into_iter().chain([found]).min();
+    }
+    Ok(worst)
+}
+
+#[cfg(test)]
+mod tests;

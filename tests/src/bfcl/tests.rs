@@ -1,0 +1,142 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use regex::Regex;
+use shared::model::limits;
+
+use super::*;
+
+/// The tables of invalid calls stand in the documentation; these tests keep them true.
+const README: &str = include_str!("../../README.md");
+
+fn data() -> Option<&'static Bfcl> {
+    static DATA: OnceLock<Option<Bfcl>> = OnceLock::new();
+    DATA.get_or_init(|| load_unless_skipped().unwrap_or_else(|error| panic!("{error:#}"))).as_ref()
+}
+
+fn calls(turns: &[Turn]) -> usize {
+    turns.iter().map(|turn| turn.calls.len()).sum()
+}
+
+/// `(entry, function, problem)` of every call that does not fit, in the order of the data.
+fn problems(data: &Bfcl, turns: &[Turn]) -> Vec<(String, String, Problem)> {
+    let mut found = Vec::new();
+    for turn in turns {
+        assert_eq!(turn.calls.len(), turn.valid.len());
+        for ((name, arguments), valid) in turn.calls.iter().zip(&turn.valid) {
+            let problem = if *valid { None } else { data.judge(name, arguments).unwrap() };
+            assert_eq!(problem.is_none(), *valid, "{}: {name}", turn.entry);
+            found.extend(problem.map(|p| (turn.entry.clone(), data.tool(name).unwrap().original.clone(), p)));
+        }
+    }
+    found
+}
+
+/// How many break `[type, enum, required]`.
+fn by_keyword(problems: &[(String, String, Problem)]) -> [usize; 3] {
+    let count = |keyword| problems.iter().filter(|(_, _, problem)| problem.keyword == keyword).count();
+    [Keyword::Type, Keyword::Enum, Keyword::Required].map(count)
+}
+
+/// The rows of the table below `heading`, without their last column, which says in words what [`row`] does not.
+fn table(heading: &str) -> Vec<String> {
+    let (_, after) = README.split_once(heading).unwrap_or_else(|| panic!("README.md has no {heading:?}"));
+    let rows = after.lines().skip(1).take_while(|line| !line.starts_with('#'));
+    let columns = rows.filter(|line| line.starts_with("| `")).map(|line| line.splitn(6, " | ").take(4));
+    columns.map(|columns| columns.collect::<Vec<_>>().join(" | ")).collect()
+}
+
+fn row((entry, function, problem): &(String, String, Problem)) -> String {
+    format!("| `{entry}` | `{function}` | {} | `{}`", problem.keyword.as_str(), problem.at)
+}
+
+#[test]
+fn the_data_has_the_documented_size() {
+    let Some(data) = data() else { return };
+    let offered: BTreeSet<&String> = data.offered().values().flatten().collect();
+    assert_eq!(offered.len(), 3_258, "function schemas of single-turn entries");
+    assert_eq!(data.tools().len(), 3_258 + 128, "with those of the multi-turn classes");
+    assert_eq!((data.single_turns().len(), calls(&data.single_turns())), (2_351, 3_152));
+    assert_eq!((data.source_text_turns().len(), calls(&data.source_text_turns())), (150, 150));
+    let conversations = data.conversations();
+    assert_eq!((conversations.len(), conversations.iter().map(Vec::len).sum::<usize>()), (800, 2_924));
+    assert_eq!(conversations.iter().map(|turns| calls(turns)).sum::<usize>(), 4_625);
+}
+
+#[test]
+fn names_are_unique_and_lead_back_to_the_leaderboards() {
+    let Some(data) = data() else { return };
+    let dialects = Regex::new("^[a-zA-Z0-9_-]{1,64}$").unwrap();
+    let offered: BTreeSet<&String> = data.offered().values().flatten().collect();
+    let originals: BTreeSet<&str> = offered.iter().map(|name| data.tool(name).unwrap().original.as_str()).collect();
+    assert_eq!(originals.len(), 1_853);
+    assert_eq!(originals.iter().filter(|name| !dialects.is_match(name)).count(), 871);
+    for tool in data.tools() {
+        assert!(tool.name.len() <= limits::NAME_BYTES_MAX, "{}", tool.name);
+        let (stem, digest) = tool.name.split_once('-').unwrap_or((&tool.name, ""));
+        assert!(digest.is_empty() == (tool.name == tool.original) && tool.original.starts_with(stem), "{}", tool.name);
+    }
+}
+
+#[test]
+fn every_schema_is_an_object_schema_that_compiles() {
+    let Some(data) = data() else { return };
+    for tool in data.tools() {
+        assert_eq!(tool.schema["type"], "object", "{}", tool.name);
+        assert!(jsonschema::meta::is_valid(&tool.schema), "{}", tool.name);
+        compile(tool).unwrap();
+    }
+}
+
+#[test]
+fn single_turn_calls_fit_their_schemas_but_for_the_listed_24() {
+    let Some(data) = data() else { return };
+    let problems = problems(data, &data.single_turns());
+    assert_eq!(by_keyword(&problems), [10, 9, 5]);
+    assert_eq!(problems.iter().map(row).collect::<Vec<_>>(), table("### Invalid single-turn calls"));
+}
+
+#[test]
+fn source_text_calls_fit_their_schemas_but_for_the_listed_18() {
+    let Some(data) = data() else { return };
+    let problems = problems(data, &data.source_text_turns());
+    assert_eq!(by_keyword(&problems), [18, 0, 0]);
+    assert_eq!(problems.iter().map(row).collect::<Vec<_>>(), table("### Invalid Java and JavaScript calls"));
+}
+
+#[test]
+fn multi_turn_calls_fit_their_schemas_but_for_the_listed_4() {
+    let Some(data) = data() else { return };
+    let problems = problems(data, &data.conversations().concat());
+    assert_eq!(by_keyword(&problems), [4, 0, 0]);
+    assert_eq!(problems.iter().map(row).collect::<Vec<_>>(), table("### Invalid multi-turn calls"));
+}
+
+#[test]
+fn turns_fit_the_bounds_of_a_turn_and_never_lack_calls() {
+    let Some(data) = data() else { return };
+    let conversations = data.conversations().concat();
+    for turn in data.single_turns().iter().chain(&data.source_text_turns()).chain(&conversations) {
+        assert!((1..=limits::CALLS_PER_TURN_MAX).contains(&turn.calls.len()), "{}", turn.entry);
+        for (tool, arguments) in &turn.calls {
+            assert!(data.tool(tool).is_some() && arguments.is_object(), "{}: {tool}", turn.entry);
+            assert!(arguments.to_string().len() <= limits::ARGUMENTS_BYTES_MAX, "{}: {tool}", turn.entry);
+        }
+    }
+}
+
+#[test]
+fn a_conversation_keeps_the_order_of_its_turns_and_calls() {
+    let Some(data) = data() else { return };
+    let conversations = data.conversations();
+    let first = conversations.iter().find(|turns| turns[0].entry == "multi_turn_base_0").unwrap();
+    let tools: Vec<Vec<&str>> = first
+        .iter()
+        .map(|turn| turn.calls.iter().map(|(tool, _)| data.tool(tool).unwrap().original.as_str()).collect())
+        .collect();
+    assert_eq!(tools, [vec!["cd", "mkdir", "mv"], vec!["cd", "grep"], vec!["sort"], vec!["cd", "mv", "cd", "diff"]]);
+    // A positional argument takes the name of its parameter.
+    assert_eq!(first[2].calls[0].1, serde_json::json!({"file_name": "final_report.pdf"}));
+}
