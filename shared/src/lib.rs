@@ -5,3 +5,6 @@
 
 pub mod config;
 pub mod model;
+pub mod ops;
+#[cfg(feature = "testkit")]
+pub mod testkit;
