@@ -5,4 +5,7 @@
 
 pub mod config;
 pub mod model;
+pub mod ops;
 pub mod store;
+#[cfg(feature = "testkit")]
+pub mod testkit;

@@ -1,0 +1,39 @@
+# Everything a newcomer needs. `make help` lists it.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+
+.PHONY: help demo test lint bench clean prepare
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+prepare: ## Check the tools that are needed (as root, installs redis-server where it is missing)
+	@.ci/prepare
+
+demo: prepare ## Build the release binary and run the demo: a fleet, its agents, their results
+	cargo build --release --locked -p tickfleet
+	"$(TARGET)/release/tickfleet" demo
+
+# The documentation's examples go first, so that the runner's summary is the last line.
+test: prepare ## Run every test
+	cargo test --workspace --doc --locked --quiet
+	@if cargo nextest --version >/dev/null 2>&1; then \
+		set -x; cargo nextest run --workspace --all-targets --locked; \
+	else \
+		set -x; cargo test --workspace --all-targets --locked; \
+	fi
+
+lint: ## Check formatting, lints, documentation and dependencies
+	@.ci/lint
+
+bench: prepare ## Build the release binary and measure it
+	cargo build --release --locked -p tickfleet
+	"$(TARGET)/release/tickfleet" bench
+
+clean: ## Remove what was built, and the data of the demo
+	cargo clean
+	rm -rf .demo .tickfleet

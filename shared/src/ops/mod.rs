@@ -1,0 +1,12 @@
+//! Operation: what every process has, whatever it does. Logs, metrics, health, shutdown, and the private
+//! Redis that `tickfleet dev` and the tests start.
+
+pub mod health;
+pub mod metrics;
+mod progress;
+mod redis_binary;
+pub mod redis_server;
+mod redis_watchdog;
+pub mod shutdown;
+pub mod telemetry;
+mod tool_labels;

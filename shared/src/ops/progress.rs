@@ -1,0 +1,146 @@
+//! Whether the loops of a process advance: what `/livez` asks.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// All watched loops of one process. Cloning shares them. Time is monotonic, and nothing here asks Redis: a
+/// liveness check that did would restart the whole fleet in step whenever Redis is away.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    born: Instant,
+    loops: Arc<Mutex<Vec<Arc<Watched>>>>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    name: &'static str,
+    gap_ms_max: u64,
+    /// When it last advanced, ms since `born`.
+    advanced_ms: AtomicU64,
+    finished: AtomicBool,
+}
+
+/// One loop's end of its watch; the loop calls [`Self::advanced`] once a turn of the loop, idle or not.
+///
+/// Dropping it does not end the watch, because a loop that panicked drops it too: that loop must show up as
+/// stalled. [`Self::finished`] ends the watch.
+#[derive(Debug, Clone)]
+pub struct LoopHandle {
+    born: Instant,
+    watched: Arc<Watched>,
+}
+
+/// A loop as a probe sees it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LoopState {
+    /// Its name, as registered.
+    pub name: &'static str,
+    /// Time since it last advanced.
+    pub age: Duration,
+    /// Longest time it may take to advance.
+    pub gap_max: Duration,
+}
+
+impl LoopState {
+    /// Whether the loop took longer than it may.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.age > self.gap_max
+    }
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self { born: Instant::now(), loops: Arc::default() }
+    }
+}
+
+impl Progress {
+    /// Watches one more loop, which counts as advanced now. `gap_max` is the longest time between two calls of
+    /// [`LoopHandle::advanced`] in a healthy process, blocking reads and time-outs included.
+    #[must_use = "a loop whose handle is dropped is reported as stalled"]
+    pub fn register(&self, name: &'static str, gap_max: Duration) -> LoopHandle {
+        let watched = Arc::new(Watched {
+            name,
+            gap_ms_max: millis(gap_max),
+            advanced_ms: AtomicU64::new(millis(self.born.elapsed())),
+            finished: AtomicBool::new(false),
+        });
+        self.loops.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&watched));
+        LoopHandle { born: self.born, watched }
+    }
+
+    /// Every loop that has not finished.
+    #[must_use]
+    pub fn loops(&self) -> Vec<LoopState> {
+        let now_ms = millis(self.born.elapsed());
+        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        loops.retain(|watched| !watched.finished.load(Ordering::Relaxed));
+        loops.iter().map(|watched| watched.state(now_ms)).collect()
+    }
+
+    /// The loops that took longer than they may.
+    #[must_use]
+    pub fn stalled(&self) -> Vec<LoopState> {
+        self.loops().into_iter().filter(LoopState::is_stalled).collect()
+    }
+}
+
+impl Watched {
+    fn state(&self, now_ms: u64) -> LoopState {
+        // Another thread may have advanced the loop since `now_ms` was read.
+        let age_ms = now_ms.saturating_sub(self.advanced_ms.load(Ordering::Relaxed));
+        LoopState {
+            name: self.name,
+            age: Duration::from_millis(age_ms),
+            gap_max: Duration::from_millis(self.gap_ms_max),
+        }
+    }
+}
+
+impl LoopHandle {
+    /// The loop has come round.
+    pub fn advanced(&self) {
+        self.watched.advanced_ms.store(millis(self.born.elapsed()), Ordering::Relaxed);
+    }
+
+    /// The loop ends as it should, in a drain: it is no longer watched.
+    pub fn finished(self) {
+        self.watched.finished.store(true, Ordering::Relaxed);
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_loop_stalls_once_it_took_longer_than_it_may() {
+        let watched = Watched {
+            name: "tick",
+            gap_ms_max: 100,
+            advanced_ms: AtomicU64::new(1_000),
+            finished: AtomicBool::new(false),
+        };
+        assert!(!watched.state(1_100).is_stalled());
+        assert!(watched.state(1_101).is_stalled());
+        assert!(!watched.state(900).is_stalled(), "advanced while the probe was looking");
+    }
+
+    #[test]
+    fn a_finished_loop_is_not_watched_and_a_dropped_one_is() {
+        let progress = Progress::default();
+        let draining = progress.register("tick", Duration::from_secs(60));
+        let panicked = progress.register("lease", Duration::from_secs(60));
+        draining.finished();
+        drop(panicked);
+        assert_eq!(progress.loops().iter().map(|state| state.name).collect::<Vec<_>>(), ["lease"]);
+    }
+}

@@ -1,0 +1,86 @@
+//! Which Redis server program to start.
+
+use std::path::{Path, PathBuf};
+
+/// Names the program by hand: a path, or a name that PATH knows.
+const VARIABLE: &str = "TICKFLEET_REDIS_SERVER";
+/// Looked for in PATH, in this order.
+const NAMES: [&str; 2] = ["redis-server", "valkey-server"];
+
+/// No server program was found.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NoServerFound {
+    /// The variable names something that is no program.
+    #[error("TICKFLEET_REDIS_SERVER names {0:?}, which is no program")]
+    Named(PathBuf),
+    /// PATH has none.
+    #[error(
+        "found neither redis-server nor valkey-server in PATH. Install one (Debian: apt-get install redis-server), \
+         name one with TICKFLEET_REDIS_SERVER, or point REDIS_URL at a running one"
+    )]
+    InPath,
+}
+
+/// The program that `TICKFLEET_REDIS_SERVER` names, else the first `redis-server` or `valkey-server` in PATH.
+///
+/// # Errors
+/// [`NoServerFound`] says how to get one.
+#[allow(clippy::disallowed_methods, reason = "PATH and the program's name belong to the machine, not to the fleet")]
+pub fn find_binary() -> Result<PathBuf, NoServerFound> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let named = std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+    choose(named, &folders)
+}
+
+fn choose(named: Option<PathBuf>, folders: &[PathBuf]) -> Result<PathBuf, NoServerFound> {
+    let look_up = |name: &Path| folders.iter().map(|folder| folder.join(name)).find(|file| is_program(file));
+    match named {
+        Some(file) if file.components().count() > 1 && is_program(&file) => Ok(file),
+        Some(name) => look_up(&name).ok_or(NoServerFound::Named(name)),
+        None => NAMES.iter().find_map(|name| look_up(Path::new(name))).ok_or(NoServerFound::InPath),
+    }
+}
+
+fn is_program(file: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    file.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    fn program(folder: &Path, name: &str, mode: u32) -> PathBuf {
+        let file = folder.join(name);
+        std::fs::write(&file, "").unwrap();
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        file
+    }
+
+    #[test]
+    fn the_named_program_wins_then_redis_then_valkey() {
+        let folder = tempfile::tempdir().unwrap();
+        let folders = [folder.path().to_owned()];
+        assert_eq!(choose(None, &folders), Err(NoServerFound::InPath));
+
+        let valkey = program(folder.path(), "valkey-server", 0o755);
+        assert_eq!(choose(None, &folders), Ok(valkey.clone()));
+        let redis = program(folder.path(), "redis-server", 0o755);
+        assert_eq!(choose(None, &folders), Ok(redis));
+        assert_eq!(choose(Some("valkey-server".into()), &folders), Ok(valkey.clone()));
+        assert_eq!(choose(Some(valkey.clone()), &[]), Ok(valkey));
+    }
+
+    #[test]
+    fn what_cannot_be_run_is_not_chosen() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = program(folder.path(), "redis-server", 0o644);
+        assert_eq!(choose(None, &[folder.path().to_owned()]), Err(NoServerFound::InPath));
+        assert_eq!(choose(Some(text.clone()), &[]), Err(NoServerFound::Named(text)));
+    }
+}

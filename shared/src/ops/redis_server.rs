@@ -1,0 +1,412 @@
+//! A private Redis as a child process: what `tickfleet dev` and the tests run on.
+//!
+//! The child listens on a unix socket in its own folder (or on a port of the loopback interface), is in a
+//! process group of its own, so that Ctrl-C reaches us and not it, and does not outlive us: see `Watchdog`.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tokio::time::{Instant, sleep, timeout};
+
+use super::redis_binary;
+pub use super::redis_binary::{NoServerFound, find_binary};
+use super::redis_watchdog::Watchdog;
+
+/// Longest path of a unix socket on Linux, bytes (`sun_path` less its terminator).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+/// Wait between two looks at a server that starts or stops.
+const STEP: Duration = Duration::from_millis(10);
+/// How often a free port is tried: another process may take it between our look and the server's.
+const PORT_TRIES: usize = 5;
+/// Lines of the server's log that an error shows.
+const LOG_LINES: usize = 8;
+
+/// Where the server listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Listen {
+    /// On the unix socket `redis.sock` in the server's folder, which only our user may open.
+    #[default]
+    Socket,
+    /// On this port of 127.0.0.1; 0 takes a free one and keeps it over restarts.
+    Loopback(u16),
+}
+
+/// What server to start, and how.
+#[derive(Debug, Clone)]
+pub struct ServerOptions {
+    /// Folder of socket, data and log; made if missing. For a socket its path must be short (about 90 bytes).
+    pub dir: PathBuf,
+    /// Where it listens.
+    pub listen: Listen,
+    /// Whether it keeps an append-only file in `dir`, and so its data over a restart.
+    pub appendonly: bool,
+    /// Bytes of memory; none means no bound.
+    pub maxmemory: Option<u64>,
+    /// More arguments, `["--io-threads", "2"]`; they win over ours.
+    pub extra_args: Vec<String>,
+    /// The program; none looks it up with [`find_binary`].
+    pub binary: Option<PathBuf>,
+    /// How long it may take to answer: a large append-only file takes its time to load.
+    pub ready_within: Duration,
+    /// How long it may take to end after SIGTERM, while it saves.
+    pub stop_within: Duration,
+}
+
+impl ServerOptions {
+    /// A server in `dir` on a unix socket that persists nothing.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        Self {
+            dir: dir.into(),
+            listen: Listen::Socket,
+            appendonly: false,
+            maxmemory: None,
+            extra_args: Vec::new(),
+            binary: None,
+            ready_within: Duration::from_secs(10),
+            stop_within: Duration::from_secs(10),
+        }
+    }
+}
+
+/// Why the server did not start or stop as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// There is no program to start.
+    #[error(transparent)]
+    NoBinary(#[from] NoServerFound),
+    /// The socket's path does not fit.
+    #[error("the socket {0:?} has a path of more than {SOCKET_PATH_BYTES_MAX} bytes; choose a shorter folder")]
+    PathTooLong(PathBuf),
+    /// Its folder cannot be used.
+    #[error("cannot use the folder {dir:?} for Redis: {source}")]
+    Folder {
+        /// The folder.
+        dir: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The program cannot be started.
+    #[error("cannot start {binary:?}: {source}")]
+    Spawn {
+        /// The program.
+        binary: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It ended instead of answering.
+    #[error("{binary:?} ended at once ({status}); its last words:\n{log}")]
+    Ended {
+        /// The program.
+        binary: PathBuf,
+        /// How it ended.
+        status: ExitStatus,
+        /// The end of its log.
+        log: String,
+    },
+    /// It runs and does not answer.
+    #[error("{binary:?} did not answer within {waited:?}; its last words:\n{log}")]
+    Silent {
+        /// The program.
+        binary: PathBuf,
+        /// How long it was waited for.
+        waited: Duration,
+        /// The end of its log.
+        log: String,
+    },
+    /// The system refuses to signal it or to wait for it.
+    #[error("cannot control the Redis child process: {0}")]
+    Control(#[from] io::Error),
+}
+
+/// A running private server. Dropping it kills it without saving; [`Self::stop`] lets it save.
+#[derive(Debug)]
+pub struct PrivateRedis {
+    options: ServerOptions,
+    binary: PathBuf,
+    port: Option<u16>,
+    child: Child,
+    watchdog: Option<Watchdog>,
+}
+
+impl PrivateRedis {
+    /// Starts a server and waits until it answers.
+    ///
+    /// # Errors
+    /// [`ServerError`]; the server's own words are in it where it said any.
+    pub async fn start(options: ServerOptions) -> Result<Self, ServerError> {
+        let binary = options.binary.clone().map_or_else(redis_binary::find_binary, Ok)?;
+        std::fs::create_dir_all(&options.dir)
+            .map_err(|source| ServerError::Folder { dir: options.dir.clone(), source })?;
+        let socket = socket_in(&options.dir);
+        if options.listen == Listen::Socket && socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            return Err(ServerError::PathTooLong(socket));
+        }
+        let mut tries = if options.listen == Listen::Loopback(0) { PORT_TRIES } else { 1 };
+        loop {
+            let port = port_for(options.listen).await?;
+            tries -= 1;
+            match Self::launch(options.clone(), binary.clone(), port).await {
+                Err(ServerError::Ended { log, .. }) if tries > 0 && log.contains("Address already in use") => {}
+                outcome => return outcome,
+            }
+        }
+    }
+
+    async fn launch(options: ServerOptions, binary: PathBuf, port: Option<u16>) -> Result<Self, ServerError> {
+        let child = spawn(&options, &binary, port)?;
+        let mut server = Self { options, binary, port, child, watchdog: None };
+        server.watchdog = Watchdog::over(server.pid());
+        server.until_ready().await?;
+        Ok(server)
+    }
+
+    /// What clients connect to: `redis+unix:///…/redis.sock` or `redis://127.0.0.1:PORT/`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        match self.port {
+            Some(port) => format!("redis://127.0.0.1:{port}/"),
+            None => format!("redis+unix://{}", socket_in(&self.options.dir).display()),
+        }
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its folder.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        &self.options.dir
+    }
+
+    /// Sends a signal to the server (SIGSTOP makes it a server that hangs, SIGCONT mends it).
+    ///
+    /// # Errors
+    /// [`ServerError::Control`] where the process has ended.
+    pub fn signal(&mut self, signal: Signal) -> Result<(), ServerError> {
+        // Only a child that was not waited for keeps its id; a reaped one's could be somebody else's by now.
+        if let Some(status) = self.child.try_wait()? {
+            return Err(io::Error::other(format!("it has ended ({status})")).into());
+        }
+        let pid = i32::try_from(self.pid()).map_err(io::Error::other)?;
+        Ok(kill(Pid::from_raw(pid), signal).map_err(io::Error::from)?)
+    }
+
+    /// Kills the server as a crash would: nothing is saved.
+    ///
+    /// # Errors
+    /// [`ServerError::Control`] where the system refuses.
+    pub fn kill9(&mut self) -> Result<(), ServerError> {
+        self.watchdog = None;
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    /// Asks the server to save and end, and kills it if it takes longer than `stop_within`.
+    ///
+    /// # Errors
+    /// [`ServerError::Control`] where the system refuses.
+    pub async fn stop(&mut self) -> Result<(), ServerError> {
+        if self.child.try_wait()?.is_none() {
+            // First of all awake: a stopped process takes no notice of SIGTERM.
+            self.signal(Signal::SIGCONT)?;
+            self.signal(Signal::SIGTERM)?;
+        }
+        let deadline = Instant::now() + self.options.stop_within;
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() >= deadline {
+                tracing::warn!(waited = ?self.options.stop_within, "the private Redis did not end by itself: killed");
+                return self.kill9();
+            }
+            sleep(STEP).await;
+        }
+        self.watchdog = None;
+        Ok(())
+    }
+
+    /// Starts the server again with the same folder, port and options, after [`Self::kill9`] or [`Self::stop`];
+    /// one that still runs is stopped first.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn restart(&mut self) -> Result<(), ServerError> {
+        self.stop().await?;
+        self.child = spawn(&self.options, &self.binary, self.port)?;
+        self.watchdog = Watchdog::over(self.pid());
+        self.until_ready().await
+    }
+
+    async fn until_ready(&mut self) -> Result<(), ServerError> {
+        let deadline = Instant::now() + self.options.ready_within;
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Err(ServerError::Ended { binary: self.binary.clone(), status, log: self.last_words() });
+            }
+            if matches!(timeout(Duration::from_secs(1), self.answers()).await, Ok(Ok(true))) {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let (binary, waited) = (self.binary.clone(), self.options.ready_within);
+                return Err(ServerError::Silent { binary, waited, log: self.last_words() });
+            }
+            sleep(STEP).await;
+        }
+    }
+
+    /// Whether the server answers PING with PONG. It says LOADING while it reads its file.
+    async fn answers(&self) -> io::Result<bool> {
+        match self.port {
+            Some(port) => ping(TcpStream::connect(("127.0.0.1", port)).await?).await,
+            None => ping(UnixStream::connect(socket_in(&self.options.dir)).await?).await,
+        }
+    }
+
+    fn last_words(&self) -> String {
+        let log = std::fs::read(log_in(&self.options.dir)).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES)..].join("\n")
+    }
+}
+
+impl Drop for PrivateRedis {
+    fn drop(&mut self) {
+        if let Err(error) = self.kill9() {
+            tracing::debug!(%error, "the private Redis was gone already");
+        }
+    }
+}
+
+fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>) -> Result<Child, ServerError> {
+    let fail = |source| ServerError::Folder { dir: options.dir.clone(), source };
+    let log = File::create(log_in(&options.dir)).map_err(fail)?;
+    let errors = log.try_clone().map_err(fail)?;
+    Command::new(binary)
+        .args(arguments(options, port))
+        .current_dir(&options.dir)
+        .stdin(Stdio::null())
+        .stdout(log)
+        .stderr(errors)
+        .process_group(0)
+        .spawn()
+        .map_err(|source| ServerError::Spawn { binary: binary.to_owned(), source })
+}
+
+fn arguments(options: &ServerOptions, port: Option<u16>) -> Vec<String> {
+    let mut args: Vec<String> = vec!["--port".into(), port.unwrap_or(0).to_string()];
+    let mut set = |name: &str, value: &str| args.extend([format!("--{name}"), value.to_owned()]);
+    match port {
+        Some(_) => set("bind", "127.0.0.1"),
+        None => {
+            set("unixsocket", &socket_in(&options.dir).display().to_string());
+            set("unixsocketperm", "700");
+        }
+    }
+    set("dir", &options.dir.display().to_string());
+    set("daemonize", "no");
+    set("save", "");
+    set("appendonly", if options.appendonly { "yes" } else { "no" });
+    // Tickfleet refuses work itself before memory is full; evicting keys would lose accepted calls.
+    set("maxmemory-policy", "noeviction");
+    if let Some(bytes) = options.maxmemory {
+        set("maxmemory", &bytes.to_string());
+    }
+    args.extend(options.extra_args.iter().cloned());
+    args
+}
+
+async fn port_for(listen: Listen) -> Result<Option<u16>, ServerError> {
+    match listen {
+        Listen::Socket => Ok(None),
+        Listen::Loopback(0) => Ok(Some(TcpListener::bind(("127.0.0.1", 0)).await?.local_addr()?.port())),
+        Listen::Loopback(port) => Ok(Some(port)),
+    }
+}
+
+async fn ping(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<bool> {
+    stream.write_all(b"PING\r\n").await?;
+    let mut answer = [0; 7];
+    stream.read_exact(&mut answer).await?;
+    Ok(&answer == b"+PONG\r\n")
+}
+
+fn socket_in(dir: &Path) -> PathBuf {
+    dir.join("redis.sock")
+}
+
+fn log_in(dir: &Path) -> PathBuf {
+    dir.join("redis.log")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    async fn say(server: &PrivateRedis, command: &str) -> String {
+        let mut stream = UnixStream::connect(socket_in(server.dir())).await.unwrap();
+        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn an_append_only_server_keeps_its_data_over_an_orderly_stop() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = ServerOptions { appendonly: true, ..ServerOptions::new(folder.path()) };
+        let mut server = PrivateRedis::start(options).await.unwrap();
+        assert!(say(&server, "SET kept yes").await.starts_with("+OK"));
+        server.stop().await.unwrap();
+        server.restart().await.unwrap();
+        assert!(say(&server, "GET kept").await.contains("yes"));
+    }
+
+    #[tokio::test]
+    async fn a_server_that_hangs_is_stopped_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut server = PrivateRedis::start(ServerOptions::new(folder.path())).await.unwrap();
+        server.signal(Signal::SIGSTOP).unwrap();
+        server.stop().await.unwrap();
+        assert!(server.signal(Signal::SIGCONT).is_err(), "it has ended");
+    }
+
+    #[tokio::test]
+    async fn the_server_ends_when_its_parent_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut server = PrivateRedis::start(ServerOptions::new(folder.path())).await.unwrap();
+        // The system closes our end of the pipe when we are gone; here the test does.
+        server.watchdog.as_mut().unwrap().close_pipe();
+        while server.child.try_wait().unwrap().is_none() {
+            sleep(STEP).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_server_that_refuses_its_arguments_says_why() {
+        let folder = tempfile::tempdir().unwrap();
+        let extra_args = vec!["--no-such-setting".into(), "1".into()];
+        let options = ServerOptions { extra_args, ..ServerOptions::new(folder.path()) };
+        let error = PrivateRedis::start(options).await.unwrap_err().to_string();
+        assert!(error.contains("no-such-setting"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_folder_too_deep_for_a_socket_is_an_error_before_anything_starts() {
+        let folder = tempfile::tempdir().unwrap();
+        let options = ServerOptions::new(folder.path().join("x".repeat(100)));
+        assert!(matches!(PrivateRedis::start(options).await, Err(ServerError::PathTooLong(_))));
+    }
+}

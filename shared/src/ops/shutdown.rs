@@ -1,0 +1,100 @@
+//! Shutdown in two phases: the first signal asks to finish, the second one to stop.
+
+use std::io;
+
+use futures::{Stream, StreamExt, stream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// The two phases. Cloning shares them.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown {
+    /// Phase one: stop claiming, finish what runs, hand back the rest.
+    pub draining: CancellationToken,
+    /// Phase two: stop now; what still runs is left to the reaper. Always after [`Self::draining`].
+    pub now: CancellationToken,
+}
+
+impl Shutdown {
+    /// Listens for SIGTERM and SIGINT from here on. The first one starts [`Self::draining`], the second one
+    /// [`Self::now`]; later ones change nothing. Must be called inside a tokio runtime.
+    ///
+    /// As PID 1 a process has no default action for these signals: without this it would ignore them.
+    ///
+    /// # Errors
+    /// The system refuses a signal handler.
+    pub fn on_signals() -> io::Result<Self> {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let terminated = stream::poll_fn(move |cx| terminate.poll_recv(cx)).map(|()| "SIGTERM");
+        let interrupted = stream::poll_fn(move |cx| interrupt.poll_recv(cx)).map(|()| "SIGINT");
+
+        let shutdown = Self::default();
+        tokio::spawn(shutdown.clone().follow(stream::select(terminated, interrupted)));
+        Ok(shutdown)
+    }
+
+    /// Starts phase one by hand, as the first signal does.
+    pub fn drain(&self) {
+        self.draining.cancel();
+    }
+
+    /// Starts phase two by hand, and phase one where nobody did.
+    pub fn stop_now(&self) {
+        self.draining.cancel();
+        self.now.cancel();
+    }
+
+    /// Moves one phase on with each of `signals`, until both have begun.
+    async fn follow(self, signals: impl Stream<Item = &'static str>) {
+        let mut signals = std::pin::pin!(signals);
+        while let Some(name) = signals.next().await {
+            if self.draining.is_cancelled() {
+                tracing::warn!(signal = name, "second signal: stopping now, what still runs is left to the reaper");
+                self.stop_now();
+                return;
+            }
+            tracing::info!(signal = name, "draining; a second signal stops at once");
+            self.drain();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use nix::sys::signal::{Signal, raise};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn the_first_signal_drains_and_the_second_one_stops() {
+        let (send, receive) = futures::channel::mpsc::unbounded();
+        let shutdown = Shutdown::default();
+        let following = tokio::spawn(shutdown.clone().follow(receive));
+
+        send.unbounded_send("SIGTERM").unwrap();
+        shutdown.draining.cancelled().await;
+        assert!(!shutdown.now.is_cancelled());
+
+        send.unbounded_send("SIGINT").unwrap();
+        shutdown.now.cancelled().await;
+        following.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_drain_begun_by_hand_counts_as_the_first_signal() {
+        let shutdown = Shutdown::default();
+        shutdown.drain();
+        shutdown.clone().follow(stream::iter(["SIGTERM"])).await;
+        assert!(shutdown.now.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn a_real_sigterm_drains_instead_of_killing() {
+        let shutdown = Shutdown::on_signals().unwrap();
+        raise(Signal::SIGTERM).unwrap();
+        shutdown.draining.cancelled().await;
+    }
+}

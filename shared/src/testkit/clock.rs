@@ -1,0 +1,63 @@
+//! A clock that a test turns by hand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+/// The shard's time in ms since the epoch. Clones show the same time; it moves only when it is told to.
+#[derive(Debug, Clone)]
+pub struct TestClock {
+    now_ms: Arc<AtomicI64>,
+}
+
+impl Default for TestClock {
+    /// 2026-01-05T00:00:00Z, a Monday: the first instant of a day in UTC and of a tick of 5 s.
+    fn default() -> Self {
+        Self::at(1_767_571_200_000)
+    }
+}
+
+impl TestClock {
+    /// A clock that shows `now_ms`.
+    #[must_use]
+    pub fn at(now_ms: i64) -> Self {
+        Self { now_ms: Arc::new(AtomicI64::new(now_ms)) }
+    }
+
+    /// The time it shows, ms since the epoch.
+    #[must_use]
+    pub fn now_ms(&self) -> i64 {
+        self.now_ms.load(Ordering::SeqCst)
+    }
+
+    /// Turns it by `ms`, back where negative, and gives the new time.
+    pub fn advance(&self, ms: i64) -> i64 {
+        self.now_ms.fetch_add(ms, Ordering::SeqCst) + ms
+    }
+
+    /// Sets it to `now_ms`.
+    pub fn set(&self, now_ms: i64) {
+        self.now_ms.store(now_ms, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_show_the_same_time() {
+        let clock = TestClock::at(1_000);
+        let other = clock.clone();
+        assert_eq!(clock.advance(5_000), 6_000);
+        assert_eq!(other.now_ms(), 6_000);
+        other.set(10);
+        assert_eq!(clock.now_ms(), 10);
+    }
+
+    #[test]
+    fn the_default_time_is_the_first_instant_of_a_day_and_of_a_tick() {
+        let now_ms = TestClock::default().now_ms();
+        assert_eq!(now_ms % 86_400_000, 0);
+        assert_eq!(now_ms % 5_000, 0);
+    }
+}

@@ -1,0 +1,12 @@
+//! What tests need and production never sees: a Redis of their own, a look for leaked keys, a clock to turn.
+//!
+//! Everything here panics where a test has to fail, with a message that says why.
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod clock;
+mod leaks;
+mod redis;
+
+pub use self::clock::TestClock;
+pub use self::leaks::{assert_no_leaked_keys, leaked_keys};
+pub use self::redis::{RedisOptions, RedisServer};
