@@ -41,9 +41,6 @@ impl Words {
         Self::new(self.verb, value)
     }
 
-    pub(crate) fn verb(&self) -> &'static str {
-        self.verb
-    }
 }
 
 /// A text, whichever way Redis gave it.
