@@ -54,7 +54,7 @@ fn links(text: &str) -> Vec<(usize, &str)> {
 /// The anchors that headings get, as the usual forges make them.
 fn anchors(text: &str) -> Vec<String> {
     let headings =
-        prose(text).filter_map(|(_, line)| line.starts_with('#').then(|| line.trim_start_matches('#').trim()));
+        prose(text).filter(|(_, line)| line.starts_with('#')).map(|(_, line)| line.trim_start_matches('#').trim());
     let mut anchors: Vec<String> = Vec::new();
     for heading in headings {
         let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));

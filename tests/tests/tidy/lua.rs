@@ -20,7 +20,8 @@ pub fn contract(path: &str, text: &str) -> Vec<String> {
         complaints.push(format!("{path}: the first line is no `#!lua …`, so Redis would not check its slots"));
     }
     let header: Vec<&str> = lines.take_while(|line| line.starts_with("--")).collect();
-    if !header.first().is_some_and(|line| line.trim_start_matches('-').trim().len() > 10) {
+    let purpose = header.first().map_or("", |line| line.trim_start_matches('-').trim());
+    if purpose.len() < 10 {
         complaints.push(format!("{path}: no comment at the top says what it is for"));
     }
     let header = header.join("\n").to_lowercase();

@@ -94,7 +94,8 @@ pub fn find_words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = usiz
     let part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).map(|(at, _)| at).filter(move |at| {
         let (before, after) = (&text[..*at], &text[at + word.len()..]);
-        !before.ends_with(part) && !(word.ends_with(part) && after.starts_with(part))
+        let continues = word.ends_with(part) && after.starts_with(part);
+        !(before.ends_with(part) || continues)
     })
 }
 
