@@ -3,11 +3,12 @@
 //! The child listens on a unix socket in its own folder (or on a port of the loopback interface), is in a
 //! process group of its own, so that Ctrl-C reaches us and not it, and does not outlive us: see `Watchdog`.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -93,6 +94,11 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
+    /// Another server keeps its data there.
+    #[error(
+        "the folder {0:?} belongs to a Redis that still runs: stop the other Tickfleet, or wait until it has saved"
+    )]
+    InUse(PathBuf),
     /// The program cannot be started.
     #[error("cannot start {binary:?}: {source}")]
     Spawn {
@@ -132,6 +138,7 @@ pub struct PrivateRedis {
     options: ServerOptions,
     binary: PathBuf,
     port: Option<u16>,
+    lock: File,
     child: Child,
     watchdog: Option<Watchdog>,
 }
@@ -141,10 +148,9 @@ impl PrivateRedis {
     ///
     /// # Errors
     /// [`ServerError`]; the server's own words are in it where it said any.
-    pub async fn start(options: ServerOptions) -> Result<Self, ServerError> {
+    pub async fn start(mut options: ServerOptions) -> Result<Self, ServerError> {
         let binary = options.binary.clone().map_or_else(redis_binary::find_binary, Ok)?;
-        std::fs::create_dir_all(&options.dir)
-            .map_err(|source| ServerError::Folder { dir: options.dir.clone(), source })?;
+        options.dir = own_folder(&options.dir).map_err(|source| folder_error(&options, source))?;
         let socket = socket_in(&options.dir);
         if options.listen == Listen::Socket && socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             return Err(ServerError::PathTooLong(socket));
@@ -161,8 +167,9 @@ impl PrivateRedis {
     }
 
     async fn launch(options: ServerOptions, binary: PathBuf, port: Option<u16>) -> Result<Self, ServerError> {
-        let child = spawn(&options, &binary, port)?;
-        let mut server = Self { options, binary, port, child, watchdog: None };
+        let lock = lock(&options)?;
+        let child = spawn(&options, &binary, port, &lock)?;
+        let mut server = Self { options, binary, port, lock, child, watchdog: None };
         server.watchdog = Watchdog::over(server.pid());
         server.until_ready().await?;
         Ok(server)
@@ -242,7 +249,7 @@ impl PrivateRedis {
     /// As [`Self::start`].
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         self.stop().await?;
-        self.child = spawn(&self.options, &self.binary, self.port)?;
+        self.child = spawn(&self.options, &self.binary, self.port, &self.lock)?;
         self.watchdog = Watchdog::over(self.pid());
         self.until_ready().await
     }
@@ -288,14 +295,37 @@ impl Drop for PrivateRedis {
     }
 }
 
-fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>) -> Result<Child, ServerError> {
-    let fail = |source| ServerError::Folder { dir: options.dir.clone(), source };
+fn folder_error(options: &ServerOptions, source: io::Error) -> ServerError {
+    ServerError::Folder { dir: options.dir.clone(), source }
+}
+
+/// Makes the folder, for our user only, and gives its full path: the server and its clients may see the path
+/// from different folders.
+fn own_folder(dir: &Path) -> io::Result<PathBuf> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    dir.canonicalize()
+}
+
+/// Two servers in one folder would share a socket and ruin each other's data. The server inherits the lock with
+/// its standard input, so it stays locked until both of us are gone, in whatever order.
+fn lock(options: &ServerOptions) -> Result<File, ServerError> {
+    let lock = File::create(options.dir.join("redis.lock")).map_err(|source| folder_error(options, source))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(ServerError::InUse(options.dir.clone())),
+        Err(TryLockError::Error(source)) => Err(folder_error(options, source)),
+    }
+}
+
+fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>, lock: &File) -> Result<Child, ServerError> {
+    let fail = |source| folder_error(options, source);
     let log = File::create(log_in(&options.dir)).map_err(fail)?;
     let errors = log.try_clone().map_err(fail)?;
+    let lock = lock.try_clone().map_err(fail)?;
     Command::new(binary)
         .args(arguments(options, port))
         .current_dir(&options.dir)
-        .stdin(Stdio::null())
+        .stdin(lock)
         .stdout(log)
         .stderr(errors)
         .process_group(0)

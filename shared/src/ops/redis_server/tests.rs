@@ -57,3 +57,17 @@ async fn a_folder_too_deep_for_a_socket_is_an_error_before_anything_starts() {
     let options = ServerOptions::new(folder.path().join("x".repeat(100)));
     assert!(matches!(PrivateRedis::start(options).await, Err(ServerError::PathTooLong(_))));
 }
+
+#[tokio::test]
+async fn a_second_server_in_the_same_folder_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut first = PrivateRedis::start(ServerOptions::new(folder.path())).await.unwrap();
+    let second = PrivateRedis::start(ServerOptions::new(folder.path())).await;
+    assert!(matches!(second, Err(ServerError::InUse(_))), "{second:?}");
+    assert!(say(&first, "PING").await.starts_with("+PONG"), "the first one is left alone");
+
+    first.kill9().unwrap();
+    first.restart().await.unwrap();
+    drop(first);
+    PrivateRedis::start(ServerOptions::new(folder.path())).await.unwrap();
+}
