@@ -4,6 +4,7 @@
 //! look on the wire), [`store`] (the only place that speaks Redis), [`config`] and [`ops`].
 
 pub mod config;
+pub mod force;
 pub mod model;
 pub mod ops;
 pub mod store;

@@ -13,7 +13,7 @@ pub mod turn;
 pub use context::Context;
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, TaskId, TenantId, TurnId};
 pub use outcome::{CallError, CallResult, Outcome};
-pub use policy::{AgentPolicy, Caps, DayCapAction};
+pub use policy::{AgentPolicy, Caps, DayCapAction, Policy};
 pub use task::{Task, TaskGrant};
 pub use tool::{Effect, ToolId, ToolSpec};
 pub use turn::{Call, Dialect, Priority, Turn};

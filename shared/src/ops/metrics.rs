@@ -1,7 +1,7 @@
 //! Every metric, in one place. `docs/metrics.md` describes what each one is for.
 //!
 //! No label names a tenant, an agent, a turn or a task: their number has no bound, and ids belong into logs,
-//! traces and `explain`. The one label from outside, `tool`, is bounded by [`ToolLabels`].
+//! traces and `explain`. The one label from outside, `tool`, is bounded in `tool_labels.rs`.
 
 use std::time::Duration;
 
@@ -37,6 +37,10 @@ pub enum Decision {
 }
 
 impl Decision {
+    /// All decisions.
+    pub const ALL: [Self; 6] =
+        [Self::Dispatched, Self::Laned, Self::Capped, Self::Duplicate, Self::Conflict, Self::Rejected];
+
     /// The label.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -158,6 +162,10 @@ impl Metrics {
             )?,
             registry: make.registry,
         };
+        // A counter that begins with its first event hides that event from `rate` and `increase`.
+        for decision in Decision::ALL {
+            metrics.admitted(decision, 0);
+        }
         metrics.describe_build()?;
         Ok(metrics)
     }

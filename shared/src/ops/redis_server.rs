@@ -3,11 +3,12 @@
 //! The child listens on a unix socket in its own folder (or on a port of the loopback interface), is in a
 //! process group of its own, so that Ctrl-C reaches us and not it, and does not outlive us: see `Watchdog`.
 
-use std::fs::File;
+use std::fs::{DirBuilder, File, TryLockError};
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
@@ -93,6 +94,11 @@ pub enum ServerError {
         /// What the system said.
         source: io::Error,
     },
+    /// Another server keeps its data there.
+    #[error(
+        "the folder {0:?} belongs to a Redis that still runs: stop the other Tickfleet, or wait until it has saved"
+    )]
+    InUse(PathBuf),
     /// The program cannot be started.
     #[error("cannot start {binary:?}: {source}")]
     Spawn {
@@ -132,6 +138,7 @@ pub struct PrivateRedis {
     options: ServerOptions,
     binary: PathBuf,
     port: Option<u16>,
+    lock: File,
     child: Child,
     watchdog: Option<Watchdog>,
 }
@@ -141,10 +148,9 @@ impl PrivateRedis {
     ///
     /// # Errors
     /// [`ServerError`]; the server's own words are in it where it said any.
-    pub async fn start(options: ServerOptions) -> Result<Self, ServerError> {
+    pub async fn start(mut options: ServerOptions) -> Result<Self, ServerError> {
         let binary = options.binary.clone().map_or_else(redis_binary::find_binary, Ok)?;
-        std::fs::create_dir_all(&options.dir)
-            .map_err(|source| ServerError::Folder { dir: options.dir.clone(), source })?;
+        options.dir = own_folder(&options.dir).map_err(|source| folder_error(&options, source))?;
         let socket = socket_in(&options.dir);
         if options.listen == Listen::Socket && socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
             return Err(ServerError::PathTooLong(socket));
@@ -161,8 +167,9 @@ impl PrivateRedis {
     }
 
     async fn launch(options: ServerOptions, binary: PathBuf, port: Option<u16>) -> Result<Self, ServerError> {
-        let child = spawn(&options, &binary, port)?;
-        let mut server = Self { options, binary, port, child, watchdog: None };
+        let lock = lock(&options)?;
+        let child = spawn(&options, &binary, port, &lock)?;
+        let mut server = Self { options, binary, port, lock, child, watchdog: None };
         server.watchdog = Watchdog::over(server.pid());
         server.until_ready().await?;
         Ok(server)
@@ -242,7 +249,7 @@ impl PrivateRedis {
     /// As [`Self::start`].
     pub async fn restart(&mut self) -> Result<(), ServerError> {
         self.stop().await?;
-        self.child = spawn(&self.options, &self.binary, self.port)?;
+        self.child = spawn(&self.options, &self.binary, self.port, &self.lock)?;
         self.watchdog = Watchdog::over(self.pid());
         self.until_ready().await
     }
@@ -288,14 +295,37 @@ impl Drop for PrivateRedis {
     }
 }
 
-fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>) -> Result<Child, ServerError> {
-    let fail = |source| ServerError::Folder { dir: options.dir.clone(), source };
+fn folder_error(options: &ServerOptions, source: io::Error) -> ServerError {
+    ServerError::Folder { dir: options.dir.clone(), source }
+}
+
+/// Makes the folder, for our user only, and gives its full path: the server and its clients may see the path
+/// from different folders.
+fn own_folder(dir: &Path) -> io::Result<PathBuf> {
+    DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    dir.canonicalize()
+}
+
+/// Two servers in one folder would share a socket and ruin each other's data. The server inherits the lock with
+/// its standard input, so it stays locked until both of us are gone, in whatever order.
+fn lock(options: &ServerOptions) -> Result<File, ServerError> {
+    let lock = File::create(options.dir.join("redis.lock")).map_err(|source| folder_error(options, source))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(ServerError::InUse(options.dir.clone())),
+        Err(TryLockError::Error(source)) => Err(folder_error(options, source)),
+    }
+}
+
+fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>, lock: &File) -> Result<Child, ServerError> {
+    let fail = |source| folder_error(options, source);
     let log = File::create(log_in(&options.dir)).map_err(fail)?;
     let errors = log.try_clone().map_err(fail)?;
+    let lock = lock.try_clone().map_err(fail)?;
     Command::new(binary)
         .args(arguments(options, port))
         .current_dir(&options.dir)
-        .stdin(Stdio::null())
+        .stdin(lock)
         .stdout(log)
         .stderr(errors)
         .process_group(0)
@@ -350,63 +380,4 @@ fn log_in(dir: &Path) -> PathBuf {
 }
 
 #[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
-    use super::*;
-
-    async fn say(server: &PrivateRedis, command: &str) -> String {
-        let mut stream = UnixStream::connect(socket_in(server.dir())).await.unwrap();
-        stream.write_all(format!("{command}\r\nQUIT\r\n").as_bytes()).await.unwrap();
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    }
-
-    #[tokio::test]
-    async fn an_append_only_server_keeps_its_data_over_an_orderly_stop() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = ServerOptions { appendonly: true, ..ServerOptions::new(folder.path()) };
-        let mut server = PrivateRedis::start(options).await.unwrap();
-        assert!(say(&server, "SET kept yes").await.starts_with("+OK"));
-        server.stop().await.unwrap();
-        server.restart().await.unwrap();
-        assert!(say(&server, "GET kept").await.contains("yes"));
-    }
-
-    #[tokio::test]
-    async fn a_server_that_hangs_is_stopped_all_the_same() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut server = PrivateRedis::start(ServerOptions::new(folder.path())).await.unwrap();
-        server.signal(Signal::SIGSTOP).unwrap();
-        server.stop().await.unwrap();
-        assert!(server.signal(Signal::SIGCONT).is_err(), "it has ended");
-    }
-
-    #[tokio::test]
-    async fn the_server_ends_when_its_parent_is_gone() {
-        let folder = tempfile::tempdir().unwrap();
-        let mut server = PrivateRedis::start(ServerOptions::new(folder.path())).await.unwrap();
-        // The system closes our end of the pipe when we are gone; here the test does.
-        server.watchdog.as_mut().unwrap().close_pipe();
-        while server.child.try_wait().unwrap().is_none() {
-            sleep(STEP).await;
-        }
-    }
-
-    #[tokio::test]
-    async fn a_server_that_refuses_its_arguments_says_why() {
-        let folder = tempfile::tempdir().unwrap();
-        let extra_args = vec!["--no-such-setting".into(), "1".into()];
-        let options = ServerOptions { extra_args, ..ServerOptions::new(folder.path()) };
-        let error = PrivateRedis::start(options).await.unwrap_err().to_string();
-        assert!(error.contains("no-such-setting"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn a_folder_too_deep_for_a_socket_is_an_error_before_anything_starts() {
-        let folder = tempfile::tempdir().unwrap();
-        let options = ServerOptions::new(folder.path().join("x".repeat(100)));
-        assert!(matches!(PrivateRedis::start(options).await, Err(ServerError::PathTooLong(_))));
-    }
-}
+mod tests;

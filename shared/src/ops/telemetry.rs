@@ -126,6 +126,12 @@ mod tests {
     }
 
     #[test]
+    fn logging_starts_once_per_process() {
+        init(&LogOptions { format: LogFormat::Json, ..LogOptions::default() }).unwrap();
+        assert!(matches!(init(&LogOptions::default()), Err(TelemetryError::Started(_))));
+    }
+
+    #[test]
     fn formats_have_names() {
         assert_eq!("json".parse::<LogFormat>().unwrap(), LogFormat::Json);
         assert!("xml".parse::<LogFormat>().unwrap_err().to_string().contains("pretty or json"));

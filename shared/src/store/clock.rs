@@ -1,0 +1,47 @@
+//! Shard time between heartbeats, without asking Redis each time.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Estimates shard time from the last answer of Redis and the process' own monotonic clock. Scripts never rely on
+/// it: they look at the shard's clock themselves.
+#[derive(Debug)]
+pub struct ShardClock {
+    started: Instant,
+    /// Shard time at `started`, ms.
+    base_ms: AtomicI64,
+}
+
+impl Default for ShardClock {
+    fn default() -> Self {
+        Self { started: now(), base_ms: AtomicI64::new(0) }
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the edge: the process' monotonic clock carries shard time between answers")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl ShardClock {
+    /// Takes over what Redis said.
+    pub fn set(&self, now_ms: i64) {
+        self.base_ms.store(now_ms - self.elapsed_ms(), Ordering::Relaxed);
+    }
+
+    /// Shard time, ms since the epoch; about a network round trip behind.
+    #[must_use]
+    pub fn now_ms(&self) -> i64 {
+        self.base_ms.load(Ordering::Relaxed) + self.elapsed_ms()
+    }
+
+    /// Time left until `at_ms`; zero where it has passed.
+    #[must_use]
+    pub fn until(&self, at_ms: i64) -> Duration {
+        Duration::from_millis((at_ms - self.now_ms()).max(0).unsigned_abs())
+    }
+
+    fn elapsed_ms(&self) -> i64 {
+        i64::try_from(self.started.elapsed().as_millis()).unwrap_or(i64::MAX)
+    }
+}

@@ -1,0 +1,77 @@
+//! Bounds that are kept once in a while rather than with every batch.
+
+use super::words::{number_of, text_of};
+use super::{Store, StoreError};
+
+/// Redis' memory as its own settings see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// Bytes in use.
+    pub used: u64,
+    /// `maxmemory`, bytes; 0 means none.
+    pub max: u64,
+}
+
+impl Memory {
+    /// Rule 13: from 80 % of `maxmemory` on no new work is taken in, so that what is in can be finished.
+    #[must_use]
+    pub const fn is_tight(self) -> bool {
+        self.max > 0 && self.used / 4 >= self.max / 5
+    }
+}
+
+impl Store {
+    /// Looks at Redis' memory and tells the scripts whether new work may come in.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn watch_memory(&self) -> Result<Memory, StoreError> {
+        let info: String = self.connection.query("memory", redis::cmd("INFO").arg("memory")).await?;
+        let read = |name: &str| {
+            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
+        };
+        let memory = Memory { used: read("used_memory"), max: read("maxmemory") };
+        let meta = self.keys.key("meta");
+        let set = redis::cmd("HSET").arg(&meta).arg("pressure").arg(u8::from(memory.is_tight())).to_owned();
+        let known: redis::Value = self.connection.query("memory", redis::cmd("HGET").arg(&meta).arg("pressure")).await?;
+        if text_of(&known).as_deref() != Some(if memory.is_tight() { "1" } else { "0" }) {
+            // At the brim even this write may be refused; then scripts that take work in are refused as well.
+            self.connection.query::<i64>("memory", &set).await?;
+        }
+        Ok(memory)
+    }
+
+    /// Bounds the audit log by bytes (beside age and entries, which every settle keeps), the dead stream by age,
+    /// and forgets inboxes that nobody has used for as long as replies are kept.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn housekeep(&self, now_ms: i64, audit_bytes_max: u64, dead_retain_ms: i64) -> Result<(), StoreError> {
+        let audit = self.keys.key("audit");
+        let mut pipe = redis::pipe();
+        pipe.cmd("XLEN").arg(&audit).cmd("MEMORY").arg("USAGE").arg(&audit).arg("SAMPLES").arg(5);
+        let (entries, bytes): (u64, redis::Value) = self.connection.pipeline("housekeep", &pipe).await?;
+        let bytes = number_of(&bytes).unwrap_or(0).unsigned_abs();
+        let mut pipe = redis::pipe();
+        if bytes > audit_bytes_max {
+            let keep = u128::from(entries) * u128::from(audit_bytes_max) / u128::from(bytes.max(1));
+            pipe.cmd("XTRIM").arg(&audit).arg("MAXLEN").arg("~").arg(keep.to_string());
+        }
+        pipe.cmd("XTRIM").arg(self.keys.key("dead")).arg("MINID").arg("~").arg((now_ms - dead_retain_ms).max(0));
+        let idle = now_ms - self.options.reply_retain_ms;
+        pipe.cmd("ZREMRANGEBYSCORE").arg(self.keys.key("inboxes")).arg("-inf").arg(idle);
+        self.connection.pipeline::<Vec<i64>>("housekeep", &pipe).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_tight_from_80_percent_on_and_never_without_a_bound() {
+        let tight = |used, max| Memory { used, max }.is_tight();
+        assert_eq!([tight(799, 1_000), tight(800, 1_000), tight(u64::MAX, 0)], [false, true, false]);
+    }
+}

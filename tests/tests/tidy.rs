@@ -1,0 +1,89 @@
+//! The house rules that no compiler checks. Each one is a function over text, tried on a bad sample beside it,
+//! so that a rule that stopped seeing anything is noticed too.
+
+mod docs;
+mod layers;
+mod lua;
+mod size;
+mod source;
+mod words;
+
+use source::{Source, Tree};
+
+/// Fails with all complaints at once: a tidy run should need no second one.
+fn assert_tidy(complaints: Vec<String>) {
+    assert!(complaints.is_empty(), "{} complaints:\n  {}", complaints.len(), complaints.join("\n  "));
+}
+
+/// Collects what `rule` finds in every Rust file.
+fn in_rust(rule: impl Fn(&Source) -> Vec<String>) -> Vec<String> {
+    Tree::load().rust().flat_map(rule).collect()
+}
+
+#[test]
+fn crates_depend_downwards_only() {
+    assert_tidy(Tree::load().manifests().flat_map(|(name, text)| layers::manifest(name, text)).collect());
+}
+
+#[test]
+fn modules_of_shared_depend_downwards_only() {
+    assert_tidy(in_rust(layers::modules));
+}
+
+#[test]
+fn the_pure_modules_know_no_redis_no_runtime_no_clock_and_no_chance() {
+    assert_tidy(in_rust(layers::purity));
+}
+
+#[test]
+fn redis_and_backoff_are_named_only_where_they_belong() {
+    assert_tidy(in_rust(layers::confined));
+    let retriers: Vec<_> = Tree::load().rust().filter(|s| layers::names_backoff(s)).map(|s| s.path.clone()).collect();
+    assert!(retriers.len() <= 2, "`backoff` is for two files, but {retriers:?} name it");
+}
+
+#[test]
+fn production_never_sees_the_testkit() {
+    assert_tidy(in_rust(layers::testkit));
+}
+
+#[test]
+fn every_script_begins_with_its_contract() {
+    let tree = Tree::load();
+    assert_tidy(tree.with_extension("lua").flat_map(|(path, text)| lua::contract(path, text)).collect());
+}
+
+#[test]
+fn scripts_parse_no_json_and_claim_nothing() {
+    let tree = Tree::load();
+    assert_tidy(tree.with_extension("lua").flat_map(|(path, text)| lua::banned(path, text)).collect());
+}
+
+#[test]
+fn files_and_functions_fit_a_head() {
+    let tree = Tree::load();
+    let mut found = size::long_files(&tree);
+    found.extend(tree.rust().flat_map(size::long_functions));
+    assert_tidy(size::against_the_ratchet(found, size::RATCHET));
+}
+
+#[test]
+fn no_text_names_a_machine_or_a_registry() {
+    assert_tidy(Tree::load().texts().flat_map(|(path, text)| words::machines(path, text)).collect());
+}
+
+#[test]
+fn every_lint_exception_carries_its_reason() {
+    assert_tidy(in_rust(words::unreasoned_exceptions));
+}
+
+#[test]
+fn every_sleep_in_a_test_has_a_reason() {
+    assert_tidy(in_rust(words::unreasoned_sleeps));
+}
+
+#[test]
+fn every_relative_link_of_the_documentation_leads_somewhere() {
+    let tree = Tree::load();
+    assert_tidy(tree.with_extension("md").flat_map(|(path, text)| docs::dead_links(&tree, path, text)).collect());
+}

@@ -1,0 +1,79 @@
+//! Documentation whose links lead somewhere.
+
+use std::path::Path;
+
+use super::source::Tree;
+
+/// Relative links of a Markdown file to files or headings that do not exist.
+pub fn dead_links(tree: &Tree, path: &str, text: &str) -> Vec<String> {
+    let folder = Path::new(path).parent().unwrap_or(Path::new(""));
+    let mut complaints = Vec::new();
+    for (line, target) in links(text) {
+        let (file, heading) = target.split_once('#').unwrap_or((target, ""));
+        let file = if file.is_empty() { tree.root.join(path) } else { tree.root.join(folder).join(file) };
+        if !file.exists() {
+            complaints.push(format!("{path}:{line}: no file for the link `{target}`"));
+        } else if !heading.is_empty() && file.extension().is_some_and(|e| e == "md") {
+            let aimed = std::fs::read_to_string(&file).unwrap_or_default();
+            if !anchors(&aimed).iter().any(|anchor| anchor == heading) {
+                complaints.push(format!("{path}:{line}: no heading for the link `{target}`"));
+            }
+        }
+    }
+    complaints
+}
+
+/// The lines outside fenced code, numbered from 1.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut fenced = false;
+    text.lines().enumerate().filter_map(move |(index, line)| {
+        let fence = line.trim_start().starts_with("```");
+        fenced ^= fence;
+        (!fenced && !fence).then_some((index + 1, line))
+    })
+}
+
+/// Targets of inline links (`[x](target)`) and definitions (`[x]: target`) that stay inside the project.
+fn links(text: &str) -> Vec<(usize, &str)> {
+    let mut found = Vec::new();
+    for (number, line) in prose(text) {
+        // Every other part between backticks is code.
+        for part in line.split('`').step_by(2) {
+            found.extend(part.split("](").skip(1).filter_map(|rest| Some((number, rest.split([')', ' ']).next()?))));
+        }
+        // A link's text may be code, which cuts it in two: the half with the target then begins with `](`.
+        if let Some((_, target)) = line.strip_prefix('[').and_then(|rest| rest.split_once("]: ")) {
+            found.push((number, target.split(' ').next().unwrap_or_default()));
+        }
+    }
+    let inside = |target: &str| !target.is_empty() && !target.contains("://") && !target.starts_with("mailto:");
+    found.retain(|(_, target)| inside(target));
+    found
+}
+
+/// The anchors that headings get, as the usual forges make them.
+fn anchors(text: &str) -> Vec<String> {
+    let headings =
+        prose(text).filter(|(_, line)| line.starts_with('#')).map(|(_, line)| line.trim_start_matches('#').trim());
+    let mut anchors: Vec<String> = Vec::new();
+    for heading in headings {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        let anchor = kept.collect::<String>().to_lowercase().replace(' ', "-");
+        let same = anchors.iter().filter(|known| **known == anchor).count();
+        anchors.push(if same == 0 { anchor } else { format!("{anchor}-{same}") });
+    }
+    anchors
+}
+
+#[test]
+fn links_are_found_outside_code_and_anchors_follow_headings() {
+    let text = "# A b: `c`!\n[x](y.md) `[no](z.md)` [`q`](r.md#s) [w](https://example.org)\n```\n[no](z.md)\n```\n[d]: e.md\n# A b: `c`!";
+    assert_eq!(links(text), [(2, "y.md"), (2, "r.md#s"), (6, "e.md")]);
+    assert_eq!(anchors(text), ["a-b-c", "a-b-c-1"]);
+}
+
+#[test]
+fn a_dead_link_is_found() {
+    let tree = Tree::load();
+    assert_eq!(dead_links(&tree, "README.md", "[a](tests/tests/tidy.rs) [b](tests/no-such-file)").len(), 1);
+}
