@@ -325,7 +325,7 @@ impl Store {
     pub async fn promote(&self, turns: &[TurnName]) -> Result<Vec<Promoted>, StoreError> {
         let o = &self.options;
         let mut args = self.args();
-        args.show(o.ending_lease_ms).show(o.external_lease_ms).show(o.crashes_max).show(turns.len());
+        args.show(o.ending_lease_ms).show(o.crashes_max).show(turns.len());
         for turn in turns {
             args.show(turn);
         }

@@ -3,7 +3,7 @@
 use super::keys::{Queue, TurnName};
 use super::words::{Words, text_of, unexpected};
 use super::{Store, StoreError};
-use crate::model::{AgentId, InboxName, TaskId, TenantId};
+use crate::model::{AgentId, TaskId, TenantId};
 
 /// One task to be written.
 #[derive(Debug, Clone)]
@@ -32,8 +32,8 @@ pub struct Delegation {
     pub meta: String,
     /// The work, as a call, JSON.
     pub call: String,
-    /// Where the reply goes.
-    pub reply_to: Option<InboxName>,
+    /// Silence after which an external runtime loses the task, ms; 0 where workers run it.
+    pub external_lease_ms: i64,
 }
 
 /// What became of a delegation.
@@ -67,11 +67,11 @@ impl Store {
     /// [`StoreError`]; the same batch may be repeated.
     pub async fn delegate(&self, tasks: &[Delegation]) -> Result<Vec<Delegated>, StoreError> {
         let mut args = self.args();
-        args.show(self.options.tenant_turns_max).show(self.options.external_lease_ms).show(tasks.len());
+        args.show(self.options.tenant_turns_max).show(tasks.len());
         for t in tasks {
             args.text(t.entry.as_deref().unwrap_or("")).show(&t.tenant).show(&t.task).flag(t.given);
             args.text(t.digest.as_str()).show(&t.queue).show(&t.agent).show(t.deadline_ms).show(t.budget);
-            args.maybe(t.parent.as_ref()).text(t.meta.as_str()).text(t.call.as_str()).maybe(t.reply_to.as_ref());
+            args.maybe(t.parent.as_ref()).text(t.meta.as_str()).text(t.call.as_str()).show(t.external_lease_ms);
         }
         let mut words = Words::new("delegate", self.run("delegate", args).await?)?;
         words.number()?;

@@ -7,10 +7,12 @@
 mod admit;
 mod args;
 mod call;
+mod clock;
 mod connection;
 mod delegate;
 mod ending;
 mod keys;
+mod housekeep;
 mod look;
 mod read;
 mod recover;
@@ -23,9 +25,11 @@ mod words;
 
 pub use admit::{Admission, AdmitReply, Admitted, Inbound, LaneRelease, PolicyRow, Promoted, Rejection, Released, ReleaseReply};
 pub use call::{Begin, Begun, HandBack, Parked, Retry};
+pub use clock::ShardClock;
 pub use connection::{Connection, Patience, StoreError};
 pub use delegate::{Delegated, Delegation, Touched};
 pub use ending::{EndReason, Ending};
+pub use housekeep::Memory;
 pub use keys::{Keys, Queue, TurnName};
 pub use look::{Backlog, FinishedTurn, LiveTurn, TurnView};
 pub use read::{Entry, Reader};
@@ -67,8 +71,6 @@ pub struct StoreOptions {
     pub lease_ms: i64,
     /// An ending that was given out and not settled is given out again after this, ms.
     pub ending_lease_ms: i64,
-    /// An external runtime must beat within this, ms.
-    pub external_lease_ms: i64,
     /// How long a finished turn's record is kept, ms.
     pub retain_ms: i64,
     /// How long a producer's id is remembered after its turn ended, ms.
@@ -105,7 +107,6 @@ impl Default for StoreOptions {
             shards: 1,
             lease_ms: 10_000,
             ending_lease_ms: 10_000,
-            external_lease_ms: 60_000,
             retain_ms: 3_600_000,
             dedupe_ms: 3_600_000,
             reply_retain_ms: 86_400_000,

@@ -2,13 +2,13 @@
 -- delegate: writes tasks durably and offers each to its target: to the workers that run its handler, or to an
 -- outside runtime. A child's budget is carved from its parent's.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 tenant_turns_max · 3 external lease ms · 4 count, then per task: inbound entry or '' ·
+-- ARGV  1 injected clock · 2 tenant_turns_max · 3 count, then per task: inbound entry or '' ·
 --       tenant · task id · given ('1' or '') · digest · queue · agent · deadline ms · budget · parent task or '' ·
---       meta · call · inbox or ''
+--       meta · call · lease of an external runtime ms (0: workers run it)
 -- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code>}; a refused inbound task is rejected by the caller
 -- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's bu; XACK of the inbound entry
 local now = clock(ARGV[1])
-local turns_max, external_lease = num(ARGV[2]), num(ARGV[3])
+local turns_max = num(ARGV[2])
 local acked = {}
 
 local function known(tt, given, digest)
@@ -32,28 +32,29 @@ local function delegate(at)
     if num(m[2] or 0) + budget > num(m[1]) then return 'REFUSED budget_exceeds_parent' end
     call('HINCRBY', turn_key(tenant .. ':' .. parent), 'bu', budget)
   end
+  local lease = num(ARGV[at + 12])
   local fence = dispatch(queue, tt, ARGV[at + 10], 0, 0, 0, { ARGV[at + 11] })
   local record = { 'ag', agent, 'q', queue, 'n', 1, 'ad', 1, 'dl', deadline, 'ts', now, 'f', fence, 'k', 'task',
-    'bm', budget, 'bu', 0 }
+    'bm', budget, 'bu', 0, 'm', ARGV[at + 10], 'c0', ARGV[at + 11] }
   if given ~= '' then
     record[#record + 1], record[#record + 2] = 'gv', '1'
     call('SET', id_key(tt), 'a' .. digest)
   end
+  if lease > 0 then record[#record + 1], record[#record + 2] = 'el', lease end
   call('HSET', turn_key(tt), unpack(record))
-  local external = string.sub(queue, 1, 9) == 'external:'
-  if external then
+  if lease > 0 then
     -- The group must exist before the runtime reads; the stream does since the XADD above.
     if not call('XINFO', 'GROUPS', P .. queue)[1] then call('XGROUP', 'CREATE', P .. queue, GROUP, '0') end
     call('SADD', P .. 'externals', queue)
   end
-  call('ZADD', TIMERS, external and math.min(deadline, now + external_lease) or deadline, 't:' .. tt)
+  call('ZADD', TIMERS, lease > 0 and math.min(deadline, now + lease) or deadline, 't:' .. tt)
   t.q, t.out = t.q + 1, t.out + 1
   return 'OK ' .. fence
 end
 
 local replies = { tostring(now) }
-for i = 1, num(ARGV[4]) do
-  local at = 5 + (i - 1) * 13
+for i = 1, num(ARGV[3]) do
+  local at = 4 + (i - 1) * 13
   local word = delegate(at)
   replies[i + 1] = word
   if ARGV[at] ~= '' and (string.sub(word, 1, 2) == 'OK' or word == 'DUPLICATE') then acked[#acked + 1] = ARGV[at] end

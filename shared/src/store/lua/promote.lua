@@ -2,13 +2,13 @@
 -- promote: a turn's timer is due: a parked retry goes back to its queue, what has expired or was cancelled is
 -- ended, an ending whose scheduler died is given out again, an external task whose runtime went silent is offered anew.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 ending lease ms · 3 external lease ms · 4 crashes_max · 5 count, then per timer:
+-- ARGV  1 injected clock · 2 ending lease ms · 3 crashes_max · 4 count, then per timer:
 --       tenant:turn
 -- reply {OK, now, per timer: PROMOTED · LATER · GONE · {an ending, see lease_ending}}
 -- effect XADD ready, HSET turn, ZADD timers
 local now = clock(ARGV[1])
 epoch(now)
-local ending_lease, external_lease, crashes_max = num(ARGV[2]), num(ARGV[3]), num(ARGV[4])
+local ending_lease, crashes_max = num(ARGV[2]), num(ARGV[3])
 
 local function later(tt, due)
   call('ZADD', TIMERS, due, 't:' .. tt)
@@ -34,9 +34,9 @@ end
 local function external(tt, key, rec, tenant)
   local queue = P .. rec.q
   local found = call('XPENDING', queue, GROUP, rec.f, rec.f, 1)
-  if not found[1] then return later(tt, math.min(rec.dl, now + external_lease)) end
+  if not found[1] then return later(tt, math.min(rec.dl, now + rec.el)) end
   local alive = math.max(now - found[1][3], rec.hb)
-  if alive + external_lease > now then return later(tt, math.min(rec.dl, alive + external_lease)) end
+  if alive + rec.el > now then return later(tt, math.min(rec.dl, alive + rec.el)) end
   local crashes = num(call('HINCRBY', key, 'cr', 1))
   local body = body_of_entry(rec.q, rec.f)
   call('XACK', queue, GROUP, rec.f)
@@ -47,7 +47,7 @@ local function external(tt, key, rec, tenant)
     return lease_ending(tt, key, rec, 'internal', rec.ad, crashes, now, ending_lease)
   end
   call('HSET', key, 'f', dispatch(rec.q, tt, body.meta, body.first, crashes, body.attempt, body.calls), 'hb', now)
-  return later(tt, math.min(rec.dl, now + external_lease))
+  return later(tt, math.min(rec.dl, now + rec.el))
 end
 
 -- A parked retry: its calls were admitted already, so nothing is debited.
@@ -66,19 +66,20 @@ local function promote(tt)
   local name, key = 't:' .. tt, turn_key(tt)
   local due = num(call('ZSCORE', TIMERS, name) or 'inf')
   if due > now then return 'LATER' end
-  local m = call('HMGET', key, 'n', 'ad', 'dn', 'f', 'dl', 'cx', 'q', 'ag', 'er', 'eu', 'ei', 'hb')
+  local m = call('HMGET', key, 'n', 'ad', 'dn', 'f', 'dl', 'cx', 'q', 'ag', 'er', 'eu', 'ei', 'hb', 'el')
   if not m[1] then
     call('ZREM', TIMERS, name)
     return 'GONE'
   end
   local tenant, turn = split(tt)
-  local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0), f = m[4], dl = num(m[5]), q = m[7], hb = num(m[12] or 0) }
+  local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0), f = m[4], dl = num(m[5]), q = m[7],
+    hb = num(m[12] or 0), el = num(m[13] or 0) }
   local reason, info = nil, now
   if m[6] then reason = 'cancelled' elseif rec.dl <= now then reason, info = 'expired', rec.dl end
   if rec.f and string.sub(rec.f, 1, 2) == 's:' then
     return lease_ending(tt, key, rec, m[9], num(m[10]), m[11], now, ending_lease)
   elseif rec.f then
-    if not reason and string.sub(rec.q, 1, 9) == 'external:' then return external(tt, key, rec, tenant) end
+    if not reason and rec.el > 0 then return external(tt, key, rec, tenant) end
     return out(tt, key, rec, tenant, reason, info)
   elseif reason then
     call('ZREM', lane_key(tenant, m[8]), turn)
@@ -91,6 +92,6 @@ local function promote(tt)
 end
 
 local replies = { 'OK', now }
-for i = 1, num(ARGV[5]) do replies[i + 2] = promote(ARGV[5 + i]) end
+for i = 1, num(ARGV[4]) do replies[i + 2] = promote(ARGV[4 + i]) end
 save_tenants()
 return replies
