@@ -4,4 +4,5 @@
 //! look on the wire), [`store`] (the only place that speaks Redis), [`config`] and [`ops`].
 
 pub mod config;
+pub mod formats;
 pub mod model;

@@ -1,0 +1,2 @@
+//! How turns, tasks and results look on the wire.
+pub mod json;
