@@ -146,6 +146,12 @@ impl<'a, 'd> Value<'a, 'd> {
         })
     }
 
+    /// The first member with this key.
+    #[must_use]
+    pub fn member(&self, name: &str) -> Option<Value<'a, 'd>> {
+        self.members().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
     /// The elements of an array in their order; nothing for any other kind, or below the levels indexed.
     pub fn elements(&self) -> impl Iterator<Item = Value<'a, 'd>> + use<'a, 'd> {
         self.children(Kind::Array)

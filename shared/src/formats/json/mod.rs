@@ -15,6 +15,7 @@ mod strings;
 pub use document::{Document, Kind, Value};
 pub use error::{JsonError, Problem};
 pub use strings::{push_quoted, unescape};
+pub(in crate::formats) use strings::{bounded, escaped_len, prefix, push_escaped};
 
 /// How much JSON is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
