@@ -7,6 +7,14 @@ pub const ID_BYTES_MAX: usize = 96;
 /// Provider call ids are echoed only; the longest seen in the field have about 64 bytes.
 pub const PROVIDER_ID_BYTES_MAX: usize = 256;
 
+/// The tool's name as a model said it. Longer than [`NAME_BYTES_MAX`], so that a made-up name costs its own
+/// call (`unknown_tool`) and not the whole turn.
+pub const TOOL_NAME_BYTES_MAX: usize = 256;
+/// `correlation_id` is echoed only.
+pub const CORRELATION_ID_BYTES_MAX: usize = 256;
+/// The `lease` of an external task is a stream entry's id: two 64-bit numbers and a dash, and room to spare.
+pub const LEASE_BYTES_MAX: usize = 64;
+
 /// Calls in one turn. Providers stop far earlier; one script unpacks a whole turn at most.
 pub const CALLS_PER_TURN_MAX: usize = 128;
 /// Bytes of one turn as it arrives on the stream.
@@ -20,12 +28,21 @@ pub const CONTEXT_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of one task description.
 pub const TASK_DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 
+/// Bytes of a reason or message that a producer gives (cancel, fail).
+pub const REASON_BYTES_MAX: usize = 1_000;
+/// Capabilities that one task may name.
+pub const TASK_CAPABILITIES_MAX: usize = 128;
+
 /// Bytes of one call's output in a result: the one choke point that keeps contexts small.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of an error message that a model reads.
 pub const ERROR_BYTES_MAX: usize = 1_000;
 /// Characters of a result in the audit log.
 pub const AUDIT_RESULT_CHARS: usize = 1_000;
+/// Bytes of redacted arguments in the audit log: most calls whole, and no entry as large as a turn.
+pub const AUDIT_ARGUMENTS_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of an oversized message that are still searched for whom to answer.
+pub const SALVAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// Entries of one batch. Redis answers other clients between batches.
 pub const BATCH_ENTRIES_MAX: usize = 256;

@@ -1,0 +1,211 @@
+//! The outer levels of a scanned text, as an index: no value is copied or converted.
+
+use std::borrow::Cow;
+
+use super::error::JsonError;
+use super::scan::{Keep, Scan, Span};
+use super::strings::unescape;
+
+/// What a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `{…}`.
+    Object,
+    /// `[…]`.
+    Array,
+    /// `"…"`.
+    String,
+    /// A number, as written.
+    Number,
+    /// `true` or `false`.
+    Bool,
+    /// `null`.
+    Null,
+}
+
+impl Kind {
+    /// The kind of the value that begins with this byte.
+    pub(super) const fn of_first_byte(byte: u8) -> Self {
+        match byte {
+            b'{' => Self::Object,
+            b'[' => Self::Array,
+            b'"' => Self::String,
+            b't' | b'f' => Self::Bool,
+            b'n' => Self::Null,
+            _ => Self::Number,
+        }
+    }
+
+    /// The word for error messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Object => "an object",
+            Self::Array => "an array",
+            Self::String => "a string",
+            Self::Number => "a number",
+            Self::Bool => "a boolean",
+            Self::Null => "null",
+        }
+    }
+}
+
+/// One value of the index. The nodes of its children follow it; `next` is the first node after them.
+#[derive(Debug)]
+pub(super) struct Node {
+    key: Span,
+    start: usize,
+    end: usize,
+    next: usize,
+    kind: Kind,
+}
+
+impl Node {
+    /// A value whose end is not known yet, and perhaps never will.
+    pub(super) const fn open(key: Span, start: usize, kind: Kind) -> Self {
+        Self { key, start, end: usize::MAX, next: usize::MAX, kind }
+    }
+
+    /// Ends the value before byte `end` and node `next`.
+    pub(super) const fn close(&mut self, end: usize, next: usize) {
+        self.end = end;
+        self.next = next;
+    }
+
+    const fn is_closed(&self) -> bool {
+        self.end != usize::MAX
+    }
+}
+
+/// A text with an index of its outer levels.
+#[derive(Debug)]
+pub struct Document<'a> {
+    text: &'a str,
+    nodes: Vec<Node>,
+}
+
+impl<'a> Document<'a> {
+    /// Scans `text` under the same rules as [`super::check`] and indexes its values down to depth `levels`
+    /// (0: the whole value only).
+    ///
+    /// The first problem comes beside the document, not instead of it: whatever could be read before a
+    /// broken place, and after one that leaves the structure clear, is there for a best-effort answer.
+    #[must_use]
+    pub fn read(text: &'a str, depth_max: usize, levels: usize) -> (Self, Option<JsonError>) {
+        let (nodes, problem) = Scan::new(text, depth_max, Keep::Levels(levels)).run();
+        (Self { text, nodes }, problem)
+    }
+
+    /// The whole value, where there is one at all.
+    #[must_use]
+    pub fn root(&self) -> Option<Value<'a, '_>> {
+        self.nodes.first().map(|_| Value { document: self, at: 0 })
+    }
+}
+
+/// One value of a document.
+#[derive(Debug, Clone, Copy)]
+pub struct Value<'a, 'd> {
+    document: &'d Document<'a>,
+    at: usize,
+}
+
+impl<'a, 'd> Value<'a, 'd> {
+    fn node(&self) -> Option<&'d Node> {
+        self.document.nodes.get(self.at)
+    }
+
+    /// What the value is.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.node().map_or(Kind::Null, |node| node.kind)
+    }
+
+    /// The value exactly as it is written; `None` where the text broke off inside it.
+    #[must_use]
+    pub fn text(&self) -> Option<&'a str> {
+        self.node().and_then(|node| self.document.text.get(node.start..node.end))
+    }
+
+    /// The text of a string; `None` for any other kind, and for a string with a lone surrogate.
+    #[must_use]
+    pub fn as_str(&self) -> Option<Cow<'a, str>> {
+        if self.kind() != Kind::String {
+            return None;
+        }
+        self.text().and_then(|quoted| quoted.strip_prefix('"')?.strip_suffix('"')).and_then(unescape)
+    }
+
+    /// The members of an object in their order; nothing for any other kind, or below the levels indexed.
+    /// A key with a lone surrogate reads as empty.
+    pub fn members(&self) -> impl Iterator<Item = (Cow<'a, str>, Value<'a, 'd>)> + use<'a, 'd> {
+        let text = self.document.text;
+        self.children(Kind::Object).map(move |value| {
+            let key = value.node().map(|node| node.key).unwrap_or_default();
+            (unescape(key.of(text)).unwrap_or_default(), value)
+        })
+    }
+
+    /// The first member with this key.
+    #[must_use]
+    pub fn member(&self, name: &str) -> Option<Value<'a, 'd>> {
+        self.members().find(|(key, _)| key == name).map(|(_, value)| value)
+    }
+
+    /// The elements of an array in their order; nothing for any other kind, or below the levels indexed.
+    pub fn elements(&self) -> impl Iterator<Item = Value<'a, 'd>> + use<'a, 'd> {
+        self.children(Kind::Array)
+    }
+
+    fn children(&self, of: Kind) -> impl Iterator<Item = Value<'a, 'd>> + use<'a, 'd> {
+        let document = self.document;
+        let (mut at, end) = match self.node() {
+            Some(node) if node.kind == of => (self.at + 1, node.next.min(document.nodes.len())),
+            _ => (0, 0),
+        };
+        std::iter::from_fn(move || {
+            let node = document.nodes.get(at).filter(|_| at < end)?;
+            let child = Value { document, at };
+            at = node.next;
+            Some(child)
+        })
+    }
+
+    /// Whether the value was read to its end.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.node().is_some_and(Node::is_closed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn values_are_found_as_they_are_written() {
+        let text = r#" {"a": [1, {"x": 12345678901234567890123}], "b\u0063": "t\n", "d": {}} "#;
+        let (document, problem) = Document::read(text, 8, 3);
+        assert_eq!(problem, None);
+        let members: Vec<_> = document.root().unwrap().members().collect();
+        let keys: Vec<_> = members.iter().map(|(key, _)| key.as_ref()).collect();
+        assert_eq!(keys, ["a", "bc", "d"]);
+        let elements: Vec<_> = members[0].1.elements().map(|v| v.text().unwrap()).collect();
+        assert_eq!(elements, ["1", r#"{"x": 12345678901234567890123}"#]);
+        assert_eq!(members[1].1.as_str().unwrap(), "t\n");
+        assert_eq!(members[2].1.members().count(), 0);
+    }
+
+    #[test]
+    fn a_broken_text_is_readable_up_to_the_break_and_beyond_soft_problems() {
+        let (document, problem) = Document::read(r#"{"a":{"k":1,"k":2},"b":"\ud800","c":[[[[1]]]],"d":[{"e":1},{"f""#, 3, 3);
+        assert_eq!(problem.unwrap().problem.code(), "duplicate_key");
+        let members: Vec<_> = document.root().unwrap().members().collect();
+        assert_eq!(members.iter().map(|(k, _)| k.as_ref()).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
+        assert_eq!(members[1].1.as_str(), None);
+        assert!(members[2].1.is_whole() && !members[3].1.is_whole());
+        assert_eq!(members[3].1.elements().filter(Value::is_whole).count(), 1);
+    }
+}

@@ -1,0 +1,121 @@
+//! What is wrong with a text, and where.
+
+use std::fmt;
+
+use super::strings::bounded;
+
+/// Bytes of a path or key that an error echoes at most: errors go to models, logs and replies.
+pub(super) const ECHO_BYTES_MAX: usize = 120;
+
+/// What is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Problem {
+    /// The text is longer than allowed.
+    TooLarge {
+        /// Its length in bytes.
+        bytes: usize,
+        /// Longest length allowed.
+        max: usize,
+    },
+    /// Arrays and objects nest deeper than allowed.
+    TooDeep {
+        /// Deepest nesting allowed.
+        max: usize,
+    },
+    /// The bytes are not UTF-8.
+    NotUtf8,
+    /// The text ends inside a value.
+    Ended {
+        /// What should have followed.
+        expected: &'static str,
+    },
+    /// Something else stands where JSON expects this.
+    Syntax {
+        /// What should stand there.
+        expected: &'static str,
+        /// What stands there.
+        found: char,
+    },
+    /// More text follows the value.
+    Trailing,
+    /// An object has the same key twice; parsers disagree on which one counts.
+    DuplicateKey(String),
+    /// A `\u` escape is half of a surrogate pair: no character.
+    LoneSurrogate,
+}
+
+impl Problem {
+    /// The word of this problem in refusals.
+    #[must_use]
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::TooLarge { .. } => "too_large",
+            Self::TooDeep { .. } => "too_deep",
+            Self::DuplicateKey(_) => "duplicate_key",
+            Self::NotUtf8 | Self::Ended { .. } | Self::Syntax { .. } | Self::Trailing | Self::LoneSurrogate => {
+                "malformed_json"
+            }
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge { bytes, max } => write!(f, "the text has {bytes} bytes; at most {max} are allowed"),
+            Self::TooDeep { max } => write!(f, "arrays and objects nest deeper than {max} levels"),
+            Self::NotUtf8 => f.write_str("the bytes are not UTF-8"),
+            Self::Ended { expected } => write!(f, "the text ends where {expected} was expected"),
+            Self::Syntax { expected, found } => write!(f, "expected {expected}, found {found:?}"),
+            Self::Trailing => f.write_str("more text follows the JSON value"),
+            Self::DuplicateKey(key) => write!(f, "the key {key:?} occurs twice in one object"),
+            Self::LoneSurrogate => {
+                f.write_str("a \\u escape is a lone surrogate; write a surrogate pair or the character itself")
+            }
+        }
+    }
+}
+
+/// A problem with its place. Its text is bounded, however long the input was.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{problem} (at {place}line {line}, column {column})", place = Place(path))]
+pub struct JsonError {
+    /// What is wrong.
+    pub problem: Problem,
+    /// The value it is in, as `calls[0].arguments`; empty for the whole text.
+    pub path: String,
+    /// Byte offset, from 0.
+    pub byte: usize,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in bytes, from 1.
+    pub column: usize,
+}
+
+struct Place<'a>(&'a str);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "{}, ", self.0) }
+    }
+}
+
+impl JsonError {
+    /// A problem of the text `bytes` at `byte`, inside the value `path`.
+    pub(super) fn at(problem: Problem, path: &str, bytes: &[u8], byte: usize) -> Self {
+        let before = bytes.get(..byte).unwrap_or(bytes);
+        let line = 1 + before.iter().filter(|b| **b == b'\n').count();
+        let column = 1 + before.iter().rev().take_while(|b| **b != b'\n').count();
+        Self { problem, path: bounded(path, ECHO_BYTES_MAX).into_owned(), byte, line, column }
+    }
+
+    /// The text has `bytes` bytes, more than `max`.
+    pub(super) fn too_large(bytes: usize, max: usize) -> Self {
+        Self { problem: Problem::TooLarge { bytes, max }, path: String::new(), byte: max, line: 1, column: 1 }
+    }
+
+    /// The bytes stop being UTF-8 at `byte`.
+    pub(super) fn not_utf8(bytes: &[u8], byte: usize) -> Self {
+        Self::at(Problem::NotUtf8, "", bytes, byte)
+    }
+}

@@ -1,0 +1,374 @@
+//! The one pass: a recursive descent whose depth is bounded, over text that is known to be UTF-8.
+
+use std::collections::BTreeSet;
+
+use super::document::{Kind, Node};
+use super::error::{ECHO_BYTES_MAX, JsonError, Problem};
+use super::strings::{bounded, hex4, unescape};
+
+/// Up to this many keys an object's keys are compared one by one; beyond, a set keeps hostile objects linear.
+const FEW_KEYS: usize = 24;
+
+/// What a scan builds beside its verdict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Keep {
+    /// Nothing; the scan stops at the first problem.
+    Nothing,
+    /// Nodes down to this depth; the scan goes on after a problem wherever the structure is still clear.
+    Levels(usize),
+}
+
+/// The inside of a string of the text, by byte offsets.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Span {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) escaped: bool,
+}
+
+impl Span {
+    /// The string's inside as it is written.
+    pub(super) fn of(self, text: &str) -> &str {
+        text.get(self.start..self.end).unwrap_or_default()
+    }
+}
+
+/// The scan cannot go on; the problem is in [`Scan::problem`].
+struct Stop;
+
+/// Where the scan is, inside one open container.
+enum Step {
+    Member(Span),
+    Element(usize),
+}
+
+/// A scan of one text.
+pub(super) struct Scan<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+    depth_max: usize,
+    keep: Keep,
+    path: Vec<Step>,
+    /// Keys of all open objects; each object owns the tail from its own start.
+    keys: Vec<Span>,
+    nodes: Vec<Node>,
+    problem: Option<JsonError>,
+}
+
+impl<'a> Scan<'a> {
+    pub(super) const fn new(text: &'a str, depth_max: usize, keep: Keep) -> Self {
+        let bytes = text.as_bytes();
+        Self { text, bytes, at: 0, depth_max, keep, path: Vec::new(), keys: Vec::new(), nodes: Vec::new(), problem: None }
+    }
+
+    /// Scans the whole text: the nodes kept, and the first problem.
+    pub(super) fn run(mut self) -> (Vec<Node>, Option<JsonError>) {
+        if self.value(Span::default()).is_ok() {
+            self.blanks();
+            if self.at < self.bytes.len() {
+                self.note(Problem::Trailing);
+            }
+        }
+        (self.nodes, self.problem)
+    }
+
+    /// One value with the blanks before it; `key` is the key it belongs to, if any.
+    fn value(&mut self, key: Span) -> Result<(), Stop> {
+        self.blanks();
+        let kept = matches!(self.keep, Keep::Levels(levels) if self.path.len() <= levels);
+        let node = self.nodes.len();
+        if kept {
+            self.nodes.push(Node::open(key, self.at, self.peek().map_or(Kind::Null, Kind::of_first_byte)));
+        }
+        match self.peek() {
+            Some(b'"') => self.string().map(drop),
+            Some(b'{' | b'[') if self.path.len() >= self.depth_max => self.too_deep(),
+            Some(b'{') => self.object(),
+            Some(b'[') => self.array(),
+            Some(b'-' | b'0'..=b'9') => self.number(),
+            Some(b't') => self.word("true"),
+            Some(b'f') => self.word("false"),
+            Some(b'n') => self.word("null"),
+            _ => Err(self.unexpected("a JSON value")),
+        }?;
+        if kept {
+            let next = self.nodes.len();
+            if let Some(node) = self.nodes.get_mut(node) {
+                node.close(self.at, next);
+            }
+        }
+        Ok(())
+    }
+
+    fn object(&mut self) -> Result<(), Stop> {
+        self.at += 1;
+        let first_key = self.keys.len();
+        let mut seen = BTreeSet::new();
+        self.blanks();
+        if self.peek() == Some(b'}') {
+            self.at += 1;
+            return Ok(());
+        }
+        loop {
+            self.blanks();
+            if self.peek() != Some(b'"') {
+                return Err(self.unexpected("a key in double quotes"));
+            }
+            let key = self.string()?;
+            self.new_key(first_key, key, &mut seen)?;
+            self.blanks();
+            self.path.push(Step::Member(key));
+            self.expect(b':', "a colon after the key")?;
+            self.value(key)?;
+            self.path.pop();
+            self.blanks();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b'}') => break,
+                _ => return Err(self.unexpected("a comma or the end of the object")),
+            }
+        }
+        self.at += 1;
+        self.keys.truncate(first_key);
+        Ok(())
+    }
+
+    fn array(&mut self) -> Result<(), Stop> {
+        self.at += 1;
+        self.blanks();
+        if self.peek() == Some(b']') {
+            self.at += 1;
+            return Ok(());
+        }
+        for index in 0.. {
+            self.path.push(Step::Element(index));
+            self.value(Span::default())?;
+            self.path.pop();
+            self.blanks();
+            match self.peek() {
+                Some(b',') => self.at += 1,
+                Some(b']') => break,
+                _ => return Err(self.unexpected("a comma or the end of the array")),
+            }
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Notes the key of the object whose keys begin at `first`, or that it has that key already.
+    fn new_key(&mut self, first: usize, key: Span, seen: &mut BTreeSet<std::borrow::Cow<'a, str>>) -> Result<(), Stop> {
+        let text = self.text;
+        let siblings = self.keys.get(first..).unwrap_or_default();
+        let twice = if siblings.len() < FEW_KEYS {
+            siblings.iter().any(|other| same_key(text, *other, key))
+        } else {
+            if seen.is_empty() {
+                seen.extend(siblings.iter().filter_map(|span| unescape(span.of(text))));
+            }
+            // A key with a lone surrogate has no text and is a problem already noted.
+            unescape(key.of(text)).is_some_and(|key| !seen.insert(key))
+        };
+        self.keys.push(key);
+        if !twice {
+            return Ok(());
+        }
+        let name = unescape(key.of(text)).unwrap_or_default();
+        self.soft(Problem::DuplicateKey(bounded(&name, ECHO_BYTES_MAX).into_owned()), key.start)
+    }
+
+    /// The string at the present quote.
+    fn string(&mut self) -> Result<Span, Stop> {
+        self.at += 1;
+        let start = self.at;
+        let mut escaped = false;
+        loop {
+            let rest = self.bytes.get(self.at..).unwrap_or_default();
+            self.at += rest.iter().position(|b| *b < 0x20 || *b == b'"' || *b == b'\\').unwrap_or(rest.len());
+            match self.peek() {
+                Some(b'"') => break,
+                Some(b'\\') => {
+                    escaped = true;
+                    self.escape()?;
+                }
+                _ => return Err(self.unexpected("the rest of a string (control characters must be escaped)")),
+            }
+        }
+        self.at += 1;
+        Ok(Span { start, end: self.at - 1, escaped })
+    }
+
+    /// The escape at the present backslash.
+    fn escape(&mut self) -> Result<(), Stop> {
+        self.at += 1;
+        match self.peek() {
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                self.at += 1;
+                Ok(())
+            }
+            Some(b'u') => self.unicode(),
+            _ => Err(self.unexpected("one of \" \\ / b f n r t u after a backslash")),
+        }
+    }
+
+    fn unicode(&mut self) -> Result<(), Stop> {
+        let start = self.at - 1;
+        let unit = self.hex()?;
+        match unit {
+            0xD800..=0xDBFF if self.bytes.get(self.at..self.at + 2) == Some(b"\\u") => {
+                let back = self.at;
+                self.at += 1;
+                if (0xDC00..=0xDFFF).contains(&self.hex()?) {
+                    return Ok(());
+                }
+                self.at = back;
+                self.soft(Problem::LoneSurrogate, start)
+            }
+            0xD800..=0xDFFF => self.soft(Problem::LoneSurrogate, start),
+            _ => Ok(()),
+        }
+    }
+
+    /// Four hexadecimal digits after the present `u`.
+    fn hex(&mut self) -> Result<u32, Stop> {
+        self.at += 1;
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        if let Some(unit) = hex4(rest) {
+            self.at += 4;
+            return Ok(unit);
+        }
+        self.at += rest.iter().take_while(|b| b.is_ascii_hexdigit()).count();
+        Err(self.unexpected("four hexadecimal digits after \\u"))
+    }
+
+    fn number(&mut self) -> Result<(), Stop> {
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        if self.peek() == Some(b'0') {
+            self.at += 1;
+        } else {
+            self.digits()?;
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if matches!(self.peek(), Some(b'e' | b'E')) {
+            self.at += 1;
+            if matches!(self.peek(), Some(b'+' | b'-')) {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(())
+    }
+
+    fn digits(&mut self) -> Result<(), Stop> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let count = rest.iter().take_while(|b| b.is_ascii_digit()).count();
+        self.at += count;
+        if count == 0 { Err(self.unexpected("a digit")) } else { Ok(()) }
+    }
+
+    fn word(&mut self, word: &'static str) -> Result<(), Stop> {
+        let rest = self.bytes.get(self.at..).unwrap_or_default();
+        let same = rest.iter().zip(word.as_bytes()).take_while(|(a, b)| a == b).count();
+        self.at += same;
+        if same == word.len() { Ok(()) } else { Err(self.unexpected("true, false or null")) }
+    }
+
+    /// Skips a container that lies too deep by counting brackets: what is inside stays unread.
+    fn too_deep(&mut self) -> Result<(), Stop> {
+        self.soft(Problem::TooDeep { max: self.depth_max }, self.at)?;
+        let mut open = 0usize;
+        loop {
+            match self.peek() {
+                Some(b'"') => {
+                    self.string()?;
+                    continue;
+                }
+                Some(b'{' | b'[') => open += 1,
+                Some(b'}' | b']') => open -= 1,
+                Some(_) => {}
+                None => return Err(Stop),
+            }
+            self.at += 1;
+            if open == 0 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn blanks(&mut self) {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn expect(&mut self, byte: u8, expected: &'static str) -> Result<(), Stop> {
+        if self.peek() != Some(byte) {
+            return Err(self.unexpected(expected));
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    fn unexpected(&mut self, expected: &'static str) -> Stop {
+        let problem = match self.text.get(self.at..).and_then(|rest| rest.chars().next()) {
+            Some(found) => Problem::Syntax { expected, found },
+            None => Problem::Ended { expected },
+        };
+        self.note(problem);
+        Stop
+    }
+
+    /// Notes a problem that leaves the structure clear: the scan goes on where it builds something.
+    fn soft(&mut self, problem: Problem, at: usize) -> Result<(), Stop> {
+        let back = std::mem::replace(&mut self.at, at);
+        self.note(problem);
+        self.at = back;
+        if self.keep == Keep::Nothing { Err(Stop) } else { Ok(()) }
+    }
+
+    fn note(&mut self, problem: Problem) {
+        if self.problem.is_none() {
+            self.problem = Some(JsonError::at(problem, &self.place(), self.bytes, self.at));
+        }
+    }
+
+    /// The path of the present value, as `calls[0].arguments`; bounded.
+    fn place(&self) -> String {
+        let mut place = String::new();
+        for step in &self.path {
+            match step {
+                Step::Element(index) => place.push_str(&format!("[{index}]")),
+                Step::Member(key) => {
+                    if !place.is_empty() {
+                        place.push('.');
+                    }
+                    place.push_str(&bounded(key.of(self.text), ECHO_BYTES_MAX));
+                }
+            }
+            if place.len() > ECHO_BYTES_MAX {
+                break;
+            }
+        }
+        place
+    }
+}
+
+/// Whether two keys are the same text, however they are spelt.
+fn same_key(text: &str, one: Span, other: Span) -> bool {
+    if !(one.escaped || other.escaped) {
+        return one.of(text) == other.of(text);
+    }
+    match (unescape(one.of(text)), unescape(other.of(text))) {
+        (Some(one), Some(other)) => one == other,
+        _ => false,
+    }
+}
