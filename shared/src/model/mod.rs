@@ -1,11 +1,13 @@
 //! The pure model: no Redis, no tokio, no clock, no randomness. Time and chance are arguments.
 
 pub mod context;
+pub mod day;
 pub mod ids;
 pub mod limits;
 pub mod outcome;
 pub mod policy;
 pub mod retry;
+pub mod suggest;
 pub mod task;
 pub mod tool;
 pub mod turn;
