@@ -4,11 +4,8 @@
 //! look on the wire), [`store`] (the only place that speaks Redis), [`config`] and [`ops`].
 
 pub mod config;
-<<<<<<< HEAD
 pub mod force;
-=======
 pub mod formats;
->>>>>>> formats
 pub mod model;
 pub mod ops;
 pub mod store;

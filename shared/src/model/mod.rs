@@ -2,12 +2,14 @@
 
 pub mod context;
 pub mod digest;
+pub mod day;
 pub mod ids;
 pub mod limits;
 pub mod outcome;
 pub mod policy;
 //pub mod redaction;
 pub mod retry;
+pub mod suggest;
 pub mod task;
 pub mod tool;
 pub mod turn;

@@ -1,0 +1,148 @@
+//! What is wrong with a configuration: every error at once, each at its place.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+/// Where a value was written.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// In the configuration that is built into the binary.
+    BuiltIn {
+        /// File name, `tickfleet.yaml`.
+        file: Arc<str>,
+        /// Line, from 1.
+        line: u64,
+        /// Column in characters, from 1.
+        column: u64,
+    },
+    /// In a file of the configuration folder.
+    File {
+        /// The file's path.
+        file: Arc<str>,
+        /// Line, from 1; 0 where the error concerns the file as a whole.
+        line: u64,
+        /// Column in characters, from 1; 0 where the error concerns the file as a whole.
+        column: u64,
+    },
+    /// In an environment variable.
+    Environment(Arc<str>),
+}
+
+impl Place {
+    /// The file as a whole.
+    #[must_use]
+    pub fn whole_file(path: &str) -> Self {
+        Self::File { file: path.into(), line: 0, column: 0 }
+    }
+
+    /// Whether nobody but us wrote it.
+    #[must_use]
+    pub const fn is_built_in(&self) -> bool {
+        matches!(self, Self::BuiltIn { .. })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BuiltIn { file, line, column } => write!(f, "built-in {file}:{line}:{column}"),
+            Self::File { file, line: 0, .. } => f.write_str(file),
+            Self::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
+            Self::Environment(name) => write!(f, "environment variable {name}"),
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub struct ConfigError {
+    /// Where it was written.
+    pub place: Place,
+    /// The field, `worker.lease` or `tools.search_x.http.method`; empty where a whole file is meant.
+    pub path: String,
+    /// What was found there. Never a secret.
+    pub found: String,
+    /// What is allowed there.
+    pub expected: String,
+    /// What was probably meant.
+    pub suggestion: Option<String>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.place)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        write!(f, "found {}; expected {}", self.found, self.expected)?;
+        match &self.suggestion {
+            Some(meant) => write!(f, "; did you mean `{meant}`?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that is wrong with a configuration, by file and line. Never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigErrors(Vec<ConfigError>);
+
+impl ConfigErrors {
+    /// The errors, by file and line.
+    #[must_use]
+    pub fn as_slice(&self) -> &[ConfigError] {
+        &self.0
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.0.len() == 1 { "error" } else { "errors" };
+        write!(f, "the configuration has {} {plural}:", self.0.len())?;
+        self.0.iter().try_for_each(|error| write!(f, "\n  {error}"))
+    }
+}
+
+/// Gathers errors while the configuration is read, so that one run reports all of them.
+#[derive(Debug, Default)]
+pub(super) struct Errors(RefCell<Vec<ConfigError>>);
+
+impl Errors {
+    /// Notes an error and goes on.
+    pub(super) fn push(&self, place: &Place, path: &str, found: impl Into<String>, expected: impl Into<String>) {
+        self.suggest(place, path, found, expected, None);
+    }
+
+    /// Notes an error with what was probably meant.
+    pub(super) fn suggest(
+        &self,
+        place: &Place,
+        path: &str,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+        suggestion: Option<String>,
+    ) {
+        let (found, expected) = (found.into(), expected.into());
+        self.0.borrow_mut().push(ConfigError { place: place.clone(), path: path.into(), found, expected, suggestion });
+    }
+
+    /// Whether nothing is wrong so far.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.borrow().is_empty()
+    }
+
+    /// The value, unless anything is wrong.
+    pub(super) fn unless_any<T>(self, value: Option<T>) -> Result<T, ConfigErrors> {
+        let mut errors = self.0.into_inner();
+        match value {
+            Some(value) if errors.is_empty() => Ok(value),
+            _ => {
+                errors.sort();
+                errors.dedup();
+                Err(ConfigErrors(errors))
+            }
+        }
+    }
+}
