@@ -230,6 +230,11 @@ impl Metrics {
     /// What is in each place, as Redis said at this scrape. Every scheduler sees the whole fleet: a query takes
     /// the maximum over them, not the sum.
     pub fn backlog(&self, places: &[(Place, Backlog)]) {
+        for gone in Place::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
+            // Fails where the place was not shown before either.
+            let _ = self.backlog.remove_label_values(&[gone.as_str()]);
+            let _ = self.oldest_age.remove_label_values(&[gone.as_str()]);
+        }
         for (place, backlog) in places {
             #[allow(clippy::cast_precision_loss, reason = "a backlog beyond 2^53 fits no Redis")]
             self.backlog.with_label_values(&[place.as_str()]).set(backlog.count as f64);
@@ -374,6 +379,10 @@ mod tests {
         metrics.backlog(&[(Place::Ready, waiting), (Place::Dead, Backlog::default())]);
         assert!(metrics.render().contains("tickfleet_backlog{state=\"ready\"} 7"));
         assert!(metrics.render().contains("tickfleet_oldest_age_seconds{state=\"ready\"} 5"));
+
+        metrics.backlog(&[(Place::Dead, Backlog::default())]);
+        assert!(!metrics.render().contains("tickfleet_backlog{state=\"ready\"}"));
+        assert!(metrics.render().contains("tickfleet_backlog{state=\"dead\"} 0"));
 
         metrics.backlog_unknown();
         assert!(!metrics.render().contains("tickfleet_backlog"));
