@@ -8,6 +8,7 @@ pub mod force;
 pub mod formats;
 pub mod model;
 pub mod ops;
+pub mod report;
 pub mod store;
 #[cfg(feature = "testkit")]
 pub mod testkit;

@@ -1,0 +1,175 @@
+//! From a parsed turn to what the admit script wants, or to the refusal that its producer gets.
+
+use serde::Serialize;
+use shared::force::Force;
+use shared::formats::Refusal;
+use shared::model::policy::Unknown;
+use shared::model::{CallError, CallResult, Context, Turn, TurnId, content_digest, limits};
+use shared::report::{Refused, refusal_reply};
+use shared::store::{Admission, Inbound, Rejection, SliceMeta};
+
+use crate::policy::{PolicyClock, Rows, stagger_ms};
+
+/// Bytes of a refused message that the dead stream keeps.
+const RAW_BYTES_MAX: usize = 4_096;
+
+/// An inbound entry on its way.
+pub(crate) struct Arrival {
+    /// The entry.
+    pub(crate) entry: String,
+    /// The entry that a minted id derives from: the first one, where reap has written it anew.
+    pub(crate) origin: String,
+    /// How often a scheduler has died with it.
+    pub(crate) crashes: u32,
+    /// The message.
+    pub(crate) raw: Vec<u8>,
+}
+
+/// A turn that may be admitted, with what its refusal would need.
+pub(crate) struct Candidate {
+    pub(crate) turn: Turn,
+    pub(crate) id: TurnId,
+    pub(crate) arrival: Arrival,
+}
+
+/// Everything about a refusal but where it came from.
+pub(crate) fn refuse(code: &'static str, message: String, turn: &Turn) -> Box<Refusal> {
+    let calls = turn.calls.iter().map(|c| shared::formats::RefusedCall {
+        provider_id: c.provider_id.clone(),
+        tool: c.tool.clone(),
+    });
+    Box::new(Refusal {
+        code,
+        message,
+        tenant: Some(turn.tenant.clone()),
+        turn_id: turn.id.clone(),
+        task_id: turn.task.clone(),
+        agent: Some(turn.agent.to_string()),
+        reply_to: turn.reply_to.clone(),
+        dialect: turn.dialect,
+        correlation_id: turn.context.correlation_id.clone(),
+        traceparent: turn.context.traceparent.clone(),
+        calls: calls.collect(),
+    })
+}
+
+/// The rejection of an inbound entry, with its reply where tenant and inbox can be read.
+pub(crate) fn rejection(from: Inbound, arrival: &Arrival, refusal: &Refusal, status: &str) -> Rejection {
+    let id = minted(from, &arrival.origin, refusal.turn_id.clone());
+    let error = CallError { code: refusal.code.into(), message: refusal.message.clone(), details: None };
+    // A conflict concerns an id that belongs to another turn: its results are not ours to give.
+    let results: Vec<CallResult> = if status == "conflict" { Vec::new() } else { refusal.results(&id) };
+    let context = Context {
+        correlation_id: refusal.correlation_id.clone(),
+        traceparent: refusal.traceparent.clone(),
+        ..Context::default()
+    };
+    let reply = refusal_reply(&Refused {
+        status,
+        turn: (from == Inbound::Turns).then(|| id.as_str()),
+        task: (from == Inbound::Tasks).then(|| refusal.task_id.as_ref().map_or(id.as_str(), |t| t.as_str())),
+        tenant: refusal.tenant.as_ref().map_or("", |t| t.as_str()),
+        agent: refusal.agent.as_deref().unwrap_or(""),
+        dialect: refusal.dialect,
+        context: &context,
+        error: &error,
+        results: &results,
+    });
+    Rejection {
+        entry: arrival.entry.clone(),
+        reason: refusal.code.to_owned(),
+        raw: arrival.raw[..arrival.raw.len().min(RAW_BYTES_MAX)].to_vec(),
+        reply_to: refusal.tenant.clone().zip(refusal.reply_to.clone()),
+        reply,
+    }
+}
+
+/// The id of a turn or task: the producer's, or one minted from the inbound entry.
+pub(crate) fn minted(from: Inbound, origin: &str, given: Option<TurnId>) -> TurnId {
+    given.unwrap_or_else(|| {
+        let prefix = if from == Inbound::Turns { 't' } else { 'k' };
+        // An entry id is digits and a hyphen; the fallback only spares a panic where Redis says something else.
+        TurnId::new(format!("{prefix}{origin}")).or_else(|_| TurnId::new("odd-entry")).unwrap_or_else(|_| odd())
+    })
+}
+
+#[allow(clippy::expect_used, reason = "a constant that is a well-formed id")]
+fn odd() -> TurnId {
+    TurnId::new("odd").expect("a well-formed id")
+}
+
+/// Checks what only the policy knows, and builds what the script wants.
+///
+/// # Errors
+/// The refusal: unknown tenant or agent, a deadline too far away.
+pub(crate) fn admission(
+    candidate: &Candidate,
+    force: &Force,
+    clock: &PolicyClock,
+    rows: &mut Rows,
+    now_ms: i64,
+    grant: Option<shared::model::TaskGrant>,
+) -> Result<Admission, Box<Refusal>> {
+    let turn = &candidate.turn;
+    let (tenant, agent) = force.policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
+        Unknown::Tenant => refuse("unknown_tenant", format!("tenant {:?} is not configured", turn.tenant.as_str()), turn),
+        Unknown::Agent => {
+            let message = format!("tenant {:?} has no agent {:?}", turn.tenant.as_str(), turn.agent.as_str());
+            refuse("unknown_agent", message, turn)
+        }
+    })?;
+    let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(clock, force, tenant, agent, now_ms));
+    if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
+        let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);
+        return Err(refuse("invalid_field", message, turn));
+    }
+    let digest = content_digest(turn);
+    let meta = SliceMeta {
+        agent: turn.agent.clone(),
+        dialect: turn.dialect,
+        reply_to: turn.reply_to.clone(),
+        deadline_ms,
+        digest: digest.clone(),
+        calls: turn.calls.len(),
+        want_audits: turn.want_audits,
+        context: turn.context.clone(),
+        task: turn.task.clone().map(|task| (task, grant.unwrap_or_default())),
+        is_task: false,
+    };
+    Ok(Admission {
+        entry: candidate.arrival.entry.clone(),
+        tenant: turn.tenant.clone(),
+        agent: turn.agent.clone(),
+        turn: candidate.id.clone(),
+        given: turn.id.is_some(),
+        digest,
+        policy: rows.number(clock.row(&force.policy, tenant, agent, now_ms)),
+        priority: turn.priority,
+        deadline_ms,
+        stagger_ms: stagger_ms(&turn.tenant, &turn.agent, force.policy.defaults.tick_ms),
+        reply_to: turn.reply_to.clone(),
+        task: turn.task.clone(),
+        meta: json(&meta),
+        calls: turn.calls.iter().map(json).collect(),
+    })
+}
+
+/// Rule 15: 24 h, and where calls wait for the next day, until a day after that has begun.
+fn default_deadline(
+    clock: &PolicyClock,
+    force: &Force,
+    tenant: &shared::model::policy::TenantPolicy,
+    agent: &shared::model::AgentPolicy,
+    now_ms: i64,
+) -> i64 {
+    let row = clock.row(&force.policy, tenant, agent, now_ms);
+    match row.caps.on_day_cap {
+        shared::model::DayCapAction::Reject => now_ms + limits::DEADLINE_DEFAULT_MS,
+        shared::model::DayCapAction::Defer => row.day_end_ms + limits::DEADLINE_DEFAULT_MS,
+    }
+}
+
+/// Our own types always serialise; should one not, an empty object is refused downstream rather than lost.
+pub(crate) fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| "{}".into())
+}

@@ -1,0 +1,307 @@
+//! START HERE: the life of an inbound turn. Read a batch, parse it, admit it in one script, end what ends at once,
+//! reject what cannot be admitted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::formats::{Refusal, parse_turn};
+use shared::model::{ConsumerId, TaskGrant, limits};
+use shared::ops::metrics::Decision;
+use shared::store::{
+    Admission, AdmitReply, Admitted, Ending, Entry, Inbound, Patience, Reader, Rejection, SliceMeta, StoreError, TurnName,
+    TurnView,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::Scheduler;
+use crate::admission::{Arrival, Candidate, admission, minted, refuse, rejection};
+use crate::policy::Rows;
+
+/// Reads and admits turns until `stop`.
+pub(crate) async fn turns(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop: CancellationToken) {
+    scheduler.read(Inbound::Turns, consumer, stop, async |this, consumer, arrivals| {
+        this.admit_all(consumer, arrivals).await;
+    }).await;
+}
+
+impl Scheduler {
+    /// Reads one inbound stream until `stop` and hands each batch to `take`, which answers when all is written.
+    pub(crate) async fn read(
+        &self,
+        from: Inbound,
+        consumer: ConsumerId,
+        stop: CancellationToken,
+        take: impl AsyncFn(&Self, &ConsumerId, Vec<Arrival>),
+    ) {
+        let block = Duration::from_millis(self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION);
+        let handle = self.progress.register(from.stream(), block * 4 + Duration::from_secs(30));
+        let streams = [from.stream().to_owned()];
+        let mut reader = self.store.reader(&consumer, block);
+        let mut patience = Patience::default();
+        while !stop.is_cancelled() {
+            match self.next(&mut reader, &streams, &stop).await {
+                Ok(entries) => {
+                    patience.reset();
+                    if !entries.is_empty() {
+                        let arrivals = entries.into_iter().map(|e| arrival(from, e)).collect();
+                        take(self, &consumer, arrivals).await;
+                    }
+                }
+                Err(StoreError::StateLost(what)) => self.state_lost(&what).await,
+                Err(error) => {
+                    self.metrics.redis_error("read");
+                    tracing::warn!(%error, stream = from.stream(), "could not read; trying again");
+                    tokio::time::sleep(patience.next()).await;
+                }
+            }
+            handle.advanced();
+        }
+        handle.finished();
+    }
+
+    /// The next batch. What was delivered on a connection that broke is read again first.
+    async fn next(&self, reader: &mut Reader, streams: &[String], stop: &CancellationToken) -> Result<Vec<Entry>, StoreError> {
+        if reader.is_fresh() {
+            let mine = reader.mine(&streams[0], self.options.batch).await?;
+            if !mine.is_empty() {
+                return Ok(mine);
+            }
+        }
+        tokio::select! {
+            // The reader is dropped with its connection when this loop ends, so nothing is delivered to nobody.
+            () = stop.cancelled() => Ok(Vec::new()),
+            read = reader.wait(streams, self.options.batch) => Ok(read?.into_iter().map(|(_, entry)| entry).collect()),
+        }
+    }
+
+    /// Admits a batch. What was there when a scheduler died is read alone, after a mark that names it.
+    async fn admit_all(&self, consumer: &ConsumerId, arrivals: Vec<Arrival>) {
+        let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|a| a.crashes > 0);
+        self.admit_batch(clean).await;
+        for suspect in suspects {
+            if let Err(error) = self.store.suspect(consumer, Some(&suspect.entry)).await {
+                tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
+            }
+            self.admit_batch(vec![suspect]).await;
+            if let Err(error) = self.store.suspect(consumer, None).await {
+                tracing::debug!(%error, "the mark of a suspect entry stays until the next");
+            }
+        }
+    }
+
+    async fn admit_batch(&self, arrivals: Vec<Arrival>) {
+        let mut rejections = Vec::new();
+        let mut candidates = Vec::with_capacity(arrivals.len());
+        for arrival in arrivals {
+            match parse_turn(&arrival.raw) {
+                Ok(turn) => {
+                    let id = minted(Inbound::Turns, &arrival.origin, turn.id.clone());
+                    candidates.push(Candidate { turn, id, arrival });
+                }
+                Err(refusal) => rejections.push(self.rejected(&arrival, &refusal)),
+            }
+        }
+        while !candidates.is_empty() {
+            let rest = candidates.split_off(batch_length(&candidates));
+            rejections.extend(self.admit_some(&candidates).await);
+            candidates = rest;
+        }
+        self.reject_all(Inbound::Turns, rejections).await;
+    }
+
+    fn rejected(&self, arrival: &Arrival, refusal: &Refusal) -> Rejection {
+        self.metrics.admitted(Decision::Rejected, 1);
+        self.metrics.dead(refusal.code);
+        tracing::debug!(entry = arrival.entry, code = refusal.code, message = refusal.message, "a turn is rejected");
+        rejection(Inbound::Turns, arrival, refusal, "rejected")
+    }
+
+    /// Admits turns that fit one script, trying until Redis has decided. Answers what is to be rejected.
+    async fn admit_some(&self, candidates: &[Candidate]) -> Vec<Rejection> {
+        let mut patience = Patience::default();
+        loop {
+            let grants = self.grants(candidates).await;
+            let (rows, batch, mut rejections) = self.batch(candidates, &grants);
+            if batch.is_empty() {
+                return rejections;
+            }
+            let turns: Vec<Admission> = batch.iter().map(|(_, a)| a.clone()).collect();
+            let decided = self.store.admit(self.policy.generation(), &rows.rows, &turns).await;
+            match decided {
+                Ok(AdmitReply::Decided { now_ms, turns }) => {
+                    self.clock.set(now_ms);
+                    rejections.extend(self.decided(candidates, &batch, turns).await);
+                    return rejections;
+                }
+                Ok(AdmitReply::PolicyStale) => self.policy_stale().await,
+                Ok(AdmitReply::DayStale { now_ms }) => self.clock.set(now_ms),
+                Ok(AdmitReply::Pressure) => tokio::time::sleep(Duration::from_millis(500)).await,
+                Err(error) if error.is_script_error() => {
+                    self.metrics.redis_error("admit");
+                    tracing::error!(%error, turns = batch.len(), "admit failed; repeating turn by turn");
+                    rejections.extend(self.find_culprit(candidates, &error).await);
+                    return rejections;
+                }
+                Err(StoreError::StateLost(what)) => self.state_lost(&what).await,
+                Err(error) => {
+                    self.metrics.redis_error("admit");
+                    tracing::warn!(%error, "admit did not answer; trying again");
+                    tokio::time::sleep(patience.next()).await;
+                }
+            }
+            if self.is_over(candidates) {
+                return Vec::new();
+            }
+        }
+    }
+
+    /// Whether to leave the batch to others: our lease is over, so reap has written it anew.
+    fn is_over(&self, _candidates: &[Candidate]) -> bool {
+        self.stopped.is_cancelled()
+    }
+
+    /// Rule 11: a script error is the fault of one turn; that one is rejected, the others are admitted.
+    async fn find_culprit(&self, candidates: &[Candidate], error: &StoreError) -> Vec<Rejection> {
+        if let [candidate] = candidates {
+            let refusal = refuse("internal", "The turn could not be admitted. The error has been logged.".into(), &candidate.turn);
+            tracing::error!(%error, entry = candidate.arrival.entry, "this turn cannot be admitted");
+            return vec![self.rejected(&candidate.arrival, &refusal)];
+        }
+        let mut rejections = Vec::new();
+        for candidate in candidates {
+            rejections.extend(Box::pin(self.admit_some(std::slice::from_ref(candidate))).await);
+        }
+        rejections
+    }
+
+    fn batch(
+        &self,
+        candidates: &[Candidate],
+        grants: &HashMap<usize, TaskGrant>,
+    ) -> (Rows, Vec<(usize, Admission)>, Vec<Rejection>) {
+        let (mut rows, mut batch, mut rejections) = (Rows::default(), Vec::with_capacity(candidates.len()), Vec::new());
+        let (force, now_ms) = (self.force.load(), self.clock.now_ms());
+        for (index, candidate) in candidates.iter().enumerate() {
+            let grant = grants.get(&index).cloned();
+            if candidate.turn.task.is_some() && grant.is_none() {
+                let refusal = refuse("unknown_task", "the task is not known, has ended, or belongs to another agent".into(), &candidate.turn);
+                rejections.push(self.rejected(&candidate.arrival, &refusal));
+                continue;
+            }
+            match admission(candidate, &force, &self.policy, &mut rows, now_ms, grant) {
+                Ok(admission) => batch.push((index, admission)),
+                Err(refusal) => rejections.push(self.rejected(&candidate.arrival, &refusal)),
+            }
+        }
+        (rows, batch, rejections)
+    }
+
+    /// What the tasks grant that turns run under. A turn under a task of another agent gets nothing.
+    async fn grants(&self, candidates: &[Candidate]) -> HashMap<usize, TaskGrant> {
+        let mut grants = HashMap::new();
+        for (index, candidate) in candidates.iter().enumerate() {
+            let Some(task) = &candidate.turn.task else { continue };
+            let name = TurnName::task(&candidate.turn.tenant, task);
+            let Ok(TurnView::Live(live)) = self.store.look(&name).await else { continue };
+            let meta = live.fields.get("m").and_then(|m| serde_json::from_str::<SliceMeta>(m).ok());
+            let own = meta.filter(|m| m.is_task && m.agent == candidate.turn.agent);
+            grants.extend(own.and_then(|m| m.task).map(|(_, grant)| (index, grant)));
+        }
+        grants
+    }
+
+    /// Acts on a decision: counts it, settles what ends, answers what is to be rejected.
+    async fn decided(&self, candidates: &[Candidate], batch: &[(usize, Admission)], decisions: Vec<Admitted>) -> Vec<Rejection> {
+        let mut endings: Vec<Ending> = Vec::new();
+        let mut rejections = Vec::new();
+        let mut counts: HashMap<Decision, u64> = HashMap::new();
+        for ((index, _), decision) in batch.iter().zip(decisions) {
+            let candidate = &candidates[*index];
+            let counted = match decision {
+                Admitted::Dispatched => Decision::Dispatched,
+                Admitted::Laned => Decision::Laned,
+                Admitted::Duplicate => Decision::Duplicate,
+                Admitted::Ending(ending) => {
+                    endings.push(*ending);
+                    Decision::Capped
+                }
+                Admitted::Conflict => {
+                    let message = "this turn_id was accepted before with other content".to_owned();
+                    let refusal = refuse("conflict", message, &candidate.turn);
+                    rejections.push(rejection(Inbound::Turns, &candidate.arrival, &refusal, "conflict"));
+                    Decision::Conflict
+                }
+                Admitted::Refused(code) => {
+                    let refusal = refuse(refusal_code(&code), refusal_message(&code), &candidate.turn);
+                    rejections.push(rejection(Inbound::Turns, &candidate.arrival, &refusal, "rejected"));
+                    Decision::Rejected
+                }
+            };
+            *counts.entry(counted).or_default() += 1;
+        }
+        for (decision, turns) in counts {
+            self.metrics.admitted(decision, turns);
+        }
+        self.settle_endings(endings).await;
+        rejections
+    }
+
+    /// Rejects until Redis has written it.
+    pub(crate) async fn reject_all(&self, from: Inbound, rejections: Vec<Rejection>) {
+        let mut patience = Patience::default();
+        for chunk in rejections.chunks(64) {
+            while let Err(error) = self.store.reject(from, chunk).await {
+                self.metrics.redis_error("reject");
+                tracing::warn!(%error, "could not reject; trying again");
+                if self.stopped.is_cancelled() {
+                    return;
+                }
+                tokio::time::sleep(patience.next()).await;
+            }
+        }
+    }
+}
+
+/// How many of the candidates fit one script, by calls and by bytes; at least one.
+fn batch_length(candidates: &[Candidate]) -> usize {
+    let (mut calls, mut bytes) = (0, 0);
+    let fits = |candidate: &&Candidate| {
+        calls += candidate.turn.calls.len();
+        bytes += candidate.arrival.raw.len();
+        calls <= limits::BATCH_CALLS_MAX && bytes <= limits::BATCH_BYTES_MAX
+    };
+    candidates.iter().take_while(fits).count().max(1)
+}
+
+fn arrival(from: Inbound, entry: Entry) -> Arrival {
+    let text = |name: &str| entry.field(name).map(|v| String::from_utf8_lossy(v).into_owned());
+    Arrival {
+        origin: text("o").unwrap_or_else(|| entry.id.clone()),
+        crashes: text("x").and_then(|x| x.parse().ok()).unwrap_or(0),
+        raw: entry.field(from.field()).map(<[u8]>::to_vec).unwrap_or_default(),
+        entry: entry.id,
+    }
+}
+
+/// Codes of the script as stable words.
+fn refusal_code(code: &str) -> &'static str {
+    match code {
+        "tenant_queue_full" => "tenant_queue_full",
+        "inbox_full" => "inbox_full",
+        "too_many_inboxes" => "too_many_inboxes",
+        "unknown_task" => "unknown_task",
+        _ => "refused",
+    }
+}
+
+fn refusal_message(code: &str) -> String {
+    match code {
+        "tenant_queue_full" => "the tenant has too many unfinished turns; try again later",
+        "inbox_full" => "the inbox has too many unread replies; read and trim them first",
+        "too_many_inboxes" => "the shard has too many inboxes; use fewer reply_to names",
+        "unknown_task" => "the task is not known or has ended",
+        _ => "the turn was refused",
+    }
+    .to_owned()
+}

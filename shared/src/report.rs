@@ -1,0 +1,265 @@
+//! From results to what is settled: the dialect's messages, the audit entry, the frame of the reply.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::formats::{audit, result};
+use crate::model::redaction::Redactor;
+use crate::model::{AgentId, Call, CallError, CallId, CallResult, Context, Dialect, Outcome, TenantId, limits};
+use crate::store::{EndReason, Ending, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName};
+
+/// How results are reported.
+#[derive(Debug, Clone)]
+pub struct ReportOptions {
+    /// Whether calls are audited.
+    pub log_tool_calls: bool,
+    /// What must not appear in the audit log.
+    pub redactor: Arc<Redactor>,
+    /// Characters of a result in the audit log.
+    pub result_chars: usize,
+    /// Version of the policy in force, for the audit log.
+    pub policy_version: String,
+}
+
+impl Default for ReportOptions {
+    fn default() -> Self {
+        Self {
+            log_tool_calls: true,
+            redactor: Arc::new(Redactor::default()),
+            result_chars: limits::AUDIT_RESULT_CHARS,
+            policy_version: String::new(),
+        }
+    }
+}
+
+/// The head of a reply: everything but its results.
+#[derive(Serialize)]
+struct Head<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turn_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_id: Option<&'a str>,
+    tenant: &'a str,
+    agent: &'a str,
+    status: &'a str,
+    dialect: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correlation_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a CallError>,
+}
+
+impl Head<'_> {
+    /// The JSON up to and with `"results":[`.
+    fn open(&self) -> String {
+        let mut text = serde_json::to_string(self).unwrap_or_else(|_| "{}".into());
+        text.pop();
+        text.push_str(",\"results\":[");
+        text
+    }
+}
+
+/// The frame of a turn's or task's reply.
+#[must_use]
+pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
+    let id = Some(name.turn.as_str());
+    let head = Head {
+        turn_id: id.filter(|_| !meta.is_task),
+        task_id: id.filter(|_| meta.is_task),
+        tenant: name.tenant.as_str(),
+        agent: meta.agent.as_str(),
+        status: "done",
+        dialect: meta.dialect.as_str(),
+        correlation_id: meta.context.correlation_id.as_deref(),
+        traceparent: meta.context.traceparent.as_deref(),
+        error: None,
+    };
+    ReplyFrame { head: head.open(), messages: result::messages_frame(meta.dialect), audits: meta.want_audits }
+}
+
+/// What is said of one call in result, message and audit.
+pub struct Reported<'a> {
+    /// The tenant.
+    pub tenant: &'a TenantId,
+    /// Who made the call.
+    pub agent: &'a AgentId,
+    /// The turn, for the audit log.
+    pub turn: &'a str,
+    /// The dialect of the message.
+    pub dialect: Dialect,
+    /// The stable id of the tool, where it is known.
+    pub tool_id: Option<&'a str>,
+    /// The arguments as text.
+    pub arguments: &'a str,
+    /// What became of it.
+    pub result: &'a CallResult,
+    /// Shard time, ms.
+    pub now_ms: i64,
+}
+
+/// Renders one result.
+#[must_use]
+pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
+    let audit = if options.log_tool_calls {
+        audit::audit_entry(&audit::AuditInput {
+            timestamp_ms: r.now_ms,
+            tenant: r.tenant,
+            agent: r.agent,
+            turn: r.turn,
+            tool_id: r.tool_id,
+            arguments: r.arguments,
+            result: r.result,
+            policy_version: Some(options.policy_version.as_str()).filter(|v| !v.is_empty()),
+            result_chars: options.result_chars,
+            redactor: &options.redactor,
+        })
+    } else {
+        String::new()
+    };
+    SettledCall {
+        result: result::result_json(r.result),
+        message: result::tool_message(r.dialect, r.result).unwrap_or_default(),
+        audit,
+    }
+}
+
+/// What the agent is told of calls that end without having run.
+#[must_use]
+pub fn ended(reason: EndReason, info: i64) -> (Outcome, CallError) {
+    let (outcome, code, message, details) = match reason {
+        EndReason::Expired => (
+            Outcome::Expired,
+            "expired",
+            format!("The deadline {} came before this call could run. It was not executed.", rfc3339(info)),
+            Some(serde_json::json!({ "deadline": rfc3339(info) })),
+        ),
+        EndReason::Cancelled => {
+            (Outcome::Cancelled, "cancelled", "The turn was cancelled before this call could run. It was not executed.".into(), None)
+        }
+        EndReason::DailyCapReached => (
+            Outcome::DailyCapReached,
+            "daily_cap_reached",
+            format!("The daily limit of actions is used up. It resets at {}. This call was not executed.", rfc3339(info)),
+            Some(serde_json::json!({ "resets_at": rfc3339(info) })),
+        ),
+        EndReason::TaskBudgetReached => (
+            Outcome::Rejected,
+            "task_budget_reached",
+            "The task's own budget of actions is used up. This call was not executed.".into(),
+            None,
+        ),
+        EndReason::Internal => (
+            Outcome::Internal,
+            "internal",
+            "Tool execution failed. The error has been logged for investigation.".into(),
+            None,
+        ),
+        EndReason::Rejected => (
+            Outcome::Rejected,
+            "agent_removed",
+            "The agent is no longer configured. This call was not executed.".into(),
+            None,
+        ),
+    };
+    (outcome, CallError { code: code.into(), message, details })
+}
+
+/// A time for people and programs: RFC 3339 in UTC, to the second.
+#[must_use]
+pub fn rfc3339(ms: i64) -> String {
+    let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
+    time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+}
+
+/// The settlement of calls that nobody runs.
+///
+/// # Errors
+/// What is wrong with the ending's data, for the log: only a foreign writer leaves such.
+pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<Settlement, String> {
+    let meta: SliceMeta = if ending.meta.is_empty() {
+        return Err("the turn's meta is lost".into());
+    } else {
+        serde_json::from_str(&ending.meta).map_err(|e| format!("meta: {e}"))?
+    };
+    let (outcome, error) = ended(ending.reason, ending.info);
+    let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));
+    let settle = |(position, blob): (usize, Option<&String>)| {
+        let call = blob.and_then(|b| serde_json::from_str::<Call>(b).ok());
+        let call = call.unwrap_or(Call { provider_id: None, tool: String::new(), arguments: String::new() });
+        let id = CallId { turn: ending.name.turn.clone(), position };
+        let result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error.clone());
+        let reported = Reported {
+            tenant: &ending.name.tenant,
+            agent: &meta.agent,
+            turn: ending.name.turn.as_str(),
+            dialect: meta.dialect,
+            tool_id: None,
+            arguments: &call.arguments,
+            result: &result,
+            now_ms,
+        };
+        settled_call(options, &reported)
+    };
+    Ok(Settlement {
+        name: ending.name.clone(),
+        fence: ending.fence.clone(),
+        queue: None,
+        first: ending.first,
+        reply_to: meta.reply_to.clone(),
+        frame: frame(&ending.name, &meta),
+        calls: calls.map(settle).collect(),
+    })
+}
+
+/// The reply to a message that is not accepted: `rejected`, or `conflict` (which has no results).
+#[must_use]
+pub fn refusal_reply(refused: &Refused<'_>) -> String {
+    let head = Head {
+        turn_id: refused.turn,
+        task_id: refused.task,
+        tenant: refused.tenant,
+        agent: refused.agent,
+        status: refused.status,
+        dialect: refused.dialect.as_str(),
+        correlation_id: refused.context.correlation_id.as_deref(),
+        traceparent: refused.context.traceparent.as_deref(),
+        error: Some(refused.error),
+    };
+    let join = |parts: Vec<String>| parts.join(",");
+    let mut text = head.open();
+    text.push_str(&join(refused.results.iter().map(result::result_json).collect()));
+    text.push(']');
+    if let Some((open, close)) = result::messages_frame(refused.dialect).filter(|_| !refused.results.is_empty()) {
+        text.push_str(",\"messages\":");
+        text.push_str(open);
+        text.push_str(&join(refused.results.iter().filter_map(|r| result::tool_message(refused.dialect, r)).collect()));
+        text.push_str(close);
+    }
+    text.push('}');
+    text
+}
+
+/// A message that is not accepted.
+pub struct Refused<'a> {
+    /// `rejected` or `conflict`.
+    pub status: &'a str,
+    /// The turn's id, where it is a turn.
+    pub turn: Option<&'a str>,
+    /// The task's id, where it is a task.
+    pub task: Option<&'a str>,
+    /// The tenant as far as it is known.
+    pub tenant: &'a str,
+    /// The agent as it was named.
+    pub agent: &'a str,
+    /// The dialect of the messages.
+    pub dialect: Dialect,
+    /// Correlation and trace of the producer.
+    pub context: &'a Context,
+    /// Why.
+    pub error: &'a CallError,
+    /// One result per call that could be read.
+    pub results: &'a [CallResult],
+}
