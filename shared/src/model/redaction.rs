@@ -159,21 +159,40 @@ fn unescape(inner: &str) -> String {
     let mut rest = inner;
     while let Some((plain, escaped)) = rest.split_once('\\') {
         text.push_str(plain);
-        // A surrogate pair is twelve bytes with its backslashes, any other escape is shorter.
-        let pair = (escaped.get(..11), 11);
-        let unit = (escaped.get(..5).filter(|unit| unit.starts_with('u')), 5);
-        let short = (escaped.get(..1), 1);
-        let decoded = [pair, unit, short].into_iter().find_map(|(escape, len)| {
-            let character = serde_json::from_str::<char>(&format!("\"\\{}\"", escape?)).ok()?;
-            Some((character, len))
-        });
-        let broken = || ('\u{fffd}', escaped.chars().next().map_or(0, char::len_utf8));
-        let (character, len) = decoded.unwrap_or_else(broken);
+        let (character, len) = match escaped.as_bytes().first() {
+            Some(b'u') => unicode_escape(escaped),
+            Some(b'b') => ('\u{8}', 1),
+            Some(b'f') => ('\u{c}', 1),
+            Some(b'n') => ('\n', 1),
+            Some(b'r') => ('\r', 1),
+            Some(b't') => ('\t', 1),
+            Some(byte @ (b'"' | b'\\' | b'/')) => (char::from(*byte), 1),
+            _ => (char::REPLACEMENT_CHARACTER, 0),
+        };
         text.push(character);
         rest = escaped.get(len..).unwrap_or_default();
     }
     text.push_str(rest);
     text
+}
+
+/// The character of the `\u` escape whose `u` begins `escaped`, and how many bytes it takes from there.
+fn unicode_escape(escaped: &str) -> (char, usize) {
+    let digits = |from: usize| {
+        let digits = escaped.bytes().skip(from).take(4).take_while(u8::is_ascii_hexdigit).count();
+        let unit = escaped.get(from..from + 4).filter(|_| digits == 4).and_then(|hex| u16::from_str_radix(hex, 16).ok());
+        (unit, digits)
+    };
+    let (first, len) = digits(1);
+    let Some(first) = first else { return (char::REPLACEMENT_CHARACTER, 1 + len) };
+    if let Some(character) = char::from_u32(first.into()) {
+        return (character, 5);
+    }
+    let second = if escaped.get(5..7) == Some("\\u") { digits(7).0 } else { None };
+    match char::decode_utf16([first, second.unwrap_or_default()]).next() {
+        Some(Ok(character)) => (character, 11),
+        _ => (char::REPLACEMENT_CHARACTER, 5),
+    }
 }
 
 /// The inside of a JSON string with this text.

@@ -41,7 +41,8 @@ fn json_is_redacted_at_any_depth_and_otherwise_untouched() {
         (r#"{"password":"cut off he"#, r#"{"password":"[REDACTED]""#),
         (r#"{"text":"a\nsk-0123456789abcdefghij\u0021"}"#, r#"{"text":"a\n[REDACTED]!"}"#),
         (r#"["\ud800\nghp_0123456789abcdefghij"]"#, "[\"\u{fffd}\\n[REDACTED]\"]"),
-        (r#"["\nghp_0123456789abcdefghij and \u00"#, "[\"\\n[REDACTED] and \u{fffd}00"),
+        (r#"["\nghp_0123456789abcdefghij and \u00"#, "[\"\\n[REDACTED] and \u{fffd}"),
+        (r#"["\udc00ghp_0123456789abcdefghij"]"#, "[\"\u{fffd}[REDACTED]\"]"),
         (r#"["\ud83d\ude00ghp_0123456789abcdefghij"]"#, r#"["😀[REDACTED]"]"#),
     ] {
         assert_eq!(redactor().json(from), to);
@@ -165,5 +166,19 @@ proptest! {
         prop_assert_eq!(redactor().text(&once).into_owned(), once);
         let once = redactor().json(&text).into_owned();
         prop_assert_eq!(redactor().json(&once).into_owned(), once);
+    }
+}
+
+proptest! {
+    #[test]
+    fn escapes_are_read_as_serde_reads_them(text in any::<String>(), ascii in any::<bool>()) {
+        let mut quoted = serde_json::to_string(&text).unwrap();
+        if ascii {
+            let escape = |c: char| if c.is_ascii() { c.to_string() } else {
+                c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+            };
+            quoted = quoted.chars().map(escape).collect();
+        }
+        prop_assert_eq!(unescape(&quoted[1..quoted.len() - 1]), text);
     }
 }
