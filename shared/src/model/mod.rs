@@ -7,7 +7,7 @@ pub mod ids;
 pub mod limits;
 pub mod outcome;
 pub mod policy;
-//pub mod redaction;
+pub mod redaction;
 pub mod retry;
 pub mod suggest;
 pub mod task;
@@ -20,6 +20,8 @@ pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, TaskId, 
 pub use outcome::{CallError, CallResult, Outcome};
 pub use policy::{AgentPolicy, Caps, DayCapAction, Policy};
 //pub use redaction::Redactor;
+pub use policy::{AgentPolicy, Caps, DayCapAction};
+pub use redaction::Redactor;
 pub use task::{Task, TaskGrant};
 pub use tool::{Effect, ToolId, ToolSpec};
 pub use turn::{Call, Dialect, Priority, Turn};

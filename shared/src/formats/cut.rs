@@ -1,0 +1,107 @@
+//! The one choke point for huge outputs: what is larger than its bound keeps its head and tail.
+
+use std::borrow::Cow;
+
+use super::json::{escaped_len, push_escaped, push_quoted, unescape};
+
+/// Room for the marker and the braces around it, bytes.
+const MARKER_BYTES: usize = 120;
+
+/// `json`, where it has at most `bytes_max` bytes; else a smaller value of at most that many bytes that says
+/// what is missing. Always valid JSON, never a character or an escape cut in two.
+///
+/// A string stays a string, with a marker between head and tail. Anything else becomes an object
+/// `{"truncated":true,"bytes":…,"cut_bytes":…,"head":"…","tail":"…"}` whose head and tail are pieces of the
+/// value's JSON text. Three quarters of the room go to the head. Below some 150 bytes only the marker is
+/// left, and `bytes_max` may be exceeded by it.
+#[must_use]
+pub fn cut_output(json: &str, bytes_max: usize) -> Cow<'_, str> {
+    if json.len() <= bytes_max {
+        return Cow::Borrowed(json);
+    }
+    let room = bytes_max.saturating_sub(MARKER_BYTES);
+    let inner = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).and_then(unescape);
+    let mut out = String::with_capacity(bytes_max);
+    if let Some(text) = inner {
+        let (head, tail) = ends(&text, room);
+        let cut = text.len() - head.len() - tail.len();
+        out.push('"');
+        push_escaped(&mut out, head);
+        out.push_str(&marker(cut, text.len()));
+        push_escaped(&mut out, tail);
+        out.push('"');
+    } else {
+        let (head, tail) = ends(json, room);
+        let cut = json.len() - head.len() - tail.len();
+        out.push_str(&format!(r#"{{"truncated":true,"bytes":{},"cut_bytes":{cut},"head":"#, json.len()));
+        push_quoted(&mut out, head);
+        out.push_str(r#","tail":"#);
+        push_quoted(&mut out, tail);
+        out.push('}');
+    }
+    Cow::Owned(out)
+}
+
+/// What stands where text was cut; without characters that JSON escapes.
+fn marker(cut: usize, bytes: usize) -> String {
+    format!("[… {cut} of {bytes} bytes cut …]")
+}
+
+/// The start and the end of `text` that together take at most `room` bytes inside a JSON string.
+fn ends(text: &str, room: usize) -> (&str, &str) {
+    let head_room = room / 4 * 3;
+    let mut left = head_room;
+    let mut fits = |character: char| {
+        left.checked_sub(escaped_len(character)).inspect(|rest| left = *rest).map(|_| character.len_utf8())
+    };
+    let head: usize = text.chars().map_while(&mut fits).sum();
+    let (head, rest) = text.split_at_checked(head).unwrap_or((text, ""));
+    left = room - head_room;
+    let mut fits = |character: char| {
+        left.checked_sub(escaped_len(character)).inspect(|rest| left = *rest).map(|_| character.len_utf8())
+    };
+    let tail: usize = rest.chars().rev().map_while(&mut fits).sum();
+    (head, rest.get(rest.len() - tail..).unwrap_or_default())
+}
+
+/// The first `chars_max` characters of `text`, and `…` where more follow.
+pub(super) fn cut_chars(text: &str, chars_max: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(chars_max) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_fits_is_borrowed_and_what_does_not_says_what_is_missing() {
+        assert!(matches!(cut_output("[1,2]", 5), Cow::Borrowed("[1,2]")));
+        let long = format!("\"{}\"", "ab".repeat(500));
+        let cut: String = serde_json::from_str(&cut_output(&long, 200)).unwrap();
+        assert!(cut.starts_with("abab") && cut.ends_with("abab") && cut.contains("920 of 1000 bytes cut"), "{cut}");
+        let list = format!("[{}0]", "\"é\",".repeat(300));
+        let cut: serde_json::Value = serde_json::from_str(&cut_output(&list, 400)).unwrap();
+        assert_eq!(cut["truncated"], true);
+        assert_eq!(cut["bytes"], list.len());
+        let shown = cut["head"].as_str().unwrap().len() + cut["tail"].as_str().unwrap().len();
+        assert_eq!(cut["cut_bytes"], list.len() - shown);
+    }
+
+    proptest! {
+        #[test]
+        fn a_cut_output_is_json_within_its_bound(text in any::<String>(), times in 1usize..50, list in any::<bool>(), max in 150usize..900) {
+            let text = text.repeat(times);
+            let json = if list { serde_json::to_string(&[&text]) } else { serde_json::to_string(&text) }.unwrap();
+            let cut = cut_output(&json, max);
+            prop_assert!(cut.len() <= max, "{} > {max}", cut.len());
+            prop_assert!(serde_json::from_str::<serde_json::Value>(&cut).is_ok(), "{cut}");
+        }
+    }
+}

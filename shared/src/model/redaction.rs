@@ -1,0 +1,239 @@
+//! Secrets out of whatever is written down: one redactor before every sink, and before anything is cut.
+//!
+//! Two rules, wherever they match, in JSON at any depth, in JSON inside JSON strings, and in free text:
+//! a value whose **key** names a secret (matched by the key's words, so `accessToken` and `X-Api-Key` do and
+//! `max_tokens` and `keywords` do not), and a value that is **shaped** like a known kind of secret.
+//!
+//! What matches nothing is borrowed, so the usual call costs one walk over its text.
+
+mod keys;
+mod shapes;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+
+/// What stands in the place of a secret.
+pub const REDACTED: &str = "[REDACTED]";
+
+/// JSON strings that hold JSON are followed this deep; further down they are read as free text.
+const NESTED_JSON_MAX: usize = 3;
+
+/// Takes secrets out of JSON and text. Applying it twice changes nothing more.
+#[derive(Debug, Clone, Default)]
+pub struct Redactor {
+    extra: Vec<String>,
+}
+
+impl Redactor {
+    /// A redactor that knows the usual names of secrets, and `extra_keys` beside them. An extra key matches
+    /// every key that has its words side by side: `iban` matches `customerIban` and `iban_2`.
+    pub fn new<K: AsRef<str>>(extra_keys: impl IntoIterator<Item = K>) -> Self {
+        let extra = extra_keys.into_iter().map(|key| keys::words(key.as_ref())).filter(|words| words.len() > 2);
+        Self { extra: extra.collect() }
+    }
+
+    /// Whether a key names a secret.
+    #[must_use]
+    pub fn is_secret_key(&self, key: &str) -> bool {
+        keys::is_secret(key, &self.extra)
+    }
+
+    /// Redacts free text: shaped secrets, and the values of `key=value` and `key: value` with a secret key.
+    #[must_use]
+    pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let mut patch = Patch::new(text);
+        shapes::redact(text, &|key| self.is_secret_key(key), &mut patch);
+        patch.end()
+    }
+
+    /// Redacts JSON without building it, so numbers and spacing stay as they are. JSON that was cut off is
+    /// redacted as far as it goes; a text that is no JSON is redacted as free text.
+    #[must_use]
+    pub fn json<'a>(&self, json: &'a str) -> Cow<'a, str> {
+        self.nested(json, 0)
+    }
+
+    fn nested<'a>(&self, json: &'a str, depth: usize) -> Cow<'a, str> {
+        let bytes = json.as_bytes();
+        let mut patch = Patch::new(json);
+        let mut at = 0;
+        while let Some(byte) = bytes.get(at) {
+            match byte {
+                b'"' => at = self.string(json, at, depth, &mut patch),
+                b'{' | b'}' | b'[' | b']' | b',' | b':' | b' ' | b'\t' | b'\r' | b'\n' => at += 1,
+                b'0'..=b'9' | b'-' | b'+' | b'.' | b'E' => at += 1,
+                b't' | b'r' | b'u' | b'e' | b'f' | b'a' | b'l' | b's' | b'n' => at += 1,
+                _ => return self.text(json),
+            }
+        }
+        patch.end()
+    }
+
+    /// Redacts the string at the quote `at`, or the member whose key it is; where to go on.
+    fn string(&self, json: &str, at: usize, depth: usize, patch: &mut Patch<'_>) -> usize {
+        let bytes = json.as_bytes();
+        let end = string_end(bytes, at);
+        let after = skip_blanks(bytes, end);
+        let is_key = bytes.get(after) == Some(&b':');
+        let quoted = json.get(at..end).unwrap_or_default();
+        let inner = quoted.strip_prefix('"').unwrap_or_default();
+        let closed = inner.ends_with('"') && end > at + 1;
+        let inner = if closed { inner.get(..inner.len() - 1).unwrap_or_default() } else { inner };
+        let decoded = inner.contains('\\').then(|| unescape(inner));
+        let text = decoded.as_deref().unwrap_or(inner);
+        let holds_json = decoded.is_some() && text.trim_start().starts_with(['{', '[']) && depth < NESTED_JSON_MAX;
+        if let Cow::Owned(clean) = if holds_json { self.nested(text, depth + 1) } else { self.text(text) } {
+            let escaped = if decoded.is_some() { escape(&clean) } else { clean };
+            patch.replace(at + 1, at + 1 + inner.len(), &escaped);
+        }
+        if !is_key {
+            return end;
+        }
+        let value = skip_blanks(bytes, after + 1);
+        if self.is_secret_key(text) { redact_value(bytes, value, patch) } else { value }
+    }
+}
+
+/// Replaces the value at `at` of a secret key; where to go on. Null, booleans and the empty string tell
+/// nothing and stay.
+fn redact_value(bytes: &[u8], at: usize, patch: &mut Patch<'_>) -> usize {
+    let end = value_end(bytes, at);
+    let value = bytes.get(at..end).unwrap_or_default();
+    if !matches!(value, b"" | b"null" | b"true" | b"false" | b"\"\"" | b"\"[REDACTED]\"") {
+        patch.replace(at, end, "\"[REDACTED]\"");
+    }
+    end
+}
+
+/// The offset after the string that begins at `at`; the end of the text where it is not closed.
+fn string_end(bytes: &[u8], at: usize) -> usize {
+    let mut at = at + 1;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    bytes.len()
+}
+
+/// The offset after the value that begins at `at`.
+fn value_end(bytes: &[u8], mut at: usize) -> usize {
+    let mut open = 0usize;
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => at = string_end(bytes, at),
+            b'{' | b'[' => {
+                open += 1;
+                at += 1;
+            }
+            b'}' | b']' | b',' if open == 0 => return at,
+            b'}' | b']' => {
+                open -= 1;
+                at += 1;
+            }
+            b' ' | b'\t' | b'\r' | b'\n' if open == 0 => return at,
+            _ => {
+                at += 1;
+                continue;
+            }
+        }
+        if open == 0 {
+            return at;
+        }
+    }
+    bytes.len()
+}
+
+fn skip_blanks(bytes: &[u8], at: usize) -> usize {
+    let rest = bytes.get(at..).unwrap_or_default();
+    at + rest.iter().take_while(|b| matches!(b, b' ' | b'\t' | b'\r' | b'\n')).count()
+}
+
+/// The text of a JSON string's inside. A broken escape or a lone surrogate becomes `U+FFFD`: a secret beside
+/// one must be seen all the same.
+fn unescape(inner: &str) -> String {
+    let mut text = String::with_capacity(inner.len());
+    let mut rest = inner;
+    while let Some((plain, escaped)) = rest.split_once('\\') {
+        text.push_str(plain);
+        let (character, len) = match escaped.as_bytes().first() {
+            Some(b'u') => unicode_escape(escaped),
+            Some(b'b') => ('\u{8}', 1),
+            Some(b'f') => ('\u{c}', 1),
+            Some(b'n') => ('\n', 1),
+            Some(b'r') => ('\r', 1),
+            Some(b't') => ('\t', 1),
+            Some(byte @ (b'"' | b'\\' | b'/')) => (char::from(*byte), 1),
+            _ => (char::REPLACEMENT_CHARACTER, 0),
+        };
+        text.push(character);
+        rest = escaped.get(len..).unwrap_or_default();
+    }
+    text.push_str(rest);
+    text
+}
+
+/// The character of the `\u` escape whose `u` begins `escaped`, and how many bytes it takes from there.
+fn unicode_escape(escaped: &str) -> (char, usize) {
+    let digits = |from: usize| {
+        let digits = escaped.bytes().skip(from).take(4).take_while(u8::is_ascii_hexdigit).count();
+        let unit = escaped.get(from..from + 4).filter(|_| digits == 4).and_then(|hex| u16::from_str_radix(hex, 16).ok());
+        (unit, digits)
+    };
+    let (first, len) = digits(1);
+    let Some(first) = first else { return (char::REPLACEMENT_CHARACTER, 1 + len) };
+    if let Some(character) = char::from_u32(first.into()) {
+        return (character, 5);
+    }
+    let second = if escaped.get(5..7) == Some("\\u") { digits(7).0 } else { None };
+    match char::decode_utf16([first, second.unwrap_or_default()]).next() {
+        Some(Ok(character)) => (character, 11),
+        _ => (char::REPLACEMENT_CHARACTER, 5),
+    }
+}
+
+/// The inside of a JSON string with this text.
+fn escape(text: &str) -> String {
+    let quoted = serde_json::to_string(text).unwrap_or_default();
+    quoted.get(1..quoted.len().saturating_sub(1)).unwrap_or_default().to_owned()
+}
+
+/// A text with replacements, from left to right; borrowed while there are none.
+struct Patch<'a> {
+    text: &'a str,
+    out: String,
+    copied: usize,
+}
+
+impl<'a> Patch<'a> {
+    const fn new(text: &'a str) -> Self {
+        Self { text, out: String::new(), copied: 0 }
+    }
+
+    /// Where the last replacement ended.
+    const fn last_end(&self) -> usize {
+        self.copied
+    }
+
+    /// Replaces `start..end`, or what of it comes after the last replacement.
+    fn replace(&mut self, start: usize, end: usize, with: &str) {
+        let start = start.max(self.copied);
+        if end <= start {
+            return;
+        }
+        self.out.push_str(self.text.get(self.copied..start).unwrap_or_default());
+        self.out.push_str(with);
+        self.copied = end;
+    }
+
+    fn end(mut self) -> Cow<'a, str> {
+        if self.copied == 0 {
+            return Cow::Borrowed(self.text);
+        }
+        self.out.push_str(self.text.get(self.copied..).unwrap_or_default());
+        Cow::Owned(self.out)
+    }
+}

@@ -1,0 +1,116 @@
+//! Keys that name secrets, by their words: `accessToken`, `ACCESS_TOKEN` and `x-access-token` are the same.
+
+/// Keys up to this length are split on the stack.
+const SHORT: usize = 64;
+
+/// A key as `_word_word_` in lower case. Words end at anything but letters and digits, between a small and a
+/// capital letter, before the last capital of a run (`APIKey`), and between a letter and a digit.
+pub(super) fn words(key: &str) -> String {
+    let mut words = String::with_capacity(key.len() + 8);
+    split(key.as_bytes(), |byte| words.push(char::from(byte)));
+    words
+}
+
+/// Splits `key` into words, at most two bytes pushed for each of its bytes, and two more.
+fn split(key: &[u8], mut push: impl FnMut(u8)) {
+    push(b'_');
+    let mut boundary = true;
+    for (at, byte) in key.iter().enumerate() {
+        // Bytes beyond ASCII count as letters that are in no list.
+        if byte.is_ascii() && !byte.is_ascii_alphanumeric() {
+            if !boundary {
+                push(b'_');
+            }
+            boundary = true;
+            continue;
+        }
+        let before = at.checked_sub(1).and_then(|at| key.get(at)).copied().unwrap_or(b'_');
+        let after = key.get(at + 1).copied().unwrap_or(b'_');
+        let new_word = (byte.is_ascii_uppercase() && (before.is_ascii_lowercase() || before.is_ascii_digit()))
+            || (byte.is_ascii_uppercase() && before.is_ascii_uppercase() && after.is_ascii_lowercase())
+            || (byte.is_ascii_digit() && before.is_ascii_alphabetic())
+            || (byte.is_ascii_lowercase() && before.is_ascii_digit());
+        if new_word && !boundary {
+            push(b'_');
+        }
+        push(if byte.is_ascii() { byte.to_ascii_lowercase() } else { b'?' });
+        boundary = false;
+    }
+    if !boundary {
+        push(b'_');
+    }
+}
+
+/// Whether `key` names a secret, or has the words of one of `extra` side by side.
+pub(super) fn is_secret(key: &str, extra: &[String]) -> bool {
+    let key = key.as_bytes();
+    if key.len() > SHORT {
+        let mut words = Vec::with_capacity(key.len() * 2);
+        split(key, |byte| words.push(byte));
+        return judge(&words, extra);
+    }
+    let mut words = [0; 2 * SHORT + 2];
+    let mut len = 0;
+    split(key, |byte| {
+        if let Some(slot) = words.get_mut(len) {
+            *slot = byte;
+            len += 1;
+        }
+    });
+    judge(words.get(..len).unwrap_or_default(), extra)
+}
+
+fn judge(words: &[u8], extra: &[String]) -> bool {
+    let mut before: &[u8] = b"";
+    let (mut token, mut measured) = (false, false);
+    for word in words.split(|byte| *byte == b'_').filter(|word| !word.is_empty()) {
+        if is_secret_word(word) || is_secret_pair(before, word) {
+            return true;
+        }
+        token |= word == b"token";
+        measured |= is_measure(word);
+        before = word;
+    }
+    (token && !measured)
+        || before == b"auth"
+        || extra.iter().any(|extra| words.windows(extra.len()).any(|window| window == extra.as_bytes()))
+}
+
+/// Words that name a secret wherever they stand.
+fn is_secret_word(word: &[u8]) -> bool {
+    matches!(
+        word,
+        b"password" | b"passwords" | b"passwd" | b"passphrase" | b"passcode" | b"pwd"
+            | b"secret" | b"secrets" | b"credential" | b"credentials"
+            | b"authorization" | b"cookie" | b"cookies" | b"jwt" | b"bearer" | b"apikey" | b"apikeys"
+            | b"accesskey" | b"secretkey" | b"privatekey" | b"accesstoken" | b"refreshtoken" | b"authtoken"
+            | b"sessiontoken" | b"idtoken" | b"bottoken" | b"clientsecret" | b"cvv" | b"cvc" | b"mnemonic"
+            | b"userpassword" | b"dbpassword"
+    )
+}
+
+/// Words that name a secret side by side only: a `key` or `tokens` alone may be anything.
+fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
+    match word {
+        b"key" | b"keys" => matches!(
+            before,
+            b"api" | b"access" | b"private" | b"signing" | b"encryption" | b"master" | b"auth" | b"ssh"
+                | b"account" | b"deploy" | b"service" | b"shared"
+        ),
+        b"tokens" => matches!(before, b"access" | b"refresh" | b"api" | b"auth" | b"session" | b"bot"),
+        b"string" => before == b"connection",
+        b"phrase" => matches!(before, b"seed" | b"recovery" | b"pass"),
+        b"word" => before == b"pass",
+        _ => false,
+    }
+}
+
+/// Words that make of a `token` something countable, or its place: `token_count`, `max_token`, `token_url`.
+fn is_measure(word: &[u8]) -> bool {
+    matches!(
+        word,
+        b"count" | b"counts" | b"limit" | b"limits" | b"max" | b"min" | b"budget" | b"usage" | b"used"
+            | b"type" | b"length" | b"size" | b"total" | b"price" | b"cost" | b"rate" | b"per" | b"name"
+            | b"expires" | b"expiry" | b"expiration" | b"ttl" | b"endpoint" | b"url" | b"uri"
+    )
+}

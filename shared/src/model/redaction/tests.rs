@@ -1,0 +1,184 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn redactor() -> Redactor {
+    Redactor::new(["iban", "customerRef"])
+}
+
+#[test]
+fn keys_match_by_their_words() {
+    for key in [
+        "password", "Password", "userPassword", "password2", "db_passwd", "api_key", "apiKey", "X-API-Key", "APIKey",
+        "apikey", "OPENAI_API_KEY", "accessToken", "access_token", "token", "bot_token", "refresh-token", "client_secret",
+        "AWS_SECRET_ACCESS_KEY", "Authorization", "proxy-authorization", "Set-Cookie", "private_key", "auth",
+        "credentials", "seed_phrase", "connectionString", "iban", "customerIban", "customer_ref", "accessTokens",
+    ] {
+        assert!(redactor().is_secret_key(key), "{key}");
+    }
+    for key in [
+        "max_tokens", "maxTokens", "tokens", "total_tokens", "token_count", "tokenCount", "tokenizer", "keywords",
+        "key", "keys", "primary_key", "author", "authors", "monkey", "passenger", "compass", "secretary", "cookiecutter",
+        "token_limit", "token_url", "customer", "ref", "urban", "",
+    ] {
+        assert!(!redactor().is_secret_key(key), "{key}");
+    }
+}
+
+#[test]
+fn json_is_redacted_at_any_depth_and_otherwise_untouched() {
+    for (from, to) in [
+        (r#"{"password":"x","n":12345678901234567890123}"#, r#"{"password":"[REDACTED]","n":12345678901234567890123}"#),
+        (r#"{"a":[{"api_key" : {"x":[1,"]"]} , "b":1}]}"#, r#"{"a":[{"api_key" : "[REDACTED]" , "b":1}]}"#),
+        (r#"{"token":12,"secret":null,"pwd":"","jwt":true}"#, r#"{"token":"[REDACTED]","secret":null,"pwd":"","jwt":true}"#),
+        (r#"{"pass\u0077ord":"x"}"#, r#"{"pass\u0077ord":"[REDACTED]"}"#),
+        (r#"{"password":"a\"b","c":1}"#, r#"{"password":"[REDACTED]","c":1}"#),
+        (r#"{"h":"Bearer abc"}"#, r#"{"h":"[REDACTED]"}"#.replace("[", "Bearer [").as_str()),
+        (r#"{"body":"{\"password\":\"a b\",\"n\":1}"}"#, r#"{"body":"{\"password\":\"[REDACTED]\",\"n\":1}"}"#),
+        (r#"["x ghp_0123456789abcdefghij y"]"#, r#"["x [REDACTED] y"]"#),
+        (r#"{"password":"cut off he"#, r#"{"password":"[REDACTED]""#),
+        (r#"{"text":"a\nsk-0123456789abcdefghij\u0021"}"#, r#"{"text":"a\n[REDACTED]!"}"#),
+        (r#"["\ud800\nghp_0123456789abcdefghij"]"#, "[\"\u{fffd}\\n[REDACTED]\"]"),
+        (r#"["\nghp_0123456789abcdefghij and \u00"#, "[\"\\n[REDACTED] and \u{fffd}"),
+        (r#"["\udc00ghp_0123456789abcdefghij"]"#, "[\"\u{fffd}[REDACTED]\"]"),
+        (r#"["\ud83d\ude00ghp_0123456789abcdefghij"]"#, r#"["😀[REDACTED]"]"#),
+    ] {
+        assert_eq!(redactor().json(from), to);
+    }
+    for same in [r#"{"max_tokens": 10,"keywords":["a:b","c=d"],"url":"https://x.test/a?b=c","t":"10:30:59"}"#, "[]", "12"] {
+        assert!(matches!(redactor().json(same), Cow::Borrowed(_)), "{same}");
+    }
+}
+
+#[test]
+fn free_text_is_redacted_by_shape_and_by_key() {
+    for (from, to) in [
+        ("password=hunter2&x=1", "password=[REDACTED]&x=1"),
+        ("?api_key=abc&x=1", "?api_key=[REDACTED]&x=1"),
+        ("login with password: 'a b' ok", "login with password: '[REDACTED]' ok"),
+        ("Authorization: Bearer abc, def\nHost: x", "Authorization: [REDACTED]\nHost: x"),
+        ("{password:\"x y\"}", "{password:\"[REDACTED]\"}"),
+        ("err {\\\"secret\\\":\\\"x\\\\\\\" y\\\"} end", "err {\\\"secret\\\":\\\"[REDACTED]\\\"} end"),
+        ("curl -H 'authorization: basic dXNlcjpwYXNz'", "curl -H 'authorization: [REDACTED]'"),
+        ("GET https://api.test/bot123456:AAbbccddeeff00112233/send", "GET https://api.test/bot[REDACTED]/send"),
+        ("postgres://joe:s3cret@db:5432/x", "postgres://joe:[REDACTED]@db:5432/x"),
+        ("key AKIAABCDEFGHIJKLMNOP.", "key [REDACTED]."),
+        ("slack xoxb-123456789-abcdef!", "slack [REDACTED]!"),
+        ("jwt eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln end", "jwt [REDACTED] end"),
+        ("a -----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY----- b", "a [REDACTED] b"),
+        ("a -----BEGIN PRIVATE KEY-----\nMIIE cut", "a [REDACTED]"),
+        ("AKIAABCDEFGHIJKLMNOPghp_0123456789abcdefghij", "[REDACTED]"),
+        ("sk-0123456789abcdefghij-----BEGIN PRIVATE KEY-----\nMIIE", "[REDACTED][REDACTED]"),
+    ] {
+        assert_eq!(redactor().text(from), to);
+    }
+    for same in [
+        "bearer of bad news", "a task-management-service-for-you", "the max_tokens: 100 limit", "at 10:30", "x == y",
+        "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----", "https://x.test:8080/a:b@c", "keywords: a, b",
+    ] {
+        assert!(matches!(redactor().text(same), Cow::Borrowed(_)), "{same}");
+    }
+}
+
+fn secret() -> impl Strategy<Value = String> {
+    prop_oneof![
+        "sk-[A-Za-z0-9_-]{16,40}",
+        "gh[pousr]_[A-Za-z0-9]{36}",
+        "xox[abeoprs]-[0-9]{6,12}-[a-zA-Z0-9]{8,24}",
+        "A(K|S)IA[A-Z0-9]{16}",
+        "eyJ[A-Za-z0-9_-]{10,30}\\.[A-Za-z0-9_-]{10,30}\\.[A-Za-z0-9_-]{10,30}",
+        "[0-9]{6,10}:AA[A-Za-z0-9_-]{30,35}",
+        "-----BEGIN (RSA |EC |)PRIVATE KEY-----\n[A-Za-z0-9+/=\n]{40,80}\n-----END (RSA |EC |)PRIVATE KEY-----",
+    ]
+}
+
+/// Whether the secret's own part (not a prefix that all share) is still to be seen.
+fn leaks(text: &str, secret: &str) -> bool {
+    let from = secret.len() / 2;
+    text.contains(&secret[from..])
+}
+
+fn json() -> impl Strategy<Value = serde_json::Value> {
+    let leaf = prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<i64>().prop_map(Into::into),
+        any::<String>().prop_map(Into::into),
+        "[a-zA-Z:=/ \"\\\\{}\\[\\],-]{0,30}".prop_map(Into::into),
+        secret().prop_map(Into::into),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        let key = prop_oneof![any::<String>(), "(api_key|note|password|max_tokens|a b)"];
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Into::into),
+            proptest::collection::hash_map(key, inner, 0..4)
+                .prop_map(|map| serde_json::Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+/// Puts `secret` somewhere into `value`: as a string in prose, or under a secret key.
+fn plant(value: serde_json::Value, secret: &str, way: u8) -> serde_json::Value {
+    match way % 5 {
+        0 => serde_json::json!([value, format!("see {secret}, ok")]),
+        1 => serde_json::json!({"deep": [{"note": secret, "value": value}]}),
+        2 => serde_json::json!({"body": serde_json::json!({"x\"y": secret, "value": value}).to_string()}),
+        3 => serde_json::json!({secret: value}),
+        _ => serde_json::json!({"text": format!("é\n\"{secret}\"\u{1}"), "value": value}),
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_planted_secret_never_leaks_from_json(value in json(), secret in secret(), way in any::<u8>()) {
+        let text = plant(value, &secret, way).to_string();
+        let clean = redactor().json(&text).into_owned();
+        let shown = clean.replace("\\\\n", "\n").replace("\\n", "\n");
+        prop_assert!(!leaks(&shown, &secret), "{clean}");
+        prop_assert!(serde_json::from_str::<serde_json::Value>(&clean).is_ok(), "{clean}");
+        let twice = redactor().json(&clean).into_owned();
+        prop_assert_eq!(twice, clean);
+    }
+
+    #[test]
+    fn a_secret_key_hides_whatever_it_holds(value in json(), plain in "[g-z]{12,20}") {
+        let text = serde_json::json!({"a": [{"clientSecret": {"x": plain, "y": value}}], "b": 1}).to_string();
+        prop_assert_eq!(redactor().json(&text), r#"{"a":[{"clientSecret":"[REDACTED]"}],"b":1}"#);
+    }
+
+    #[test]
+    fn a_planted_secret_never_leaks_from_text(before in any::<String>(), secret in secret(), after in any::<String>()) {
+        let text = format!("{before} {secret} {after}");
+        let clean = redactor().text(&text).into_owned();
+        prop_assert!(!leaks(&clean, &secret), "{clean}");
+        prop_assert_eq!(redactor().text(&clean).into_owned(), clean);
+    }
+
+    #[test]
+    fn redaction_is_idempotent_and_never_panics_on_anything(
+        text in prop_oneof![
+            any::<String>(),
+            "(password|token|:|=| |\"|'|\\\\|\\[|\\]|\\{|\\}|,|sk-0123456789abcdefgh|Bearer|abc1|://|@|-----BEGIN |PRIVATE KEY-----|\\[REDACTED\\]){0,14}",
+        ]
+    ) {
+        let once = redactor().text(&text).into_owned();
+        prop_assert_eq!(redactor().text(&once).into_owned(), once);
+        let once = redactor().json(&text).into_owned();
+        prop_assert_eq!(redactor().json(&once).into_owned(), once);
+    }
+}
+
+proptest! {
+    #[test]
+    fn escapes_are_read_as_serde_reads_them(text in any::<String>(), ascii in any::<bool>()) {
+        let mut quoted = serde_json::to_string(&text).unwrap();
+        if ascii {
+            let escape = |c: char| if c.is_ascii() { c.to_string() } else {
+                c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect()
+            };
+            quoted = quoted.chars().map(escape).collect();
+        }
+        prop_assert_eq!(unescape(&quoted[1..quoted.len() - 1]), text);
+    }
+}
