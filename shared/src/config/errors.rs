@@ -128,9 +128,9 @@ impl Errors {
         self.0.borrow_mut().push(ConfigError { place: place.clone(), path: path.into(), found, expected, suggestion });
     }
 
-    /// Whether nothing is wrong so far.
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
+    /// How many things are wrong so far.
+    pub(super) fn len(&self) -> usize {
+        self.0.borrow().len()
     }
 
     /// The value, unless anything is wrong.

@@ -110,7 +110,7 @@ impl<'a> Cursor<'a> {
 
     /// `true` or `false`.
     pub(super) fn boolean(&self) -> Option<bool> {
-        match (&self.node.value, self.from_environment()) {
+        match (&self.node.value, self.variable_text()) {
             (Value::Boolean(value), _) => return Some(*value),
             (_, Some("true")) => return Some(true),
             (_, Some("false")) => return Some(false),
@@ -121,7 +121,7 @@ impl<'a> Cursor<'a> {
 
     /// A whole number from `min` to `max`.
     pub(super) fn integer<T: TryFrom<i128>>(&self, min: i128, max: i128) -> Option<T> {
-        let number = match (&self.node.value, self.from_environment()) {
+        let number = match (&self.node.value, self.variable_text()) {
             (Value::Integer(number), _) => Some(*number),
             (_, Some(text)) => text.parse().ok(),
             _ => None,
@@ -199,14 +199,14 @@ impl<'a> Cursor<'a> {
             if let Some(word) = item.some_text()
                 && !words.insert(word)
             {
-                item.refuse("each word once");
+                item.refuse("each name once");
             }
         }
         words
     }
 
     /// The text of an environment variable, which carries no types.
-    fn from_environment(&self) -> Option<&'a str> {
+    fn variable_text(&self) -> Option<&'a str> {
         match (&self.node.place, &self.node.value) {
             (Place::Environment(_), Value::Text(text)) => Some(text.trim()),
             _ => None,

@@ -67,7 +67,7 @@ impl Node {
             Value::Null => "nothing".into(),
             Value::Boolean(value) => value.to_string(),
             Value::Integer(value) => value.to_string(),
-            Value::Float(value) => value.to_string(),
+            Value::Float(value) => format!("{value:?}"),
             Value::Text(text) if text.chars().count() > SHOWN => {
                 format!("{:?}…", text.chars().take(SHOWN).collect::<String>())
             }
@@ -319,7 +319,7 @@ mod tests {
     fn tree(text: &str) -> Node {
         let errors = Errors::default();
         let tree = parse(text, Origin::File("a.yaml"), &errors).unwrap();
-        assert!(errors.is_empty(), "{errors:?}");
+        assert_eq!(errors.len(), 0, "{errors:?}");
         tree
     }
 
@@ -368,6 +368,6 @@ mod tests {
         }
         let errors = Errors::default();
         assert!(parse(&bomb, Origin::File("a.yaml"), &errors).is_none());
-        assert!(!errors.is_empty());
+        assert_eq!(errors.len(), 1);
     }
 }

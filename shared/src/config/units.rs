@@ -59,7 +59,9 @@ mod tests {
 
     #[test]
     fn what_is_no_duration_is_refused() {
-        for text in ["", "5", "s", "5 weeks", "-5s", "1.5s", "5S", "99999999999999999999s", "9999999999999999999d", "½h"] {
+        for text in
+            ["", "5", "s", "5 weeks", "-5s", "1.5s", "5S", "99999999999999999999s", "9999999999999999999d", "½h"]
+        {
             assert_eq!(parse_duration(text), None, "{text}");
         }
     }

@@ -73,9 +73,8 @@ fn start(date: NaiveDate, zone: Tz) -> i64 {
 /// The instant at which clocks jumped over the midnight that begins `date`.
 fn after_gap(date: NaiveDate, zone: Tz) -> i64 {
     let midnight = date.and_time(NaiveTime::MIN).and_utc().timestamp_millis();
-    let begun = |ms: i64| {
-        DateTime::from_timestamp_millis(ms).is_none_or(|at| at.with_timezone(&zone).date_naive() >= date)
-    };
+    let begun =
+        |ms: i64| DateTime::from_timestamp_millis(ms).is_none_or(|at| at.with_timezone(&zone).date_naive() >= date);
     // One jump lies in this span, and the date is before `date` on one side and not on the other.
     let (mut before, mut after) = (midnight - OFFSET_MS_MAX, midnight + OFFSET_MS_MAX);
     while after - before > 1 {

@@ -1,0 +1,113 @@
+//! `agents.yaml`: which agents there are, what they may at most do, and what carries out tasks given to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::Sources;
+use super::errors::Errors;
+use super::http::{self, Arguments};
+use super::reader::{Cursor, Section};
+use super::tools::HttpDef;
+use super::tree::Node;
+use crate::model::{AgentId, AgentPolicy, limits, suggest};
+
+/// Lease of an external agent's task where none is given: a runtime outside beats less often than a worker.
+pub const EXTERNAL_LEASE_DEFAULT: Duration = Duration::from_secs(60);
+
+/// What the templates of an HTTP task handler may name, as `{{description}}`.
+pub const TASK_ARGUMENTS: [&str; 8] =
+    ["task_id", "tenant", "agent", "description", "input", "priority", "deadline", "delegator"];
+
+/// The members of [`TASK_ARGUMENTS`] that every task has, so that a path may name them.
+const TASK_ARGUMENTS_ALWAYS: [&str; 5] = ["task_id", "tenant", "agent", "description", "priority"];
+
+/// What carries out the tasks delegated to an agent. An agent without one cannot be delegated to.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum TaskHandlerDef {
+    /// A Rust function that the worker binary registers under this name.
+    Typed(String),
+    /// A service that is called once per task.
+    Http(Box<HttpDef>),
+    /// A runtime outside leases the tasks and finishes them.
+    External {
+        /// Silence after which the task goes to somebody else.
+        lease: Duration,
+    },
+}
+
+/// What `agents.yaml` says.
+#[derive(Debug, Default)]
+pub(super) struct Agents {
+    pub(super) policies: BTreeMap<AgentId, AgentPolicy>,
+    pub(super) task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
+    /// Names as written, the wrong ones too: what else is wrong with an agent, it is known.
+    pub(super) names: BTreeSet<String>,
+}
+
+/// Reads `agents.yaml`.
+pub(super) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Agents {
+    let mut agents = Agents::default();
+    let mut root = Section::open(tree, "", errors);
+    for (name, place, cursor) in root.required("agents").map(|c| c.members()).unwrap_or_default() {
+        agents.names.insert(name.to_owned());
+        let id = AgentId::new(name).map_err(|error| {
+            errors.push(place, &cursor.path, format!("the agent name {name:?}"), format!("a name: {error}"));
+        });
+        let (policy, handler) = agent(&cursor, sources);
+        if let Ok(id) = id {
+            agents.task_handlers.extend(handler.map(|handler| (id.clone(), handler)));
+            agents.policies.insert(id, policy);
+        }
+    }
+    root.close();
+    agents
+}
+
+fn agent(cursor: &Cursor<'_>, sources: &Sources) -> (AgentPolicy, Option<TaskHandlerDef>) {
+    let mut s = cursor.section();
+    let policy = AgentPolicy {
+        roles: s.optional("roles").map(|c| c.words()).unwrap_or_default(),
+        capabilities: s.optional("capabilities").map(|c| c.words()).unwrap_or_default(),
+        calls_per_tick: s.optional("calls_per_tick").and_then(|c| c.integer(1, limits::BATCH_CALLS_MAX as i128)),
+        max_actions_per_day: s.optional("max_actions_per_day").and_then(|c| c.integer(0, u32::MAX.into())),
+    };
+    let handler = s.optional("task_handler").and_then(|c| task_handler(&c, sources));
+    s.close();
+    (policy, handler)
+}
+
+/// Exactly one kind of handler: a new kind is one more line here and in the enum.
+fn task_handler(cursor: &Cursor<'_>, sources: &Sources) -> Option<TaskHandlerDef> {
+    const KINDS: &str = "exactly one of typed, http, external";
+    let mut s = cursor.section();
+    let typed = s.optional("typed").and_then(|c| typed(&c, sources));
+    let http = s.optional("http").and_then(|c| {
+        let arguments = Arguments::of_task(&TASK_ARGUMENTS, &TASK_ARGUMENTS_ALWAYS);
+        http::read(&c, &arguments, true).map(|def| TaskHandlerDef::Http(Box::new(def)))
+    });
+    let external = s.optional("external").map(|c| external(&c));
+    s.close();
+    if cursor.node.entries().len() != 1 {
+        cursor.refuse(KINDS);
+    }
+    typed.or(http).or(external)
+}
+
+fn typed(cursor: &Cursor<'_>, sources: &Sources) -> Option<TaskHandlerDef> {
+    let name = cursor.text()?;
+    let known = || sources.built_in_handlers.iter().map(String::as_str);
+    if !sources.built_in_handlers.contains(name) {
+        let expected = format!("a task handler of this binary: {}", suggest::list(known()));
+        cursor.refuse_with(expected, suggest::closest(name, known()));
+        return None;
+    }
+    Some(TaskHandlerDef::Typed(name.to_owned()))
+}
+
+fn external(cursor: &Cursor<'_>) -> TaskHandlerDef {
+    let mut s = cursor.section();
+    let lease = s.optional("lease_ms").and_then(|c| c.integer(limits::LEASE_MS_MIN.into(), 3_600_000));
+    s.close();
+    TaskHandlerDef::External { lease: lease.map_or(EXTERNAL_LEASE_DEFAULT, Duration::from_millis) }
+}

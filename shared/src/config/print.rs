@@ -1,0 +1,123 @@
+//! Prints the configuration in force as YAML, each setting with where it comes from, secrets masked.
+
+use std::fmt::Write;
+
+use super::Configuration;
+use super::errors::Place;
+use super::redis_url::mask_url;
+use super::tree::{Node, Value, join};
+
+/// Columns before a comment.
+const COMMENT_COLUMN: usize = 48;
+
+/// The configuration in force: valid YAML, every setting with its origin (`default`, file and line, or variable).
+/// Passwords and literal header values that look like secrets are masked.
+#[must_use]
+pub fn print(configuration: &Configuration) -> String {
+    let mut out = format!("# Policy digest: {}\n", configuration.digest);
+    let trees = &configuration.trees;
+    for tree in trees.settings.iter() {
+        tree.entries().iter().for_each(|e| Printer { out: &mut out, origins: true }.member(&e.key, &e.node, "", 0));
+    }
+    for tree in [&trees.agents, &trees.tools, &trees.permissions, &trees.tenants].into_iter().flatten() {
+        let _ = write!(out, "\n# From {}\n", file(&tree.place));
+        tree.entries().iter().for_each(|e| Printer { out: &mut out, origins: false }.member(&e.key, &e.node, "", 0));
+    }
+    out
+}
+
+fn file(place: &Place) -> String {
+    match place {
+        Place::BuiltIn { file, .. } => format!("the built-in {file}"),
+        Place::File { file, .. } => file.to_string(),
+        Place::Environment(name) => name.to_string(),
+    }
+}
+
+struct Printer<'a> {
+    out: &'a mut String,
+    /// Whether each value gets a comment with its origin.
+    origins: bool,
+}
+
+// Writing to a String cannot fail, so what `write!` says is dropped throughout.
+impl Printer<'_> {
+    fn member(&mut self, key: &str, node: &Node, path: &str, depth: usize) {
+        let path = join(path, key);
+        let indent = "  ".repeat(depth);
+        let key = word(key);
+        match &node.value {
+            Value::Mapping(entries) if !entries.is_empty() => {
+                let _ = writeln!(self.out, "{indent}{key}:");
+                entries.iter().for_each(|entry| self.member(&entry.key, &entry.node, &path, depth + 1));
+            }
+            _ => {
+                let line = format!("{indent}{key}: {}", flow(node, &path));
+                match self.origins {
+                    true => {
+                        let _ = writeln!(self.out, "{line:COMMENT_COLUMN$} # {}", origin(&node.place));
+                    }
+                    false => {
+                        let _ = writeln!(self.out, "{line}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn origin(place: &Place) -> String {
+    match place {
+        Place::BuiltIn { .. } => "default".into(),
+        Place::File { file, line, .. } => format!("{file}:{line}"),
+        Place::Environment(name) => format!("{name} (environment)"),
+    }
+}
+
+/// A value on one line.
+fn flow(node: &Node, path: &str) -> String {
+    match &node.value {
+        Value::Text(text) => word(&masked(text, path)),
+        Value::List(items) => {
+            let items = items.iter().map(|item| flow(item, path));
+            format!("[{}]", items.collect::<Vec<_>>().join(", "))
+        }
+        Value::Mapping(entries) => {
+            let members = entries.iter().map(|e| format!("{}: {}", word(&e.key), flow(&e.node, &join(path, &e.key))));
+            format!("{{{}}}", members.collect::<Vec<_>>().join(", "))
+        }
+        Value::Null => "null".into(),
+        Value::Boolean(value) => value.to_string(),
+        Value::Integer(value) => value.to_string(),
+        Value::Float(value) => format!("{value:?}"),
+    }
+}
+
+/// Hides what may be a secret: passwords in URLs, and texts of headers and queries that are no references.
+fn masked(text: &str, path: &str) -> String {
+    const TELLING: [&str; 6] = ["auth", "token", "secret", "password", "key", "cookie"];
+    if path == "redis.url" || path.ends_with(".base_url") {
+        return mask_url(text);
+    }
+    let name = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();
+    let sent = path.contains(".headers.") || path.contains(".query.");
+    let telling = sent && TELLING.iter().any(|word| name.contains(word));
+    if telling && !text.contains("${") && !text.contains("{{") { "***".into() } else { text.to_owned() }
+}
+
+/// A text as YAML: bare where no parser could take it for anything else, quoted as JSON otherwise.
+fn word(text: &str) -> String {
+    let starts = text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '/');
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/');
+    let taken = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
+    let bare = starts && text.chars().all(plain) && !taken.contains(&text.to_ascii_lowercase().as_str());
+    let bare = bare || is_measure(text);
+    if bare { text.to_owned() } else { serde_json::Value::from(text).to_string() }
+}
+
+/// `5s`, `256MiB`: digits and then letters.
+fn is_measure(text: &str) -> bool {
+    let unit = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let is_unit = matches!(unit, "ms" | "s" | "m" | "h" | "d" | "B" | "KiB" | "MiB" | "GiB");
+    is_unit && unit.len() < text.len()
+}

@@ -1,0 +1,133 @@
+//! Reads `tools.yaml`. Whether a schema is sound JSON Schema is for whoever compiles it; here it must be an
+//! object schema, since a tool's arguments are one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Sources;
+use super::errors::{Errors, Place};
+use super::http::{self, Arguments};
+use super::reader::{Cursor, Section};
+use super::tools::{ToolDef, ToolsFile};
+use super::tree::{Node, Value};
+use crate::model::{Effect, limits};
+
+/// Longest limit of one try, ms: longer work is a task.
+const TIMEOUT_MS_MAX: i128 = 3_600_000;
+
+/// What `tools.yaml` says.
+#[derive(Debug, Default)]
+pub(super) struct Tools {
+    pub(super) file: ToolsFile,
+    /// Names as written and the built-in ones: whatever else is wrong with a tool, it is known.
+    pub(super) names: BTreeSet<String>,
+    /// The same and all ids.
+    pub(super) names_and_ids: BTreeSet<String>,
+}
+
+/// The id of a tool that declares none.
+#[must_use]
+pub fn default_id(name: &str) -> String {
+    format!("tool_{name}")
+}
+
+/// Reads `tools.yaml`.
+pub(super) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
+    let mut tools = Tools { names: sources.built_in_tools.clone(), ..Tools::default() };
+    let mut ids: BTreeMap<String, Place> = BTreeMap::new();
+    let mut root = Section::open(tree, "", errors);
+    for (name, place, cursor) in root.required("tools").map(|c| c.members()).unwrap_or_default() {
+        tool_name(name, place, &cursor);
+        let def = tool(&cursor);
+        let id = def.id.clone().unwrap_or_else(|| default_id(name));
+        if let Some(first) = ids.get(&id) {
+            errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("an id of its own (see {first})"));
+        }
+        if def.http.is_some() && sources.built_in_tools.contains(name) {
+            errors.push(place, &cursor.path, "the name of a built-in tool", "another name for an HTTP tool");
+        }
+        ids.insert(id, place.clone());
+        tools.names.insert(name.to_owned());
+        tools.file.tools.insert(name.to_owned(), def);
+    }
+    root.close();
+    let declared = tools.file.tools.keys();
+    let built_in = sources.built_in_tools.iter().filter(|name| !tools.file.tools.contains_key(*name));
+    tools.names_and_ids = ids.into_keys().chain(built_in.map(|name| default_id(name))).collect();
+    tools.names_and_ids.extend(declared.chain(&sources.built_in_tools).cloned());
+    tools
+}
+
+fn tool_name(name: &str, place: &Place, cursor: &Cursor<'_>) {
+    let max = limits::NAME_BYTES_MAX;
+    if name.is_empty() || name.len() > max || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        let expected = format!("1 to {max} bytes without spaces");
+        cursor.errors.push(place, &cursor.path, format!("the tool name {name:?}"), expected);
+    }
+}
+
+fn tool(cursor: &Cursor<'_>) -> ToolDef {
+    const EFFECTS: [(&str, Effect); 3] =
+        [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("once", Effect::Once)];
+    let mut s = cursor.section();
+    let schema = s.required("input_schema").map(|c| object_schema(&c));
+    let effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
+    let input_schema = schema.unwrap_or_default();
+    let arguments = Arguments::of_schema(&input_schema);
+    let def = ToolDef {
+        id: s.optional("id").and_then(|c| c.some_text()),
+        display_name: s.optional("display_name").and_then(|c| c.some_text()),
+        description: s.required("description").and_then(|c| c.some_text()).unwrap_or_default(),
+        output_schema: s.optional("output_schema").map(|c| mapping(&c)),
+        category: s.optional("category").and_then(|c| c.some_text()),
+        version: s.optional("version").and_then(|c| version(&c)),
+        effect,
+        timeout_ms: s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX)),
+        required_capabilities: s.optional("required_capabilities").map(|c| c.words()).unwrap_or_default(),
+        required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),
+        requires_approval: s.optional("requires_approval").and_then(|c| c.boolean()).unwrap_or_default(),
+        http: s.optional("http").and_then(|c| http::read(&c, &arguments, effect == Effect::Once)),
+        input_schema,
+    };
+    s.close();
+    def
+}
+
+fn object_schema(cursor: &Cursor<'_>) -> serde_json::Value {
+    let schema = mapping(cursor);
+    let node = cursor.node;
+    let kind = node.get("type");
+    let is_object = kind.is_some_and(|kind| matches!(&kind.value, Value::Text(kind) if kind == "object"));
+    if !is_object && matches!(node.value, Value::Mapping(_)) {
+        let (at, found) = kind.map_or((node, "nothing".to_owned()), |kind| (kind, kind.describe()));
+        let path = format!("{}.type", cursor.path);
+        cursor.errors.push(&at.place, &path, found, "object: arguments are a JSON object");
+    }
+    if let Some(properties) = node.get("properties") {
+        let path = format!("{}.properties", cursor.path);
+        for (_, _, property) in (Cursor { node: properties, path, errors: cursor.errors }).members() {
+            if !matches!(property.node.value, Value::Mapping(_) | Value::Boolean(_)) {
+                property.refuse("a schema: a mapping such as {type: string}");
+            }
+        }
+    }
+    schema
+}
+
+fn mapping(cursor: &Cursor<'_>) -> serde_json::Value {
+    if !matches!(cursor.node.value, Value::Mapping(_)) {
+        cursor.refuse("a JSON Schema: a mapping");
+    }
+    cursor.node.to_json()
+}
+
+/// `major.minor.patch`, with whatever SemVer lets follow after `-` or `+`.
+fn version(cursor: &Cursor<'_>) -> Option<String> {
+    let text = cursor.text()?;
+    let core = text.split(['-', '+']).next().unwrap_or_default();
+    let numbers: Vec<&str> = core.split('.').collect();
+    let sound = numbers.len() == 3 && numbers.iter().all(|n| n.parse::<u32>().is_ok());
+    if !sound {
+        cursor.refuse("a semantic version such as 1.0.0");
+    }
+    sound.then(|| text.to_owned())
+}

@@ -1,0 +1,73 @@
+//! The whole of loading: what the defaults are, how sources lie over each other, and every kind of error.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod defaults;
+mod layers;
+mod matrix;
+mod refused_policy;
+mod refused_settings;
+mod refused_tools;
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use super::{ConfigErrors, Configuration, Sources, load};
+
+/// A configuration folder with these files, these variables, and the usual built-in tools.
+struct Given {
+    files: Vec<(&'static str, String)>,
+    variables: Vec<(&'static str, &'static str)>,
+}
+
+fn given() -> Given {
+    Given { files: vec![], variables: vec![] }
+}
+
+impl Given {
+    fn file(mut self, name: &'static str, text: impl Into<String>) -> Self {
+        self.files.push((name, text.into()));
+        self
+    }
+
+    fn variable(mut self, name: &'static str, value: &'static str) -> Self {
+        self.variables.push((name, value));
+        self
+    }
+
+    /// Loads it. Errors name files without their folder.
+    fn load(self) -> Result<Configuration, ConfigErrors> {
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in &self.files {
+            fs::write(dir.path().join(name), text).unwrap();
+        }
+        load(&Sources {
+            dir: Some(dir.path().to_owned()),
+            environment: self.variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
+            built_in_tools: set(&["delegate_task", "echo", "sleep", "fail", "fail_once"]),
+            built_in_handlers: set(&["note"]),
+        })
+    }
+
+    /// The errors as they are shown, without the folder's path.
+    fn errors(self) -> Vec<String> {
+        let errors = self.load().expect_err("errors");
+        let shown = errors.as_slice().iter().map(|error| {
+            let text = error.to_string();
+            match text.split_once("/.tmp") {
+                Some((before, rest)) if before.starts_with('/') => rest.split_once('/').unwrap().1.to_owned(),
+                _ => text,
+            }
+        });
+        shown.collect()
+    }
+
+    /// Asserts that there is exactly one error, and how it is shown.
+    #[track_caller]
+    fn assert_refused(self, expected: &str) {
+        assert_eq!(self.errors(), [expected]);
+    }
+}
+
+fn set(names: &[&str]) -> BTreeSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}

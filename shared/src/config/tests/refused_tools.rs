@@ -1,0 +1,169 @@
+//! Wrong tools.
+
+use super::{Given, given};
+
+/// A tool `call` whose `http:` has this line 10, and whose schema has one required and one optional argument.
+fn tool(line: &str) -> Given {
+    tools(&format!(
+        "tools:\n  call:\n    description: Calls.\n    input_schema:\n      type: object\n      properties: {{id: \
+         {{type: string}}, note: {{type: string}}}}\n      required: [id]\n    http:\n      base_url: \
+         https://a.example\n      {line}\n      secrets: {{KEY: {{env: KEY}}}}\n"
+    ))
+}
+
+fn tools(text: &str) -> Given {
+    given().file("tools.yaml", text).file("permissions.yaml", "permissions: {echo: {everyone: true}}\n")
+}
+
+#[test]
+fn an_http_tool_that_is_right_is_accepted() {
+    let line =
+        "method: POST\n      path: /v1/{{id}}\n      headers: {X-Key: \"${KEY}\"}\n      body: {n: \"{{note}}\"}";
+    assert!(tool(line).load().is_ok());
+}
+
+#[test]
+fn a_placeholder_must_name_an_argument() {
+    tool("method: POST\n      path: /v1/{{idd}}").assert_refused(
+        "tools.yaml:11:13: tools.call.http.path: found {{idd}}; expected an argument of input_schema.properties: id, \
+         note; did you mean `id`?",
+    );
+    tool("method: POST\n      path: /v1\n      body: {a: [\"x {{ note }}\"]}").assert_refused(
+        "tools.yaml:12:18: tools.call.http.body.a[0]: found {{ note }}; expected an argument of \
+         input_schema.properties: id, note; did you mean `note`?",
+    );
+    tool("method: GET\n      path: /v1\n      query: {q: \"{{id\"}")
+        .assert_refused("tools.yaml:12:18: tools.call.http.query.q: found \"{{id\"; expected a `}}` after every `{{`");
+}
+
+#[test]
+fn a_path_names_only_arguments_that_every_call_has() {
+    tool("method: POST\n      path: /v1/{{note}}").assert_refused(
+        "tools.yaml:11:13: tools.call.http.path: found \"/v1/{{note}}\"; expected only required arguments in a path; \
+         `note` may be absent",
+    );
+}
+
+#[test]
+fn a_secret_must_be_declared() {
+    tool("method: POST\n      path: /v1\n      headers: {Authorization: \"Bearer ${KEEY}\"}").assert_refused(
+        "tools.yaml:12:32: tools.call.http.headers.Authorization: found ${KEEY}; expected a secret declared under \
+         `secrets`: KEY; did you mean `KEY`?",
+    );
+    tools(
+        "tools:\n  call:\n    description: Calls.\n    input_schema: {type: object}\n    http:\n      method: GET\n      \
+         base_url: https://a.example\n      path: /\n      secrets: {A: {env: A, file: /a}}\n",
+    )
+    .assert_refused(
+        "tools.yaml:9:20: tools.call.http.secrets.A: found a mapping; expected exactly one of env, file: where the \
+         secret comes from",
+    );
+}
+
+#[test]
+fn methods_paths_and_headers_are_checked() {
+    tool("method: FETCH\n      path: /v1").assert_refused(
+        "tools.yaml:10:15: tools.call.http.method: found \"FETCH\"; expected one of GET, POST, PUT, PATCH, DELETE; did \
+         you mean `PATCH`?",
+    );
+    tool("method: GET\n      path: v1").assert_refused(
+        "tools.yaml:11:13: tools.call.http.path: found \"v1\"; expected a path that begins with /; did you mean `/v1`?",
+    );
+    tool("method: GET\n      path: /v1?a=b").assert_refused(
+        "tools.yaml:11:13: tools.call.http.path: found \"/v1?a=b\"; expected a path without ? and #; parameters \
+         belong to `query`",
+    );
+    tool("method: GET\n      path: /\n      headers: {\"X Y\": a}").assert_refused(
+        "tools.yaml:12:17: tools.call.http.headers.X Y: found the header \"X Y\"; expected a name such as \
+         X-Request-Id",
+    );
+    tool("method: GET\n      path: /\n      body: {}")
+        .assert_refused("tools.yaml:12:13: tools.call.http.body: found a mapping; expected no body with GET");
+    tool("method: GET\n      path: /\n      result: data").assert_refused(
+        "tools.yaml:12:15: tools.call.http.result: found \"data\"; expected a JSON pointer such as /result; did you \
+         mean `/data`?",
+    );
+    tool("method: GET\n      path: /\n      not_executed: [503, 200]").assert_refused(
+        "tools.yaml:12:27: tools.call.http.not_executed[1]: found 200; expected a whole number from 400 to 599",
+    );
+}
+
+#[test]
+fn what_has_an_effect_once_follows_no_redirects() {
+    tool("method: POST\n      path: /\n      redirects_max: 2").assert_refused(
+        "tools.yaml:12:22: tools.call.http.redirects_max: found 2; expected 0: what has an effect `once` follows no \
+         redirect",
+    );
+}
+
+#[test]
+fn a_base_url_is_checked_after_the_environment_went_in() {
+    let with = |url: &str| {
+        tools(&format!(
+            "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object}}\n    http:\n      method: \
+             GET\n      path: /\n      base_url: \"{url}\"\n"
+        ))
+    };
+    let rule = "expected http:// or https://, a host, and no query, template or password";
+    let place = "tools.yaml:8:17: tools.call.http.base_url";
+    with("a.example").assert_refused(&format!("{place}: found \"a.example\"; {rule}"));
+    with("https://u:p@a.example").assert_refused(&format!("{place}: found \"https://u:p@a.example\"; {rule}"));
+    with("${BASE:-ftp://a}").assert_refused(&format!("{place}: found \"ftp://a\"; {rule}"));
+    with("${BASE}").assert_refused(&format!(
+        "{place}: found \"${{BASE}}\"; expected the environment variable BASE to be set, or a default: ${{BASE:-…}}"
+    ));
+    assert!(with("${BASE}").variable("BASE", "https://a.example/v1").load().is_ok());
+}
+
+#[test]
+fn a_schema_is_an_object_schema() {
+    tools("tools:\n  call:\n    description: Calls.\n    input_schema: {type: array}\n").assert_refused(
+        "tools.yaml:4:26: tools.call.input_schema.type: found \"array\"; expected object: arguments are a JSON object",
+    );
+    tools("tools:\n  call:\n    description: Calls.\n    input_schema: {properties: {}}\n").assert_refused(
+        "tools.yaml:4:19: tools.call.input_schema.type: found nothing; expected object: arguments are a JSON object",
+    );
+    tools("tools:\n  call:\n    description: Calls.\n    input_schema: {type: object, properties: {a: string}}\n")
+        .assert_refused(
+            "tools.yaml:4:50: tools.call.input_schema.properties.a: found \"string\"; expected a schema: a mapping \
+             such as {type: string}",
+        );
+    tools("tools:\n  call:\n    description: Calls.\n    input_schema: text\n")
+        .assert_refused("tools.yaml:4:19: tools.call.input_schema: found \"text\"; expected a JSON Schema: a mapping");
+}
+
+#[test]
+fn what_a_tool_must_say_is_required() {
+    let errors = tools("tools:\n  call: {effect: write}\n").errors();
+    assert_eq!(
+        errors,
+        [
+            "tools.yaml:2:9: tools.call.description: found nothing; expected a value: `description` is required",
+            "tools.yaml:2:9: tools.call.input_schema: found nothing; expected a value: `input_schema` is required",
+            "tools.yaml:2:18: tools.call.effect: found \"write\"; expected one of read, idempotent, once",
+        ]
+    );
+}
+
+#[test]
+fn ids_are_unique_and_versions_semantic() {
+    let rest = "description: Calls., input_schema: {type: object}";
+    let errors = tools(&format!("tools:\n  one: {{{rest}}}\n  two: {{id: tool_one, {rest}}}\n")).errors();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let error = &errors[0];
+    assert!(error.starts_with("tools.yaml:3:3: tools.two: found the id `tool_one` again; expected an id "), "{error}");
+    assert!(error.ends_with("/tools.yaml:2:3)"), "{error}");
+    tools(&format!("tools:\n  one: {{{rest}, version: 1.0}}\n"))
+        .assert_refused("tools.yaml:2:69: tools.one.version: found 1.0; expected text; put it in quotes");
+    tools(&format!("tools:\n  one: {{{rest}, version: v1}}\n"))
+        .assert_refused("tools.yaml:2:69: tools.one.version: found \"v1\"; expected a semantic version such as 1.0.0");
+}
+
+#[test]
+fn a_built_in_tool_is_not_declared_as_http() {
+    let text = "tools:\n  echo:\n    description: Calls.\n    input_schema: {type: object}\n    http: {method: GET, \
+                base_url: https://a.example, path: /}\n";
+    tools(text).assert_refused(
+        "tools.yaml:2:3: tools.echo: found the name of a built-in tool; expected another name for an HTTP tool",
+    );
+}
