@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 use shared::config::tools::{ToolDef, ToolsFile};
 use shared::model::{Effect, ToolSpec, limits};
 
-use super::http::{Environment, HttpTool, HttpToolError};
+use super::http::{Environment, HttpClients, HttpTool, HttpToolError};
 use super::{ArgumentCheck, CallContext, Handler, SchemaError, ToolFailure, ToolOutput, TypedTool, wording};
 
 /// Names offered for a wrong one.
@@ -125,6 +125,7 @@ impl Registry {
     ) -> Result<Self, Vec<RegistryError>> {
         let mut registry = Self::default();
         let mut errors = Vec::new();
+        let clients = HttpClients::default();
         for tool in typed {
             let (spec, handler) = tool.into_parts(timeout_default);
             let declared = file.tools.get(&spec.name);
@@ -139,7 +140,7 @@ impl Registry {
             file.tools.iter().filter(|(name, _)| !registry.by_name.contains_key(*name)).collect();
         let failed: BTreeSet<String> = errors.iter().map(|e| e.tool().to_owned()).collect();
         for (name, def) in only_declared.into_iter().filter(|(name, _)| !failed.contains(*name)) {
-            let made = declared(name, def, environment, timeout_default);
+            let made = declared(name, def, environment, &clients, timeout_default);
             errors.extend(made.and_then(|tool| registry.register(tool)).err());
         }
         if errors.is_empty() { Ok(registry) } else { Err(errors) }
@@ -257,6 +258,7 @@ fn declared(
     name: &str,
     def: &ToolDef,
     environment: &Environment,
+    clients: &HttpClients,
     timeout_default: Duration,
 ) -> Result<RegisteredTool, RegistryError> {
     let mut spec = ToolSpec {
@@ -277,7 +279,7 @@ fn declared(
     };
     let missing = match &def.http {
         None => "nothing is configured that could run it".to_owned(),
-        Some(http) => match HttpTool::new(http, &def.input_schema, def.effect, environment) {
+        Some(http) => match HttpTool::new(http, &def.input_schema, def.effect, environment, clients) {
             Ok(tool) => {
                 spec.configured = tool.missing_secret().is_none();
                 return RegisteredTool::new(spec, Arc::new(tool));

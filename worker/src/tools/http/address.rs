@@ -86,7 +86,7 @@ fn special_v6(address: Ipv6Addr) -> Option<Special> {
 }
 
 /// A block of addresses: `10.1.0.0/16`, or one address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Block {
     network: IpAddr,
     bits: u8,

@@ -1,8 +1,10 @@
 //! Sending: one request, its redirects each checked again, an answer read within a bound.
 
+use std::collections::BTreeMap;
 use std::error::Error;
+use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -43,7 +45,35 @@ pub(super) enum SendError {
     Redirect(String),
 }
 
-/// The clients of one tool. Two, because a resolver knows the name it resolves but not the port: which of them a
+/// The clients of a set of tools. Tools with the same rights share one: its connections, and its trust roots, which
+/// take tens of milliseconds to load.
+#[derive(Default)]
+pub struct HttpClients(Mutex<BTreeMap<(Guard, bool), Arc<Client>>>);
+
+impl fmt::Debug for HttpClients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HttpClients(..)")
+    }
+}
+
+impl HttpClients {
+    /// The client for tools under `guard`; `once` tells tools that must not run twice from the others.
+    ///
+    /// # Errors
+    /// Why TLS cannot be set up: no crypto provider, no trust roots.
+    pub(super) fn get(&self, guard: Guard, once: bool) -> Result<Arc<Client>, String> {
+        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (guard, once);
+        if let Some(client) = clients.get(&key) {
+            return Ok(Arc::clone(client));
+        }
+        let client = Arc::new(Client::new(key.0.clone(), once, CONNECT_TIMEOUT)?);
+        clients.insert(key, Arc::clone(&client));
+        Ok(client)
+    }
+}
+
+/// The clients under one guard. Two, because a resolver knows the name it resolves but not the port: which of them a
 /// request uses says whether its host and port are allowed by name.
 pub(super) struct Client {
     guard: Arc<Guard>,
@@ -52,15 +82,7 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Prepares connections under `guard`.
-    ///
-    /// # Errors
-    /// Why TLS cannot be set up: no crypto provider, no trust roots.
-    pub(super) fn new(guard: Guard, once: bool) -> Result<Self, String> {
-        Self::with_connect_timeout(guard, once, CONNECT_TIMEOUT)
-    }
-
-    fn with_connect_timeout(guard: Guard, once: bool, connect_timeout: Duration) -> Result<Self, String> {
+    fn new(guard: Guard, once: bool, connect_timeout: Duration) -> Result<Self, String> {
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             return Err("no crypto provider is installed in this process".to_owned());
         }
@@ -288,7 +310,7 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let guard = Guard::parse(["127.0.0.1"]).unwrap();
-        let client = Client::with_connect_timeout(guard, true, Duration::from_millis(50)).unwrap();
+        let client = Client::new(guard, true, Duration::from_millis(50)).unwrap();
         let url = Url::parse(&format!("https://{address}/")).unwrap();
         match client.send(Request { url, ..request(Method::GET, None) }, 0, &Secrets::of([])).await {
             Err(SendError::NotSent { why, .. }) => assert_eq!(why, "no connection in time"),

@@ -44,10 +44,10 @@ pub(super) enum Standing {
 }
 
 /// The parsed `allow_private` of one tool.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Guard {
     names: BTreeSet<(String, Option<u16>)>,
-    blocks: Vec<Block>,
+    blocks: BTreeSet<Block>,
 }
 
 impl Guard {
@@ -65,7 +65,7 @@ impl Guard {
 
     fn add(&mut self, entry: &str) -> Option<()> {
         if let Some(block) = Block::parse(entry.trim_start_matches('[').trim_end_matches(']')) {
-            self.blocks.push(block);
+            self.blocks.insert(block);
             return Some(());
         }
         let url = Url::parse(&format!("http://{entry}")).ok()?;

@@ -12,6 +12,7 @@ mod secrets;
 mod template;
 pub mod tool;
 
+pub use client::HttpClients;
 pub use environment::Environment;
 pub use tool::{HttpTool, HttpToolError};
 

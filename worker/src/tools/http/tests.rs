@@ -85,7 +85,7 @@ fn tool_for(def: Value, effect: Effect) -> Result<HttpTool, HttpToolError> {
         "type": "object", "required": ["a"],
         "properties": {"a": {}, "b": {}, "c": {}, "n": {}}
     });
-    HttpTool::new(&serde_json::from_value(def).unwrap(), &schema, effect, &environment())
+    HttpTool::new(&serde_json::from_value(def).unwrap(), &schema, effect, &environment(), &HttpClients::default())
 }
 
 /// A GET tool at `address`, which is allowed, with `more` merged in.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -11,7 +12,7 @@ use serde_json::value::RawValue;
 use shared::config::tools::{HttpDef, SecretRef};
 use shared::model::Effect;
 
-use super::client::{Client, Request};
+use super::client::{Client, HttpClients, Request};
 use super::environment::{Environment, Unset};
 use super::guard::Guard;
 use super::outcome::{self, Rules};
@@ -84,7 +85,7 @@ pub struct HttpTool {
     idempotency_header: Option<HeaderName>,
     redirects_max: u8,
     rules: Rules,
-    client: Client,
+    client: Arc<Client>,
 }
 
 impl fmt::Debug for HttpTool {
@@ -95,7 +96,7 @@ impl fmt::Debug for HttpTool {
 }
 
 impl HttpTool {
-    /// Checks a declaration and prepares its client. Every template is parsed here, every argument that it names has
+    /// Checks a declaration and takes its client out of `clients`. Every template is parsed here, every argument that it names has
     /// to be in `input_schema`, every secret in the declaration.
     ///
     /// # Errors
@@ -105,6 +106,7 @@ impl HttpTool {
         input_schema: &Value,
         effect: Effect,
         environment: &Environment,
+        clients: &HttpClients,
     ) -> Result<Self, HttpToolError> {
         let allowed = def.allow_private.iter().map(|entry| environment.expand(entry)).collect::<Result<Vec<_>, _>>()?;
         // A variable may hold several entries.
@@ -131,7 +133,7 @@ impl HttpTool {
                 .map_err(field("idempotency_header"))?,
             redirects_max: if once { 0 } else { def.redirects_max.min(REDIRECTS_MAX) },
             rules: rules(def)?,
-            client: Client::new(guard, once).map_err(HttpToolError::Client)?,
+            client: clients.get(guard, once).map_err(HttpToolError::Client)?,
         };
         tool.checked(input_schema)
     }
