@@ -110,6 +110,10 @@ impl ArgumentCheck {
         }
         let fresh = Arc::new(Compiled::new(schema)?);
         let mut all = compiled();
+        // Compiled meanwhile by somebody else: theirs stays, so that one content has one schema.
+        if let Some(known) = all.get(&digest).and_then(Weak::upgrade) {
+            return Ok(Self(known));
+        }
         all.retain(|_, weak| weak.strong_count() > 0);
         all.insert(digest, Arc::downgrade(&fresh));
         Ok(Self(fresh))
