@@ -1,4 +1,16 @@
 //! Tools: what runs a call. However a tool is made, it is a [`Handler`] behind one [`RegisteredTool`].
+//!
+//! Read on in [`registry`] (which tools there are), [`arguments`] (what they are called with), [`typed`] (tools written
+//! in Rust), [`builtin`] (the ones that come with the worker) and [`http`] (tools declared in `tools.yaml`).
+
+pub mod arguments;
+pub mod builtin;
+pub mod http;
+mod parse;
+pub mod registry;
+mod schema_cost;
+pub mod typed;
+mod wording;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +19,10 @@ use async_trait::async_trait;
 use serde_json::value::RawValue;
 use shared::model::{AgentId, CallId, Context, TaskGrant, TaskId, TenantId};
 use tokio_util::sync::CancellationToken;
+
+pub use arguments::{ArgumentCheck, ArgumentError, SchemaError};
+pub use registry::{RegisteredTool, Registry, RegistryError};
+pub use typed::{ToolError, TypedTool};
 
 /// What a handler gets beside its arguments. Never another tenant's data.
 #[derive(Debug, Clone)]
@@ -79,4 +95,33 @@ pub trait Handler: Send + Sync + 'static {
     /// # Errors
     /// [`ToolFailure`] says why there is no output.
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure>;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use shared::model::TurnId;
+
+    use super::*;
+
+    /// The context of a call in tests.
+    pub(crate) fn context(attempt: u32) -> CallContext {
+        CallContext {
+            tenant: TenantId::new("acme").unwrap(),
+            agent: AgentId::new("kelly").unwrap(),
+            call: CallId { turn: TurnId::new("t1").unwrap(), position: 0 },
+            idempotency_key: "key-1".into(),
+            deadline_ms: i64::MAX,
+            attempt,
+            context: Arc::new(Context::default()),
+            task: None,
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    /// Arguments as a handler gets them.
+    pub(crate) fn arguments(value: serde_json::Value) -> Box<RawValue> {
+        serde_json::value::to_raw_value(&value).unwrap()
+    }
 }

@@ -1,0 +1,399 @@
+//! Arguments as a model wrote them: parsed under bounds, validated against the tool's schema, explained when wrong.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use sha2::{Digest, Sha256};
+use shared::model::limits;
+
+use super::{parse, schema_cost, wording};
+
+/// Problems named in one message: a model corrects a few at a time.
+const PROBLEMS_MAX: usize = 5;
+/// Bytes of a wrong value that a message quotes.
+const QUOTED_BYTES_MAX: usize = 80;
+/// Bytes of one problem's text.
+const PROBLEM_BYTES_MAX: usize = 300;
+/// Arguments longer than this are explained by their first problem alone: the validator collects every error of a value
+/// before it gives the first, and a long list can have a hundred thousand.
+const EXPLAINED_BYTES_MAX: usize = 16 * 1024;
+/// Bytes of a compiled `pattern`; beyond it, a pattern like `(a{1000}){1000}` eats memory.
+const PATTERN_BYTES_MAX: usize = 1024 * 1024;
+
+/// Why a schema cannot be a tool's input schema.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SchemaError {
+    /// It does not describe an object, as arguments are.
+    #[error("the input schema must describe an object: {0}")]
+    NotAnObject(String),
+    /// Checking arguments against it could take unbounded time, or need the network.
+    #[error("the input schema is refused: {0}")]
+    Unbounded(String),
+    /// It is not a JSON Schema.
+    #[error("the input schema is not valid: {0}")]
+    Invalid(String),
+}
+
+/// What is wrong with one argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where (`user.emails[0]`); empty for the arguments as a whole.
+    pub path: String,
+    /// What was expected and what was found.
+    pub message: String,
+}
+
+/// Arguments that do not parse or do not fit; at most five problems, each bounded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArgumentError {
+    /// The problems, in the schema's order; never empty.
+    pub problems: Vec<Problem>,
+}
+
+impl ArgumentError {
+    fn whole(message: String) -> Self {
+        Self { problems: vec![Problem { path: String::new(), message: wording::cut(&message, PROBLEM_BYTES_MAX) }] }
+    }
+
+    /// The message for a model, at most [`limits::ERROR_BYTES_MAX`] bytes:
+    /// `Missing required argument 'path' for tool 'write_file'.`
+    #[must_use]
+    pub fn message(&self, tool: &str) -> String {
+        let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
+        let text = match self.problems.as_slice() {
+            [one] => format!("{} for tool '{tool}'.", one.message),
+            many => {
+                let list: Vec<&str> = many.iter().map(|p| p.message.as_str()).collect();
+                format!("The arguments for tool '{tool}' have {} problems: {}.", many.len(), list.join("; "))
+            }
+        };
+        wording::cut(&text, limits::ERROR_BYTES_MAX)
+    }
+
+    /// The same for a program: `{"problems": [{"path", "message"}]}`.
+    #[must_use]
+    pub fn details(&self) -> Value {
+        let problems = self.problems.iter().map(|p| serde_json::json!({"path": p.path, "message": p.message}));
+        serde_json::json!({ "problems": problems.collect::<Vec<_>>() })
+    }
+}
+
+/// A tool's input schema, compiled: no network, no files, linear-time patterns, bounded cost.
+#[derive(Debug, Clone)]
+pub struct ArgumentCheck(Arc<Compiled>);
+
+#[derive(Debug)]
+struct Compiled {
+    validator: Validator,
+    /// The top-level arguments that the schema names, for hints.
+    names: Vec<String>,
+}
+
+/// Compiled schemas by digest. Compiling is pure, so a process-wide memory changes no answer; a reload of the
+/// configuration finds the schemas that did not change. Weak: what no tool uses any more is freed.
+static COMPILED: LazyLock<Mutex<HashMap<[u8; 32], Weak<Compiled>>>> = LazyLock::new(Mutex::default);
+
+impl ArgumentCheck {
+    /// Compiles `schema`, once for each content.
+    ///
+    /// # Errors
+    /// [`SchemaError`] when it does not describe an object, is not a JSON Schema (draft 2020-12 unless `$schema` says
+    /// otherwise), or could make a check expensive.
+    pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
+        let digest: [u8; 32] = Sha256::digest(schema.to_string().as_bytes()).into();
+        if let Some(known) = compiled().get(&digest).and_then(Weak::upgrade) {
+            return Ok(Self(known));
+        }
+        let fresh = Arc::new(Compiled::new(schema)?);
+        let mut all = compiled();
+        // Compiled meanwhile by somebody else: theirs stays, so that one content has one schema.
+        if let Some(known) = all.get(&digest).and_then(Weak::upgrade) {
+            return Ok(Self(known));
+        }
+        all.retain(|_, weak| weak.strong_count() > 0);
+        all.insert(digest, Arc::downgrade(&fresh));
+        Ok(Self(fresh))
+    }
+
+    /// Checks `text`, the arguments as the model wrote them, and gives them back as JSON with every digit kept.
+    ///
+    /// # Errors
+    /// [`ArgumentError`] when the text is no JSON object within bounds, or does not fit the schema.
+    pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
+        let value = parse::parse_bounded(text)
+            .map_err(|why| ArgumentError::whole(format!("The arguments are not valid JSON ({why})")))?;
+        if !value.is_object() {
+            let found = quoted(&value);
+            return Err(ArgumentError::whole(format!("The arguments must be a JSON object, not {found},")));
+        }
+        if !self.0.validator.is_valid(&value) {
+            return Err(self.explain(&value, text.len() <= EXPLAINED_BYTES_MAX));
+        }
+        RawValue::from_string(text.trim().to_owned())
+            .map_err(|e| ArgumentError::whole(format!("The arguments are not valid JSON ({e})")))
+    }
+
+    fn explain(&self, value: &Value, all: bool) -> ArgumentError {
+        let validator = &self.0.validator;
+        let problems: Vec<Problem> = if all {
+            validator.iter_errors(value).take(PROBLEMS_MAX).map(|error| self.problem(&error)).collect()
+        } else {
+            validator.validate(value).err().iter().map(|error| self.problem(error)).collect()
+        };
+        if problems.is_empty() {
+            return ArgumentError::whole("The arguments do not fit the schema".to_owned());
+        }
+        ArgumentError { problems }
+    }
+
+    fn problem(&self, error: &ValidationError<'_>) -> Problem {
+        let path = dotted(error.instance_path().as_str());
+        let message = match error.kind() {
+            ValidationErrorKind::Required { property } => {
+                let name = wording::cut(&join(&path, property.as_str().unwrap_or_default()), QUOTED_BYTES_MAX);
+                format!("Missing required argument '{name}'")
+            }
+            ValidationErrorKind::AdditionalProperties { unexpected }
+            | ValidationErrorKind::UnevaluatedProperties { unexpected } => self.unknown(&path, unexpected),
+            kind => {
+                let at = error.instance_path().as_str();
+                let expected = expected(kind, at).unwrap_or_else(|| format!("does not fit '{}'", kind.keyword()));
+                let who = match path.as_str() {
+                    "" => "The arguments".to_owned(),
+                    path => format!("Argument '{}'", wording::cut(path, QUOTED_BYTES_MAX)),
+                };
+                format!("{who} {expected}; found {}", quoted(error.instance()))
+            }
+        };
+        Problem { message: wording::cut(&message, PROBLEM_BYTES_MAX), path: wording::cut(&path, PROBLEM_BYTES_MAX) }
+    }
+
+    fn unknown(&self, path: &str, unexpected: &[String]) -> String {
+        let first = unexpected.first().map(String::as_str).unwrap_or_default();
+        let shown = wording::cut(&join(path, first), QUOTED_BYTES_MAX);
+        // Hints are for the top level only: the names below it are not collected.
+        let names = if path.is_empty() { self.0.names.as_slice() } else { &[] };
+        match wording::closest(first, names.iter().map(String::as_str), 1).first() {
+            Some(meant) => format!("Unknown argument '{shown}', did you mean '{meant}'?"),
+            None if names.is_empty() => format!("Unknown argument '{shown}'"),
+            None => format!("Unknown argument '{shown}', expected: {}", names.join(", ")),
+        }
+    }
+}
+
+fn compiled() -> std::sync::MutexGuard<'static, HashMap<[u8; 32], Weak<Compiled>>> {
+    // A panic elsewhere leaves the map whole: each change to it is one call.
+    COMPILED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Compiled {
+    fn new(schema: &Value) -> Result<Self, SchemaError> {
+        let Value::Object(members) = schema else {
+            return Err(SchemaError::NotAnObject(format!("found {}", quoted(schema))));
+        };
+        if let Some(other) = members.get("type").filter(|t| t.as_str() != Some("object")) {
+            return Err(SchemaError::NotAnObject(format!("its type is {}", quoted(other))));
+        }
+        schema_cost::check(schema).map_err(SchemaError::Unbounded)?;
+        let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX);
+        let mut options = jsonschema::options().with_pattern_options(patterns);
+        if !members.contains_key("$schema") {
+            options = options.with_draft(Draft::Draft202012);
+        }
+        let validator = options.build(schema).map_err(|e| {
+            let text = format!("{} (at '{}')", e.masked(), e.instance_path().as_str());
+            SchemaError::Invalid(wording::cut(&text, PROBLEM_BYTES_MAX))
+        })?;
+        let named = members.get("properties").and_then(Value::as_object);
+        let names = named.into_iter().flat_map(|p| p.keys().cloned()).collect();
+        Ok(Self { validator, names })
+    }
+}
+
+/// What was expected, as the rest of a sentence that begins with the argument at `pointer`. None where no better words
+/// are known.
+fn expected(kind: &ValidationErrorKind, pointer: &str) -> Option<String> {
+    use ValidationErrorKind as K;
+    Some(match kind {
+        K::Type { kind: TypeKind::Single(one) } => format!("must be of type {one}"),
+        K::Type { kind: TypeKind::Multiple(set) } => {
+            let names: Vec<String> = set.iter().map(|t| t.to_string()).collect();
+            format!("must be of type {}", names.join(" or "))
+        }
+        K::Enum { options } => format!("must be one of {}", quoted_up_to(options, 2 * QUOTED_BYTES_MAX)),
+        K::Constant { expected_value } => format!("must be {}", quoted(expected_value)),
+        K::Minimum { limit } => format!("must be at least {limit}"),
+        K::Maximum { limit } => format!("must be at most {limit}"),
+        K::ExclusiveMinimum { limit } => format!("must be more than {limit}"),
+        K::ExclusiveMaximum { limit } => format!("must be less than {limit}"),
+        K::MinLength { limit } => format!("must have at least {limit} characters"),
+        K::MaxLength { limit } => format!("must have at most {limit} characters"),
+        K::MinItems { limit } => format!("must have at least {limit} items"),
+        K::MaxItems { limit } => format!("must have at most {limit} items"),
+        K::AdditionalItems { limit } => format!("must have at most {limit} items"),
+        K::MinProperties { limit } => format!("must have at least {limit} members"),
+        K::MaxProperties { limit } => format!("must have at most {limit} members"),
+        K::MultipleOf { multiple_of } => format!("must be a multiple of {multiple_of}"),
+        K::Pattern { pattern } => format!("must match the pattern {}", wording::cut(pattern, QUOTED_BYTES_MAX)),
+        K::Format { format } => format!("must be a valid {}", wording::cut(format, QUOTED_BYTES_MAX)),
+        K::UniqueItems => "must not have the same item twice".to_owned(),
+        K::FalseSchema => "is not allowed".to_owned(),
+        K::AnyOf { context } | K::OneOfNotValid { context } => alternatives(context, pointer),
+        K::OneOfMultipleValid { .. } => "fits more than one of the allowed forms and must fit exactly one".to_owned(),
+        K::Not { .. } => "has a form that is not allowed".to_owned(),
+        _ => return None,
+    })
+}
+
+/// The first complaint of each alternative, so that a model can choose one.
+fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> String {
+    let first = context.iter().filter_map(|errors| errors.first()).take(3);
+    let wishes: Vec<String> = first
+        .map(|error| {
+            let here = error.instance_path().as_str();
+            let at = dotted(here.strip_prefix(pointer).unwrap_or(here));
+            let wish = match error.kind() {
+                ValidationErrorKind::Required { property } => format!("needs {}", quoted(property)),
+                kind => expected(kind, here).unwrap_or_else(|| format!("must fit '{}'", kind.keyword())),
+            };
+            let wish = wording::cut(&wish, QUOTED_BYTES_MAX);
+            if at.is_empty() { wish } else { format!("{} {wish}", wording::cut(&at, QUOTED_BYTES_MAX)) }
+        })
+        .collect();
+    format!("fits none of the allowed forms ({})", wishes.join(" / "))
+}
+
+fn quoted(value: &Value) -> String {
+    quoted_up_to(value, QUOTED_BYTES_MAX)
+}
+
+/// A value for a message. A long string is cut before it is written out, so that a big argument costs little.
+fn quoted_up_to(value: &Value, bytes_max: usize) -> String {
+    match value {
+        Value::String(text) => wording::cut(&Value::from(wording::cut(text, bytes_max)).to_string(), bytes_max),
+        Value::Object(members) if members.len() > bytes_max => format!("an object with {} members", members.len()),
+        Value::Array(items) if items.len() > bytes_max => format!("an array of {} items", items.len()),
+        other => wording::cut(&other.to_string(), bytes_max),
+    }
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+/// `/user/emails/0` → `user.emails[0]`.
+fn dotted(pointer: &str) -> String {
+    let mut path = String::new();
+    for token in pointer.split('/').skip(1) {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        if !token.is_empty() && token.bytes().all(|b| b.is_ascii_digit()) && !path.is_empty() {
+            path.push_str(&format!("[{token}]"));
+        } else {
+            path = join(&path, &token);
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn check() -> ArgumentCheck {
+        ArgumentCheck::compile(&json!({
+            "type": "object",
+            "properties": {
+                "path": {"type": "string", "minLength": 1},
+                "mode": {"enum": ["append", "replace"]},
+                "count": {"type": "integer", "minimum": 0},
+                "owner": {"type": "object", "properties": {"emails": {"type": "array", "items": {"type": "string"}}}},
+                "when": {"anyOf": [{"type": "string"}, {"type": "object", "required": ["from"]}]}
+            },
+            "required": ["path"],
+            "additionalProperties": false
+        }))
+        .unwrap()
+    }
+
+    fn message(text: &str) -> String {
+        check().check(text).unwrap_err().message("write_file")
+    }
+
+    #[test]
+    fn each_message_says_which_argument_and_what_was_expected() {
+        assert_eq!(message("{}"), "Missing required argument 'path' for tool 'write_file'.");
+        let typed = r#"Argument 'count' must be of type integer; found "three" for tool 'write_file'."#;
+        assert_eq!(message(r#"{"path":"a","count":"three"}"#), typed);
+        let nested = "Argument 'owner.emails[1]' must be of type string; found 7 for tool 'write_file'.";
+        assert_eq!(message(r#"{"path":"a","owner":{"emails":["x",7]}}"#), nested);
+        assert!(message(r#"{"path":"a","mode":"rw"}"#).contains(r#"must be one of ["append","replace"]; found "rw""#));
+        assert!(message(r#"{"path":"a","cuont":1}"#).contains("Unknown argument 'cuont', did you mean 'count'?"));
+        assert!(message(r#"{"path":"a","zzz":1}"#).contains("expected: count, mode, owner, path, when"));
+        assert!(message(r#"{"path":"a","when":{}}"#).contains(r#"(must be of type string / needs "from")"#));
+    }
+
+    #[test]
+    fn text_that_is_no_object_is_never_run_as_an_empty_one() {
+        for bad in ["", "null", "[]", "\"{}\"", "{", "{\"path\":\"a\",\"path\":\"b\"}"] {
+            assert!(check().check(bad).is_err(), "{bad}");
+        }
+        assert!(message("null").contains("must be a JSON object, not null"));
+        assert!(message(r#"{"path":"a","path":"b"}"#).contains("'path' is given twice"));
+    }
+
+    #[test]
+    fn integers_beyond_64_bits_pass_unchanged() {
+        let text = r#" {"path":"a","count":123456789012345678901234567890} "#;
+        assert_eq!(check().check(text).unwrap().get(), text.trim());
+    }
+
+    #[test]
+    fn a_huge_wrong_value_makes_a_small_message() {
+        let names: String = (0..200).map(|n| format!("\"unknown_{n}_{}\":1,", "x".repeat(100))).collect();
+        let text = format!("{{{names}\"path\":{}}}", json!(vec!["y".repeat(1_000); 20]));
+        let error = check().check(&text).unwrap_err();
+        assert!(error.message(&"t".repeat(1_000)).len() <= limits::ERROR_BYTES_MAX);
+        assert!(error.details().to_string().len() < 4 * limits::ERROR_BYTES_MAX);
+        assert!(error.problems.len() <= PROBLEMS_MAX);
+        let long = format!(r#"{{"path":"a","owner":{{"emails":[0{}]}}}}"#, ",0".repeat(100_000));
+        assert_eq!(check().check(&long).unwrap_err().problems.len(), 1, "the first problem stands for all");
+    }
+
+    #[test]
+    fn schemas_that_are_not_for_arguments_are_refused() {
+        let compile = |schema: Value| ArgumentCheck::compile(&schema).unwrap_err();
+        assert!(matches!(compile(json!(true)), SchemaError::NotAnObject(_)));
+        assert!(matches!(compile(json!({"type": "string"})), SchemaError::NotAnObject(_)));
+        assert!(matches!(compile(json!({"properties": {"a": {"type": "strnig"}}})), SchemaError::Invalid(_)));
+        assert!(matches!(compile(json!({"properties": {"a": {"pattern": "(?=a)b"}}})), SchemaError::Invalid(_)));
+        let huge = json!({"properties": {"a": {"pattern": "((a{100}){100}){100}"}}});
+        assert!(matches!(compile(huge), SchemaError::Invalid(_)));
+        let remote = json!({"properties": {"a": {"$ref": "http://127.0.0.1:1/x"}}});
+        assert!(matches!(compile(remote), SchemaError::Unbounded(_)));
+    }
+
+    #[test]
+    fn the_same_schema_is_compiled_once() {
+        let (one, other) = (check(), check());
+        assert!(Arc::ptr_eq(&one.0, &other.0));
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_and_every_message_is_bounded(text in "[\\PC\u{0}-\u{1f}{}\\[\\]\",:0-9a-z]{0,200}") {
+            if let Err(error) = check().check(&text) {
+                prop_assert!(error.message("write_file").len() <= limits::ERROR_BYTES_MAX);
+                prop_assert!(!error.problems.is_empty());
+            }
+        }
+    }
+}

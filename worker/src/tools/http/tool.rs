@@ -1,0 +1,351 @@
+//! An HTTP tool: what `tools.yaml` declares, checked when it is loaded, called when a model says so.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Url};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use shared::config::tools::{HttpDef, SecretRef};
+use shared::model::Effect;
+
+use super::client::{Client, HttpClients, Request};
+use super::environment::{Environment, Unset};
+use super::guard::Guard;
+use super::outcome::{self, Rules};
+use super::secrets::Secrets;
+use super::template::{self, Arguments, Body, Place, Template, Values};
+use crate::tools::{CallContext, Handler, ToolFailure, ToolOutput};
+
+/// Bytes of a response where the declaration says nothing.
+const RESPONSE_BYTES_MAX_DEFAULT: usize = 1024 * 1024;
+/// Bytes of a response that a declaration may allow: all slots of a worker may hold one at a time.
+const RESPONSE_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Redirects that a declaration may allow.
+const REDIRECTS_MAX: u8 = 10;
+/// Headers that belong to the connection: a template that sets them could smuggle a second request or undo a bound.
+const HEADERS_REFUSED: [HeaderName; 8] = [
+    header::HOST,
+    header::CONTENT_LENGTH,
+    header::TRANSFER_ENCODING,
+    header::CONNECTION,
+    header::UPGRADE,
+    header::TE,
+    header::ACCEPT_ENCODING,
+    header::EXPECT,
+];
+
+/// Why an `http` declaration cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HttpToolError {
+    /// A field has a value that cannot work.
+    #[error("http.{field}: {why}")]
+    Field {
+        /// Which field.
+        field: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It names an environment variable without a default that is not set: declared, but not configured here.
+    #[error("the environment variable {name} is not set")]
+    Unset {
+        /// Which variable.
+        name: String,
+    },
+    /// No client can be made on this machine.
+    #[error("http: {0}")]
+    Client(String),
+}
+
+fn field(name: impl Into<String>) -> impl FnOnce(String) -> HttpToolError {
+    let field = name.into();
+    move |why| HttpToolError::Field { field, why }
+}
+
+impl From<Unset> for HttpToolError {
+    fn from(Unset(name): Unset) -> Self {
+        Self::Unset { name }
+    }
+}
+
+/// Runs calls of one declared HTTP tool.
+pub struct HttpTool {
+    method: Method,
+    base: Url,
+    path: Template,
+    query: Vec<(String, Template)>,
+    headers: Vec<(HeaderName, Template)>,
+    body: Option<Body>,
+    body_is_secret: bool,
+    secrets: BTreeMap<String, SecretRef>,
+    environment: Environment,
+    idempotency_header: Option<HeaderName>,
+    redirects_max: u8,
+    rules: Rules,
+    client: Arc<Client>,
+}
+
+impl fmt::Debug for HttpTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The host alone: paths of web hooks are secrets.
+        f.debug_struct("HttpTool").field("host", &self.base.host_str()).finish_non_exhaustive()
+    }
+}
+
+impl HttpTool {
+    /// Checks a declaration and takes its client out of `clients`. Every template is parsed here, every argument that it names has
+    /// to be in `input_schema`, every secret in the declaration.
+    ///
+    /// # Errors
+    /// [`HttpToolError`] names the field and what is wrong with it.
+    pub fn new(
+        def: &HttpDef,
+        input_schema: &Value,
+        effect: Effect,
+        environment: &Environment,
+        clients: &HttpClients,
+    ) -> Result<Self, HttpToolError> {
+        let allowed = def.allow_private.iter().map(|entry| environment.expand(entry)).collect::<Result<Vec<_>, _>>()?;
+        // A variable may hold several entries.
+        let guard = Guard::parse(allowed.iter().flat_map(|e| e.split(',')))
+            .map_err(|entry| field("allow_private")(format!("'{entry}' is no host, host:port or CIDR block")))?;
+        let base = base_url(&environment.expand(&def.base_url)?).map_err(field("base_url"))?;
+        guard.check(&base).map_err(|refused| field("base_url")(refused.to_string()))?;
+        let once = effect == Effect::Once;
+        let tool = Self {
+            method: method(def).map_err(field("method"))?,
+            base,
+            path: path(&def.path).map_err(field("path"))?,
+            query: parse_all("query", &def.query)?,
+            headers: headers(def)?,
+            body: def.body.as_ref().map(Body::parse).transpose().map_err(field("body"))?,
+            body_is_secret: false,
+            secrets: def.secrets.clone(),
+            environment: environment.clone(),
+            idempotency_header: def
+                .idempotency_header
+                .as_deref()
+                .map(header_name)
+                .transpose()
+                .map_err(field("idempotency_header"))?,
+            redirects_max: if once { 0 } else { def.redirects_max.min(REDIRECTS_MAX) },
+            rules: rules(def)?,
+            client: clients.get(guard, once).map_err(HttpToolError::Client)?,
+        };
+        tool.checked(input_schema)
+    }
+
+    /// Checks that every reference leads somewhere.
+    fn checked(mut self, input_schema: &Value) -> Result<Self, HttpToolError> {
+        let known = References { schema: input_schema, secrets: &self.secrets };
+        known.check("path", &self.path)?;
+        // A path without one of its segments is another address.
+        known.required(&self.path).map_err(field("path"))?;
+        for (name, template) in &self.query {
+            known.check(&format!("query.{name}"), template)?;
+        }
+        for (name, template) in &self.headers {
+            known.check(&format!("headers.{name}"), template)?;
+        }
+        let (mut secret, mut checked) = (false, Ok(()));
+        if let Some(body) = &self.body {
+            body.templates(&mut |template| {
+                secret |= template.secrets().next().is_some();
+                if checked.is_ok() {
+                    checked = known.check("body", template);
+                }
+            });
+        }
+        checked?;
+        self.body_is_secret = secret;
+        Ok(self)
+    }
+
+    /// The name of a secret that no call could find: an environment variable that is not set. A secret in a file may
+    /// still appear.
+    #[must_use]
+    pub fn missing_secret(&self) -> Option<&str> {
+        let missing = |reference: &SecretRef| match reference {
+            SecretRef::Env(variable) => self.environment.get(variable).is_none(),
+            SecretRef::File(_) => false,
+        };
+        self.secrets.iter().find(|(_, reference)| missing(reference)).map(|(name, _)| name.as_str())
+    }
+
+    /// The request of one call.
+    fn request(&self, context: &CallContext, values: &Values<'_>) -> Result<Request, String> {
+        let mut request = Request {
+            method: self.method.clone(),
+            url: self.url(values)?,
+            headers: HeaderMap::new(),
+            body: self.body.as_ref().map(|body| body.render(values)).transpose()?.flatten(),
+            body_is_secret: self.body_is_secret,
+        };
+        request.headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/*;q=0.8, */*;q=0.5"));
+        if request.body.is_some() {
+            request.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        if let Some(name) = &self.idempotency_header {
+            request.headers.insert(name.clone(), header_value(name, &context.idempotency_key)?);
+        }
+        for (name, template) in &self.headers {
+            if let Some(text) = template.render(values, Place::Header)? {
+                let mut value = header_value(name, &text)?;
+                value.set_sensitive(template.secrets().next().is_some());
+                request.headers.insert(name.clone(), value);
+            }
+        }
+        Ok(request)
+    }
+
+    fn url(&self, values: &Values<'_>) -> Result<Url, String> {
+        let path = self.path.render(values, Place::Path)?.ok_or("An argument of the address is null.")?;
+        let mut text = format!("{}{path}", self.base.as_str().trim_end_matches('/'));
+        let mut separator = '?';
+        for (name, template) in &self.query {
+            if let Some(value) = template.render(values, Place::Query)? {
+                text.push_str(&format!("{separator}{}={value}", template::percent_encoded(name, "")));
+                separator = '&';
+            }
+        }
+        let url = Url::parse(&text).map_err(|_| "The arguments make no valid address.".to_owned())?;
+        // The encoding above makes this impossible; if it ever does not, the call stops here.
+        let segments = |text: &str| text.matches('/').count();
+        let expected = segments(self.base.path().trim_end_matches('/')) + segments(&path);
+        if url.origin() != self.base.origin() || segments(url.path()) != expected {
+            return Err("The arguments would change the address.".to_owned());
+        }
+        Ok(url)
+    }
+}
+
+#[async_trait]
+impl Handler for HttpTool {
+    async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
+        let secrets = Secrets::resolve(&self.secrets, &self.environment)
+            .await
+            .map_err(|name| ToolFailure::NotConfigured { message: format!("The secret '{name}' is missing.") })?;
+        let arguments: Arguments = serde_json::from_str(arguments.get())
+            .map_err(|_| outcome::permanent("The arguments must be a JSON object."))?;
+        let values = Values { arguments: &arguments, secrets: &secrets };
+        let request = self.request(context, &values).map_err(outcome::permanent)?;
+        match self.client.send(request, self.redirects_max, &secrets).await {
+            Ok(answer) => self.rules.judge(answer, &secrets).await,
+            Err(error) => Err(outcome::unanswered(error)),
+        }
+    }
+}
+
+/// What templates may refer to.
+struct References<'a> {
+    schema: &'a Value,
+    secrets: &'a BTreeMap<String, SecretRef>,
+}
+
+impl References<'_> {
+    fn check(&self, place: &str, template: &Template) -> Result<(), HttpToolError> {
+        let declared = |name: &str| self.schema.get("properties").is_some_and(|p| p.get(name).is_some());
+        if let Some(name) = template.arguments().find(|name| !declared(name)) {
+            return Err(field(place)(format!("'{{{{{name}}}}}' is not in the input schema's properties")));
+        }
+        if let Some(name) = template.secrets().find(|name| !self.secrets.contains_key(*name)) {
+            return Err(field(place)(format!("'${{{name}}}' is not in http.secrets")));
+        }
+        Ok(())
+    }
+
+    fn required(&self, template: &Template) -> Result<(), String> {
+        let list = self.schema.get("required").and_then(Value::as_array);
+        let required = |name: &str| list.is_some_and(|list| list.iter().any(|r| r.as_str() == Some(name)));
+        match template.arguments().find(|name| !required(name)) {
+            Some(name) => Err(format!("'{{{{{name}}}}}' must be a required argument")),
+            None => Ok(()),
+        }
+    }
+}
+
+fn method(def: &HttpDef) -> Result<Method, String> {
+    let method = match def.method.as_str() {
+        "GET" => Method::GET,
+        "POST" => Method::POST,
+        "PUT" => Method::PUT,
+        "PATCH" => Method::PATCH,
+        "DELETE" => Method::DELETE,
+        other => return Err(format!("'{other}' is none of GET, POST, PUT, PATCH, DELETE")),
+    };
+    if method == Method::GET && def.body.is_some() {
+        return Err("GET carries no body".to_owned());
+    }
+    Ok(method)
+}
+
+fn base_url(text: &str) -> Result<Url, String> {
+    if text.contains("{{") {
+        return Err("an argument must not choose the host".to_owned());
+    }
+    let url = Url::parse(text).map_err(|e| e.to_string())?;
+    if url.query().is_some() || url.fragment().is_some() {
+        return Err("it ends with a path; parameters belong in `query`".to_owned());
+    }
+    Ok(url)
+}
+
+fn path(text: &str) -> Result<Template, String> {
+    if !text.starts_with('/') {
+        return Err("it must begin with '/'".to_owned());
+    }
+    if text.contains(['?', '#', '\\']) || text.split('/').any(|segment| matches!(segment, "." | "..")) {
+        return Err("it must not contain '?', '#', '\\' or the segments '.' and '..'".to_owned());
+    }
+    Template::parse(text)
+}
+
+fn parse_all(what: &str, templates: &BTreeMap<String, String>) -> Result<Vec<(String, Template)>, HttpToolError> {
+    let parse = |(name, text): (&String, &String)| {
+        let template = Template::parse(text).map_err(field(format!("{what}.{name}")))?;
+        Ok((name.clone(), template))
+    };
+    templates.iter().map(parse).collect()
+}
+
+fn headers(def: &HttpDef) -> Result<Vec<(HeaderName, Template)>, HttpToolError> {
+    let parse = |(name, template): (String, Template)| {
+        let header = header_name(&name).map_err(field(format!("headers.{name}")))?;
+        Ok((header, template))
+    };
+    parse_all("headers", &def.headers)?.into_iter().map(parse).collect()
+}
+
+fn header_name(text: &str) -> Result<HeaderName, String> {
+    let name = HeaderName::from_bytes(text.as_bytes()).map_err(|_| format!("'{text}' is no header name"))?;
+    if HEADERS_REFUSED.contains(&name) || name.as_str().starts_with("proxy-") {
+        return Err(format!("'{name}' belongs to the connection"));
+    }
+    Ok(name)
+}
+
+/// The message names the header, never its value: that may be a secret.
+fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue, String> {
+    HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("The header '{name}' would not be valid."))
+}
+
+fn rules(def: &HttpDef) -> Result<Rules, HttpToolError> {
+    if let Some(status) = def.not_executed.iter().find(|status| !(400..600).contains(*status)) {
+        return Err(field("not_executed")(format!("{status} is no error status (400 to 599)")));
+    }
+    if let Some(pointer) = def.result.as_deref().filter(|p| !p.is_empty() && !p.starts_with('/')) {
+        return Err(field("result")(format!("'{pointer}' is no JSON pointer; it begins with '/'")));
+    }
+    let response_bytes_max = def.response_bytes_max.unwrap_or(RESPONSE_BYTES_MAX_DEFAULT);
+    if !(1..=RESPONSE_BYTES_MAX).contains(&response_bytes_max) {
+        return Err(field("response_bytes_max")(format!("it must be 1 to {RESPONSE_BYTES_MAX}")));
+    }
+    Ok(Rules { not_executed: def.not_executed.clone(), result: def.result.clone(), response_bytes_max })
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

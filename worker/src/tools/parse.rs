@@ -1,0 +1,156 @@
+//! Hostile JSON text to a value, under bounds.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+use shared::model::limits;
+
+/// Parses `text` within [`limits::ARGUMENTS_BYTES_MAX`] and [`limits::JSON_DEPTH_MAX`].
+///
+/// Integers beyond 64 bits become floats in the value (good enough to validate); the text keeps them.
+///
+/// # Errors
+/// One line for a model: what is wrong and where. A key given twice is refused with its path: whoever reads such a
+/// text elsewhere may take the other value.
+pub(super) fn parse_bounded(text: &str) -> Result<Value, String> {
+    if text.len() > limits::ARGUMENTS_BYTES_MAX {
+        return Err(format!("{} bytes; at most {} are allowed", text.len(), limits::ARGUMENTS_BYTES_MAX));
+    }
+    let mut from = serde_json::Deserializer::from_str(text);
+    let value = Bounded { at: At::Root, depth: 0 }.deserialize(&mut from).map_err(|e| e.to_string())?;
+    from.end().map_err(|e| e.to_string())?;
+    Ok(value)
+}
+
+/// Where in the text a value is; a list on the stack, so that the usual case costs nothing.
+#[derive(Clone, Copy)]
+enum At<'a> {
+    Root,
+    Member(&'a At<'a>, &'a str),
+    Item(&'a At<'a>, usize),
+}
+
+impl fmt::Display for At<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root => Ok(()),
+            Self::Member(Self::Root, name) => f.write_str(&super::wording::cut(name, 80)),
+            Self::Member(above, name) => write!(f, "{above}.{}", super::wording::cut(name, 80)),
+            Self::Item(above, index) => write!(f, "{above}[{index}]"),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Bounded<'a> {
+    at: At<'a>,
+    depth: usize,
+}
+
+impl Bounded<'_> {
+    fn deeper<E: Error>(&self) -> Result<usize, E> {
+        let depth = self.depth + 1;
+        if depth > limits::JSON_DEPTH_MAX {
+            return Err(E::custom(format_args!("nested deeper than {} levels", limits::JSON_DEPTH_MAX)));
+        }
+        Ok(depth)
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Bounded<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Bounded<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        Ok(Value::String(value))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let depth = self.deeper()?;
+        let mut items = Vec::new();
+        while let Some(item) = from.next_element_seed(Bounded { at: At::Item(&self.at, items.len()), depth })? {
+            items.push(item);
+        }
+        Ok(Value::Array(items))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut from: A) -> Result<Value, A::Error> {
+        let depth = self.deeper()?;
+        let mut members = Map::new();
+        while let Some(name) = from.next_key::<String>()? {
+            let at = At::Member(&self.at, &name);
+            if members.contains_key(&name) {
+                return Err(A::Error::custom(format_args!("the key '{at}' is given twice")));
+            }
+            let value = from.next_value_seed(Bounded { at, depth })?;
+            members.insert(name, value);
+        }
+        Ok(Value::Object(members))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_key_given_twice_is_refused_with_its_path() {
+        let error = parse_bounded(r#"{"a":[{"b":1},{"b":1,"b":2}]}"#).unwrap_err();
+        assert!(error.starts_with("the key 'a[1].b' is given twice"), "{error}");
+    }
+
+    #[test]
+    fn depth_and_bytes_are_bounded() {
+        let nest = |levels| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
+        assert!(parse_bounded(&nest(limits::JSON_DEPTH_MAX)).is_ok());
+        assert!(parse_bounded(&nest(limits::JSON_DEPTH_MAX + 1)).unwrap_err().contains("nested deeper than 64"));
+        assert!(parse_bounded(&nest(100_000)).unwrap_err().contains("nested deeper than 64"));
+        let long = format!("\"{}\"", "x".repeat(limits::ARGUMENTS_BYTES_MAX));
+        assert!(parse_bounded(&long).unwrap_err().contains("at most 262144"));
+    }
+
+    #[test]
+    fn truncated_trailing_and_empty_text_is_refused_with_its_place() {
+        for bad in ["", "{\"a\":", "{} {}", "{'a':1}", "nul", "{\"a\":1e999}", "\"\\ud800\""] {
+            assert!(parse_bounded(bad).unwrap_err().contains("line 1"), "{bad}");
+        }
+    }
+}

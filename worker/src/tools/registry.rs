@@ -1,0 +1,409 @@
+//! Which tools there are: typed ones, declared ones, and both of one name made one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use shared::config::tools::{ToolDef, ToolsFile};
+use shared::model::{Effect, ToolSpec, limits};
+
+use super::http::{Environment, HttpClients, HttpTool, HttpToolError};
+use super::{ArgumentCheck, CallContext, Handler, SchemaError, ToolFailure, ToolOutput, TypedTool, wording};
+
+/// Names offered for a wrong one.
+const NAMES_OFFERED_MAX: usize = 3;
+
+/// One tool: what it declares, how its arguments are checked, what runs it.
+#[derive(Clone)]
+pub struct RegisteredTool {
+    /// What it declares.
+    pub spec: ToolSpec,
+    /// Its compiled input schema.
+    pub arguments: ArgumentCheck,
+    /// What runs it.
+    pub handler: Arc<dyn Handler>,
+}
+
+impl fmt::Debug for RegisteredTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegisteredTool").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
+impl RegisteredTool {
+    /// Compiles the input schema of `spec`.
+    ///
+    /// # Errors
+    /// [`RegistryError::Schema`].
+    pub fn new(spec: ToolSpec, handler: Arc<dyn Handler>) -> Result<Self, RegistryError> {
+        let arguments = ArgumentCheck::compile(&spec.input_schema)
+            .map_err(|source| RegistryError::Schema { tool: spec.name.clone(), source })?;
+        Ok(Self { spec, arguments, handler })
+    }
+}
+
+/// Why a tool cannot be registered.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// Two tools want one name.
+    #[error("tool '{tool}': the name is registered twice")]
+    NameTwice {
+        /// The name.
+        tool: String,
+    },
+    /// Two tools want one id.
+    #[error("tool '{tool}': the id '{id}' belongs to the tool '{other}' already")]
+    IdTwice {
+        /// The later tool.
+        tool: String,
+        /// The id.
+        id: String,
+        /// The earlier tool.
+        other: String,
+    },
+    /// A name outside the characters that the dialects can carry or map.
+    #[error("tool '{tool}': a name has 1 to {max} characters of A-Z a-z 0-9 _ . -", max = limits::NAME_BYTES_MAX)]
+    Name {
+        /// The name.
+        tool: String,
+    },
+    /// A typed tool cannot be an HTTP tool too.
+    #[error("tool '{tool}': declared with `http`, but a typed tool of this name exists")]
+    TypedAndHttp {
+        /// The name.
+        tool: String,
+    },
+    /// A timeout of nothing.
+    #[error("tool '{tool}': timeout_ms must be at least 1")]
+    Timeout {
+        /// The name.
+        tool: String,
+    },
+    /// Its input schema cannot be used.
+    #[error("tool '{tool}': {source}")]
+    Schema {
+        /// The name.
+        tool: String,
+        /// Why not.
+        source: SchemaError,
+    },
+    /// Its `http` part cannot be used.
+    #[error("tool '{tool}': {source}")]
+    Http {
+        /// The name.
+        tool: String,
+        /// Why not.
+        source: HttpToolError,
+    },
+}
+
+/// All tools of a worker by name. Immutable once shared: a reload builds another one.
+#[derive(Debug, Default)]
+pub struct Registry {
+    by_name: BTreeMap<String, Arc<RegisteredTool>>,
+    name_of_id: BTreeMap<String, String>,
+}
+
+impl Registry {
+    /// Builds the registry from the typed tools of the binary and the declared ones of `tools.yaml`.
+    ///
+    /// A declared tool with a typed tool of its name: the declaration says what it is (the stricter effect of both
+    /// holds, the capabilities of both are needed), the function runs it. Declared with `http`: an HTTP tool. Declared
+    /// with neither: a tool that answers that it is not configured. `timeout_default` is the limit of one try of the
+    /// tools that set none.
+    ///
+    /// # Errors
+    /// Everything that is wrong, not the first thing only.
+    pub fn build(
+        typed: Vec<TypedTool>,
+        file: &ToolsFile,
+        environment: &Environment,
+        timeout_default: Duration,
+    ) -> Result<Self, Vec<RegistryError>> {
+        let mut registry = Self::default();
+        let mut errors = Vec::new();
+        let clients = HttpClients::default();
+        for tool in typed {
+            let (spec, handler) = tool.into_parts(timeout_default);
+            let declared = file.tools.get(&spec.name);
+            let made = match declared {
+                Some(def) if def.http.is_some() => Err(RegistryError::TypedAndHttp { tool: spec.name }),
+                Some(def) => merged(spec, def).and_then(|spec| RegisteredTool::new(spec, handler)),
+                None => RegisteredTool::new(spec, handler),
+            };
+            errors.extend(made.and_then(|tool| registry.register(tool)).err());
+        }
+        let only_declared: Vec<_> =
+            file.tools.iter().filter(|(name, _)| !registry.by_name.contains_key(*name)).collect();
+        let failed: BTreeSet<String> = errors.iter().map(|e| e.tool().to_owned()).collect();
+        for (name, def) in only_declared.into_iter().filter(|(name, _)| !failed.contains(*name)) {
+            let made = declared(name, def, environment, &clients, timeout_default);
+            errors.extend(made.and_then(|tool| registry.register(tool)).err());
+        }
+        if errors.is_empty() { Ok(registry) } else { Err(errors) }
+    }
+
+    /// Adds one tool.
+    ///
+    /// # Errors
+    /// [`RegistryError`] when its name or id is taken, or no model could call its name.
+    pub fn register(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
+        let (name, id) = (tool.spec.name.clone(), tool.spec.id.clone());
+        let odd = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
+        if name.is_empty() || name.len() > limits::NAME_BYTES_MAX || name.contains(odd) {
+            return Err(RegistryError::Name { tool: name });
+        }
+        if self.by_name.contains_key(&name) {
+            return Err(RegistryError::NameTwice { tool: name });
+        }
+        if let Some(other) = self.name_of_id.get(&id) {
+            return Err(RegistryError::IdTwice { tool: name, id, other: other.clone() });
+        }
+        self.name_of_id.insert(id, name.clone());
+        self.by_name.insert(name, Arc::new(tool));
+        Ok(())
+    }
+
+    /// The tool of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
+        self.by_name.get(name)
+    }
+
+    /// All tools, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<RegisteredTool>> {
+        self.by_name.values()
+    }
+
+    /// How many tools there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether there is no tool at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// Up to three names that a wrong one was probably meant to be, nearest first. The caller keeps to itself those
+    /// that the agent may not call.
+    #[must_use]
+    pub fn close_to(&self, wrong: &str) -> Vec<&str> {
+        wording::closest(wrong, self.by_name.keys().map(String::as_str), NAMES_OFFERED_MAX)
+    }
+}
+
+impl RegistryError {
+    /// The tool that the error is about.
+    #[must_use]
+    pub fn tool(&self) -> &str {
+        match self {
+            Self::NameTwice { tool }
+            | Self::IdTwice { tool, .. }
+            | Self::Name { tool }
+            | Self::TypedAndHttp { tool }
+            | Self::Timeout { tool }
+            | Self::Schema { tool, .. }
+            | Self::Http { tool, .. } => tool,
+        }
+    }
+}
+
+fn timeout_of(name: &str, def: &ToolDef) -> Result<Option<Duration>, RegistryError> {
+    match def.timeout_ms {
+        Some(0) => Err(RegistryError::Timeout { tool: name.to_owned() }),
+        set => Ok(set.map(Duration::from_millis)),
+    }
+}
+
+/// A typed tool as its declaration says it is.
+fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
+    let union = |typed: Vec<String>, declared: &BTreeSet<String>| -> Vec<String> {
+        typed.into_iter().chain(declared.iter().cloned()).collect::<BTreeSet<_>>().into_iter().collect()
+    };
+    Ok(ToolSpec {
+        id: def.id.clone().unwrap_or(typed.id),
+        display_name: def.display_name.clone().unwrap_or(typed.display_name),
+        description: def.description.clone(),
+        input_schema: def.input_schema.clone(),
+        output_schema: def.output_schema.clone().or(typed.output_schema),
+        category: def.category.clone().unwrap_or(typed.category),
+        version: def.version.clone().unwrap_or(typed.version),
+        effect: stricter(typed.effect, def.effect),
+        timeout: timeout_of(&typed.name, def)?.unwrap_or(typed.timeout),
+        required_capabilities: union(typed.required_capabilities, &def.required_capabilities),
+        required_features: union(typed.required_features, &def.required_features),
+        requires_approval: typed.requires_approval || def.requires_approval,
+        configured: true,
+        name: typed.name,
+    })
+}
+
+/// Neither the author nor the operator can make a tool less careful than the other said.
+fn stricter(one: Effect, other: Effect) -> Effect {
+    match (one, other) {
+        (Effect::Once, _) | (_, Effect::Once) => Effect::Once,
+        (Effect::Idempotent, _) | (_, Effect::Idempotent) => Effect::Idempotent,
+        (Effect::Read, Effect::Read) => Effect::Read,
+    }
+}
+
+/// A tool that only `tools.yaml` knows.
+fn declared(
+    name: &str,
+    def: &ToolDef,
+    environment: &Environment,
+    clients: &HttpClients,
+    timeout_default: Duration,
+) -> Result<RegisteredTool, RegistryError> {
+    let mut spec = ToolSpec {
+        id: def.id.clone().unwrap_or_else(|| format!("tool_{name}")),
+        name: name.to_owned(),
+        display_name: def.display_name.clone().unwrap_or_else(|| name.to_owned()),
+        description: def.description.clone(),
+        input_schema: def.input_schema.clone(),
+        output_schema: def.output_schema.clone(),
+        category: def.category.clone().unwrap_or_else(|| "general".to_owned()),
+        version: def.version.clone().unwrap_or_else(|| "1.0.0".to_owned()),
+        effect: def.effect,
+        timeout: timeout_of(name, def)?.unwrap_or(timeout_default),
+        required_capabilities: def.required_capabilities.iter().cloned().collect(),
+        required_features: def.required_features.iter().cloned().collect(),
+        requires_approval: def.requires_approval,
+        configured: true,
+    };
+    let missing = match &def.http {
+        None => "nothing is configured that could run it".to_owned(),
+        Some(http) => match HttpTool::new(http, &def.input_schema, def.effect, environment, clients) {
+            Ok(tool) => {
+                spec.configured = tool.missing_secret().is_none();
+                return RegisteredTool::new(spec, Arc::new(tool));
+            }
+            Err(HttpToolError::Unset { name }) => format!("the environment variable {name} is not set"),
+            Err(source) => return Err(RegistryError::Http { tool: name.to_owned(), source }),
+        },
+    };
+    spec.configured = false;
+    RegisteredTool::new(spec, Arc::new(NotConfigured { message: format!("The tool '{name}' cannot run: {missing}.") }))
+}
+
+/// Runs what nothing else runs: it says so.
+struct NotConfigured {
+    message: String,
+}
+
+#[async_trait]
+impl Handler for NotConfigured {
+    async fn call(&self, _: &CallContext, _: &RawValue) -> Result<ToolOutput, ToolFailure> {
+        Err(ToolFailure::NotConfigured { message: self.message.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::tools::builtin;
+    use crate::tools::tests::{arguments, context};
+
+    const DEFAULT: Duration = Duration::from_secs(7);
+
+    fn build(file: Value) -> Result<Registry, Vec<RegistryError>> {
+        crate::tools::http::install_provider_for_tests();
+        let file: ToolsFile = serde_json::from_value(file).unwrap();
+        Registry::build(builtin::all(), &file, &Environment::of([("SET", "yes")]), DEFAULT)
+    }
+
+    fn errors(file: Value) -> Vec<String> {
+        build(file).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_is_only_declared_answers_that_it_is_not_configured() {
+        let schema = json!({"type": "object"});
+        let http = json!({"method": "GET", "base_url": "${CRM_URL}", "path": "/"});
+        let registry = build(json!({"tools": {
+            "post_tweet": {"description": "Posts.", "input_schema": schema},
+            "crm": {"description": "Reads.", "input_schema": schema, "http": http}
+        }}))
+        .unwrap();
+        for (name, reason) in [("post_tweet", "nothing is configured"), ("crm", "CRM_URL is not set")] {
+            let tool = registry.get(name).unwrap();
+            assert!(!tool.spec.configured);
+            match tool.handler.call(&context(1), &arguments(json!({}))).await {
+                Err(ToolFailure::NotConfigured { message }) => assert!(message.contains(reason), "{message}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        let tweet = registry.get("post_tweet").unwrap();
+        assert_eq!(
+            (tweet.spec.id.as_str(), tweet.spec.effect, tweet.spec.timeout),
+            ("tool_post_tweet", Effect::Once, DEFAULT)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_declaration_and_a_typed_tool_of_one_name_are_one_tool() {
+        let registry = build(json!({"tools": {"echo": {
+            "description": "Says it back.", "effect": "idempotent", "timeout_ms": 50, "required_capabilities": ["talk"],
+            "input_schema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+        }}}))
+        .unwrap();
+        let echo = registry.get("echo").unwrap();
+        assert_eq!((echo.spec.description.as_str(), echo.spec.effect), ("Says it back.", Effect::Idempotent));
+        assert_eq!(
+            (echo.spec.timeout, &echo.spec.required_capabilities),
+            (Duration::from_millis(50), &vec!["talk".into()])
+        );
+        assert!(echo.arguments.check("{}").is_err(), "the declared schema holds");
+        let said = echo.handler.call(&context(1), &arguments(json!({"text": "hi"}))).await.unwrap();
+        assert_eq!(said.json.get(), r#"{"text":"hi"}"#);
+        assert_eq!(registry.get("fail_once").unwrap().spec.timeout, DEFAULT);
+    }
+
+    #[test]
+    fn every_mistake_is_reported_in_one_go() {
+        let schema = json!({"type": "object"});
+        let http = json!({"method": "BREW", "base_url": "http://example.com", "path": "/"});
+        let errors = errors(json!({"tools": {
+            "a": {"description": "", "input_schema": schema, "id": "same"},
+            "b": {"description": "", "input_schema": schema, "id": "same"},
+            "c d": {"description": "", "input_schema": schema},
+            "e": {"description": "", "input_schema": {"type": "string"}},
+            "f": {"description": "", "input_schema": schema, "timeout_ms": 0},
+            "g": {"description": "", "input_schema": schema, "http": http},
+            "echo": {"description": "", "input_schema": schema, "http": http}
+        }}));
+        let starts = [
+            "tool 'echo': declared",
+            "tool 'b': the id 'same'",
+            "tool 'c d': a name",
+            "tool 'e': the input schema",
+            "tool 'f': timeout_ms",
+            "tool 'g': http.method",
+        ];
+        assert_eq!(errors.len(), starts.len(), "{errors:?}");
+        for (error, start) in errors.iter().zip(starts) {
+            assert!(error.starts_with(start), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_registered_twice_is_an_error_and_a_wrong_name_has_neighbours() {
+        let mut registry = build(json!({})).unwrap();
+        let again = RegisteredTool::clone(registry.get("echo").unwrap());
+        assert!(matches!(registry.register(again), Err(RegistryError::NameTwice { .. })));
+        assert_eq!(registry.close_to("ecoh"), ["echo"]);
+        assert_eq!(registry.close_to("failonce"), ["fail_once"]);
+        assert!(registry.close_to("transfer_money").is_empty());
+        assert_eq!(registry.iter().count(), registry.len());
+    }
+}
