@@ -10,6 +10,7 @@ use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
 use serde_saphyr::{Location, Spanned};
 
 use super::errors::{Errors, Place};
+use super::redis_url::mask_url;
 
 /// A value and where it was written.
 #[derive(Debug, Clone)]
@@ -60,10 +61,11 @@ impl Node {
         }
     }
 
-    /// What an error says was found here, cut to a readable length.
+    /// What an error says was found here: cut to a readable length, and without a URL's password.
     pub(super) fn describe(&self) -> String {
         const SHOWN: usize = 60;
         match &self.value {
+            Value::Text(text) if text.contains("://") && text.contains('@') => format!("{:?}", mask_url(text)),
             Value::Null => "nothing".into(),
             Value::Boolean(value) => value.to_string(),
             Value::Integer(value) => value.to_string(),
@@ -156,7 +158,13 @@ pub(super) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<N
 
 /// The parser's message without its own account of the place.
 fn syntax_message(error: &serde_saphyr::Error) -> String {
-    let text = error.without_snippet().to_string();
+    let error = error.without_snippet();
+    match error {
+        serde_saphyr::Error::MultipleDocuments { .. } => return "a second document".into(),
+        serde_saphyr::Error::MergeKeyNotAllowed { .. } => return "a merge key (`<<`)".into(),
+        _ => {}
+    }
+    let text = error.to_string();
     let first = text.lines().next().unwrap_or_default();
     first.strip_prefix("error: ").unwrap_or(first).split(" at line ").next().unwrap_or_default().to_owned()
 }
@@ -356,6 +364,31 @@ mod tests {
     fn empty_files_are_empty_mappings() {
         for text in ["", "# nothing\n", "---\n", "~\n"] {
             assert_eq!(tree(text).to_json().to_string(), "{}", "{text:?}");
+        }
+    }
+
+    #[test]
+    fn an_alias_stands_where_it_is_used() {
+        let tree = tree("a: &x [1]\nb: *x\n");
+        assert_eq!(tree.to_json().to_string(), r#"{"a":[1],"b":[1]}"#);
+        assert_eq!(tree.get("b").unwrap().place, place(2, 4));
+    }
+
+    #[test]
+    fn what_is_no_single_plain_document_ends_in_one_error() {
+        for text in [
+            "a: [",
+            "a: 1\n---\nb: 2\n",
+            "? [a, b]\n: 1\n",
+            "a: *nobody\n",
+            "a:\n\t- b\n",
+            "a: 1\na b\n",
+            "<<: {a: 1}\n",
+        ] {
+            let errors = Errors::default();
+            assert!(parse(text, Origin::File("a.yaml"), &errors).is_none(), "{text:?}");
+            let shown = errors.unless_any(None::<()>).unwrap_err();
+            assert_eq!(shown.as_slice().len(), 1);
         }
     }
 
