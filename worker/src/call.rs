@@ -59,6 +59,9 @@ impl Trying<'_> {
 impl Worker {
     /// Carries out one try of one call.
     pub(crate) async fn carry_out(&self, trying: &Trying<'_>) -> Carried {
+        if self.now.is_cancelled() {
+            return Carried::HandBack;
+        }
         if trying.cancel.is_cancelled() {
             return trying.ended(EndReason::Cancelled);
         }
@@ -114,7 +117,7 @@ impl Worker {
             may.map(|tool| tool.spec.name.as_str()).collect()
         };
         let name = trying.call.tool.as_str();
-        let Some(tool) = self.registry.get(name) else {
+        let Some(tool) = self.registry.resolve(name) else {
             let allowed = allowed();
             let close: Vec<&str> = self.registry.close_to(name).into_iter().filter(|c| allowed.contains(c)).collect();
             return Err((Outcome::UnknownTool, say::unknown_tool(name, &close, &allowed)));

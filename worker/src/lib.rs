@@ -75,8 +75,8 @@ pub struct Worker {
     pub(crate) held: Arc<Semaphore>,
     /// A suspect slice runs alone: it writes, the others read (rule 12).
     pub(crate) alone: Arc<RwLock<()>>,
-    /// What runs now, to be told of a cancel.
-    pub(crate) running: Mutex<HashMap<TurnName, CancellationToken>>,
+    /// What is held now, to be told of a cancel.
+    pub(crate) running: Mutex<HashMap<TurnName, Held>>,
     pub(crate) settles: Batcher<Settlement>,
     pub(crate) begins: Batcher<Begin>,
     pub(crate) retries: Batcher<Retry>,
@@ -122,4 +122,28 @@ impl Worker {
             now,
         })
     }
+}
+
+/// A slice that is held.
+pub(crate) struct Held {
+    /// Its fence.
+    pub(crate) fence: String,
+    /// Cancelled with its turn.
+    pub(crate) cancel: CancellationToken,
+}
+
+/// The typed tools of every fleet: the built-in ones, and `delegate_task` over `store`.
+#[must_use]
+pub fn standard_tools(store: &Store, force: &Arc<InForce>) -> Vec<tools::TypedTool> {
+    let mut typed = tools::builtin::all();
+    // `note` is a task handler, not a tool that models call.
+    typed.retain(|tool| tool.spec().name != "note");
+    typed.push(agents::delegate_task(store.clone(), force.clone()));
+    typed
+}
+
+/// The typed task handlers of every fleet.
+#[must_use]
+pub fn standard_handlers() -> Vec<tools::TypedTool> {
+    tools::builtin::all().into_iter().filter(|tool| tool.spec().name == "note").collect()
 }

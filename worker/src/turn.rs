@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use shared::model::{CallId, CallResult};
 use shared::report::{self, Reported};
-use shared::store::{Begin, Begun, EndReason, HandBack, Parked, Retry, Settled, SettledCall, Settlement, SliceEntry};
+use shared::store::{Begin, Begun, EndReason, HandBack, Parked, Retry, Settled, SettledCall, Settlement, SliceEntry, TurnName};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::Worker;
+use crate::{Held, Worker};
 use crate::call::{Carried, Trying};
 
 /// Executions shorter than this are settled with the next result of their slice: a commit of their own would
@@ -35,21 +35,25 @@ enum Commit {
 
 impl Worker {
     /// Carries out a slice. `slot` is given back when its last call has run; the results may still be on their way.
-    pub(crate) async fn slice(self: Arc<Self>, slice: SliceEntry, slot: OwnedSemaphorePermit, held: OwnedSemaphorePermit) {
-        let cancel = self.now.child_token();
-        self.watch(&slice, &cancel);
-        let name = slice.name.clone();
+    pub(crate) async fn slice(
+        self: Arc<Self>,
+        slice: SliceEntry,
+        cancel: CancellationToken,
+        slot: OwnedSemaphorePermit,
+        held: OwnedSemaphorePermit,
+    ) {
+        let (name, fence) = (slice.name.clone(), slice.fence.clone());
         if slice.crashes == 0 {
-            let _with_others = self.alone.clone().read_owned().await;
+            let _with_others = self.alone.read().await;
             self.run_slice(slice, &cancel, slot).await;
         } else {
             // A slice whose holder has died runs alone, so that innocents do not die with it.
-            let _alone = self.alone.clone().write_owned().await;
+            let _alone = self.alone.write().await;
             if self.started(&slice).await {
                 self.run_slice(slice, &cancel, slot).await;
             }
         }
-        self.unwatch(&name, &cancel);
+        self.let_go(&name, &fence);
         drop(held);
     }
 
@@ -107,13 +111,13 @@ impl Worker {
 
     /// Whether a result should not wait for the slice's other results.
     fn commits_alone(&self, result: &CallResult) -> bool {
-        let once = self.registry.get(&result.tool).is_none_or(|t| t.spec.effect == shared::model::Effect::Once);
+        let once = self.registry.resolve(&result.tool).is_none_or(|t| t.spec.effect == shared::model::Effect::Once);
         (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
     }
 
     fn render(&self, slice: &SliceEntry, index: usize, result: &CallResult) -> SettledCall {
         let call = &slice.calls[index];
-        let tool = self.registry.get(&call.tool);
+        let tool = self.registry.resolve(&call.tool);
         if result.attempts == 0 {
             self.metrics.call_ended(&call.tool, result.outcome, None);
         }
@@ -219,16 +223,25 @@ impl Worker {
         }
     }
 
-    fn watch(&self, slice: &SliceEntry, cancel: &CancellationToken) {
+    /// Remembers that the slice is held; the answer is cancelled when somebody cancels its turn.
+    pub(crate) fn hold(&self, slice: &SliceEntry) -> CancellationToken {
+        let held = Held { fence: slice.fence.clone(), cancel: CancellationToken::new() };
+        let cancel = held.cancel.clone();
         let mut running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        running.insert(slice.name.clone(), cancel.clone());
+        running.insert(slice.name.clone(), held);
+        cancel
     }
 
-    fn unwatch(&self, name: &shared::store::TurnName, cancel: &CancellationToken) {
-        cancel.cancel();
+    /// Whether the slice is held.
+    pub(crate) fn holds(&self, slice: &SliceEntry) -> bool {
+        let running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        running.get(&slice.name).is_some_and(|held| held.fence == slice.fence)
+    }
+
+    fn let_go(&self, name: &TurnName, fence: &str) {
         let mut running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // A later slice of the same turn may be running already, under a token of its own.
-        if running.get(name).is_some_and(CancellationToken::is_cancelled) {
+        // A later slice of the same turn may be held already.
+        if running.get(name).is_some_and(|held| held.fence == fence) {
             running.remove(name);
         }
     }
