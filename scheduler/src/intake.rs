@@ -150,15 +150,11 @@ impl Scheduler {
                     tokio::time::sleep(patience.next()).await;
                 }
             }
-            if self.is_over(candidates) {
+            // Our name is given up: reap writes the batch anew for others.
+            if self.is_over() {
                 return Vec::new();
             }
         }
-    }
-
-    /// Whether to leave the batch to others: our lease is over, so reap has written it anew.
-    fn is_over(&self, _candidates: &[Candidate]) -> bool {
-        self.stopped.is_cancelled()
     }
 
     /// Rule 11: a script error is the fault of one turn; that one is rejected, the others are admitted.
@@ -254,7 +250,7 @@ impl Scheduler {
             while let Err(error) = self.store.reject(from, chunk).await {
                 self.metrics.redis_error("reject");
                 tracing::warn!(%error, "could not reject; trying again");
-                if self.stopped.is_cancelled() {
+                if self.is_over() {
                     return;
                 }
                 tokio::time::sleep(patience.next()).await;

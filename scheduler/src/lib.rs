@@ -14,10 +14,12 @@ pub mod tick;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use shared::force::InForce;
 use shared::model::{ConsumerId, limits};
 use shared::ops::metrics::Metrics;
 use shared::ops::progress::Progress;
+use shared::report::ReportOptions;
 use shared::store::{Patience, ShardClock, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
@@ -49,6 +51,9 @@ pub struct Scheduler {
     pub(crate) options: Options,
     pub(crate) clock: Arc<ShardClock>,
     pub(crate) policy: PolicyClock,
+    /// Cancelled when the present incarnation ends: loops that wait for Redis give up then.
+    stopping: ArcSwap<CancellationToken>,
+    report: ReportOptions,
     name: String,
 }
 
@@ -67,10 +72,31 @@ impl Scheduler {
         metrics: Arc<Metrics>,
         progress: Progress,
         options: Options,
+        report: ReportOptions,
         name: &str,
     ) -> Self {
-        let policy = PolicyClock::default();
-        Self { store, force, metrics, progress, options, clock: Arc::default(), policy, name: name.to_owned() }
+        Self {
+            store,
+            force,
+            metrics,
+            progress,
+            options,
+            clock: Arc::default(),
+            policy: PolicyClock::default(),
+            stopping: ArcSwap::default(),
+            report,
+            name: name.to_owned(),
+        }
+    }
+
+    /// Whether the present incarnation is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stopping.load().is_cancelled()
+    }
+
+    /// How endings are reported.
+    pub(crate) fn report(&self) -> ReportOptions {
+        ReportOptions { policy_version: Some(self.policy.generation()), ..self.report.clone() }
     }
 
     /// Runs until `shutdown`; while Redis is away it waits and comes back by itself.
@@ -130,6 +156,7 @@ impl Scheduler {
     /// then others have taken over what this name held, and a new one begins.
     async fn incarnation(self: Arc<Self>, consumer: ConsumerId, shutdown: &CancellationToken) -> Ended {
         let stop = shutdown.child_token();
+        self.stopping.store(Arc::new(stop.clone()));
         let mut loops = tokio::task::JoinSet::new();
         loops.spawn(intake::turns(self.clone(), consumer.clone(), stop.clone()));
         loops.spawn(tasks::tasks(self.clone(), consumer.clone(), stop.clone()));

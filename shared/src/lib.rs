@@ -4,6 +4,7 @@
 //! look on the wire), [`store`] (the only place that speaks Redis), [`config`] and [`ops`].
 
 pub mod config;
+pub mod delegation;
 pub mod force;
 pub mod formats;
 pub mod model;

@@ -18,8 +18,8 @@ pub struct ReportOptions {
     pub redactor: Arc<Redactor>,
     /// Characters of a result in the audit log.
     pub result_chars: usize,
-    /// Version of the policy in force, for the audit log.
-    pub policy_version: String,
+    /// Generation of the policy in force, for the audit log.
+    pub policy_version: Option<u64>,
 }
 
 impl Default for ReportOptions {
@@ -28,7 +28,7 @@ impl Default for ReportOptions {
             log_tool_calls: true,
             redactor: Arc::new(Redactor::default()),
             result_chars: limits::AUDIT_RESULT_CHARS,
-            policy_version: String::new(),
+            policy_version: None,
         }
     }
 }
@@ -112,8 +112,8 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
             tool_id: r.tool_id,
             arguments: r.arguments,
             result: r.result,
-            policy_version: Some(options.policy_version.as_str()).filter(|v| !v.is_empty()),
-            result_chars: options.result_chars,
+            policy_version: options.policy_version,
+            result_chars_max: options.result_chars,
             redactor: &options.redactor,
         })
     } else {

@@ -130,7 +130,7 @@ pub(super) fn expand(cursor: &Cursor<'_>, environment: &Environment) -> Option<S
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-    use super::super::tree::{Origin, parse};
+    use super::super::yaml::{Origin, parse};
     use super::*;
 
     fn environment(pairs: &[(&str, &str)]) -> Environment {

@@ -9,7 +9,8 @@ use super::Sources;
 use super::environment::{self, Environment};
 use super::errors::{Errors, Place};
 use super::reader::Cursor;
-use super::tree::{Entry, Node, Origin, Value, join, parse};
+use super::tree::{Entry, Node, Value, join};
+use super::yaml::{Origin, parse};
 use crate::model::suggest;
 
 const SETTINGS: &str = "tickfleet.yaml";

@@ -20,6 +20,7 @@ mod settings;
 pub mod tools;
 mod tree;
 pub mod units;
+mod yaml;
 
 #[cfg(test)]
 mod tests;

@@ -20,8 +20,6 @@ pub use digest::{content_digest, idempotency_key};
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, TaskId, TenantId, TurnId};
 pub use outcome::{CallError, CallResult, Outcome};
 pub use policy::{AgentPolicy, Caps, DayCapAction, Policy};
-//pub use redaction::Redactor;
-pub use policy::{AgentPolicy, Caps, DayCapAction};
 pub use redaction::Redactor;
 pub use task::{Task, TaskGrant};
 pub use tool::{Effect, ToolId, ToolSpec};

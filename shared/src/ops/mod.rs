@@ -3,7 +3,7 @@
 
 pub mod health;
 pub mod metrics;
-mod progress;
+pub mod progress;
 mod redis_binary;
 pub mod redis_server;
 mod redis_watchdog;

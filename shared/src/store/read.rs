@@ -77,6 +77,13 @@ impl Store {
 }
 
 impl Reader {
+    /// Whether the next read makes a new connection: what an earlier one was given may never have arrived, so
+    /// look at [`Self::mine`] first.
+    #[must_use]
+    pub const fn is_fresh(&self) -> bool {
+        self.current.is_none()
+    }
+
     /// Waits until one of `streams` (suffixes, most important first) has something new, at most as long as the
     /// reader blocks; takes up to `count` entries of each. Answers which stream each entry came from.
     ///

@@ -117,6 +117,17 @@ impl Store {
         self.connection.query::<Value>("suspect", &command).await.map(drop)
     }
 
+    /// Acknowledges an inbound entry that needed no decision.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn acknowledge(&self, from: super::Inbound, entry: &str) -> Result<(), StoreError> {
+        let key = self.keys.key(from.stream());
+        let mut pipe = redis::pipe();
+        pipe.cmd("XACK").arg(&key).arg(super::keys::GROUP).arg(entry).cmd("XDEL").arg(&key).arg(entry);
+        self.connection.pipeline::<(i64, i64)>("acknowledge", &pipe).await.map(drop)
+    }
+
     /// Asks for the end of a turn or task.
     ///
     /// # Errors

@@ -151,7 +151,7 @@ fn literal_secrets_in_headers_are_not_printed() {
 fn what_is_printed_can_be_loaded_and_means_the_same() {
     let configuration = given().load().unwrap();
     let errors = errors::Errors::default();
-    let tree = tree::parse(&print(&configuration), tree::Origin::File("printed"), &errors).unwrap();
+    let tree = yaml::parse(&print(&configuration), yaml::Origin::File("printed"), &errors).unwrap();
     assert_eq!(errors.len(), 0);
     let mut settings = tree.clone();
     let tree::Value::Mapping(entries) = &mut settings.value else { panic!("a mapping") };

@@ -127,6 +127,8 @@ fn broken_syntax_is_refused_at_its_line() {
 fn a_wrong_redis_url_is_refused_without_showing_it() {
     let expected = "found something else (not shown); expected a URL such as redis://host:6379/0, \
                     rediss://user:password@host/0 or unix:///path";
+    settings("redis: redis://:hunter2@redis\n")
+        .assert_refused("tickfleet.yaml:1:8: redis: found \"redis://:***@redis\"; expected a mapping");
     settings("redis:\n  url: http://:hunter2@redis\n")
         .assert_refused(&format!("tickfleet.yaml:2:8: redis.url: {expected}"));
     given()

@@ -107,7 +107,7 @@ fn a_base_url_is_checked_after_the_environment_went_in() {
     let rule = "expected http:// or https://, a host, and no query, template or password";
     let place = "tools.yaml:8:17: tools.call.http.base_url";
     with("a.example").assert_refused(&format!("{place}: found \"a.example\"; {rule}"));
-    with("https://u:p@a.example").assert_refused(&format!("{place}: found \"https://u:p@a.example\"; {rule}"));
+    with("https://u:p@a.example").assert_refused(&format!("{place}: found \"https://u:***@a.example\"; {rule}"));
     with("${BASE:-ftp://a}").assert_refused(&format!("{place}: found \"ftp://a\"; {rule}"));
     with("${BASE}").assert_refused(&format!(
         "{place}: found \"${{BASE}}\"; expected the environment variable BASE to be set, or a default: ${{BASE:-…}}"

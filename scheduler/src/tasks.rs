@@ -1,0 +1,234 @@
+//! The inbound `tasks` stream: new tasks are validated before an agent sees them; what external runtimes say of
+//! theirs is acted on.
+
+use std::sync::Arc;
+
+use shared::formats::{CancelTarget, Leased, Refusal, TaskMessage, parse_task_message};
+use shared::model::retry::{Ladder, Verdict};
+use shared::model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, Task, TaskId, limits};
+use shared::report::{self, Reported};
+use shared::store::{
+    Delegated, Inbound, Parked, Patience, Queue, Retry, Settlement, SliceMeta, StoreError, Touched, TurnName, TurnView,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::Scheduler;
+use crate::admission::{Arrival, minted, rejection};
+
+/// Reads and handles task messages until `stop`.
+pub(crate) async fn tasks(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop: CancellationToken) {
+    scheduler.read(Inbound::Tasks, consumer, stop, async |this, consumer, arrivals| {
+        for arrival in arrivals {
+            let suspect = arrival.crashes > 0;
+            if suspect && let Err(error) = this.store.suspect(consumer, Some(&arrival.entry)).await {
+                tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
+            }
+            this.message(&arrival).await;
+            if suspect && let Err(error) = this.store.suspect(consumer, None).await {
+                tracing::debug!(%error, "the mark of a suspect entry stays until the next");
+            }
+        }
+    }).await;
+}
+
+impl Scheduler {
+    async fn message(&self, arrival: &Arrival) {
+        let handled = match parse_task_message(&arrival.raw) {
+            Ok(TaskMessage::Delegate(task)) => return self.delegate(arrival, *task).await,
+            Ok(message) => self.runtime_says(message).await,
+            Err(refusal) => Err(refusal),
+        };
+        match handled {
+            Ok(()) => self.acknowledge(arrival).await,
+            Err(refusal) => self.refuse_task(arrival, &refusal).await,
+        }
+    }
+
+    async fn refuse_task(&self, arrival: &Arrival, refusal: &Refusal) {
+        self.metrics.dead(refusal.code);
+        tracing::debug!(entry = arrival.entry, code = refusal.code, message = refusal.message, "a task message is rejected");
+        self.reject_all(Inbound::Tasks, vec![rejection(Inbound::Tasks, arrival, refusal, "rejected")]).await;
+    }
+
+    async fn acknowledge(&self, arrival: &Arrival) {
+        if let Err(error) = self.store.acknowledge(Inbound::Tasks, &arrival.entry).await {
+            // Repeating a message about a lease is harmless: its fence has moved on.
+            tracing::warn!(%error, "a task message was handled but not acknowledged");
+        }
+    }
+
+    /// Validates a task and writes it durably.
+    async fn delegate(&self, arrival: &Arrival, task: Task) {
+        let refuse = |code, message: String| {
+            Box::new(Refusal {
+                code,
+                message,
+                tenant: Some(task.tenant.clone()),
+                task_id: task.id.clone(),
+                agent: Some(task.target.to_string()),
+                reply_to: task.reply_to.clone(),
+                correlation_id: task.context.correlation_id.clone(),
+                traceparent: task.context.traceparent.clone(),
+                ..Refusal::default()
+            })
+        };
+        let id = minted(Inbound::Tasks, &arrival.origin, task.id.clone().map(Into::into));
+        let now_ms = self.clock.now_ms();
+        let written = shared::delegation::plan(&self.force.load(), &task, now_ms)
+            .map_err(|(code, message)| refuse(code, message));
+        let planned = match written {
+            Ok(planned) => planned,
+            Err(refusal) => return self.refuse_task(arrival, &refusal).await,
+        };
+        let Ok(task_id) = TaskId::new(id.as_str()) else { return };
+        let delegation = planned.delegation(Some(arrival.entry.clone()), task_id, task.id.is_some());
+        let mut patience = Patience::default();
+        loop {
+            match self.store.delegate(std::slice::from_ref(&delegation)).await.map(|mut words| words.pop()) {
+                Ok(Some(Delegated::Ok | Delegated::Duplicate)) => return,
+                Ok(Some(Delegated::Conflict)) => {
+                    let refusal = refuse("conflict", "this task_id was accepted before with other content".into());
+                    let rejected = rejection(Inbound::Tasks, arrival, &refusal, "conflict");
+                    return self.reject_all(Inbound::Tasks, vec![rejected]).await;
+                }
+                Ok(Some(Delegated::Refused(code))) => {
+                    let refusal = refuse("refused", format!("the task was refused: {code}"));
+                    return self.refuse_task(arrival, &refusal).await;
+                }
+                Ok(None) => return,
+                Err(error) if error.is_script_error() => {
+                    tracing::error!(%error, "this task cannot be written");
+                    return self.refuse_task(arrival, &refuse("internal", "The task could not be written.".into())).await;
+                }
+                Err(error) => {
+                    self.metrics.redis_error("delegate");
+                    tracing::warn!(%error, "delegate did not answer; trying again");
+                    if self.is_over() {
+                        return;
+                    }
+                    tokio::time::sleep(patience.next()).await;
+                }
+            }
+        }
+    }
+
+    /// Heartbeat, finish, fail, cancel. A message about a lease that has moved on changes nothing.
+    async fn runtime_says(&self, message: TaskMessage) -> Result<(), Box<Refusal>> {
+        let done = match message {
+            TaskMessage::Heartbeat(leased) => self.touched(&leased).await,
+            TaskMessage::Finish { leased, output } => {
+                self.finish(&leased, |call| finished(call, output)).await
+            }
+            TaskMessage::Fail { leased, error, retryable: true } => self.fail_for_now(&leased, error).await,
+            TaskMessage::Fail { leased, error, retryable: false } => {
+                self.finish(&leased, |call| failed(call, Outcome::Permanent, error)).await
+            }
+            TaskMessage::Cancel { tenant, target, reason } => {
+                let turn = match target {
+                    CancelTarget::Task(task) => task.into(),
+                    CancelTarget::Turn(turn) => turn,
+                };
+                let reason = reason.unwrap_or_else(|| "cancelled".into());
+                self.store.cancel(&TurnName { tenant, turn }, &reason).await.map(drop)
+            }
+            TaskMessage::Delegate(_) => Ok(()),
+        };
+        done.map_err(|error| {
+            self.metrics.redis_error("task");
+            tracing::warn!(%error, "a task message could not be handled");
+            let message = "the message could not be handled; send it again".to_owned();
+            Box::new(Refusal { code: "internal", message, ..Refusal::default() })
+        })
+    }
+
+    async fn touched(&self, leased: &Leased) -> Result<(), StoreError> {
+        if self.store.touch(&TurnName::task(&leased.tenant, &leased.task), &leased.lease).await? == Touched::Stale {
+            self.metrics.fenced("touch");
+        }
+        Ok(())
+    }
+
+    /// The task as its record has it, where the lease is still the one in force.
+    async fn leased(&self, leased: &Leased) -> Result<Option<Held>, StoreError> {
+        let name = TurnName::task(&leased.tenant, &leased.task);
+        let TurnView::Live(live) = self.store.look(&name).await? else { return Ok(None) };
+        let text = |field: &str| live.fields.get(field).cloned().unwrap_or_default();
+        let queue = Queue::parse(&text("q")).filter(|q| matches!(q, Queue::External(..)));
+        let meta = serde_json::from_str::<SliceMeta>(&text("m")).ok();
+        let (Some(queue), Some(meta)) = (queue.filter(|_| text("f") == leased.lease), meta) else {
+            self.metrics.fenced("finish");
+            return Ok(None);
+        };
+        let call = serde_json::from_str::<Call>(&text("c0")).ok();
+        let call = call.unwrap_or(Call { provider_id: None, tool: "task".into(), arguments: String::new() });
+        Ok(Some(Held { name, queue, meta, call, attempt: text("at").parse().unwrap_or(0) }))
+    }
+
+    /// Ends the task with one record and one reply.
+    async fn finish(&self, leased: &Leased, result: impl FnOnce(CallResult) -> CallResult) -> Result<(), StoreError> {
+        let Some(held) = self.leased(leased).await? else { return Ok(()) };
+        let call = CallId { turn: held.name.turn.clone(), position: 0 };
+        let blank = CallError { code: String::new(), message: String::new(), details: None };
+        let blank = CallResult::refused(&call, None, &held.call.tool, Outcome::Ok, blank);
+        let result = result(CallResult { attempts: held.attempt + 1, ..blank });
+        let reported = Reported {
+            tenant: &held.name.tenant,
+            agent: &held.meta.agent,
+            turn: held.name.turn.as_str(),
+            dialect: held.meta.dialect,
+            tool_id: Some("task"),
+            arguments: &held.call.arguments,
+            result: &result,
+            now_ms: self.clock.now_ms(),
+        };
+        let settlement = Settlement {
+            fence: leased.lease.clone(),
+            queue: Some(held.queue.clone()),
+            first: 0,
+            reply_to: held.meta.reply_to.clone(),
+            frame: report::frame(&held.name, &held.meta),
+            calls: vec![report::settled_call(&self.report(), &reported)],
+            name: held.name,
+        };
+        self.store.settle(&[settlement]).await.map(drop)
+    }
+
+    /// The runtime says that another try makes sense: 1, 3, 9 s, then the failure is final.
+    async fn fail_for_now(&self, leased: &Leased, error: CallError) -> Result<(), StoreError> {
+        let Some(held) = self.leased(leased).await? else { return Ok(()) };
+        let left = self.clock.until(held.meta.deadline_ms);
+        let Verdict::RetryAfter(wait) = Ladder::default().verdict(held.attempt + 1, None, left) else {
+            return self.finish(leased, |call| failed(call, Outcome::Transient, error)).await;
+        };
+        self.metrics.retried("task");
+        let retry = Retry {
+            name: held.name,
+            fence: leased.lease.clone(),
+            queue: held.queue,
+            position: 0,
+            delay_ms: i64::try_from(wait.as_millis()).unwrap_or(limits::RETRY_AFTER_MS_MAX as i64),
+            attempt: held.attempt + 1,
+        };
+        if self.store.retry(&[retry]).await?.first() == Some(&Parked::Cancelled) {
+            return self.finish(leased, |call| failed(call, Outcome::Cancelled, error)).await;
+        }
+        Ok(())
+    }
+}
+
+/// A task that an external runtime holds.
+struct Held {
+    name: TurnName,
+    queue: Queue,
+    meta: SliceMeta,
+    call: Call,
+    attempt: u32,
+}
+
+fn finished(blank: CallResult, output: Box<serde_json::value::RawValue>) -> CallResult {
+    CallResult { success: true, outcome: Outcome::Ok, output: Some(output), error: None, ..blank }
+}
+
+fn failed(blank: CallResult, outcome: Outcome, error: CallError) -> CallResult {
+    CallResult { success: false, outcome, output: None, error: Some(error), ..blank }
+}

@@ -1,0 +1,165 @@
+//! Delegating: who may be given a task, what it may do, and what is written of it.
+
+use crate::config::TaskHandlerDef;
+use crate::force::Force;
+use crate::model::{AgentId, Call, Context, Dialect, InboxName, Task, TaskGrant, TaskId, TenantId, limits};
+use crate::store::{Delegation, Queue, SliceMeta};
+
+/// A task that may be written.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    tenant: TenantId,
+    agent: AgentId,
+    queue: Queue,
+    deadline_ms: i64,
+    external_lease_ms: i64,
+    parent: Option<TaskId>,
+    grant: TaskGrant,
+    context: Context,
+    reply_to: Option<InboxName>,
+    arguments: String,
+    digest: String,
+}
+
+/// Decides whether a task may be written, and how: its target is known and bound to a handler, and its delegator
+/// grants no more than it has (depth, cycle, capabilities; the budget is carved when it is written).
+///
+/// # Errors
+/// A stable code and a message for whoever delegates.
+pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'static str, String)> {
+    if !force.policy.tenants.contains_key(&task.tenant) {
+        return Err(("unknown_tenant", format!("tenant {:?} is not configured", task.tenant.as_str())));
+    }
+    if force.policy.look_up(&task.tenant, &task.target).is_err() {
+        return Err(("unknown_agent", format!("there is no agent {:?}; {}", task.target.as_str(), targets(force))));
+    }
+    let Some(handler) = force.task_handlers.get(&task.target) else {
+        let message = format!("agent {:?} does not take tasks; {}", task.target.as_str(), targets(force));
+        return Err(("no_task_handler", message));
+    };
+    let chain = chain(task)?;
+    let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
+    if deadline_ms <= now_ms || deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
+        let days = limits::DEADLINE_MS_MAX / 86_400_000;
+        return Err(("invalid_deadline", format!("the deadline must lie in the future, at most {days} days away")));
+    }
+    let (queue, external_lease_ms) = match handler {
+        TaskHandlerDef::External { lease } => {
+            let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(60_000).max(1);
+            (Queue::External(task.tenant.clone(), task.target.clone()), lease_ms)
+        }
+        _ => (Queue::Ready(task.priority), 0),
+    };
+    Ok(Planned {
+        tenant: task.tenant.clone(),
+        agent: task.target.clone(),
+        queue,
+        deadline_ms,
+        external_lease_ms,
+        parent: task.parent.clone(),
+        grant: TaskGrant { chain, ..task.grant.clone() },
+        context: task.context.clone(),
+        reply_to: task.reply_to.clone(),
+        arguments: arguments(task),
+        digest: digest(task),
+    })
+}
+
+/// The agents above the task, with its delegator; refused where it grows too deep or comes back to one of them.
+fn chain(task: &Task) -> Result<Vec<AgentId>, (&'static str, String)> {
+    let mut chain = task.grant.chain.clone();
+    chain.extend(task.delegator.clone());
+    if chain.contains(&task.target) {
+        let names: Vec<&str> = chain.iter().map(AgentId::as_str).collect();
+        let message = format!("{:?} has itself delegated this work ({})", task.target.as_str(), names.join(" → "));
+        return Err(("delegation_cycle", message));
+    }
+    if chain.len() > limits::DELEGATION_DEPTH_MAX as usize {
+        let message = format!("tasks may be delegated {} levels deep at most", limits::DELEGATION_DEPTH_MAX);
+        return Err(("delegation_depth", message));
+    }
+    Ok(chain)
+}
+
+fn targets(force: &Force) -> String {
+    let names: Vec<&str> = force.task_handlers.keys().map(AgentId::as_str).collect();
+    if names.is_empty() { "no agent takes tasks".into() } else { format!("agents that take tasks: {}", names.join(", ")) }
+}
+
+/// What the handler is called with: [`crate::config::TASK_ARGUMENTS`] without the id, which is added when it is known.
+fn arguments(task: &Task) -> String {
+    let mut map = serde_json::Map::new();
+    map.insert("tenant".into(), task.tenant.as_str().into());
+    map.insert("agent".into(), task.target.as_str().into());
+    map.insert("description".into(), task.description.as_str().into());
+    map.insert("priority".into(), task.priority.as_str().into());
+    if let Some(input) = task.input.as_ref().and_then(|i| serde_json::from_str(i.get()).ok()) {
+        map.insert("input".into(), input);
+    }
+    if let Some(deadline) = task.deadline_ms {
+        map.insert("deadline".into(), crate::report::rfc3339(deadline).into());
+    }
+    if let Some(delegator) = &task.delegator {
+        map.insert("delegator".into(), delegator.as_str().into());
+    }
+    serde_json::Value::Object(map).to_string()
+}
+
+/// What makes two tasks the same: target, work and delegator.
+fn digest(task: &Task) -> String {
+    use sha2::{Digest, Sha256};
+    let mut hash = Sha256::new();
+    let input = task.input.as_ref().map_or("", |i| i.get());
+    for part in [task.target.as_str(), &task.description, input, task.delegator.as_ref().map_or("", AgentId::as_str)] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    hash.finalize()[..16].iter().map(|b| format!("{b:02x}")).collect()
+}
+
+impl Planned {
+    /// When the task expires, ms.
+    #[must_use]
+    pub const fn deadline_ms(&self) -> i64 {
+        self.deadline_ms
+    }
+
+    /// What is written, once the id is known. `given` says that the producer gave it.
+    #[must_use]
+    pub fn delegation(self, entry: Option<String>, task: TaskId, given: bool) -> Delegation {
+        let meta = SliceMeta {
+            agent: self.agent.clone(),
+            dialect: Dialect::Raw,
+            reply_to: self.reply_to,
+            deadline_ms: self.deadline_ms,
+            digest: self.digest.clone(),
+            calls: 1,
+            want_audits: false,
+            context: self.context,
+            task: Some((task.clone(), self.grant.clone())),
+            is_task: true,
+        };
+        let arguments = with_id(&self.arguments, &task);
+        let call = Call { provider_id: None, tool: "task".into(), arguments };
+        Delegation {
+            entry,
+            tenant: self.tenant,
+            given,
+            digest: self.digest,
+            queue: self.queue,
+            agent: self.agent,
+            deadline_ms: self.deadline_ms,
+            budget: self.grant.budget,
+            parent: self.parent,
+            meta: serde_json::to_string(&meta).unwrap_or_default(),
+            call: serde_json::to_string(&call).unwrap_or_default(),
+            external_lease_ms: self.external_lease_ms,
+            task,
+        }
+    }
+}
+
+fn with_id(arguments: &str, task: &TaskId) -> String {
+    // Ids need no escaping: their characters are bounded.
+    format!("{{\"task_id\":\"{task}\",{}", arguments.trim_start_matches('{'))
+}
