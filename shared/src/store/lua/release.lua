@@ -26,7 +26,7 @@ end
 local function release(tenant, agent, turn, a, t, policy)
   local tt = tenant .. ':' .. turn
   local key = turn_key(tt)
-  local m = call('HMGET', key, 'n', 'ad', 'dn', 'q', 'tk', 'cx', 'dl', 'lg', 'f', 'cr')
+  local m = call('HMGET', key, 'n', 'ad', 'dn', 'q', 'tk', 'cx', 'dl', 'lg', 'f')
   -- A lane names turns with calls left and nothing out; anything else is repaired by forgetting it here.
   if not m[1] or m[9] then return 0 end
   local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0) }
@@ -51,7 +51,7 @@ local function release(tenant, agent, turn, a, t, policy)
   t.out = t.out + 1
   if m[5] then call('HINCRBY', turn_key(tenant .. ':' .. m[5]), 'bu', k) end
   local body = body_of_record(key, rec.ad, rec.ad + k)
-  local fence = dispatch(m[4], tt, body.meta, rec.ad, num(m[10] or 0), 0, body.calls)
+  local fence = dispatch(m[4], tt, body.meta, rec.ad, 0, 0, body.calls)
   local note = admission_note(now, k, a, policy)
   call('HSET', key, 'f', fence, 'ad', rec.ad + k, 'lg', m[8] and m[8] .. ';' .. note or note)
   return k

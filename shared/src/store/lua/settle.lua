@@ -71,7 +71,7 @@ end
 
 -- The slice has ended and the turn has calls left: back on its lane, whose timer is armed.
 local function back_on_lane(item, key, rec)
-  call('HDEL', key, 'f', 'b', 'st', 'er', 'eu', 'ei', 'at')
+  call('HDEL', key, 'f', 'b', 'st', 'er', 'eu', 'ei', 'at', 'cr')
   call('HSET', key, 'pf', item.fence)
   local te = num(call('HGET', agent_key(item.tenant, rec.ag), 'te') or 0)
   put_on_lane(item.tenant, rec.ag, item.turn, rec.sq, math.max(te, now))
