@@ -14,12 +14,12 @@ local ending_lease, ready_max, bound = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local policies, at = read_policies(7, num(ARGV[6]))
 if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
 
--- How many calls the turn's task still allows; nil where it has ended.
+-- How many calls the turn's task still allows, and its whole budget; nil where it has ended.
 local function task_left(tenant, task, wanted)
   if not task then return wanted end
   local m = call('HMGET', turn_key(tenant .. ':' .. task), 'bm', 'bu')
   if not m[1] then return nil end
-  return num(m[1]) - num(m[2] or 0)
+  return num(m[1]) - num(m[2] or 0), m[1]
 end
 
 -- One turn at the head of a lane. Answers an ending, the number of calls dispatched, or nil and when to look again.
@@ -37,9 +37,9 @@ local function release(tenant, agent, turn, a, t, policy)
   if not policy then return ending('rejected', now) end
   if m[6] then return ending('cancelled', now) end
   if num(m[7]) <= now then return ending('expired', m[7]) end
-  local left = task_left(tenant, m[5], wanted)
+  local left, budget = task_left(tenant, m[5], wanted)
   if not left then return ending('cancelled', now) end
-  if left <= 0 then return ending('task_budget_reached', now) end
+  if left <= 0 then return ending('task_budget_reached', budget) end
   local day, resets = day_left(a, t, policy)
   if day <= 0 then
     if policy.reject then return ending('daily_cap_reached', resets) end
