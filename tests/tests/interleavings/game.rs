@@ -306,7 +306,8 @@ impl<'t> Game<'t> {
         if found == "OK" {
             self.tasks.push((spec.tenant, id));
         }
-        Ok(())
+        let caps = self.policy(self.world.generation).caps;
+        self.look_at_queues(caps).await
     }
 
     async fn cancel(&mut self) -> Result<(), Violation> {
@@ -360,6 +361,9 @@ impl<'t> Game<'t> {
 
     /// TTLs are of Redis' own clock: what they would remove is removed by hand.
     async fn expire(&mut self) -> Result<(), Violation> {
+        // What is about to be forgotten is still known to the witness.
+        let caps = self.policy(self.world.generation).caps;
+        self.look_at_queues(caps).await?;
         let now_ms = self.now_ms();
         let gone = self.world.expire(now_ms, RETAIN_MS);
         self.note(|| format!("expire {gone:?}"));
@@ -367,6 +371,7 @@ impl<'t> Game<'t> {
         command.arg("nothing");
         for name in &gone {
             self.witness.forget(name);
+            self.world.fences.retain(|(n, _), _| n != name);
             self.world.executed.retain(|(n, _), _| n != name);
             command.arg(self.table.store.keys().key(format!("done:{name}")));
             command.arg(self.table.store.keys().key(format!("id:{name}")));

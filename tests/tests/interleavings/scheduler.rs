@@ -82,15 +82,24 @@ impl Scheduler {
     pub async fn round(&mut self, game: &mut Game<'_>) -> Result<bool, Violation> {
         (self.generation, self.day_at_ms) = (game.world.generation, game.now_ms());
         self.beat(game).await?;
-        self.reap(game).await?;
-        self.read(game, ">").await?;
+        let others = |holder: &Option<String>| holder.as_ref().is_some_and(|h| h != self.id.as_str());
+        let held = game.world.turns.values().any(|t| others(&t.holder)) || game.world.inbound.iter().any(|e| others(&e.holder));
+        if held {
+            self.reap(game).await?;
+        }
+        if !game.world.inbound.is_empty() {
+            self.read(game, ">").await?;
+            self.read(game, "0").await?;
+        }
         let busy = !self.held.is_empty() || !self.endings.is_empty();
         while !self.held.is_empty() || !self.refused.is_empty() {
             self.admit(game).await?;
             self.reject(game).await?;
         }
-        self.release(game).await?;
-        self.promote(game).await?;
+        if game.world.next_timer_ms().is_some_and(|at_ms| at_ms <= game.now_ms()) {
+            self.release(game).await?;
+            self.promote(game).await?;
+        }
         let busy = busy || !self.endings.is_empty();
         while !self.endings.is_empty() {
             self.settle(game).await?;

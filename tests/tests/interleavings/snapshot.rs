@@ -30,7 +30,7 @@ return cjson.encode(found)
 ";
 
 #[derive(Debug, Deserialize)]
-struct Key(String, String, i64, Value);
+struct Key(String, #[allow(dead_code, reason = "for the message of a failure")] String, i64, Value);
 
 impl Key {
     fn list(&self) -> Vec<String> {

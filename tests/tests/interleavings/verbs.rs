@@ -145,16 +145,18 @@ impl World {
             let task = spec.task.as_ref().map(|task| format!("{}:{task}", spec.tenant));
             self.decide(&name, &lane, task.as_deref(), spec.calls(), row)
         };
-        self.enter(&name, &lane, c.spec, now_ms);
+        self.enter(&name, &lane, c.spec);
         self.release_by(&name, &lane, verdict, now_ms).map(Some)
     }
 
     /// A new turn's record, before the decision about it is carried out.
-    fn enter(&mut self, name: &str, lane: &str, spec: usize, _now_ms: i64) {
+    fn enter(&mut self, name: &str, lane: &str, spec: usize) {
         let (calls, deadline_ms) = (self.specs[spec].calls(), self.specs[spec].deadline_ms);
+        self.entries += 1;
         let turn = Turn {
             spec,
-            state: State::new(calls, deadline_ms),
+            // More fences than any turn uses.
+            state: State::new(calls, deadline_ms, Fence(self.entries * 10_000)),
             lane: lane.to_owned(),
             seq: None,
             timer_ms: Some(deadline_ms),
@@ -380,7 +382,7 @@ impl World {
             self.ids.insert(name.clone(), ('a', s.digest.clone()));
         }
         self.tenant(&name).unfinished += 1;
-        self.enter(&name, &format!("{}:{}", s.tenant, s.agent), spec, now_ms);
+        self.enter(&name, &format!("{}:{}", s.tenant, s.agent), spec);
         if let Some(turn) = self.turns.get_mut(&name) {
             turn.task = Some(TaskBudget { max: budget, used: 0 });
         }

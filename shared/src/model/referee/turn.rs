@@ -272,11 +272,12 @@ impl Effects {
 pub struct Illegal(&'static str);
 
 impl<R> State<R> {
-    /// A turn at the moment of its admission, all calls waiting.
+    /// A turn at the moment of its admission, all calls waiting. Its fences come after `last`, so that none is ever
+    /// one of an earlier turn of the same name.
     #[must_use]
-    pub fn new(calls: usize, deadline_ms: i64) -> Self {
+    pub fn new(calls: usize, deadline_ms: i64, last: Fence) -> Self {
         let results = Vec::with_capacity(calls);
-        Self::Queued(Live { calls, deadline_ms, admitted: 0, results, cancelled: false, settled: None, fences: 0 })
+        Self::Queued(Live { calls, deadline_ms, admitted: 0, results, cancelled: false, settled: None, fences: last.0 })
     }
 
     /// What every turn that has not ended knows.
