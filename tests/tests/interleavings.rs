@@ -55,30 +55,43 @@ fn number_from_environment(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
-/// Plays one part in `parts` of all interleavings on a server of its own.
-async fn play_part(part: u64, parts: u64) {
+/// Plays one part of all interleavings on a server of its own.
+async fn play_part(part: u64) {
     let server = RedisServer::start().await;
     let mut table = Table::new(&server.url(), Scripts::embedded()).await;
     if let Some(seed) = number_from_environment("TICKFLEET_SEED") {
-        if seed % parts == part {
+        if seed % PARTS == part {
             play(&mut table, seed).await.unwrap_or_else(|violation| panic!("{violation}"));
         }
         return;
     }
-    let count = number_from_environment("TICKFLEET_INTERLEAVINGS").unwrap_or(2_000);
+    let count = number_from_environment("TICKFLEET_INTERLEAVINGS").unwrap_or(10_000);
     let mut steps = 0;
-    for seed in (0..count).filter(|seed| seed % parts == part) {
+    for seed in (0..count).filter(|seed| seed % PARTS == part) {
         steps += play(&mut table, seed).await.unwrap_or_else(|violation| panic!("{violation}"));
     }
-    println!("{} interleavings, {steps} random steps", count / parts);
+    println!("{} interleavings, {steps} random steps", count / PARTS);
+}
+
+/// Each part has a process and a server of its own under the test runner.
+const PARTS: u64 = 4;
+
+#[tokio::test]
+async fn redis_does_what_the_referee_says_first_part() {
+    play_part(0).await;
 }
 
 #[tokio::test]
-async fn redis_does_what_the_referee_says_in_the_first_half_of_the_interleavings() {
-    play_part(0, 2).await;
+async fn redis_does_what_the_referee_says_second_part() {
+    play_part(1).await;
 }
 
 #[tokio::test]
-async fn redis_does_what_the_referee_says_in_the_second_half_of_the_interleavings() {
-    play_part(1, 2).await;
+async fn redis_does_what_the_referee_says_third_part() {
+    play_part(2).await;
+}
+
+#[tokio::test]
+async fn redis_does_what_the_referee_says_fourth_part() {
+    play_part(3).await;
 }
