@@ -4,9 +4,10 @@
 -- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on.
 local function dispatch(queue, tt, meta, first, crashes, attempt, calls)
   local entry = { 't', tt, 'm', meta, 'p', first, 'x', crashes, 'a', attempt }
-  local n = 10
+  -- What an external runtime reads is the task itself.
+  local n, name = 10, string.sub(queue, 1, 9) == 'external:' and 'task' or 'c'
   for i = 1, #calls do
-    entry[n + 1], entry[n + 2] = 'c', calls[i]
+    entry[n + 1], entry[n + 2] = name, calls[i]
     n = n + 2
   end
   return call('XADD', P .. queue, '*', unpack(entry))
@@ -19,7 +20,7 @@ local function body_of_entry(queue, entry)
   local f, body = found[1][2], { calls = {}, crashes = 0, attempt = 0 }
   for i = 1, #f, 2 do
     local k, v = f[i], f[i + 1]
-    if k == 'c' then body.calls[#body.calls + 1] = v
+    if k == 'c' or k == 'task' then body.calls[#body.calls + 1] = v
     elseif k == 't' then body.tt = v
     elseif k == 'm' then body.meta = v
     elseif k == 'p' then body.first = num(v)
