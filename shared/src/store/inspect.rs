@@ -72,23 +72,27 @@ pub struct DeadLetter {
     pub raw: String,
 }
 
+/// What an agent has used up. A counter means nothing once its end has passed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BudgetFacts {
+    /// Calls of the tick.
+    pub tick_used: i64,
+    /// When that tick ends, ms of shard time.
+    pub tick_ends_ms: i64,
+    /// Calls of the day.
+    pub day_used: i64,
+    /// When that day ends, ms of shard time.
+    pub day_ends_ms: i64,
+    /// Turns before this one on the agent's lane; none where the turn is not there.
+    pub ahead_on_lane: Option<u64>,
+}
+
 fn streams() -> impl Iterator<Item = String> {
     let ready = Priority::ALL.map(|priority| format!("ready:{}", priority.as_str()));
     ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(ready)
 }
 
 impl Pool {
-    /// The time of a shard, ms since the epoch: the server's clock and the shard's own offset.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn shard_time_ms(&self, keys: &Keys) -> Result<i64, StoreError> {
-        let mut pipe = redis::pipe();
-        pipe.cmd("TIME").cmd("HGET").arg(keys.key("meta")).arg("offset_ms");
-        let ((seconds, micros), offset): ((i64, i64), Option<i64>) = self.pipeline("shard_time", &pipe).await?;
-        Ok(seconds * 1_000 + micros / 1_000 + offset.unwrap_or(0))
-    }
-
     /// The number of shards that a shard's data was written with, as stored; none where no process has run yet.
     ///
     /// # Errors
@@ -104,17 +108,20 @@ impl Pool {
     pub async fn shard(&self, keys: &Keys) -> Result<ShardFacts, StoreError> {
         let mut pipe = redis::pipe();
         pipe.cmd("HGETALL").arg(keys.key("meta")).cmd("HGETALL").arg(keys.key("beats"));
-        let (meta, beats): (HashMap<String, String>, HashMap<String, i64>) = self.pipeline("shard", &pipe).await?;
+        pipe.cmd("TIME");
+        let (meta, beats, (seconds, micros)): (HashMap<String, String>, HashMap<String, i64>, (i64, i64)) =
+            self.pipeline("shard", &pipe).await?;
         fn number<T: std::str::FromStr + Default>(meta: &HashMap<String, String>, name: &str) -> T {
             meta.get(name).and_then(|value| value.parse().ok()).unwrap_or_default()
         }
+        let offset_ms: i64 = number(&meta, "offset_ms");
         let mut facts = ShardFacts {
-            now_ms: self.shard_time_ms(keys).await?,
+            now_ms: seconds * 1_000 + micros / 1_000 + offset_ms,
             used: meta.contains_key("policy_gen"),
             policy_generation: number(&meta, "policy_gen"),
             policy_digest: meta.get("policy").cloned().unwrap_or_default(),
             shards: meta.get("shards").and_then(|value| value.parse().ok()),
-            offset_ms: number(&meta, "offset_ms"),
+            offset_ms,
             steps: (number(&meta, "steps"), number(&meta, "step_ms")),
             pressure: meta.get("pressure").is_some_and(|value| value == "1"),
             beats,
@@ -144,6 +151,40 @@ impl Pool {
             idle_ms: fields.get("idle").and_then(number_of).unwrap_or(0),
         };
         Ok(Some(found.into_iter().map(read).collect()))
+    }
+
+    /// Whether an inbound entry is still there: nobody has decided about it yet.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn is_inbound(&self, keys: &Keys, from: super::Inbound, entry: &str) -> Result<bool, StoreError> {
+        let command = redis::cmd("XRANGE").arg(keys.key(from.stream())).arg(entry).arg(entry).to_owned();
+        match self.query::<Vec<Value>>("inbound", &command).await {
+            Ok(found) => Ok(!found.is_empty()),
+            // An entry that has no entry id's shape is on no stream.
+            Err(StoreError::Verb { source, .. }) if !source.is_io_error() => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What an agent has used up, and how many turns wait on its lane before `turn`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn budget(&self, keys: &Keys, agent: &str, name: &TurnName) -> Result<BudgetFacts, StoreError> {
+        let (agent_key, lane) = (format!("agent:{}:{agent}", name.tenant), format!("lane:{}:{agent}", name.tenant));
+        let mut pipe = redis::pipe();
+        pipe.cmd("HMGET").arg(keys.key(agent_key)).arg(&["tu", "te", "du", "de"]);
+        pipe.cmd("ZRANK").arg(keys.key(lane)).arg(name.turn.as_str());
+        let (counters, ahead): (Vec<Option<i64>>, Option<u64>) = self.pipeline("budget", &pipe).await?;
+        let counter = |at: usize| counters.get(at).copied().flatten().unwrap_or(0);
+        Ok(BudgetFacts {
+            tick_used: counter(0),
+            tick_ends_ms: counter(1),
+            day_used: counter(2),
+            day_ends_ms: counter(3),
+            ahead_on_lane: ahead,
+        })
     }
 
     /// The newest `count` entries of a shard's dead stream, newest first.
