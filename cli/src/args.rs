@@ -8,10 +8,10 @@ use crate::{cancel, config, delegate, dev, doctor, explain, submit, tenant, tool
 
 const EXAMPLES: &str = "\
 Examples:
-  tickfleet dev                                     a whole fleet, nothing to set up
+  tickfleet dev                              a whole fleet, nothing to set up
   tickfleet submit --tenant demo --agent kelly --call 'echo {\"text\":\"hi\"}' --wait
-  tickfleet explain demo:t1700000000000-0           why a turn waits, and until when
-  tickfleet doctor                                  is this Redis fit, is the queue healthy
+  tickfleet explain demo:t1700000000000-0    why a turn waits, and until when
+  tickfleet doctor                           is this Redis fit, is the queue healthy
 
 Exit codes: 0 done; 1 what was asked for failed; 2 wrong usage; 3 Redis cannot be reached.";
 
@@ -76,5 +76,5 @@ pub(crate) enum Command {
 }
 
 const RUN_HELP: &str = "\
-Any number of them run side by side. /livez, /readyz and /metrics answer on http.address. The first SIGTERM or
-SIGINT drains, a second one stops at once.";
+Any number of them run side by side. /livez, /readyz and /metrics answer on http.address.
+The first SIGTERM or SIGINT drains, a second one stops at once.";

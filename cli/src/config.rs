@@ -64,11 +64,7 @@ pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(),
 }
 
 fn check(global: &Global, output: &Output) -> Result<(), Failure> {
-    let errors = match configuration::load(&setup::sources(global)?) {
-        Ok(_) => None,
-        Err(errors) => Some(errors),
-    };
-    if let Some(errors) = errors {
+    if let Err(errors) = configuration::load(&setup::sources(global)?) {
         output.show(&Report { valid: false, policy_digest: None, errors: wrong(&errors) }, |_| errors.to_string())?;
         return Err(Failure::Told);
     }

@@ -20,7 +20,7 @@ use crate::submit::parse_priority;
 #[command(after_help = "\
 Examples:
   tickfleet delegate --tenant atlas-ux --to kelly 'Announce the release' --wait
-  tickfleet delegate --tenant atlas-ux --from atlas --to archy 'Compare the three offers' --input '{\"budget\":900}'")]
+  tickfleet delegate --tenant atlas-ux --from atlas --to archy 'Compare' --input '{\"offers\":3}'")]
 pub(crate) struct Delegate {
     /// What is to be done, in words.
     #[arg(value_name = "DESCRIPTION")]

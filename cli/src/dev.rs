@@ -16,8 +16,8 @@ use crate::setup::Setup;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Example: tickfleet dev
-What it prints shows how to submit a first turn from another terminal. Ctrl-C drains and stops; what is unfinished
-goes on at the next start, because the private Redis keeps its data in --dir.")]
+What it prints shows how to submit a first turn from another terminal. Ctrl-C drains and stops;
+what is unfinished goes on at the next start, because the private Redis keeps its data in --dir.")]
 pub(crate) struct Dev {
     /// Folder of the private Redis: socket, append-only file, log.
     #[arg(long, value_name = "DIR", default_value = ".tickfleet")]
@@ -27,7 +27,7 @@ pub(crate) struct Dev {
 /// Runs until a signal.
 ///
 /// # Errors
-/// What keeps it from starting; [`Failure::Redis`] where no Redis can be started or reached.
+/// What keeps it from starting; [`Failure::Redis`] where the Redis that was chosen cannot be reached.
 pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     setup.start_log()?;
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
@@ -36,7 +36,7 @@ pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<()
         return serve(setup, None, shutdown, output).await;
     }
     let options = ServerOptions { appendonly: true, ..ServerOptions::new(&args.dir) };
-    let mut redis = PrivateRedis::start(options).await.map_err(|error| Failure::Redis(error.to_string()))?;
+    let mut redis = PrivateRedis::start(options).await.map_err(Failure::failed)?;
     let outcome = serve(&setup.at(redis.url()), Some(&redis), shutdown, output).await;
     // However it went, Redis saves before it ends. Where we do not come here at all, its watchdog ends it.
     redis.stop().await.map_err(Failure::failed)?;

@@ -104,7 +104,10 @@ async fn shard_findings(setup: &Setup, pool: &Pool, store: &Store, shard: usize)
         let backlog = store.backlog(facts.now_ms).await?;
         findings.extend(queues::backlog(&backlog, setup.settings()));
         findings.extend(queues::consumers(&facts));
-        let dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;
+        let mut dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;
+        // What nobody could read may hold anything.
+        let redactor = setup.report().redactor;
+        dead.iter_mut().for_each(|letter| letter.raw = redactor.text(&letter.raw).into_owned());
         findings.push(queues::dead(backlog.dead, &dead, facts.now_ms));
     }
     Ok(findings)

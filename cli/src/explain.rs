@@ -3,6 +3,8 @@
 mod record;
 mod words;
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -29,8 +31,9 @@ Examples:
   tickfleet explain t1700000000000-0 --tenant demo
   tickfleet explain t1700000000000-0                 looks for it at every tenant
 
-It tells when calls were admitted and which counters decided, where the rest waits and when it is eligible, retries,
-crashes, how each call ended, and the audit entries. Finished turns are known for retention.records.")]
+It tells when calls were admitted and which counters decided, where the rest waits and when it is
+eligible, retries, crashes, how each call ended, and the audit entries. Finished turns are known for
+retention.records.")]
 pub(crate) struct Explain {
     /// tenant:turn, tenant:turn/position, or the id alone; a task's id works the same.
     #[arg(value_name = "ID")]
@@ -109,7 +112,8 @@ struct Story {
 
 /// What is asked about.
 struct Asked {
-    tenants: Vec<TenantId>,
+    /// None looks at all of them.
+    tenant: Option<TenantId>,
     turn: TurnId,
     position: Option<usize>,
 }
@@ -119,12 +123,12 @@ struct Asked {
 /// # Errors
 /// Nothing of that name is known.
 pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Result<(), Failure> {
+    let asked = asked(args)?;
     let client = setup.client().await?;
     let pool = setup.pool()?;
-    let asked = asked(args, setup, &client).await?;
     let mut found = None;
-    for tenant in &asked.tenants {
-        let name = TurnName { tenant: tenant.clone(), turn: asked.turn.clone() };
+    for tenant in tenants(&asked, setup, &client).await? {
+        let name = TurnName { tenant, turn: asked.turn.clone() };
         if let Some(story) = story(setup, &client, &pool, &name).await? {
             found = Some((name, story));
             break;
@@ -134,7 +138,7 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
         return Err(Failure::failed(anyhow::anyhow!(
             "{} is not known{}: never submitted, or it ended longer ago than retention.records",
             asked.turn,
-            if asked.tenants.len() == 1 { format!(" for tenant {}", asked.tenants[0]) } else { " for any tenant".into() }
+            asked.tenant.map_or_else(|| " for any tenant".into(), |tenant| format!(" for tenant {tenant}"))
         )));
     };
     story.position = asked.position;
@@ -146,10 +150,10 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
 }
 
 /// Whom and what the arguments name.
-async fn asked(args: &Explain, setup: &Setup, client: &Client) -> Result<Asked, Failure> {
+fn asked(args: &Explain) -> Result<Asked, Failure> {
     let (tenant, rest) = match args.id.split_once(':') {
         Some((tenant, rest)) => (Some(TenantId::new(tenant)?), rest),
-        None => (None, args.id.as_str()),
+        None => (args.tenant.clone(), args.id.as_str()),
     };
     let (turn, position) = match rest.split_once('/') {
         Some((turn, position)) => {
@@ -158,16 +162,19 @@ async fn asked(args: &Explain, setup: &Setup, client: &Client) -> Result<Asked, 
         }
         None => (rest, None),
     };
-    let turn = TurnId::new(turn)?;
-    if let Some(tenant) = tenant.or_else(|| args.tenant.clone()) {
-        return Ok(Asked { tenants: vec![tenant], turn, position });
+    Ok(Asked { tenant, turn: TurnId::new(turn)?, position })
+}
+
+/// Whose it may be.
+async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
+    if let Some(tenant) = &asked.tenant {
+        return Ok([tenant.clone()].into());
     }
-    let mut tenants: std::collections::BTreeSet<TenantId> =
-        setup.configuration.policy.tenants.keys().cloned().collect();
+    let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
     for store in client.stores() {
         tenants.extend(store.tenants().await?.into_keys());
     }
-    Ok(Asked { tenants: tenants.into_iter().collect(), turn, position })
+    Ok(tenants)
 }
 
 /// What is known under this name; none where nothing is.

@@ -53,11 +53,19 @@ impl Failure {
     }
 }
 
+/// Whether Redis is away, rather than unwilling.
+fn is_away(error: &StoreError) -> bool {
+    match error {
+        StoreError::Connect { .. } => true,
+        StoreError::Verb { source, .. } => source.is_io_error() || source.is_timeout(),
+        _ => false,
+    }
+}
+
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Self {
         match &error {
-            StoreError::Connect { .. } => Self::Redis(error.to_string()),
-            StoreError::Verb { source, .. } if source.is_io_error() || source.is_timeout() => Self::Redis(error.to_string()),
+            away if is_away(away) => Self::Redis(error.to_string()),
             StoreError::Url(_) => Self::Usage(error.to_string()),
             _ => Self::failed(error),
         }
@@ -67,7 +75,7 @@ impl From<StoreError> for Failure {
 impl From<SubmitError> for Failure {
     fn from(error: SubmitError) -> Self {
         match &error {
-            SubmitError::Store(store) if matches!(**store, StoreError::Connect { .. }) => Self::Redis(error.to_string()),
+            SubmitError::Store(store) if is_away(store) => Self::Redis(error.to_string()),
             _ => Self::failed(error),
         }
     }

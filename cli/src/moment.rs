@@ -1,6 +1,6 @@
 //! Points in time as people write and read them.
 
-use chrono::{DateTime, SecondsFormat};
+use chrono::DateTime;
 use shared::config::units::parse_duration;
 
 use crate::setup::millis;
@@ -40,11 +40,6 @@ impl Deadline {
 /// A time of day for a story: `2026-03-01 12:00:00.123 UTC`.
 pub(crate) fn clock(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms).unwrap_or_default().format("%Y-%m-%d %H:%M:%S%.3f UTC").to_string()
-}
-
-/// A time for programs.
-pub(crate) fn rfc3339(ms: i64) -> String {
-    DateTime::from_timestamp_millis(ms).unwrap_or_default().to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
 /// How long something takes or took, to two figures that matter: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 days`.

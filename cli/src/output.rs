@@ -119,6 +119,14 @@ pub(crate) fn table(head: &[&str]) -> Table {
     table
 }
 
+/// A table as text, its columns two blanks apart.
+pub(crate) fn lines(mut table: Table) -> String {
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    table.trim_fmt()
+}
+
 /// Text of at most `chars_max` characters on one line.
 pub(crate) fn short(text: &str, chars_max: usize) -> String {
     let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).take(chars_max + 1).collect();

@@ -8,7 +8,7 @@ use shared::config::units::parse_duration;
 use shared::model::{CallResult, InboxName, Outcome, TenantId, TurnId};
 
 use crate::failure::Failure;
-use crate::output::{Mood, Output, short, table};
+use crate::output::{Mood, Output, lines, short, table};
 
 /// Characters of an output or error that a table shows.
 const OUTPUT_CHARS: usize = 200;
@@ -84,7 +84,7 @@ pub(crate) fn results(results: &[CallResult], output: &Output) -> String {
             Cell::new(said(result)),
         ]);
     }
-    table.trim_fmt()
+    lines(table)
 }
 
 fn said(result: &CallResult) -> String {

@@ -20,13 +20,13 @@ use crate::setup::Setup;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tickfleet submit --tenant demo --agent kelly --call 'echo {\"text\":\"hi\"}' --call 'sleep {\"ms\":50}' --wait
+  tickfleet submit --tenant demo --agent kelly --call 'echo {\"text\":\"hi\"}' --call echo --wait
   tickfleet submit turn.json --wait 30
   cat openai-response.json | tickfleet submit - --tenant demo --agent kelly --wait --json
 
-A file holds one turn: {tenant, agent, calls: [{id?, name, arguments}]}, or with tool_calls as OpenAI gives them, or
-content as Anthropic does. Options go before what the file says. With --wait the exit code is 1 unless every call
-ended ok; without it, what happens is told by `tickfleet explain`.")]
+A file holds one turn: {tenant, agent, calls: [{id?, name, arguments}]}, or with tool_calls as
+OpenAI gives them, or content as Anthropic does. Options go before what the file says. With --wait
+the exit code is 1 unless every call ended ok; without it, tickfleet explain tells what happened.")]
 pub(crate) struct Submit {
     /// File with one turn as JSON; - reads stdin.
     #[arg(value_name = "FILE", conflicts_with = "call", required_unless_present = "call")]

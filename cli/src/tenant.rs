@@ -8,7 +8,7 @@ use shared::model::policy::TenantPolicy;
 use shared::model::{AgentId, TenantId};
 
 use crate::failure::Failure;
-use crate::output::{Output, table};
+use crate::output::{Output, lines, table};
 use crate::setup::Setup;
 
 /// Show tenants, or set one while the fleet runs.
@@ -16,11 +16,11 @@ use crate::setup::Setup;
 #[command(after_help = "\
 Examples:
   tickfleet tenant list
-  tickfleet tenant set acme --plan business --feature messaging --feature social --time-zone Europe/Berlin
+  tickfleet tenant set acme --plan business --feature messaging --time-zone Europe/Berlin
   tickfleet tenant set acme --max-actions-per-day 5000
 
-A tenant that was set goes before one of the same name in tenants.yaml. Schedulers and workers take it over with
-their next heartbeat, within a quarter of worker.lease.")]
+A tenant that was set goes before one of the same name in tenants.yaml. Schedulers and workers take
+it over with their next heartbeat, within a quarter of worker.lease.")]
 pub(crate) struct Tenant {
     #[command(subcommand)]
     what: What,
@@ -168,5 +168,5 @@ fn shown(rows: &[Row<'_>]) -> String {
             row.source.into(),
         ]);
     }
-    table.trim_fmt()
+    lines(table)
 }

@@ -9,7 +9,7 @@ use shared::model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
 use worker::tools::Registry;
 
 use crate::failure::Failure;
-use crate::output::{Mood, Output, table};
+use crate::output::{Mood, Output, lines, table};
 use crate::setup::Setup;
 
 /// List all tools with who may call them; with an agent, what it may call, or its definitions for a model.
@@ -181,7 +181,7 @@ fn listed(rows: &[Row<'_>], output: &Output) -> String {
         let timeout = format_duration(std::time::Duration::from_millis(row.timeout_ms));
         table.add_row([row.name.into(), effect(row.effect).into(), timeout.into(), runs, row.who.as_str().into()]);
     }
-    table.trim_fmt()
+    lines(table)
 }
 
 fn decided(decisions: &[Decision<'_>], output: &Output) -> String {
@@ -190,7 +190,7 @@ fn decided(decisions: &[Decision<'_>], output: &Output) -> String {
         let word = if decision.allowed { output.cell(Mood::Good, "yes") } else { output.cell(Mood::Bad, "no") };
         table.add_row([decision.name.into(), word, decision.reason.clone().unwrap_or_default().into()]);
     }
-    table.trim_fmt()
+    lines(table)
 }
 
 /// The definitions in words, with the schema of each tool's arguments.

@@ -1,5 +1,6 @@
 //! One integration-test binary: linking twenty costs more than running them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod client;
 mod store;
 mod tidy;

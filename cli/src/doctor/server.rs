@@ -1,6 +1,5 @@
 //! Judges a Redis server by what it says of itself. Pure.
 
-use shared::config::units::format_size;
 use shared::store::ServerFacts;
 
 use super::Finding;
@@ -89,9 +88,14 @@ fn memory(facts: &ServerFacts) -> Finding {
     }
 }
 
+/// Bytes for people, `1.8 MiB`.
 fn rounded(bytes: u64) -> String {
-    let unit = if bytes >= 10 << 20 { 1 << 20 } else { 1 << 10 };
-    format_size(bytes / unit * unit)
+    const MIB: u64 = 1 << 20;
+    match bytes / MIB {
+        0 => format!("{} KiB", bytes / 1_024),
+        whole @ 1..100 => format!("{whole}.{} MiB", bytes % MIB * 10 / MIB),
+        whole => format!("{whole} MiB"),
+    }
 }
 
 /// Compares the server's clock with ours, read just before and after it.

@@ -142,7 +142,7 @@ impl Replies {
         loop {
             let until = deadline.min(Instant::now() + RECORD_EVERY);
             let Some((entry, reply)) = self.read(until).await? else {
-                if let Some(reply) = self.from_record(id).await? {
+                if let Some(reply) = self.recorded(id).await? {
                     return Ok(Some(reply));
                 }
                 if Instant::now() >= deadline {
@@ -203,7 +203,7 @@ impl Replies {
         Ok(())
     }
 
-    async fn from_record(&self, id: &TurnId) -> Result<Option<Reply>, StoreError> {
+    async fn recorded(&self, id: &TurnId) -> Result<Option<Reply>, StoreError> {
         let name = TurnName { tenant: self.tenant.clone(), turn: id.clone() };
         match self.store.look(&name).await? {
             TurnView::Finished(finished) => Reply::read(&finished.reply, id.as_str()).map(Some),
