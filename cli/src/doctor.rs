@@ -91,7 +91,9 @@ async fn server_findings(pool: &Pool) -> Result<Vec<Finding>, Failure> {
     findings.push(server::clock(theirs, before, after));
     findings.push(match pool.load_scripts().await {
         Ok(count) => Finding::ok("scripts", format!("all {count} scripts load")),
-        Err(error) => Finding::fail("scripts", error.to_string(), "use a server that runs Lua scripts, and a user that may"),
+        Err(error) => {
+            Finding::fail("scripts", error.to_string(), "use a server that runs Lua scripts, and a user that may")
+        }
     });
     Ok(findings)
 }

@@ -143,7 +143,10 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
     };
     story.position = asked.position;
     if let Some(position) = asked.position.filter(|position| *position >= story.calls && story.calls > 0) {
-        return Err(Failure::usage(format!("{name} has {} calls, from /0 on; /{position} is none of them", story.calls)));
+        return Err(Failure::usage(format!(
+            "{name} has {} calls, from /0 on; /{position} is none of them",
+            story.calls
+        )));
     }
     story.audit = audit(&client, &pool, &name, &story).await?;
     output.show(&story, |story| words::tell(story, output))
@@ -157,7 +160,8 @@ fn asked(args: &Explain) -> Result<Asked, Failure> {
     };
     let (turn, position) = match rest.split_once('/') {
         Some((turn, position)) => {
-            let position = position.parse().map_err(|_| Failure::usage("after / the number of a call is expected, from 0"))?;
+            let position =
+                position.parse().map_err(|_| Failure::usage("after / the number of a call is expected, from 0"))?;
             (turn, Some(position))
         }
         None => (rest, None),

@@ -45,9 +45,9 @@ impl Failure {
         match self {
             Self::Failed(reason) => Some(format!("{reason:#}")),
             Self::Usage(message) => Some(message.clone()),
-            Self::Redis(message) => {
-                Some(format!("{message}\nIs it running? --redis-url and REDIS_URL name another one; `tickfleet dev` starts one."))
-            }
+            Self::Redis(message) => Some(format!(
+                "{message}\nIs it running? --redis-url and REDIS_URL name another one; `tickfleet dev` starts one."
+            )),
             Self::Told => None,
         }
     }

@@ -31,7 +31,9 @@ pub(crate) struct Setup {
 /// The process' environment variables that are text. Those that are not can be no setting of ours.
 #[allow(clippy::disallowed_methods, reason = "the edge: what the environment says goes from here into configuration")]
 pub(crate) fn environment() -> Environment {
-    std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 /// Where a configuration comes from: the folder, below the environment, below the command line.
@@ -52,7 +54,12 @@ pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
     let handlers: BTreeSet<String> = worker::standard_handlers().iter().map(|tool| tool.spec().name.clone()).collect();
     let builtin = worker::tools::builtin::all().into_iter().map(|tool| tool.spec().name.clone());
     let tools = builtin.filter(|name| !handlers.contains(name)).chain([TASK_TOOL.to_owned()]);
-    Ok(Sources { dir: global.config.clone(), environment, built_in_tools: tools.collect(), built_in_handlers: handlers })
+    Ok(Sources {
+        dir: global.config.clone(),
+        environment,
+        built_in_tools: tools.collect(),
+        built_in_handlers: handlers,
+    })
 }
 
 impl Setup {

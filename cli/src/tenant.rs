@@ -106,7 +106,8 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
             let set = client.store(tenant).tenants().await?;
             let found = set.get(tenant).map(|policy| row(tenant, policy, true));
             let found = found.or_else(|| configured.get(tenant).map(|policy| row(tenant, policy, false)));
-            let unknown = || Failure::failed(anyhow::anyhow!("there is no tenant {tenant:?}; see tickfleet tenant list"));
+            let unknown =
+                || Failure::failed(anyhow::anyhow!("there is no tenant {tenant:?}; see tickfleet tenant list"));
             output.show(&found.ok_or_else(unknown)?, |row| shown(std::slice::from_ref(row)))
         }
         What::Set(change) => {

@@ -85,7 +85,8 @@ pub(crate) fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Fa
         let shown: Vec<Decision<'_>> = decisions.iter().map(decision).collect();
         return output.show(&shown, |shown| decided(shown, output));
     };
-    let allowed: Vec<&ToolSpec> = decisions.iter().filter(|(_, denial)| denial.is_none()).map(|(spec, _)| *spec).collect();
+    let allowed: Vec<&ToolSpec> =
+        decisions.iter().filter(|(_, denial)| denial.is_none()).map(|(spec, _)| *spec).collect();
     match format {
         Format::Openai => output.data(&define(Dialect::OpenaiChat, &allowed)),
         Format::Anthropic => output.data(&define(Dialect::Anthropic, &allowed)),
@@ -148,7 +149,8 @@ fn who(spec: &ToolSpec, policy: &Policy) -> String {
     if permissions.disabled_tools.contains(&spec.name) || permissions.disabled_tools.contains(&spec.id) {
         return "nobody: disabled".into();
     }
-    let Some(ToolGrant { agents, roles, deny_agents, deny_roles, everyone }) = permissions.matrix.get(&spec.name) else {
+    let Some(ToolGrant { agents, roles, deny_agents, deny_roles, everyone }) = permissions.matrix.get(&spec.name)
+    else {
         return "nobody: no row".into();
     };
     let names = |agents: &std::collections::BTreeSet<AgentId>, roles: &std::collections::BTreeSet<String>| {
@@ -177,7 +179,8 @@ const fn effect(effect: Effect) -> &'static str {
 fn listed(rows: &[Row<'_>], output: &Output) -> String {
     let mut table = table(&["TOOL", "EFFECT", "TIMEOUT", "RUNS", "WHO MAY CALL"]);
     for row in rows {
-        let runs = if row.configured { output.cell(Mood::Good, "yes") } else { output.cell(Mood::Doubtful, "not configured") };
+        let runs =
+            if row.configured { output.cell(Mood::Good, "yes") } else { output.cell(Mood::Doubtful, "not configured") };
         let timeout = format_duration(std::time::Duration::from_millis(row.timeout_ms));
         table.add_row([row.name.into(), effect(row.effect).into(), timeout.into(), runs, row.who.as_str().into()]);
     }

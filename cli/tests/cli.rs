@@ -38,7 +38,8 @@ async fn dev_answers_a_submitted_turn_and_stops_cleanly() {
 async fn a_turn_may_come_from_a_file_or_from_stdin_in_any_dialect() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
-    let openai = r#"{"tool_calls":[{"id":"c1","type":"function","function":{"name":"echo","arguments":"{\"text\":\"x\"}"}}]}"#;
+    let openai =
+        r#"{"tool_calls":[{"id":"c1","type":"function","function":{"name":"echo","arguments":"{\"text\":\"x\"}"}}]}"#;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("turn.json");
     std::fs::write(&file, openai).unwrap();
@@ -187,7 +188,13 @@ fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
         tickfleet(&[command, &nowhere].concat()).exits(3).complains("cannot be reached");
     }
     tickfleet(&submit(&["--call", "echo", nowhere[0], nowhere[1]])).exits(3);
-    for wrong in [&["submit"][..], &["frobnicate"], &["submit", "--call", "echo"], &["explain", "a:b:c"], &["tools", "--agent", "kelly"]] {
+    for wrong in [
+        &["submit"][..],
+        &["frobnicate"],
+        &["submit", "--call", "echo"],
+        &["explain", "a:b:c"],
+        &["tools", "--agent", "kelly"],
+    ] {
         tickfleet(wrong).exits(2);
     }
     tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).complains("no JSON");
@@ -198,7 +205,8 @@ fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
 #[test]
 fn tools_are_listed_and_defined_for_a_model() {
     tickfleet(&["tools"]).exits(0).says("post_to_x").says("atlas, kelly, sunday").says("everyone");
-    let of = |agent, format| tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", agent, "--format", format]).exits(0);
+    let of =
+        |agent, format| tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", agent, "--format", format]).exits(0);
     let names = |agent| {
         let defined = of(agent, "openai").json();
         let name = |tool: &serde_json::Value| tool["function"]["name"].as_str().unwrap().to_owned();
@@ -208,7 +216,9 @@ fn tools_are_listed_and_defined_for_a_model() {
     assert!(!names("fran").contains(&"post_to_x".to_owned()));
     assert!(of("kelly", "anthropic").json()[0]["input_schema"].is_object());
     of("kelly", "text").says("Arguments (JSON Schema)");
-    tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "fran"]).exits(0).says("no row in permissions.yaml allows it");
+    tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "fran"])
+        .exits(0)
+        .says("no row in permissions.yaml allows it");
 }
 
 #[test]

@@ -217,10 +217,7 @@ fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
 }
 
 /// Submits turns of one shard in batches that a script takes.
-async fn submit_to(
-    store: &Store,
-    turns: Vec<(usize, Submission)>,
-) -> Vec<(usize, Result<Submitted, SubmitError>)> {
+async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize, Result<Submitted, SubmitError>)> {
     let (indexes, submissions): (Vec<usize>, Vec<Submission>) = turns.into_iter().unzip();
     let mut answers = Vec::with_capacity(indexes.len());
     let mut rest = submissions.as_slice();

@@ -148,7 +148,10 @@ async fn a_private_inbox_leaves_nothing_behind() {
 async fn many_turns_over_many_shards_are_answered_in_their_order() {
     let world = World::new(StoreOptions { shards: 3, ..StoreOptions::default() }).await;
     let turns: Vec<Turn> = (0..600)
-        .map(|n| Turn { tenant: TenantId::new(format!("tenant-{}", n % 7)).unwrap(), ..world.turn(Some(&format!("id-{n}"))) })
+        .map(|n| Turn {
+            tenant: TenantId::new(format!("tenant-{}", n % 7)).unwrap(),
+            ..world.turn(Some(&format!("id-{n}")))
+        })
         .collect();
     let answers = world.client.submit_many(turns).await;
     for (n, answer) in answers.iter().enumerate() {

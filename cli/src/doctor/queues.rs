@@ -35,12 +35,19 @@ pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str
         (0, _) => Finding::ok("shard time", "Redis' clock has never stepped back"),
         (count, step) => Finding::warn(
             "shard time",
-            format!("Redis' clock stepped back {count} times, last by {step} ms; shard time is {} ms ahead of it", facts.offset_ms),
+            format!(
+                "Redis' clock stepped back {count} times, last by {step} ms; shard time is {} ms ahead of it",
+                facts.offset_ms
+            ),
             "windows went on unharmed; let NTP slew the clock of the server rather than step it",
         ),
     });
     if facts.pressure {
-        findings.push(Finding::fail("pressure", "new work is refused, because memory is nearly full", "raise maxmemory, or shorten retention.*"));
+        findings.push(Finding::fail(
+            "pressure",
+            "new work is refused, because memory is nearly full",
+            "raise maxmemory, or shorten retention.*",
+        ));
     }
     findings
 }
@@ -57,14 +64,21 @@ fn streams(number: usize, facts: &ShardFacts) -> Finding {
 fn policy(facts: &ShardFacts, digest: &str) -> Finding {
     let (generation, short_of) = (facts.policy_generation, |digest: &str| short(digest, 12));
     if facts.policy_digest == digest {
-        return Finding::ok("policy", format!("generation {generation} is in force, and is that of this configuration"));
+        return Finding::ok(
+            "policy",
+            format!("generation {generation} is in force, and is that of this configuration"),
+        );
     }
     let says = format!(
         "generation {generation} ({}) is in force; this configuration is {}",
         short_of(&facts.policy_digest),
         short_of(digest)
     );
-    Finding::warn("policy", says, "compare `tickfleet config print` here and there, or restart the schedulers with this configuration")
+    Finding::warn(
+        "policy",
+        says,
+        "compare `tickfleet config print` here and there, or restart the schedulers with this configuration",
+    )
 }
 
 /// What waits, and how long.
@@ -75,7 +89,11 @@ pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
         b.inbound, b.tasks, b.ready, b.running, b.timers
     );
     let mut findings = vec![if b.inbound >= settings.queues.turns_max {
-        Finding::fail("backlog", format!("{counts}: new turns are refused (queue_full)"), "add schedulers, or look why admission stalls")
+        Finding::fail(
+            "backlog",
+            format!("{counts}: new turns are refused (queue_full)"),
+            "add schedulers, or look why admission stalls",
+        )
     } else {
         Finding::ok("backlog", counts)
     }];
@@ -85,16 +103,28 @@ pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
     ];
     for (what, age_ms, advice) in unread {
         if age_ms > UNREAD_MS_MAX {
-            findings.push(Finding::warn(what, format!("the oldest has waited for {} and nobody has read it", span(age_ms)), advice));
+            findings.push(Finding::warn(
+                what,
+                format!("the oldest has waited for {} and nobody has read it", span(age_ms)),
+                advice,
+            ));
         }
     }
     let worst = millis(settings.worker.tool_timeout) + millis(settings.worker.lease);
     if b.oldest_pending_ms > worst {
         let says = format!("the oldest slice has been held for {}", span(b.oldest_pending_ms));
-        findings.push(Finding::warn("running", says, "a long tool, or a worker that hangs: tickfleet explain tells of a turn who holds it"));
+        findings.push(Finding::warn(
+            "running",
+            says,
+            "a long tool, or a worker that hangs: tickfleet explain tells of a turn who holds it",
+        ));
     }
     findings.push(if b.late_ms > LATE_MS_MAX {
-        Finding::fail("timers", format!("the oldest due timer is {} late", span(b.late_ms)), "no scheduler looks at them: start one")
+        Finding::fail(
+            "timers",
+            format!("the oldest due timer is {} late", span(b.late_ms)),
+            "no scheduler looks at them: start one",
+        )
     } else {
         Finding::ok("timers", "none is late")
     });
@@ -103,11 +133,18 @@ pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
 
 /// Who works here, and who is gone and still holds something.
 pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
-    let alive = |kind: &str| facts.beats.iter().filter(|(name, until)| name.starts_with(kind) && **until > facts.now_ms).count();
+    let alive = |kind: &str| {
+        facts.beats.iter().filter(|(name, until)| name.starts_with(kind) && **until > facts.now_ms).count()
+    };
     let mut findings = Vec::new();
-    for (kind, what, does) in [("s-", "schedulers", "nothing is admitted"), ("w-", "workers", "nothing is carried out")] {
+    for (kind, what, does) in [("s-", "schedulers", "nothing is admitted"), ("w-", "workers", "nothing is carried out")]
+    {
         findings.push(match alive(kind) {
-            0 => Finding::fail(what, format!("none is alive: {does}"), format!("start one: tickfleet {}", what.trim_end_matches('s'))),
+            0 => Finding::fail(
+                what,
+                format!("none is alive: {does}"),
+                format!("start one: tickfleet {}", what.trim_end_matches('s')),
+            ),
             count => Finding::ok(what, format!("{count} alive")),
         });
     }
@@ -117,9 +154,16 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
         .filter(|c| c.pending > 0 && facts.beats.get(&c.name).is_none_or(|until| *until <= facts.now_ms))
         .collect();
     if !gone.is_empty() {
-        let named = gone.iter().take(NAMED_MAX).map(|c| format!("{} ({} on {}, idle {})", c.name, c.pending, c.stream, span(c.idle_ms)));
+        let named = gone
+            .iter()
+            .take(NAMED_MAX)
+            .map(|c| format!("{} ({} on {}, idle {})", c.name, c.pending, c.stream, span(c.idle_ms)));
         let says = format!("without a heartbeat, and holding entries: {}", named.collect::<Vec<_>>().join("; "));
-        findings.push(Finding::warn("the gone", says, "a scheduler takes them back within about a lease; if it does not, none runs"));
+        findings.push(Finding::warn(
+            "the gone",
+            says,
+            "a scheduler takes them back within about a lease; if it does not, none runs",
+        ));
     }
     findings
 }
@@ -132,7 +176,12 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64) -> Finding {
     let told = last.iter().map(|letter| {
         let tenant = if letter.tenant.is_empty() { "?" } else { &letter.tenant };
         let raw = short(&letter.raw, 80);
-        format!("\n                   {} {} of {tenant}: {} {raw}", from_now(letter.at_ms, now_ms), letter.from, letter.reason)
+        format!(
+            "\n                   {} {} of {tenant}: {} {raw}",
+            from_now(letter.at_ms, now_ms),
+            letter.from,
+            letter.reason
+        )
     });
     let says = format!("{count} messages were refused or poisonous; the last:{}", told.collect::<String>());
     Finding::warn("dead", says, "their producers were told where a reply_to could be read; mend what sends them")
@@ -173,7 +222,8 @@ mod tests {
 
     #[test]
     fn a_dead_consumer_that_holds_entries_is_named() {
-        let holds = |name: &str| ConsumerFacts { stream: "ready:normal".into(), name: name.into(), pending: 2, idle_ms: 9 };
+        let holds =
+            |name: &str| ConsumerFacts { stream: "ready:normal".into(), name: name.into(), pending: 2, idle_ms: 9 };
         let facts = ShardFacts { consumers: vec![holds("w-a"), holds("w-b")], ..facts() };
         let findings = consumers(&facts);
         assert_eq!(worst(&findings), Level::Warn);

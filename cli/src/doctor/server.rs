@@ -39,7 +39,11 @@ fn role(facts: &ServerFacts) -> Finding {
 fn eviction(facts: &ServerFacts) -> Finding {
     match facts.maxmemory_policy.as_str() {
         "noeviction" => Finding::ok("eviction", "maxmemory-policy is noeviction"),
-        "" => Finding::warn("eviction", "the server does not tell its maxmemory-policy", "make sure that it is noeviction"),
+        "" => Finding::warn(
+            "eviction",
+            "the server does not tell its maxmemory-policy",
+            "make sure that it is noeviction",
+        ),
         other => Finding::fail(
             "eviction",
             format!("maxmemory-policy is {other}: a full server would drop accepted calls and counters"),
@@ -60,15 +64,25 @@ fn durability(facts: &ServerFacts) -> Finding {
         return Finding::warn("durability", kept, ADVICE);
     }
     if !facts.aof_write_ok {
-        return Finding::fail("durability", "the last write of the append-only file failed", "look at the server's disk");
+        return Finding::fail(
+            "durability",
+            "the last write of the append-only file failed",
+            "look at the server's disk",
+        );
     }
     match facts.fsync.as_deref() {
-        Some("always") => Finding::ok("durability", "append-only file, fsync always: a crash loses nothing that was answered"),
+        Some("always") => {
+            Finding::ok("durability", "append-only file, fsync always: a crash loses nothing that was answered")
+        }
         Some("everysec") => Finding::ok(
             "durability",
             "append-only file, fsync everysec: a crash of its machine loses up to about two seconds, a crash of the process nothing",
         ),
-        Some(_) => Finding::warn("durability", "append-only file without fsync: a crash of its machine loses up to about 30 s", ADVICE),
+        Some(_) => Finding::warn(
+            "durability",
+            "append-only file without fsync: a crash of its machine loses up to about 30 s",
+            ADVICE,
+        ),
         None => Finding::ok("durability", "append-only file; how often it reaches the disk is not told"),
     }
 }
@@ -82,8 +96,12 @@ fn memory(facts: &ServerFacts) -> Finding {
     let percent = facts.used_memory.saturating_mul(100) / facts.maxmemory;
     let says = format!("{used} of {} used ({percent} %)", rounded(facts.maxmemory));
     match percent {
-        MEMORY_PERCENT_FULL.. => Finding::fail("memory", format!("{says}: new work is refused"), "raise maxmemory, or shorten retention.*"),
-        MEMORY_PERCENT_WARN.. => Finding::warn("memory", says, "at 80 % new work is refused: raise maxmemory, or shorten retention.*"),
+        MEMORY_PERCENT_FULL.. => {
+            Finding::fail("memory", format!("{says}: new work is refused"), "raise maxmemory, or shorten retention.*")
+        }
+        MEMORY_PERCENT_WARN.. => {
+            Finding::warn("memory", says, "at 80 % new work is refused: raise maxmemory, or shorten retention.*")
+        }
         _ => Finding::ok("memory", says),
     }
 }
@@ -104,7 +122,8 @@ pub(super) fn clock(theirs: i64, before: i64, after: i64) -> Finding {
     let difference = theirs - ours;
     let says = format!("Redis' clock is {difference:+} ms off this machine's (asked in {round} ms)");
     if difference.abs() > CLOCK_DIFFERENCE_MS_MAX + round {
-        let advice = "caps follow Redis' clock alone and hold; deadlines that producers give are off by this. Check NTP on both";
+        let advice =
+            "caps follow Redis' clock alone and hold; deadlines that producers give are off by this. Check NTP on both";
         return Finding::warn("clock", says, advice);
     }
     Finding::ok("clock", says)

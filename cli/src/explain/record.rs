@@ -125,13 +125,7 @@ pub(super) fn unadmitted(name: &TurnName, state: State, refusal: Option<String>,
 }
 
 /// A turn that has not ended.
-pub(super) fn live(
-    name: &TurnName,
-    live: &LiveTurn,
-    budget: BudgetFacts,
-    caps: Option<Caps>,
-    now_ms: i64,
-) -> Story {
+pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Story {
     let fields = &live.fields;
     let state = state(live);
     let (calls, done) = (number(fields, "n").unwrap_or(0), number(fields, "dn").unwrap_or(0));

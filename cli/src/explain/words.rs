@@ -56,15 +56,25 @@ fn head(story: &Story, output: &Output) -> String {
         State::Done => (Mood::Good, "has ended"),
     };
     let agent = story.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
-    format!("{what} {}:{}{agent} {}", story.tenant, output.paint(Mood::Strong, story.id.as_str()), output.paint(mood, word))
+    format!(
+        "{what} {}:{}{agent} {}",
+        story.tenant,
+        output.paint(Mood::Strong, story.id.as_str()),
+        output.paint(mood, word)
+    )
 }
 
 /// The life so far, in the order in which it happened.
 fn life(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     match (story.state, &story.refusal) {
-        (State::Inbound, _) => lines.push("It is on the inbound stream and no scheduler has decided about it yet. Does one run? tickfleet doctor".into()),
-        (State::Rejected, Some(reason)) => lines.push(format!("It was refused: {reason}. The message is on the dead stream; tickfleet doctor shows the last ones.")),
+        (State::Inbound, _) => lines.push(
+            "It is on the inbound stream and no scheduler has decided about it yet. Does one run? tickfleet doctor"
+                .into(),
+        ),
+        (State::Rejected, Some(reason)) => lines.push(format!(
+            "It was refused: {reason}. The message is on the dead stream; tickfleet doctor shows the last ones."
+        )),
         (_, Some(reason)) => lines.push(format!("It was refused: {reason}")),
         _ => {}
     }
@@ -79,7 +89,10 @@ fn life(story: &Story) -> Vec<String> {
     } else if story.admissions.is_empty() && story.accepted_ms.is_some() {
         lines.push("None of its calls has been admitted: nothing was debited.".into());
     }
-    let trouble = [(story.retries, "failed try", "repeated after a wait"), (story.crashes, "lost worker", "taken over by another")];
+    let trouble = [
+        (story.retries, "failed try", "repeated after a wait"),
+        (story.crashes, "lost worker", "taken over by another"),
+    ];
     for (count, what, then) in trouble.into_iter().filter(|(count, ..)| *count > 0) {
         lines.push(format!("{}, {then}", plural(usize::try_from(count).unwrap_or(usize::MAX), what)));
     }
@@ -91,7 +104,8 @@ fn life(story: &Story) -> Vec<String> {
     }
     match story.ended_ms {
         Some(end) => {
-            let took = story.accepted_ms.map(|at| format!(", {} after it was accepted", span(end - at))).unwrap_or_default();
+            let took =
+                story.accepted_ms.map(|at| format!(", {} after it was accepted", span(end - at))).unwrap_or_default();
             lines.push(format!("{}  ended{took}", clock(end)));
         }
         None => lines.extend(present(story)),
@@ -146,7 +160,9 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
         Rule::Backoff => format!("a try failed; try {} comes after a wait", wait.next_try.unwrap_or(2)),
     };
     match wait.until_ms {
-        Some(until) => format!("It waits: {why}. The next call is eligible {} ({}){ahead}", clock(until), from_now(until, now_ms)),
+        Some(until) => {
+            format!("It waits: {why}. The next call is eligible {} ({}){ahead}", clock(until), from_now(until, now_ms))
+        }
         None => format!("It waits: {why}{ahead}"),
     }
 }
@@ -168,7 +184,8 @@ fn because(reason: &str) -> &str {
 fn audit_line(json: &str) -> String {
     let entry: Value = serde_json::from_str(json).unwrap_or_default();
     let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
-    let policy = entry.pointer("/meta/policy_version").map(|version| format!(" (policy {version})")).unwrap_or_default();
+    let policy =
+        entry.pointer("/meta/policy_version").map(|version| format!(" (policy {version})")).unwrap_or_default();
     format!("{}  {:5}  {}{policy}", text("timestamp"), text("level"), short(text("message"), 160))
 }
 
@@ -186,7 +203,10 @@ mod tests {
 
     #[test]
     fn counts_take_their_words_with_them() {
-        assert_eq!([plural(1, "call"), plural(2, "failed try"), plural(0, "call")], ["1 call", "2 failed tries", "0 calls"]);
+        assert_eq!(
+            [plural(1, "call"), plural(2, "failed try"), plural(0, "call")],
+            ["1 call", "2 failed tries", "0 calls"]
+        );
     }
 
     #[test]
@@ -202,6 +222,9 @@ mod tests {
             next_try: None,
         };
         let said = waiting(&wait, 1_000);
-        assert!(said.contains("10 of 10 calls") && said.contains("in 4.0 s") && said.contains("2 other turns"), "{said}");
+        assert!(
+            said.contains("10 of 10 calls") && said.contains("in 4.0 s") && said.contains("2 other turns"),
+            "{said}"
+        );
     }
 }

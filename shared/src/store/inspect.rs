@@ -192,7 +192,8 @@ impl Pool {
     /// # Errors
     /// [`StoreError`].
     pub async fn dead_letters(&self, keys: &Keys, count: usize) -> Result<Vec<DeadLetter>, StoreError> {
-        let command = redis::cmd("XREVRANGE").arg(keys.key("dead")).arg("+").arg("-").arg("COUNT").arg(count).to_owned();
+        let command =
+            redis::cmd("XREVRANGE").arg(keys.key("dead")).arg("+").arg("-").arg("COUNT").arg(count).to_owned();
         let found: Vec<Value> = self.query("dead", &command).await?;
         Ok(found.into_iter().filter_map(entry).map(|e| dead_letter(&e)).collect())
     }
