@@ -243,7 +243,9 @@ impl Store {
     /// [`StoreError`].
     pub async fn reject(&self, from: Inbound, entries: &[Rejection]) -> Result<usize, StoreError> {
         let mut args = self.args();
-        args.show(self.options.reply_retain_ms).show(self.options.dead_entries_max).text(from.stream()).show(entries.len());
+        let o = &self.options;
+        args.show(o.reply_retain_ms).show(o.dead_entries_max).show(o.dedupe_ms.max(o.retain_ms));
+        args.text(from.stream()).show(entries.len());
         for e in entries {
             args.text(e.entry.as_str()).text(e.reason.as_str()).text(e.raw.as_slice());
             args.maybe(e.reply_to.as_ref().map(|(tenant, _)| tenant)).maybe(e.reply_to.as_ref().map(|(_, inbox)| inbox));

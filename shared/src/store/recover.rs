@@ -92,7 +92,7 @@ impl Store {
         let o = &self.options;
         let mut args = self.args();
         args.show(o.lease_ms).show(o.ending_lease_ms).show(o.crashes_max).show(o.dead_entries_max);
-        args.show(bound).show(o.slice_worst_ms).text("turns").text("tasks");
+        args.show(bound).show(o.slice_worst_ms).show(o.dedupe_ms.max(o.retain_ms)).text("turns").text("tasks");
         for priority in Priority::ALL {
             args.show(Queue::Ready(priority));
         }

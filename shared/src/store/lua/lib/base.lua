@@ -74,6 +74,19 @@ local function trim(stream, acked)
   end
 end
 
+-- Closes the id that `submit` remembered for an inbound entry which ends unadmitted (rule 9): it keeps answering
+-- DUPLICATE for a while, and then goes. An id that another entry was admitted under is not ours to close.
+local function close_id(fields, dedupe)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'i' then
+      local id = call('GET', id_key(fields[i + 1]))
+      if id and string.sub(id, 1, 1) == 'q' then
+        call('SET', id_key(fields[i + 1]), 'e' .. string.sub(id, 2), 'PX', dedupe)
+      end
+    end
+  end
+end
+
 -- Acknowledges entries of one stream in chunks that fit Lua's stack, then trims it.
 local function ack_and_trim(stream, entries)
   for from = 1, #entries, 1000 do

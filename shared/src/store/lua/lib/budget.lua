@@ -6,8 +6,9 @@ local function agent_of(tenant, agent)
   local key = agent_key(tenant, agent)
   local a = agents[key]
   if not a then
-    local m = call('HMGET', key, 'tu', 'te', 'du', 'de')
-    a = { tu = num(m[1] or 0), te = num(m[2] or 0), du = num(m[3] or 0), de = num(m[4] or 0) }
+    local m = call('HMGET', key, 'tu', 'te', 'du', 'de', 'tb')
+    a = { tu = num(m[1] or 0), te = num(m[2] or 0), du = num(m[3] or 0), de = num(m[4] or 0),
+      tb = num(m[5] or 0) }
     a.waiting = call('EXISTS', lane_key(tenant, agent)) == 1
     agents[key] = a
   end
@@ -19,6 +20,7 @@ local function roll(a, t, policy, stagger, now)
   a.rolled = true
   if now >= a.te then
     a.tu, a.te = 0, now - (now - stagger) % policy.tick + policy.tick
+    a.tb = a.te - policy.tick
   end
   if now >= a.de then a.du, a.de, a.new_day = 0, policy.day_end, true end
   if now >= t.de then t.du, t.de = 0, policy.day_end end
@@ -34,9 +36,9 @@ local function day_left(a, t, policy)
 end
 
 -- How many calls the tick still allows. Rule 8: none in a window that began before Redis restarted, for its
--- last debits may be lost.
+-- last debits may be lost. When it began is kept: the policy's tick may be another by now.
 local function tick_left(a, policy, epoch_ms)
-  if a.te - policy.tick < epoch_ms then return 0 end
+  if a.tb < epoch_ms then return 0 end
   return math.max(policy.tick_cap - a.tu, 0)
 end
 
@@ -47,7 +49,7 @@ end
 
 local function save_agents(now)
   for key, a in pairs(agents) do
-    if a.rolled then call('HSET', key, 'tu', a.tu, 'te', a.te, 'du', a.du, 'de', a.de) end
+    if a.rolled then call('HSET', key, 'tu', a.tu, 'te', a.te, 'du', a.du, 'de', a.de, 'tb', a.tb) end
     -- The counters mean nothing once the day is over: the key may go a day later.
     if a.new_day then call('PEXPIRE', key, a.de - now + 86400000) end
   end

@@ -70,14 +70,19 @@ end
 
 -- Gives the calls [done, upto) of a turn that is not out to the caller to end: the caller renders their results
 -- and settles them under the new fence. If it dies, the timer gives the ending to somebody else.
+-- reply {tenant:turn, fence, reason, done, upto, info, begun position or '', meta, calls…}
 local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
   call('HSET', key, 'f', fence, 'er', reason, 'eu', upto, 'ei', info)
   call('ZADD', TIMERS, now + lease, 't:' .. tt)
   body = body or body_of_record(key, rec.dn, upto)
-  if not body then return { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), '' } end
-  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), body.meta }
-  for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
+  -- A call that somebody who is gone had begun may have taken effect: its result must not deny it.
+  local begun = string.match(call('HGET', key, 'b') or '', '^%d+')
+  if begun and num(begun) < rec.dn then begun = nil end
+  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun or '', body and body.meta or '' }
+  if body then
+    for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
+  end
   return reply
 end
 
