@@ -172,12 +172,17 @@ impl Pool {
     /// # Errors
     /// [`StoreError`].
     pub async fn budget(&self, keys: &Keys, agent: &str, name: &TurnName) -> Result<BudgetFacts, StoreError> {
-        let (agent_key, lane) = (format!("agent:{}:{agent}", name.tenant), format!("lane:{}:{agent}", name.tenant));
+        let (agent, lane) = (format!("{}:{agent}", name.tenant), format!("lane:{}:{agent}", name.tenant));
         let mut pipe = redis::pipe();
-        pipe.cmd("HMGET").arg(keys.key(agent_key)).arg(&["tu", "te", "du", "de"]);
+        pipe.cmd("HGET").arg(keys.key("budgets")).arg(agent);
         pipe.cmd("ZRANK").arg(keys.key(lane)).arg(name.turn.as_str());
-        let (counters, ahead): (Vec<Option<i64>>, Option<u64>) = self.pipeline("budget", &pipe).await?;
-        let counter = |at: usize| counters.get(at).copied().flatten().unwrap_or(0);
+        let (packed, ahead): (Option<Vec<u8>>, Option<u64>) = self.pipeline("budget", &pipe).await?;
+        let packed = packed.unwrap_or_default();
+        // As `lib/budget.lua` packs them: doubles in the order tu, te, du, de, tb.
+        let counter = |at: usize| {
+            let bytes = packed.get(at * 8..at * 8 + 8).and_then(|b| <[u8; 8]>::try_from(b).ok());
+            bytes.map_or(0, |b| f64::from_le_bytes(b) as i64)
+        };
         Ok(BudgetFacts {
             tick_used: counter(0),
             tick_ends_ms: counter(1),
