@@ -72,7 +72,18 @@ pub struct DeadLetter {
     pub raw: String,
 }
 
-/// What an agent has used up. A counter means nothing once its end has passed.
+/// What is remembered of an id that a producer gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remembered {
+    /// Its turn waits for a scheduler.
+    Queued,
+    /// Its turn was admitted.
+    Admitted,
+    /// Its turn has ended, or was refused.
+    Ended,
+}
+
+/// What an agent and its tenant have used up. A counter means nothing once its end has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetFacts {
     /// Calls of the tick.
@@ -83,6 +94,10 @@ pub struct BudgetFacts {
     pub day_used: i64,
     /// When that day ends, ms of shard time.
     pub day_ends_ms: i64,
+    /// Calls of all the tenant's agents in its day.
+    pub tenant_day_used: i64,
+    /// When the tenant's day ends, ms of shard time.
+    pub tenant_day_ends_ms: i64,
     /// Turns before this one on the agent's lane; none where the turn is not there.
     pub ahead_on_lane: Option<u64>,
 }
@@ -167,22 +182,44 @@ impl Pool {
         }
     }
 
-    /// What an agent has used up, and how many turns wait on its lane before `turn`.
+    /// What is remembered of an id that a producer gave; none where it is not, or not any more.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn remembered(&self, keys: &Keys, name: &TurnName) -> Result<Option<Remembered>, StoreError> {
+        let command = redis::cmd("GETRANGE").arg(keys.key(format_args!("id:{name}"))).arg(0).arg(0).to_owned();
+        let found: String = self.query("remembered", &command).await?;
+        Ok(match found.as_str() {
+            "q" => Some(Remembered::Queued),
+            "a" => Some(Remembered::Admitted),
+            "e" => Some(Remembered::Ended),
+            _ => None,
+        })
+    }
+
+    /// What an agent and its tenant have used up, and how many turns wait on its lane before `turn`.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn budget(&self, keys: &Keys, agent: &str, name: &TurnName) -> Result<BudgetFacts, StoreError> {
         let (agent_key, lane) = (format!("agent:{}:{agent}", name.tenant), format!("lane:{}:{agent}", name.tenant));
+        let tenant_key = format!("tenant:{}", name.tenant);
         let mut pipe = redis::pipe();
         pipe.cmd("HMGET").arg(keys.key(agent_key)).arg(&["tu", "te", "du", "de"]);
+        pipe.cmd("HMGET").arg(keys.key(tenant_key)).arg(&["du", "de"]);
         pipe.cmd("ZRANK").arg(keys.key(lane)).arg(name.turn.as_str());
-        let (counters, ahead): (Vec<Option<i64>>, Option<u64>) = self.pipeline("budget", &pipe).await?;
-        let counter = |at: usize| counters.get(at).copied().flatten().unwrap_or(0);
+        let (mut counters, tenant, ahead): (Vec<Option<f64>>, Vec<Option<f64>>, Option<u64>) =
+            self.pipeline("budget", &pipe).await?;
+        counters.extend(tenant);
+        // Lua may write a large number as a float.
+        let counter = |at: usize| counters.get(at).copied().flatten().unwrap_or(0.0) as i64;
         Ok(BudgetFacts {
             tick_used: counter(0),
             tick_ends_ms: counter(1),
             day_used: counter(2),
             day_ends_ms: counter(3),
+            tenant_day_used: counter(4),
+            tenant_day_ends_ms: counter(5),
             ahead_on_lane: ahead,
         })
     }
