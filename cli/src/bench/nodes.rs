@@ -116,7 +116,7 @@ fn write_config(dir: &Path, shape: &Shape) -> std::io::Result<()> {
     std::fs::write(dir.join("agents.yaml"), agents)?;
     std::fs::write(dir.join("tenants.yaml"), "tenants:\n  bench:\n    plan: bench\n")?;
     std::fs::write(dir.join("tools.yaml"), "tools: {}\n")?;
-    std::fs::write(dir.join("permissions.yaml"), "tools:\n  echo:\n    everyone: true\n")
+    std::fs::write(dir.join("permissions.yaml"), "permissions:\n  echo:\n    everyone: true\n")
 }
 
 fn rss_mb(pid: u32) -> f64 {
