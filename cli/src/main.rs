@@ -68,7 +68,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Cancel(args) => cancel::run(&setup, &args, output).await,
         Command::Explain(args) => explain::run(&setup, &args, output).await,
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
-        Command::Tools(args) => tools::run(&setup, &args, output),
+        Command::Tools(args) => tools::run(&setup, &args, output).await,
         Command::Doctor(args) => doctor::run(&setup, &args, output).await,
         Command::Bench(_) | Command::Config(_) | Command::Completions { .. } => Ok(()),
     }
