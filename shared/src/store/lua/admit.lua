@@ -21,7 +21,7 @@ local policies, at = read_policies(9, num(ARGV[8]))
 if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
 
 local seq = num(state[3] or 0)
-local tasks, boxes, seen = {}, {}, {}
+local tasks, boxes, seen, stream = {}, {}, {}, P .. 'turns'
 
 -- The action budget of the task that a turn runs under; nil where there is no such task.
 local function task_of(tenant, task)
@@ -49,14 +49,17 @@ local function inbox_refuses(tenant, inbox)
   return boxes[name] or nil
 end
 
--- DUPLICATE, CONFLICT or nil. A minted id can come twice only where its entry was put back by reap.
+-- DUPLICATE, CONFLICT or nil. The pending entry is the fence: a scheduler that slept while reap put the entry back
+-- must not admit it a second time, however long ago the first turn has ended and its record has gone.
 local function known(turn)
+  if not pending(stream, turn.entry) then return 'DUPLICATE' end
   if seen[turn.tt] then return seen[turn.tt] == turn.digest and 'DUPLICATE' or 'CONFLICT' end
+  -- A minted id that is in use, or a given one that somebody else's record has: not this turn, so no duplicate.
   if turn.given == '' then
-    return call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'DUPLICATE' or nil
+    return call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'CONFLICT' or nil
   end
   local id = call('GET', id_key(turn.tt))
-  if not id then return nil end
+  if not id then return call('EXISTS', turn_key(turn.tt)) > 0 and 'CONFLICT' or nil end
   if string.sub(id, 2) ~= turn.digest then return 'CONFLICT' end
   return string.sub(id, 1, 1) ~= 'q' and 'DUPLICATE' or nil
 end
@@ -173,5 +176,5 @@ for key, task in pairs(tasks) do
 end
 save_agents(now)
 save_tenants()
-ack_and_trim(P .. 'turns', acked)
+ack_and_trim(stream, acked)
 return replies
