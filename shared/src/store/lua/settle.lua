@@ -72,7 +72,7 @@ end
 -- The slice has ended and the turn has calls left: back on its lane, whose timer is armed.
 local function back_on_lane(item, key, rec)
   call('HDEL', key, 'f', 'b', 'st', 'er', 'eu', 'ei', 'at', 'cr')
-  call('HSET', key, 'pf', item.fence)
+  call('HSET', key, 'sf', item.fence)
   local te = num(call('HGET', agent_key(item.tenant, rec.ag), 'te') or 0)
   put_on_lane(item.tenant, rec.ag, item.turn, rec.sq, math.max(te, now))
   if rec.cx then call('ZADD', TIMERS, now, 't:' .. item.tt) else call('ZADD', TIMERS, rec.dl, 't:' .. item.tt) end
@@ -102,7 +102,7 @@ end
 
 local function settle(item)
   local key = turn_key(item.tt)
-  local m = call('HMGET', key, 'f', 'n', 'ad', 'dn', 'cx', 'ag', 'sq', 'gv', 'dl', 'ts', 'lg', 'cr', 'rt', 'er', 'pf')
+  local m = call('HMGET', key, 'f', 'n', 'ad', 'dn', 'cx', 'ag', 'sq', 'gv', 'dl', 'ts', 'lg', 'cr', 'rt', 'er', 'sf')
   if m[1] ~= item.fence then return lost(item, m) end
   local rec = {
     n = num(m[2]), ad = num(m[3]), dn = num(m[4] or 0), cx = m[5], ag = m[6], sq = m[7], gv = m[8], dl = m[9],
