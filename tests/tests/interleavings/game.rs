@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use redis::aio::MultiplexedConnection;
 use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TaskId, TenantId, TurnId};
-use shared::store::{Cancelled, Delegated, Delegation, Queue, Scripts, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName};
+use shared::store::{Cancelled, Delegated, Delegation, Queue, Scripts, Store, StoreError, StoreOptions, Submission, Submitted, TimeSource, TurnName};
 
 use super::scheduler::Scheduler;
 use super::spec::{
@@ -25,6 +25,8 @@ pub type Violation = String;
 /// The server and store that interleavings use one after the other.
 pub struct Table {
     pub store: Store,
+    /// A process that counts other shards.
+    stranger: Store,
     pub redis: MultiplexedConnection,
     raw_ms: Arc<AtomicI64>,
 }
@@ -43,11 +45,14 @@ impl Table {
             crashes_max: CRASHES_MAX,
             ..StoreOptions::default()
         };
+        let other = Arc::new(StoreOptions { shards: 2, ..options.clone() });
         let raw_ms = Arc::new(AtomicI64::new(START_MS));
         let store = Store::open(url, 0, Arc::new(options)).unwrap();
-        let store = store.with_time(TimeSource::Injected(raw_ms.clone())).with_scripts(scripts);
+        let store = store.with_time(TimeSource::Injected(raw_ms.clone())).with_scripts(scripts.clone());
         let redis = store.connection().get().await.unwrap();
-        Self { store, redis, raw_ms }
+        let stranger = Store::open(url, 0, other).unwrap().with_time(TimeSource::Injected(raw_ms.clone()));
+        let stranger = stranger.with_scripts(scripts);
+        Self { store, stranger, redis, raw_ms }
     }
 
     /// An empty shard.
@@ -337,7 +342,11 @@ impl<'t> Game<'t> {
         self.world.generation = number;
         self.note(|| format!("announce {number}: {policy:?}"));
         let found = self.table.store.announce(&format!("p{number}")).await.map_err(|e| e.to_string())?;
-        same("announce", &number, &found)
+        same("announce", &number, &found)?;
+        match self.table.stranger.announce("other").await {
+            Err(StoreError::Shards { .. }) => Ok(()),
+            other => Err(format!("a process with another number of shards announces its policy: {other:?}")),
+        }
     }
 
     /// Redis restarts: what it says of itself is another, and its data is what it was.

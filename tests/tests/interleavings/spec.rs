@@ -53,7 +53,7 @@ impl Spec {
         let wait = if rng.random_bool(0.35) { rng.random_range(300..15_000) } else { 200_000 };
         Self {
             tenant,
-            agent: if rng.random_bool(0.02) { ODD_AGENT } else { AGENTS[rng.random_range(0..AGENTS.len())] },
+            agent: if rng.random_bool(0.04) { ODD_AGENT } else { AGENTS[rng.random_range(0..AGENTS.len())] },
             given: rng.random_bool(0.5).then(|| format!("g{number}")),
             digest: format!("d{number}"),
             once: (0..rng.random_range(1..=5)).map(|_| rng.random_bool(0.5)).collect(),

@@ -336,6 +336,12 @@ impl Holding {
 
     async fn park(&mut self, game: &mut Game<'_>, who: &str) -> Result<bool, Violation> {
         let Some((delay_ms, attempt)) = self.retry else { return Ok(true) };
+        if game.rng.random_bool(0.1) {
+            // It gives up instead, perhaps after a retry whose answer was lost.
+            self.retry = None;
+            self.result(game, "transient");
+            return Ok(true);
+        }
         let now_ms = game.world.clock(game.raw_now_ms);
         let event = Event::Retry { fence: self.fence.1, position: self.next, delay_ms, attempt };
         let expected = game.world.apply(&self.name, event, now_ms)?;
