@@ -71,6 +71,12 @@ impl Table {
     }
 }
 
+/// Somebody who was taken for dead, and goes on with what it remembers.
+pub enum Ghost {
+    Scheduler(Scheduler),
+    Worker(Worker),
+}
+
 /// One interleaving in progress.
 pub struct Game<'t> {
     pub table: &'t mut Table,
@@ -79,6 +85,7 @@ pub struct Game<'t> {
     pub policies: Vec<Policy>,
     pub schedulers: Vec<Scheduler>,
     pub workers: Vec<Worker>,
+    pub ghosts: Vec<Ghost>,
     pub witness: Witness,
     pub tasks: Vec<(&'static str, String)>,
     pub trace: VecDeque<String>,
@@ -97,6 +104,7 @@ impl<'t> Game<'t> {
             policies: Vec::new(),
             schedulers: Vec::new(),
             workers: Vec::new(),
+            ghosts: Vec::new(),
             witness: Witness::default(),
             tasks: Vec::new(),
             trace: VecDeque::new(),
@@ -162,7 +170,8 @@ impl<'t> Game<'t> {
                 self.time_passes();
                 Ok(())
             }
-            34..66 => {
+            34..40 => self.haunt().await,
+            40..68 => {
                 let at = self.rng.random_range(0..self.schedulers.len());
                 let mut scheduler = self.schedulers.remove(at);
                 let done = scheduler.step(self).await;
@@ -179,12 +188,28 @@ impl<'t> Game<'t> {
         }
     }
 
+    /// A step of a ghost, if there is one.
+    pub async fn haunt(&mut self) -> Result<(), Violation> {
+        if self.ghosts.is_empty() {
+            return Ok(());
+        }
+        let at = self.rng.random_range(0..self.ghosts.len());
+        let mut ghost = self.ghosts.remove(at);
+        self.note(|| "a ghost:".into());
+        let done = match &mut ghost {
+            Ghost::Scheduler(scheduler) => scheduler.haunt(self).await,
+            Ghost::Worker(worker) => worker.haunt(self).await,
+        };
+        self.ghosts.insert(at, ghost);
+        done
+    }
+
     fn time_passes(&mut self) {
         let ms = match self.rng.random_range(0..100) {
             0..45 => self.rng.random_range(1..100),
             45..75 => self.rng.random_range(100..1_200),
-            75..88 => self.rng.random_range(1_200..3_500),
-            88..94 => self.rng.random_range(4_000..9_000),
+            75..90 => self.rng.random_range(1_200..2_000),
+            90..94 => self.rng.random_range(4_000..9_000),
             94..97 => {
                 // To the very edge of a window or a day, where mistakes live.
                 let edge = [1_000, 5_000, DAY_MS][self.rng.random_range(0..3)];
