@@ -92,6 +92,8 @@ pub struct Game<'t> {
     pub nonce: u64,
     pub raw_now_ms: i64,
     incarnations: u64,
+    /// Percent of steps in which a whole lease goes by, and with it whoever does not beat.
+    deadly: u32,
 }
 
 impl<'t> Game<'t> {
@@ -111,7 +113,11 @@ impl<'t> Game<'t> {
             nonce: 0,
             raw_now_ms: START_MS,
             incarnations: 0,
+            deadly: 1,
         };
+        if game.rng.random_bool(0.3) {
+            game.deadly = 9;
+        }
         game.set_clock(START_MS + 3_000);
         game.announce().await?;
         for _ in 0..game.rng.random_range(2..=3) {
@@ -159,6 +165,9 @@ impl<'t> Game<'t> {
 
     /// One random step of anybody.
     pub async fn step(&mut self) -> Result<(), Violation> {
+        if self.rng.random_range(0..100) < self.deadly {
+            return self.lease_goes_by().await;
+        }
         match self.rng.random_range(0..100) {
             0..12 => self.submit().await,
             12..14 => self.delegate().await,
@@ -186,6 +195,26 @@ impl<'t> Game<'t> {
                 done
             }
         }
+    }
+
+    /// A lease and the reapers' own pause go by. One scheduler reaps all the time, some of the others stay alive.
+    async fn lease_goes_by(&mut self) -> Result<(), Violation> {
+        let mut reaper = self.schedulers.remove(0);
+        let mut survivor = if self.rng.random_bool(0.5) { self.workers.pop() } else { None };
+        let mut done = Ok(());
+        for _ in 0..9 {
+            self.advance(LEASE_MS / 4);
+            done = reaper.survive(self).await;
+            if let (Ok(()), Some(worker)) = (&done, &mut survivor) {
+                done = worker.beat(self).await;
+            }
+            if done.is_err() {
+                break;
+            }
+        }
+        self.schedulers.insert(0, reaper);
+        self.workers.extend(survivor);
+        done
     }
 
     /// A step of a ghost, if there is one.

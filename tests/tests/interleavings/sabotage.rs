@@ -110,6 +110,7 @@ async fn each_is_noticed(sabotages: &[Sabotage]) {
         let mut noticed = None;
         for seed in 0..INTERLEAVINGS_MAX {
             if let Err(violation) = play(&mut table, seed).await {
+                assert!(!violation.contains("cannot be reached"), "{violation}");
                 noticed = Some(violation);
                 break;
             }

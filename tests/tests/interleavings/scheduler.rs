@@ -81,6 +81,12 @@ impl Scheduler {
         }
     }
 
+    /// Beats and reaps.
+    pub async fn survive(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
+        self.beat(game).await?;
+        self.reap(game).await
+    }
+
     /// A step with stale memory: it was taken for dead, and goes on.
     pub async fn haunt(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
         match game.rng.random_range(0..3) {

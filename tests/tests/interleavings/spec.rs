@@ -16,7 +16,7 @@ pub const RETAIN_MS: i64 = 15_000;
 pub const TURNS_MAX: u64 = 6;
 pub const TENANT_TURNS_MAX: i64 = 9;
 pub const TENANT_READY_MAX: i64 = 3;
-pub const INBOX_UNREAD_MAX: usize = 7;
+pub const INBOX_UNREAD_MAX: usize = 4;
 pub const INBOXES_MAX: usize = 3;
 pub const CRASHES_MAX: u32 = 3;
 /// Turns that one release dispatches per lane.

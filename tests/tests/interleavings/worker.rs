@@ -98,7 +98,7 @@ impl Worker {
         Ok(busy)
     }
 
-    async fn beat(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
+    pub async fn beat(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
         game.world.beat(game.raw_now_ms, self.id.as_str());
         game.note(|| format!("{} beats", self.id));
         let beat = game.table.store.beat(&self.id).await.map_err(|e| e.to_string())?;
