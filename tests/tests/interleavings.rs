@@ -8,6 +8,7 @@
 
 mod finish;
 mod game;
+mod sabotage;
 mod scheduler;
 mod snapshot;
 mod spec;

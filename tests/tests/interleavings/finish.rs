@@ -19,6 +19,7 @@ pub async fn finish(game: &mut Game<'_>) -> Result<(), Violation> {
     let (mut scheduler, mut worker) = (Scheduler::new(game), Worker::new(game));
     for round in 0.. {
         let busy = scheduler.round(game).await? | worker.round(game).await?;
+        game.haunt().await?;
         if is_quiet(game) {
             break;
         }

@@ -8,7 +8,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use redis::aio::MultiplexedConnection;
 use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TaskId, TenantId, TurnId};
-use shared::store::{Cancelled, Delegated, Delegation, Queue, Scripts, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName};
+use shared::store::{Cancelled, Delegated, Delegation, Queue, Scripts, Store, StoreError, StoreOptions, Submission, Submitted, TimeSource, TurnName};
 
 use super::scheduler::Scheduler;
 use super::spec::{
@@ -25,6 +25,8 @@ pub type Violation = String;
 /// The server and store that interleavings use one after the other.
 pub struct Table {
     pub store: Store,
+    /// A process that counts other shards.
+    stranger: Store,
     pub redis: MultiplexedConnection,
     raw_ms: Arc<AtomicI64>,
 }
@@ -43,11 +45,14 @@ impl Table {
             crashes_max: CRASHES_MAX,
             ..StoreOptions::default()
         };
+        let other = Arc::new(StoreOptions { shards: 2, ..options.clone() });
         let raw_ms = Arc::new(AtomicI64::new(START_MS));
         let store = Store::open(url, 0, Arc::new(options)).unwrap();
-        let store = store.with_time(TimeSource::Injected(raw_ms.clone())).with_scripts(scripts);
+        let store = store.with_time(TimeSource::Injected(raw_ms.clone())).with_scripts(scripts.clone());
         let redis = store.connection().get().await.unwrap();
-        Self { store, redis, raw_ms }
+        let stranger = Store::open(url, 0, other).unwrap().with_time(TimeSource::Injected(raw_ms.clone()));
+        let stranger = stranger.with_scripts(scripts);
+        Self { store, stranger, redis, raw_ms }
     }
 
     /// An empty shard.
@@ -66,6 +71,12 @@ impl Table {
     }
 }
 
+/// Somebody who was taken for dead, and goes on with what it remembers.
+pub enum Ghost {
+    Scheduler(Scheduler),
+    Worker(Worker),
+}
+
 /// One interleaving in progress.
 pub struct Game<'t> {
     pub table: &'t mut Table,
@@ -74,12 +85,15 @@ pub struct Game<'t> {
     pub policies: Vec<Policy>,
     pub schedulers: Vec<Scheduler>,
     pub workers: Vec<Worker>,
+    pub ghosts: Vec<Ghost>,
     pub witness: Witness,
     pub tasks: Vec<(&'static str, String)>,
     pub trace: VecDeque<String>,
     pub nonce: u64,
     pub raw_now_ms: i64,
     incarnations: u64,
+    /// Percent of steps in which a whole lease goes by, and with it whoever does not beat.
+    deadly: u32,
 }
 
 impl<'t> Game<'t> {
@@ -92,13 +106,18 @@ impl<'t> Game<'t> {
             policies: Vec::new(),
             schedulers: Vec::new(),
             workers: Vec::new(),
+            ghosts: Vec::new(),
             witness: Witness::default(),
             tasks: Vec::new(),
             trace: VecDeque::new(),
             nonce: 0,
             raw_now_ms: START_MS,
             incarnations: 0,
+            deadly: 1,
         };
+        if game.rng.random_bool(0.3) {
+            game.deadly = 9;
+        }
         game.set_clock(START_MS + 3_000);
         game.announce().await?;
         for _ in 0..game.rng.random_range(2..=3) {
@@ -146,6 +165,9 @@ impl<'t> Game<'t> {
 
     /// One random step of anybody.
     pub async fn step(&mut self) -> Result<(), Violation> {
+        if self.rng.random_range(0..100) < self.deadly {
+            return self.lease_goes_by().await;
+        }
         match self.rng.random_range(0..100) {
             0..12 => self.submit().await,
             12..14 => self.delegate().await,
@@ -157,7 +179,8 @@ impl<'t> Game<'t> {
                 self.time_passes();
                 Ok(())
             }
-            34..66 => {
+            34..40 => self.haunt().await,
+            40..68 => {
                 let at = self.rng.random_range(0..self.schedulers.len());
                 let mut scheduler = self.schedulers.remove(at);
                 let done = scheduler.step(self).await;
@@ -174,12 +197,48 @@ impl<'t> Game<'t> {
         }
     }
 
+    /// A lease and the reapers' own pause go by. One scheduler reaps all the time, some of the others stay alive.
+    async fn lease_goes_by(&mut self) -> Result<(), Violation> {
+        let mut reaper = self.schedulers.remove(0);
+        let mut survivor = if self.rng.random_bool(0.5) { self.workers.pop() } else { None };
+        let mut done = Ok(());
+        for _ in 0..9 {
+            self.advance(LEASE_MS / 4);
+            done = reaper.survive(self).await;
+            if let (Ok(()), Some(worker)) = (&done, &mut survivor) {
+                done = worker.beat(self).await;
+            }
+            if done.is_err() {
+                break;
+            }
+        }
+        self.schedulers.insert(0, reaper);
+        self.workers.extend(survivor);
+        done
+    }
+
+    /// A step of a ghost, if there is one.
+    pub async fn haunt(&mut self) -> Result<(), Violation> {
+        if self.ghosts.is_empty() {
+            return Ok(());
+        }
+        let at = self.rng.random_range(0..self.ghosts.len());
+        let mut ghost = self.ghosts.remove(at);
+        self.note(|| "a ghost:".into());
+        let done = match &mut ghost {
+            Ghost::Scheduler(scheduler) => scheduler.haunt(self).await,
+            Ghost::Worker(worker) => worker.haunt(self).await,
+        };
+        self.ghosts.insert(at, ghost);
+        done
+    }
+
     fn time_passes(&mut self) {
         let ms = match self.rng.random_range(0..100) {
             0..45 => self.rng.random_range(1..100),
             45..75 => self.rng.random_range(100..1_200),
-            75..88 => self.rng.random_range(1_200..3_500),
-            88..94 => self.rng.random_range(4_000..9_000),
+            75..90 => self.rng.random_range(1_200..2_000),
+            90..94 => self.rng.random_range(4_000..9_000),
             94..97 => {
                 // To the very edge of a window or a day, where mistakes live.
                 let edge = [1_000, 5_000, DAY_MS][self.rng.random_range(0..3)];
@@ -337,7 +396,11 @@ impl<'t> Game<'t> {
         self.world.generation = number;
         self.note(|| format!("announce {number}: {policy:?}"));
         let found = self.table.store.announce(&format!("p{number}")).await.map_err(|e| e.to_string())?;
-        same("announce", &number, &found)
+        same("announce", &number, &found)?;
+        match self.table.stranger.announce("other").await {
+            Err(StoreError::Shards { .. }) => Ok(()),
+            other => Err(format!("a process with another number of shards announces its policy: {other:?}")),
+        }
     }
 
     /// Redis restarts: what it says of itself is another, and its data is what it was.

@@ -10,7 +10,7 @@ use shared::store::{
     ReleaseReply, ReplyFrame, SettledCall, Settlement, TurnName,
 };
 
-use super::game::{Game, Violation, same};
+use super::game::{Game, Ghost, Violation, same};
 use super::spec::{ODD_AGENT, RELEASE_BOUND};
 use super::verbs::{Admitted, Batch, Candidate};
 use super::world::Name;
@@ -58,23 +58,41 @@ impl Scheduler {
         }
         match game.rng.random_range(0..100) {
             0..10 => self.beat(game).await,
-            10..28 => self.read(game, ">").await,
-            28..30 => self.read(game, "0").await,
-            30..50 => self.admit(game).await,
-            50..55 => self.reject(game).await,
-            55..67 => self.release(game).await,
-            67..79 => self.promote(game).await,
-            79..89 => self.settle(game).await,
-            89..96 => self.reap(game).await,
-            96..98 => {
+            10..26 => self.read(game, ">").await,
+            26..28 => self.read(game, "0").await,
+            28..45 => self.admit(game).await,
+            45..50 => self.reject(game).await,
+            50..60 => self.release(game).await,
+            60..70 => self.promote(game).await,
+            70..79 => self.settle(game).await,
+            79..93 => self.reap(game).await,
+            93..95 => {
                 self.generation = game.world.generation;
                 Ok(())
             }
             _ => {
                 game.note(|| format!("{} crashes", self.id));
-                *self = Self::new(game);
+                let forgotten = std::mem::replace(self, Self::new(game));
+                if game.rng.random_bool(0.5) {
+                    game.ghosts.push(Ghost::Scheduler(forgotten));
+                }
                 Ok(())
             }
+        }
+    }
+
+    /// Beats and reaps.
+    pub async fn survive(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
+        self.beat(game).await?;
+        self.reap(game).await
+    }
+
+    /// A step with stale memory: it was taken for dead, and goes on.
+    pub async fn haunt(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
+        match game.rng.random_range(0..3) {
+            0 => self.admit(game).await,
+            1 => self.reject(game).await,
+            _ => self.settle(game).await,
         }
     }
 

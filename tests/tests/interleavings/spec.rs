@@ -16,7 +16,7 @@ pub const RETAIN_MS: i64 = 15_000;
 pub const TURNS_MAX: u64 = 6;
 pub const TENANT_TURNS_MAX: i64 = 9;
 pub const TENANT_READY_MAX: i64 = 3;
-pub const INBOX_UNREAD_MAX: usize = 7;
+pub const INBOX_UNREAD_MAX: usize = 4;
 pub const INBOXES_MAX: usize = 3;
 pub const CRASHES_MAX: u32 = 3;
 /// Turns that one release dispatches per lane.
@@ -53,7 +53,7 @@ impl Spec {
         let wait = if rng.random_bool(0.35) { rng.random_range(300..15_000) } else { 200_000 };
         Self {
             tenant,
-            agent: if rng.random_bool(0.02) { ODD_AGENT } else { AGENTS[rng.random_range(0..AGENTS.len())] },
+            agent: if rng.random_bool(0.04) { ODD_AGENT } else { AGENTS[rng.random_range(0..AGENTS.len())] },
             given: rng.random_bool(0.5).then(|| format!("g{number}")),
             digest: format!("d{number}"),
             once: (0..rng.random_range(1..=5)).map(|_| rng.random_bool(0.5)).collect(),

@@ -7,7 +7,7 @@ use shared::model::referee::{Answer, Event, Fence, State};
 use shared::model::{ConsumerId, Priority};
 use shared::store::{Begin, Begun, Entry, HandBack, Parked, Queue, Reader, Retry, TurnName};
 
-use super::game::{Game, Violation, same};
+use super::game::{Game, Ghost, Violation, same};
 use super::scheduler::settle;
 use super::spec::PRIORITIES;
 use super::world::Name;
@@ -57,14 +57,22 @@ impl Worker {
             0..12 => self.beat(game).await,
             12..34 => self.read(game, true).await,
             34..36 => self.read(game, false).await,
-            36..92 => self.work(game).await,
-            92..97 => self.hand_back(game).await,
+            36..90 => self.work(game).await,
+            90..95 => self.hand_back(game).await,
             _ => {
                 game.note(|| format!("{} crashes", self.id));
-                *self = Self::new(game);
+                let forgotten = std::mem::replace(self, Self::new(game));
+                if !forgotten.slices.is_empty() && game.rng.random_bool(0.6) {
+                    game.ghosts.push(Ghost::Worker(forgotten));
+                }
                 Ok(())
             }
         }
+    }
+
+    /// A step with stale memory: it was taken for dead, and goes on.
+    pub async fn haunt(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
+        if game.rng.random_bool(0.2) { self.hand_back(game).await } else { self.work(game).await }
     }
 
     /// What a healthy worker does in one round, where the referee knows of something to do: to find that there is
@@ -90,7 +98,7 @@ impl Worker {
         Ok(busy)
     }
 
-    async fn beat(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
+    pub async fn beat(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
         game.world.beat(game.raw_now_ms, self.id.as_str());
         game.note(|| format!("{} beats", self.id));
         let beat = game.table.store.beat(&self.id).await.map_err(|e| e.to_string())?;
@@ -336,6 +344,12 @@ impl Holding {
 
     async fn park(&mut self, game: &mut Game<'_>, who: &str) -> Result<bool, Violation> {
         let Some((delay_ms, attempt)) = self.retry else { return Ok(true) };
+        if game.rng.random_bool(0.1) {
+            // It gives up instead, perhaps after a retry whose answer was lost.
+            self.retry = None;
+            self.result(game, "transient");
+            return Ok(true);
+        }
         let now_ms = game.world.clock(game.raw_now_ms);
         let event = Event::Retry { fence: self.fence.1, position: self.next, delay_ms, attempt };
         let expected = game.world.apply(&self.name, event, now_ms)?;

@@ -64,8 +64,10 @@ pub struct Live<R> {
     pub results: Vec<R>,
     /// Whether somebody has asked for its end.
     pub cancelled: bool,
-    /// The fence whose slice ended or was parked last: its holder's repeated verb is answered `Already`.
+    /// The fence that ended the last slice: its holder's repeated settle is answered `Already`.
     pub settled: Option<Fence>,
+    /// The fence that was parked last: its holder's repeated retry is answered `Already`.
+    pub parked: Option<Fence>,
     fences: u64,
 }
 
@@ -277,7 +279,7 @@ impl<R> State<R> {
     #[must_use]
     pub fn new(calls: usize, deadline_ms: i64, last: Fence) -> Self {
         let results = Vec::with_capacity(calls);
-        Self::Queued(Live { calls, deadline_ms, admitted: 0, results, cancelled: false, settled: None, fences: last.0 })
+        Self::Queued(Live { calls, deadline_ms, admitted: 0, results, cancelled: false, settled: None, parked: None, fences: last.0 })
     }
 
     /// What every turn that has not ended knows.
@@ -455,7 +457,7 @@ fn retry<R>(state: State<R>, fence: Fence, position: usize, due_ms: i64, attempt
     let (mut live, slice) = match state {
         State::Out(live, slice) if slice.fence == fence => (live, slice),
         other => {
-            let own = other.live().and_then(|live| live.settled) == Some(fence);
+            let own = other.live().and_then(|live| live.parked) == Some(fence);
             return (other, Effects::only(if own { Answer::Already } else { Answer::Stale }));
         }
     };
@@ -465,7 +467,7 @@ fn retry<R>(state: State<R>, fence: Fence, position: usize, due_ms: i64, attempt
     if live.cancelled {
         return (State::Out(live, slice), Effects::only(Answer::Cancelled));
     }
-    live.settled = Some(fence);
+    live.parked = Some(fence);
     let timer_ms = Some(due_ms.min(live.deadline_ms));
     let effects = Effects { out: -1, timer_ms, ..Effects::only(Answer::Ok) };
     (State::Parked { live, attempt, crashes: slice.crashes }, effects)

@@ -61,7 +61,8 @@ local function rest_of(body, done)
   if skip <= 0 then return body end
   local calls = {}
   for i = skip + 1, #body.calls do calls[#calls + 1] = body.calls[i] end
-  body.calls, body.first = calls, done
+  -- The tries counted the call that was first; the one that is first now has none behind it.
+  body.calls, body.first, body.attempt = calls, done, 0
   return body
 end
 
