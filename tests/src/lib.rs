@@ -2,3 +2,4 @@
 
 pub mod bfcl;
 pub mod fleet;
+pub mod inspect;
