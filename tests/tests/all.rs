@@ -3,5 +3,6 @@
 
 mod bad_input;
 mod life_of_a_turn;
+mod outcomes;
 mod store;
 mod tidy;
