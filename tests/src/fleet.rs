@@ -233,9 +233,9 @@ impl Fleet {
         turn["turn_id"].as_str().map_or_else(|| format!("t{entry}"), str::to_owned)
     }
 
-    /// The next reply of inbox `box`, waited for up to 20 s.
+    /// The next reply of inbox `box`, waited for up to 15 s.
     pub async fn reply(&mut self) -> Value {
-        self.try_reply(Duration::from_secs(20)).await.expect("a reply within 20 s")
+        self.try_reply(Duration::from_secs(15)).await.expect("a reply within 15 s")
     }
 
     /// The next reply of inbox `box`, or none within `wait`.

@@ -3,3 +3,4 @@
 pub mod bfcl;
 pub mod fleet;
 pub mod inspect;
+pub mod runtime;

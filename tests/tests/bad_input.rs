@@ -96,7 +96,7 @@ async fn every_malformed_turn_gets_its_documented_answer_and_the_good_one_behind
         fleet.xadd("turns", "turn", &case.message).await;
         if case.answered {
             let inbox = if case.what == "an unknown tenant" { "nobody:box" } else { "acme:box" };
-            let reply = fleet.reply_in(inbox, std::time::Duration::from_secs(20)).await;
+            let reply = fleet.reply_in(inbox, std::time::Duration::from_secs(15)).await;
             let reply = reply.unwrap_or_else(|| panic!("{}: no reply", case.what));
             assert_eq!(reply["status"], "rejected", "{}: {reply}", case.what);
             assert_eq!(reply["error"]["code"], case.code, "{}: {reply}", case.what);
