@@ -83,6 +83,26 @@ impl Fleet {
         self.say(json!({"op": "cancel", "turn_id": turn})).await;
     }
 
+    /// Everything that Redis holds, as one text: what must not be found in it is nowhere.
+    pub async fn everything(&self) -> String {
+        let mut connection = self.server.connection().await;
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+        let mut text = String::new();
+        for key in keys {
+            let kind: String = redis::cmd("TYPE").arg(&key).query_async(&mut connection).await.unwrap();
+            let command = match kind.as_str() {
+                "stream" => redis::cmd("XRANGE").arg(&key).arg("-").arg("+").to_owned(),
+                "hash" => redis::cmd("HGETALL").arg(&key).to_owned(),
+                "zset" => redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).to_owned(),
+                "set" => redis::cmd("SMEMBERS").arg(&key).to_owned(),
+                _ => redis::cmd("GET").arg(&key).to_owned(),
+            };
+            let value: redis::Value = command.query_async(&mut connection).await.unwrap();
+            text += &format!("{key} {value:?}\n");
+        }
+        text
+    }
+
     /// The next `count` replies of inbox `box`, by the turn or task that they answer; each must be there once.
     pub async fn replies(&mut self, count: usize) -> BTreeMap<String, Value> {
         let mut found = BTreeMap::new();

@@ -5,5 +5,6 @@ mod bad_input;
 mod delegation;
 mod life_of_a_turn;
 mod outcomes;
+mod social;
 mod store;
 mod tidy;
