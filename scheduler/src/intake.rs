@@ -145,7 +145,7 @@ impl Scheduler {
                     rejections.extend(self.decided(candidates, &batch, turns).await);
                     return rejections;
                 }
-                Ok(AdmitReply::PolicyStale) => self.policy_stale().await,
+                Ok(AdmitReply::PolicyStale) => self.policy_stale(),
                 Ok(AdmitReply::DayStale { now_ms }) => self.clock.set(now_ms),
                 Ok(AdmitReply::Pressure) => tokio::time::sleep(Duration::from_millis(500)).await,
                 Err(error) if error.is_script_error() => {

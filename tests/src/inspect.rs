@@ -23,6 +23,11 @@ impl Fleet {
         self.store.connection().query("ask", &command).await.unwrap()
     }
 
+    /// Waits until Redis answers again after it was away.
+    pub async fn until_redis_answers(&self) {
+        self.until("Redis answers", async |fleet| fleet.store.now_ms().await.is_ok()).await;
+    }
+
     /// Calls that this agent has used today, as its own budget counts them.
     pub async fn debited(&self, agent: &str) -> u64 {
         self.ask::<Option<u64>>("HGET", &format!("agent:acme:{agent}"), &["du"]).await.unwrap_or(0)

@@ -7,4 +7,5 @@ mod life_of_a_turn;
 mod outcomes;
 mod social;
 mod store;
+mod survival;
 mod tidy;
