@@ -43,8 +43,18 @@ pub struct Plan {
     pub declared: ToolsFile,
     /// Task handlers by agent.
     pub handlers: BTreeMap<AgentId, TaskHandlerDef>,
+    /// Typed task handlers beside the standard ones.
+    pub task_tools: Vec<TypedTool>,
     /// Tools that nobody may call.
     pub disabled: Vec<String>,
+    /// Environment variables of the workers.
+    pub environment: Vec<(String, String)>,
+    /// How long a worker waits for running calls when it drains.
+    pub drain: Duration,
+    /// The last word on the policy.
+    pub policy: fn(&mut Policy),
+    /// The policy, task handlers and digest of a whole configuration, instead of all the above.
+    pub force: Option<Force>,
 }
 
 impl Default for Plan {
@@ -60,9 +70,20 @@ impl Default for Plan {
             tools: Vec::new(),
             declared: ToolsFile::default(),
             handlers: BTreeMap::new(),
+            task_tools: Vec::new(),
             disabled: Vec::new(),
+            environment: Vec::new(),
+            drain: Duration::from_secs(5),
+            policy: |_| {},
+            force: None,
         }
     }
+}
+
+/// A worker or scheduler of the fleet.
+struct Part {
+    shutdown: Shutdown,
+    running: JoinHandle<()>,
 }
 
 /// A running fleet.
@@ -76,9 +97,9 @@ pub struct Fleet {
     /// Metrics of all its parts.
     pub metrics: Arc<Metrics>,
     plan: Arc<Plan>,
-    shutdown: Shutdown,
-    parts: Vec<JoinHandle<()>>,
-    last_reply: String,
+    schedulers: Vec<Part>,
+    workers: Vec<Part>,
+    last_reply: BTreeMap<String, String>,
 }
 
 impl Fleet {
@@ -89,38 +110,26 @@ impl Fleet {
 
     /// Starts a fleet on this Redis.
     pub async fn start_on(server: RedisServer, plan: Plan) -> Self {
+        // HTTP tools need it; that another test of this process was first is fine.
+        drop(rustls::crypto::ring::default_provider().install_default());
         let store = Store::open(&server.url(), 0, Arc::new(plan.store.clone())).unwrap();
         store.ensure_groups().await.unwrap();
-        let names = plan.tools.iter().map(|t| t.spec().name.clone());
-        let standard = ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from);
-        let every = ToolGrant { everyone: true, ..ToolGrant::default() };
-        let all = names.chain(standard).chain(plan.declared.tools.keys().cloned());
-        let policy = Policy {
-            agents: plan.agents.iter().map(|a| (AgentId::new(a).unwrap(), AgentPolicy::default())).collect(),
-            tenants: [(TenantId::new("acme").unwrap(), TenantPolicy::default())].into(),
-            permissions: Permissions {
-                matrix: all.map(|name| (name, every.clone())).collect(),
-                disabled_tools: plan.disabled.iter().cloned().collect(),
-                strict_capabilities: true,
-            },
-            defaults: plan.caps.clone(),
-        };
-        let force = Force { policy, task_handlers: plan.handlers.clone(), digest: "test".into() };
+        let force = plan.force.clone().unwrap_or_else(|| plan.everything_allowed());
         let mut fleet = Self {
             store,
             server,
             force: Arc::new(InForce::new(force)),
             metrics: Arc::new(Metrics::new().unwrap()),
             plan: Arc::new(plan),
-            shutdown: Shutdown::default(),
-            parts: Vec::new(),
-            last_reply: "0".into(),
+            schedulers: Vec::new(),
+            workers: Vec::new(),
+            last_reply: BTreeMap::new(),
         };
-        for index in 0..fleet.plan.schedulers {
-            fleet.add_scheduler(index);
+        for _ in 0..fleet.plan.schedulers {
+            fleet.add_scheduler();
         }
-        for index in 0..fleet.plan.workers {
-            fleet.add_worker(index);
+        for _ in 0..fleet.plan.workers {
+            fleet.add_worker();
         }
         fleet
     }
@@ -130,7 +139,13 @@ impl Fleet {
         Store::open(&self.server.url(), 0, Arc::new(self.plan.store.clone())).unwrap()
     }
 
-    fn add_scheduler(&mut self, index: usize) {
+    /// Starts one more scheduler.
+    pub fn add_scheduler(&mut self) {
+        self.add_scheduler_with(self.force.clone());
+    }
+
+    /// Starts one more scheduler, with a configuration of its own.
+    pub fn add_scheduler_with(&mut self, force: Arc<InForce>) {
         let options = scheduler::Options {
             batch: 256,
             tick_poll: Duration::from_millis(10),
@@ -141,25 +156,32 @@ impl Fleet {
         };
         let scheduler = scheduler::Scheduler::new(
             self.own_store(),
-            self.force.clone(),
+            force,
             self.metrics.clone(),
             Progress::default(),
             options,
             ReportOptions::default(),
-            &format!("s{index}"),
+            &format!("s{}", self.schedulers.len()),
         );
-        let stop = self.shutdown.draining.clone();
-        self.parts.push(tokio::spawn(async move { scheduler.run(stop).await.unwrap() }));
+        let shutdown = Shutdown::default();
+        let stop = shutdown.draining.clone();
+        let running = tokio::spawn(async move { scheduler.run(stop).await.unwrap() });
+        self.schedulers.push(Part { shutdown, running });
     }
 
-    fn add_worker(&mut self, index: usize) {
+    /// Starts one more worker.
+    pub fn add_worker(&mut self) {
         let store = self.own_store();
         let mut typed = worker::standard_tools(&store, &self.force);
         typed.extend(self.plan.tools.iter().cloned());
-        let environment = Environment::of([]);
+        let variables = self.plan.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let environment = Environment::of(variables);
         let timeout = Duration::from_secs(30);
         let registry = Registry::build(typed, &self.plan.declared, &environment, timeout).unwrap();
-        let handlers = worker::agents::bind(&self.plan.handlers, worker::standard_handlers(), &environment, timeout).unwrap();
+        let mut task_tools = worker::standard_handlers();
+        task_tools.extend(self.plan.task_tools.iter().cloned());
+        let bound = &self.force.load().task_handlers;
+        let handlers = worker::agents::bind(bound, task_tools, &environment, timeout).unwrap();
         let surroundings = worker::Surroundings {
             force: self.force.clone(),
             metrics: self.metrics.clone(),
@@ -169,14 +191,23 @@ impl Fleet {
         };
         let options = worker::Options {
             slots: self.plan.slots,
-            drain: Duration::from_secs(5),
+            drain: self.plan.drain,
             ladder: self.plan.ladder.clone(),
             report: ReportOptions::default(),
-            name: format!("w{index}"),
+            name: format!("w{}", self.workers.len()),
         };
-        let worker = worker::Worker::new(store, surroundings, options, self.shutdown.now.child_token());
-        let shutdown = self.shutdown.clone();
-        self.parts.push(tokio::spawn(async move { worker.run(shutdown).await.unwrap() }));
+        let shutdown = Shutdown::default();
+        let worker = worker::Worker::new(store, surroundings, options, shutdown.now.child_token());
+        let until = shutdown.clone();
+        let running = tokio::spawn(async move { worker.run(until).await.unwrap() });
+        self.workers.push(Part { shutdown, running });
+    }
+
+    /// Drains the oldest worker, as SIGTERM does, and waits until it has gone.
+    pub async fn drain_worker(&mut self) {
+        let part = self.workers.remove(0);
+        part.shutdown.drain();
+        part.running.await.unwrap();
     }
 
     /// What any language does: one XADD of a JSON message. Answers the entry's id.
@@ -202,32 +233,76 @@ impl Fleet {
         turn["turn_id"].as_str().map_or_else(|| format!("t{entry}"), str::to_owned)
     }
 
-    /// The next reply of inbox `box`, waited for up to 20 s.
+    /// The next reply of inbox `box`, waited for up to 15 s.
     pub async fn reply(&mut self) -> Value {
-        self.try_reply(Duration::from_secs(20)).await.expect("a reply within 20 s")
+        self.try_reply(Duration::from_secs(15)).await.expect("a reply within 15 s")
     }
 
     /// The next reply of inbox `box`, or none within `wait`.
     pub async fn try_reply(&mut self, wait: Duration) -> Option<Value> {
+        self.reply_in("acme:box", wait).await
+    }
+
+    /// The next reply of an inbox (`<tenant>:<inbox>`), or none within `wait`.
+    pub async fn reply_in(&mut self, inbox: &str, wait: Duration) -> Option<Value> {
         let mut connection = self.server.connection().await;
+        let last = self.last_reply.entry(inbox.to_owned()).or_insert_with(|| "0".into());
         let mut command = redis::cmd("XREAD");
         command.arg("COUNT").arg(1).arg("BLOCK").arg(u64::try_from(wait.as_millis()).unwrap().max(1));
-        command.arg("STREAMS").arg(self.store.keys().key("replies:acme:box")).arg(&self.last_reply);
+        command.arg("STREAMS").arg(self.store.keys().key(format!("replies:{inbox}"))).arg(&*last);
         type Entries = Vec<(String, BTreeMap<String, String>)>;
         let found: Option<Vec<(String, Entries)>> = command.query_async(&mut connection).await.unwrap();
         let (id, fields) = found?.remove(0).1.remove(0);
-        self.last_reply = id;
+        *last = id;
         Some(serde_json::from_str(&fields["reply"]).unwrap())
     }
 
     /// Drains everything, and looks that the house is empty.
     pub async fn stop(mut self) {
-        self.shutdown.drain();
-        for part in self.parts.drain(..) {
-            part.await.unwrap();
+        let parts: Vec<Part> = self.workers.drain(..).chain(self.schedulers.drain(..)).collect();
+        for part in &parts {
+            part.shutdown.drain();
         }
+        for part in parts {
+            part.running.await.unwrap();
+        }
+        self.forget_timers_of_empty_lanes().await;
         let mut connection = self.server.connection().await;
         shared::testkit::assert_no_leaked_keys(&mut connection, LASTING).await;
+    }
+}
+
+impl Fleet {
+    /// The timer of a lane whose last turn was cancelled or has expired goes when it is due: at the next tick or day.
+    async fn forget_timers_of_empty_lanes(&self) {
+        let timers: Vec<String> = self.ask("ZRANGE", "timers", &["0", "-1"]).await;
+        for timer in timers.iter().filter(|timer| timer.starts_with("l:")) {
+            if self.ask::<u64>("EXISTS", &timer.replacen("l:", "lane:", 1), &[]).await == 0 {
+                let _: u64 = self.ask("ZREM", "timers", &[timer]).await;
+            }
+        }
+    }
+}
+
+impl Plan {
+    /// A policy under which every agent may call every tool.
+    fn everything_allowed(&self) -> Force {
+        let names = self.tools.iter().map(|t| t.spec().name.clone());
+        let standard = ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from);
+        let every = ToolGrant { everyone: true, ..ToolGrant::default() };
+        let all = names.chain(standard).chain(self.declared.tools.keys().cloned());
+        let mut policy = Policy {
+            agents: self.agents.iter().map(|a| (AgentId::new(a).unwrap(), AgentPolicy::default())).collect(),
+            tenants: [(TenantId::new("acme").unwrap(), TenantPolicy::default())].into(),
+            permissions: Permissions {
+                matrix: all.map(|name| (name, every.clone())).collect(),
+                disabled_tools: self.disabled.iter().cloned().collect(),
+                strict_capabilities: true,
+            },
+            defaults: self.caps.clone(),
+        };
+        (self.policy)(&mut policy);
+        Force { policy, task_handlers: self.handlers.clone(), digest: "test".into() }
     }
 }
 

@@ -2,3 +2,5 @@
 
 pub mod bfcl;
 pub mod fleet;
+pub mod inspect;
+pub mod runtime;

@@ -4,5 +4,11 @@
 mod client;
 mod life_of_a_turn;
 mod interleavings;
+mod bad_input;
+mod delegation;
+mod life_of_a_turn;
+mod outcomes;
+mod social;
 mod store;
+mod survival;
 mod tidy;

@@ -145,6 +145,15 @@ impl Store {
         })
     }
 
+    /// Digest of the policy in force; none before one was announced.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn policy_in_force(&self) -> Result<Option<String>, StoreError> {
+        let command = redis::cmd("HGET").arg(self.keys.key("meta")).arg("policy").to_owned();
+        self.connection.query("policy", &command).await
+    }
+
     /// Makes the policy with this digest the one in force; answers its generation.
     ///
     /// # Errors
