@@ -15,11 +15,14 @@ use shared::ops::metrics::Metrics;
 use shared::ops::progress::Progress;
 use shared::ops::shutdown::Shutdown;
 use shared::report::ReportOptions;
-use shared::store::{Store, StoreOptions};
+use shared::store::{Scripts, Store, StoreOptions};
 use shared::testkit::RedisServer;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use worker::tools::http::Environment;
-use worker::tools::{Registry, TypedTool};
+use worker::tools::{RegisteredTool, Registry, TypedTool};
+
+use crate::inbox::Inbox;
 
 /// What a fleet is made of.
 pub struct Plan {
@@ -37,14 +40,20 @@ pub struct Plan {
     pub ladder: Ladder,
     /// Times and bounds.
     pub store: StoreOptions,
-    /// Tools beside the standard ones; every agent may call everything.
+    /// Whether there are the tools of every fleet (`echo`, `sleep`, `fail`…).
+    pub standard_tools: bool,
+    /// More tools; every agent may call everything.
     pub tools: Vec<TypedTool>,
+    /// More tools, over a schema of their own.
+    pub registered: Vec<RegisteredTool>,
     /// Declared tools.
     pub declared: ToolsFile,
     /// Task handlers by agent.
     pub handlers: BTreeMap<AgentId, TaskHandlerDef>,
     /// Tools that nobody may call.
     pub disabled: Vec<String>,
+    /// Other scripts than the embedded ones, where a test switches something off.
+    pub scripts: Option<Scripts>,
 }
 
 impl Default for Plan {
@@ -57,11 +66,93 @@ impl Default for Plan {
             caps: DefaultCaps { tick_ms: 1_000, ..DefaultCaps::default() },
             ladder: Ladder::new([10, 20, 30].map(Duration::from_millis).into()),
             store: StoreOptions { lease_ms: 2_000, ..StoreOptions::default() },
+            standard_tools: true,
             tools: Vec::new(),
+            registered: Vec::new(),
             declared: ToolsFile::default(),
             handlers: BTreeMap::new(),
             disabled: Vec::new(),
+            scripts: None,
         }
+    }
+}
+
+impl Plan {
+    /// What is in force: every agent of the plan may call every tool of the plan.
+    pub fn force(&self) -> Arc<InForce> {
+        let standard = ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from);
+        let typed = self.tools.iter().map(|t| t.spec().name.clone());
+        let registered = self.registered.iter().map(|t| t.spec.name.clone());
+        let every = ToolGrant { everyone: true, ..ToolGrant::default() };
+        let all = typed.chain(registered).chain(standard).chain(self.declared.tools.keys().cloned());
+        let policy = Policy {
+            agents: self.agents.iter().map(|a| (AgentId::new(a).unwrap(), AgentPolicy::default())).collect(),
+            tenants: [(TenantId::new("acme").unwrap(), TenantPolicy::default())].into(),
+            permissions: Permissions {
+                matrix: all.map(|name| (name, every.clone())).collect(),
+                disabled_tools: self.disabled.iter().cloned().collect(),
+                strict_capabilities: true,
+            },
+            defaults: self.caps.clone(),
+        };
+        Arc::new(InForce::new(Force { policy, task_handlers: self.handlers.clone(), digest: "test".into() }))
+    }
+
+    /// The shard at `url`, on a connection of its own.
+    pub fn store(&self, url: &str) -> Store {
+        let store = Store::open(url, 0, Arc::new(self.store.clone())).unwrap();
+        match &self.scripts {
+            Some(scripts) => store.with_scripts(scripts.clone()),
+            None => store,
+        }
+    }
+
+    /// A scheduler on `store`, not yet running.
+    pub fn scheduler(&self, store: Store, force: Arc<InForce>, metrics: Arc<Metrics>, name: &str) -> scheduler::Scheduler {
+        let options = scheduler::Options {
+            batch: 256,
+            tick_poll: Duration::from_millis(10),
+            reap_every: Duration::from_millis(200),
+            collect_every: Duration::from_secs(1),
+            audit_bytes_max: 1 << 28,
+            dead_retain_ms: 86_400_000,
+        };
+        scheduler::Scheduler::new(store, force, metrics, Progress::default(), options, ReportOptions::default(), name)
+    }
+
+    /// A worker on `store` with all tools of the plan, not yet running.
+    pub fn worker(
+        &self,
+        store: Store,
+        force: Arc<InForce>,
+        metrics: Arc<Metrics>,
+        name: &str,
+        now: CancellationToken,
+    ) -> Arc<worker::Worker> {
+        let mut typed = if self.standard_tools { worker::standard_tools(&store, &force) } else { Vec::new() };
+        typed.extend(self.tools.iter().cloned());
+        let environment = Environment::of([]);
+        let timeout = Duration::from_secs(30);
+        let mut registry = Registry::build(typed, &self.declared, &environment, timeout).unwrap();
+        for tool in &self.registered {
+            registry.register(tool.clone()).unwrap();
+        }
+        let handlers = worker::agents::bind(&self.handlers, worker::standard_handlers(), &environment, timeout).unwrap();
+        let surroundings = worker::Surroundings {
+            force,
+            metrics,
+            progress: Progress::default(),
+            registry: Arc::new(registry),
+            task_handlers: handlers,
+        };
+        let options = worker::Options {
+            slots: self.slots,
+            drain: Duration::from_secs(5),
+            ladder: self.ladder.clone(),
+            report: ReportOptions::default(),
+            name: name.to_owned(),
+        };
+        worker::Worker::new(store, surroundings, options, now)
     }
 }
 
@@ -89,27 +180,12 @@ impl Fleet {
 
     /// Starts a fleet on this Redis.
     pub async fn start_on(server: RedisServer, plan: Plan) -> Self {
-        let store = Store::open(&server.url(), 0, Arc::new(plan.store.clone())).unwrap();
+        let store = plan.store(&server.url());
         store.ensure_groups().await.unwrap();
-        let names = plan.tools.iter().map(|t| t.spec().name.clone());
-        let standard = ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from);
-        let every = ToolGrant { everyone: true, ..ToolGrant::default() };
-        let all = names.chain(standard).chain(plan.declared.tools.keys().cloned());
-        let policy = Policy {
-            agents: plan.agents.iter().map(|a| (AgentId::new(a).unwrap(), AgentPolicy::default())).collect(),
-            tenants: [(TenantId::new("acme").unwrap(), TenantPolicy::default())].into(),
-            permissions: Permissions {
-                matrix: all.map(|name| (name, every.clone())).collect(),
-                disabled_tools: plan.disabled.iter().cloned().collect(),
-                strict_capabilities: true,
-            },
-            defaults: plan.caps.clone(),
-        };
-        let force = Force { policy, task_handlers: plan.handlers.clone(), digest: "test".into() };
         let mut fleet = Self {
             store,
             server,
-            force: Arc::new(InForce::new(force)),
+            force: plan.force(),
             metrics: Arc::new(Metrics::new().unwrap()),
             plan: Arc::new(plan),
             shutdown: Shutdown::default(),
@@ -125,56 +201,17 @@ impl Fleet {
         fleet
     }
 
-    /// A store with a connection of its own.
-    fn own_store(&self) -> Store {
-        Store::open(&self.server.url(), 0, Arc::new(self.plan.store.clone())).unwrap()
-    }
-
     fn add_scheduler(&mut self, index: usize) {
-        let options = scheduler::Options {
-            batch: 256,
-            tick_poll: Duration::from_millis(10),
-            reap_every: Duration::from_millis(200),
-            collect_every: Duration::from_secs(1),
-            audit_bytes_max: 1 << 28,
-            dead_retain_ms: 86_400_000,
-        };
-        let scheduler = scheduler::Scheduler::new(
-            self.own_store(),
-            self.force.clone(),
-            self.metrics.clone(),
-            Progress::default(),
-            options,
-            ReportOptions::default(),
-            &format!("s{index}"),
-        );
+        let store = self.plan.store(&self.server.url());
+        let scheduler = self.plan.scheduler(store, self.force.clone(), self.metrics.clone(), &format!("s{index}"));
         let stop = self.shutdown.draining.clone();
         self.parts.push(tokio::spawn(async move { scheduler.run(stop).await.unwrap() }));
     }
 
     fn add_worker(&mut self, index: usize) {
-        let store = self.own_store();
-        let mut typed = worker::standard_tools(&store, &self.force);
-        typed.extend(self.plan.tools.iter().cloned());
-        let environment = Environment::of([]);
-        let timeout = Duration::from_secs(30);
-        let registry = Registry::build(typed, &self.plan.declared, &environment, timeout).unwrap();
-        let handlers = worker::agents::bind(&self.plan.handlers, worker::standard_handlers(), &environment, timeout).unwrap();
-        let surroundings = worker::Surroundings {
-            force: self.force.clone(),
-            metrics: self.metrics.clone(),
-            progress: Progress::default(),
-            registry: Arc::new(registry),
-            task_handlers: handlers,
-        };
-        let options = worker::Options {
-            slots: self.plan.slots,
-            drain: Duration::from_secs(5),
-            ladder: self.plan.ladder.clone(),
-            report: ReportOptions::default(),
-            name: format!("w{index}"),
-        };
-        let worker = worker::Worker::new(store, surroundings, options, self.shutdown.now.child_token());
+        let store = self.plan.store(&self.server.url());
+        let now = self.shutdown.now.child_token();
+        let worker = self.plan.worker(store, self.force.clone(), self.metrics.clone(), &format!("w{index}"), now);
         let shutdown = self.shutdown.clone();
         self.parts.push(tokio::spawn(async move { worker.run(shutdown).await.unwrap() }));
     }
@@ -218,6 +255,11 @@ impl Fleet {
         let (id, fields) = found?.remove(0).1.remove(0);
         self.last_reply = id;
         Some(serde_json::from_str(&fields["reply"]).unwrap())
+    }
+
+    /// A reader of inbox `name` of tenant `acme`, from its beginning.
+    pub async fn inbox(&self, name: &str) -> Inbox {
+        Inbox::open(&self.server, self.store.keys(), name).await
     }
 
     /// Drains everything, and looks that the house is empty.

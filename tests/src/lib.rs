@@ -1,4 +1,7 @@
 //! What the tests across crates share.
 
 pub mod bfcl;
+pub mod bfcl_course;
+pub mod bfcl_tools;
 pub mod fleet;
+pub mod inbox;
