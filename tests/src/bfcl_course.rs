@@ -1,12 +1,12 @@
 //! The leaderboard's turns on their way through a fleet: what is sent, in which order, and what has to come back.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Value, json};
 use shared::formats::NameMap;
 
-use crate::bfcl::{Bfcl, Keyword, Problem, Turn};
+use crate::bfcl::{Bfcl, Keyword, Problem, Tool, Turn};
 
 /// Agents that share the work.
 pub const AGENTS: usize = 100;
@@ -31,20 +31,27 @@ pub struct Course {
 }
 
 impl Course {
-    /// The whole course, nothing of it sent.
-    pub fn new(data: &Bfcl) -> Self {
+    /// Every `step`th conversation (1: all), nothing of it sent.
+    pub fn new(data: &Bfcl, step: usize) -> Self {
         let single = data.single_turns().into_iter().chain(data.source_text_turns()).map(|turn| vec![turn]);
         let mut conversations: Vec<Vec<Turn>> = data.conversations().into_iter().filter(|c| !c.is_empty()).collect();
         // The long ones first: none of them is left for a lonely end.
         conversations.sort_by_key(|turns| std::cmp::Reverse(turns.len()));
         conversations.extend(single);
         Self {
-            conversations,
+            conversations: conversations.into_iter().step_by(step).collect(),
             names: NameMap::new(data.tools().iter().map(|tool| &tool.name)),
             begun: 0,
             sent: HashMap::new(),
             answered: HashMap::new(),
         }
+    }
+
+    /// The tools that are called.
+    pub fn tools<'a>(&self, data: &'a Bfcl) -> Vec<&'a Tool> {
+        let calls = self.conversations.iter().flatten().flat_map(|turn| &turn.calls);
+        let names: BTreeSet<&String> = calls.map(|(tool, _)| tool).collect();
+        names.into_iter().map(|name| data.tool(name).unwrap()).collect()
     }
 
     /// How many conversations there are.
@@ -92,6 +99,17 @@ impl Course {
     }
 
     fn send(&mut self, place: Place) -> Value {
+        let message = self.message(place);
+        self.sent.insert(message["turn_id"].as_str().unwrap().to_owned(), place);
+        message
+    }
+
+    /// The message of the turn with this id, as it was sent.
+    pub fn sent(&self, id: &str) -> Value {
+        self.message(self.sent[id])
+    }
+
+    fn message(&self, place: Place) -> Value {
         let turn = &self.conversations[place.0][place.1];
         let id = format!("{}.{}", turn.entry, place.1);
         let mut message = json!({
@@ -108,7 +126,6 @@ impl Course {
             let calls = calls.map(|(n, (tool, arguments))| json!({"id": format!("call_{n}"), "name": tool, "arguments": arguments}));
             message["calls"] = calls.collect();
         }
-        self.sent.insert(id, place);
         message
     }
 

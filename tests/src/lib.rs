@@ -2,6 +2,8 @@
 
 pub mod bfcl;
 pub mod bfcl_course;
+pub mod bfcl_node;
 pub mod bfcl_tools;
 pub mod fleet;
 pub mod inbox;
+pub mod ledger;

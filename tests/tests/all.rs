@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod bfcl_run;
+mod chaos;
 mod governance;
 mod life_of_a_turn;
 mod store;

@@ -30,7 +30,7 @@ async fn every_call_of_the_leaderboard_gets_its_one_right_result() {
     })
     .await;
     let started = Instant::now();
-    let mut course = Course::new(&data);
+    let mut course = Course::new(&data, 1);
     submit_all(&fleet.server, fleet.store.keys(), &course.begin(usize::MAX)).await;
     run(&fleet, &mut course).await;
     eprintln!("{} turns in {:.1?}", course.turns(), started.elapsed());
