@@ -4,6 +4,8 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
 use shared::config::ToolsFile;
 use shared::model::policy::DefaultCaps;
 use shared::model::retry::Ladder;
@@ -101,6 +103,21 @@ impl Node {
         assert!(ended.is_none(), "a {} ended by itself: {ended:?}", self.role.as_str());
         self.kill();
         self.child = spawn(&self.binary, &self.arguments);
+    }
+
+    /// SIGSTOP: it stands still without knowing, as on a machine that is far too busy.
+    pub fn pause(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Ends a [`Self::pause`].
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        nix::sys::signal::kill(pid, signal).unwrap();
     }
 
     fn kill(&mut self) {
