@@ -162,8 +162,9 @@ impl Worker {
     }
 
     async fn execute(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Carried {
-        // Rule 7: nothing is sent on a heartbeat that may be too old.
-        if !self.pulse.is_fresh() {
+        // Rule 7: nothing is sent on a heartbeat that may be too old. A late one may still come; when it does not, our
+        // incarnation is over and others take the slice.
+        if !self.pulse.freshened().await {
             return Carried::Lost;
         }
         let meta = &trying.slice.meta;

@@ -39,6 +39,19 @@ impl Pulse {
         self.age().is_some_and(|age| age < self.lease * 3 / 4)
     }
 
+    /// Waits until a call may be sent to the outside; false where the lease ends first.
+    pub(crate) async fn freshened(&self) -> bool {
+        // A beat is due every quarter of a lease: a look at each sixty-fourth costs nothing and is soon enough.
+        let step = (self.lease / 64).max(Duration::from_millis(1));
+        while !self.is_fresh() {
+            if self.is_lost() {
+                return false;
+            }
+            tokio::time::sleep(step).await;
+        }
+        true
+    }
+
     /// Whether the lease is surely over.
     pub(crate) fn is_lost(&self) -> bool {
         self.age().is_none_or(|age| age >= self.lease)
@@ -69,5 +82,22 @@ mod tests {
         assert!(!pulse.is_fresh() && !pulse.is_lost(), "within the margin");
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(pulse.is_lost());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waiting_for_a_heartbeat_ends_when_it_comes_and_when_the_lease_is_over() {
+        let pulse = std::sync::Arc::new(Pulse::new(Duration::from_secs(8)));
+        assert!(!pulse.freshened().await, "before the first heartbeat");
+        pulse.confirm(pulse.sending());
+        tokio::time::advance(Duration::from_secs(7)).await;
+        let waiting = tokio::spawn({
+            let pulse = pulse.clone();
+            async move { pulse.freshened().await }
+        });
+        tokio::task::yield_now().await;
+        pulse.confirm(pulse.sending());
+        assert!(waiting.await.unwrap());
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert!(!pulse.freshened().await, "nothing came");
     }
 }
