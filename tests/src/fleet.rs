@@ -216,10 +216,43 @@ impl Fleet {
         self.parts.push(tokio::spawn(async move { worker.run(shutdown).await.unwrap() }));
     }
 
+    /// What it is made of.
+    pub const fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
     /// What any language does: one XADD of a JSON message. Answers the entry's id.
     pub async fn xadd(&self, stream: &str, field: &str, message: &[u8]) -> String {
         let command = redis::cmd("XADD").arg(self.store.keys().key(stream)).arg("*").arg(field).arg(message).to_owned();
         self.store.connection().query("xadd", &command).await.unwrap()
+    }
+
+    /// Waits until a worker holds a slice of normal priority, for up to 20 s.
+    pub async fn leased(&self) {
+        let mut connection = self.server.connection().await;
+        for _ in 0..2_000 {
+            let command = redis::cmd("XPENDING").arg(self.store.keys().key("ready:normal")).arg("workers").to_owned();
+            let held: (u64, redis::Value, redis::Value, redis::Value) = command.query_async(&mut connection).await.unwrap();
+            if held.0 > 0 {
+                return;
+            }
+            // Redis tells nobody when an entry is read: the poll is bounded above.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("no worker leased the slice within 20 s");
+    }
+
+    /// Reads the next slice of normal priority in the name of the one worker, as on a connection whose answer is lost.
+    pub async fn read_astray(&self) {
+        let mut connection = self.server.connection().await;
+        let ready = self.store.keys().key("ready:normal");
+        let info = redis::cmd("XINFO").arg("CONSUMERS").arg(&ready).arg("workers").to_owned();
+        let consumers: Vec<BTreeMap<String, redis::Value>> = info.query_async(&mut connection).await.unwrap();
+        let name: String = redis::from_redis_value(consumers[0]["name"].clone()).unwrap();
+        let mut read = redis::cmd("XREADGROUP");
+        read.arg("GROUP").arg("workers").arg(name).arg("BLOCK").arg(5_000).arg("STREAMS").arg(ready).arg(">");
+        let found: redis::Value = read.query_async(&mut connection).await.unwrap();
+        assert_ne!(found, redis::Value::Nil, "no slice within 5 s");
     }
 
     /// Submits a turn of `kelly` with these calls (name, arguments) and answers its id.
@@ -239,9 +272,10 @@ impl Fleet {
         turn["turn_id"].as_str().map_or_else(|| format!("t{entry}"), str::to_owned)
     }
 
-    /// The next reply of inbox `box`, waited for up to 20 s.
+    /// The next reply of inbox `box`, waited for up to 15 s.
     pub async fn reply(&mut self) -> Value {
-        self.try_reply(Duration::from_secs(20)).await.expect("a reply within 20 s")
+        // Less than the connection's own patience, so that this message is the one that is read.
+        self.try_reply(Duration::from_secs(15)).await.expect("a reply within 15 s")
     }
 
     /// The next reply of inbox `box`, or none within `wait`.

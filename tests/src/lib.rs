@@ -4,6 +4,7 @@ pub mod bfcl;
 pub mod bfcl_course;
 pub mod bfcl_node;
 pub mod bfcl_tools;
+pub mod doomed;
 pub mod fleet;
 pub mod inbox;
 pub mod ledger;

@@ -3,6 +3,7 @@
 
 mod bfcl_run;
 mod chaos;
+mod crashes;
 mod governance;
 mod life_of_a_turn;
 mod store;

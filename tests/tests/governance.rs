@@ -29,7 +29,7 @@ const WAVES: usize = 2;
 /// script that begins just before a boundary writes just after it.
 const SCRIPT_MS_MAX: i64 = 100;
 /// How long nothing may come back before the run has failed.
-const SILENCE: Duration = Duration::from_secs(20);
+const SILENCE: Duration = Duration::from_secs(15);
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}

@@ -95,7 +95,7 @@ impl Worker {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
         let handle = self.progress.register("beat", lease * 3);
-        loop {
+        for beat in 1_u64.. {
             tokio::time::sleep(every).await;
             if stop.is_cancelled() && tracker.is_empty() {
                 handle.finished();
@@ -107,6 +107,12 @@ impl Worker {
             }
             handle.advanced();
             self.metrics.slots(self.options.slots - self.slots.available_permits().min(self.options.slots), self.options.slots);
+            if beat % limits::BEATS_PER_LEASE == 0 {
+                // Within a beat's time: a Redis that is slow must not cost the next heartbeat.
+                if let Ok(Err(error)) = tokio::time::timeout(every, self.hand_back_strays(consumer)).await {
+                    tracing::debug!(%error, "could not look for slices that nobody works on");
+                }
+            }
             if self.pulse.is_lost() {
                 tracing::warn!("a lease passed without a heartbeat; starting over under a new name");
                 stop.cancel();
@@ -114,6 +120,25 @@ impl Worker {
                 return;
             }
         }
+    }
+
+    /// Compares what Redis says that we hold with what we know of, and hands back the rest (rule 12): a slice that was
+    /// given up here would else stay ours for as long as our heart beats.
+    async fn hand_back_strays(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
+        for queue in Priority::ALL.map(Queue::Ready) {
+            // What was delivered less than a lease ago may still be on its way to us.
+            for id in self.store.held(consumer, &queue, self.store.options().lease_ms, LOST_MAX).await? {
+                if self.holds_fence(&id) {
+                    continue;
+                }
+                let Some(entry) = self.store.entry(&queue, &id).await? else { continue };
+                if let Ok(slice) = SliceEntry::parse(queue.clone(), &entry) {
+                    tracing::warn!(turn = %slice.name, "a slice is ours and nobody works on it; it is handed back");
+                    self.hand_back(&slice).await;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Leases slices until `stop`.
