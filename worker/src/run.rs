@@ -107,7 +107,7 @@ impl Worker {
             }
             handle.advanced();
             self.metrics.slots(self.options.slots - self.slots.available_permits().min(self.options.slots), self.options.slots);
-            if beat % limits::BEATS_PER_LEASE == 0 {
+            if beat.is_multiple_of(limits::BEATS_PER_LEASE) {
                 // Within a beat's time: a Redis that is slow must not cost the next heartbeat.
                 if let Ok(Err(error)) = tokio::time::timeout(every, self.hand_back_strays(consumer)).await {
                     tracing::debug!(%error, "could not look for slices that nobody works on");
@@ -304,7 +304,7 @@ impl Leasing {
     async fn sweep(&mut self, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
         self.round += 1;
         let mut order = Priority::ALL;
-        if self.round % STARVATION_GUARD == 0 {
+        if self.round.is_multiple_of(STARVATION_GUARD) {
             order.reverse();
         }
         let mut found = Vec::new();
