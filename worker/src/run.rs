@@ -107,7 +107,7 @@ impl Worker {
                 tracing::warn!(%error, "no heartbeat");
             }
             rounds += 1;
-            if rounds % limits::BEATS_PER_LEASE == 0 {
+            if u64::is_multiple_of(rounds, limits::BEATS_PER_LEASE) {
                 self.return_strays(consumer, lease).await;
             }
             handle.advanced();
@@ -298,7 +298,7 @@ impl Leasing {
     async fn sweep(&mut self, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
         self.round += 1;
         let mut order = Priority::ALL;
-        if self.round % STARVATION_GUARD == 0 {
+        if self.round.is_multiple_of(STARVATION_GUARD) {
             order.reverse();
         }
         let mut found = Vec::new();

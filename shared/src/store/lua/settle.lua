@@ -56,7 +56,7 @@ local function end_turn(item, key, rec)
     cr, rt, er)
   call('SET', done_key(item.tt), trace .. text, 'PX', retain)
   if rec.gv then call('SET', id_key(item.tt), 'e' .. string.sub(call('GET', id_key(item.tt)) or 'e', 2), 'PX', dedupe) end
-  ended[item.tt] = true
+  ended[item.tt] = item.fence
   gone[#gone + 1], records[#records + 1] = 't:' .. item.tt, key
   local t = tenant_of(item.tenant)
   t.q = t.q - 1
@@ -90,7 +90,8 @@ end
 -- Whose fence it was when it is not ours: our own earlier settle, or somebody else's.
 local function lost(item, key, m)
   acknowledge(item)
-  if ended[item.tt] or call('HGET', key, 'sf') == item.fence then return 'ALREADY' end
+  if ended[item.tt] then return ended[item.tt] == item.fence and 'ALREADY' or 'STALE' end
+  if call('HGET', key, 'sf') == item.fence then return 'ALREADY' end
   local done = not m[1] and call('GETRANGE', done_key(item.tt), 0, #item.fence + 2)
   if done and done == 'f=' .. item.fence .. ' ' then return 'ALREADY' end
   return 'STALE'
