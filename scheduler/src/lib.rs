@@ -188,7 +188,10 @@ impl Scheduler {
         let mut since = self.clock.now_ms();
         loop {
             tokio::select! {
-                () = stop.cancelled() => return false,
+                () = stop.cancelled() => {
+                    handle.finished();
+                    return false;
+                }
                 () = tokio::time::sleep(every) => {}
             }
             match self.store.beat(consumer).await {
@@ -201,6 +204,7 @@ impl Scheduler {
                     tracing::warn!(%error, "no heartbeat");
                     if self.clock.now_ms() - since > self.store.options().lease_ms {
                         tracing::warn!("a lease passed without a heartbeat; starting over under a new name");
+                        handle.finished();
                         return true;
                     }
                 }

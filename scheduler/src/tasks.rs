@@ -159,8 +159,7 @@ impl Scheduler {
             self.metrics.fenced("finish");
             return Ok(None);
         };
-        let call = serde_json::from_str::<Call>(&text("c0")).ok();
-        let call = call.unwrap_or(Call { provider_id: None, tool: "task".into(), arguments: String::new() });
+        let call = report::call_of(&meta, Some(&text("c0")));
         Ok(Some(Held { name, queue, meta, call, attempt: text("at").parse().unwrap_or(0) }))
     }
 
@@ -176,7 +175,7 @@ impl Scheduler {
             agent: &held.meta.agent,
             turn: held.name.turn.as_str(),
             dialect: held.meta.dialect,
-            tool_id: Some("task"),
+            tool_id: None,
             arguments: &held.call.arguments,
             result: &result,
             now_ms: self.clock.now_ms(),

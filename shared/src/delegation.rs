@@ -2,8 +2,12 @@
 
 use crate::config::TaskHandlerDef;
 use crate::force::Force;
+use crate::formats::write_task;
 use crate::model::{AgentId, Call, Context, Dialect, InboxName, Task, TaskGrant, TaskId, TenantId, limits};
 use crate::store::{Delegation, Queue, SliceMeta};
+
+/// The tool that a task's one result names.
+pub const TASK_TOOL: &str = "delegate_task";
 
 /// A task that may be written.
 #[derive(Debug, Clone)]
@@ -18,6 +22,7 @@ pub struct Planned {
     context: Context,
     reply_to: Option<InboxName>,
     arguments: String,
+    wire: Task,
     digest: String,
 }
 
@@ -61,6 +66,7 @@ pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'stati
         context: task.context.clone(),
         reply_to: task.reply_to.clone(),
         arguments: arguments(task),
+        wire: task.clone(),
         digest: digest(task),
     })
 }
@@ -139,8 +145,13 @@ impl Planned {
             task: Some((task.clone(), self.grant.clone())),
             is_task: true,
         };
-        let arguments = with_id(&self.arguments, &task);
-        let call = Call { provider_id: None, tool: "task".into(), arguments };
+        let call = if self.external_lease_ms > 0 {
+            // An external runtime reads the message itself, with its id.
+            write_task(&Task { id: Some(task.clone()), deadline_ms: Some(self.deadline_ms), ..self.wire })
+        } else {
+            let arguments = with_id(&self.arguments, &task);
+            serde_json::to_string(&Call { provider_id: None, tool: TASK_TOOL.into(), arguments }).unwrap_or_default()
+        };
         Delegation {
             entry,
             tenant: self.tenant,
@@ -152,7 +163,7 @@ impl Planned {
             budget: self.grant.budget,
             parent: self.parent,
             meta: serde_json::to_string(&meta).unwrap_or_default(),
-            call: serde_json::to_string(&call).unwrap_or_default(),
+            call,
             external_lease_ms: self.external_lease_ms,
             task,
         }

@@ -174,6 +174,16 @@ pub fn rfc3339(ms: i64) -> String {
     time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
 }
 
+/// A call from its blob; an external task's blob is the task's own message.
+#[must_use]
+pub fn call_of(meta: &SliceMeta, blob: Option<&String>) -> Call {
+    let text = blob.cloned().unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_else(|_| {
+        let tool = if meta.is_task { crate::delegation::TASK_TOOL } else { "" };
+        Call { provider_id: None, tool: tool.into(), arguments: text }
+    })
+}
+
 /// The settlement of calls that nobody runs.
 ///
 /// # Errors
@@ -187,8 +197,7 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
     let (outcome, error) = ended(ending.reason, ending.info);
     let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));
     let settle = |(position, blob): (usize, Option<&String>)| {
-        let call = blob.and_then(|b| serde_json::from_str::<Call>(b).ok());
-        let call = call.unwrap_or(Call { provider_id: None, tool: String::new(), arguments: String::new() });
+        let call = call_of(&meta, blob);
         let id = CallId { turn: ending.name.turn.clone(), position };
         let result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error.clone());
         let reported = Reported {

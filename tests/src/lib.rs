@@ -1,3 +1,4 @@
 //! What the tests across crates share.
 
 pub mod bfcl;
+pub mod fleet;

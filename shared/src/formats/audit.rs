@@ -190,11 +190,8 @@ mod tests {
     #[test]
     fn a_failure_is_an_error_with_its_reason() {
         let call = CallId { turn: TurnId::new("t").unwrap(), position: 0 };
-        let error = CallError {
-            code: "denied".into(),
-            message: "no: token=abc".into(),
-            details: Some(json!({"secret": "x"})),
-        };
+        let error =
+            CallError { code: "denied".into(), message: "no: token=abc".into(), details: Some(json!({"secret": "x"})) };
         let refused = CallResult::refused(&call, None, "send", Outcome::Denied, error);
         let entry = entry(&refused, "{not json password=x");
         assert_eq!((&entry["level"], &entry["meta"]["success"]), (&json!("error"), &json!(false)));

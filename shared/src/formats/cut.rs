@@ -66,6 +66,9 @@ fn ends(text: &str, room: usize) -> (&str, &str) {
 
 /// The first `chars_max` characters of `text`, and `…` where more follow.
 pub(super) fn cut_chars(text: &str, chars_max: usize) -> Cow<'_, str> {
+    if text.len() <= chars_max {
+        return Cow::Borrowed(text);
+    }
     match text.char_indices().nth(chars_max) {
         None => Cow::Borrowed(text),
         Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),

@@ -83,7 +83,11 @@ impl<'a, 'd> Fields<'a, 'd> {
     /// The members of the object `value`.
     pub(super) fn of(value: Option<Value<'a, 'd>>, place: Place) -> Result<Self, Problem> {
         match value {
-            Some(object) if object.kind() == Kind::Object => Ok(Self { place, members: object.members().collect() }),
+            Some(object) if object.kind() == Kind::Object => {
+                let mut members = Vec::with_capacity(16);
+                members.extend(object.members());
+                Ok(Self { place, members })
+            }
             other => {
                 let what = place.to_string();
                 let what = if what.is_empty() { "the message" } else { what.trim_end_matches('.') };
@@ -140,9 +144,9 @@ impl<'a, 'd> Fields<'a, 'd> {
     /// A string of at most `bytes_max` bytes.
     pub(super) fn string(&self, name: &str, bytes_max: usize) -> Result<Option<Cow<'a, str>>, Problem> {
         let Some(value) = self.get(name) else { return Ok(None) };
-        let text = value.as_str().ok_or_else(|| {
-            self.invalid(name, &format!("expected a string, found {}", value.kind().as_str()))
-        })?;
+        let text = value
+            .as_str()
+            .ok_or_else(|| self.invalid(name, &format!("expected a string, found {}", value.kind().as_str())))?;
         if text.len() > bytes_max {
             return Err(self.too_large(name, text.len(), bytes_max));
         }
@@ -240,10 +244,13 @@ fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
 pub(super) fn is_traceparent(text: &str) -> bool {
     let parts: Vec<&str> = text.splitn(5, '-').collect();
     let [version, trace, span, flags] = parts.as_slice() else { return false };
-    let hex = |part: &str, len| {
-        part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-    };
+    let hex = |part: &str, len| part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     let zero = |part: &str| part.bytes().all(|b| b == b'0');
-    hex(version, 2) && hex(trace, 32) && hex(span, 16) && hex(flags, 2)
-        && *version != "ff" && !zero(trace) && !zero(span)
+    hex(version, 2)
+        && hex(trace, 32)
+        && hex(span, 16)
+        && hex(flags, 2)
+        && *version != "ff"
+        && !zero(trace)
+        && !zero(span)
 }

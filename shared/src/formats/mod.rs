@@ -10,12 +10,13 @@ pub mod definitions;
 mod fields;
 pub mod json;
 pub mod names;
+#[cfg(test)]
+mod protocol_doc;
 pub mod refusal;
 pub mod result;
 pub mod task;
 pub mod turn;
 mod write;
-
 
 pub use audit::{AuditInput, audit_entry};
 pub use cut::cut_output;

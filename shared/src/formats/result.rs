@@ -178,7 +178,9 @@ mod tests {
 
     #[test]
     fn the_result_reads_back_as_the_type_it_came_from() {
-        for result in [ok(None, "1e400"), ok(Some("c"), r#"{"a":12345678901234567890123}"#), failed(Some(json!({"a": 1})))] {
+        for result in
+            [ok(None, "1e400"), ok(Some("c"), r#"{"a":12345678901234567890123}"#), failed(Some(json!({"a": 1})))]
+        {
             let text = result_json(&result);
             assert_eq!(text, serde_json::to_string(&result).unwrap());
             let back: CallResult = serde_json::from_str(&text).unwrap();

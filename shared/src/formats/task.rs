@@ -271,9 +271,18 @@ mod tests {
         for (text, code) in [
             (r#"{"tenant":"acme","target_agent":"sam","task_id":"t1"}"#, "missing_field"),
             (r#"{"tenant":"acme","target_agent":"sam","task_id":"t1","task_description":" "}"#, "invalid_field"),
-            (r#"{"tenant":"acme","target_agent":"s","task_id":"t1","task_description":"x","budget":-1}"#, "invalid_field"),
-            (r#"{"tenant":"acme","target_agent":"s","task_id":"t1","task_description":"x","budget":1.5}"#, "invalid_field"),
-            (r#"{"tenant":"acme","target_agent":"s","task_id":"t1","task_description":"x","capabilities":[1]}"#, "invalid_field"),
+            (
+                r#"{"tenant":"acme","target_agent":"s","task_id":"t1","task_description":"x","budget":-1}"#,
+                "invalid_field",
+            ),
+            (
+                r#"{"tenant":"acme","target_agent":"s","task_id":"t1","task_description":"x","budget":1.5}"#,
+                "invalid_field",
+            ),
+            (
+                r#"{"tenant":"acme","target_agent":"s","task_id":"t1","task_description":"x","capabilities":[1]}"#,
+                "invalid_field",
+            ),
             (r#"{"op":"steal","tenant":"acme","task_id":"t1"}"#, "invalid_field"),
             (r#"{"op":"heartbeat","tenant":"acme","task_id":"t1"}"#, "missing_field"),
             (r#"{"op":"heartbeat","tenant":"acme","task_id":"t1","lease":"x"}"#, "invalid_field"),

@@ -18,29 +18,31 @@ impl Object {
         Self { text }
     }
 
-    fn key(&mut self, name: &str) {
+    fn key(&mut self, name: &'static str) {
         if self.text.len() > 1 {
             self.text.push(',');
         }
-        push_quoted(&mut self.text, name);
-        self.text.push(':');
+        // Names of members are the code's own: nothing in them needs an escape.
+        self.text.push('"');
+        self.text.push_str(name);
+        self.text.push_str("\":");
     }
 
     /// A string.
-    pub(super) fn text(&mut self, name: &str, value: &str) {
+    pub(super) fn text(&mut self, name: &'static str, value: &str) {
         self.key(name);
         push_quoted(&mut self.text, value);
     }
 
     /// A string, or nothing.
-    pub(super) fn optional(&mut self, name: &str, value: Option<&str>) {
+    pub(super) fn optional(&mut self, name: &'static str, value: Option<&str>) {
         if let Some(value) = value {
             self.text(name, value);
         }
     }
 
     /// JSON as it is.
-    pub(super) fn raw(&mut self, name: &str, json: &str) {
+    pub(super) fn raw(&mut self, name: &'static str, json: &str) {
         self.key(name);
         self.text.push_str(json);
     }

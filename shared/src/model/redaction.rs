@@ -19,6 +19,9 @@ pub const REDACTED: &str = "[REDACTED]";
 /// JSON strings that hold JSON are followed this deep; further down they are read as free text.
 const NESTED_JSON_MAX: usize = 3;
 
+/// How often a text is looked at again after something in it was replaced: a bound, far above what texts need.
+const PASSES_MAX: usize = 8;
+
 /// Takes secrets out of JSON and text. Applying it twice changes nothing more.
 #[derive(Debug, Clone, Default)]
 pub struct Redactor {
@@ -42,6 +45,17 @@ impl Redactor {
     /// Redacts free text: shaped secrets, and the values of `key=value` and `key: value` with a secret key.
     #[must_use]
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
+        let mut clean = self.once(text);
+        // A replacement may complete what another rule looks for (`://user:[REDACTED]@`): again, until it holds.
+        for _ in 0..PASSES_MAX {
+            let Cow::Owned(now) = &clean else { break };
+            let Cow::Owned(next) = self.once(now) else { break };
+            clean = Cow::Owned(next);
+        }
+        clean
+    }
+
+    fn once<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut patch = Patch::new(text);
         shapes::redact(text, &|key| self.is_secret_key(key), &mut patch);
         patch.end()
@@ -82,6 +96,10 @@ impl Redactor {
         let inner = if closed { inner.get(..inner.len() - 1).unwrap_or_default() } else { inner };
         let decoded = inner.contains('\\').then(|| unescape(inner));
         let text = decoded.as_deref().unwrap_or(inner);
+        if is_key && cannot_hold_a_secret(inner) {
+            let value = skip_blanks(bytes, after + 1);
+            return if self.is_secret_key(inner) { redact_value(bytes, value, patch) } else { value };
+        }
         let holds_json = decoded.is_some() && text.trim_start().starts_with(['{', '[']) && depth < NESTED_JSON_MAX;
         if let Cow::Owned(clean) = if holds_json { self.nested(text, depth + 1) } else { self.text(text) } {
             let escaped = if decoded.is_some() { escape(&clean) } else { clean };
@@ -93,6 +111,11 @@ impl Redactor {
         let value = skip_blanks(bytes, after + 1);
         if self.is_secret_key(text) { redact_value(bytes, value, patch) } else { value }
     }
+}
+
+/// Whether a key is so short and plain that no secret fits in itself: the usual case.
+fn cannot_hold_a_secret(key: &str) -> bool {
+    key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
 /// Replaces the value at `at` of a secret key; where to go on. Null, booleans and the empty string tell
@@ -180,7 +203,8 @@ fn unescape(inner: &str) -> String {
 fn unicode_escape(escaped: &str) -> (char, usize) {
     let digits = |from: usize| {
         let digits = escaped.bytes().skip(from).take(4).take_while(u8::is_ascii_hexdigit).count();
-        let unit = escaped.get(from..from + 4).filter(|_| digits == 4).and_then(|hex| u16::from_str_radix(hex, 16).ok());
+        let unit =
+            escaped.get(from..from + 4).filter(|_| digits == 4).and_then(|hex| u16::from_str_radix(hex, 16).ok());
         (unit, digits)
     };
     let (first, len) = digits(1);

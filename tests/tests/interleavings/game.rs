@@ -65,7 +65,7 @@ impl Table {
             pipe.ignore();
         }
         for tenant in TENANTS {
-            pipe.cmd("SET").arg(self.store.keys().key(format!("agent:{tenant}:{ODD_AGENT}"))).arg("foreign").ignore();
+            pipe.cmd("HSET").arg(self.store.keys().key("budgets")).arg(format!("{tenant}:{ODD_AGENT}")).arg("foreign").ignore();
         }
         let () = pipe.query_async(&mut self.redis).await.unwrap();
     }

@@ -129,7 +129,7 @@ fn panic_on_request(message: &str) -> ! {
 struct Note {
     /// What is to be done, in words.
     #[serde(alias = "description")]
-    task_description: String,
+    description: String,
 }
 
 #[derive(Serialize, JsonSchema)]
@@ -149,7 +149,7 @@ fn note() -> TypedTool {
         "Acknowledges a task without doing it.",
         Effect::Read,
         |context: CallContext, args: Note| async move {
-            let task_description = wording::cut(&args.task_description, NOTE_BYTES_MAX);
+            let task_description = wording::cut(&args.description, NOTE_BYTES_MAX);
             Ok(Noted { acknowledged: true, agent: context.agent.to_string(), task_description })
         },
     )
@@ -205,7 +205,7 @@ mod tests {
 
     #[tokio::test]
     async fn note_acknowledges_a_task() {
-        let noted = run("note", 1, json!({"task_description": "Call Bob."})).await.unwrap();
+        let noted = run("note", 1, json!({"description": "Call Bob."})).await.unwrap();
         let expected = r#"{"acknowledged":true,"agent":"kelly","task_description":"Call Bob."}"#;
         assert_eq!(noted.json.get(), expected);
     }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
-use shared::model::{AgentId, CallId, Context, TaskGrant, TaskId, TenantId};
+use shared::model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, TenantId};
 use tokio_util::sync::CancellationToken;
 
 pub use arguments::{ArgumentCheck, ArgumentError, SchemaError};
@@ -43,6 +43,8 @@ pub struct CallContext {
     pub context: Arc<Context>,
     /// The task that the turn runs under, with what it grants.
     pub task: Option<(TaskId, TaskGrant)>,
+    /// Where the turn's reply goes: a task that the call delegates is answered there too.
+    pub reply_to: Option<InboxName>,
     /// Cancelled when the call times out, is cancelled, or the worker must stop.
     pub cancel: CancellationToken,
 }
@@ -116,6 +118,7 @@ mod tests {
             attempt,
             context: Arc::new(Context::default()),
             task: None,
+            reply_to: None,
             cancel: CancellationToken::new(),
         }
     }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use shared::config::tools::{ToolDef, ToolsFile};
+use shared::formats::unmangle;
 use shared::model::{Effect, ToolSpec, limits};
 
 use super::http::{Environment, HttpClients, HttpTool, HttpToolError};
@@ -171,6 +172,12 @@ impl Registry {
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
         self.by_name.get(name)
+    }
+
+    /// The tool that a model means by `name`: the tool of this name, or the one that a dialect shows under it.
+    #[must_use]
+    pub fn resolve(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
+        self.get(name).or_else(|| self.get(&unmangle(name)))
     }
 
     /// All tools, by name.

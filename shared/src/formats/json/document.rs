@@ -142,7 +142,9 @@ impl<'a, 'd> Value<'a, 'd> {
         let text = self.document.text;
         self.children(Kind::Object).map(move |value| {
             let key = value.node().map(|node| node.key).unwrap_or_default();
-            (unescape(key.of(text)).unwrap_or_default(), value)
+            let written = key.of(text);
+            let key = if key.escaped { unescape(written).unwrap_or_default() } else { Cow::Borrowed(written) };
+            (key, value)
         })
     }
 
@@ -200,7 +202,8 @@ mod tests {
 
     #[test]
     fn a_broken_text_is_readable_up_to_the_break_and_beyond_soft_problems() {
-        let (document, problem) = Document::read(r#"{"a":{"k":1,"k":2},"b":"\ud800","c":[[[[1]]]],"d":[{"e":1},{"f""#, 3, 3);
+        let (document, problem) =
+            Document::read(r#"{"a":{"k":1,"k":2},"b":"\ud800","c":[[[[1]]]],"d":[{"e":1},{"f""#, 3, 3);
         assert_eq!(problem.unwrap().problem.code(), "duplicate_key");
         let members: Vec<_> = document.root().unwrap().members().collect();
         assert_eq!(members.iter().map(|(k, _)| k.as_ref()).collect::<Vec<_>>(), ["a", "b", "c", "d"]);

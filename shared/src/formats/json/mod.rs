@@ -14,8 +14,8 @@ mod strings;
 
 pub use document::{Document, Kind, Value};
 pub use error::{JsonError, Problem};
-pub use strings::{push_quoted, unescape};
 pub(in crate::formats) use strings::{bounded, escaped_len, prefix, push_escaped};
+pub use strings::{push_quoted, unescape};
 
 /// How much JSON is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,8 +56,21 @@ mod tests {
     #[test]
     fn what_json_allows_passes() {
         for text in [
-            "0", "-0", "-1.5e+10", "123456789012345678901234567890", "1e999", "\"\"", "\"\\u0000\"", "true", "null",
-            " [1 , 2] ", "{}", "{\"a\":{\"a\":1},\"b\":[{\"a\":1}]}", "\"\\ud83d\\ude00\"", "\"é😀\"", "\"\\/\\b\\f\"",
+            "0",
+            "-0",
+            "-1.5e+10",
+            "123456789012345678901234567890",
+            "1e999",
+            "\"\"",
+            "\"\\u0000\"",
+            "true",
+            "null",
+            " [1 , 2] ",
+            "{}",
+            "{\"a\":{\"a\":1},\"b\":[{\"a\":1}]}",
+            "\"\\ud83d\\ude00\"",
+            "\"é😀\"",
+            "\"\\/\\b\\f\"",
         ] {
             check(text.as_bytes(), BOUNDS).unwrap_or_else(|e| panic!("{text}: {e}"));
         }
@@ -65,14 +78,28 @@ mod tests {
 
     #[test]
     fn what_json_forbids_is_refused_with_its_place() {
-        for text in
-            ["", " ", "[", "[1", "[1,", "[1,]", "{\"a\"", "{\"a\":", "{\"a\":1", "{\"a\":1,", "\"", "\"\\", "\"\\u00", "tru"]
-        {
+        for text in [
+            "",
+            " ",
+            "[",
+            "[1",
+            "[1,",
+            "[1,]",
+            "{\"a\"",
+            "{\"a\":",
+            "{\"a\":1",
+            "{\"a\":1,",
+            "\"",
+            "\"\\",
+            "\"\\u00",
+            "tru",
+        ] {
             assert!(matches!(problem(text), Problem::Ended { .. } | Problem::Syntax { .. }), "{text}");
         }
-        for text in
-            ["01", "1.", ".5", "+1", "1e", "-", "nul ", "{a:1}", "{'a':1}", "[1 2]", "\"\\x\"", "\"\t\"", "1 2", "NaN", "{,}"]
-        {
+        for text in [
+            "01", "1.", ".5", "+1", "1e", "-", "nul ", "{a:1}", "{'a':1}", "[1 2]", "\"\\x\"", "\"\t\"", "1 2", "NaN",
+            "{,}",
+        ] {
             assert!(
                 matches!(problem(text), Problem::Syntax { .. } | Problem::Trailing | Problem::Ended { .. }),
                 "{text}: {:?}",
@@ -106,10 +133,19 @@ mod tests {
 
     #[test]
     fn bytes_and_depth_are_bounded_exactly() {
-        assert!(check("[".repeat(8).as_bytes().iter().chain("]".repeat(8).as_bytes()).copied().collect::<Vec<_>>().as_slice(), BOUNDS).is_ok());
+        assert!(
+            check(
+                "[".repeat(8).as_bytes().iter().chain("]".repeat(8).as_bytes()).copied().collect::<Vec<_>>().as_slice(),
+                BOUNDS
+            )
+            .is_ok()
+        );
         assert_eq!(problem(&format!("{}{}", "[".repeat(9), "]".repeat(9))), Problem::TooDeep { max: 8 });
         assert_eq!(problem(&"[".repeat(900)), Problem::TooDeep { max: 8 });
-        assert!(check(" ".repeat(999).as_bytes().iter().chain(b"1").copied().collect::<Vec<_>>().as_slice(), BOUNDS).is_ok());
+        assert!(
+            check(" ".repeat(999).as_bytes().iter().chain(b"1").copied().collect::<Vec<_>>().as_slice(), BOUNDS)
+                .is_ok()
+        );
         assert_eq!(problem(&" ".repeat(1_001)), Problem::TooLarge { bytes: 1_001, max: 1_000 });
     }
 

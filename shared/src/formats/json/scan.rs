@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::document::{Kind, Node};
 use super::error::{ECHO_BYTES_MAX, JsonError, Problem};
-use super::strings::{bounded, hex4, unescape};
+use super::strings::{ENDS_RUN, bounded, hex4, unescape};
 
 /// Up to this many keys an object's keys are compared one by one; beyond, a set keeps hostile objects linear.
 const FEW_KEYS: usize = 24;
@@ -57,9 +57,19 @@ pub(super) struct Scan<'a> {
 }
 
 impl<'a> Scan<'a> {
-    pub(super) const fn new(text: &'a str, depth_max: usize, keep: Keep) -> Self {
+    pub(super) fn new(text: &'a str, depth_max: usize, keep: Keep) -> Self {
         let bytes = text.as_bytes();
-        Self { text, bytes, at: 0, depth_max, keep, path: Vec::new(), keys: Vec::new(), nodes: Vec::new(), problem: None }
+        Self {
+            text,
+            bytes,
+            at: 0,
+            depth_max,
+            keep,
+            path: Vec::with_capacity(8),
+            keys: Vec::with_capacity(16),
+            nodes: Vec::with_capacity(if keep == Keep::Nothing { 0 } else { 32 }),
+            problem: None,
+        }
     }
 
     /// Scans the whole text: the nodes kept, and the first problem.
@@ -184,7 +194,7 @@ impl<'a> Scan<'a> {
         let mut escaped = false;
         loop {
             let rest = self.bytes.get(self.at..).unwrap_or_default();
-            self.at += rest.iter().position(|b| *b < 0x20 || *b == b'"' || *b == b'\\').unwrap_or(rest.len());
+            self.at += rest.iter().position(|b| ENDS_RUN[usize::from(*b)]).unwrap_or(rest.len());
             match self.peek() {
                 Some(b'"') => break,
                 Some(b'\\') => {

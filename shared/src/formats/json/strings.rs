@@ -2,6 +2,19 @@
 
 use std::borrow::Cow;
 
+/// Which bytes end a run of plain text inside a JSON string: quote, backslash and control characters.
+pub(super) static ENDS_RUN: [bool; 256] = {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 0x20 {
+        table[byte] = true;
+        byte += 1;
+    }
+    table[b'"' as usize] = true;
+    table[b'\\' as usize] = true;
+    table
+};
+
 /// The text of a JSON string's inside (without its quotes), or `None` where an escape is broken or a lone
 /// surrogate. Borrows where nothing is escaped.
 #[must_use]
@@ -64,7 +77,7 @@ pub fn push_quoted(to: &mut String, text: &str) {
 pub(in crate::formats) fn push_escaped(to: &mut String, text: &str) {
     let mut from = 0;
     for (at, byte) in text.bytes().enumerate() {
-        if byte >= 0x20 && byte != b'"' && byte != b'\\' {
+        if !ENDS_RUN[usize::from(byte)] {
             continue;
         }
         // `at` is the offset of an ASCII byte, so both ends are character boundaries.

@@ -80,12 +80,38 @@ fn judge(words: &[u8], extra: &[String]) -> bool {
 fn is_secret_word(word: &[u8]) -> bool {
     matches!(
         word,
-        b"password" | b"passwords" | b"passwd" | b"passphrase" | b"passcode" | b"pwd"
-            | b"secret" | b"secrets" | b"credential" | b"credentials"
-            | b"authorization" | b"cookie" | b"cookies" | b"jwt" | b"bearer" | b"apikey" | b"apikeys"
-            | b"accesskey" | b"secretkey" | b"privatekey" | b"accesstoken" | b"refreshtoken" | b"authtoken"
-            | b"sessiontoken" | b"idtoken" | b"bottoken" | b"clientsecret" | b"cvv" | b"cvc" | b"mnemonic"
-            | b"userpassword" | b"dbpassword"
+        b"password"
+            | b"passwords"
+            | b"passwd"
+            | b"passphrase"
+            | b"passcode"
+            | b"pwd"
+            | b"secret"
+            | b"secrets"
+            | b"credential"
+            | b"credentials"
+            | b"authorization"
+            | b"cookie"
+            | b"cookies"
+            | b"jwt"
+            | b"bearer"
+            | b"apikey"
+            | b"apikeys"
+            | b"accesskey"
+            | b"secretkey"
+            | b"privatekey"
+            | b"accesstoken"
+            | b"refreshtoken"
+            | b"authtoken"
+            | b"sessiontoken"
+            | b"idtoken"
+            | b"bottoken"
+            | b"clientsecret"
+            | b"cvv"
+            | b"cvc"
+            | b"mnemonic"
+            | b"userpassword"
+            | b"dbpassword"
     )
 }
 
@@ -94,8 +120,18 @@ fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     match word {
         b"key" | b"keys" => matches!(
             before,
-            b"api" | b"access" | b"private" | b"signing" | b"encryption" | b"master" | b"auth" | b"ssh"
-                | b"account" | b"deploy" | b"service" | b"shared"
+            b"api"
+                | b"access"
+                | b"private"
+                | b"signing"
+                | b"encryption"
+                | b"master"
+                | b"auth"
+                | b"ssh"
+                | b"account"
+                | b"deploy"
+                | b"service"
+                | b"shared"
         ),
         b"tokens" => matches!(before, b"access" | b"refresh" | b"api" | b"auth" | b"session" | b"bot"),
         b"string" => before == b"connection",
@@ -109,8 +145,30 @@ fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
 fn is_measure(word: &[u8]) -> bool {
     matches!(
         word,
-        b"count" | b"counts" | b"limit" | b"limits" | b"max" | b"min" | b"budget" | b"usage" | b"used"
-            | b"type" | b"length" | b"size" | b"total" | b"price" | b"cost" | b"rate" | b"per" | b"name"
-            | b"expires" | b"expiry" | b"expiration" | b"ttl" | b"endpoint" | b"url" | b"uri"
+        b"count"
+            | b"counts"
+            | b"limit"
+            | b"limits"
+            | b"max"
+            | b"min"
+            | b"budget"
+            | b"usage"
+            | b"used"
+            | b"type"
+            | b"length"
+            | b"size"
+            | b"total"
+            | b"price"
+            | b"cost"
+            | b"rate"
+            | b"per"
+            | b"name"
+            | b"expires"
+            | b"expiry"
+            | b"expiration"
+            | b"ttl"
+            | b"endpoint"
+            | b"url"
+            | b"uri"
     )
 }

@@ -36,11 +36,17 @@ pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &m
     let mut at = 0;
     let mut in_word = false;
     while let Some(byte) = bytes.get(at).copied() {
+        let class = CLASS[usize::from(byte)];
+        let begins = class & BEGINS != 0 && (!in_word || patch.last_end() == at);
+        if class & MARKS == 0 && !begins {
+            in_word = class & WORD != 0;
+            at += 1;
+            continue;
+        }
         let found = match byte {
             b':' | b'=' => assigned(text, at, is_secret_key).or_else(|| colon(bytes, at)),
             b'-' => pem(text, at),
-            b'A'..=b'Z' | b'a'..=b'z' if !in_word || patch.last_end() == at => token(bytes, at),
-            _ => None,
+            _ => token(bytes, at),
         };
         match found {
             Some((start, end)) => {
@@ -51,12 +57,38 @@ pub(super) fn redact(text: &str, is_secret_key: &dyn Fn(&str) -> bool, patch: &m
                 at = end.max(at + 1);
             }
             None => {
-                in_word = is_word(byte);
+                in_word = class & WORD != 0;
                 at += 1;
             }
         }
     }
 }
+
+/// Part of a word.
+const WORD: u8 = 1;
+/// May begin a token, at the beginning of a word.
+const BEGINS: u8 = 2;
+/// May be in the middle or at the beginning of a secret, wherever it stands.
+const MARKS: u8 = 4;
+
+/// What a byte may mean; most bytes of most texts need no more than a look at this.
+static CLASS: [u8; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 128 {
+        if is_word(byte as u8) {
+            table[byte] |= WORD;
+        }
+        if matches!(byte as u8, b's' | b'r' | b'w' | b'g' | b'x' | b'h' | b'n' | b'A' | b'e' | b'B' | b'b' | b'S') {
+            table[byte] |= BEGINS;
+        }
+        if matches!(byte as u8, b':' | b'=' | b'-') {
+            table[byte] |= MARKS;
+        }
+        byte += 1;
+    }
+    table
+};
 
 const fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
@@ -92,6 +124,12 @@ fn token(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
 
 fn prefixed(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     let rest = bytes.get(at..)?;
+    // Most words end here: no prefix begins as they do.
+    let (b"sk" | b"sh" | b"rk" | b"wh" | b"gh" | b"gi" | b"gl" | b"xo" | b"xa" | b"AI" | b"hf" | b"np") =
+        rest.get(..2)?
+    else {
+        return None;
+    };
     let (prefix, least) = PREFIXED.iter().find(|(prefix, _)| rest.starts_with(prefix.as_bytes()))?;
     let end = token_end(bytes, at);
     (end - at >= prefix.len() + least).then_some((at, end))
@@ -125,9 +163,9 @@ fn jwt(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
 
 /// The credentials after `Bearer` or `Basic`. A plain word is taken for prose, unless it is long or the end.
 fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
-    let scheme = [&b"bearer"[..], b"basic"].into_iter().find(|scheme| {
-        bytes.get(at..at + scheme.len()).is_some_and(|word| word.eq_ignore_ascii_case(scheme))
-    })?;
+    let scheme = [&b"bearer"[..], b"basic"]
+        .into_iter()
+        .find(|scheme| bytes.get(at..at + scheme.len()).is_some_and(|word| word.eq_ignore_ascii_case(scheme)))?;
     let rest = bytes.get(at + scheme.len()..)?;
     let blanks = rest.iter().take_while(|b| matches!(b, b' ' | b'\t')).count();
     let start = at + scheme.len() + blanks;
@@ -244,7 +282,8 @@ fn word_end(bytes: &[u8], at: usize, key: &str) -> usize {
     if key.ends_with("cookie") || key.ends_with("authorization") {
         return until(at, &|b| matches!(b, b'\n' | b'\r' | b'"' | b'\''));
     }
-    let ends = |b: u8| b.is_ascii_whitespace() || matches!(b, b',' | b';' | b'&' | b'"' | b'\'' | b')' | b'}' | b']' | b'<');
+    let ends =
+        |b: u8| b.is_ascii_whitespace() || matches!(b, b',' | b';' | b'&' | b'"' | b'\'' | b')' | b'}' | b']' | b'<');
     let end = until(at, &ends);
     let word = bytes.get(at..end).unwrap_or_default();
     let schemes = [&b"bearer"[..], b"basic", b"token", b"digest"];

@@ -11,17 +11,64 @@ fn redactor() -> Redactor {
 #[test]
 fn keys_match_by_their_words() {
     for key in [
-        "password", "Password", "userPassword", "password2", "db_passwd", "api_key", "apiKey", "X-API-Key", "APIKey",
-        "apikey", "OPENAI_API_KEY", "accessToken", "access_token", "token", "bot_token", "refresh-token", "client_secret",
-        "AWS_SECRET_ACCESS_KEY", "Authorization", "proxy-authorization", "Set-Cookie", "private_key", "auth",
-        "credentials", "seed_phrase", "connectionString", "iban", "customerIban", "customer_ref", "accessTokens",
+        "password",
+        "Password",
+        "userPassword",
+        "password2",
+        "db_passwd",
+        "api_key",
+        "apiKey",
+        "X-API-Key",
+        "APIKey",
+        "apikey",
+        "OPENAI_API_KEY",
+        "accessToken",
+        "access_token",
+        "token",
+        "bot_token",
+        "refresh-token",
+        "client_secret",
+        "AWS_SECRET_ACCESS_KEY",
+        "Authorization",
+        "proxy-authorization",
+        "Set-Cookie",
+        "private_key",
+        "auth",
+        "credentials",
+        "seed_phrase",
+        "connectionString",
+        "iban",
+        "customerIban",
+        "customer_ref",
+        "accessTokens",
     ] {
         assert!(redactor().is_secret_key(key), "{key}");
     }
     for key in [
-        "max_tokens", "maxTokens", "tokens", "total_tokens", "token_count", "tokenCount", "tokenizer", "keywords",
-        "key", "keys", "primary_key", "author", "authors", "monkey", "passenger", "compass", "secretary", "cookiecutter",
-        "token_limit", "token_url", "customer", "ref", "urban", "",
+        "max_tokens",
+        "maxTokens",
+        "tokens",
+        "total_tokens",
+        "token_count",
+        "tokenCount",
+        "tokenizer",
+        "keywords",
+        "key",
+        "keys",
+        "primary_key",
+        "author",
+        "authors",
+        "monkey",
+        "passenger",
+        "compass",
+        "secretary",
+        "cookiecutter",
+        "token_limit",
+        "token_url",
+        "customer",
+        "ref",
+        "urban",
+        "",
     ] {
         assert!(!redactor().is_secret_key(key), "{key}");
     }
@@ -32,7 +79,10 @@ fn json_is_redacted_at_any_depth_and_otherwise_untouched() {
     for (from, to) in [
         (r#"{"password":"x","n":12345678901234567890123}"#, r#"{"password":"[REDACTED]","n":12345678901234567890123}"#),
         (r#"{"a":[{"api_key" : {"x":[1,"]"]} , "b":1}]}"#, r#"{"a":[{"api_key" : "[REDACTED]" , "b":1}]}"#),
-        (r#"{"token":12,"secret":null,"pwd":"","jwt":true}"#, r#"{"token":"[REDACTED]","secret":null,"pwd":"","jwt":true}"#),
+        (
+            r#"{"token":12,"secret":null,"pwd":"","jwt":true}"#,
+            r#"{"token":"[REDACTED]","secret":null,"pwd":"","jwt":true}"#,
+        ),
         (r#"{"pass\u0077ord":"x"}"#, r#"{"pass\u0077ord":"[REDACTED]"}"#),
         (r#"{"password":"a\"b","c":1}"#, r#"{"password":"[REDACTED]","c":1}"#),
         (r#"{"h":"Bearer abc"}"#, r#"{"h":"[REDACTED]"}"#.replace("[", "Bearer [").as_str()),
@@ -47,7 +97,9 @@ fn json_is_redacted_at_any_depth_and_otherwise_untouched() {
     ] {
         assert_eq!(redactor().json(from), to);
     }
-    for same in [r#"{"max_tokens": 10,"keywords":["a:b","c=d"],"url":"https://x.test/a?b=c","t":"10:30:59"}"#, "[]", "12"] {
+    for same in
+        [r#"{"max_tokens": 10,"keywords":["a:b","c=d"],"url":"https://x.test/a?b=c","t":"10:30:59"}"#, "[]", "12"]
+    {
         assert!(matches!(redactor().json(same), Cow::Borrowed(_)), "{same}");
     }
 }
@@ -75,8 +127,14 @@ fn free_text_is_redacted_by_shape_and_by_key() {
         assert_eq!(redactor().text(from), to);
     }
     for same in [
-        "bearer of bad news", "a task-management-service-for-you", "the max_tokens: 100 limit", "at 10:30", "x == y",
-        "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----", "https://x.test:8080/a:b@c", "keywords: a, b",
+        "bearer of bad news",
+        "a task-management-service-for-you",
+        "the max_tokens: 100 limit",
+        "at 10:30",
+        "x == y",
+        "-----BEGIN CERTIFICATE-----\nMIIE\n-----END CERTIFICATE-----",
+        "https://x.test:8080/a:b@c",
+        "keywords: a, b",
     ] {
         assert!(matches!(redactor().text(same), Cow::Borrowed(_)), "{same}");
     }

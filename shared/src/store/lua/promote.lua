@@ -38,6 +38,7 @@ local function external(tt, key, rec, tenant)
   local alive = math.max(now - found[1][3], rec.hb)
   if alive + rec.el > now then return later(tt, math.min(rec.dl, alive + rec.el)) end
   local crashes = num(call('HINCRBY', key, 'cr', 1))
+  call('HSET', key, 'hx', '1')
   local body = body_of_entry(rec.q, rec.f)
   call('XACK', queue, GROUP, rec.f)
   if crashes >= crashes_max or not body then

@@ -32,7 +32,7 @@ local function slice(queue, entry)
   -- The first crash counts for all that the worker held; later ones only for the slice that it had started alone.
   if crashes == 0 or r[5] == entry then
     crashes = crashes + 1
-    call('HSET', key, 'cr', crashes)
+    call('HSET', key, 'cr', crashes, 'hx', '1')
   end
   body = rest_of(body, rec.dn)
   if crashes >= crashes_max then

@@ -52,7 +52,7 @@ local function release(tenant, agent, turn, a, t, policy)
   if m[5] then call('HINCRBY', turn_key(tenant .. ':' .. m[5]), 'bu', k) end
   local body = body_of_record(key, rec.ad, rec.ad + k)
   local fence = dispatch(m[4], tt, body.meta, rec.ad, 0, 0, body.calls)
-  local note = admission_note(now, k, a, policy)
+  local note = admission_note(tostring(now), k, a, policy)
   call('HSET', key, 'f', fence, 'ad', rec.ad + k, 'lg', m[8] and m[8] .. ';' .. note or note)
   return k
 end
@@ -62,7 +62,7 @@ local function lane(tenant, agent, policy, stagger)
   local name, key = 'l:' .. tenant .. ':' .. agent, lane_key(tenant, agent)
   local due = num(call('ZSCORE', TIMERS, name) or 'inf')
   if due > now then return { 0, 0, 0 } end
-  local a, t = agent_of(tenant, agent), tenant_of(tenant)
+  local a, t = agent_of(tenant .. ':' .. agent), tenant_of(tenant)
   if policy then roll(a, t, policy, stagger, now) end
   local reply, again = { 0, 0, now - due }, now
   local turns = call('ZRANGE', key, 0, bound - 1)
@@ -87,12 +87,17 @@ local function lane(tenant, agent, policy, stagger)
   return reply
 end
 
-local replies, count = { 'OK', now }, num(ARGV[at])
+local replies, names, count = { 'OK', now }, {}, num(ARGV[at])
 at = at + 1
+for i = 1, count do
+  local name = ARGV[at + i * 4 - 4] .. ':' .. ARGV[at + i * 4 - 3]
+  if not names[name] then names[name], names[#names + 1] = true, name end
+end
+load_agents(names)
 for i = 1, count do
   replies[i + 2] = lane(ARGV[at], ARGV[at + 1], policies[num(ARGV[at + 2])], num(ARGV[at + 3]))
   at = at + 4
 end
-save_agents(now)
+save_agents()
 save_tenants()
 return replies

@@ -9,7 +9,6 @@ local num = tonumber
 local function turn_key(tt) return P .. 'turn:' .. tt end
 local function done_key(tt) return P .. 'done:' .. tt end
 local function id_key(tt) return P .. 'id:' .. tt end
-local function agent_key(tenant, agent) return P .. 'agent:' .. tenant .. ':' .. agent end
 local function lane_key(tenant, agent) return P .. 'lane:' .. tenant .. ':' .. agent end
 local function tenant_key(tenant) return P .. 'tenant:' .. tenant end
 
@@ -44,6 +43,11 @@ local function epoch(now)
   call('HSET', META, 'run_id', id, 'epoch_ms', began)
   call('HINCRBY', META, 'epoch', 1)
   return began
+end
+
+-- Arms timers, given as score, member, score, member…, in few commands.
+local function arm(timers)
+  for from = 1, #timers, 1000 do call('ZADD', TIMERS, unpack(timers, from, math.min(from + 999, #timers))) end
 end
 
 -- Whether `entry` has been delivered to some consumer and not been acknowledged; answers the consumer or nil.

@@ -1,0 +1,136 @@
+//! `delegate_task`: an agent gives work to another agent and goes on; the answer comes as the task's own reply.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use shared::delegation;
+use shared::force::InForce;
+use shared::model::{AgentId, Effect, Priority, Task, TaskGrant, TaskId, limits};
+use shared::store::{Delegated, Store};
+
+use crate::tools::{CallContext, ToolError, TypedTool};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Delegate {
+    /// Name of the agent that is to do the work.
+    target_agent: String,
+    /// What is to be done, in full: the other agent sees nothing else.
+    task_description: String,
+    /// How urgent it is: low, normal, high or urgent. Default normal.
+    #[serde(default)]
+    priority: Option<Urgency>,
+    /// When the work must be done, RFC 3339 (`2026-03-01T12:00:00Z`). Default in 24 hours.
+    #[serde(default)]
+    deadline: Option<chrono::DateTime<chrono::Utc>>,
+}
+
+#[derive(Deserialize, JsonSchema, Clone, Copy)]
+#[serde(rename_all = "lowercase")]
+enum Urgency {
+    Low,
+    Normal,
+    High,
+    Urgent,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Confirmation {
+    /// The task's id.
+    job_id: String,
+    /// Always `queued`.
+    status: String,
+    /// Who will do it.
+    target_agent: String,
+    /// When it expires unless it is done.
+    deadline: String,
+    /// What happened, in words.
+    message: String,
+}
+
+/// The tool over this shard. Its effect is `idempotent`: the task's id derives from the call's idempotency key, so
+/// a call that is repeated makes one task.
+#[must_use]
+pub fn delegate_task(store: Store, force: Arc<InForce>) -> TypedTool {
+    TypedTool::new(
+        shared::delegation::TASK_TOOL,
+        "Gives a task to another agent and answers at once with a job id. The other agent's answer arrives later as a message of its own.",
+        Effect::Idempotent,
+        move |context: CallContext, args: Delegate| {
+            let (store, force) = (store.clone(), force.clone());
+            async move { delegate(&store, &force, context, args).await }
+        },
+    )
+    .category("delegation")
+}
+
+async fn delegate(store: &Store, force: &InForce, context: CallContext, args: Delegate) -> Result<Confirmation, ToolError> {
+    let refused = |message: String| ToolError::Permanent(message);
+    let now_ms = store.now_ms().await.map_err(|e| ToolError::Transient(e.to_string()))?;
+    let id = TaskId::new(format!("d-{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]));
+    let id = id.map_err(ToolError::internal)?;
+    let task = task(&context, args).map_err(refused)?;
+    let planned = delegation::plan(&force.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
+    let deadline = shared::report::rfc3339(planned.deadline_ms());
+    let delegation = planned.delegation(None, id.clone(), true);
+    let written = store.delegate(&[delegation]).await.map_err(|e| ToolError::Transient(e.to_string()))?;
+    match written.into_iter().next() {
+        Some(Delegated::Ok | Delegated::Duplicate) => Ok(Confirmation {
+            message: format!("The task was given to {}. Its answer will arrive as a message of its own.", task.target),
+            job_id: id.to_string(),
+            status: "queued".into(),
+            target_agent: task.target.to_string(),
+            deadline,
+        }),
+        Some(Delegated::Refused(code)) => Err(refused(refusal(&code))),
+        Some(Delegated::Conflict) | None => Err(ToolError::internal("a derived task id belongs to another task")),
+    }
+}
+
+/// The task that a call asks for. What it grants is cut to what the caller itself has.
+fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
+    if args.task_description.trim().is_empty() {
+        return Err("The task description is empty: say what is to be done.".into());
+    }
+    if args.task_description.len() > limits::TASK_DESCRIPTION_BYTES_MAX {
+        return Err(format!("The task description is longer than {} bytes.", limits::TASK_DESCRIPTION_BYTES_MAX));
+    }
+    let target = AgentId::new(&args.target_agent).map_err(|e| format!("target_agent: {e}"))?;
+    let (parent, above) = match &context.task {
+        Some((task, grant)) => (Some(task.clone()), grant.clone()),
+        None => (None, TaskGrant { budget: limits::TASK_BUDGET_DEFAULT, ..TaskGrant::default() }),
+    };
+    // A child's budget is carved from its parent's: half of what that had, so that the parent keeps some.
+    let budget = if parent.is_some() { (above.budget / 2).max(1) } else { above.budget };
+    Ok(Task {
+        id: None,
+        tenant: context.tenant.clone(),
+        target,
+        delegator: Some(context.agent.clone()),
+        description: args.task_description,
+        input: None,
+        priority: match args.priority {
+            Some(Urgency::Low) => Priority::Low,
+            Some(Urgency::High) => Priority::High,
+            Some(Urgency::Urgent) => Priority::Urgent,
+            Some(Urgency::Normal) | None => Priority::Normal,
+        },
+        deadline_ms: args.deadline.map(|d| d.timestamp_millis()),
+        reply_to: context.reply_to.clone(),
+        parent,
+        grant: TaskGrant { budget, ..above },
+        context: (*context.context).clone(),
+    })
+}
+
+fn refusal(code: &str) -> String {
+    match code {
+        "budget_exceeds_parent" => "The task that you work on has too little of its action budget left to delegate from it.",
+        "unknown_parent" => "The task that you work on has ended, so nothing can be delegated from it.",
+        "tenant_queue_full" => "Too much work is waiting already. Try again later.",
+        "deadline_passed" => "The deadline has passed already.",
+        _ => "The task was refused.",
+    }
+    .into()
+}

@@ -1,0 +1,88 @@
+//! Delegated tasks: what carries them out, and the tool that delegates them.
+
+mod delegate;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::config::{TASK_ARGUMENTS, TaskHandlerDef};
+use shared::model::{AgentId, Effect, ToolSpec};
+
+pub use delegate::delegate_task;
+
+use crate::tools::http::{Environment, HttpClients, HttpTool};
+use crate::tools::{RegisteredTool, TypedTool};
+
+/// Agent → what runs its tasks. A handler is a tool that no model calls: its arguments are the task.
+pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
+
+/// Binds each agent to its handler: typed ones by name, HTTP ones as declared. Agents of external runtimes are left
+/// out, for their tasks never come to a worker.
+///
+/// # Errors
+/// Everything that is wrong, a line each, with the agent it concerns.
+pub fn bind(
+    defs: &BTreeMap<AgentId, TaskHandlerDef>,
+    typed: Vec<TypedTool>,
+    environment: &Environment,
+    timeout_default: Duration,
+) -> Result<TaskHandlers, Vec<String>> {
+    let typed: BTreeMap<String, (ToolSpec, _)> = typed
+        .into_iter()
+        .map(|tool| {
+            let handler = tool.handler();
+            let mut spec = tool.spec().clone();
+            spec.timeout = if spec.timeout.is_zero() { timeout_default } else { spec.timeout };
+            (spec.name.clone(), (spec, handler))
+        })
+        .collect();
+    let clients = HttpClients::default();
+    let (mut bound, mut errors) = (TaskHandlers::new(), Vec::new());
+    for (agent, def) in defs {
+        let made = match def {
+            TaskHandlerDef::Typed(name) => match typed.get(name) {
+                Some((spec, handler)) => RegisteredTool::new(spec.clone(), handler.clone()).map_err(|e| e.to_string()),
+                None => Err(format!("no task handler is called {name:?}; there are {:?}", typed.keys())),
+            },
+            TaskHandlerDef::Http(http) => http_handler(http, environment, &clients, timeout_default),
+            _ => continue,
+        };
+        match made {
+            Ok(tool) => drop(bound.insert(agent.clone(), Arc::new(tool))),
+            Err(error) => errors.push(format!("agent {agent}: {error}")),
+        }
+    }
+    if errors.is_empty() { Ok(bound) } else { Err(errors) }
+}
+
+/// What a service is called for once per task. Nothing says that calling it twice is harmless: its effect is `once`.
+fn http_handler(
+    def: &shared::config::tools::HttpDef,
+    environment: &Environment,
+    clients: &HttpClients,
+    timeout: Duration,
+) -> Result<RegisteredTool, String> {
+    let properties = TASK_ARGUMENTS.iter().map(|name| ((*name).to_owned(), serde_json::json!({})));
+    let properties: serde_json::Map<_, _> = properties.collect();
+    let always = ["task_id", "tenant", "agent", "description", "priority"];
+    let input_schema = serde_json::json!({ "type": "object", "properties": properties, "required": always });
+    let handler = HttpTool::new(def, &input_schema, Effect::Once, environment, clients).map_err(|e| e.to_string())?;
+    let spec = ToolSpec {
+        id: "task_http".into(),
+        name: shared::delegation::TASK_TOOL.into(),
+        display_name: "Task over HTTP".into(),
+        description: "Carries out a delegated task by one request.".into(),
+        input_schema,
+        output_schema: None,
+        category: "tasks".into(),
+        version: "1.0.0".into(),
+        effect: Effect::Once,
+        timeout,
+        required_capabilities: Vec::new(),
+        required_features: Vec::new(),
+        requires_approval: false,
+        configured: handler.missing_secret().is_none(),
+    };
+    RegisteredTool::new(spec, Arc::new(handler)).map_err(|e| e.to_string())
+}

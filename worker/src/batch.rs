@@ -1,0 +1,158 @@
+//! Batching without lingering: whatever gathered during the last round trip goes into the next (rule 16).
+
+use std::sync::Arc;
+
+use shared::model::limits;
+use shared::store::{Begin, Begun, HandBack, Parked, Patience, Retry, Settled, Settlement, Store, StoreError};
+use tokio::sync::{mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+/// Told of every failed attempt.
+pub(crate) type OnError = Arc<dyn Fn(&'static str, &StoreError) + Send + Sync>;
+
+/// Items of one batch.
+const ITEMS_MAX: usize = limits::BATCH_ENTRIES_MAX;
+/// Bytes of an item that carries ids only.
+const IDS_BYTES: usize = 128;
+
+/// A verb of the store that is asked for item by item and called in batches.
+pub(crate) trait Verb: Sized + Send + Sync + 'static {
+    /// The verb's name.
+    const NAME: &'static str;
+    /// What one item is answered.
+    type Reply: Send + 'static;
+    /// Calls it for a batch.
+    fn call(store: &Store, batch: &[Self]) -> impl Future<Output = Result<Vec<Self::Reply>, StoreError>> + Send;
+    /// About how many bytes the item sends.
+    fn bytes(&self) -> usize {
+        IDS_BYTES
+    }
+}
+
+impl Verb for Settlement {
+    const NAME: &'static str = "settle";
+    type Reply = Settled;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Settled>, StoreError> {
+        store.settle(batch).await
+    }
+    fn bytes(&self) -> usize {
+        IDS_BYTES + self.calls.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>()
+    }
+}
+
+impl Verb for Begin {
+    const NAME: &'static str = "begin";
+    type Reply = Begun;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Begun>, StoreError> {
+        store.begin(batch).await
+    }
+}
+
+impl Verb for Retry {
+    const NAME: &'static str = "retry";
+    type Reply = Parked;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Parked>, StoreError> {
+        store.retry(batch).await
+    }
+}
+
+impl Verb for HandBack {
+    const NAME: &'static str = "hand_back";
+    type Reply = ();
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<()>, StoreError> {
+        store.hand_back(batch).await.map(|_| vec![(); batch.len()])
+    }
+}
+
+/// Asks for one verb. An item is repeated until Redis has answered: a result is never dropped because Redis was away.
+pub(crate) struct Batcher<V: Verb> {
+    sender: mpsc::Sender<(V, oneshot::Sender<V::Reply>)>,
+}
+
+impl<V: Verb> Batcher<V> {
+    /// Starts the verb's batcher. It ends when it is dropped and all that was asked is answered, or when `give_up`
+    /// is cancelled and Redis does not answer.
+    pub(crate) fn new(store: &Store, capacity: usize, give_up: &CancellationToken, on_error: OnError) -> Self {
+        let (sender, receiver) = mpsc::channel(capacity);
+        let work = Work { store: store.clone(), give_up: give_up.clone(), on_error };
+        tokio::spawn(work.run(receiver));
+        Self { sender }
+    }
+
+    /// Asks for one item and waits for its answer; none where Redis refuses the item itself, or where the worker
+    /// had to stop before Redis answered.
+    pub(crate) async fn ask(&self, item: V) -> Option<V::Reply> {
+        let (answer, answered) = oneshot::channel();
+        self.sender.send((item, answer)).await.ok()?;
+        answered.await.ok()
+    }
+}
+
+struct Work {
+    store: Store,
+    give_up: CancellationToken,
+    on_error: OnError,
+}
+
+impl Work {
+    async fn run<V: Verb>(self, mut receiver: mpsc::Receiver<(V, oneshot::Sender<V::Reply>)>) {
+        let mut gathered = Vec::with_capacity(ITEMS_MAX);
+        while receiver.recv_many(&mut gathered, ITEMS_MAX).await > 0 {
+            while !gathered.is_empty() {
+                let rest = gathered.split_off(length(&gathered));
+                let (items, answers): (Vec<V>, Vec<_>) = gathered.drain(..).unzip();
+                self.send(&items, answers).await;
+                gathered = rest;
+            }
+        }
+    }
+
+    async fn send<V: Verb>(&self, items: &[V], answers: Vec<oneshot::Sender<V::Reply>>) {
+        match self.persist(items).await {
+            Ok(replies) => answer(answers, replies),
+            // Rule 11: one of them is at fault; the others must not suffer for it.
+            Err(()) if items.len() > 1 => {
+                for (item, to) in items.iter().zip(answers) {
+                    if let Ok(replies) = self.persist(std::slice::from_ref(item)).await {
+                        answer(vec![to], replies);
+                    }
+                }
+            }
+            Err(()) => tracing::error!(verb = V::NAME, "Redis refuses an item; its turn is left to its timer"),
+        }
+    }
+
+    /// Calls until Redis has answered. An error means that the batch itself is at fault, or that we must stop.
+    async fn persist<V: Verb>(&self, items: &[V]) -> Result<Vec<V::Reply>, ()> {
+        let mut patience = Patience::default();
+        loop {
+            match V::call(&self.store, items).await {
+                Ok(replies) => return Ok(replies),
+                Err(error) => {
+                    (self.on_error)(V::NAME, &error);
+                    if error.is_script_error() || self.give_up.is_cancelled() {
+                        return Err(());
+                    }
+                }
+            }
+            tokio::time::sleep(patience.next()).await;
+        }
+    }
+}
+
+/// How many items fit one batch by bytes; at least one.
+fn length<V: Verb, A>(gathered: &[(V, A)]) -> usize {
+    let mut bytes = 0;
+    let fits = |item: &&(V, A)| {
+        bytes += item.0.bytes();
+        bytes <= limits::BATCH_BYTES_MAX
+    };
+    gathered.iter().take_while(fits).count().max(1)
+}
+
+/// Whoever asked may be gone: then nobody needs the answer.
+fn answer<R>(to: Vec<oneshot::Sender<R>>, replies: Vec<R>) {
+    for (to, reply) in to.into_iter().zip(replies) {
+        drop(to.send(reply));
+    }
+}

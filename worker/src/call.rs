@@ -1,0 +1,287 @@
+//! START HERE (2): one call, end to end. Known tool → permission → arguments → approval → begin → execute → classify.
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt;
+use serde_json::value::RawValue;
+use shared::formats::cut_output;
+use shared::model::policy::Caller;
+use shared::model::retry::Verdict;
+use shared::model::{Call, CallError, CallId, CallResult, Effect, Outcome, idempotency_key, limits};
+use shared::store::{Begin, Begun, EndReason, SliceEntry};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput};
+use crate::{Worker, say};
+
+/// What became of one try of a call.
+pub(crate) enum Carried {
+    /// It has its result.
+    Ended(Box<CallResult>),
+    /// It is tried again after this wait.
+    Again(Duration),
+    /// The worker must stop; nothing took effect, so another may run it.
+    HandBack,
+    /// Somebody else holds the turn, or we can no longer be sure that nobody does.
+    Lost,
+}
+
+/// One call on its way.
+pub(crate) struct Trying<'a> {
+    pub(crate) slice: &'a SliceEntry,
+    pub(crate) call: &'a Call,
+    pub(crate) id: CallId,
+    /// Which try this is, from 1.
+    pub(crate) attempt: u32,
+    pub(crate) context: Arc<shared::model::Context>,
+    pub(crate) cancel: &'a CancellationToken,
+}
+
+impl Trying<'_> {
+    fn result(&self, outcome: Outcome, error: CallError) -> CallResult {
+        CallResult::refused(&self.id, self.call.provider_id.clone(), &self.call.tool, outcome, error)
+    }
+
+    fn refused(&self, outcome: Outcome, error: CallError) -> Carried {
+        Carried::Ended(Box::new(self.result(outcome, error)))
+    }
+
+    /// A call that ended without running, for one of the reasons that schedulers know too.
+    pub(crate) fn ended(&self, reason: EndReason) -> Carried {
+        let (outcome, error) = shared::report::ended(reason, self.slice.meta.deadline_ms);
+        self.refused(outcome, error)
+    }
+}
+
+impl Worker {
+    /// Carries out one try of one call.
+    pub(crate) async fn carry_out(&self, trying: &Trying<'_>) -> Carried {
+        if self.now.is_cancelled() {
+            return Carried::HandBack;
+        }
+        if trying.cancel.is_cancelled() {
+            return trying.ended(EndReason::Cancelled);
+        }
+        if self.clock.now_ms() >= trying.slice.meta.deadline_ms {
+            return trying.ended(EndReason::Expired);
+        }
+        let tool = match self.permitted(trying) {
+            Ok(tool) => tool,
+            Err((outcome, error)) => return trying.refused(outcome, error),
+        };
+        let arguments = match tool.arguments.check(&trying.call.arguments) {
+            Ok(arguments) => arguments,
+            Err(error) => {
+                let told = CallError {
+                    details: Some(error.details()),
+                    ..say::error(Outcome::InvalidArguments, error.message(&trying.call.tool))
+                };
+                return trying.refused(Outcome::InvalidArguments, told);
+            }
+        };
+        if tool.spec.requires_approval {
+            let message = "This tool needs a person's approval, and this fleet has no way to ask for one.";
+            return trying.refused(Outcome::ApprovalRefused, say::error(Outcome::ApprovalRefused, message));
+        }
+        if tool.spec.effect == Effect::Once
+            && let Some(stopped) = self.begin(trying).await
+        {
+            return stopped;
+        }
+        self.execute(trying, &tool, &arguments).await
+    }
+
+    /// The tool, if it is known and the agent may call it. A task's work is its agent's handler.
+    fn permitted(&self, trying: &Trying<'_>) -> Result<Arc<RegisteredTool>, (Outcome, CallError)> {
+        let meta = &trying.slice.meta;
+        if meta.is_task {
+            let handler = self.task_handlers.get(&meta.agent).cloned();
+            return handler.ok_or_else(|| {
+                let message = format!("Agent {:?} has no task handler on this fleet any more.", meta.agent.as_str());
+                (Outcome::Permanent, say::error(Outcome::Permanent, message))
+            });
+        }
+        let force = self.force.load();
+        let Ok((tenant, policy)) = force.policy.look_up(&trying.slice.name.tenant, &meta.agent) else {
+            let message = format!("Agent {:?} is no longer configured.", meta.agent.as_str());
+            return Err((Outcome::Denied, say::error(Outcome::Denied, message)));
+        };
+        let granted = meta.task.as_ref().and_then(|(_, grant)| grant.capabilities.as_ref());
+        let caller = Caller { agent: &meta.agent, policy, tenant, granted };
+        let permissions = &force.policy.permissions;
+        let allowed = || -> Vec<&str> {
+            let may = self.registry.iter().filter(|tool| permissions.decide(caller, &tool.spec).is_ok());
+            may.map(|tool| tool.spec.name.as_str()).collect()
+        };
+        let name = trying.call.tool.as_str();
+        let Some(tool) = self.registry.resolve(name) else {
+            let allowed = allowed();
+            let close: Vec<&str> = self.registry.close_to(name).into_iter().filter(|c| allowed.contains(c)).collect();
+            return Err((Outcome::UnknownTool, say::unknown_tool(name, &close, &allowed)));
+        };
+        match permissions.decide(caller, &tool.spec) {
+            Ok(()) => Ok(tool.clone()),
+            Err(denial) => Err((Outcome::Denied, say::denied(name, &denial, &allowed()))),
+        }
+    }
+
+    /// Records the intent of a call whose effect must not happen twice. Answers how the call ends instead, if it does.
+    async fn begin(&self, trying: &Trying<'_>) -> Option<Carried> {
+        let nonce = format!("{}.{}", trying.slice.fence, self.pulse.sending());
+        loop {
+            let begin = Begin {
+                name: trying.slice.name.clone(),
+                fence: trying.slice.fence.clone(),
+                position: trying.id.position,
+                nonce: Some(nonce.clone()),
+            };
+            match self.begins.ask(begin).await {
+                Some(Begun::Ok) => return None,
+                Some(Begun::Unknown) => {
+                    let what = "The worker that ran this call was lost while it ran.";
+                    return Some(trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, what)));
+                }
+                Some(Begun::Cancelled) => return Some(trying.ended(EndReason::Cancelled)),
+                Some(Begun::Expired) => return Some(trying.ended(EndReason::Expired)),
+                Some(Begun::Hold) => {
+                    // Redis restarted; what it lost may include another's begin of this very call.
+                    tokio::select! {
+                        () = self.now.cancelled() => return Some(Carried::HandBack),
+                        () = tokio::time::sleep(Duration::from_millis(500)) => {}
+                    }
+                }
+                Some(Begun::Stale | Begun::Done) | None => {
+                    self.metrics.fenced("begin");
+                    return Some(Carried::Lost);
+                }
+            }
+        }
+    }
+
+    async fn execute(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Carried {
+        // Rule 7: nothing is sent on a heartbeat that may be too old.
+        if !self.pulse.is_fresh() {
+            return Carried::Lost;
+        }
+        let meta = &trying.slice.meta;
+        let left = self.clock.until(meta.deadline_ms);
+        let limit = tool.spec.timeout.min(left);
+        let stop = trying.cancel.child_token();
+        let context = CallContext {
+            tenant: trying.slice.name.tenant.clone(),
+            agent: meta.agent.clone(),
+            call: trying.id.clone(),
+            idempotency_key: idempotency_key(&trying.slice.name.tenant, &trying.id.turn, &meta.digest, trying.id.position),
+            deadline_ms: meta.deadline_ms,
+            attempt: trying.attempt,
+            context: trying.context.clone(),
+            task: meta.task.clone(),
+            reply_to: meta.reply_to.clone(),
+            cancel: stop.clone(),
+        };
+        let started = Instant::now();
+        let running = AssertUnwindSafe(tool.handler.call(&context, arguments)).catch_unwind();
+        let ran = tokio::select! {
+            biased;
+            ran = running => Ran::Returned(ran),
+            () = tokio::time::sleep(limit) => Ran::TimedOut,
+            () = trying.cancel.cancelled() => Ran::Cancelled,
+            () = self.now.cancelled() => Ran::MustStop,
+        };
+        stop.cancel();
+        let took = started.elapsed();
+        let carried = self.classify(trying, tool, ran, limit);
+        match carried {
+            Carried::Ended(mut result) => {
+                result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+                result.attempts = trying.attempt;
+                self.metrics.call_ended(&trying.call.tool, result.outcome, Some(took));
+                Carried::Ended(result)
+            }
+            other => other,
+        }
+    }
+
+    /// From what a handler did to the call's outcome, by the tool's effect.
+    fn classify(&self, trying: &Trying<'_>, tool: &RegisteredTool, ran: Ran, limit: Duration) -> Carried {
+        let once = tool.spec.effect == Effect::Once;
+        let name = trying.call.tool.as_str();
+        let unknown = |what: &str| trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(name, what));
+        match ran {
+            Ran::Returned(Ok(Ok(output))) => Carried::Ended(Box::new(succeeded(trying, output))),
+            Ran::Returned(Ok(Err(failure))) => self.failed(trying, once, failure),
+            Ran::Returned(Err(_)) => {
+                tracing::error!(call = %trying.id, tool = name, "a handler panicked");
+                if once { unknown("The tool crashed while it ran.") } else { trying.refused(Outcome::Internal, say::internal()) }
+            }
+            Ran::TimedOut if once => unknown(&say::timed_out(name, limit)),
+            Ran::TimedOut => self.try_again(trying, &say::timed_out(name, limit), None, "timeout"),
+            Ran::Cancelled if once => unknown("The turn was cancelled while the call ran."),
+            Ran::Cancelled => trying.ended(EndReason::Cancelled),
+            Ran::MustStop if once => unknown("The worker had to stop while the call ran."),
+            Ran::MustStop => Carried::HandBack,
+        }
+    }
+
+    fn failed(&self, trying: &Trying<'_>, once: bool, failure: ToolFailure) -> Carried {
+        match failure {
+            ToolFailure::Permanent { message, details } => {
+                trying.refused(Outcome::Permanent, CallError { details, ..say::error(Outcome::Permanent, message) })
+            }
+            ToolFailure::NotConfigured { message } => {
+                let error = CallError { code: "not_configured".into(), ..say::error(Outcome::Permanent, message) };
+                trying.refused(Outcome::Permanent, error)
+            }
+            ToolFailure::Internal { message } => {
+                tracing::error!(call = %trying.id, tool = trying.call.tool, message, "a tool failed by a bug");
+                trying.refused(Outcome::Internal, say::internal())
+            }
+            // Rule 7: a `once` tool is tried again only where it is certain that nothing took effect.
+            ToolFailure::Transient { message, not_executed: false, .. } if once => {
+                trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, &message))
+            }
+            ToolFailure::Transient { message, retry_after, .. } => {
+                self.try_again(trying, &message, retry_after, "transient")
+            }
+        }
+    }
+
+    fn try_again(&self, trying: &Trying<'_>, message: &str, after: Option<Duration>, reason: &'static str) -> Carried {
+        let left = self.clock.until(trying.slice.meta.deadline_ms);
+        match self.options.ladder.verdict(trying.attempt, after, left) {
+            Verdict::RetryAfter(wait) => {
+                self.metrics.retried(reason);
+                Carried::Again(wait)
+            }
+            Verdict::GiveUp(_) => trying.refused(Outcome::Transient, say::gave_up(message, trying.attempt)),
+        }
+    }
+}
+
+/// How a handler came to its end.
+enum Ran {
+    Returned(Result<Result<ToolOutput, ToolFailure>, Box<dyn std::any::Any + Send>>),
+    TimedOut,
+    Cancelled,
+    MustStop,
+}
+
+fn succeeded(trying: &Trying<'_>, output: ToolOutput) -> CallResult {
+    let json = if output.json.get().len() > limits::OUTPUT_BYTES_MAX {
+        let cut = cut_output(output.json.get(), limits::OUTPUT_BYTES_MAX).into_owned();
+        RawValue::from_string(cut).unwrap_or(output.json)
+    } else {
+        output.json
+    };
+    CallResult {
+        success: true,
+        outcome: Outcome::Ok,
+        output: Some(json),
+        error: None,
+        content_type: output.content_type.into(),
+        ..trying.result(Outcome::Ok, CallError { code: String::new(), message: String::new(), details: None })
+    }
+}

@@ -1,0 +1,73 @@
+//! The worker's own pulse: whether its lease is surely in force.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// When the last confirmed heartbeat was *sent*. Nothing may be sent to the outside on an older one, for the
+/// slice may be somebody else's already (rule 7).
+#[derive(Debug)]
+pub(crate) struct Pulse {
+    origin: Instant,
+    lease: Duration,
+    sent_ms: AtomicU64,
+}
+
+impl Pulse {
+    pub(crate) fn new(lease: Duration) -> Self {
+        Self { origin: Instant::now(), lease, sent_ms: AtomicU64::new(0) }
+    }
+
+    /// Call before a heartbeat is sent, and hand the answer to [`Self::confirm`] when it arrived.
+    pub(crate) fn sending(&self) -> u64 {
+        u64::try_from(self.origin.elapsed().as_millis()).unwrap_or(u64::MAX).max(1)
+    }
+
+    /// The heartbeat sent at `sent_ms` has arrived.
+    pub(crate) fn confirm(&self, sent_ms: u64) {
+        self.sent_ms.fetch_max(sent_ms, Ordering::Relaxed);
+    }
+
+    /// Forgets the lease: a new incarnation begins.
+    pub(crate) fn forget(&self) {
+        self.sent_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// Whether a call may be sent to the outside: the lease has a quarter of its time left at least.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.age().is_some_and(|age| age < self.lease * 3 / 4)
+    }
+
+    /// Whether the lease is surely over.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.age().is_none_or(|age| age >= self.lease)
+    }
+
+    fn age(&self) -> Option<Duration> {
+        match self.sent_ms.load(Ordering::Relaxed) {
+            0 => None,
+            sent => Some(Duration::from_millis(self.sending().saturating_sub(sent))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pulse_counts_from_when_the_heartbeat_was_sent_and_keeps_a_margin() {
+        let pulse = Pulse::new(Duration::from_secs(8));
+        assert!(pulse.is_lost() && !pulse.is_fresh(), "before the first heartbeat");
+        let sent = pulse.sending();
+        tokio::time::advance(Duration::from_secs(5)).await;
+        pulse.confirm(sent);
+        assert!(pulse.is_fresh());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!pulse.is_fresh() && !pulse.is_lost(), "within the margin");
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(pulse.is_lost());
+    }
+}

@@ -1,0 +1,297 @@
+//! Leasing and draining: how slices come to a worker, and how it goes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::model::{ConsumerId, Priority, limits};
+use shared::ops::shutdown::Shutdown;
+use shared::store::{Entry, Patience, Queue, Reader, SliceEntry, StoreError};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::Worker;
+
+/// One lease in so many begins with the least urgent work, so that it never starves.
+const STARVATION_GUARD: u64 = 16;
+/// Own pending entries looked at after trouble with the connection: more than a worker can hold.
+const LOST_MAX: usize = 10_000;
+
+impl Worker {
+    /// Runs until `shutdown` drains; while Redis is away it waits and comes back by itself. Returns when the last
+    /// slice is settled or handed back, or when the drain time is over.
+    ///
+    /// # Errors
+    /// [`StoreError::Shards`] where the data was written with another number of shards.
+    pub async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
+        let tracker = TaskTracker::new();
+        let mut patience = Patience::default();
+        let mut left = None;
+        while !shutdown.draining.is_cancelled() {
+            match self.prepare().await {
+                Ok(consumer) => {
+                    patience.reset();
+                    self.incarnation(&consumer, &shutdown.draining, &tracker).await;
+                    left = Some(consumer);
+                }
+                Err(error @ StoreError::Shards { .. }) => return Err(error),
+                Err(error) => {
+                    self.metrics.redis_error("prepare");
+                    tracing::warn!(%error, "the shard is not ready; trying again");
+                    tokio::select! {
+                        () = shutdown.draining.cancelled() => break,
+                        () = tokio::time::sleep(patience.next()) => {}
+                    }
+                }
+            }
+        }
+        self.drain(&shutdown, &tracker, left.as_ref()).await;
+        Ok(())
+    }
+
+    /// Groups and first heartbeat, before anything is read (rule 12).
+    async fn prepare(&self) -> Result<ConsumerId, StoreError> {
+        self.store.ensure_groups().await?;
+        let consumer = shared::force::incarnation("w", &self.options.name);
+        self.pulse.forget();
+        self.beat(&consumer).await?;
+        Ok(consumer)
+    }
+
+    /// One heartbeat, with what it brings: time, tenants, turns that were cancelled.
+    async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
+        let sent = self.pulse.sending();
+        let beat = self.store.beat(consumer).await?;
+        self.pulse.confirm(sent);
+        self.clock.set(beat.now_ms);
+        self.force.set_tenants(self.store.tenants().await?);
+        let running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for turn in &beat.cancelled {
+            if let Some(held) = running.get(turn) {
+                tracing::info!(%turn, "the turn is cancelled while it runs");
+                held.cancel.cancel();
+            }
+        }
+        Ok(())
+    }
+
+    async fn incarnation(self: &Arc<Self>, consumer: &ConsumerId, draining: &CancellationToken, tracker: &TaskTracker) {
+        let stop = draining.child_token();
+        let beats = tokio::spawn({
+            let (this, consumer, stop, tracker) = (self.clone(), consumer.clone(), stop.clone(), tracker.clone());
+            async move { this.beats(&consumer, &stop, &tracker).await }
+        });
+        self.leases(consumer, &stop, tracker).await;
+        // While draining, the lease is renewed until the last slice is done; a lost one has ended its beats by itself.
+        if !draining.is_cancelled()
+            && let Err(error) = beats.await
+        {
+            tracing::error!(%error, "the heartbeat ended by a bug");
+        }
+    }
+
+    /// Beats until the lease is lost, or until draining is done: running calls need their lease while they end.
+    async fn beats(&self, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
+        let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
+        let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
+        let handle = self.progress.register("beat", lease * 3);
+        loop {
+            tokio::time::sleep(every).await;
+            if stop.is_cancelled() && tracker.is_empty() {
+                handle.finished();
+                return;
+            }
+            if let Err(error) = self.beat(consumer).await {
+                self.metrics.redis_error("beat");
+                tracing::warn!(%error, "no heartbeat");
+            }
+            handle.advanced();
+            self.metrics.slots(self.options.slots - self.slots.available_permits().min(self.options.slots), self.options.slots);
+            if self.pulse.is_lost() {
+                tracing::warn!("a lease passed without a heartbeat; starting over under a new name");
+                stop.cancel();
+                handle.finished();
+                return;
+            }
+        }
+    }
+
+    /// Leases slices until `stop`.
+    async fn leases(self: &Arc<Self>, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
+        let block = Duration::from_millis(self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION);
+        let handle = self.progress.register("lease", block * 4 + self.options.drain + Duration::from_secs(60));
+        let mut leasing = Leasing {
+            reader: self.store.reader(consumer, block),
+            streams: Priority::ALL.map(|p| Queue::Ready(p).to_string()),
+            round: 0,
+            backlog: true,
+        };
+        let mut patience = Patience::default();
+        while !stop.is_cancelled() {
+            let room = tokio::select! {
+                () = stop.cancelled() => break,
+                room = self.room() => room,
+            };
+            let leased = tokio::select! {
+                // The reader's connection is dropped with its future: nothing is delivered to nobody.
+                () = stop.cancelled() => break,
+                leased = self.lease(&mut leasing, room.len()) => leased,
+            };
+            match leased {
+                Ok(entries) => {
+                    patience.reset();
+                    self.start(entries, room, tracker);
+                }
+                Err(StoreError::StateLost(what)) => {
+                    self.metrics.state_lost();
+                    tracing::error!(what, "the streams of the shard are gone; what was in them is lost");
+                    if let Err(error) = self.store.ensure_groups().await {
+                        tracing::warn!(%error, "they could not be made anew");
+                    }
+                    tokio::time::sleep(patience.next()).await;
+                }
+                Err(error) => {
+                    self.metrics.redis_error("read");
+                    tracing::warn!(%error, "could not lease; trying again");
+                    tokio::time::sleep(patience.next()).await;
+                }
+            }
+            handle.advanced();
+        }
+        handle.finished();
+    }
+
+    /// Leases up to about `free` slices. After trouble with the connection, what was delivered and never arrived is
+    /// handed back first.
+    async fn lease(&self, leasing: &mut Leasing, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
+        if leasing.reader.is_fresh() {
+            for priority in Priority::ALL {
+                let queue = Queue::Ready(priority);
+                for entry in leasing.reader.mine(&queue.to_string(), LOST_MAX).await? {
+                    match SliceEntry::parse(queue.clone(), &entry) {
+                        Ok(slice) if !self.holds(&slice) => self.hand_back(&slice).await,
+                        Ok(_) => {}
+                        Err(problem) => tracing::error!(entry = entry.id, problem, "an entry cannot be read"),
+                    }
+                }
+            }
+        }
+        leasing.next(free).await
+    }
+
+    /// Waits for a free slot and takes all that are free, each with its share of what may be held unsettled.
+    async fn room(&self) -> Vec<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
+        let mut room = Vec::new();
+        // While a suspect slice runs alone, nothing is leased beside it.
+        drop(self.alone.read().await);
+        let first = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
+        if let (Ok(slot), Ok(held)) = first {
+            room.push((slot, held));
+        }
+        while let Ok(slot) = self.slots.clone().try_acquire_owned() {
+            let Ok(held) = self.held.clone().try_acquire_owned() else { break };
+            room.push((slot, held));
+        }
+        room
+    }
+
+    /// Starts what was leased. Permits that are left over are given back.
+    fn start(
+        self: &Arc<Self>,
+        entries: Vec<(Queue, Entry)>,
+        mut room: Vec<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
+        tracker: &TaskTracker,
+    ) {
+        for (queue, entry) in entries {
+            match SliceEntry::parse(queue, &entry) {
+                Ok(slice) => {
+                    let cancel = self.hold(&slice);
+                    match room.pop() {
+                        Some((slot, held)) => drop(tracker.spawn(self.clone().slice(slice, cancel, slot, held))),
+                        None => drop(tracker.spawn(self.clone().wait_for_slot(slice, cancel))),
+                    }
+                }
+                // Only a foreign writer puts such an entry there; it stays pending for people to look at.
+                Err(problem) => tracing::error!(entry = entry.id, problem, "an entry of a ready stream cannot be read"),
+            }
+        }
+    }
+
+    /// More came than was asked for (each stream may give a few): it waits like any other.
+    async fn wait_for_slot(self: Arc<Self>, slice: SliceEntry, cancel: CancellationToken) {
+        let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
+        if let (Ok(slot), Ok(held)) = permits {
+            self.slice(slice, cancel, slot, held).await;
+        }
+    }
+
+    /// Two phases: running calls end in their own time; then they are told to stop, and hand back what is left.
+    async fn drain(&self, shutdown: &Shutdown, tracker: &TaskTracker, consumer: Option<&ConsumerId>) {
+        tracker.close();
+        if !tracker.is_empty() {
+            tracing::info!(slices = tracker.len(), "draining");
+        }
+        tokio::select! {
+            () = tracker.wait() => {}
+            () = shutdown.now.cancelled() => {}
+            () = tokio::time::sleep(self.options.drain) => tracing::warn!(slices = tracker.len(), "the drain time is over"),
+        }
+        self.now.cancel();
+        // What must stop still hands back and settles; Redis' answer is awaited for a moment.
+        if tokio::time::timeout(Duration::from_secs(3), tracker.wait()).await.is_err() {
+            tracing::error!(slices = tracker.len(), "slices are left behind; others take them over when the lease ends");
+            return;
+        }
+        if let Some(consumer) = consumer
+            && let Err(error) = self.store.leave(consumer).await
+        {
+            tracing::debug!(%error, "the lease will end by itself");
+        }
+    }
+}
+
+/// Reads `ready` streams, one priority at a time while there is a backlog.
+struct Leasing {
+    reader: Reader,
+    streams: [String; 4],
+    round: u64,
+    /// Whether the last read took all that it asked for: then priorities matter.
+    backlog: bool,
+}
+
+impl Leasing {
+    async fn next(&mut self, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
+        if self.backlog {
+            let found = self.sweep(free).await?;
+            self.backlog = found.len() >= free;
+            if !found.is_empty() {
+                return Ok(found);
+            }
+        }
+        // Nothing waits: block on all of them. COUNT is per stream, so each may give its share only.
+        let share = (free / self.streams.len()).max(1);
+        let found = self.reader.wait(&self.streams, share).await?;
+        self.backlog = found.len() >= share;
+        Ok(found.into_iter().map(|(index, entry)| (Queue::Ready(Priority::ALL[index]), entry)).collect())
+    }
+
+    /// Takes from the most urgent stream first, and now and then from the least urgent.
+    async fn sweep(&mut self, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
+        self.round += 1;
+        let mut order = Priority::ALL;
+        if self.round % STARVATION_GUARD == 0 {
+            order.reverse();
+        }
+        let mut found = Vec::new();
+        for priority in order {
+            let left = free - found.len();
+            if left == 0 {
+                break;
+            }
+            let stream = Queue::Ready(priority).to_string();
+            let entries = self.reader.take(&stream, left).await?;
+            found.extend(entries.into_iter().map(|entry| (Queue::Ready(priority), entry)));
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,93 @@
+//! What the agent is told: short messages that a model can act on.
+
+use std::time::Duration;
+
+use shared::model::policy::Denial;
+use shared::model::{CallError, Outcome, limits};
+
+/// Names listed in a message at most.
+const NAMES_MAX: usize = 20;
+
+/// An error whose code is its outcome's word.
+pub(crate) fn error(outcome: Outcome, message: impl Into<String>) -> CallError {
+    CallError { code: outcome.as_str().into(), message: bounded(message.into()), details: None }
+}
+
+/// No tool has this name.
+pub(crate) fn unknown_tool(name: &str, close: &[&str], allowed: &[&str]) -> CallError {
+    let name: String = name.chars().take(80).collect();
+    let mut message = format!("There is no tool called {name:?}.");
+    if !close.is_empty() {
+        message += &format!(" Did you mean {}?", close.join(" or "));
+    }
+    message += &may_call(allowed);
+    with_allowed(error(Outcome::UnknownTool, message), allowed)
+}
+
+/// The agent may not call the tool.
+pub(crate) fn denied(name: &str, denial: &Denial, allowed: &[&str]) -> CallError {
+    let why = match denial {
+        Denial::Disabled => "it is disabled".to_owned(),
+        Denial::DeniedByRule => "a rule forbids it".to_owned(),
+        Denial::NotGranted => "it is not granted to you".to_owned(),
+        Denial::MissingCapability(capability) => format!("it needs the capability {capability:?}"),
+        Denial::MissingFeature(feature) => format!("the plan lacks the feature {feature:?}"),
+    };
+    let mut error = with_allowed(
+        error(Outcome::Denied, format!("You may not call {name:?}: {why}.{}", may_call(allowed))),
+        allowed,
+    );
+    if let Some(serde_json::Value::Object(details)) = &mut error.details {
+        details.insert("reason".into(), denial.reason().into());
+    }
+    error
+}
+
+/// A transient failure after its last try.
+pub(crate) fn gave_up(message: &str, attempts: u32) -> CallError {
+    let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
+    error(Outcome::Transient, format!("{} (after {tries}). Try again later or use another approach.", message.trim_end_matches('.')))
+}
+
+/// A `once` tool whose effect nobody knows.
+pub(crate) fn outcome_unknown(tool: &str, what: &str) -> CallError {
+    error(
+        Outcome::OutcomeUnknown,
+        format!(
+            "{what} It may or may not have taken effect, so it was not repeated. Check whether {tool:?} did its work \
+             (look for its result with a reading tool, or ask a person) before calling it again."
+        ),
+    )
+}
+
+/// A bug or a crash: no internals.
+pub(crate) fn internal() -> CallError {
+    error(Outcome::Internal, "Tool execution failed. The error has been logged for investigation.")
+}
+
+/// A try took too long.
+pub(crate) fn timed_out(tool: &str, after: Duration) -> String {
+    format!("{tool:?} did not answer within {:.1} s.", after.as_secs_f64())
+}
+
+fn may_call(allowed: &[&str]) -> String {
+    if allowed.is_empty() {
+        return " You may call no tools.".into();
+    }
+    let more = if allowed.len() > NAMES_MAX { format!(" and {} more", allowed.len() - NAMES_MAX) } else { String::new() };
+    format!(" You may call: {}{more}.", allowed[..allowed.len().min(NAMES_MAX)].join(", "))
+}
+
+fn with_allowed(error: CallError, allowed: &[&str]) -> CallError {
+    let names: Vec<&str> = allowed.iter().take(NAMES_MAX).copied().collect();
+    CallError { details: Some(serde_json::json!({ "allowed_tools": names })), ..error }
+}
+
+fn bounded(mut message: String) -> String {
+    if message.len() > limits::ERROR_BYTES_MAX {
+        let end = (0..=limits::ERROR_BYTES_MAX - 3).rev().find(|i| message.is_char_boundary(*i)).unwrap_or(0);
+        message.truncate(end);
+        message.push('…');
+    }
+    message
+}
