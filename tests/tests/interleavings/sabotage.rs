@@ -35,7 +35,7 @@ const FIRST: &[Sabotage] = &[
     (
         3,
         "a turn whose slice has ended does not go back on its lane",
-        "put_on_lane(item.tenant, rec.ag, item.turn, rec.sq, math.max(te, now))",
+        "put_on_lane(item.tenant, m[1], item.turn, m[2], math.max(te, now))",
         "",
     ),
     (4, "anybody may settle", "if m[1] ~= item.fence or ended[item.tt] then", "if not m[1] then"),
