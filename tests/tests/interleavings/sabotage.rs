@@ -35,14 +35,14 @@ const FIRST: &[Sabotage] = &[
     (
         3,
         "a turn whose slice has ended does not go back on its lane",
-        "put_on_lane(item.tenant, rec.ag, item.turn, rec.sq, math.max(te, now))",
+        "put_on_lane(item.tenant, m[1], item.turn, m[2], math.max(te, now))",
         "",
     ),
-    (4, "anybody may settle", "if m[1] ~= item.fence then return lost(item, m) end", "if not m[1] then return lost(item, m) end"),
+    (4, "anybody may settle", "if m[1] ~= item.fence or ended[item.tt] then", "if not m[1] then"),
     (4, "anybody may park a slice", "if m[1] ~= fence then\n    acked", "if not m[1] then\n    acked"),
     (4, "anybody may begin a call", "if m[1] ~= fence then return 'STALE' end", "if not m[1] then return 'STALE' end"),
     (4, "anybody may hand a slice back", "local body = m[1] == fence and", "local body = m[1] and"),
-    (4, "whoever once read an inbound entry may admit it", "if not pending(stream, turn.entry) then return 'DUPLICATE' end", ""),
+    (4, "whoever once read an inbound entry may admit it", "if not (held[turn.entry] or pending(stream, turn.entry)) then return 'DUPLICATE' end", ""),
     (
         5,
         "a stream with nothing pending is trimmed to its newest entry",
@@ -84,8 +84,8 @@ const SECOND: &[Sabotage] = &[
     (
         11,
         "a batch is written before all of it is read",
-        "  plan(turn)\n",
-        "  plan(turn)\n  if turn.a then call('HSET', turn_key(turn.tt), 'n', #turn.calls) end\n",
+        "for i = 1, count do plan(batch[i]) end",
+        "for i = 1, count do\n  plan(batch[i])\n  if batch[i].a then call('HSET', turn_key(batch[i].tt), 'n', 1) end\nend",
     ),
     (12, "the living are reaped", "if beat <= now then", "if true then"),
     (12, "slices that were not started count a crash", "if crashes == 0 or r[5] == entry then", "if true then"),
@@ -96,7 +96,7 @@ const SECOND: &[Sabotage] = &[
     (14, "turns come in for an inbox that nobody reads", "if call('XLEN', P .. 'replies:' .. name) >= inbox_max then", "if false then"),
     (14, "there is no bound on inboxes", "and call('ZCARD', P .. 'inboxes') >= inboxes_max then", "and false then"),
     (15, "a retry is due after the deadline", "math.min(now + delay, num(m[3]))", "now + delay"),
-    (15, "a turn has no timer at its deadline", "call('ZADD', TIMERS, turn.deadline, 't:' .. turn.tt)\n  if", "if"),
+    (15, "a turn has no timer at its deadline", "timers[t + 1], timers[t + 2] = turn.deadline_text, 't:' .. turn.tt", ""),
     (16, "a tenant has any number of turns", "if t.q >= turns_max then refusal", "if false then refusal"),
     (16, "a tenant has any number of slices out", "if t.out >= ready_max then k = 0 end", ""),
 ];

@@ -14,7 +14,7 @@ pub const ENDING_LEASE_MS: i64 = 3_000;
 /// Finished records and ids are forgotten by hand after this much of the injected time.
 pub const RETAIN_MS: i64 = 15_000;
 pub const TURNS_MAX: u64 = 6;
-pub const TENANT_TURNS_MAX: i64 = 9;
+pub const TENANT_TURNS_MAX: i64 = 6;
 pub const TENANT_READY_MAX: i64 = 3;
 pub const INBOX_UNREAD_MAX: usize = 4;
 pub const INBOXES_MAX: usize = 3;

@@ -117,7 +117,10 @@ end
 -- Beats that ended a day ago name consumers that no stream knows any more.
 local beats = call('HGETALL', P .. 'beats')
 for i = 1, #beats, 2 do
-  if num(beats[i + 1]) < now - 86400000 then call('HDEL', P .. 'beats', beats[i]) end
+  if num(beats[i + 1]) < now - 86400000 then
+    call('HDEL', P .. 'beats', beats[i])
+    call('HDEL', P .. 'suspects', beats[i])
+  end
 end
 save_tenants()
 return { 'OK', now, requeued, endings, removed, dead }
