@@ -213,7 +213,7 @@ impl Fleet {
     /// What any language does: one XADD of a JSON message. Answers the entry's id.
     pub async fn xadd(&self, stream: &str, field: &str, message: &[u8]) -> String {
         let command = redis::cmd("XADD").arg(self.store.keys().key(stream)).arg("*").arg(field).arg(message).to_owned();
-        self.store.connection().query("xadd", &command).await.unwrap()
+        command.query_async(&mut self.server.connection().await).await.unwrap()
     }
 
     /// Submits a turn of `kelly` with these calls (name, arguments) and answers its id.
@@ -235,7 +235,10 @@ impl Fleet {
 
     /// The next reply of inbox `box`, waited for up to 15 s.
     pub async fn reply(&mut self) -> Value {
-        self.try_reply(Duration::from_secs(15)).await.expect("a reply within 15 s")
+        if let Some(reply) = self.try_reply(Duration::from_secs(15)).await {
+            return reply;
+        }
+        panic!("no reply within 15 s; Redis holds:\n{}", self.everything().await);
     }
 
     /// The next reply of inbox `box`, or none within `wait`.
