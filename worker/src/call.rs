@@ -22,7 +22,7 @@ pub(crate) enum Carried {
     Ended(Box<CallResult>),
     /// It is tried again after this wait.
     Again(Duration),
-    /// The worker must stop; nothing took effect, so another may run it.
+    /// The worker must stop, or its lease is over; nothing took effect, so another may run it.
     HandBack,
     /// Somebody else holds the turn, or we can no longer be sure that nobody does.
     Lost,
@@ -85,12 +85,27 @@ impl Worker {
             let message = "This tool needs a person's approval, and this fleet has no way to ask for one.";
             return trying.refused(Outcome::ApprovalRefused, say::error(Outcome::ApprovalRefused, message));
         }
-        if tool.spec.effect == Effect::Once
-            && let Some(stopped) = self.begin(trying).await
-        {
-            return stopped;
+        if tool.spec.effect == Effect::Once {
+            // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
+            if !self.still_leased(trying).await {
+                return Carried::HandBack;
+            }
+            if let Some(stopped) = self.begin(trying).await {
+                return stopped;
+            }
         }
         self.execute(trying, &tool, &arguments).await
+    }
+
+    /// Whether the slice may go on. Where the lease that it came under is over, it is handed back: nothing died, so no
+    /// crash should count against it.
+    async fn still_leased(&self, trying: &Trying<'_>) -> bool {
+        let sure = self.pulse.is_sure(trying.lease.term).await;
+        if !sure {
+            self.metrics.fenced("execute");
+            tracing::warn!(call = %trying.id, "the lease is over; handing the slice back");
+        }
+        sure
     }
 
     /// The tool, if it is known and the agent may call it. A task's work is its agent's handler.
@@ -162,9 +177,8 @@ impl Worker {
 
     async fn execute(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Carried {
         // Rule 7: nothing is sent on a heartbeat that may be too old.
-        if !self.pulse.is_sure(trying.lease.term).await {
-            self.metrics.fenced("execute");
-            return Carried::Lost;
+        if !self.still_leased(trying).await {
+            return Carried::HandBack;
         }
         let meta = &trying.slice.meta;
         let left = self.clock.until(meta.deadline_ms);
