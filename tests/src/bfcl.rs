@@ -14,8 +14,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use jsonschema::Validator;
 use jsonschema::error::ValidationErrorKind;
-use serde::{Deserialize, Serialize};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The version of the data, part of its folder's name.
