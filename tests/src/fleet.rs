@@ -127,7 +127,13 @@ impl Plan {
     }
 
     /// A scheduler on `store`, not yet running.
-    pub fn scheduler(&self, store: Store, force: Arc<InForce>, metrics: Arc<Metrics>, name: &str) -> scheduler::Scheduler {
+    pub fn scheduler(
+        &self,
+        store: Store,
+        force: Arc<InForce>,
+        metrics: Arc<Metrics>,
+        name: &str,
+    ) -> scheduler::Scheduler {
         let options = scheduler::Options {
             batch: 256,
             tick_poll: Duration::from_millis(10),
@@ -281,7 +287,8 @@ impl Fleet {
         let mut connection = self.server.connection().await;
         for _ in 0..2_000 {
             let command = redis::cmd("XPENDING").arg(self.store.keys().key("ready:normal")).arg("workers").to_owned();
-            let held: (u64, redis::Value, redis::Value, redis::Value) = command.query_async(&mut connection).await.unwrap();
+            let held: (u64, redis::Value, redis::Value, redis::Value) =
+                command.query_async(&mut connection).await.unwrap();
             if held.0 > 0 {
                 return;
             }
