@@ -211,12 +211,12 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
     let caps = DefaultCaps { tick_ms: 60_000, calls_per_tick: 2, ..DefaultCaps::default() };
     let agents = vec!["kelly".into(), "fran".into(), "emma".into()];
     let mut fleet = Fleet::start(Plan { caps, agents, slots: 4, workers: 0, ..Plan::default() }).await;
-    let sleep = |ms: u64| json!({"id": "c", "name": "sleep", "arguments": {"ms": ms}});
+    let nap = |ms: u64| json!({"id": "c", "name": "sleep", "arguments": {"ms": ms}});
     // In `ready`, with no worker there.
     let deadline = fleet.in_ms(300).await;
-    fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [sleep(1)]})).await;
+    fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [nap(1)]})).await;
     // Partly in `ready`, partly on a lane.
-    fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [sleep(1), sleep(1), sleep(1)]})).await;
+    fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [nap(1), nap(1), nap(1)]})).await;
     let replies = fleet.replies(2).await;
     assert_eq!(outcomes(&replies["ready"]), ["expired"]);
     agree(&fleet, &replies["lane"], &["expired"; 3]).await;
@@ -224,10 +224,10 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
     fleet.add_worker();
     // On a lane from the start: the tick is used up.
     let deadline = fleet.in_ms(300).await;
-    fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [sleep(1)]})).await;
+    fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [nap(1)]})).await;
     // The first call takes longer than the turn has: the second must not run.
     let deadline = fleet.in_ms(300).await;
-    let calls = json!([sleep(100_000), sleep(1)]);
+    let calls = json!([nap(100_000), nap(1)]);
     fleet.submit_turn(json!({"turn_id": "running", "agent": "emma", "deadline": deadline, "calls": calls})).await;
     let replies = fleet.replies(2).await;
     agree(&fleet, &replies["queued"], &["expired"]).await;
