@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{cancel, config, delegate, dev, doctor, explain, submit, tenant, tools};
+use crate::{bench, cancel, config, delegate, dev, doctor, explain, submit, tenant, tools};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -67,6 +67,9 @@ pub(crate) enum Command {
     Doctor(doctor::Doctor),
     /// Check the configuration, or print the one in force.
     Config(config::Config),
+    /// Measure throughput and latency of a whole fleet, beside the raw stream cycle.
+    #[command(after_help = bench::HELP)]
+    Bench(bench::BenchArgs),
     /// Print a completion script for a shell.
     #[command(after_help = "Example: tickfleet completions bash > /etc/bash_completion.d/tickfleet")]
     Completions {

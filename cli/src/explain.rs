@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::value::RawValue;
 use shared::client::{Client, Reply};
 use shared::model::{CallResult, TenantId, TurnId};
-use shared::store::{DeadLetter, Inbound, Pool, TurnName, TurnView};
+use shared::store::{DeadLetter, Inbound, Pool, Remembered, TurnName, TurnView};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -63,6 +63,8 @@ enum State {
     Ending,
     /// It has ended.
     Done,
+    /// It has ended, and only its id is still known.
+    Forgotten,
 }
 
 /// Everything known of a turn or task.
@@ -189,7 +191,10 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
         TurnView::Live(live) => {
             let agent = live.fields.get("ag").cloned().unwrap_or_default();
             let budget = pool.budget(store.keys(), &agent, name).await?;
-            Ok(Some(record::live(name, &live, budget, record::caps(setup, &name.tenant, &agent), now_ms)))
+            let force = setup.force();
+            force.set_tenants(store.tenants().await?);
+            let caps = record::caps(&force.load().policy, &name.tenant, &agent);
+            Ok(Some(record::live(name, &live, budget, caps, now_ms)))
         }
         TurnView::Finished(finished) => {
             let reply: Option<Reply> = serde_json::from_str(&finished.reply).ok();
@@ -199,23 +204,39 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
     }
 }
 
-/// A turn without a record: it waits for a scheduler, or was refused. Only an id that was minted tells its entry.
+/// A turn without a record: it waits for a scheduler, was refused, or has ended too long ago. An id that was minted
+/// tells its entry, one that was given is remembered.
 async fn not_admitted(client: &Client, pool: &Pool, name: &TurnName, now_ms: i64) -> Result<Option<Story>, Failure> {
     let keys = client.store(&name.tenant).keys();
-    let id = name.turn.as_str();
-    for (from, prefix) in [(Inbound::Turns, 't'), (Inbound::Tasks, 'k')] {
-        let Some(entry) = id.strip_prefix(prefix) else { continue };
-        if pool.is_inbound(keys, from, entry).await? {
-            return Ok(Some(record::unadmitted(name, State::Inbound, None, now_ms)));
-        }
-        let dead = pool.dead_letters(keys, DEAD_SEARCHED).await?;
-        let of_tenant = |letter: &&DeadLetter| letter.entry == entry && letter.tenant == name.tenant.as_str();
-        if let Some(letter) = dead.iter().find(of_tenant) {
-            let story = record::unadmitted(name, State::Rejected, Some(letter.reason.clone()), now_ms);
-            return Ok(Some(Story { ended_ms: Some(letter.at_ms), ..story }));
-        }
+    let minted = [(Inbound::Turns, 't'), (Inbound::Tasks, 'k')]
+        .into_iter()
+        .find_map(|(from, prefix)| Some((from, name.turn.as_str().strip_prefix(prefix)?)));
+    if let Some((from, entry)) = minted
+        && pool.is_inbound(keys, from, entry).await?
+    {
+        return Ok(Some(record::unadmitted(name, State::Inbound, None, now_ms)));
     }
-    Ok(None)
+    let remembered = pool.remembered(keys, name).await?;
+    if remembered == Some(Remembered::Queued) {
+        return Ok(Some(record::unadmitted(name, State::Inbound, None, now_ms)));
+    }
+    let is_it = |letter: &&DeadLetter| {
+        let by_id = ["turn_id", "task_id"].iter().any(|field| says(&letter.raw, field, name.turn.as_str()));
+        // A message that asked for no reply was buried without its tenant.
+        let tenant = name.tenant.as_str();
+        let of_tenant = letter.tenant == tenant || letter.tenant.is_empty() && says(&letter.raw, "tenant", tenant);
+        of_tenant && (by_id || minted.is_some_and(|(_, entry)| letter.entry == entry))
+    };
+    if let Some(letter) = pool.dead_letters(keys, DEAD_SEARCHED).await?.iter().find(is_it) {
+        let story = record::unadmitted(name, State::Rejected, Some(letter.reason.clone()), now_ms);
+        return Ok(Some(Story { ended_ms: Some(letter.at_ms), ..story }));
+    }
+    Ok(remembered.map(|_| record::unadmitted(name, State::Forgotten, None, now_ms)))
+}
+
+/// Whether a message, of which only the beginning may be left, has a member with this id. Ids need no escaping.
+fn says(raw: &str, member: &str, id: &str) -> bool {
+    ["", " "].iter().any(|blank| raw.contains(&format!("\"{member}\":{blank}\"{id}\"")))
 }
 
 /// The audit entries of the turn, or of the one call.

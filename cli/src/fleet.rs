@@ -134,7 +134,8 @@ fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Vec<Scheduler
 fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown) -> Result<Vec<Arc<Worker>>, Failure> {
     let task_handlers = setup.task_handlers()?;
     let options = worker::Options {
-        slots: setup.settings().worker.slots,
+        // The setting bounds the process, which has a worker for each shard.
+        slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
         drain: setup.settings().worker.drain,
         ladder: setup.configuration.ladder(),
         report: setup.report(),

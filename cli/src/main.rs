@@ -4,6 +4,7 @@
 //! worker; [`dev`] is a whole fleet in one process.
 
 mod args;
+mod bench;
 mod cancel;
 mod config;
 mod delegate;
@@ -54,6 +55,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     let command = match cli.command {
         Command::Completions { shell } => return output.completions(shell, &mut Cli::command()),
         Command::Config(args) => return config::run(&args, &cli.global, output),
+        Command::Bench(args) => return bench::command(&args, output).await,
         command => command,
     };
     let setup = Setup::load(&cli.global)?;
@@ -66,9 +68,9 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Cancel(args) => cancel::run(&setup, &args, output).await,
         Command::Explain(args) => explain::run(&setup, &args, output).await,
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
-        Command::Tools(args) => tools::run(&setup, &args, output),
+        Command::Tools(args) => tools::run(&setup, &args, output).await,
         Command::Doctor(args) => doctor::run(&setup, &args, output).await,
-        Command::Config(_) | Command::Completions { .. } => Ok(()),
+        Command::Bench(_) | Command::Config(_) | Command::Completions { .. } => Ok(()),
     }
 }
 

@@ -69,13 +69,17 @@ struct Decision<'a> {
 ///
 /// # Errors
 /// An unknown tenant or agent; tools that cannot be used.
-pub(crate) fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
+pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
     let force = setup.force();
     // Nothing connects: tools are only described here.
     let stores = setup.stores()?;
     let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
     let registry = setup.registry(store, &force)?;
-    let policy = &setup.configuration.policy;
+    // Only a tenant that was set at run time has to be asked for.
+    if let Some(tenant) = args.tenant.as_ref().filter(|tenant| !force.load().policy.tenants.contains_key(*tenant)) {
+        force.set_tenants(setup.client().await?.store(tenant).tenants().await?);
+    }
+    let policy = &force.load().policy;
     let (Some(tenant), Some(agent)) = (&args.tenant, &args.agent) else {
         let rows: Vec<Row<'_>> = registry.iter().map(|tool| row(&tool.spec, policy)).collect();
         return output.show(&rows, |rows| listed(rows, output));
@@ -104,7 +108,7 @@ fn decide<'a>(
 ) -> Result<Vec<(&'a ToolSpec, Option<String>)>, Failure> {
     let (owner, declared) = policy.look_up(tenant, agent).map_err(|unknown| {
         Failure::failed(match unknown {
-            Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?} in the configuration", tenant.as_str()),
+            Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str()),
             Unknown::Agent => anyhow::anyhow!("tenant {:?} has no agent {:?}", tenant.as_str(), agent.as_str()),
         })
     })?;

@@ -93,6 +93,27 @@ async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
 }
 
 #[tokio::test]
+async fn explain_finds_turns_that_no_scheduler_has_admitted() {
+    let redis = RedisServer::start().await;
+    let url = redis.url();
+    let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
+    ask(&submit(&["--call", "echo", "--turn-id", "mine"])).exits(0);
+    let minted = ask(&submit(&["--call", "echo", "--json"])).exits(0).json();
+    for id in ["mine", minted["turn_id"].as_str().unwrap()] {
+        ask(&["explain", id, "--tenant", "demo"]).exits(0).says("waits for a scheduler");
+    }
+    ask(&["submit", "--tenant", "acme", "--agent", "kelly", "--call", "echo", "--turn-id", "stray"]).exits(0);
+    let fleet = DevFleet::start(&["--redis-url", &url]);
+    let story = loop {
+        let story = fleet.run(&["explain", "acme:stray", "--json"]).exits(0).json();
+        if story["state"] != "inbound" {
+            break story;
+        }
+    };
+    assert_eq!((&story["state"], &story["refusal"]), (&"rejected".into(), &"unknown_tenant".into()));
+}
+
+#[tokio::test]
 async fn tasks_are_delegated_and_refused_with_a_reason() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);

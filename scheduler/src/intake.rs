@@ -9,8 +9,7 @@ use shared::formats::{Refusal, parse_turn};
 use shared::model::{ConsumerId, TaskGrant, limits};
 use shared::ops::metrics::Decision;
 use shared::store::{
-    Admission, AdmitReply, Admitted, Ending, Entry, Inbound, Patience, Reader, Rejection, SliceMeta, StoreError, TurnName,
-    TurnView,
+    Admission, AdmitReply, Admitted, Ending, Entry, Inbound, Patience, Reader, Rejection, StoreError, TurnName,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -121,7 +120,19 @@ impl Scheduler {
     async fn admit_some(&self, candidates: &[Candidate]) -> Vec<Rejection> {
         let mut patience = Patience::default();
         loop {
-            let grants = self.grants(candidates).await;
+            let grants = match self.grants(candidates).await {
+                Ok(grants) => grants,
+                Err(error) => {
+                    // That Redis is away says nothing about the tasks.
+                    self.metrics.redis_error("look");
+                    tracing::warn!(%error, "the tasks of turns could not be read; trying again");
+                    if self.is_over() {
+                        return Vec::new();
+                    }
+                    tokio::time::sleep(patience.next()).await;
+                    continue;
+                }
+            };
             let (rows, batch, mut rejections) = self.batch(candidates, &grants);
             if batch.is_empty() {
                 return rejections;
@@ -134,7 +145,7 @@ impl Scheduler {
                     rejections.extend(self.decided(candidates, &batch, turns).await);
                     return rejections;
                 }
-                Ok(AdmitReply::PolicyStale) => self.policy_stale().await,
+                Ok(AdmitReply::PolicyStale) => self.policy_stale(),
                 Ok(AdmitReply::DayStale { now_ms }) => self.clock.set(now_ms),
                 Ok(AdmitReply::Pressure) => tokio::time::sleep(Duration::from_millis(500)).await,
                 Err(error) if error.is_script_error() => {
@@ -194,17 +205,14 @@ impl Scheduler {
     }
 
     /// What the tasks grant that turns run under. A turn under a task of another agent gets nothing.
-    async fn grants(&self, candidates: &[Candidate]) -> HashMap<usize, TaskGrant> {
+    async fn grants(&self, candidates: &[Candidate]) -> Result<HashMap<usize, TaskGrant>, StoreError> {
         let mut grants = HashMap::new();
         for (index, candidate) in candidates.iter().enumerate() {
             let Some(task) = &candidate.turn.task else { continue };
-            let name = TurnName::task(&candidate.turn.tenant, task);
-            let Ok(TurnView::Live(live)) = self.store.look(&name).await else { continue };
-            let meta = live.fields.get("m").and_then(|m| serde_json::from_str::<SliceMeta>(m).ok());
-            let own = meta.filter(|m| m.is_task && m.agent == candidate.turn.agent);
-            grants.extend(own.and_then(|m| m.task).map(|(_, grant)| (index, grant)));
+            let found = self.store.task_grant(&TurnName::task(&candidate.turn.tenant, task)).await?;
+            grants.extend(found.filter(|(agent, _)| *agent == candidate.turn.agent).map(|(_, grant)| (index, grant)));
         }
-        grants
+        Ok(grants)
     }
 
     /// Acts on a decision: counts it, settles what ends, answers what is to be rejected.

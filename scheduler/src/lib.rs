@@ -61,7 +61,11 @@ pub struct Scheduler {
 enum Ended {
     Shutdown,
     LeaseLost,
+    PolicyStale,
 }
+
+/// How often a scheduler whose policy is not in force looks whether it is.
+const STAND_BY: Duration = Duration::from_secs(1);
 
 impl Scheduler {
     /// A scheduler on the shard of `store`. `name` (a pod's name) begins the names of its incarnations.
@@ -110,8 +114,10 @@ impl Scheduler {
             match this.prepare().await {
                 Ok(consumer) => {
                     patience.reset();
-                    if matches!(this.clone().incarnation(consumer, &shutdown).await, Ended::Shutdown) {
-                        break;
+                    match this.clone().incarnation(consumer, &shutdown).await {
+                        Ended::Shutdown => break,
+                        Ended::LeaseLost => {}
+                        Ended::PolicyStale => this.stand_by(&shutdown).await,
                     }
                 }
                 Err(error @ StoreError::Shards { .. }) => return Err(error),
@@ -170,14 +176,33 @@ impl Scheduler {
                 tracing::error!(%error, "a loop of the scheduler ended by a bug");
             }
         }
-        if shutdown.is_cancelled() && !lost {
-            // So that nobody waits a lease for entries that we were given and did not admit.
-            if let Err(error) = self.store.leave(&consumer).await {
-                tracing::debug!(%error, "the lease will end by itself");
-            }
-            return Ended::Shutdown;
+        if lost {
+            return Ended::LeaseLost;
         }
-        if lost { Ended::LeaseLost } else { Ended::Shutdown }
+        // So that nobody waits a lease for entries that we were given and did not admit.
+        if let Err(error) = self.store.leave(&consumer).await {
+            tracing::debug!(%error, "the lease will end by itself");
+        }
+        if shutdown.is_cancelled() { Ended::Shutdown } else { Ended::PolicyStale }
+    }
+
+    /// Another replica has announced a newer policy: this one decides nothing, and holds nothing that others could
+    /// decide, until its own policy is the one in force or has changed itself.
+    async fn stand_by(&self, shutdown: &CancellationToken) {
+        let ours = self.force.load().digest.clone();
+        tracing::error!("another scheduler has announced a newer policy; this one stands by until it has it too");
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                () = tokio::time::sleep(STAND_BY) => {}
+            }
+            let in_force = self.store.policy_in_force().await;
+            if self.force.load().digest != ours || matches!(&in_force, Ok(digest) if digest.as_ref() == Some(&ours)) {
+                break;
+            }
+        }
+        // Announcing a policy that is in force keeps its generation.
+        self.policy.set_generation(0);
     }
 
     /// Beats until `stop`. Answers true where a whole lease passed without one.
@@ -198,6 +223,9 @@ impl Scheduler {
                 Ok(beat) => {
                     since = beat.now_ms;
                     self.heard(&beat).await;
+                    if beat.policy_generation > self.policy.generation() && self.policy.generation() > 0 {
+                        self.policy_stale();
+                    }
                 }
                 Err(error) => {
                     self.metrics.redis_error("beat");

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use shared::delegation;
 use shared::formats::{CancelTarget, Leased, Refusal, TaskMessage, parse_task_message};
 use shared::model::retry::{Ladder, Verdict};
 use shared::model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, Task, TaskId, limits};
@@ -39,6 +40,7 @@ impl Scheduler {
             Err(refusal) => Err(refusal),
         };
         match handled {
+            Ok(()) if self.is_over() => {}
             Ok(()) => self.acknowledge(arrival).await,
             Err(refusal) => self.refuse_task(arrival, &refusal).await,
         }
@@ -57,88 +59,112 @@ impl Scheduler {
         }
     }
 
-    /// Validates a task and writes it durably.
+    /// Validates a task and writes it durably, trying until Redis has decided.
     async fn delegate(&self, arrival: &Arrival, task: Task) {
-        let refuse = |code, message: String| {
-            Box::new(Refusal {
-                code,
-                message,
-                tenant: Some(task.tenant.clone()),
-                task_id: task.id.clone(),
-                agent: Some(task.target.to_string()),
-                reply_to: task.reply_to.clone(),
-                correlation_id: task.context.correlation_id.clone(),
-                traceparent: task.context.traceparent.clone(),
-                ..Refusal::default()
-            })
-        };
-        let id = minted(Inbound::Tasks, &arrival.origin, task.id.clone().map(Into::into));
-        let now_ms = self.clock.now_ms();
-        let written = shared::delegation::plan(&self.force.load(), &task, now_ms)
-            .map_err(|(code, message)| refuse(code, message));
-        let planned = match written {
-            Ok(planned) => planned,
-            Err(refusal) => return self.refuse_task(arrival, &refusal).await,
-        };
-        let Ok(task_id) = TaskId::new(id.as_str()) else { return };
-        let delegation = planned.delegation(Some(arrival.entry.clone()), task_id, task.id.is_some());
         let mut patience = Patience::default();
         loop {
-            match self.store.delegate(std::slice::from_ref(&delegation)).await.map(|mut words| words.pop()) {
-                Ok(Some(Delegated::Ok | Delegated::Duplicate)) => return,
-                Ok(Some(Delegated::Conflict)) => {
-                    let refusal = refuse("conflict", "this task_id was accepted before with other content".into());
+            match self.try_delegate(arrival, task.clone()).await {
+                Ok(None) => return,
+                Ok(Some(refusal)) if refusal.code == "conflict" => {
                     let rejected = rejection(Inbound::Tasks, arrival, &refusal, "conflict");
                     return self.reject_all(Inbound::Tasks, vec![rejected]).await;
                 }
-                Ok(Some(Delegated::Refused(code))) => {
-                    let refusal = refuse("refused", format!("the task was refused: {code}"));
-                    return self.refuse_task(arrival, &refusal).await;
-                }
-                Ok(None) => return,
+                Ok(Some(refusal)) => return self.refuse_task(arrival, &refusal).await,
                 Err(error) if error.is_script_error() => {
                     tracing::error!(%error, "this task cannot be written");
-                    return self.refuse_task(arrival, &refuse("internal", "The task could not be written.".into())).await;
+                    let refusal = refuse(&task, "internal", "The task could not be written.".into());
+                    return self.refuse_task(arrival, &refusal).await;
                 }
-                Err(error) => {
-                    self.metrics.redis_error("delegate");
-                    tracing::warn!(%error, "delegate did not answer; trying again");
-                    if self.is_over() {
-                        return;
-                    }
-                    tokio::time::sleep(patience.next()).await;
-                }
+                Err(error) => self.unanswered("delegate", &error).await,
             }
+            if self.is_over() {
+                return;
+            }
+            tokio::time::sleep(patience.next()).await;
         }
     }
 
-    /// Heartbeat, finish, fail, cancel. A message about a lease that has moved on changes nothing.
-    async fn runtime_says(&self, message: TaskMessage) -> Result<(), Box<Refusal>> {
-        let done = match message {
-            TaskMessage::Heartbeat(leased) => self.touched(&leased).await,
-            TaskMessage::Finish { leased, output } => {
-                self.finish(&leased, |call| finished(call, output)).await
+    /// Answers the refusal of a task that may not be written.
+    async fn try_delegate(&self, arrival: &Arrival, mut task: Task) -> Result<Option<Box<Refusal>>, StoreError> {
+        let id = minted(Inbound::Tasks, &arrival.origin, task.id.clone().map(Into::into));
+        let force = self.force.load();
+        if let Some(parent) = task.parent.clone().filter(|_| force.policy.tenants.contains_key(&task.tenant)) {
+            let Some((agent, grant)) = self.store.task_grant(&TurnName::task(&task.tenant, &parent)).await? else {
+                let (code, message) = delegation::refused("unknown_parent");
+                return Ok(Some(refuse(&task, code, message.into())));
+            };
+            if let Err((code, message)) = delegation::under_parent(&mut task, &agent, &grant) {
+                return Ok(Some(refuse(&task, code, message)));
             }
-            TaskMessage::Fail { leased, error, retryable: true } => self.fail_for_now(&leased, error).await,
+        }
+        let planned = match delegation::plan(&force, &task, self.clock.now_ms()) {
+            Ok(planned) => planned,
+            Err((code, message)) => return Ok(Some(refuse(&task, code, message))),
+        };
+        let Ok(id) = TaskId::new(id.as_str()) else {
+            return Ok(Some(refuse(&task, "internal", "the task has no usable id".into())));
+        };
+        let written = planned.delegation(Some(arrival.entry.clone()), id, task.id.is_some());
+        Ok(match self.store.delegate(&[written]).await?.pop() {
+            Some(Delegated::Ok | Delegated::Duplicate) | None => None,
+            Some(Delegated::Conflict) => {
+                Some(refuse(&task, "conflict", "this task_id was accepted before with other content".into()))
+            }
+            Some(Delegated::Refused(code)) => {
+                let (code, message) = delegation::refused(&code);
+                Some(refuse(&task, code, message.into()))
+            }
+        })
+    }
+
+    async fn unanswered(&self, verb: &'static str, error: &StoreError) {
+        if let StoreError::StateLost(what) = error {
+            return self.state_lost(what).await;
+        }
+        self.metrics.redis_error(verb);
+        tracing::warn!(%error, verb, "Redis did not answer; trying again");
+    }
+
+    /// Heartbeat, finish, fail, cancel, tried until Redis has decided: a runtime says a thing once. A message about a
+    /// lease that has moved on changes nothing.
+    async fn runtime_says(&self, message: TaskMessage) -> Result<(), Box<Refusal>> {
+        let mut patience = Patience::default();
+        loop {
+            match self.act(&message).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_script_error() => {
+                    tracing::error!(%error, "a task message cannot be handled");
+                    let message = "the message could not be handled; the error has been logged".to_owned();
+                    return Err(Box::new(Refusal { code: "internal", message, ..Refusal::default() }));
+                }
+                Err(error) => self.unanswered("task", &error).await,
+            }
+            if self.is_over() {
+                // Our name is given up: the entry stays pending, and reap writes it anew for others.
+                return Ok(());
+            }
+            tokio::time::sleep(patience.next()).await;
+        }
+    }
+
+    async fn act(&self, message: &TaskMessage) -> Result<(), StoreError> {
+        match message {
+            TaskMessage::Heartbeat(leased) => self.touched(leased).await,
+            TaskMessage::Finish { leased, output } => self.finish(leased, |call| finished(call, output.clone())).await,
+            TaskMessage::Fail { leased, error, retryable: true } => self.fail_for_now(leased, error.clone()).await,
             TaskMessage::Fail { leased, error, retryable: false } => {
-                self.finish(&leased, |call| failed(call, Outcome::Permanent, error)).await
+                self.finish(leased, |call| failed(call, Outcome::Permanent, error.clone())).await
             }
             TaskMessage::Cancel { tenant, target, reason } => {
                 let turn = match target {
-                    CancelTarget::Task(task) => task.into(),
-                    CancelTarget::Turn(turn) => turn,
+                    CancelTarget::Task(task) => task.clone().into(),
+                    CancelTarget::Turn(turn) => turn.clone(),
                 };
-                let reason = reason.unwrap_or_else(|| "cancelled".into());
-                self.store.cancel(&TurnName { tenant, turn }, &reason).await.map(drop)
+                let reason = reason.as_deref().unwrap_or("cancelled");
+                self.store.cancel(&TurnName { tenant: tenant.clone(), turn }, reason).await.map(drop)
             }
             TaskMessage::Delegate(_) => Ok(()),
-        };
-        done.map_err(|error| {
-            self.metrics.redis_error("task");
-            tracing::warn!(%error, "a task message could not be handled");
-            let message = "the message could not be handled; send it again".to_owned();
-            Box::new(Refusal { code: "internal", message, ..Refusal::default() })
-        })
+        }
     }
 
     async fn touched(&self, leased: &Leased) -> Result<(), StoreError> {
@@ -213,6 +239,20 @@ impl Scheduler {
         }
         Ok(())
     }
+}
+
+fn refuse(task: &Task, code: &'static str, message: String) -> Box<Refusal> {
+    Box::new(Refusal {
+        code,
+        message,
+        tenant: Some(task.tenant.clone()),
+        task_id: task.id.clone(),
+        agent: Some(task.target.to_string()),
+        reply_to: task.reply_to.clone(),
+        correlation_id: task.context.correlation_id.clone(),
+        traceparent: task.context.traceparent.clone(),
+        ..Refusal::default()
+    })
 }
 
 /// A task that an external runtime holds.

@@ -100,7 +100,7 @@ impl Scheduler {
                     return Ok(());
                 }
                 ReleaseReply::PolicyStale => {
-                    self.policy_stale().await;
+                    self.policy_stale();
                     return Ok(());
                 }
                 ReleaseReply::DayStale { now_ms: now } => {
@@ -139,11 +139,10 @@ impl Scheduler {
         Ok(())
     }
 
-    /// A newer policy is in force than ours: another replica has a newer configuration.
-    pub(crate) async fn policy_stale(&self) {
+    /// A newer policy is in force than ours: another replica has a newer configuration. This incarnation ends.
+    pub(crate) fn policy_stale(&self) {
         self.metrics.policy_stale();
-        tracing::error!("another scheduler has announced a newer policy; this one decides nothing until it has it too");
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        self.stopping.load().cancel();
     }
 
     /// Streams or groups are gone: somebody has flushed Redis. They are made anew, with a signal that people see.
@@ -153,9 +152,9 @@ impl Scheduler {
         if let Err(error) = self.store.ensure_groups().await {
             tracing::warn!(%error, "streams and groups could not be made anew");
         }
-        self.policy.set_generation(0);
-        if let Err(error) = self.announce().await {
-            tracing::warn!(%error, "the policy could not be announced anew");
+        match self.store.announce(&self.force.load().digest).await {
+            Ok(generation) => self.policy.set_generation(generation),
+            Err(error) => tracing::warn!(%error, "the policy could not be announced anew"),
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }

@@ -1,5 +1,7 @@
 //! Delegating: who may be given a task, what it may do, and what is written of it.
 
+use std::collections::BTreeSet;
+
 use crate::config::TaskHandlerDef;
 use crate::force::Force;
 use crate::formats::write_task;
@@ -42,7 +44,7 @@ pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'stati
         let message = format!("agent {:?} does not take tasks; {}", task.target.as_str(), targets(force));
         return Err(("no_task_handler", message));
     };
-    let chain = chain(task)?;
+    let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(force, task)?, ..task.grant.clone() };
     let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if deadline_ms <= now_ms || deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
@@ -62,13 +64,63 @@ pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'stati
         deadline_ms,
         external_lease_ms,
         parent: task.parent.clone(),
-        grant: TaskGrant { chain, ..task.grant.clone() },
         context: task.context.clone(),
         reply_to: task.reply_to.clone(),
         arguments: arguments(task),
-        wire: task.clone(),
+        wire: Task { grant: grant.clone(), ..task.clone() },
         digest: digest(task),
+        grant,
     })
+}
+
+/// What turns under the task may do: what it is granted, cut to what its delegator has itself.
+fn capabilities(force: &Force, task: &Task) -> Result<Option<BTreeSet<String>>, (&'static str, String)> {
+    let granted = task.grant.capabilities.clone();
+    let Some(delegator) = &task.delegator else { return Ok(granted) };
+    let Ok((_, policy)) = force.policy.look_up(&task.tenant, delegator) else {
+        return Err(("unknown_agent", format!("there is no agent {:?} that could delegate", delegator.as_str())));
+    };
+    let own = &policy.capabilities;
+    Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
+}
+
+/// Binds a task that somebody outside delegates under `parent` to what that task, which `agent` works on, was granted.
+///
+/// # Errors
+/// A stable code and a message, where the message names another delegator.
+pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (&'static str, String)> {
+    if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
+        let message = format!("the parent task is worked on by {:?}, so nobody else delegates under it", agent.as_str());
+        return Err(("wrong_delegator", message));
+    }
+    task.delegator = Some(agent.clone());
+    task.grant.chain.clone_from(&parent.chain);
+    if let Some(above) = &parent.capabilities {
+        task.grant.capabilities = Some(match task.grant.capabilities.take() {
+            Some(granted) => &granted & above,
+            None => above.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// What whoever delegates is told where a task is refused as it is written: a stable code and a message.
+#[must_use]
+pub fn refused(code: &str) -> (&'static str, &'static str) {
+    match code {
+        "budget_exceeds_parent" => {
+            (
+                "budget_exceeds_parent",
+                "The task that this one is delegated from has too little of its action budget left for it.",
+            )
+        }
+        "unknown_parent" => {
+            ("unknown_parent", "The task that this one is delegated from is not known or has ended.")
+        }
+        "tenant_queue_full" => ("tenant_queue_full", "Too much work is waiting already. Try again later."),
+        "deadline_passed" => ("invalid_deadline", "The deadline has passed already."),
+        _ => ("refused", "The task was refused."),
+    }
 }
 
 /// The agents above the task, with its delegator; refused where it grows too deep or comes back to one of them.

@@ -12,6 +12,7 @@ mod sabotage;
 mod scheduler;
 mod snapshot;
 mod spec;
+mod targeted;
 mod verbs;
 mod witness;
 mod worker;

@@ -12,10 +12,9 @@ use shared::model::retry::Verdict;
 use shared::model::{Call, CallError, CallId, CallResult, Effect, Outcome, idempotency_key, limits};
 use shared::store::{Begin, Begun, EndReason, SliceEntry};
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput};
-use crate::{Worker, say};
+use crate::{Lease, Worker, say};
 
 /// What became of one try of a call.
 pub(crate) enum Carried {
@@ -37,7 +36,7 @@ pub(crate) struct Trying<'a> {
     /// Which try this is, from 1.
     pub(crate) attempt: u32,
     pub(crate) context: Arc<shared::model::Context>,
-    pub(crate) cancel: &'a CancellationToken,
+    pub(crate) lease: &'a Lease,
 }
 
 impl Trying<'_> {
@@ -62,7 +61,7 @@ impl Worker {
         if self.now.is_cancelled() {
             return Carried::HandBack;
         }
-        if trying.cancel.is_cancelled() {
+        if trying.lease.cancel.is_cancelled() {
             return trying.ended(EndReason::Cancelled);
         }
         if self.clock.now_ms() >= trying.slice.meta.deadline_ms {
@@ -163,13 +162,14 @@ impl Worker {
 
     async fn execute(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Carried {
         // Rule 7: nothing is sent on a heartbeat that may be too old.
-        if !self.pulse.is_fresh() {
+        if !self.pulse.is_sure(trying.lease.term).await {
+            self.metrics.fenced("execute");
             return Carried::Lost;
         }
         let meta = &trying.slice.meta;
         let left = self.clock.until(meta.deadline_ms);
         let limit = tool.spec.timeout.min(left);
-        let stop = trying.cancel.child_token();
+        let stop = trying.lease.cancel.child_token();
         let context = CallContext {
             tenant: trying.slice.name.tenant.clone(),
             agent: meta.agent.clone(),
@@ -188,7 +188,7 @@ impl Worker {
             biased;
             ran = running => Ran::Returned(ran),
             () = tokio::time::sleep(limit) => Ran::TimedOut,
-            () = trying.cancel.cancelled() => Ran::Cancelled,
+            () = trying.lease.cancel.cancelled() => Ran::Cancelled,
             () = self.now.cancelled() => Ran::MustStop,
         };
         stop.cancel();

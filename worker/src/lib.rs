@@ -128,8 +128,17 @@ impl Worker {
 pub(crate) struct Held {
     /// Its fence.
     pub(crate) fence: String,
-    /// Cancelled with its turn.
+    /// Under what it is held.
+    pub(crate) lease: Lease,
+}
+
+/// What holding a slice stands on.
+#[derive(Debug, Clone)]
+pub(crate) struct Lease {
+    /// Cancelled with the turn.
     pub(crate) cancel: CancellationToken,
+    /// The worker's incarnation that leased it.
+    pub(crate) term: u64,
 }
 
 /// The typed tools of every fleet: the built-in ones, and `delegate_task` over `store`.

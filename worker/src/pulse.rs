@@ -12,11 +12,15 @@ pub(crate) struct Pulse {
     origin: Instant,
     lease: Duration,
     sent_ms: AtomicU64,
+    term: AtomicU64,
 }
+
+/// How long to wait for a heartbeat that is due any moment.
+const STEP: Duration = Duration::from_millis(10);
 
 impl Pulse {
     pub(crate) fn new(lease: Duration) -> Self {
-        Self { origin: Instant::now(), lease, sent_ms: AtomicU64::new(0) }
+        Self { origin: Instant::now(), lease, sent_ms: AtomicU64::new(0), term: AtomicU64::new(0) }
     }
 
     /// Call before a heartbeat is sent, and hand the answer to [`Self::confirm`] when it arrived.
@@ -29,9 +33,29 @@ impl Pulse {
         self.sent_ms.fetch_max(sent_ms, Ordering::Relaxed);
     }
 
-    /// Forgets the lease: a new incarnation begins.
+    /// Forgets the lease: a new incarnation begins, under a name that others have not given up on.
     pub(crate) fn forget(&self) {
+        self.term.fetch_add(1, Ordering::Relaxed);
         self.sent_ms.store(0, Ordering::Relaxed);
+    }
+
+    /// Which incarnation this is. What was leased in an earlier one is others' to take.
+    pub(crate) fn term(&self) -> u64 {
+        self.term.load(Ordering::Relaxed)
+    }
+
+    /// Waits until something leased in `term` may be sent to the outside; false where its lease is over. A lease that
+    /// is only old is renewed any moment: giving the slice up then would leave it with a consumer that lives.
+    pub(crate) async fn is_sure(&self, term: u64) -> bool {
+        loop {
+            if self.term() != term || self.is_lost() {
+                return false;
+            }
+            if self.is_fresh() {
+                return true;
+            }
+            tokio::time::sleep(STEP).await;
+        }
     }
 
     /// Whether a call may be sent to the outside: the lease has a quarter of its time left at least.
@@ -65,9 +89,29 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         pulse.confirm(sent);
         assert!(pulse.is_fresh());
-        tokio::time::advance(Duration::from_secs(1)).await;
+        // A pulse counts whole milliseconds, and the first of them as passed.
+        tokio::time::advance(Duration::from_millis(1_001)).await;
         assert!(!pulse.is_fresh() && !pulse.is_lost(), "within the margin");
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(pulse.is_lost());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_old_lease_is_waited_for_and_one_of_an_earlier_incarnation_is_over() {
+        let pulse = std::sync::Arc::new(Pulse::new(Duration::from_secs(8)));
+        let term = pulse.term();
+        pulse.confirm(pulse.sending());
+        tokio::time::advance(Duration::from_secs(7)).await;
+        let waiting = tokio::spawn({
+            let pulse = pulse.clone();
+            async move { pulse.is_sure(term).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!waiting.is_finished(), "old, but not over");
+        pulse.confirm(pulse.sending());
+        assert!(waiting.await.unwrap());
+        pulse.forget();
+        pulse.confirm(pulse.sending());
+        assert!(!pulse.is_sure(term).await && pulse.is_sure(pulse.term()).await);
     }
 }

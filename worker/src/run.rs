@@ -10,7 +10,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::Worker;
+use crate::{Lease, Worker};
 
 /// One lease in so many begins with the least urgent work, so that it never starves.
 const STARVATION_GUARD: u64 = 16;
@@ -69,7 +69,7 @@ impl Worker {
         for turn in &beat.cancelled {
             if let Some(held) = running.get(turn) {
                 tracing::info!(%turn, "the turn is cancelled while it runs");
-                held.cancel.cancel();
+                held.lease.cancel.cancel();
             }
         }
         Ok(())
@@ -95,6 +95,7 @@ impl Worker {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
         let handle = self.progress.register("beat", lease * 3);
+        let mut rounds = 0;
         loop {
             tokio::time::sleep(every).await;
             if stop.is_cancelled() && tracker.is_empty() {
@@ -105,6 +106,10 @@ impl Worker {
                 self.metrics.redis_error("beat");
                 tracing::warn!(%error, "no heartbeat");
             }
+            rounds += 1;
+            if u64::is_multiple_of(rounds, limits::BEATS_PER_LEASE) {
+                self.return_strays(consumer, lease).await;
+            }
             handle.advanced();
             self.metrics.slots(self.options.slots - self.slots.available_permits().min(self.options.slots), self.options.slots);
             if self.pulse.is_lost() {
@@ -113,6 +118,20 @@ impl Worker {
                 handle.finished();
                 return;
             }
+        }
+    }
+
+    /// Rule 12: hands back what Redis says that we hold and memory does not know: nobody would take it from a
+    /// consumer that lives.
+    async fn return_strays(&self, consumer: &ConsumerId, lease: Duration) {
+        match self.store.held_since(consumer, lease, LOST_MAX).await {
+            Ok(held) => {
+                for slice in held.iter().filter(|slice| !self.holds(slice)) {
+                    tracing::warn!(turn = %slice.name, "a slice was leased and nobody carries it out; handing it back");
+                    self.hand_back(slice).await;
+                }
+            }
+            Err(error) => tracing::debug!(%error, "what is held could not be compared"),
         }
     }
 
@@ -205,10 +224,10 @@ impl Worker {
         for (queue, entry) in entries {
             match SliceEntry::parse(queue, &entry) {
                 Ok(slice) => {
-                    let cancel = self.hold(&slice);
+                    let lease = self.hold(&slice);
                     match room.pop() {
-                        Some((slot, held)) => drop(tracker.spawn(self.clone().slice(slice, cancel, slot, held))),
-                        None => drop(tracker.spawn(self.clone().wait_for_slot(slice, cancel))),
+                        Some((slot, held)) => drop(tracker.spawn(self.clone().slice(slice, lease, slot, held))),
+                        None => drop(tracker.spawn(self.clone().wait_for_slot(slice, lease))),
                     }
                 }
                 // Only a foreign writer puts such an entry there; it stays pending for people to look at.
@@ -218,10 +237,10 @@ impl Worker {
     }
 
     /// More came than was asked for (each stream may give a few): it waits like any other.
-    async fn wait_for_slot(self: Arc<Self>, slice: SliceEntry, cancel: CancellationToken) {
+    async fn wait_for_slot(self: Arc<Self>, slice: SliceEntry, lease: Lease) {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         if let (Ok(slot), Ok(held)) = permits {
-            self.slice(slice, cancel, slot, held).await;
+            self.slice(slice, lease, slot, held).await;
         }
     }
 
@@ -279,7 +298,7 @@ impl Leasing {
     async fn sweep(&mut self, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
         self.round += 1;
         let mut order = Priority::ALL;
-        if self.round % STARVATION_GUARD == 0 {
+        if self.round.is_multiple_of(STARVATION_GUARD) {
             order.reverse();
         }
         let mut found = Vec::new();

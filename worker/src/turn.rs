@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use shared::model::{CallId, CallResult};
+use shared::model::{CallId, CallResult, Outcome};
 use shared::report::{self, Reported};
 use shared::store::{Begin, Begun, EndReason, HandBack, Parked, Retry, Settled, SettledCall, Settlement, SliceEntry, TurnName};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Held, Worker};
+use crate::{Held, Lease, Worker};
 use crate::call::{Carried, Trying};
 
 /// Executions shorter than this are settled with the next result of their slice: a commit of their own would
@@ -38,19 +38,19 @@ impl Worker {
     pub(crate) async fn slice(
         self: Arc<Self>,
         slice: SliceEntry,
-        cancel: CancellationToken,
+        lease: Lease,
         slot: OwnedSemaphorePermit,
         held: OwnedSemaphorePermit,
     ) {
         let (name, fence) = (slice.name.clone(), slice.fence.clone());
         if slice.crashes == 0 {
             let _with_others = self.alone.read().await;
-            self.run_slice(slice, &cancel, slot).await;
+            self.run_slice(slice, &lease, slot).await;
         } else {
             // A slice whose holder has died runs alone, so that innocents do not die with it.
             let _alone = self.alone.write().await;
             if self.started(&slice).await {
-                self.run_slice(slice, &cancel, slot).await;
+                self.run_slice(slice, &lease, slot).await;
             }
         }
         self.let_go(&name, &fence);
@@ -64,7 +64,7 @@ impl Worker {
         !matches!(self.begins.ask(mark).await, None | Some(Begun::Stale | Begun::Done))
     }
 
-    async fn run_slice(&self, slice: SliceEntry, cancel: &CancellationToken, slot: OwnedSemaphorePermit) {
+    async fn run_slice(&self, slice: SliceEntry, lease: &Lease, slot: OwnedSemaphorePermit) {
         let context = Arc::new(slice.meta.context.clone());
         let mut holding = Holding { results: Vec::with_capacity(slice.calls.len()), committed: 0, slice };
         let mut cancelled = false;
@@ -75,7 +75,7 @@ impl Worker {
                 id: CallId { turn: holding.slice.name.turn.clone(), position: holding.slice.first + index },
                 attempt: if index == 0 { holding.slice.attempt + 1 } else { 1 },
                 context: context.clone(),
-                cancel,
+                lease,
             };
             let carried = if cancelled { trying.ended(EndReason::Cancelled) } else { self.carry_out(&trying).await };
             match carried {
@@ -87,7 +87,7 @@ impl Worker {
                     if last {
                         break;
                     }
-                    // A `once` result is committed before the next call begins (rule 6).
+                    // The result of a `once` call is committed before the next call begins (rule 6).
                     if alone {
                         match self.commit(&mut holding).await {
                             Commit::Ok => {}
@@ -109,8 +109,12 @@ impl Worker {
         self.commit(&mut holding).await;
     }
 
-    /// Whether a result should not wait for the slice's other results.
+    /// Whether a result should not wait for the slice's other results. What a lost worker began has to be committed
+    /// too: the next begin replaces the mark that says so, and a third worker would begin it again.
     fn commits_alone(&self, result: &CallResult) -> bool {
+        if result.outcome == Outcome::OutcomeUnknown {
+            return true;
+        }
         let once = self.registry.resolve(&result.tool).is_none_or(|t| t.spec.effect == shared::model::Effect::Once);
         (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
     }
@@ -189,7 +193,7 @@ impl Worker {
 
     /// The turn was cancelled while its call failed: the calls that are left end as cancelled.
     async fn end_rest(&self, mut holding: Holding) {
-        let never = CancellationToken::new();
+        let never = Lease { cancel: CancellationToken::new(), term: 0 };
         for index in holding.results.len()..holding.slice.calls.len() {
             let trying = Trying {
                 slice: &holding.slice,
@@ -197,7 +201,7 @@ impl Worker {
                 id: CallId { turn: holding.slice.name.turn.clone(), position: holding.slice.first + index },
                 attempt: 0,
                 context: Arc::default(),
-                cancel: &never,
+                lease: &never,
             };
             if let Carried::Ended(result) = trying.ended(EndReason::Cancelled) {
                 let rendered = self.render(&holding.slice, index, &result);
@@ -224,12 +228,12 @@ impl Worker {
     }
 
     /// Remembers that the slice is held; the answer is cancelled when somebody cancels its turn.
-    pub(crate) fn hold(&self, slice: &SliceEntry) -> CancellationToken {
-        let held = Held { fence: slice.fence.clone(), cancel: CancellationToken::new() };
-        let cancel = held.cancel.clone();
+    pub(crate) fn hold(&self, slice: &SliceEntry) -> Lease {
+        let lease = Lease { cancel: CancellationToken::new(), term: self.pulse.term() };
+        let held = Held { fence: slice.fence.clone(), lease: lease.clone() };
         let mut running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         running.insert(slice.name.clone(), held);
-        cancel
+        lease
     }
 
     /// Whether the slice is held.

@@ -45,7 +45,8 @@ pub(super) struct Load {
     origin: Instant,
     agents: usize,
     calls: usize,
-    padding: String,
+    /// Bytes of each call's text.
+    padding: usize,
     next: AtomicU64,
 }
 
@@ -73,7 +74,7 @@ impl Load {
             origin: now(),
             agents: args.agents(),
             calls: args.calls_per_turn,
-            padding: "x".repeat(args.payload_bytes.saturating_sub(bare) / args.calls_per_turn.max(1)),
+            padding: args.payload_bytes.saturating_sub(bare) / args.calls_per_turn.max(1),
             next: AtomicU64::new(0),
         })
     }
@@ -90,7 +91,7 @@ impl Load {
         for _ in 0..count {
             let turn = self.next.fetch_add(1, Ordering::Relaxed);
             let agent = format!("a{}", turn % self.agents as u64);
-            let text = message(&agent, at, self.calls, &self.padding);
+            let text = message(&agent, at, self.calls, &words(turn, self.padding));
             pipe.cmd("XADD").arg(&stream).arg("*").arg("turn").arg(text).ignore();
         }
         let mut connection = self.producer.clone();
@@ -255,6 +256,18 @@ fn reply(fields: &[String]) -> Reply {
         sent_us: sent.and_then(|us| us.parse().ok()).unwrap_or(0),
         ok: text.contains("\"success\":true") && !text.contains("\"success\":false"),
     }
+}
+
+/// Text of this many bytes that differs from turn to turn, as arguments do.
+pub(super) fn words(turn: u64, bytes: usize) -> String {
+    let mut state = turn.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut letter = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        b"etaoin shrdlu cmfwyp vbgkqj xz et"[(state >> 59) as usize] as char
+    };
+    (0..bytes).map(|_| letter()).collect()
 }
 
 fn message(agent: &str, at_us: u64, calls: usize, padding: &str) -> String {

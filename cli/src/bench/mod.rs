@@ -12,6 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::failure::Failure;
+use crate::output::Output;
 use load::{Load, Saturation};
 use nodes::{Fleet, Shape};
 use server::Server;
@@ -67,6 +69,26 @@ impl BenchArgs {
     fn agents(&self) -> usize {
         self.agents.unwrap_or(if self.capped { 4_000 } else { 30_000 })
     }
+}
+
+pub(crate) const HELP: &str = "\
+Examples:
+  tickfleet bench                        one run on a private Redis without persistence
+  tickfleet bench --runs 5 --json        medians of five runs, for programs
+  tickfleet bench --capped               half of the calls wait for their agents' next windows
+  tickfleet bench --calls-per-turn 5
+
+Every figure is also a ratio: the raw stream cycle is measured in the same run. Quiet machines give good figures.";
+
+/// `tickfleet bench`.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) async fn command(args: &BenchArgs, output: &Output) -> Result<(), Failure> {
+    let spinner = output.spinner("starting".to_owned());
+    let report = run(args, |what| spinner.set_message(what.to_owned())).await;
+    spinner.finish_and_clear();
+    output.show(&report.map_err(Failure::failed)?, Report::text)
 }
 
 /// Runs the bench and answers the medians of its runs. `say` is told what goes on.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use redis::aio::MultiplexedConnection;
 
-use super::load::{now, percentile};
+use super::load::{now, percentile, words};
 use super::server::{PREFIX, Server};
 
 const BATCH: usize = 100;
@@ -51,8 +51,7 @@ async fn produce(
     done: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 ) -> Result<()> {
-    let mut sent = 0;
-    let payload = "x".repeat(payload_bytes);
+    let mut sent: u64 = 0;
     while !stop.load(Ordering::Relaxed) {
         if sent - done.load(Ordering::Relaxed) > WINDOW {
             tokio::task::yield_now().await;
@@ -60,8 +59,9 @@ async fn produce(
         }
         let mut pipe = redis::pipe();
         let at = origin.elapsed().as_micros().to_string();
-        for _ in 0..BATCH {
-            pipe.cmd("XADD").arg(&stream).arg("*").arg("at").arg(&at).arg("turn").arg(&payload).ignore();
+        for entry in 0..BATCH as u64 {
+            let payload = words(sent + entry, payload_bytes);
+            pipe.cmd("XADD").arg(&stream).arg("*").arg("at").arg(&at).arg("turn").arg(payload).ignore();
         }
         pipe.query_async::<()>(&mut connection).await?;
         sent += BATCH as u64;

@@ -4,11 +4,10 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use shared::client::{Reply, ReplyStatus};
-use shared::model::{AgentId, CallResult, Caps, TenantId};
+use shared::model::{AgentId, CallResult, Caps, Policy, TenantId};
 use shared::store::{BudgetFacts, LiveTurn, TurnName};
 
 use super::{State, Story};
-use crate::setup::Setup;
 
 /// One admission: how many calls, and the counters after it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -52,6 +51,8 @@ pub(super) enum Rule {
     TickCap,
     /// The agent's calls of this day are used up.
     DayCap,
+    /// The calls of all the tenant's agents of this day are used up.
+    TenantDayCap,
     /// Other turns of the agent come first.
     BehindOthers,
     /// The next look at the lane decides.
@@ -76,14 +77,16 @@ pub(super) struct Wait {
     pub(super) tick_cap: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) day_cap: Option<u32>,
+    pub(super) tenant_day_used: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) tenant_day_cap: Option<u32>,
     /// The try that comes next, where one failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_try: Option<u64>,
 }
 
 /// The caps of an agent in this configuration; none where it does not know the agent.
-pub(super) fn caps(setup: &Setup, tenant: &TenantId, agent: &str) -> Option<Caps> {
-    let policy = &setup.configuration.policy;
+pub(super) fn caps(policy: &Policy, tenant: &TenantId, agent: &str) -> Option<Caps> {
     let (owner, agent) = policy.look_up(tenant, &AgentId::new(agent).ok()?).ok()?;
     Some(policy.caps(owner, agent))
 }
@@ -169,11 +172,14 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
     // A counter means nothing once its end has passed.
     let tick_used = if budget.tick_ends_ms > now_ms { budget.tick_used } else { 0 };
     let day_used = if budget.day_ends_ms > now_ms { budget.day_used } else { 0 };
+    let tenant_used = if budget.tenant_day_ends_ms > now_ms { budget.tenant_day_used } else { 0 };
+    let tenant_cap = caps.and_then(|c| c.tenant_calls_per_day);
     let reached = |used: i64, cap: Option<u32>| cap.is_some_and(|cap| used >= i64::from(cap));
     let (tick_cap, day_cap) = (caps.map(|c| c.calls_per_tick), caps.map(|c| c.calls_per_day));
     let rule = match state {
         State::Retry => Rule::Backoff,
         State::Lane if reached(day_used, day_cap) => Rule::DayCap,
+        State::Lane if reached(tenant_used, tenant_cap) => Rule::TenantDayCap,
         State::Lane if reached(tick_used, tick_cap) => Rule::TickCap,
         State::Lane if budget.ahead_on_lane.is_some_and(|ahead| ahead > 0) => Rule::BehindOthers,
         State::Lane => Rule::NextLook,
@@ -187,6 +193,8 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
         day_used,
         tick_cap,
         day_cap,
+        tenant_day_used: tenant_used,
+        tenant_day_cap: tenant_cap,
         next_try: (state == State::Retry).then(|| number(&live.fields, "at").unwrap_or(0) + 1),
     })
 }
@@ -240,7 +248,15 @@ mod tests {
     }
 
     fn budget(tick_used: i64) -> BudgetFacts {
-        BudgetFacts { tick_used, tick_ends_ms: 2_000, day_used: 12, day_ends_ms: 9_000, ahead_on_lane: Some(0) }
+        BudgetFacts {
+            tick_used,
+            tick_ends_ms: 2_000,
+            day_used: 12,
+            day_ends_ms: 9_000,
+            tenant_day_used: 30,
+            tenant_day_ends_ms: 9_000,
+            ahead_on_lane: Some(0),
+        }
     }
 
     fn caps() -> Option<Caps> {
@@ -269,6 +285,14 @@ mod tests {
         // The tick has ended: its counter means nothing.
         let story = live(&name(), &laned, budget(10), caps(), 2_500);
         assert_eq!(story.waits.unwrap().rule, Rule::NextLook);
+    }
+
+    #[test]
+    fn the_tenants_day_is_named_where_it_is_what_is_used_up() {
+        let laned = record(&[("n", "12"), ("ad", "10"), ("dn", "10"), ("ag", "kelly")]);
+        let caps = caps().map(|caps| Caps { tenant_calls_per_day: Some(30), ..caps });
+        let wait = live(&name(), &laned, budget(10), caps, 1_000).waits.unwrap();
+        assert_eq!((wait.rule, wait.tenant_day_used), (Rule::TenantDayCap, 30));
     }
 
     #[test]

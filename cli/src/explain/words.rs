@@ -54,6 +54,7 @@ fn head(story: &Story, output: &Output) -> String {
         State::Retry => (Mood::Doubtful, "waits for its next try"),
         State::Ending => (Mood::Doubtful, "is being ended"),
         State::Done => (Mood::Good, "has ended"),
+        State::Forgotten => (Mood::Doubtful, "has ended, longer ago than records are kept (retention.records)"),
     };
     let agent = story.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
     format!(
@@ -155,6 +156,9 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
     let why = match wait.rule {
         Rule::TickCap => format!("the agent's tick is used up ({} calls)", of(wait.tick_used, wait.tick_cap)),
         Rule::DayCap => format!("the agent's day is used up ({} calls)", of(wait.day_used, wait.day_cap)),
+        Rule::TenantDayCap => {
+            format!("the tenant's day is used up ({} calls)", of(wait.tenant_day_used, wait.tenant_day_cap))
+        }
         Rule::BehindOthers => "other turns of the agent come first".into(),
         Rule::NextLook => "it goes out at the next look at the lane".into(),
         Rule::Backoff => format!("a try failed; try {} comes after a wait", wait.next_try.unwrap_or(2)),
@@ -219,6 +223,8 @@ mod tests {
             day_used: 10,
             tick_cap: Some(10),
             day_cap: Some(100),
+            tenant_day_used: 0,
+            tenant_day_cap: None,
             next_try: None,
         };
         let said = waiting(&wait, 1_000);

@@ -69,9 +69,11 @@ pub(super) fn cut_chars(text: &str, chars_max: usize) -> Cow<'_, str> {
     if text.len() <= chars_max {
         return Cow::Borrowed(text);
     }
-    match text.char_indices().nth(chars_max) {
-        None => Cow::Borrowed(text),
-        Some((end, _)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
+    // The sign that something is missing counts too: the bound is a bound.
+    let mut kept = text.char_indices().skip(chars_max.saturating_sub(1));
+    match (kept.next(), kept.next()) {
+        (Some((end, _)), Some(_)) => Cow::Owned(format!("{}…", text.get(..end).unwrap_or_default())),
+        _ => Cow::Borrowed(text),
     }
 }
 

@@ -218,8 +218,8 @@ impl Store {
             // Only a given id can come back with another content.
             args.text(if t.given { t.digest.as_str() } else { "" });
             args.show(t.policy + 1).show(Queue::Ready(t.priority)).show(t.deadline_ms);
-            args.show(t.stagger_ms).maybe(t.reply_to.as_ref()).maybe(t.task.as_ref()).text(t.meta.as_str());
-            args.show(t.calls.len());
+            args.show(t.stagger_ms).maybe(t.reply_to.as_ref()).maybe(t.task.as_ref());
+            args.text(t.meta.as_str()).show(t.calls.len());
             for call in &t.calls {
                 args.text(call.as_str());
             }

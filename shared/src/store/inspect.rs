@@ -72,7 +72,18 @@ pub struct DeadLetter {
     pub raw: String,
 }
 
-/// What an agent has used up. A counter means nothing once its end has passed.
+/// What is remembered of an id that a producer gave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remembered {
+    /// Its turn waits for a scheduler.
+    Queued,
+    /// Its turn was admitted.
+    Admitted,
+    /// Its turn has ended, or was refused.
+    Ended,
+}
+
+/// What an agent and its tenant have used up. A counter means nothing once its end has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetFacts {
     /// Calls of the tick.
@@ -83,6 +94,10 @@ pub struct BudgetFacts {
     pub day_used: i64,
     /// When that day ends, ms of shard time.
     pub day_ends_ms: i64,
+    /// Calls of all the tenant's agents in its day.
+    pub tenant_day_used: i64,
+    /// When the tenant's day ends, ms of shard time.
+    pub tenant_day_ends_ms: i64,
     /// Turns before this one on the agent's lane; none where the turn is not there.
     pub ahead_on_lane: Option<u64>,
 }
@@ -167,22 +182,43 @@ impl Pool {
         }
     }
 
-    /// What an agent has used up, and how many turns wait on its lane before `turn`.
+    /// What is remembered of an id that a producer gave; none where it is not, or not any more.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn remembered(&self, keys: &Keys, name: &TurnName) -> Result<Option<Remembered>, StoreError> {
+        let command = redis::cmd("GETRANGE").arg(keys.key(format_args!("id:{name}"))).arg(0).arg(0).to_owned();
+        let found: String = self.query("remembered", &command).await?;
+        Ok(match found.as_str() {
+            "q" => Some(Remembered::Queued),
+            "a" => Some(Remembered::Admitted),
+            "e" => Some(Remembered::Ended),
+            _ => None,
+        })
+    }
+
+    /// What an agent and its tenant have used up, and how many turns wait on its lane before `turn`.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn budget(&self, keys: &Keys, agent: &str, name: &TurnName) -> Result<BudgetFacts, StoreError> {
-        let (agent_key, lane) = (format!("agent:{}:{agent}", name.tenant), format!("lane:{}:{agent}", name.tenant));
+        let (agent, tenant) = (format!("{}:{agent}", name.tenant), format!("tenant:{}", name.tenant));
         let mut pipe = redis::pipe();
-        pipe.cmd("HMGET").arg(keys.key(agent_key)).arg(&["tu", "te", "du", "de"]);
-        pipe.cmd("ZRANK").arg(keys.key(lane)).arg(name.turn.as_str());
-        let (counters, ahead): (Vec<Option<i64>>, Option<u64>) = self.pipeline("budget", &pipe).await?;
-        let counter = |at: usize| counters.get(at).copied().flatten().unwrap_or(0);
+        pipe.cmd("HGET").arg(keys.key("budgets")).arg(&agent);
+        pipe.cmd("HMGET").arg(keys.key(tenant)).arg(&["du", "de"]);
+        pipe.cmd("ZRANK").arg(keys.key(format_args!("lane:{agent}"))).arg(name.turn.as_str());
+        let (packed, tenant, ahead): (Option<Vec<u8>>, Vec<Option<f64>>, Option<u64>) =
+            self.pipeline("budget", &pipe).await?;
+        let agent = unpacked(&packed.unwrap_or_default());
+        // Lua may write a large number as a float.
+        let of_tenant = |at: usize| tenant.get(at).copied().flatten().unwrap_or(0.0) as i64;
         Ok(BudgetFacts {
-            tick_used: counter(0),
-            tick_ends_ms: counter(1),
-            day_used: counter(2),
-            day_ends_ms: counter(3),
+            tick_used: agent[0],
+            tick_ends_ms: agent[1],
+            day_used: agent[2],
+            day_ends_ms: agent[3],
+            tenant_day_used: of_tenant(0),
+            tenant_day_ends_ms: of_tenant(1),
             ahead_on_lane: ahead,
         })
     }
@@ -223,6 +259,16 @@ impl Pool {
     }
 }
 
+/// An agent's counters as `budget.lua` packs them: numbers of eight bytes each (used and end of the tick, used and
+/// end of the day, and the tick's begin, which nobody asks for here). Zeros where there are none.
+fn unpacked(packed: &[u8]) -> [i64; 4] {
+    let mut counters = [0; 4];
+    for (counter, bytes) in counters.iter_mut().zip(packed.chunks_exact(8)) {
+        *counter = <[u8; 8]>::try_from(bytes).map_or(0, |bytes| f64::from_le_bytes(bytes) as i64);
+    }
+    counters
+}
+
 fn dead_letter(entry: &Entry) -> DeadLetter {
     let text = |name: &str| String::from_utf8_lossy(entry.field(name).unwrap_or_default()).into_owned();
     DeadLetter {
@@ -232,5 +278,19 @@ fn dead_letter(entry: &Entry) -> DeadLetter {
         reason: text("reason"),
         tenant: text("tenant"),
         raw: text("raw"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_counters_are_read_and_absent_ones_are_zero() {
+        let packed: Vec<u8> =
+            [10.0, 1_767_571_205_000.0, 42.0, 9.0, 5.0].iter().flat_map(|n: &f64| n.to_le_bytes()).collect();
+        assert_eq!(unpacked(&packed), [10, 1_767_571_205_000, 42, 9]);
+        assert_eq!(unpacked(&packed[..12]), [10, 0, 0, 0]);
+        assert_eq!(unpacked(b""), [0; 4]);
     }
 }

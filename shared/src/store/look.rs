@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use super::keys::{GROUP, Queue, TurnName};
-use super::{Store, StoreError};
-use crate::model::Priority;
+use super::{SliceMeta, Store, StoreError};
+use crate::model::{AgentId, Priority, TaskGrant};
 
 /// A turn that has not ended.
 #[derive(Debug, Clone, Default)]
@@ -89,6 +89,17 @@ impl Store {
         let mut live = LiveTurn { timer_ms: timer.map(|t| t as i64), fields, ..LiveTurn::default() };
         self.look_closer(name, &mut live).await?;
         Ok(TurnView::Live(Box::new(live)))
+    }
+
+    /// Who works on a task, and what it grants; none where no such task is under way.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn task_grant(&self, task: &TurnName) -> Result<Option<(AgentId, TaskGrant)>, StoreError> {
+        let command = redis::cmd("HGET").arg(self.keys.turn(task)).arg("m").to_owned();
+        let meta: Option<String> = self.connection.query("look", &command).await?;
+        let meta = meta.and_then(|meta| serde_json::from_str::<SliceMeta>(&meta).ok()).filter(|meta| meta.is_task);
+        Ok(meta.and_then(|meta| Some((meta.agent, meta.task?.1))))
     }
 
     /// Where a live turn waits: on its lane, or with a holder.

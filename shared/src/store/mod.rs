@@ -35,7 +35,7 @@ pub use delegate::{Delegated, Delegation, Touched};
 pub use ending::{EndReason, Ending};
 pub use housekeep::Memory;
 pub use inbox::{InboxEntry, InboxReader};
-pub use inspect::{BudgetFacts, ConsumerFacts, DeadLetter, ShardFacts};
+pub use inspect::{BudgetFacts, ConsumerFacts, DeadLetter, Remembered, ShardFacts};
 pub use keys::{Keys, Queue, TurnName};
 pub use look::{Backlog, FinishedTurn, LiveTurn, TurnView};
 pub use pool::Pool;

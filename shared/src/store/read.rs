@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::keys::{GROUP, Queue};
 use super::words::{into_text, unexpected};
-use super::{Connection, Store, StoreError};
+use super::{Connection, SliceEntry, Store, StoreError};
 use crate::model::{ConsumerId, Priority};
 
 /// One entry of a stream.
@@ -73,6 +73,30 @@ impl Store {
             }
         }
         Ok(made)
+    }
+}
+
+impl Store {
+    /// Slices that were delivered to `consumer` at least `since` ago and are not acknowledged, at most `bound` a
+    /// priority. What cannot be read as a slice is left out.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn held_since(&self, consumer: &ConsumerId, since: Duration, bound: usize) -> Result<Vec<SliceEntry>, StoreError> {
+        let mut held = Vec::new();
+        for queue in Priority::ALL.map(Queue::Ready) {
+            let key = self.keys.key(&queue);
+            let mut command = redis::cmd("XPENDING");
+            command.arg(&key).arg(GROUP).arg("IDLE").arg(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+            command.arg("-").arg("+").arg(bound).arg(consumer.as_str());
+            let pending: Vec<(String, String, i64, i64)> = self.connection.query("held", &command).await?;
+            for (id, ..) in pending {
+                let range = redis::cmd("XRANGE").arg(&key).arg(&id).arg(&id).to_owned();
+                let found: Vec<Value> = self.connection.query("held", &range).await?;
+                held.extend(found.into_iter().filter_map(entry).filter_map(|e| SliceEntry::parse(queue.clone(), &e).ok()));
+            }
+        }
+        Ok(held)
     }
 }
 

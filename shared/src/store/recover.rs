@@ -4,6 +4,7 @@ use redis::Value;
 
 use super::ending::Ending;
 use super::keys::{Queue, TurnName};
+use super::read::Entry;
 use super::words::{Words, text_of, unexpected};
 use super::{Store, StoreError};
 use crate::model::{ConsumerId, Priority};
@@ -104,6 +105,29 @@ impl Store {
         Ok(Reaped { active, requeued, endings, removed: words.number()?.unsigned_abs(), dead: words.number()?.unsigned_abs() })
     }
 
+    /// Entries of a queue that were delivered to the consumer at least `idle_ms` ago and are not acknowledged yet: at
+    /// most `count` ids, the oldest first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn held(&self, consumer: &ConsumerId, queue: &Queue, idle_ms: i64, count: usize) -> Result<Vec<String>, StoreError> {
+        let mut command = redis::cmd("XPENDING");
+        command.arg(self.keys.key(queue)).arg(super::keys::GROUP).arg("IDLE").arg(idle_ms);
+        command.arg("-").arg("+").arg(count).arg(consumer.as_str());
+        let found: Vec<(String, String, i64, i64)> = self.connection.query("held", &command).await?;
+        Ok(found.into_iter().map(|(id, ..)| id).collect())
+    }
+
+    /// One entry of a queue; none where it is gone.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn entry(&self, queue: &Queue, id: &str) -> Result<Option<Entry>, StoreError> {
+        let command = redis::cmd("XRANGE").arg(self.keys.key(queue)).arg(id).arg(id).to_owned();
+        let found: Vec<Value> = self.connection.query("entry", &command).await?;
+        Ok(found.into_iter().next().and_then(super::read::entry))
+    }
+
     /// Marks the inbound entry that the consumer is about to read, because it was there when another died. None clears it.
     ///
     /// # Errors
@@ -143,6 +167,15 @@ impl Store {
             Some("UNKNOWN") => Cancelled::Unknown,
             _ => return Err(unexpected("cancel", &value)),
         })
+    }
+
+    /// Digest of the policy in force; none before one was announced.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn policy_in_force(&self) -> Result<Option<String>, StoreError> {
+        let command = redis::cmd("HGET").arg(self.keys.key("meta")).arg("policy").to_owned();
+        self.connection.query("policy", &command).await
     }
 
     /// Makes the policy with this digest the one in force; answers its generation.

@@ -83,7 +83,7 @@ async fn delegate(store: &Store, force: &InForce, context: CallContext, args: De
             target_agent: task.target.to_string(),
             deadline,
         }),
-        Some(Delegated::Refused(code)) => Err(refused(refusal(&code))),
+        Some(Delegated::Refused(code)) => Err(refused(delegation::refused(&code).1.into())),
         Some(Delegated::Conflict) | None => Err(ToolError::internal("a derived task id belongs to another task")),
     }
 }
@@ -122,15 +122,4 @@ fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
         grant: TaskGrant { budget, ..above },
         context: (*context.context).clone(),
     })
-}
-
-fn refusal(code: &str) -> String {
-    match code {
-        "budget_exceeds_parent" => "The task that you work on has too little of its action budget left to delegate from it.",
-        "unknown_parent" => "The task that you work on has ended, so nothing can be delegated from it.",
-        "tenant_queue_full" => "Too much work is waiting already. Try again later.",
-        "deadline_passed" => "The deadline has passed already.",
-        _ => "The task was refused.",
-    }
-    .into()
 }

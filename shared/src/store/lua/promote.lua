@@ -15,13 +15,16 @@ local function later(tt, due)
   return 'LATER'
 end
 
--- A slice that is out: only one that nobody has read may be taken back; else its holder ends it (rule 6).
+-- A slice that is out: only one that nobody has read may be taken back; else its holder ends it (rule 6). A runtime
+-- outside cannot be told and may never answer: its lease is taken from it, and what it says later is stale.
 local function out(tt, key, rec, tenant, reason, info)
   local queue = P .. rec.q
-  if pending(queue, rec.f) or not reason then
+  local held = pending(queue, rec.f)
+  if not reason or held and rec.el == 0 then
     return later(tt, now + ending_lease)
   end
   local body = body_of_entry(rec.q, rec.f)
+  if held then call('XACK', queue, GROUP, rec.f) end
   call('XDEL', queue, rec.f)
   local t = tenant_of(tenant)
   t.out = t.out - 1
@@ -70,7 +73,8 @@ local function back_to_queue(tt, key, rec, tenant)
   local body = body_of_record(key, rec.dn, rec.ad)
   local fence = dispatch(rec.q, tt, body.meta, rec.dn, num(m[2] or 0), num(m[1] or 0), body.calls)
   call('HSET', key, 'f', fence)
-  call('ZADD', TIMERS, rec.dl, 't:' .. tt)
+  -- An external task is looked at again when its next lease could be over, else a silent runtime would keep it.
+  call('ZADD', TIMERS, rec.el > 0 and math.min(rec.dl, now + rec.el) or rec.dl, 't:' .. tt)
   local t = tenant_of(tenant)
   t.out = t.out + 1
   return 'PROMOTED'

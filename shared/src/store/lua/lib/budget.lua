@@ -7,7 +7,7 @@ local BUDGETS = P .. 'budgets'
 local function agent_of(name)
   local a = agents[name]
   if a.text then
-    a.tu, a.te, a.du, a.de, a.tb = struct.unpack('ddddd', a.text)
+    a.tu, a.te, a.du, a.de, a.tb = struct.unpack('<ddddd', a.text)
     a.text = nil
   end
   return a
@@ -68,7 +68,7 @@ local function save_agents()
   for name, a in pairs(agents) do
     if a.rolled then
       local n = #fields
-      fields[n + 1], fields[n + 2] = name, struct.pack('ddddd', a.tu, a.te, a.du, a.de, a.tb)
+      fields[n + 1], fields[n + 2] = name, struct.pack('<ddddd', a.tu, a.te, a.du, a.de, a.tb)
       if n >= 900 then
         call('HSET', BUDGETS, unpack(fields))
         fields = {}

@@ -71,7 +71,7 @@ end
 local function budget_of(name)
   local text = call('HGET', P .. 'budgets', name)
   local a = { tu = 0, te = 0, du = 0, de = 0, tb = 0 }
-  if text then a.tu, a.te, a.du, a.de, a.tb = struct.unpack('ddddd', text) end
+  if text then a.tu, a.te, a.du, a.de, a.tb = struct.unpack('<ddddd', text) end
   return a
 end
 

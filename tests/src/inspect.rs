@@ -1,0 +1,134 @@
+//! Looking into a running fleet: what was debited, what is dead, what was audited; and waiting for it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::FromRedisValue;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::fleet::Fleet;
+
+/// An entry of a stream: its id and its fields.
+pub type StreamEntry = (String, BTreeMap<String, String>);
+
+/// How long [`Fleet::until`] waits before it fails the test.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+impl Fleet {
+    /// Runs any command on a key of the shard: the verb, the key's suffix, the other arguments.
+    pub async fn ask<T: FromRedisValue>(&self, verb: &str, suffix: &str, args: &[&str]) -> T {
+        let command = redis::cmd(verb).arg(self.store.keys().key(suffix)).arg(args).to_owned();
+        self.store.connection().query("ask", &command).await.unwrap()
+    }
+
+    /// Waits until Redis answers again after it was away.
+    pub async fn until_redis_answers(&self) {
+        self.until("Redis answers", async |fleet| fleet.store.now_ms().await.is_ok()).await;
+    }
+
+    /// Calls that this agent has used today, as its own budget counts them.
+    pub async fn debited(&self, agent: &str) -> u64 {
+        self.ask::<Option<u64>>("HGET", &format!("agent:acme:{agent}"), &["du"]).await.unwrap_or(0)
+    }
+
+    /// The dead letters, oldest first; what is not UTF-8 in them is shown as text all the same.
+    pub async fn dead(&self) -> Vec<BTreeMap<String, String>> {
+        let entries: Vec<(String, BTreeMap<String, Vec<u8>>)> = self.ask("XRANGE", "dead", &["-", "+"]).await;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        entries.into_iter().map(|(_, fields)| fields.into_iter().map(|(k, v)| (k, text(v))).collect()).collect()
+    }
+
+    /// The audit log, oldest first.
+    pub async fn audits(&self) -> Vec<Value> {
+        let entries: Vec<StreamEntry> = self.ask("XRANGE", "audit", &["-", "+"]).await;
+        entries.iter().map(|(_, fields)| serde_json::from_str(&fields["audit"]).unwrap()).collect()
+    }
+
+    /// How many entries of `ready` streams workers hold.
+    pub async fn held(&self) -> u64 {
+        let now = self.store.now_ms().await.unwrap();
+        self.store.backlog(now).await.unwrap().running
+    }
+
+    /// So many ms from now on the shard's clock, as a message gives a time.
+    pub async fn in_ms(&self, ms: i64) -> String {
+        let time = chrono::DateTime::from_timestamp_millis(self.store.now_ms().await.unwrap() + ms).unwrap();
+        time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
+    }
+
+    /// Waits until `holds` says so, looking every few milliseconds; fails the test after 20 s. For what no reply
+    /// announces.
+    pub async fn until(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
+        let start = Instant::now();
+        while !holds(self).await {
+            assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// A message on the `tasks` stream; the tenant is added where it is missing.
+    pub async fn say(&self, mut message: Value) -> String {
+        message.as_object_mut().unwrap().entry("tenant").or_insert_with(|| "acme".into());
+        self.xadd("tasks", "task", message.to_string().as_bytes()).await
+    }
+
+    /// Delegates a task to `agent`, answered in `box`.
+    pub async fn delegate(&self, agent: &str, mut task: Value) -> String {
+        let object = task.as_object_mut().unwrap();
+        object.entry("target_agent").or_insert_with(|| agent.into());
+        object.entry("task_description").or_insert_with(|| "Look into it.".into());
+        object.entry("reply_to").or_insert_with(|| "box".into());
+        self.say(task).await
+    }
+
+    /// Asks for the end of a turn.
+    pub async fn cancel_turn(&self, turn: &str) {
+        self.say(json!({"op": "cancel", "turn_id": turn})).await;
+    }
+
+    /// Everything that Redis holds, as one text: what must not be found in it is nowhere.
+    pub async fn everything(&self) -> String {
+        let mut connection = self.server.connection().await;
+        let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut connection).await.unwrap();
+        let mut text = String::new();
+        for key in keys {
+            let kind: String = redis::cmd("TYPE").arg(&key).query_async(&mut connection).await.unwrap();
+            let command = match kind.as_str() {
+                "stream" => redis::cmd("XRANGE").arg(&key).arg("-").arg("+").to_owned(),
+                "hash" => redis::cmd("HGETALL").arg(&key).to_owned(),
+                "zset" => redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).to_owned(),
+                "set" => redis::cmd("SMEMBERS").arg(&key).to_owned(),
+                _ => redis::cmd("GET").arg(&key).to_owned(),
+            };
+            let value: redis::Value = command.query_async(&mut connection).await.unwrap();
+            text += &format!("{key} {value:?}\n");
+        }
+        text
+    }
+
+    /// The next `count` replies of inbox `box`, by the turn or task that they answer; each must be there once.
+    pub async fn replies(&mut self, count: usize) -> BTreeMap<String, Value> {
+        let mut found = BTreeMap::new();
+        for _ in 0..count {
+            let reply = self.reply().await;
+            let id = [&reply["turn_id"], &reply["task_id"]].into_iter().find_map(Value::as_str).unwrap().to_owned();
+            assert!(found.insert(id.clone(), reply).is_none(), "{id} was answered twice");
+        }
+        found
+    }
+
+    /// Fails the test if anything more arrives in `box` after all that was asked so far: one more turn goes in,
+    /// and the next reply must be its own.
+    pub async fn no_more_replies(&mut self) {
+        let turn = self.submit(&[("echo", json!({}))]).await;
+        assert_eq!(self.reply().await["turn_id"], turn, "an unexpected reply");
+    }
+}
+
+/// The outcomes of a reply's results, in call order.
+#[must_use]
+pub fn outcomes(reply: &Value) -> Vec<&str> {
+    reply["results"].as_array().unwrap().iter().map(|r| r["outcome"].as_str().unwrap()).collect()
+}

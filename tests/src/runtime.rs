@@ -1,0 +1,53 @@
+//! An external runtime: it leases an agent's tasks from their stream and says how they go.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::fleet::Fleet;
+use crate::inspect::StreamEntry;
+
+/// A task that a runtime leased.
+#[derive(Debug, Clone)]
+pub struct Leased {
+    /// The message, as the stream has it.
+    pub task: Value,
+    /// The entry's id.
+    pub lease: String,
+}
+
+impl Leased {
+    /// The task's id.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        self.task["task_id"].as_str().unwrap()
+    }
+
+    /// A message of this runtime about its task.
+    #[must_use]
+    pub fn message(&self, op: &str, more: Value) -> Value {
+        let mut message = json!({"op": op, "task_id": self.id(), "lease": self.lease});
+        let Value::Object(more) = more else { panic!("members, not {more}") };
+        message.as_object_mut().unwrap().extend(more);
+        message
+    }
+}
+
+impl Fleet {
+    /// Leases the next task of `agent` as the runtime `name`, waiting up to 15 s.
+    pub async fn lease_task(&self, agent: &str, name: &str) -> Leased {
+        let stream = self.store.keys().key(format!("external:acme:{agent}"));
+        self.until("the agent's stream", async |fleet| {
+            fleet.ask::<u64>("EXISTS", &format!("external:acme:{agent}"), &[]).await == 1
+        })
+        .await;
+        let mut connection = self.server.connection().await;
+        let mut command = redis::cmd("XREADGROUP");
+        command.arg("GROUP").arg("workers").arg(name).arg("COUNT").arg(1).arg("BLOCK").arg(15_000);
+        command.arg("STREAMS").arg(stream).arg(">");
+        let found: Option<Vec<(String, Vec<StreamEntry>)>> = command.query_async(&mut connection).await.unwrap();
+        let (lease, fields): (String, BTreeMap<String, String>) = found.expect("a task within 15 s").remove(0).1.remove(0);
+        Leased { task: serde_json::from_str(&fields["task"]).unwrap(), lease }
+    }
+}

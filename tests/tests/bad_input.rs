@@ -1,0 +1,207 @@
+//! What bad input gets. docs/protocol.md says it in a table; here every row of it happens to a running fleet:
+//! one documented answer, nothing debited, and the good turn behind it is carried out as if nothing had been.
+
+use serde_json::{Value, json};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::inspect::outcomes;
+
+/// A turn that is bad in one way, and what it gets.
+struct Bad {
+    what: &'static str,
+    message: Vec<u8>,
+    code: &'static str,
+    /// Whether its tenant and inbox can be read, so that somebody can be told.
+    answered: bool,
+}
+
+fn bad(what: &'static str, message: impl Into<Vec<u8>>, code: &'static str, answered: bool) -> Bad {
+    Bad { what, message: message.into(), code, answered }
+}
+
+/// A good turn with one member put in its place, as text: what JSON libraries refuse to write can be said.
+fn with(member: &str) -> String {
+    let name = member.split(':').next().unwrap();
+    let good = [
+        r#""tenant":"acme""#,
+        r#""agent":"kelly""#,
+        r#""reply_to":"box""#,
+        r#""calls":[{"id":"c1","name":"echo","arguments":{}}]"#,
+    ];
+    let mut members: Vec<&str> = good.into_iter().filter(|m| m.split(':').next().unwrap() != name).collect();
+    members.push(member);
+    format!("{{{}}}", members.join(","))
+}
+
+fn without(field: &str) -> String {
+    let mut turn = json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": [{"id": "c1", "name": "echo"}]});
+    turn.as_object_mut().unwrap().remove(field);
+    turn.to_string()
+}
+
+fn calls(count: usize) -> String {
+    let calls: Vec<String> = (0..count).map(|i| format!(r#"{{"id":"c{i}","name":"echo"}}"#)).collect();
+    with(&format!(r#""calls":[{}]"#, calls.join(",")))
+}
+
+/// Everything that is refused for the message alone.
+fn malformed() -> Vec<Bad> {
+    let deep = format!(r#""session_data":{}1{}"#, "[".repeat(500), "]".repeat(500));
+    let huge = format!(r#""session_data":"{}""#, "x".repeat(1_200_000));
+    let long_arguments = format!(r#""calls":[{{"id":"c1","name":"echo","arguments":{{"text":"{}"}}}}]"#, "x".repeat(300_000));
+    let mut not_utf8 = with(r#""correlation_id":"?""#).into_bytes();
+    let at = not_utf8.iter().position(|b| *b == b'?').unwrap();
+    not_utf8[at] = 0xff;
+    vec![
+        bad("no JSON", "hello", "malformed_json", false),
+        bad("nothing", "", "malformed_json", false),
+        bad("cut off", &with(r#""priority":"high""#).as_bytes()[..60], "malformed_json", true),
+        bad("text behind it", with(r#""priority":"high""#) + " {}", "malformed_json", true),
+        bad("not UTF-8", not_utf8, "malformed_json", true),
+        bad("a raw NUL byte", with("\"correlation_id\":\"a\0b\""), "malformed_json", true),
+        bad("half a surrogate pair", with(r#""correlation_id":"\ud83d""#), "malformed_json", true),
+        bad("an array", "[1,2]", "invalid_field", false),
+        bad("too deep", with(&deep), "too_deep", true),
+        bad("more than 1 MiB", with(&huge), "too_large", true),
+        bad("arguments of more than 256 KiB", with(&long_arguments), "too_large", true),
+        bad("a key twice", with(r#""priority":"low","priority":"high""#), "duplicate_key", true),
+        bad("a key twice, deep inside", with(r#""session_data":{"a":{"b":1,"b":2}}"#), "duplicate_key", true),
+        bad("a key twice in arguments", with(r#""calls":[{"name":"echo","arguments":{"a":1,"a":2}}]"#), "duplicate_key", true),
+        bad("an unknown field", with(r#""prio":"high""#), "unknown_field", true),
+        bad("no tenant", without("tenant"), "missing_field", false),
+        bad("no agent", without("agent"), "missing_field", true),
+        bad("no calls field", without("calls"), "missing_field", true),
+        bad("calls of two dialects", with(r#""tool_calls":[]"#), "invalid_field", true),
+        bad("an agent that is a number", with(r#""agent":7"#), "invalid_field", true),
+        bad("calls that are no list", with(r#""calls":{"name":"echo"}"#), "invalid_field", true),
+        bad("a call that is no object", with(r#""calls":["echo"]"#), "invalid_field", true),
+        bad("a call without a name", with(r#""calls":[{"id":"c1"}]"#), "missing_field", true),
+        bad("a tenant with a colon", with(r#""tenant":"ac:me""#), "invalid_field", false),
+        bad("an inbox with odd characters", with(r#""reply_to":"box:{0}*\n""#), "invalid_field", false),
+        bad("a turn_id with a NUL", with(r#""turn_id":"a\u0000b""#), "invalid_field", true),
+        bad("a deadline in words", with(r#""deadline":"tomorrow""#), "invalid_field", true),
+        bad("a deadline beyond 30 days", with(r#""deadline":"2999-01-01T00:00:00Z""#), "invalid_field", true),
+        bad("no calls", calls(0), "no_calls", true),
+        bad("10,000 calls", calls(10_000), "too_many_calls", true),
+        bad("an unknown tenant", with(r#""tenant":"nobody""#), "unknown_tenant", true),
+        bad("an unknown agent", with(r#""agent":"nobody""#), "unknown_agent", true),
+        bad("an unknown task", with(r#""task_id":"no-such-task""#), "unknown_task", true),
+    ]
+}
+
+#[tokio::test]
+async fn every_malformed_turn_gets_its_documented_answer_and_the_good_one_behind_it_runs() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let cases = malformed();
+    for (index, case) in cases.iter().enumerate() {
+        fleet.xadd("turns", "turn", &case.message).await;
+        if case.answered {
+            let inbox = if case.what == "an unknown tenant" { "nobody:box" } else { "acme:box" };
+            let reply = fleet.reply_in(inbox, std::time::Duration::from_secs(15)).await;
+            let reply = reply.unwrap_or_else(|| panic!("{}: no reply", case.what));
+            assert_eq!(reply["status"], "rejected", "{}: {reply}", case.what);
+            assert_eq!(reply["error"]["code"], case.code, "{}: {reply}", case.what);
+            for result in reply["results"].as_array().unwrap() {
+                assert_eq!((&result["outcome"], &result["attempts"]), (&json!("rejected"), &json!(0)), "{}", case.what);
+            }
+        }
+        fleet.until(case.what, async |fleet| fleet.dead().await.len() == index + 1).await;
+        let dead = fleet.dead().await.remove(index);
+        assert_eq!(dead["reason"], case.code, "{}", case.what);
+        let kept = String::from_utf8_lossy(&case.message[..case.message.len().min(4_096)]).into_owned();
+        assert_eq!(dead["raw"], kept, "{}", case.what);
+    }
+    assert_eq!(fleet.debited("kelly").await, 0, "a refused turn costs nothing");
+    assert!(fleet.audits().await.is_empty(), "what was never accepted is in `dead`, not in the audit log");
+    fleet.no_more_replies().await;
+    assert_eq!(fleet.debited("kelly").await, 1);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_refused_turn_gets_one_result_for_every_call_that_can_be_read() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    fleet.xadd("turns", "turn", calls(10_000).as_bytes()).await;
+    let reply = fleet.reply().await;
+    let results = reply["results"].as_array().unwrap();
+    assert_eq!(results.len(), 128, "as many as a turn may have");
+    assert_eq!(results[127]["tool_call_id"], "c127");
+    let anthropic = json!({"agent": "kelly", "reply_to": "box", "tenant": "acme", "prio": 1,
+        "content": [{"type": "text", "text": "hm"}, {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": {}}]});
+    fleet.xadd("turns", "turn", anthropic.to_string().as_bytes()).await;
+    let reply = fleet.reply().await;
+    assert_eq!(reply["messages"][0]["content"][0]["tool_use_id"], "toolu_1");
+    assert_eq!(reply["messages"][0]["content"][0]["is_error"], true);
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn odd_calls_cost_only_themselves() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let calls = json!([
+        {"id": "a", "name": "", "arguments": {}},
+        {"id": "b", "name": "ec\u{0}ho", "arguments": {}},
+        {"id": "c", "name": "echo", "arguments": "{not json"},
+        {"id": "d", "name": "echo", "arguments": "{\"text\": \"\\ud83d\"}"},
+        {"id": "e", "name": "echo", "arguments": "[1]"},
+        {"id": "f", "name": "echo", "arguments": {"text": "a\u{0}b"}},
+        {"id": "f", "name": "échø/../*", "arguments": null},
+        {"name": "echo", "arguments": "{\"value\": 123456789012345678901234567890}"},
+    ]);
+    fleet.submit_turn(json!({"calls": calls})).await;
+    let reply = fleet.reply().await;
+    let expected = [
+        "unknown_tool", "unknown_tool", "invalid_arguments", "invalid_arguments", "invalid_arguments", "ok", "unknown_tool",
+        "ok",
+    ];
+    assert_eq!(outcomes(&reply), expected, "{reply:#}");
+    assert_eq!(reply["results"][5]["output"]["text"], "a\u{0}b");
+    assert_eq!(fleet.debited("kelly").await, 8, "every admitted call debits");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_entry_without_the_turn_field_goes_to_the_dead_and_the_stream_moves_on() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    fleet.xadd("turns", "trun", b"{}").await;
+    fleet.xadd("tasks", "tsak", b"{}").await;
+    fleet.xadd("tasks", "task", b"\xff\xfe").await;
+    fleet.until("three dead letters", async |fleet| fleet.dead().await.len() == 3).await;
+    assert!(fleet.dead().await.iter().all(|dead| dead["reason"] == "malformed_json"));
+    fleet.no_more_replies().await;
+    for stream in ["turns", "tasks"] {
+        fleet.until("an empty stream", async |fleet| fleet.ask::<u64>("XLEN", stream, &[]).await == 0).await;
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_id_used_again_is_a_duplicate_without_a_second_reply_or_a_conflict() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let turn = |text: &str| json!({"turn_id": "t-1", "calls": [{"id": "c1", "name": "echo", "arguments": {"text": text}}]});
+    for _ in 0..3 {
+        fleet.submit_turn(turn("one")).await;
+    }
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["turn_id"], &reply["status"]), (&json!("t-1"), &json!("done")));
+    fleet.submit_turn(turn("two")).await;
+    let conflict = fleet.reply().await;
+    assert_eq!((&conflict["turn_id"], &conflict["status"]), (&json!("t-1"), &json!("conflict")));
+    assert_eq!((&conflict["results"], &conflict["error"]["code"]), (&json!([]), &json!("conflict")));
+    fleet.no_more_replies().await;
+    assert_eq!(fleet.debited("kelly").await, 2, "a duplicate and a conflict cost nothing");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_deadline_in_the_past_is_answered_as_expired_and_costs_nothing() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let calls: Value = json!([{"id": "c1", "name": "echo"}, {"id": "c2", "name": "echo"}]);
+    fleet.submit_turn(json!({"deadline": "2020-01-01T00:00:00Z", "calls": calls})).await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["status"], outcomes(&reply)), (&json!("done"), vec!["expired", "expired"]));
+    assert_eq!(reply["results"][0]["error"]["details"]["deadline"], "2020-01-01T00:00:00Z");
+    assert_eq!(fleet.debited("kelly").await, 0);
+    assert_eq!(fleet.audits().await.len(), 2, "an accepted call is audited however it ends");
+    fleet.stop().await;
+}

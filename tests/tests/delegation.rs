@@ -1,0 +1,444 @@
+//! Delegated tasks: each ends in one record and one reply, whoever carries it out.
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::extract::State;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use shared::config::TaskHandlerDef;
+use shared::model::{AgentId, Effect, Policy};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::inspect::outcomes;
+use worker::tools::{CallContext, ToolError, TypedTool};
+
+/// A task as a typed handler reads it.
+#[derive(Deserialize, JsonSchema)]
+struct Work {
+    description: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Done {
+    attempt: u32,
+}
+
+/// A handler that does what the task's description says: `ok <n>` on try n, before that it fails for now; `never`.
+fn flaky() -> TypedTool {
+    TypedTool::new("flaky", "Fails for a while.", Effect::Idempotent, |context: CallContext, work: Work| async move {
+        let ok_from: u32 = match work.description.split(' ').nth(1).and_then(|n| n.parse().ok()) {
+            Some(from) => from,
+            None => std::future::pending().await,
+        };
+        if context.attempt < ok_from {
+            return Err(ToolError::Transient("Not yet.".into()));
+        }
+        Ok(Done { attempt: context.attempt })
+    })
+}
+
+fn handlers(list: &[(&str, TaskHandlerDef)]) -> BTreeMap<AgentId, TaskHandlerDef> {
+    list.iter().map(|(agent, def)| (AgentId::new(*agent).unwrap(), def.clone())).collect()
+}
+
+fn typed(name: &str) -> TaskHandlerDef {
+    TaskHandlerDef::Typed(name.into())
+}
+
+fn external(lease_ms: u64) -> TaskHandlerDef {
+    TaskHandlerDef::External { lease: Duration::from_millis(lease_ms) }
+}
+
+/// kelly delegates; fran takes notes; emma's handler is flaky; archy and link are runtimes outside; terry takes none.
+fn plan(lease_ms: u64) -> Plan {
+    Plan {
+        agents: ["kelly", "fran", "emma", "archy", "link", "terry"].map(String::from).into(),
+        handlers: handlers(&[
+            ("kelly", external(60_000)),
+            ("fran", typed("note")),
+            ("emma", typed("flaky")),
+            ("archy", external(lease_ms)),
+            ("link", external(60_000)),
+        ]),
+        task_tools: vec![flaky()],
+        tools: vec![guarded("read_files"), guarded("send_mail")],
+        policy: capabilities,
+        ..Plan::default()
+    }
+}
+
+/// A tool that needs the capability of its own name.
+fn guarded(name: &'static str) -> TypedTool {
+    #[derive(Deserialize, JsonSchema)]
+    struct Nothing {}
+    let run = |_, _: Nothing| async move { Ok::<_, ToolError>(Done { attempt: 1 }) };
+    TypedTool::new(name, "Needs a capability.", Effect::Read, run).requires(name)
+}
+
+/// archy may read files and send mail; kelly may read files only.
+fn capabilities(policy: &mut Policy) {
+    for (agent, has) in [("archy", &["read_files", "send_mail"][..]), ("kelly", &["read_files"]), ("link", &["read_files", "send_mail"])] {
+        let of = policy.agents.get_mut(&AgentId::new(agent).unwrap()).unwrap();
+        of.capabilities = has.iter().map(|c| (*c).to_owned()).collect();
+    }
+}
+
+fn delegate(target: &str, description: &str) -> Value {
+    json!({"id": "c", "name": "delegate_task", "arguments": {"target_agent": target, "task_description": description}})
+}
+
+/// The one result of a task's reply.
+fn result(reply: &Value) -> &Value {
+    let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
+    assert_eq!((&result["tool"], &reply["status"]), (&json!("delegate_task"), &json!("done")), "{reply}");
+    result
+}
+
+#[tokio::test]
+async fn an_agent_delegates_goes_on_and_the_answer_comes_as_a_reply_of_its_own() {
+    let mut fleet = Fleet::start(plan(1_000)).await;
+    let turn = fleet.submit_turn(json!({"correlation_id": "r-1", "calls": [delegate("fran", "Call Bob.")]})).await;
+    let replies = fleet.replies(2).await;
+    let confirmed = &replies[&turn]["results"][0]["output"];
+    assert_eq!((&confirmed["status"], &confirmed["target_agent"]), (&json!("queued"), &json!("fran")), "{confirmed}");
+    let job = confirmed["job_id"].as_str().unwrap();
+    let reply = &replies[job];
+    assert_eq!((&reply["agent"], &reply["correlation_id"]), (&json!("fran"), &json!("r-1")));
+    assert_eq!(result(reply)["output"], json!({"acknowledged": true, "agent": "fran", "task_description": "Call Bob."}));
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_repeated_delegation_makes_one_task() {
+    let mut few_ms = plan(60_000);
+    few_ms.store.retain_ms = 50;
+    few_ms.store.dedupe_ms = 50;
+    let mut fleet = Fleet::start(few_ms).await;
+    let turn = json!({"turn_id": "t", "calls": [delegate("archy", "Look."), delegate("archy", "Look.")]});
+    let mut jobs = Vec::new();
+    for _ in 0..2 {
+        fleet.submit_turn(turn.clone()).await;
+        let reply = fleet.reply().await;
+        assert_eq!(outcomes(&reply), ["ok", "ok"]);
+        jobs.push([0, 1].map(|i| reply["results"][i]["output"]["job_id"].clone()));
+        // Nobody remembers the turn now, but the tasks are there.
+        fleet.until("the id is forgotten", async |fleet| fleet.ask::<u64>("EXISTS", "id:acme:t", &[]).await == 0).await;
+    }
+    assert_eq!(jobs[0], jobs[1], "the same call makes the same task");
+    assert_ne!(jobs[0][0], jobs[0][1], "another position is another task");
+    assert_eq!(fleet.ask::<u64>("XLEN", "external:acme:archy", &[]).await, 2);
+    for _ in 0..2 {
+        let leased = fleet.lease_task("archy", "r1").await;
+        fleet.say(leased.message("finish", json!({"output": null}))).await;
+        assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn another_service_delegates_with_one_xadd_and_a_repeat_is_a_duplicate_or_a_conflict() {
+    let mut fleet = Fleet::start(plan(1_000)).await;
+    let entry = fleet.delegate("fran", json!({"task_description": "Ohne Id"})).await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["task_id"], outcomes(&reply)), (&json!(format!("k{entry}")), vec!["ok"]));
+    for _ in 0..2 {
+        fleet.delegate("fran", json!({"task_id": "job-1", "priority": "urgent"})).await;
+    }
+    assert_eq!(fleet.reply().await["task_id"], "job-1");
+    fleet.delegate("fran", json!({"task_id": "job-1", "task_description": "Something else."})).await;
+    let conflict = fleet.reply().await;
+    assert_eq!((&conflict["status"], &conflict["error"]["code"]), (&json!("conflict"), &json!("conflict")));
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_may_not_be_delegated_is_rejected_before_an_agent_sees_it() {
+    let mut fleet = Fleet::start(plan(1_000)).await;
+    let cases = [
+        (json!({"target_agent": "nobody"}), "unknown_agent"),
+        (json!({"target_agent": "terry"}), "no_task_handler"),
+        (json!({"delegator": "fran"}), "delegation_cycle"),
+        (json!({"delegator": "nobody"}), "unknown_agent"),
+        (json!({"deadline": "2020-01-01T00:00:00Z"}), "invalid_deadline"),
+        (json!({"deadline": "2999-01-01T00:00:00Z"}), "invalid_deadline"),
+        (json!({"task_description": "  "}), "invalid_field"),
+        (json!({"task_description": 7}), "invalid_field"),
+        (json!({"budget": -1}), "invalid_field"),
+        (json!({"to": "fran"}), "unknown_field"),
+        (json!({"op": "delegat"}), "invalid_field"),
+        (json!({"parent_task_id": "no-such-task"}), "unknown_parent"),
+        (json!({"tenant": "nobody"}), "unknown_tenant"),
+    ];
+    for (index, (task, code)) in cases.into_iter().enumerate() {
+        fleet.delegate("fran", task.clone()).await;
+        let inbox = if code == "unknown_tenant" { "nobody:box" } else { "acme:box" };
+        let reply = fleet.reply_in(inbox, Duration::from_secs(15)).await.unwrap_or_else(|| panic!("{task}: no reply"));
+        assert_eq!((&reply["status"], &reply["error"]["code"]), (&json!("rejected"), &json!(code)), "{task}: {reply}");
+        fleet.until("its dead letter", async |fleet| fleet.dead().await.len() == index + 1).await;
+    }
+    fleet.no_more_replies().await;
+    // The same by an agent: it is told in a way that it can act on.
+    let calls = [delegate("nobody", "x"), delegate("terry", "x"), delegate("kelly", "x"), delegate("fran", " ")];
+    fleet.submit_turn(json!({"calls": calls})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["permanent"; 4]);
+    let said = |i: usize| reply["results"][i]["error"]["message"].as_str().unwrap();
+    assert!(said(0).contains("agents that take tasks: archy, emma, fran, kelly, link"), "{}", said(0));
+    assert!(said(2).contains("kelly"), "{}", said(2));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_handler_is_tried_again_up_the_ladder_and_then_the_failure_is_final() {
+    let mut fleet = Fleet::start(plan(1_000)).await;
+    fleet.delegate("emma", json!({"task_id": "third", "task_description": "ok 3"})).await;
+    fleet.delegate("emma", json!({"task_id": "tenth", "task_description": "ok 10"})).await;
+    let replies = fleet.replies(2).await;
+    assert_eq!(result(&replies["third"])["output"], json!({"attempt": 3}));
+    let failed = result(&replies["tenth"]);
+    assert_eq!((&failed["outcome"], &failed["attempts"]), (&json!("transient"), &json!(4)), "{failed}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_expires_at_its_deadline_and_can_be_cancelled_while_its_handler_runs() {
+    let mut fleet = Fleet::start(Plan { workers: 0, ..plan(1_000) }).await;
+    let deadline = fleet.in_ms(200).await;
+    fleet.delegate("fran", json!({"task_id": "late", "deadline": deadline})).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["expired"]);
+    fleet.add_worker();
+    fleet.delegate("emma", json!({"task_id": "endless", "task_description": "never"})).await;
+    fleet.until("it runs", async |fleet| fleet.held().await == 1).await;
+    fleet.say(json!({"op": "cancel", "task_id": "endless"})).await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["task_id"], outcomes(&reply)), (&json!("endless"), vec!["cancelled"]));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_service_is_called_once_per_task_over_http() {
+    let seen: Arc<Mutex<Vec<Value>>> = Arc::default();
+    let app = axum::Router::new()
+        .route("/tasks/{id}", axum::routing::post(async |State(seen): State<Arc<Mutex<Vec<Value>>>>, body: axum::Json<Value>| {
+            seen.lock().unwrap().push(body.0);
+            axum::Json(json!({"summary": "done"}))
+        }))
+        .with_state(seen.clone());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    let http = json!({
+        "method": "POST", "base_url": base, "path": "/tasks/{{task_id}}", "allow_private": ["127.0.0.1"],
+        "body": {"agent": "{{agent}}", "what": "{{description}}", "input": "{{input}}", "by": "{{delegator}}"}
+    });
+    let handler = TaskHandlerDef::Http(Box::new(serde_json::from_value(http).unwrap()));
+    let mut fleet = Fleet::start(Plan { handlers: handlers(&[("fran", handler)]), ..plan(1_000) }).await;
+    fleet.delegate("fran", json!({"task_id": "j", "input": {"n": 1}, "delegator": "kelly"})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["output"], json!({"summary": "done"}), "{reply:#}");
+    let expected = json!({"agent": "fran", "what": "Look into it.", "input": {"n": 1}, "by": "kelly"});
+    assert_eq!(*seen.lock().unwrap(), [expected]);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_runtime_that_beats_keeps_its_task_for_longer_than_a_lease() {
+    let mut fleet = Fleet::start(plan(400)).await;
+    fleet.delegate("archy", json!({"task_id": "job"})).await;
+    let leased = fleet.lease_task("archy", "r1").await;
+    for _ in 0..5 {
+        fleet.say(leased.message("heartbeat", json!({}))).await;
+        let at = fleet.store.now_ms().await.unwrap();
+        fleet.until("a third of the lease", async |fleet| fleet.store.now_ms().await.unwrap() > at + 130).await;
+    }
+    fleet.say(leased.message("finish", json!({"output": "in time"}))).await;
+    assert_eq!(result(&fleet.reply().await)["attempts"], 1);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_external_runtime_leases_makes_turns_and_finishes() {
+    let mut fleet = Fleet::start(plan(60_000)).await;
+    fleet.delegate("archy", json!({"task_id": "job", "budget": 3, "input": [1], "capabilities": ["read_files"]})).await;
+    let leased = fleet.lease_task("archy", "r1").await;
+    assert_eq!((leased.id(), &leased.task["input"], &leased.task["budget"]), ("job", &json!([1]), &json!(3)));
+    // Four calls, where the task may make three; and less may be done than the agent could by itself.
+    let calls = json!([
+        {"name": "read_files"}, {"name": "send_mail"}, {"name": "echo"}, {"name": "echo"}
+    ]);
+    fleet.submit_turn(json!({"agent": "archy", "turn_id": "work", "task_id": "job", "calls": calls})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["ok", "denied", "ok", "rejected"], "{reply:#}");
+    assert_eq!(reply["results"][1]["error"]["details"]["reason"], "missing_capability");
+    assert_eq!(reply["results"][3]["error"]["code"], "task_budget_reached");
+    // Another agent cannot use the task.
+    fleet.submit_turn(json!({"agent": "fran", "task_id": "job", "calls": [{"name": "echo"}]})).await;
+    assert_eq!(fleet.reply().await["error"]["code"], "unknown_task");
+    fleet.say(leased.message("finish", json!({"output": {"n": 12345678901234567890u64}}))).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["output"], json!({"n": 12345678901234567890u64}));
+    // It has ended: nothing that is said of it changes anything, and no turn runs under it.
+    fleet.say(leased.message("finish", json!({"output": 2}))).await;
+    fleet.submit_turn(json!({"agent": "archy", "task_id": "job", "calls": [{"name": "echo"}]})).await;
+    assert_eq!(fleet.reply().await["error"]["code"], "unknown_task");
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_retryable_failure_brings_the_task_back_and_a_final_one_ends_it() {
+    let mut fleet = Fleet::start(plan(60_000)).await;
+    fleet.delegate("archy", json!({"task_id": "job"})).await;
+    let first = fleet.lease_task("archy", "r1").await;
+    let error = json!({"code": "model_away", "message": "The model did not answer."});
+    fleet.say(first.message("fail", json!({"error": error, "retryable": true}))).await;
+    let second = fleet.lease_task("archy", "r2").await;
+    assert_ne!(first.lease, second.lease);
+    fleet.say(first.message("finish", json!({"output": "late"}))).await;
+    fleet.say(second.message("fail", json!({"error": error}))).await;
+    let reply = fleet.reply().await;
+    let failed = result(&reply);
+    assert_eq!((&failed["outcome"], &failed["attempts"]), (&json!("permanent"), &json!(2)), "{failed}");
+    assert_eq!((&failed["error"]["code"], &failed["error"]["message"]), (&error["code"], &error["message"]));
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
+    let mut fleet = Fleet::start(plan(250)).await;
+    fleet.delegate("archy", json!({"task_id": "job"})).await;
+    let silent = fleet.lease_task("archy", "r1").await;
+    let second = fleet.lease_task("archy", "r2").await;
+    assert_eq!(second.id(), "job");
+    fleet.say(silent.message("finish", json!({"output": "late"}))).await;
+    fleet.say(second.message("finish", json!({"output": "in time"}))).await;
+    assert_eq!(result(&fleet.reply().await)["output"], "in time");
+    fleet.no_more_replies().await;
+    // Silent after a retryable failure too.
+    fleet.delegate("archy", json!({"task_id": "again"})).await;
+    let first = fleet.lease_task("archy", "r1").await;
+    fleet.say(first.message("fail", json!({"error": {"message": "Not now."}, "retryable": true}))).await;
+    fleet.lease_task("archy", "r2").await;
+    let third = fleet.lease_task("archy", "r3").await;
+    fleet.say(third.message("finish", json!({"output": 3}))).await;
+    assert_eq!(result(&fleet.reply().await)["output"], 3);
+    // Silent whoever takes it: the task ends all the same.
+    fleet.delegate("archy", json!({"task_id": "cursed"})).await;
+    for name in ["r1", "r2", "r3"] {
+        assert_eq!(fleet.lease_task("archy", name).await.id(), "cursed");
+    }
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["outcome"], "internal");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime_does() {
+    let mut fleet = Fleet::start(plan(60_000)).await;
+    fleet.delegate("archy", json!({"task_id": "cancelled"})).await;
+    let leased = fleet.lease_task("archy", "r1").await;
+    fleet.say(json!({"op": "cancel", "task_id": "cancelled", "reason": "The customer called."})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["outcome"], "cancelled");
+    fleet.say(leased.message("finish", json!({"output": 1}))).await;
+    let deadline = fleet.in_ms(300).await;
+    fleet.delegate("archy", json!({"task_id": "expired", "deadline": deadline})).await;
+    fleet.lease_task("archy", "r1").await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["task_id"], &result(&reply)["outcome"]), (&json!("expired"), &json!("expired")));
+    // Never leased at all.
+    fleet.delegate("archy", json!({"task_id": "unread"})).await;
+    fleet.until("it waits", async |fleet| fleet.ask::<u64>("EXISTS", "turn:acme:unread", &[]).await == 1).await;
+    fleet.say(json!({"op": "cancel", "task_id": "unread"})).await;
+    assert_eq!(result(&fleet.reply().await)["outcome"], "cancelled");
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_delegator_grants_no_more_than_it_has() {
+    let mut fleet = Fleet::start(plan(60_000)).await;
+    fleet.delegate("archy", json!({"task_id": "top", "budget": 8, "delegator": "kelly"})).await;
+    let top = fleet.lease_task("archy", "r1").await;
+    // kelly may only read files, so archy, who could more, may not more for kelly.
+    let calls = json!([{"name": "read_files"}, {"name": "send_mail"}, delegate("kelly", "back"), delegate("link", "on")]);
+    fleet.submit_turn(json!({"turn_id": "work", "agent": "archy", "task_id": "top", "calls": calls})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["ok", "denied", "permanent", "ok"], "{reply:#}");
+    let cycle = reply["results"][2]["error"]["message"].as_str().unwrap();
+    assert!(cycle.contains("kelly → archy"), "{cycle}");
+    // The child has half of what the parent was given; with four calls made, nothing is left for another.
+    let child = fleet.lease_task("link", "r2").await;
+    assert_eq!((&child.task["budget"], &child.task["parent_task_id"]), (&json!(4), &json!("top")));
+    fleet.submit_turn(json!({"turn_id": "more", "agent": "archy", "task_id": "top", "calls": [{"name": "echo"}]})).await;
+    assert_eq!(fleet.reply().await["results"][0]["error"]["code"], "task_budget_reached");
+    // What a service delegates under a task is bound by that task in the same way.
+    fleet.delegate("kelly", json!({"parent_task_id": child.id(), "budget": 1})).await;
+    assert_eq!(fleet.reply().await["error"]["code"], "delegation_cycle");
+    fleet.delegate("fran", json!({"parent_task_id": child.id(), "budget": 5})).await;
+    assert_eq!(fleet.reply().await["error"]["code"], "budget_exceeds_parent");
+    let calls = json!([{"name": "send_mail"}]);
+    fleet.submit_turn(json!({"turn_id": "below", "agent": "link", "task_id": child.id(), "calls": calls})).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["denied"]);
+    for (leased, name) in [(child, "child"), (top, "top")] {
+        fleet.say(leased.message("finish", json!({"output": name}))).await;
+        assert_eq!(result(&fleet.reply().await)["output"], name);
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn tasks_are_delegated_five_levels_deep_at_most() {
+    let agents: Vec<String> = (0..7).map(|i| format!("a{i}")).collect();
+    let bound: Vec<(&str, TaskHandlerDef)> = agents.iter().map(|a| (a.as_str(), external(60_000))).collect();
+    let handlers = handlers(&bound);
+    let mut fleet = Fleet::start(Plan { agents: agents.clone(), handlers, ..Plan::default() }).await;
+    fleet.delegate("a0", json!({"task_id": "d0", "budget": 1_000})).await;
+    let mut leased = vec![fleet.lease_task("a0", "r").await];
+    for level in 0..6 {
+        let (agent, next) = (&agents[level], &agents[level + 1]);
+        let task = leased[level].id().to_owned();
+        fleet.submit_turn(json!({"agent": agent, "task_id": task, "calls": [delegate(next, "down")]})).await;
+        let reply = fleet.reply().await;
+        if level == 5 {
+            let said = reply["results"][0]["error"]["message"].as_str().unwrap();
+            assert!(said.contains("5 levels deep at most"), "{said}");
+            break;
+        }
+        assert_eq!(outcomes(&reply), ["ok"], "level {level}: {reply:#}");
+        leased.push(fleet.lease_task(next, "r").await);
+    }
+    for leased in &leased {
+        fleet.say(leased.message("finish", json!({"output": null}))).await;
+        assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_python_service_submits_a_turn_and_delegates_a_task_with_its_standard_library_alone() {
+    let mut plan = plan(1_000);
+    plan.agents.push("sam".into());
+    let fleet = Fleet::start(plan).await;
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/producer.py");
+    let run = async |kind: &str, message: Value| -> Value {
+        let mut command = tokio::process::Command::new("python3");
+        command.args([script, &fleet.server.url(), kind, &message.to_string()]).stderr(Stdio::inherit());
+        let output = command.output().await.expect("python3");
+        assert!(output.status.success());
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let turn = json!({"tenant": "acme", "agent": "kelly", "reply_to": "py", "calls": [{"id": "1", "name": "echo", "arguments": {"text": "grüß"}}]});
+    let reply = run("turn", turn).await;
+    assert_eq!(reply["results"][0]["output"], json!({"text": "grüß"}));
+    let task = json!({"tenant": "acme", "target_agent": "fran", "reply_to": "py", "task_description": "Call Bob."});
+    let reply = run("task", task).await;
+    assert_eq!(result(&reply)["output"]["acknowledged"], true);
+    fleet.stop().await;
+}

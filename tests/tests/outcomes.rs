@@ -1,0 +1,373 @@
+//! Every outcome of a call, by a real run: what the agent is told, and what the audit log keeps.
+
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use shared::model::policy::DefaultCaps;
+use shared::model::{DayCapAction, Effect};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::inspect::outcomes;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use worker::tools::{ToolError, TypedTool};
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+#[derive(Serialize, JsonSchema)]
+struct Text {
+    text: String,
+}
+
+/// A tool that answers with so many letters.
+fn verbose(letters: usize) -> TypedTool {
+    TypedTool::new("verbose", "Talks a lot.", Effect::Read, move |_, _: Nothing| async move {
+        Ok(Text { text: "é".repeat(letters) })
+    })
+}
+
+fn gated() -> TypedTool {
+    let run = |_, _: Nothing| async move { Ok::<_, ToolError>(Text { text: "done".into() }) };
+    TypedTool::new("launch", "Needs a person.", Effect::Once, run).requires_approval()
+}
+
+/// A `once` tool that never answers; a try may last a tenth of a second.
+fn stuck() -> TypedTool {
+    TypedTool::new("stuck", "Never answers.", Effect::Once, |_, _: Nothing| std::future::pending::<Result<Text, _>>())
+        .timeout(Duration::from_millis(100))
+}
+
+/// The audit entries of a turn by position, once all are there; each call must have exactly one.
+async fn audits_of(fleet: &Fleet, turn: &str, calls: usize) -> Vec<Value> {
+    let all = fleet.audits().await;
+    let of = |i: usize| all.iter().filter(|a| a["meta"]["call"] == format!("{turn}/{i}")).cloned().collect::<Vec<_>>();
+    let found: Vec<Vec<Value>> = (0..calls).map(of).collect();
+    assert!(found.iter().all(|entries| entries.len() == 1), "one audit entry per call: {found:#?}");
+    found.into_iter().flatten().collect()
+}
+
+/// Checks result and audit of every call of a turn against each other and against the expected outcomes.
+async fn agree(fleet: &Fleet, reply: &Value, expected: &[&str]) -> Vec<Value> {
+    assert_eq!(outcomes(reply), expected, "{reply:#}");
+    let turn = reply["turn_id"].as_str().unwrap();
+    let audits = audits_of(fleet, turn, expected.len()).await;
+    for (i, (audit, result)) in audits.iter().zip(reply["results"].as_array().unwrap()).enumerate() {
+        let ok = expected[i] == "ok";
+        assert_eq!(result["call"], format!("{turn}/{i}"));
+        assert_eq!((&result["success"], result.get("output").is_some()), (&json!(ok), ok));
+        assert_eq!(result.get("error").is_some(), !ok);
+        assert_eq!((&audit["action"], &audit["meta"]["outcome"]), (&json!("TOOL_CALL"), &json!(expected[i])));
+        assert_eq!(audit["level"], if ok { "info" } else { "error" });
+        assert_eq!((&audit["actor_id"], &audit["tenant"]), (&json!("kelly"), &json!("acme")));
+        assert_eq!(audit["meta"]["success"], ok);
+    }
+    audits
+}
+
+#[tokio::test]
+async fn ok_carries_the_output_and_the_audit_entry_hides_secrets_in_the_arguments() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let arguments = json!({"value": {"api_key": "k-12345", "max_tokens": 5, "note": "Bearer abcdefghijklmnop1234567890"}});
+    fleet.submit_turn(json!({"tool_call_audits": true, "calls": [{"id": "c", "name": "echo", "arguments": arguments}]})).await;
+    let reply = fleet.reply().await;
+    let audits = agree(&fleet, &reply, &["ok"]).await;
+    assert_eq!(reply["results"][0]["output"], arguments, "the agent gets what the tool gave");
+    let meta = &audits[0]["meta"];
+    assert_eq!(meta["arguments"]["value"]["api_key"], "[REDACTED]");
+    assert_eq!(meta["arguments"]["value"]["max_tokens"], 5);
+    let log = serde_json::to_string(&fleet.audits().await).unwrap();
+    assert!(!log.contains("k-12345") && !log.contains("abcdefghijklmnop1234567890"), "{log}");
+    assert_eq!(reply["tool_call_audits"].as_array().unwrap(), &audits, "the reply carries what the log has");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_unknown_tool_is_answered_with_a_near_name_and_allowed_tools_only() {
+    let mut fleet = Fleet::start(Plan { disabled: vec!["sleep".into()], ..Plan::default() }).await;
+    fleet.submit(&[("ecko", json!({})), ("sleepp", json!({})), ("sleep", json!({"ms": 1}))]).await;
+    let reply = fleet.reply().await;
+    agree(&fleet, &reply, &["unknown_tool", "unknown_tool", "denied"]).await;
+    let message = |i: usize| reply["results"][i]["error"]["message"].as_str().unwrap();
+    assert!(message(0).contains(r#"There is no tool called "ecko". Did you mean echo?"#), "{}", message(0));
+    assert!(!message(1).contains("Did you mean"), "a tool that it may not call is no suggestion: {}", message(1));
+    assert!(message(2).contains("disabled"), "{}", message(2));
+    for i in 0..3 {
+        let allowed = &reply["results"][i]["error"]["details"]["allowed_tools"];
+        assert_eq!(allowed, &json!(["delegate_task", "echo", "fail", "fail_once"]));
+        assert_eq!(reply["results"][i]["attempts"], 0);
+    }
+    assert_eq!(reply["results"][2]["error"]["details"]["reason"], "tool_disabled");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn invalid_arguments_name_the_argument_and_what_was_expected() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    fleet.submit(&[("sleep", json!({"ms": "soon"})), ("sleep", json!({})), ("sleep", json!({"ms": 1, "token": "xoxb-1"}))]).await;
+    let reply = fleet.reply().await;
+    let audits = agree(&fleet, &reply, &["invalid_arguments"; 3]).await;
+    for i in 0..2 {
+        let error = &reply["results"][i]["error"];
+        assert!(error["message"].as_str().unwrap().contains("ms"), "{error}");
+    }
+    assert_eq!(audits[2]["meta"]["arguments"]["token"], "[REDACTED]", "arguments that never ran are redacted too");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn permanent_is_final_at_once_and_transient_after_the_whole_ladder() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    fleet.submit(&[("fail", json!({})), ("fail", json!({"outcomes": ["transient"]}))]).await;
+    let reply = fleet.reply().await;
+    let audits = agree(&fleet, &reply, &["permanent", "transient"]).await;
+    assert_eq!((&reply["results"][0]["attempts"], &reply["results"][1]["attempts"]), (&json!(1), &json!(4)));
+    assert!(reply["results"][1]["error"]["message"].as_str().unwrap().contains("after 4 tries"));
+    assert_eq!((&audits[0]["meta"]["retry_count"], &audits[1]["meta"]["retry_count"]), (&json!(0), &json!(3)));
+    assert_eq!(fleet.debited("kelly").await, 2, "retries do not debit");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn retry_after_is_a_floor_for_the_wait_and_too_long_a_one_is_final() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let asked = |ms: u64| json!({"outcomes": ["transient_not_executed", "ok"], "retry_after_ms": ms});
+    let start = fleet.store.now_ms().await.unwrap();
+    fleet.submit(&[("fail_once", asked(700))]).await;
+    let reply = fleet.reply().await;
+    let took = fleet.store.now_ms().await.unwrap() - start;
+    assert_eq!((outcomes(&reply), &reply["results"][0]["attempts"]), (vec!["ok"], &json!(2)));
+    assert!(took >= 700, "tried again after {took} ms, although the ladder's own wait is 10 ms");
+    fleet.submit(&[("fail", asked(61_000))]).await;
+    let reply = fleet.reply().await;
+    assert_eq!((outcomes(&reply), &reply["results"][0]["attempts"]), (vec!["transient"], &json!(1)));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_once_tool_whose_effect_is_unknown_is_never_repeated() {
+    let cut_at = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = cut_at.local_addr().unwrap();
+    // Reads the request, and cuts the connection instead of answering it. Answers how many requests came.
+    let service = tokio::spawn(async move {
+        let mut requests = 0;
+        loop {
+            let Ok((mut stream, _)) = cut_at.accept().await else { return requests };
+            let mut head = vec![0; 4_096];
+            let read = stream.read(&mut head).await.unwrap();
+            if head[..read].starts_with(b"GET /stop") {
+                stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
+                return requests;
+            }
+            requests += 1;
+        }
+    });
+    let declared = serde_json::from_value(json!({"tools": {"post": {
+        "description": "Posts.", "effect": "once", "input_schema": {"type": "object", "properties": {}},
+        "http": {"method": "POST", "base_url": format!("http://{address}"), "path": "/post", "allow_private": ["127.0.0.1"]}
+    }}}));
+    let mut fleet =
+        Fleet::start(Plan { tools: vec![stuck()], declared: declared.unwrap(), ..Plan::default() }).await;
+    fleet.submit(&[("stuck", json!({})), ("post", json!({})), ("fail_once", json!({"outcomes": ["panic"]})), ("echo", json!({}))]).await;
+    let reply = fleet.reply().await;
+    agree(&fleet, &reply, &["outcome_unknown", "outcome_unknown", "outcome_unknown", "ok"]).await;
+    for i in 0..3 {
+        let result = &reply["results"][i];
+        assert_eq!(result["attempts"], 1, "{result}");
+        assert!(result["error"]["message"].as_str().unwrap().contains("may or may not have taken effect"), "{result}");
+    }
+    let mut stop = tokio::net::TcpStream::connect(address).await.unwrap();
+    stop.write_all(b"GET /stop HTTP/1.1\r\n\r\n").await.unwrap();
+    assert_eq!(service.await.unwrap(), 1, "the request left once");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_bug_in_a_tool_costs_one_call_and_tells_no_internals() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    fleet.submit(&[("fail", json!({"outcomes": ["panic"]})), ("fail", json!({"outcomes": ["internal"]})), ("echo", json!({}))]).await;
+    let reply = fleet.reply().await;
+    agree(&fleet, &reply, &["internal", "internal", "ok"]).await;
+    for i in 0..2 {
+        let said = &reply["results"][i]["error"]["message"];
+        assert_eq!(said, "Tool execution failed. The error has been logged for investigation.");
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_needs_approval_is_refused_and_never_runs() {
+    let mut fleet = Fleet::start(Plan { tools: vec![gated()], ..Plan::default() }).await;
+    fleet.submit(&[("launch", json!({})), ("launch", json!({"x": 1}))]).await;
+    let reply = fleet.reply().await;
+    agree(&fleet, &reply, &["approval_refused", "invalid_arguments"]).await;
+    assert_eq!(reply["results"][0]["attempts"], 0);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
+    let caps = DefaultCaps { tick_ms: 60_000, calls_per_tick: 2, ..DefaultCaps::default() };
+    let agents = vec!["kelly".into(), "fran".into(), "emma".into()];
+    let mut fleet = Fleet::start(Plan { caps, agents, slots: 4, workers: 0, ..Plan::default() }).await;
+    let sleep = |ms: u64| json!({"id": "c", "name": "sleep", "arguments": {"ms": ms}});
+    // In `ready`, with no worker there.
+    let deadline = fleet.in_ms(300).await;
+    fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [sleep(1)]})).await;
+    // Partly in `ready`, partly on a lane.
+    fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [sleep(1), sleep(1), sleep(1)]})).await;
+    let replies = fleet.replies(2).await;
+    assert_eq!(outcomes(&replies["ready"]), ["expired"]);
+    agree(&fleet, &replies["lane"], &["expired"; 3]).await;
+    assert_eq!(replies["lane"]["results"][2]["error"]["code"], "expired");
+    fleet.add_worker();
+    // On a lane from the start: the tick is used up.
+    let deadline = fleet.in_ms(300).await;
+    fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [sleep(1)]})).await;
+    // The first call takes longer than the turn has: the second must not run.
+    let deadline = fleet.in_ms(300).await;
+    let calls = json!([sleep(100_000), sleep(1)]);
+    fleet.submit_turn(json!({"turn_id": "running", "agent": "emma", "deadline": deadline, "calls": calls})).await;
+    let replies = fleet.replies(2).await;
+    agree(&fleet, &replies["queued"], &["expired"]).await;
+    assert_eq!(outcomes(&replies["running"]), ["transient", "expired"], "the first was tried, the second was not");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
+    let ladder = shared::model::retry::Ladder::new(vec![Duration::from_millis(300)]);
+    let mut fleet = Fleet::start(Plan { ladder, ..Plan::default() }).await;
+    let deadline = fleet.in_ms(1_000).await;
+    let calls = json!([
+        {"id": "a", "name": "fail", "arguments": {"outcomes": ["transient"]}}, {"id": "b", "name": "echo"},
+    ]);
+    let turn = fleet.submit_turn(json!({"turn_id": "t", "deadline": deadline, "calls": calls})).await;
+    // It is parked: take the workers away, so that its retry finds nobody.
+    fleet.until("it is parked", async |fleet| fleet.ask::<Option<u64>>("HGET", "turn:acme:t", &["rt"]).await == Some(1)).await;
+    fleet.drain_worker().await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!(turn), vec!["expired", "expired"]));
+    agree(&fleet, &reply, &["expired"; 2]).await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_cancelled_turn_ends_wherever_it_is() {
+    let caps = DefaultCaps { tick_ms: 60_000, calls_per_tick: 2, ..DefaultCaps::default() };
+    let agents = vec!["kelly".into(), "fran".into()];
+    let mut fleet = Fleet::start(Plan { caps, agents, tools: vec![endless()], ..Plan::default() }).await;
+    let call = |name: &str, arguments: Value| json!({"id": "c", "name": name, "arguments": arguments});
+    let calls = json!([call("endless", json!({})), call("echo", json!({})), call("echo", json!({}))]);
+    // One call runs, one of its slice waits behind it, one is on the lane.
+    fleet.submit_turn(json!({"turn_id": "running", "calls": calls})).await;
+    fleet.until("it runs", async |fleet| fleet.held().await == 1).await;
+    // On the lane altogether.
+    fleet.submit_turn(json!({"turn_id": "queued", "calls": [call("echo", json!({}))]})).await;
+    fleet.until("it is queued", async |fleet| fleet.ask::<u64>("EXISTS", "turn:acme:queued", &[]).await == 1).await;
+    fleet.cancel_turn("queued").await;
+    let reply = fleet.reply().await;
+    assert_eq!(reply["turn_id"], "queued");
+    agree(&fleet, &reply, &["cancelled"]).await;
+    fleet.cancel_turn("running").await;
+    let reply = fleet.reply().await;
+    assert_eq!(reply["turn_id"], "running");
+    agree(&fleet, &reply, &["cancelled"; 3]).await;
+    // A `once` call that runs is not known to have had no effect.
+    let once = json!({"outcomes": ["hang"]});
+    let calls = json!([call("fail_once", once), call("echo", json!({}))]);
+    fleet.submit_turn(json!({"turn_id": "once", "agent": "fran", "calls": calls})).await;
+    fleet.until("it runs", async |fleet| fleet.ask::<Option<String>>("HGET", "turn:acme:once", &["b"]).await.is_some()).await;
+    fleet.cancel_turn("once").await;
+    let reply = fleet.reply().await;
+    agree_for(&reply, &["outcome_unknown", "cancelled"]);
+    fleet.stop().await;
+}
+
+fn agree_for(reply: &Value, expected: &[&str]) {
+    assert_eq!(outcomes(reply), expected, "{reply:#}");
+}
+
+/// A `read` tool that never answers.
+fn endless() -> TypedTool {
+    TypedTool::new("endless", "Never answers.", Effect::Read, |_, _: Nothing| std::future::pending::<Result<Text, _>>())
+}
+
+#[tokio::test]
+async fn the_day_cap_rejects_with_the_time_at_which_it_resets() {
+    let caps = DefaultCaps { tick_ms: 500, max_actions_per_day: 3, ..DefaultCaps::default() };
+    let mut fleet = Fleet::start(Plan { caps, ..Plan::default() }).await;
+    let calls = || (0..5).map(|_| ("echo", json!({}))).collect::<Vec<_>>();
+    fleet.submit(&calls()).await;
+    let reply = fleet.reply().await;
+    agree(&fleet, &reply, &["ok", "ok", "ok", "daily_cap_reached", "daily_cap_reached"]).await;
+    fleet.submit(&calls()[..1]).await;
+    let reply = fleet.reply().await;
+    agree(&fleet, &reply, &["daily_cap_reached"]).await;
+    let error = &reply["results"][0]["error"];
+    let resets = error["details"]["resets_at"].as_str().unwrap();
+    assert!(resets.ends_with("T00:00:00Z") && error["message"].as_str().unwrap().contains(resets), "{error}");
+    assert_eq!(fleet.debited("kelly").await, 3);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn deferred_calls_wait_for_the_next_day_and_can_be_cancelled_or_expire_meanwhile() {
+    let caps = DefaultCaps { tick_ms: 200, max_actions_per_day: 1, on_day_cap: DayCapAction::Defer, ..DefaultCaps::default() };
+    let mut fleet = Fleet::start(Plan { caps, ..Plan::default() }).await;
+    let echo = json!([{"id": "c", "name": "echo"}]);
+    fleet.submit_turn(json!({"turn_id": "first", "calls": echo})).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
+    fleet.submit_turn(json!({"turn_id": "parked", "calls": echo})).await;
+    let deadline = fleet.in_ms(700).await;
+    fleet.submit_turn(json!({"turn_id": "short", "deadline": deadline, "calls": echo})).await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!("short"), vec!["expired"]));
+    let due: i64 = fleet.ask::<f64>("ZSCORE", "timers", &["l:acme:kelly"]).await as i64;
+    assert_eq!(due % 86_400_000, 0, "the lane is looked at when the day begins");
+    fleet.cancel_turn("parked").await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!("parked"), vec!["cancelled"]));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_huge_output_is_cut_once_and_says_so() {
+    let mut fleet = Fleet::start(Plan { tools: vec![verbose(200_000)], ..Plan::default() }).await;
+    fleet.submit(&[("verbose", json!({}))]).await;
+    let reply = fleet.reply().await;
+    let audits = agree(&fleet, &reply, &["ok"]).await;
+    let output = &reply["results"][0]["output"];
+    assert_eq!(output["truncated"], true, "{output}");
+    assert!(output.to_string().len() <= 65_536);
+    let logged = audits[0]["meta"]["result"].as_str().unwrap();
+    assert!(logged.chars().count() <= 1_000, "{}", logged.chars().count());
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn replies_in_a_providers_dialect_pair_one_to_one_in_order() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let function = |id: &str, name: &str, arguments: &str| {
+        json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+    };
+    // Provider ids need not be unique.
+    let calls = [function("same", "echo", r#"{"text":"1"}"#), function("same", "nope", "{"), function("x", "echo", "")];
+    fleet.submit_turn(json!({"tool_calls": calls})).await;
+    let reply = fleet.reply().await;
+    agree_for(&reply, &["ok", "unknown_tool", "invalid_arguments"]);
+    let messages = reply["messages"].as_array().unwrap();
+    let ids: Vec<&Value> = messages.iter().map(|m| &m["tool_call_id"]).collect();
+    assert_eq!(ids, ["same", "same", "x"]);
+    assert!(messages.iter().all(|m| m["role"] == "tool" && m["content"].is_string()), "{messages:#?}");
+    let block = |id: &str, name: &str| json!({"type": "tool_use", "id": id, "name": name, "input": {}});
+    let text = json!({"type": "text", "text": "Let me see."});
+    fleet.submit_turn(json!({"content": [block("a", "echo"), text, block("b", "fail"), block("c", "echo")]})).await;
+    let reply = fleet.reply().await;
+    agree_for(&reply, &["ok", "permanent", "ok"]);
+    let [message] = reply["messages"].as_array().unwrap().as_slice() else { panic!("one user message: {reply}") };
+    let blocks: Vec<_> = message["content"].as_array().unwrap().iter().map(|b| (b["tool_use_id"].as_str().unwrap(), b["is_error"] == true)).collect();
+    assert_eq!(blocks, [("a", false), ("b", true), ("c", false)]);
+    fleet.stop().await;
+}

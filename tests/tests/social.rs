@@ -1,0 +1,226 @@
+//! The declared tools of config/tools.yaml, as they are, against a stand-in of the two services: nothing but their
+//! addresses and tokens comes from the test, through the environment.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use shared::config::{Sources, load};
+use shared::force::Force;
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::inspect::outcomes;
+
+const BOT_TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
+const USER_TOKEN: &str = "user-token-8f14e45fceea167a";
+const BEARER_TOKEN: &str = "bearer-token-c9f0f895fb98ab91";
+
+/// What the services were asked, and what they answer next; with nothing set they do what they are asked.
+#[derive(Default)]
+struct Services {
+    asked: Mutex<Vec<Asked>>,
+    answers: Mutex<VecDeque<(u16, Value)>>,
+}
+
+#[derive(Debug, Clone)]
+struct Asked {
+    method: String,
+    uri: String,
+    authorization: String,
+    body: Value,
+}
+
+impl Services {
+    fn answer(&self, status: u16, body: Value) {
+        self.answers.lock().unwrap().push_back((status, body));
+    }
+
+    fn asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.asked.lock().unwrap())
+    }
+}
+
+async fn serve(State(services): State<Arc<Services>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
+    let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
+    let authorization = parts.headers.get("authorization").map_or("", |v| v.to_str().unwrap()).to_owned();
+    let asked = Asked { method: parts.method.to_string(), uri: parts.uri.to_string(), authorization, body: body.clone() };
+    services.asked.lock().unwrap().push(asked);
+    if let Some((status, answer)) = services.answers.lock().unwrap().pop_front() {
+        return (StatusCode::from_u16(status).unwrap(), axum::Json(answer)).into_response();
+    }
+    let answer = match parts.uri.path() {
+        "/2/tweets" => json!({"data": {"id": "1445880548472328192", "text": body["text"]}}),
+        "/2/tweets/search/recent" => json!({"data": [{"id": "1", "text": "found"}], "meta": {"result_count": 1}}),
+        _ => json!({"ok": true, "result": {"message_id": 77, "chat": {"id": body["chat_id"]}, "text": body["text"]}}),
+    };
+    axum::Json(answer).into_response()
+}
+
+/// A fleet with the built-in configuration, whose tools reach the stand-in.
+async fn fleet(tokens: bool) -> (Fleet, Arc<Services>) {
+    let services: Arc<Services> = Arc::default();
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}", listener.local_addr().unwrap());
+    let app = axum::Router::new().fallback(serve).with_state(services.clone());
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    let mut variables = vec![
+        ("TELEGRAM_BASE_URL", base.as_str()),
+        ("X_BASE_URL", &base),
+        ("TICKFLEET_ALLOW_PRIVATE", "127.0.0.1"),
+    ];
+    if tokens {
+        variables.extend([("TELEGRAM_BOT_TOKEN", BOT_TOKEN), ("X_USER_TOKEN", USER_TOKEN), ("X_BEARER_TOKEN", BEARER_TOKEN)]);
+    }
+    let variables: Vec<(String, String)> = variables.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
+    let loaded = load(&Sources {
+        dir: None,
+        environment: variables.iter().cloned().collect(),
+        built_in_tools: ["delegate_task", "echo", "sleep", "fail", "fail_once"].map(String::from).into(),
+        built_in_handlers: ["note"].map(String::from).into(),
+    })
+    .unwrap();
+    let force = Force { policy: loaded.policy, task_handlers: loaded.task_handlers, digest: loaded.digest };
+    let plan = Plan { declared: loaded.tools, environment: variables, force: Some(force), ..Plan::default() };
+    (Fleet::start(plan).await, services)
+}
+
+/// Runs one turn of `agent` and answers its reply.
+async fn run(fleet: &mut Fleet, agent: &str, calls: &[(&str, Value)]) -> Value {
+    let calls: Vec<Value> = calls.iter().map(|(name, args)| json!({"name": name, "arguments": args})).collect();
+    fleet.submit_turn(json!({"tenant": "atlas-ux", "agent": agent, "calls": calls})).await;
+    fleet.reply_in("atlas-ux:box", Duration::from_secs(15)).await.expect("a reply")
+}
+
+fn telegram() -> (&'static str, Value) {
+    ("send_telegram_message", json!({"chat_id": -1001234567890i64, "text": "Wir öffnen um 9 & schließen um 5."}))
+}
+
+fn post() -> (&'static str, Value) {
+    ("post_to_x", json!({"text": "We are open. {{text}} ${X_USER_TOKEN}"}))
+}
+
+fn search() -> (&'static str, Value) {
+    ("search_x", json!({"query": "\"exact phrase\" #tag&x=1 lang:de"}))
+}
+
+#[tokio::test]
+async fn the_declared_tools_ask_the_services_as_their_interfaces_want_it() {
+    let (mut fleet, services) = fleet(true).await;
+    let reply = run(&mut fleet, "kelly", &[telegram(), post(), search()]).await;
+    assert_eq!(outcomes(&reply), ["ok", "ok", "ok"], "{reply:#}");
+    assert_eq!(reply["results"][0]["output"]["message_id"], 77);
+    assert_eq!(reply["results"][1]["output"]["id"], "1445880548472328192");
+    assert_eq!(reply["results"][2]["output"]["meta"]["result_count"], 1);
+    let asked = services.asked();
+    let lines: Vec<String> = asked.iter().map(|a| format!("{} {}", a.method, a.uri)).collect();
+    assert_eq!(lines[..2], [format!("POST /bot{BOT_TOKEN}/sendMessage"), "POST /2/tweets".to_owned()]);
+    let sent = json!({"chat_id": -1001234567890i64, "text": "Wir öffnen um 9 & schließen um 5."});
+    assert_eq!(asked[0].body, sent, "no parse_mode, as none was given");
+    assert_eq!(asked[1].authorization, format!("Bearer {USER_TOKEN}"));
+    assert_eq!(asked[1].body, post().1, "arguments are data: nothing in them is a template");
+    assert_eq!(asked[2].authorization, format!("Bearer {BEARER_TOKEN}"));
+    let query: Vec<&str> = lines[2].split_once('?').unwrap().1.split('&').collect();
+    assert_eq!(query.len(), 2, "the argument's & and = are encoded, and max_results is left out: {query:?}");
+    // The permission matrix of the same configuration holds.
+    let reply = run(&mut fleet, "fran", &[post(), telegram()]).await;
+    assert_eq!(outcomes(&reply), ["denied", "ok"]);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn each_answer_of_a_service_has_the_outcome_that_its_effect_demands() {
+    let (mut fleet, services) = fleet(true).await;
+    // 429 provably sent nothing: even a `once` tool is tried again, after what the service asks for.
+    services.answer(429, json!({"ok": false, "description": "Too Many Requests: retry after 1", "parameters": {"retry_after": 1}}));
+    let start = fleet.store.now_ms().await.unwrap();
+    let reply = run(&mut fleet, "kelly", &[telegram()]).await;
+    assert_eq!((outcomes(&reply), &reply["results"][0]["attempts"]), (vec!["ok"], &json!(2)));
+    assert!(fleet.store.now_ms().await.unwrap() - start >= 1_000);
+    assert_eq!(services.asked().len(), 2);
+    // 403 is final, in the service's own words.
+    services.answer(403, json!({"ok": false, "description": "Forbidden: bot was kicked from the group chat"}));
+    let reply = run(&mut fleet, "kelly", &[telegram()]).await;
+    assert_eq!(outcomes(&reply), ["permanent"]);
+    let said = reply["results"][0]["error"]["message"].as_str().unwrap();
+    assert!(said.contains("bot was kicked"), "{said}");
+    // 500 may hide a message that was sent: never again by itself.
+    services.asked();
+    services.answer(500, json!({"ok": false, "description": "Internal Server Error"}));
+    services.answer(503, json!({"title": "Service Unavailable"}));
+    let reply = run(&mut fleet, "kelly", &[telegram(), post()]).await;
+    assert_eq!(outcomes(&reply), ["outcome_unknown", "outcome_unknown"]);
+    assert_eq!(services.asked().len(), 2, "one request for each call");
+    // Reading is repeated.
+    services.answer(503, json!({}));
+    services.answer(500, json!({}));
+    let reply = run(&mut fleet, "kelly", &[search()]).await;
+    assert_eq!((outcomes(&reply), &reply["results"][0]["attempts"]), (vec!["ok"], &json!(3)));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_tool_without_its_token_says_that_it_is_not_configured() {
+    let (mut fleet, services) = fleet(false).await;
+    let reply = run(&mut fleet, "kelly", &[telegram(), ("search_my_memories", json!({"query": "x"}))]).await;
+    assert_eq!(outcomes(&reply), ["permanent", "permanent"]);
+    for result in reply["results"].as_array().unwrap() {
+        assert_eq!(result["error"]["code"], "not_configured", "{result}");
+    }
+    assert!(services.asked().is_empty());
+    fleet.stop().await;
+}
+
+/// Collects what is logged.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn tokens_are_in_no_reply_no_audit_no_record_and_no_log() {
+    let log = Log::default();
+    let writer = log.clone();
+    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone());
+    // The whole fleet of a test runs on the test's own thread.
+    let logging = tracing::subscriber::set_default(subscriber.finish());
+    let (mut fleet, services) = fleet(true).await;
+    // Services that repeat the token, in success and failure.
+    let echoed = format!("no bot {BOT_TOKEN}, url http://x/bot{BOT_TOKEN}/sendMessage");
+    services.answer(200, json!({"ok": true, "result": {"text": echoed}}));
+    services.answer(404, json!({"ok": false, "description": echoed}));
+    services.answer(500, json!({"ok": false, "description": echoed}));
+    services.answer(401, json!({"title": "Unauthorized", "detail": format!("Bearer {USER_TOKEN} is not valid")}));
+    let reply = run(&mut fleet, "kelly", &[telegram(), telegram(), telegram(), post()]).await;
+    assert_eq!(outcomes(&reply), ["ok", "permanent", "outcome_unknown", "permanent"]);
+    assert_eq!(services.asked().len(), 4);
+    let kept = fleet.everything().await;
+    assert!(kept.contains("tool_send_telegram_message"), "the audit log was looked at");
+    // What is looked through is really there.
+    let logged = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    assert!(logged.contains("TRACE"), "{logged}");
+    for token in [BOT_TOKEN, USER_TOKEN, BEARER_TOKEN, "AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw"] {
+        assert!(!reply.to_string().contains(token), "in the reply: {reply:#}");
+        assert!(!kept.contains(token), "in Redis");
+        assert!(!fleet.metrics.render().contains(token), "in the metrics");
+        if let Some(at) = logged.find(token) {
+            panic!("in the log: {}", &logged[at.saturating_sub(300)..at]);
+        }
+    }
+    drop(logging);
+    fleet.stop().await;
+}

@@ -1,0 +1,327 @@
+//! What a fleet survives: draining, a Redis that is killed, paused, flushed, full or cut off. Whatever happens, each
+//! accepted turn gets one reply, and nothing that must not happen twice happens twice.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use shared::force::InForce;
+use shared::model::Effect;
+use shared::model::policy::DefaultCaps;
+use shared::store::StoreOptions;
+use shared::testkit::{RedisOptions, RedisServer};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::inspect::outcomes;
+use tokio::sync::watch;
+use worker::tools::{CallContext, TypedTool};
+
+#[derive(Deserialize, JsonSchema)]
+struct Mark {
+    /// What is noted.
+    mark: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Ran {
+    attempt: u32,
+}
+
+/// Two tools that note every run and end only while a gate is open: `look` (read) and `act` (once).
+struct Gate {
+    runs: Arc<Mutex<BTreeMap<String, usize>>>,
+    open: watch::Sender<bool>,
+}
+
+impl Gate {
+    fn new(open: bool) -> Self {
+        Self { runs: Arc::default(), open: watch::Sender::new(open) }
+    }
+
+    fn tools(&self) -> Vec<TypedTool> {
+        [("look", Effect::Read), ("act", Effect::Once)].map(|(name, effect)| self.tool(name, effect)).into()
+    }
+
+    fn tool(&self, name: &str, effect: Effect) -> TypedTool {
+        let (runs, open) = (self.runs.clone(), self.open.clone());
+        TypedTool::new(name, "Notes that it ran.", effect, move |context: CallContext, args: Mark| {
+            let (runs, mut open) = (runs.clone(), open.subscribe());
+            async move {
+                *runs.lock().unwrap().entry(args.mark).or_default() += 1;
+                drop(open.wait_for(|open| *open).await);
+                Ok(Ran { attempt: context.attempt })
+            }
+        })
+    }
+
+    fn runs(&self, mark: &str) -> usize {
+        self.runs.lock().unwrap().get(mark).copied().unwrap_or(0)
+    }
+
+    fn all_runs(&self) -> usize {
+        self.runs.lock().unwrap().values().sum()
+    }
+}
+
+/// Caps that do not matter here, and a lease of one second, so that tests need not wait long for its end.
+fn plan(gate: &Gate) -> Plan {
+    Plan {
+        caps: DefaultCaps { tick_ms: 200, calls_per_tick: 1_000, max_actions_per_day: 1_000_000, ..DefaultCaps::default() },
+        store: StoreOptions { lease_ms: 1_000, ending_lease_ms: 1_000, ..StoreOptions::default() },
+        tools: gate.tools(),
+        drain: Duration::from_millis(300),
+        ..Plan::default()
+    }
+}
+
+async fn durable() -> RedisServer {
+    RedisServer::start_with(RedisOptions { appendonly: true, ..RedisOptions::default() }).await
+}
+
+fn call(name: &str, mark: &str) -> Value {
+    json!({"id": mark, "name": name, "arguments": {"mark": mark}})
+}
+
+/// Submits turns `<prefix>0…` that look, act and look again, and answers their ids.
+async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
+    let mut ids = Vec::new();
+    for i in 0..count {
+        let id = format!("{prefix}{i}");
+        let calls = [call("look", &format!("{id}.a")), call("act", &format!("{id}.b")), call("look", &format!("{id}.c"))];
+        fleet.submit_turn(json!({"turn_id": id, "calls": calls})).await;
+        ids.push(id);
+    }
+    ids
+}
+
+/// Waits for one reply to each turn. A call that acts is `ok` and ran once, or nobody knows and it ran once at most.
+async fn each_is_answered_once(fleet: &mut Fleet, gate: &Gate, ids: &[String]) {
+    let replies = fleet.replies(ids.len()).await;
+    for id in ids {
+        let [first, act, last] = outcomes(&replies[id])[..] else { panic!("three results: {}", replies[id]) };
+        assert_eq!((first, last), ("ok", "ok"), "{id}: {}", replies[id]);
+        let ran = gate.runs(&format!("{id}.b"));
+        match act {
+            "ok" => assert_eq!(ran, 1, "{id}"),
+            "outcome_unknown" => assert!(ran <= 1, "{id} ran {ran} times"),
+            other => panic!("{id}: {other}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_draining_worker_hands_back_what_it_cannot_finish_and_nothing_is_lost() {
+    let gate = Gate::new(false);
+    let mut fleet = Fleet::start(Plan { slots: 4, ..plan(&gate) }).await;
+    for i in 0..8 {
+        // Four run at once, and four more wait for them.
+        let (name, mark) = if i == 0 { ("act", "act".to_owned()) } else { ("look", format!("look{i}")) };
+        fleet.submit_turn(json!({"turn_id": mark, "calls": [call(name, &mark), call("look", &format!("{mark}.then"))]})).await;
+    }
+    fleet.until("all slots run", async |_| gate.all_runs() == 4).await;
+    fleet.drain_worker().await;
+    let reply = fleet.try_reply(Duration::from_millis(1)).await;
+    assert!(reply.is_none(), "nothing has ended yet: {reply:?}");
+    fleet.add_worker();
+    gate.open.send_replace(true);
+    let replies = fleet.replies(8).await;
+    for (turn, reply) in &replies {
+        // After the drain time a call that acts cannot be waited for, and must not be repeated.
+        let expected = if turn == "act" { ["outcome_unknown", "ok"] } else { ["ok", "ok"] };
+        assert_eq!(outcomes(reply), expected, "{reply:#}");
+    }
+    assert_eq!(gate.runs("act"), 1);
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_draining_worker_waits_for_calls_that_end_within_the_drain_time() {
+    let gate = Gate::new(false);
+    let mut fleet = Fleet::start(Plan { drain: Duration::from_secs(10), ..plan(&gate) }).await;
+    fleet.submit_turn(json!({"turn_id": "t", "calls": [call("act", "a")]})).await;
+    fleet.until("it runs", async |_| gate.all_runs() == 1).await;
+    // The drain outlasts the lease of one second, which the worker must go on renewing.
+    let open = gate.open.clone();
+    let opened = tokio::spawn(async move {
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        open.send_replace(true);
+    });
+    fleet.drain_worker().await;
+    opened.await.unwrap();
+    let reply = fleet.reply().await;
+    assert_eq!((outcomes(&reply), gate.runs("a")), (vec!["ok"], 1));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn redis_is_killed_and_started_again_and_every_turn_gets_one_reply() {
+    let gate = Gate::new(false);
+    let plan = Plan { schedulers: 2, workers: 2, ..plan(&gate) };
+    let mut fleet = Fleet::start_on(durable().await, plan).await;
+    let ids = submit(&fleet, "t", 24).await;
+    // All slots are taken, half of the calls run, more wait in the streams.
+    fleet.until("calls run", async |_| gate.all_runs() >= 16).await;
+    fleet.server.kill9();
+    gate.open.send_replace(true);
+    fleet.server.restart().await;
+    each_is_answered_once(&mut fleet, &gate, &ids).await;
+    fleet.until_redis_answers().await;
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn redis_is_killed_while_results_are_settled() {
+    let gate = Gate::new(true);
+    let plan = Plan { schedulers: 2, workers: 2, ..plan(&gate) };
+    let mut fleet = Fleet::start_on(durable().await, plan).await;
+    let ids = submit(&fleet, "t", 60).await;
+    fleet.until("some have acted", async |_| gate.all_runs() >= 30).await;
+    fleet.server.kill9();
+    fleet.server.restart().await;
+    each_is_answered_once(&mut fleet, &gate, &ids).await;
+    fleet.until_redis_answers().await;
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+/// Redis answers nothing for about a lease (the worker's lease is old, but may be in force), or for much longer.
+async fn paused_for(pause: Duration) {
+    let gate = Gate::new(false);
+    let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;
+    let ids = submit(&fleet, "t", 12).await;
+    fleet.until("calls run", async |_| gate.all_runs() >= 12).await;
+    fleet.server.pause();
+    gate.open.send_replace(true);
+    // The length of the pause is what the test is about.
+    tokio::time::sleep(pause).await;
+    fleet.server.resume();
+    each_is_answered_once(&mut fleet, &gate, &ids).await;
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn redis_is_paused_for_about_a_lease() {
+    paused_for(Duration::from_millis(950)).await;
+}
+
+#[tokio::test]
+async fn redis_is_paused_for_longer_than_a_lease() {
+    paused_for(Duration::from_millis(2_500)).await;
+}
+
+#[tokio::test]
+async fn redis_is_flushed_and_the_fleet_works_again() {
+    let gate = Gate::new(false);
+    let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;
+    submit(&fleet, "lost", 4).await;
+    fleet.until("calls run", async |_| gate.all_runs() == 4).await;
+    let () = redis::cmd("FLUSHALL").query_async(&mut fleet.server.connection().await).await.unwrap();
+    gate.open.send_replace(true);
+    fleet.until("the loss is noticed", async |fleet| !fleet.metrics.render().contains("tickfleet_state_lost_total 0")).await;
+    // What comes after it is carried out; what was in Redis is gone, and nobody pretends otherwise.
+    fleet.until("the inbound stream is there", async |fleet| fleet.ask::<u64>("EXISTS", "turns", &[]).await == 1).await;
+    let ids = submit(&fleet, "new", 4).await;
+    each_is_answered_once(&mut fleet, &gate, &ids).await;
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn connections_are_cut_again_and_again_and_nothing_is_lost() {
+    let gate = Gate::new(true);
+    let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, ..plan(&gate) }).await;
+    let server = fleet.server.connection().await;
+    let mut ids = Vec::new();
+    for round in 0..8 {
+        // Half of the turns before the cut, half right behind it.
+        for half in 0..2 {
+            fleet.until_redis_answers().await;
+            ids.extend(submit(&fleet, &format!("r{round}h{half}n"), 3).await);
+            if half == 0 {
+                let kill = redis::cmd("CLIENT").arg(&["KILL", "TYPE", "normal", "SKIPME", "yes"]).to_owned();
+                let _: u64 = kill.query_async(&mut server.clone()).await.unwrap();
+            }
+        }
+    }
+    each_is_answered_once(&mut fleet, &gate, &ids).await;
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn two_schedulers_keep_one_cap() {
+    let gate = Gate::new(true);
+    let caps = DefaultCaps { tick_ms: 500, calls_per_tick: 4, max_actions_per_day: 10, ..DefaultCaps::default() };
+    let mut fleet = Fleet::start(Plan { schedulers: 2, workers: 2, caps, ..plan(&gate) }).await;
+    for i in 0..14 {
+        fleet.submit_turn(json!({"turn_id": format!("t{i}"), "calls": [call("look", &format!("m{i}"))]})).await;
+    }
+    let replies = fleet.replies(14).await;
+    let of = |outcome: &str| replies.values().filter(|r| outcomes(r) == [outcome]).count();
+    assert_eq!((of("ok"), of("daily_cap_reached")), (10, 4));
+    assert_eq!((gate.all_runs(), fleet.debited("kelly").await), (10, 10));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn while_memory_is_full_no_turn_is_admitted_and_what_runs_is_finished() {
+    let gate = Gate::new(false);
+    let options = RedisOptions { maxmemory: Some(16 << 20), ..RedisOptions::default() };
+    let mut fleet = Fleet::start_on(RedisServer::start_with(options).await, plan(&gate)).await;
+    let before = submit(&fleet, "before", 3).await;
+    fleet.until("they run", async |_| gate.all_runs() == 3).await;
+    let mut server = fleet.server.connection().await;
+    // Up to 90 %: a producer may still write, but nothing is taken in.
+    let mut filled = 0;
+    let used = async |server: &mut redis::aio::MultiplexedConnection| -> u64 {
+        let info: String = redis::cmd("INFO").arg("memory").query_async(server).await.unwrap();
+        info.lines().find_map(|l| l.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
+    };
+    while used(&mut server).await < (16 << 20) / 10 * 9 {
+        let () = redis::cmd("SET").arg(format!("fill{filled}")).arg(vec![b'x'; 100_000]).arg("EX").arg(600).query_async(&mut server).await.unwrap();
+        filled += 1;
+    }
+    let pressure = async |fleet: &Fleet| fleet.ask::<Option<String>>("HGET", "meta", &["pressure"]).await;
+    fleet.until("the pressure is seen", async |fleet| pressure(fleet).await.as_deref() == Some("1")).await;
+    let during = submit(&fleet, "during", 3).await;
+    // Beyond 100 %: even producers are refused, and yet what runs is settled, and answered.
+    while redis::cmd("SET").arg(format!("fill{filled}")).arg(vec![b'x'; 100_000]).arg("EX").arg(600).query_async::<()>(&mut server).await.is_ok() {
+        filled += 1;
+    }
+    gate.open.send_replace(true);
+    each_is_answered_once(&mut fleet, &gate, &before).await;
+    assert_eq!(fleet.ask::<u64>("EXISTS", "turn:acme:during0", &[]).await, 0, "not admitted");
+    for i in 0..filled {
+        let () = redis::cmd("DEL").arg(format!("fill{i}")).query_async(&mut server).await.unwrap();
+    }
+    each_is_answered_once(&mut fleet, &gate, &during).await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_scheduler_with_an_older_policy_decides_nothing_and_holds_nothing() {
+    let gate = Gate::new(true);
+    let mut fleet = Fleet::start(Plan { schedulers: 2, ..plan(&gate) }).await;
+    fleet.submit_turn(json!({"calls": [call("look", "first")]})).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
+    let mut newer = (*fleet.force.load()).clone();
+    newer.digest = "newer".into();
+    newer.policy.defaults.max_actions_per_day = 2;
+    fleet.add_scheduler_with(Arc::new(InForce::new(newer)));
+    fleet.until("the newer policy is in force", async |fleet| {
+        fleet.store.policy_in_force().await.unwrap().as_deref() == Some("newer")
+    })
+    .await;
+    for i in 0..8 {
+        fleet.submit_turn(json!({"turn_id": format!("t{i}"), "calls": [call("look", &format!("m{i}"))]})).await;
+    }
+    let replies = fleet.replies(8).await;
+    let ok = replies.values().filter(|r| outcomes(r) == ["ok"]).count();
+    assert_eq!(ok, 1, "two actions a day, of which one was made before");
+    fleet.stop().await;
+}
