@@ -14,8 +14,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use jsonschema::Validator;
 use jsonschema::error::ValidationErrorKind;
-use serde::{Deserialize, Serialize};
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The version of the data, part of its folder's name.
@@ -176,6 +176,7 @@ struct MultiRow {
 ///
 /// # Errors
 /// As [`ensure_data`] and [`load`].
+#[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 pub fn load_unless_skipped() -> Result<Option<Bfcl>> {
     if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
         eprintln!("{SKIP_VARIABLE}=1: not running over the leaderboard's data");
@@ -215,6 +216,7 @@ fn hint() -> String {
 }
 
 /// Cargo's target folder. A relative `CARGO_TARGET_DIR` is taken from the workspace's root.
+#[allow(clippy::disallowed_methods, reason = "cargo tells its folder this way")]
 fn target_dir() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))

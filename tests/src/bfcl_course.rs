@@ -116,14 +116,15 @@ impl Course {
             "turn_id": id, "tenant": "acme", "agent": format!("agent-{}", place.0 % AGENTS), "reply_to": "box",
         });
         let calls = turn.calls.iter().enumerate();
-        if place.0 % 2 == 0 {
+        if place.0.is_multiple_of(2) {
             let calls = calls.map(|(n, (tool, arguments))| {
                 let function = json!({"name": self.names.wire(tool), "arguments": arguments.to_string()});
                 json!({"id": format!("call_{n}"), "type": "function", "function": function})
             });
             message["tool_calls"] = calls.collect();
         } else {
-            let calls = calls.map(|(n, (tool, arguments))| json!({"id": format!("call_{n}"), "name": tool, "arguments": arguments}));
+            let calls = calls
+                .map(|(n, (tool, arguments))| json!({"id": format!("call_{n}"), "name": tool, "arguments": arguments}));
             message["calls"] = calls.collect();
         }
         message

@@ -25,7 +25,12 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
     Plan {
         slots: 8,
         agents: agents(),
-        caps: DefaultCaps { tick_ms: 100, calls_per_tick: 10, max_actions_per_day: 1_000_000, ..DefaultCaps::default() },
+        caps: DefaultCaps {
+            tick_ms: 100,
+            calls_per_tick: 10,
+            max_actions_per_day: 1_000_000,
+            ..DefaultCaps::default()
+        },
         ladder: Ladder::new([200, 400, 800].map(Duration::from_millis).into()),
         store: StoreOptions {
             lease_ms: 1_500,

@@ -30,7 +30,8 @@ impl Manner {
     /// The manner of the tool with this name.
     pub fn of(name: &str) -> Self {
         // FNV-1a: any stable hash would do.
-        let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+        let hash =
+            name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
         match hash >> 32 & 7 {
             0 | 1 => Self::Once,
             2 => Self::Slow(50 + hash % 250),

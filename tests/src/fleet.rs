@@ -127,7 +127,13 @@ impl Plan {
     }
 
     /// A scheduler on `store`, not yet running.
-    pub fn scheduler(&self, store: Store, force: Arc<InForce>, metrics: Arc<Metrics>, name: &str) -> scheduler::Scheduler {
+    pub fn scheduler(
+        &self,
+        store: Store,
+        force: Arc<InForce>,
+        metrics: Arc<Metrics>,
+        name: &str,
+    ) -> scheduler::Scheduler {
         let options = scheduler::Options {
             batch: 256,
             tick_poll: Duration::from_millis(10),
@@ -273,7 +279,7 @@ impl Fleet {
     /// What any language does: one XADD of a JSON message. Answers the entry's id.
     pub async fn xadd(&self, stream: &str, field: &str, message: &[u8]) -> String {
         let command = redis::cmd("XADD").arg(self.store.keys().key(stream)).arg("*").arg(field).arg(message).to_owned();
-        self.store.connection().query("xadd", &command).await.unwrap()
+        command.query_async(&mut self.server.connection().await).await.unwrap()
     }
 
     /// Waits until a worker holds a slice of normal priority, for up to 20 s.
@@ -281,7 +287,8 @@ impl Fleet {
         let mut connection = self.server.connection().await;
         for _ in 0..2_000 {
             let command = redis::cmd("XPENDING").arg(self.store.keys().key("ready:normal")).arg("workers").to_owned();
-            let held: (u64, redis::Value, redis::Value, redis::Value) = command.query_async(&mut connection).await.unwrap();
+            let held: (u64, redis::Value, redis::Value, redis::Value) =
+                command.query_async(&mut connection).await.unwrap();
             if held.0 > 0 {
                 return;
             }
@@ -323,8 +330,10 @@ impl Fleet {
 
     /// The next reply of inbox `box`, waited for up to 15 s.
     pub async fn reply(&mut self) -> Value {
-        // Less than the connection's own patience, so that this message is the one that is read.
-        self.try_reply(Duration::from_secs(15)).await.expect("a reply within 15 s")
+        if let Some(reply) = self.try_reply(Duration::from_secs(15)).await {
+            return reply;
+        }
+        panic!("no reply within 15 s; Redis holds:\n{}", self.everything().await);
     }
 
     /// The next reply of inbox `box`, or none within `wait`.

@@ -45,7 +45,7 @@ impl Inbox {
     }
 
     /// How many replies the inbox has had in all: tests never trim it.
-    pub async fn len(&mut self) -> usize {
+    pub async fn total(&mut self) -> usize {
         redis::cmd("XLEN").arg(&self.key).query_async(&mut self.connection).await.unwrap()
     }
 }

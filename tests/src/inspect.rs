@@ -20,7 +20,8 @@ impl Fleet {
     /// Runs any command on a key of the shard: the verb, the key's suffix, the other arguments.
     pub async fn ask<T: FromRedisValue>(&self, verb: &str, suffix: &str, args: &[&str]) -> T {
         let command = redis::cmd(verb).arg(self.store.keys().key(suffix)).arg(args).to_owned();
-        self.store.connection().query("ask", &command).await.unwrap()
+        // A connection of its own each time: the test may have killed Redis since the last one.
+        command.query_async(&mut self.server.connection().await).await.unwrap()
     }
 
     /// Waits until Redis answers again after it was away.
@@ -30,7 +31,9 @@ impl Fleet {
 
     /// Calls that this agent has used today, as its own budget counts them.
     pub async fn debited(&self, agent: &str) -> u64 {
-        self.ask::<Option<u64>>("HGET", &format!("agent:acme:{agent}"), &["du"]).await.unwrap_or(0)
+        let packed: Option<Vec<u8>> = self.ask("HGET", "budgets", &[&format!("acme:{agent}")]).await;
+        // As `lib/budget.lua` packs them: the third of five doubles.
+        packed.map_or(0, |bytes| f64::from_le_bytes(bytes[16..24].try_into().unwrap()) as u64)
     }
 
     /// The dead letters, oldest first; what is not UTF-8 in them is shown as text all the same.
@@ -103,7 +106,7 @@ impl Fleet {
                 _ => redis::cmd("GET").arg(&key).to_owned(),
             };
             let value: redis::Value = command.query_async(&mut connection).await.unwrap();
-            text += &format!("{key} {value:?}\n");
+            text += &format!("{key} {}\n", format!("{value:?}").replace("bulk-string", ""));
         }
         text
     }

@@ -2,7 +2,7 @@
 //! the ledger of a service outside knows of no effect that happened twice.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -17,6 +17,7 @@ use tickfleet_tests::bfcl_node::{Node, Role, Surroundings, plan};
 use tickfleet_tests::bfcl_tools::Manner;
 use tickfleet_tests::inbox::{Inbox, submit_all};
 use tickfleet_tests::ledger::{Entry, Ledger};
+use tokio::time::Instant;
 
 /// Repeats a run's choices: `TICKFLEET_CHAOS_SEED=<number>`. What the processes make of them depends on timing.
 const SEED_VARIABLE: &str = "TICKFLEET_CHAOS_SEED";
@@ -61,11 +62,12 @@ async fn kills_at_random_lose_no_call_and_repeat_no_effect() {
     chaos.wait_for_all().await;
     let (turns, all) = (chaos.course.turns(), started.elapsed());
     eprintln!("{turns} turns in {all:.1?}; {kills} schedulers and {kills} workers killed within {killed:.1?}");
-    assert_eq!(chaos.inbox.len().await, turns, "replies in all");
+    assert_eq!(chaos.inbox.total().await, turns, "replies in all");
     chaos.judge(&data);
     chaos.nothing_is_left().await;
 }
 
+#[allow(clippy::disallowed_methods, reason = "knobs of the test, documented beside it")]
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }
@@ -104,7 +106,7 @@ impl Chaos {
                 let node = self.nodes.iter_mut().filter(|node| node.role() == role).nth(victim).unwrap();
                 node.kill_and_restart();
             }
-            if round % STANDSTILL_EVERY == 0 {
+            if round.is_multiple_of(STANDSTILL_EVERY) {
                 let victim = rng.random_range(0..self.nodes.len());
                 self.nodes[victim].pause();
                 self.pump_for(Duration::from_millis(rng.random_range(STANDSTILL_MS))).await;
@@ -146,7 +148,8 @@ impl Chaos {
         let mut records = Vec::new();
         for id in ids.iter().take(5) {
             let key = self.store.keys().key(format_args!("turn:acme:{id}"));
-            let mut record: BTreeMap<String, String> = redis::cmd("HGETALL").arg(key).query_async(&mut connection).await.unwrap();
+            let mut record: BTreeMap<String, String> =
+                redis::cmd("HGETALL").arg(key).query_async(&mut connection).await.unwrap();
             record.retain(|field, _| !field.starts_with(['c', 'm', 'r', 'w', 'u']));
             records.push(format!("{id}: {record:?}"));
         }
@@ -168,7 +171,11 @@ impl Chaos {
         }
         for (manner, results) in by_manner {
             let retried = results.iter().filter(|r| r["attempts"].as_u64() > Some(1)).count();
-            eprintln!("{manner}: {} calls, {:?}, {retried} after a retry", results.len(), outcomes(results.iter().copied()));
+            eprintln!(
+                "{manner}: {} calls, {:?}, {retried} after a retry",
+                results.len(),
+                outcomes(results.iter().copied())
+            );
         }
         let (keys, done) = self.ledger.totals();
         eprintln!("ledger: {done} effects of {keys} calls");
@@ -190,7 +197,8 @@ impl Chaos {
         assert_eq!(live, Vec::<String>::new(), "records of turns that have not ended");
         for set in ["timers", "dead"] {
             let command = if set == "dead" { "XLEN" } else { "ZCARD" };
-            let left: usize = redis::cmd(command).arg(self.store.keys().key(set)).query_async(&mut connection).await.unwrap();
+            let left: usize =
+                redis::cmd(command).arg(self.store.keys().key(set)).query_async(&mut connection).await.unwrap();
             assert_eq!(left, 0, "entries of {set}");
         }
     }

@@ -14,7 +14,7 @@ use tickfleet_tests::fleet::{Fleet, Plan};
 use tokio::sync::mpsc;
 use worker::tools::{CallContext, ToolError, TypedTool};
 
-const LEASE_MS: i64 = 2_000;
+const LEASE_MS: i64 = 4_000;
 
 #[derive(Deserialize, JsonSchema)]
 struct Number {
@@ -71,14 +71,14 @@ async fn a_worker_whose_heartbeat_was_nearly_late_goes_on_when_redis_answers_aga
         ..Plan::default()
     })
     .await;
-    // Calls that are too short to be settled one by one: nothing is asked of Redis for four seconds.
-    fleet.submit(&vec![("sleep", json!({"ms": 50})); 80]).await;
+    // Calls that are too short to be settled one by one: nothing is asked of Redis for five seconds.
+    fleet.submit(&vec![("sleep", json!({"ms": 50})); 100]).await;
     fleet.leased().await;
     fleet.server.pause();
     // Longer than the three quarters of a lease in which calls may be sent, shorter than the lease.
     tokio::time::sleep(Duration::from_millis(LEASE_MS.unsigned_abs() * 33 / 40)).await;
     fleet.server.resume();
-    assert_eq!(outcomes(&fleet.reply().await), ["ok"; 80]);
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"; 100]);
     fleet.stop().await;
 }
 

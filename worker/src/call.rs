@@ -22,7 +22,7 @@ pub(crate) enum Carried {
     Ended(Box<CallResult>),
     /// It is tried again after this wait.
     Again(Duration),
-    /// The worker must stop; nothing took effect, so another may run it.
+    /// The worker must stop, or its lease is over; nothing took effect, so another may run it.
     HandBack,
     /// Somebody else holds the turn, or we can no longer be sure that nobody does.
     Lost,
@@ -46,6 +46,12 @@ impl Trying<'_> {
 
     fn refused(&self, outcome: Outcome, error: CallError) -> Carried {
         Carried::Ended(Box::new(self.result(outcome, error)))
+    }
+
+    /// A call without lasting effect that was cancelled while it ran.
+    fn stopped(&self) -> Carried {
+        let message = "The turn was cancelled while this call ran; its result was dropped.";
+        self.refused(Outcome::Cancelled, say::error(Outcome::Cancelled, message))
     }
 
     /// A call that ended without running, for one of the reasons that schedulers know too.
@@ -85,12 +91,27 @@ impl Worker {
             let message = "This tool needs a person's approval, and this fleet has no way to ask for one.";
             return trying.refused(Outcome::ApprovalRefused, say::error(Outcome::ApprovalRefused, message));
         }
-        if tool.spec.effect == Effect::Once
-            && let Some(stopped) = self.begin(trying).await
-        {
-            return stopped;
+        if tool.spec.effect == Effect::Once {
+            // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
+            if !self.still_leased(trying).await {
+                return Carried::HandBack;
+            }
+            if let Some(stopped) = self.begin(trying).await {
+                return stopped;
+            }
         }
         self.execute(trying, &tool, &arguments).await
+    }
+
+    /// Whether the slice may go on. Where the lease that it came under is over, it is handed back: nothing died, so no
+    /// crash should count against it.
+    async fn still_leased(&self, trying: &Trying<'_>) -> bool {
+        let sure = self.pulse.is_sure(trying.lease.term).await;
+        if !sure {
+            self.metrics.fenced("execute");
+            tracing::warn!(call = %trying.id, "the lease is over; handing the slice back");
+        }
+        sure
     }
 
     /// The tool, if it is known and the agent may call it. A task's work is its agent's handler.
@@ -162,9 +183,8 @@ impl Worker {
 
     async fn execute(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Carried {
         // Rule 7: nothing is sent on a heartbeat that may be too old.
-        if !self.pulse.is_sure(trying.lease.term).await {
-            self.metrics.fenced("execute");
-            return Carried::Lost;
+        if !self.still_leased(trying).await {
+            return Carried::HandBack;
         }
         let meta = &trying.slice.meta;
         let left = self.clock.until(meta.deadline_ms);
@@ -220,7 +240,7 @@ impl Worker {
             Ran::TimedOut if once => unknown(&say::timed_out(name, limit)),
             Ran::TimedOut => self.try_again(trying, &say::timed_out(name, limit), None, "timeout"),
             Ran::Cancelled if once => unknown("The turn was cancelled while the call ran."),
-            Ran::Cancelled => trying.ended(EndReason::Cancelled),
+            Ran::Cancelled => trying.stopped(),
             Ran::MustStop if once => unknown("The worker had to stop while the call ran."),
             Ran::MustStop => Carried::HandBack,
         }
@@ -243,6 +263,8 @@ impl Worker {
             ToolFailure::Transient { message, not_executed: false, .. } if once => {
                 trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, &message))
             }
+            // The handler heard of the cancel before we looked.
+            ToolFailure::Transient { .. } if trying.cancel.is_cancelled() => trying.stopped(),
             ToolFailure::Transient { message, retry_after, .. } => {
                 self.try_again(trying, &message, retry_after, "transient")
             }

@@ -110,7 +110,13 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn held(&self, consumer: &ConsumerId, queue: &Queue, idle_ms: i64, count: usize) -> Result<Vec<String>, StoreError> {
+    pub async fn held(
+        &self,
+        consumer: &ConsumerId,
+        queue: &Queue,
+        idle_ms: i64,
+        count: usize,
+    ) -> Result<Vec<String>, StoreError> {
         let mut command = redis::cmd("XPENDING");
         command.arg(self.keys.key(queue)).arg(super::keys::GROUP).arg("IDLE").arg(idle_ms);
         command.arg("-").arg("+").arg(count).arg(consumer.as_str());

@@ -12,6 +12,7 @@ use shared::ops::shutdown::Shutdown;
 use shared::ops::telemetry::{self, LogOptions};
 use tickfleet_tests::{bfcl, bfcl_node};
 
+#[allow(clippy::disallowed_methods, reason = "a knob of the chaos run, documented beside it")]
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

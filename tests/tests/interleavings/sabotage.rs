@@ -42,7 +42,7 @@ const FIRST: &[Sabotage] = &[
     (4, "anybody may park a slice", "if m[1] ~= fence then\n    acked", "if not m[1] then\n    acked"),
     (4, "anybody may begin a call", "if m[1] ~= fence then return 'STALE' end", "if not m[1] then return 'STALE' end"),
     (4, "anybody may hand a slice back", "local body = m[1] == fence and", "local body = m[1] and"),
-    (4, "whoever once read an inbound entry may admit it", "if not held[turn.entry] and not pending(stream, turn.entry) then return 'DUPLICATE' end", ""),
+    (4, "whoever once read an inbound entry may admit it", "if not (held[turn.entry] or pending(stream, turn.entry)) then return 'DUPLICATE' end", ""),
     (
         5,
         "a stream with nothing pending is trimmed to its newest entry",

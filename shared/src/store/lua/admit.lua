@@ -20,9 +20,9 @@ local inbox_max, inboxes_max = num(ARGV[6]), num(ARGV[7])
 local policies, at = read_policies(9, num(ARGV[8]))
 if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
 
-local seq, now_text, stream = num(state[3] or 0), tostring(now), P .. 'turns'
-local tasks, boxes, seen, timers = {}, {}, {}, {}
-local any_known, held
+local seq, now_text = num(state[3] or 0), tostring(now)
+local tasks, boxes, seen, timers, held, stream = {}, {}, {}, {}, {}, P .. 'turns'
+local any_known
 
 -- The action budget of the task that a turn runs under; nil where there is no such task.
 local function task_of(tenant, task)
@@ -53,14 +53,16 @@ end
 -- DUPLICATE, CONFLICT or nil. The pending entry is the fence: a scheduler that slept while reap put the entry back
 -- must not admit it a second time, however long ago the first turn has ended and its record has gone.
 local function known(turn)
-  if not held[turn.entry] and not pending(stream, turn.entry) then return 'DUPLICATE' end
+  if not (held[turn.entry] or pending(stream, turn.entry)) then return 'DUPLICATE' end
   if seen[turn.tt] then return seen[turn.tt] == turn.digest and 'DUPLICATE' or 'CONFLICT' end
-  -- A minted id that is in use, or a given one that somebody else's record has: not this turn, so no duplicate.
+  -- A minted id that is in use is another turn's, by whatever accident: this one is no duplicate of it.
   if turn.digest == '' then
-    return any_known and call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'CONFLICT' or nil
+    if not any_known then return nil end
+    return call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'CONFLICT' or nil
   end
   local id = call('GET', id_key(turn.tt))
-  if not id then return call('EXISTS', turn_key(turn.tt)) > 0 and 'CONFLICT' or nil end
+  -- Somebody's minted id: it cannot be given to another turn.
+  if not id then return call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'CONFLICT' or nil end
   if string.sub(id, 2) ~= turn.digest then return 'CONFLICT' end
   return string.sub(id, 1, 1) ~= 'q' and 'DUPLICATE' or nil
 end
@@ -167,14 +169,12 @@ for i = 1, count do
     records[n + 1], records[n + 2] = turn_key(turn.tt), done_key(turn.tt)
   end
 end
--- Mostly the whole batch is pending with one consumer: two commands say so for all.
-held = {}
-local owner = count > 0 and pending(stream, batch[1].entry)
-if owner then
-  local found = call('XPENDING', stream, GROUP, batch[1].entry, batch[count].entry, count + 100, owner)
+-- Which entries are still pending: what was read together lies together, so mostly one command says so for all.
+if count > 0 then
+  local found = call('XPENDING', stream, GROUP, batch[1].entry, batch[count].entry, count)
   for i = 1, #found do held[found[i][1]] = true end
 end
--- A minted id is new, but for somebody who gave just that one: mostly one command says so for all.
+-- A minted id is new, but for accidents: one command says so for all.
 any_known = #records > 0 and call('EXISTS', unpack(records)) > 0
 load_agents(names)
 for i = 1, count do plan(batch[i]) end
