@@ -264,7 +264,7 @@ impl Worker {
                 trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, &message))
             }
             // The handler heard of the cancel before we looked.
-            ToolFailure::Transient { .. } if trying.cancel.is_cancelled() => trying.stopped(),
+            ToolFailure::Transient { .. } if trying.lease.cancel.is_cancelled() => trying.stopped(),
             ToolFailure::Transient { message, retry_after, .. } => {
                 self.try_again(trying, &message, retry_after, "transient")
             }
