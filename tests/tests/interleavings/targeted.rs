@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use shared::model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TaskId, TenantId, TurnId};
 use shared::store::{
-    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, PolicyRow, Promoted, Queue, Reader, Retry,
-    ReplyFrame, Scripts, Settled, SettledCall, Settlement, Store, StoreOptions, Submission, TimeSource, Touched, TurnName,
+    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, HandBack, PolicyRow, Promoted, Queue,
+    Reader, ReplyFrame, Retry, Scripts, Settled, SettledCall, Settlement, Store, StoreOptions, Submission, TimeSource,
+    Touched, TurnName,
 };
 use shared::testkit::{RedisOptions, RedisServer};
 
@@ -97,7 +98,11 @@ impl Shard {
         entries.iter().map(|e| (TurnName::parse(&text(e)).unwrap(), e.id.clone())).collect()
     }
 
-    async fn settle(&self, slice: &(TurnName, String), results: usize) -> Result<Vec<Settled>, shared::store::StoreError> {
+    async fn settle(
+        &self,
+        slice: &(TurnName, String),
+        results: usize,
+    ) -> Result<Vec<Settled>, shared::store::StoreError> {
         let settlement = Settlement {
             name: slice.0.clone(),
             fence: slice.1.clone(),
@@ -115,7 +120,8 @@ impl Shard {
         let mut redis = self.server.connection().await;
         let info: String = redis::cmd("INFO").arg("memory").query_async(&mut redis).await.unwrap();
         let used = info.lines().find_map(|l| l.strip_prefix("used_memory:")).unwrap();
-        let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(used.trim()).query_async(&mut redis).await.unwrap();
+        let () =
+            redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(used.trim()).query_async(&mut redis).await.unwrap();
     }
 }
 
@@ -131,14 +137,8 @@ async fn what_is_in_can_be_finished_when_memory_is_full_and_nothing_new_comes_in
     assert_eq!(shard.settle(&slices[0], 2).await.unwrap(), [Settled::Done]);
     assert_eq!(shard.settle(&slices[1], 1).await.unwrap(), [Settled::Continue]);
     let queue = Queue::Ready(Priority::Normal);
-    let retry = Retry {
-        name: slices[2].0.clone(),
-        fence: slices[2].1.clone(),
-        queue,
-        position: 0,
-        delay_ms: 10,
-        attempt: 1,
-    };
+    let retry =
+        Retry { name: slices[2].0.clone(), fence: slices[2].1.clone(), queue, position: 0, delay_ms: 10, attempt: 1 };
     shard.store.retry(&[retry]).await.unwrap();
     shard.store.cancel(&slices[2].0, "why").await.unwrap();
     assert!(shard.admit(&more).await.is_err(), "nothing is admitted");
@@ -162,6 +162,35 @@ async fn reap_in_small_bites(shard: &Shard) -> u64 {
         requeued += shard.store.reap(1).await.unwrap().requeued;
     }
     requeued
+}
+
+/// A slice of a dead worker is back on its queue, and its old entry is kept by an older one of a living worker: the
+/// dead one hands the old entry back.
+async fn hand_back_a_stale_slice(scripts: Scripts) -> usize {
+    let shard = Shard::new(RedisOptions::default(), scripts).await;
+    let batch = shard.inbound(2).await;
+    shard.admit(&batch).await.unwrap();
+    for worker in ["living", "dead"] {
+        shard.beat(worker).await;
+    }
+    shard.reader("living").take("ready:normal", 1).await.unwrap();
+    let entry = shard.reader("dead").take("ready:normal", 1).await.unwrap().remove(0);
+    for _ in 0..6 {
+        shard.advance(4_000);
+        shard.beat("living").await;
+        shard.store.reap(10).await.unwrap();
+    }
+    let text = String::from_utf8_lossy(entry.field("t").unwrap()).into_owned();
+    let queue = Queue::Ready(Priority::Normal);
+    let back = HandBack { name: TurnName::parse(&text).unwrap(), fence: entry.id, queue };
+    shard.store.hand_back(&[back]).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_slice_is_handed_back_by_its_holder_only() {
+    assert_eq!(hand_back_a_stale_slice(Scripts::embedded()).await, 0);
+    let sabotage = Scripts::embedded().sabotage("local body = m[1] == fence and", "local body = m[1] and").unwrap();
+    assert_eq!(hand_back_a_stale_slice(sabotage).await, 1, "the slice would be out twice");
 }
 
 #[tokio::test]
@@ -203,7 +232,15 @@ async fn external(shard: &Shard) -> (TurnName, Queue) {
 async fn idle(shard: &Shard, queue: &Queue, entry: &str, ms: i64) {
     let mut redis = shard.server.connection().await;
     let mut command = redis::cmd("XCLAIM");
-    command.arg(shard.store.keys().key(queue)).arg("workers").arg("far").arg(0).arg(entry).arg("IDLE").arg(ms).arg("JUSTID");
+    command
+        .arg(shard.store.keys().key(queue))
+        .arg("workers")
+        .arg("far")
+        .arg(0)
+        .arg(entry)
+        .arg("IDLE")
+        .arg(ms)
+        .arg("JUSTID");
     let _: Vec<String> = command.query_async(&mut redis).await.unwrap();
 }
 
@@ -299,8 +336,10 @@ async fn a_call_that_was_begun_is_named_where_its_slice_is_quarantined() {
 
 #[tokio::test]
 async fn every_script_that_drains_may_run_when_memory_is_full() {
-    let flags: HashMap<&str, bool> =
-        Scripts::embedded().iter().map(|(verb, text)| (verb, text.starts_with("#!lua flags=allow-oom"))).map(|(v, f)| (v, f)).collect();
+    let flags: HashMap<&str, bool> = Scripts::embedded()
+        .iter()
+        .map(|(verb, text)| (verb, text.starts_with("#!lua flags=allow-oom")))
+        .collect();
     for verb in ["settle", "beat", "reap", "retry", "hand_back", "cancel", "touch"] {
         assert!(flags[verb], "{verb} frees memory, or keeps what is in alive");
     }
