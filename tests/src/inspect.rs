@@ -65,6 +65,7 @@ impl Fleet {
         let start = Instant::now();
         while !holds(self).await {
             assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+            // Nobody tells when a record in Redis changes: this is the one place that polls.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

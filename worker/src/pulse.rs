@@ -89,7 +89,8 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         pulse.confirm(sent);
         assert!(pulse.is_fresh());
-        tokio::time::advance(Duration::from_secs(1)).await;
+        // The first millisecond counts as sent at 1, for 0 means never.
+        tokio::time::advance(Duration::from_millis(1_001)).await;
         assert!(!pulse.is_fresh() && !pulse.is_lost(), "within the margin");
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(pulse.is_lost());

@@ -107,11 +107,12 @@ impl Worker {
                 tracing::warn!(%error, "no heartbeat");
             }
             rounds += 1;
-            if rounds % limits::BEATS_PER_LEASE == 0 {
+            if u64::is_multiple_of(rounds, limits::BEATS_PER_LEASE) {
                 self.return_strays(consumer, lease).await;
             }
             handle.advanced();
-            self.metrics.slots(self.options.slots - self.slots.available_permits().min(self.options.slots), self.options.slots);
+            self.metrics
+                .slots(self.options.slots - self.slots.available_permits().min(self.options.slots), self.options.slots);
             if self.pulse.is_lost() {
                 tracing::warn!("a lease passed without a heartbeat; starting over under a new name");
                 stop.cancel();
@@ -258,7 +259,10 @@ impl Worker {
         self.now.cancel();
         // What must stop still hands back and settles; Redis' answer is awaited for a moment.
         if tokio::time::timeout(Duration::from_secs(3), tracker.wait()).await.is_err() {
-            tracing::error!(slices = tracker.len(), "slices are left behind; others take them over when the lease ends");
+            tracing::error!(
+                slices = tracker.len(),
+                "slices are left behind; others take them over when the lease ends"
+            );
             return;
         }
         if let Some(consumer) = consumer
@@ -298,7 +302,7 @@ impl Leasing {
     async fn sweep(&mut self, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
         self.round += 1;
         let mut order = Priority::ALL;
-        if self.round % STARVATION_GUARD == 0 {
+        if self.round.is_multiple_of(STARVATION_GUARD) {
             order.reverse();
         }
         let mut found = Vec::new();

@@ -101,7 +101,13 @@ impl Store {
         words.number()?;
         let requeued = words.number()?.unsigned_abs();
         let endings = words.list()?.rest().into_iter().map(|e| Ending::read("reap", e)).collect::<Result<_, _>>()?;
-        Ok(Reaped { active, requeued, endings, removed: words.number()?.unsigned_abs(), dead: words.number()?.unsigned_abs() })
+        Ok(Reaped {
+            active,
+            requeued,
+            endings,
+            removed: words.number()?.unsigned_abs(),
+            dead: words.number()?.unsigned_abs(),
+        })
     }
 
     /// Marks the inbound entry that the consumer is about to read, because it was there when another died. None clears it.
