@@ -436,22 +436,19 @@ async fn tasks_are_delegated_five_levels_deep_at_most() {
 
 #[tokio::test]
 async fn a_python_service_submits_a_turn_and_delegates_a_task_with_its_standard_library_alone() {
-    let mut plan = plan(1_000);
-    plan.agents.push("sam".into());
-    let fleet = Fleet::start(plan).await;
+    let fleet = Fleet::start(plan(60_000)).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/producer.py");
-    let run = async |kind: &str, message: Value| -> Value {
+    let run = async |work: &[&str]| -> Value {
         let mut command = tokio::process::Command::new("python3");
-        command.args([script, &fleet.server.url(), kind, &message.to_string()]).stderr(Stdio::inherit());
-        let output = command.output().await.expect("python3");
+        let url = fleet.server.url();
+        command.args([script, "--url", &url, "--tenant", "acme", "--agent", "kelly"]).args(work);
+        let output = command.stderr(Stdio::inherit()).output().await.expect("python3");
         assert!(output.status.success());
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let turn = json!({"tenant": "acme", "agent": "kelly", "reply_to": "py", "calls": [{"id": "1", "name": "echo", "arguments": {"text": "grüß"}}]});
-    let reply = run("turn", turn).await;
+    let reply = run(&["--calls", r#"[{"id": "1", "name": "echo", "arguments": {"text": "grüß"}}]"#]).await;
     assert_eq!(reply["results"][0]["output"], json!({"text": "grüß"}));
-    let task = json!({"tenant": "acme", "target_agent": "fran", "reply_to": "py", "task_description": "Call Bob."});
-    let reply = run("task", task).await;
+    let reply = run(&["--delegate", "fran", "Call Bob."]).await;
     assert_eq!(result(&reply)["output"]["acknowledged"], true);
     fleet.stop().await;
 }
