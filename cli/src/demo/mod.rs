@@ -37,9 +37,10 @@ const HASTE: [(&str, &str); 2] =
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Example: tickfleet demo
-It starts a private Redis, a scheduler, a worker, and a stand-in for Telegram and X; nothing leaves this machine, and
-nothing stays. It runs on the built-in configuration, whatever --config, REDIS_URL and the environment say.
-Exit code 0 only if every call got exactly one result, no cap was exceeded, and nothing was sent or posted twice.")]
+It starts a private Redis, a scheduler, a worker, and a stand-in for Telegram and X. Nothing leaves
+this machine, and nothing stays. It runs on the built-in configuration, whatever --config, REDIS_URL
+and the environment say. Exit code 0 only if every call got exactly one result, no cap was exceeded,
+and nothing was sent or posted twice.")]
 pub(crate) struct Demo {}
 
 /// Plays the day.

@@ -274,7 +274,64 @@ fn ms(took: Duration) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use serde_json::json;
+
+    use super::super::day;
     use super::*;
+    use crate::explain::Admission;
+
+    /// The day's first turn that posts, its one call ended as `outcome`, answered `times` times.
+    fn posted(outcome: &str, times: usize) -> (Planned, PlayedTurn) {
+        let planned = day::plan().unwrap().into_iter().find(|p| p.turn.calls[0].tool == "post_to_x").unwrap();
+        let id = play::id(&planned);
+        let result = json!({
+            "tool_call_id": null, "call": format!("{id}/0"), "tool": "post_to_x", "success": outcome == "ok",
+            "outcome": outcome, "content_type": "application/json", "duration_ms": 1, "attempts": 1,
+        });
+        let reply = json!({
+            "turn_id": id, "tenant": day::TENANT, "agent": "kelly", "status": "done", "dialect": "raw",
+            "results": [result],
+        });
+        let reply: Reply = serde_json::from_value(reply).unwrap();
+        let replies = vec![(Duration::from_millis(1), reply); times];
+        (planned, PlayedTurn { replies, duplicates: 0, slices: Vec::new(), waited_ms: 0 })
+    }
+
+    #[test]
+    fn a_turn_without_its_one_reply_or_with_a_result_missing_is_told() {
+        let (planned, mut turn) = posted("ok", 1);
+        assert_eq!(answered_once(&planned, &turn), None);
+        turn.replies[0].1.results.clear();
+        assert!(answered_once(&planned, &turn).unwrap().contains("one for each"));
+        for times in [0, 2] {
+            let (planned, turn) = posted("ok", times);
+            assert!(answered_once(&planned, &turn).unwrap().contains("replies"));
+        }
+    }
+
+    #[test]
+    fn an_effect_that_is_not_what_was_said_is_told() {
+        for (outcome, allowed) in [("ok", 1..=1), ("denied", 0..=0), ("outcome_unknown", 0..=1)] {
+            let (planned, turn) = posted(outcome, 1);
+            for times in 0..=2 {
+                let mut ledger = Ledger::default();
+                ledger.posts.insert(planned.asks[0].clone().unwrap(), times);
+                let told = effects_agree(&planned, &turn, &ledger);
+                assert_eq!(told.is_empty(), allowed.contains(&times), "{outcome} and {times} times: {told:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_counter_beyond_its_cap_is_told() {
+        let (planned, mut turn) = posted("ok", 1);
+        turn.slices = Admission::read_all("A1,10,10,10,5,10,1000");
+        assert_eq!(within_caps(&planned, &turn), None);
+        turn.slices = Admission::read_all("A1,11,11,10,5,11,1000");
+        assert!(within_caps(&planned, &turn).unwrap().contains("11 of 10"));
+    }
 
     #[test]
     fn percentiles_are_figures_that_were_measured() {

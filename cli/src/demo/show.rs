@@ -15,7 +15,7 @@ use crate::output::{Mood, Output, lines, short, table};
 use crate::results::mood;
 
 /// Characters of what an agent was told that the table shows.
-const TOLD_CHARS: usize = 72;
+const TOLD_CHARS: usize = 84;
 
 /// What is about to happen.
 pub(super) fn opening(day: &[Planned], output: &Output) -> String {
@@ -121,8 +121,18 @@ fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     calls.chunk_by(alike).filter_map(|group| Some((group.first()?, group.len()))).collect()
 }
 
+/// What the agent was told, as far as it fits; with its code where that says more than the outcome.
 fn why(call: &CallRow) -> String {
-    short(call.told.as_deref().unwrap_or_default(), TOLD_CHARS)
+    let code = call.code.as_deref().filter(|code| *code != call.outcome.as_str());
+    let told = call.told.as_deref().unwrap_or_default();
+    whole_sentences(&code.map_or_else(|| told.to_owned(), |code| format!("{code}: {told}")), TOLD_CHARS)
+}
+
+/// The first sentences of a text that fit into so many characters; a first one that does not is cut.
+fn whole_sentences(text: &str, chars_max: usize) -> String {
+    let ends = text.match_indices(". ").map(|(at, _)| at + 1).chain([text.len()]);
+    let fitting = ends.filter(|end| text[..*end].chars().count() <= chars_max).last();
+    short(&text[..fitting.unwrap_or(text.len())], chars_max)
 }
 
 fn outcomes(report: &Report, output: &Output) -> String {
@@ -195,4 +205,23 @@ fn verdict(report: &Report, output: &Output) -> String {
     }
     let broken: String = report.broken.iter().map(|promise| format!("  {promise}\n")).collect();
     format!("{}\n{broken}", output.paint(Mood::Bad, "Promises were broken:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_ends_with_a_sentence_where_one_fits() {
+        assert_eq!(whole_sentences("One. Two. Three.", 10), "One. Two.");
+        assert_eq!(whole_sentences("One. Two.", 9), "One. Two.");
+        assert_eq!(whole_sentences("A long one. Two.", 6), "A long…");
+        assert_eq!(whole_sentences("", 6), "");
+    }
+
+    #[test]
+    fn calls_are_counted_by_outcome_in_the_order_in_which_they_first_came() {
+        let words = ["ok", "denied", "ok"].map(|word| (word.to_owned(), Mood::Good));
+        assert_eq!(counted(words.into_iter(), &Output::new(true)), "2 ok, denied");
+    }
 }
