@@ -118,6 +118,7 @@ impl Report {
             broken.extend(within_caps(planned, turn));
             broken.extend(effects_agree(planned, turn, &ledger));
         }
+        broken.extend(sums_within_caps(day, played));
         for (task, replies) in played.tasks.iter().filter(|(_, replies)| replies.len() != 1) {
             broken.push(format!("task {task} got {} replies", replies.len()));
         }
@@ -166,6 +167,26 @@ fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let over = turn.slices.iter().find(|slice| slice.tick_used > slice.tick_cap || slice.day_used > slice.day_cap)?;
     let (id, tick, day) = (play::id(planned), over.tick_used, over.day_used);
     Some(format!("{id} exceeded a cap: {tick} of {} in the tick, {day} of {} in the day", over.tick_cap, over.day_cap))
+}
+
+/// Promise 2 again, by addition rather than by the fleet's own counters: no agent's admissions of one window, or of
+/// the day, add up to more than its cap.
+fn sums_within_caps(day: &[Planned], played: &Played) -> Vec<String> {
+    let mut sums: BTreeMap<(&str, Option<i64>), (u32, u32)> = BTreeMap::new();
+    for (planned, turn) in day.iter().zip(&played.turns) {
+        for slice in &turn.slices {
+            for (window, cap) in [(Some(slice.tick_ends_ms), slice.tick_cap), (None, slice.day_cap)] {
+                let (sum, of) = sums.entry((planned.turn.agent.as_str(), window)).or_default();
+                (*sum, *of) = (*sum + slice.calls, cap);
+            }
+        }
+    }
+    let over = sums.into_iter().filter(|(_, (sum, cap))| sum > cap);
+    over.map(|((agent, window), (sum, cap))| {
+        let span = if window.is_some() { "tick" } else { "day" };
+        format!("{agent} got {sum} calls admitted in one {span}, with a cap of {cap}")
+    })
+    .collect()
 }
 
 /// Promise 3: what is said to have happened happened, once; what is said not to have happened did not.
@@ -331,6 +352,18 @@ mod tests {
         assert_eq!(within_caps(&planned, &turn), None);
         turn.slices = Admission::read_all("A1,11,11,10,5,11,1000");
         assert!(within_caps(&planned, &turn).unwrap().contains("11 of 10"));
+    }
+
+    #[test]
+    fn admissions_that_add_up_to_more_than_a_cap_are_told_whatever_the_counters_say() {
+        let sums_of = |log: &str| {
+            let (planned, mut turn) = posted("ok", 1);
+            turn.slices = Admission::read_all(log);
+            sums_within_caps(&[planned], &Played { turns: vec![turn], tasks: BTreeMap::new() })
+        };
+        assert_eq!(sums_of("A1,6,6,10,5,6,12;A6,6,6,10,10,12,12"), Vec::<String>::new());
+        assert_eq!(sums_of("A1,6,6,10,5,6,12;A4,6,6,10,5,6,12").len(), 1, "two slices of one tick");
+        assert_eq!(sums_of("A1,6,6,10,5,6,11;A6,6,6,10,10,6,11").len(), 1, "two slices of one day");
     }
 
     #[test]
