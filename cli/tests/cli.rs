@@ -3,6 +3,8 @@
 
 #[path = "cli/binary.rs"]
 mod binary;
+#[path = "cli/documents.rs"]
+mod documents;
 
 use binary::{DevFleet, Said, tickfleet};
 use shared::testkit::{RedisOptions, RedisServer};
@@ -247,4 +249,11 @@ fn completions_are_printed_for_shells() {
     for shell in ["bash", "zsh", "fish"] {
         tickfleet(&["completions", shell]).exits(0).says("tickfleet").says("explain");
     }
+}
+
+#[tokio::test]
+async fn the_readme_shows_what_its_commands_print() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    documents::check(&fleet, "README.md");
 }

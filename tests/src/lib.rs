@@ -10,3 +10,8 @@ pub mod inspect;
 pub mod runtime;
 pub mod inbox;
 pub mod ledger;
+
+/// The Rust in the README, compiled and run with the other examples of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
