@@ -3,6 +3,8 @@
 
 #[path = "cli/binary.rs"]
 mod binary;
+#[path = "cli/documents.rs"]
+mod documents;
 
 use binary::{DevFleet, Said, tickfleet};
 use serde_json::json;
@@ -267,4 +269,11 @@ fn the_demo_plays_its_day_and_every_promise_holds() {
     assert_eq!(report["retries"], json!({"calls": 5, "tries": 9, "recovered": 4}));
     let seen = &report["stand_in"];
     assert_eq!((&seen["messages_sent"], &seen["posts_published"], &seen["twice"]), (&64.into(), &7.into(), &json!([])));
+}
+
+#[tokio::test]
+async fn the_readme_shows_what_its_commands_print() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    documents::check(&fleet, "README.md");
 }

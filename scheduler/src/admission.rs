@@ -34,10 +34,10 @@ pub(crate) struct Candidate {
 
 /// Everything about a refusal but where it came from.
 pub(crate) fn refuse(code: &'static str, message: String, turn: &Turn) -> Box<Refusal> {
-    let calls = turn.calls.iter().map(|c| shared::formats::RefusedCall {
-        provider_id: c.provider_id.clone(),
-        tool: c.tool.clone(),
-    });
+    let calls = turn
+        .calls
+        .iter()
+        .map(|c| shared::formats::RefusedCall { provider_id: c.provider_id.clone(), tool: c.tool.clone() });
     Box::new(Refusal {
         code,
         message,
@@ -112,7 +112,9 @@ pub(crate) fn admission(
 ) -> Result<Admission, Box<Refusal>> {
     let turn = &candidate.turn;
     let (tenant, agent) = force.policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
-        Unknown::Tenant => refuse("unknown_tenant", format!("tenant {:?} is not configured", turn.tenant.as_str()), turn),
+        Unknown::Tenant => {
+            refuse("unknown_tenant", format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
+        }
         Unknown::Agent => {
             let message = format!("tenant {:?} has no agent {:?}", turn.tenant.as_str(), turn.agent.as_str());
             refuse("unknown_agent", message, turn)

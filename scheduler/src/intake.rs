@@ -53,7 +53,7 @@ impl Scheduler {
                 Err(error) => {
                     self.metrics.redis_error("read");
                     tracing::warn!(%error, stream = from.stream(), "could not read; trying again");
-                    tokio::time::sleep(patience.next()).await;
+                    tokio::time::sleep(patience.pause()).await;
                 }
             }
             handle.advanced();
@@ -136,7 +136,7 @@ impl Scheduler {
                     if self.is_over() {
                         return Vec::new();
                     }
-                    tokio::time::sleep(patience.next()).await;
+                    tokio::time::sleep(patience.pause()).await;
                     continue;
                 }
             };
@@ -165,7 +165,7 @@ impl Scheduler {
                 Err(error) => {
                     self.metrics.redis_error("admit");
                     tracing::warn!(%error, "admit did not answer; trying again");
-                    tokio::time::sleep(patience.next()).await;
+                    tokio::time::sleep(patience.pause()).await;
                 }
             }
             // Our name is given up: reap writes the batch anew for others.
@@ -281,7 +281,7 @@ impl Scheduler {
                 if self.is_over() {
                     return;
                 }
-                tokio::time::sleep(patience.next()).await;
+                tokio::time::sleep(patience.pause()).await;
             }
         }
     }

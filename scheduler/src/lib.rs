@@ -126,7 +126,7 @@ impl Scheduler {
                     tracing::warn!(%error, "the shard is not ready; trying again");
                     tokio::select! {
                         () = shutdown.cancelled() => break,
-                        () = tokio::time::sleep(patience.next()) => {}
+                        () = tokio::time::sleep(patience.pause()) => {}
                     }
                 }
             }

@@ -65,7 +65,10 @@ impl PolicyClock {
         let known = self.epoch_ms.swap(epoch_ms, Ordering::Relaxed);
         if epoch_ms > known && epoch_ms > 0 {
             metrics.epoch_changed();
-            tracing::warn!(epoch_ms, "Redis restarted; its last writes may be lost, so no window that began before is used");
+            tracing::warn!(
+                epoch_ms,
+                "Redis restarted; its last writes may be lost, so no window that began before is used"
+            );
         }
     }
 }

@@ -87,7 +87,7 @@ impl Scheduler {
             if self.is_over() {
                 return;
             }
-            tokio::time::sleep(patience.next()).await;
+            tokio::time::sleep(patience.pause()).await;
         }
     }
 
@@ -150,7 +150,7 @@ impl Scheduler {
                 // Our name is given up: the entry stays pending, and reap writes it anew for others.
                 return Ok(());
             }
-            tokio::time::sleep(patience.next()).await;
+            tokio::time::sleep(patience.pause()).await;
         }
     }
 

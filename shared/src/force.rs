@@ -65,7 +65,8 @@ pub fn incarnation(kind: &str, name: &str) -> ConsumerId {
     static STARTS: AtomicU64 = AtomicU64::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_micros();
     let start = STARTS.fetch_add(1, Ordering::Relaxed);
-    let plain: String = name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')).take(40).collect();
+    let plain: String =
+        name.chars().filter(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_')).take(40).collect();
     let pid = std::process::id();
     // All parts are within the bounds of an id; the fallback only spares a panic.
     let id = ConsumerId::new(format!("{kind}-{plain}-{pid:x}-{since:x}-{start}"));

@@ -136,13 +136,19 @@ pub fn ended(reason: EndReason, info: i64) -> (Outcome, CallError) {
             format!("The deadline {} came before this call could run. It was not executed.", rfc3339(info)),
             Some(serde_json::json!({ "deadline": rfc3339(info) })),
         ),
-        EndReason::Cancelled => {
-            (Outcome::Cancelled, "cancelled", "The turn was cancelled before this call could run. It was not executed.".into(), None)
-        }
+        EndReason::Cancelled => (
+            Outcome::Cancelled,
+            "cancelled",
+            "The turn was cancelled before this call could run. It was not executed.".into(),
+            None,
+        ),
         EndReason::DailyCapReached => (
             Outcome::DailyCapReached,
             "daily_cap_reached",
-            format!("The daily limit of actions is used up. It resets at {}. This call was not executed.", rfc3339(info)),
+            format!(
+                "The daily limit of actions is used up. It resets at {}. This call was not executed.",
+                rfc3339(info)
+            ),
             Some(serde_json::json!({ "resets_at": rfc3339(info) })),
         ),
         EndReason::TaskBudgetReached => (

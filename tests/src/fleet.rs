@@ -390,7 +390,6 @@ impl Fleet {
     }
 }
 
-
 /// Keys that may last without a TTL, each with its reason.
 pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:meta", "the shard's clock, policy and epoch"),

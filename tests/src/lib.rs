@@ -6,7 +6,12 @@ pub mod bfcl_node;
 pub mod bfcl_tools;
 pub mod doomed;
 pub mod fleet;
-pub mod inspect;
-pub mod runtime;
 pub mod inbox;
+pub mod inspect;
 pub mod ledger;
+pub mod runtime;
+
+/// The Rust in the README, compiled and run with the other examples of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

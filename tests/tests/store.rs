@@ -7,9 +7,9 @@ use std::time::Duration;
 use shared::model::policy::DayCapAction;
 use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, TurnId};
 use shared::store::{
-    Admission, AdmitReply, Admitted, Begin, Begun, EndReason, HandBack, Inbound, LaneRelease, Parked, PolicyRow, Promoted,
-    Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Settled, SettledCall, Settlement, SliceEntry, Store, StoreOptions,
-    Submission, Submitted, TimeSource, TurnName, TurnView,
+    Admission, AdmitReply, Admitted, Begin, Begun, EndReason, HandBack, Inbound, LaneRelease, Parked, PolicyRow,
+    Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Settled, SettledCall, Settlement, SliceEntry, Store,
+    StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
 };
 use shared::testkit::RedisServer;
 
@@ -39,12 +39,21 @@ impl World {
     fn row(&self, per_tick: u32, per_day: u32, on_day_cap: DayCapAction) -> PolicyRow {
         let now = self.clock.load(Ordering::SeqCst);
         let day_start_ms = now - now % DAY;
-        let caps = Caps { tick_ms: 5_000, calls_per_tick: per_tick, calls_per_day: per_day, tenant_calls_per_day: None, on_day_cap };
+        let caps = Caps {
+            tick_ms: 5_000,
+            calls_per_tick: per_tick,
+            calls_per_day: per_day,
+            tenant_calls_per_day: None,
+            on_day_cap,
+        };
         PolicyRow { caps, day_start_ms, day_end_ms: day_start_ms + DAY }
     }
 
     fn turn(&self, id: &str, calls: usize) -> Admission {
-        let meta = format!(r#"{{"ag":"kelly","dl":{},"dg":"d","n":{calls},"rt":"box"}}"#, self.clock.load(Ordering::SeqCst) + DAY);
+        let meta = format!(
+            r#"{{"ag":"kelly","dl":{},"dg":"d","n":{calls},"rt":"box"}}"#,
+            self.clock.load(Ordering::SeqCst) + DAY
+        );
         Admission {
             entry: String::new(),
             tenant: TenantId::new("acme").unwrap(),
@@ -136,9 +145,16 @@ async fn calls_beyond_the_tick_wait_on_the_lane_and_beyond_the_day_are_ended() {
     let now = w.store.now_ms().await.unwrap();
     assert!(w.store.due(now, 10).await.unwrap().0.is_empty(), "the window has not ended");
     w.advance(5_000);
-    let lane = LaneRelease { tenant: slice.name.tenant.clone(), agent: slice.meta.agent.clone(), policy: Some(0), stagger_ms: 0 };
+    let lane = LaneRelease {
+        tenant: slice.name.tenant.clone(),
+        agent: slice.meta.agent.clone(),
+        policy: Some(0),
+        stagger_ms: 0,
+    };
     assert_eq!(w.store.due(now + 5_000, 10).await.unwrap().0.len(), 1);
-    let ReleaseReply::Released(r) = w.store.release(1, 10, &[row], std::slice::from_ref(&lane)).await.unwrap() else { panic!() };
+    let ReleaseReply::Released(r) = w.store.release(1, 10, &[row], std::slice::from_ref(&lane)).await.unwrap() else {
+        panic!()
+    };
     assert_eq!((r[0].turns, r[0].calls), (1, 2));
     let slice = w.lease("w1").await.remove(0);
     assert_eq!((slice.first, slice.calls.len()), (10, 2));
@@ -160,13 +176,28 @@ async fn a_retry_parks_the_slice_and_comes_back_with_its_progress() {
     w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 3)]).await;
     let slice = w.lease("w1").await.remove(0);
     assert_eq!(w.store.settle(&[settlement(&slice, 1)]).await.unwrap(), [Settled::Continue]);
-    let begin = |nonce: &str| Begin { name: slice.name.clone(), fence: slice.fence.clone(), position: 1, nonce: Some(nonce.into()) };
-    assert_eq!(w.store.begin(&[begin("a"), begin("a"), begin("b")]).await.unwrap(), [Begun::Ok, Begun::Ok, Begun::Unknown]);
-    let retry = Retry { name: slice.name.clone(), fence: slice.fence.clone(), queue: slice.queue.clone(), position: 1, delay_ms: 1_000, attempt: 1 };
-    assert_eq!(w.store.retry(&[retry.clone()]).await.unwrap(), [Parked::Ok]);
+    let begin = |nonce: &str| Begin {
+        name: slice.name.clone(),
+        fence: slice.fence.clone(),
+        position: 1,
+        nonce: Some(nonce.into()),
+    };
+    assert_eq!(
+        w.store.begin(&[begin("a"), begin("a"), begin("b")]).await.unwrap(),
+        [Begun::Ok, Begun::Ok, Begun::Unknown]
+    );
+    let retry = Retry {
+        name: slice.name.clone(),
+        fence: slice.fence.clone(),
+        queue: slice.queue.clone(),
+        position: 1,
+        delay_ms: 1_000,
+        attempt: 1,
+    };
+    assert_eq!(w.store.retry(std::slice::from_ref(&retry)).await.unwrap(), [Parked::Ok]);
     assert_eq!(w.store.retry(&[retry]).await.unwrap(), [Parked::Already]);
     w.advance(1_000);
-    assert!(matches!(w.store.promote(&[slice.name.clone()]).await.unwrap()[0], Promoted::Promoted));
+    assert!(matches!(w.store.promote(std::slice::from_ref(&slice.name)).await.unwrap()[0], Promoted::Promoted));
     let again = w.lease("w2").await.remove(0);
     assert_eq!((again.first, again.calls.len(), again.attempt), (1, 2, 1));
     assert_eq!(w.store.settle(&[settlement(&slice, 3)]).await.unwrap(), [Settled::Stale]);
@@ -209,7 +240,7 @@ async fn an_expired_turn_is_ended_wherever_it_waits() {
     w.admit(w.row(10, 100, DayCapAction::Reject), &[turn]).await;
     w.advance(500);
     let name = TurnName::parse("acme:t1").unwrap();
-    let promoted = w.store.promote(&[name.clone()]).await.unwrap();
+    let promoted = w.store.promote(std::slice::from_ref(&name)).await.unwrap();
     let Promoted::Ending(ending) = &promoted[0] else { panic!("{promoted:?}") };
     assert_eq!((ending.reason, ending.calls.len()), (EndReason::Expired, 2));
     assert!(w.lease("w1").await.is_empty(), "nobody can lease what was taken back");
@@ -237,8 +268,14 @@ async fn submitting_is_bounded_and_idempotent_and_rejecting_writes_one_reply() {
     let mut reader = w.store.reader(&consumer, Duration::from_millis(10));
     assert_eq!(reader.wait(&["turns".into()], 100).await.unwrap().len(), 5);
     let to = (TenantId::new("acme").unwrap(), InboxName::new("box").unwrap());
-    let rejection = Rejection { entry: entry.clone(), reason: "x".into(), raw: b"{}".to_vec(), reply_to: Some(to), reply: "{}".into() };
-    assert_eq!(w.store.reject(Inbound::Turns, &[rejection.clone()]).await.unwrap(), 1);
+    let rejection = Rejection {
+        entry: entry.clone(),
+        reason: "x".into(),
+        raw: b"{}".to_vec(),
+        reply_to: Some(to),
+        reply: "{}".into(),
+    };
+    assert_eq!(w.store.reject(Inbound::Turns, std::slice::from_ref(&rejection)).await.unwrap(), 1);
     assert_eq!(w.store.reject(Inbound::Turns, &[rejection]).await.unwrap(), 0);
     assert_eq!(w.replies().await.len(), 1);
 }
@@ -249,7 +286,7 @@ async fn handing_back_keeps_the_slice_for_another() {
     w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 2)]).await;
     let slice = w.lease("w1").await.remove(0);
     let back = HandBack { name: slice.name.clone(), fence: slice.fence.clone(), queue: slice.queue.clone() };
-    assert_eq!(w.store.hand_back(&[back.clone()]).await.unwrap(), 1);
+    assert_eq!(w.store.hand_back(std::slice::from_ref(&back)).await.unwrap(), 1);
     assert_eq!(w.store.hand_back(&[back]).await.unwrap(), 0);
     let again = w.lease("w2").await.remove(0);
     assert_eq!(again.crashes, 0);

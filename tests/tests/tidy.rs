@@ -87,3 +87,21 @@ fn every_relative_link_of_the_documentation_leads_somewhere() {
     let tree = Tree::load();
     assert_tidy(tree.with_extension("md").flat_map(|(path, text)| docs::dead_links(&tree, path, text)).collect());
 }
+
+#[test]
+fn the_architecture_names_every_verb_and_every_key() {
+    let tree = Tree::load();
+    let architecture = std::fs::read_to_string(tree.root.join("ARCHITECTURE.md")).unwrap_or_default();
+    let scripts = tree.with_extension("lua");
+    assert_tidy(scripts.flat_map(|(path, text)| docs::unexplained(&architecture, path, text)).collect());
+}
+
+#[test]
+fn every_decision_is_in_the_index() {
+    let tree = Tree::load();
+    let index = std::fs::read_to_string(tree.root.join("docs/adr/README.md")).unwrap_or_default();
+    let records = tree.with_extension("md").filter_map(|(path, _)| path.strip_prefix("docs/adr/"));
+    assert_tidy(
+        records.filter(|r| *r != "README.md" && !index.contains(&format!("({r})"))).map(String::from).collect(),
+    );
+}

@@ -135,7 +135,7 @@ impl Work {
                     }
                 }
             }
-            tokio::time::sleep(patience.next()).await;
+            tokio::time::sleep(patience.pause()).await;
         }
     }
 }

@@ -40,7 +40,7 @@ impl Worker {
                     tracing::warn!(%error, "the shard is not ready; trying again");
                     tokio::select! {
                         () = shutdown.draining.cancelled() => break,
-                        () = tokio::time::sleep(patience.next()) => {}
+                        () = tokio::time::sleep(patience.pause()) => {}
                     }
                 }
             }
@@ -169,12 +169,12 @@ impl Worker {
                     if let Err(error) = self.store.ensure_groups().await {
                         tracing::warn!(%error, "they could not be made anew");
                     }
-                    tokio::time::sleep(patience.next()).await;
+                    tokio::time::sleep(patience.pause()).await;
                 }
                 Err(error) => {
                     self.metrics.redis_error("read");
                     tracing::warn!(%error, "could not lease; trying again");
-                    tokio::time::sleep(patience.next()).await;
+                    tokio::time::sleep(patience.pause()).await;
                 }
             }
             handle.advanced();

@@ -46,7 +46,10 @@ pub(crate) fn denied(name: &str, denial: &Denial, allowed: &[&str]) -> CallError
 /// A transient failure after its last try.
 pub(crate) fn gave_up(message: &str, attempts: u32) -> CallError {
     let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
-    error(Outcome::Transient, format!("{} (after {tries}). Try again later or use another approach.", message.trim_end_matches('.')))
+    error(
+        Outcome::Transient,
+        format!("{} (after {tries}). Try again later or use another approach.", message.trim_end_matches('.')),
+    )
 }
 
 /// A `once` tool whose effect nobody knows.
@@ -74,7 +77,8 @@ fn may_call(allowed: &[&str]) -> String {
     if allowed.is_empty() {
         return " You may call no tools.".into();
     }
-    let more = if allowed.len() > NAMES_MAX { format!(" and {} more", allowed.len() - NAMES_MAX) } else { String::new() };
+    let more =
+        if allowed.len() > NAMES_MAX { format!(" and {} more", allowed.len() - NAMES_MAX) } else { String::new() };
     format!(" You may call: {}{more}.", allowed[..allowed.len().min(NAMES_MAX)].join(", "))
 }
 

@@ -107,7 +107,8 @@ pub(crate) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<R
 async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report> {
     let server = Server::start(args.on.as_deref()).await?;
     say("measuring the raw stream cycle");
-    let raw = raw::measure(&server, args.payload_bytes, Duration::from_secs(3)).await.context("the raw stream cycle")?;
+    let raw =
+        raw::measure(&server, args.payload_bytes, Duration::from_secs(3)).await.context("the raw stream cycle")?;
 
     let shape = Shape {
         schedulers: args.schedulers,

@@ -24,11 +24,20 @@ pub(super) async fn measure(server: &Server, payload_bytes: usize, duration: Dur
     let (stream, results) = (format!("{PREFIX}raw"), format!("{PREFIX}raw-results"));
     let mut setup = server.connection().await?;
     redis::cmd("DEL").arg(&stream).arg(&results).query_async::<()>(&mut setup).await?;
-    redis::cmd("XGROUP").arg("CREATE").arg(&stream).arg("g").arg("$").arg("MKSTREAM").query_async::<()>(&mut setup).await?;
+    redis::cmd("XGROUP")
+        .arg("CREATE")
+        .arg(&stream)
+        .arg("g")
+        .arg("$")
+        .arg("MKSTREAM")
+        .query_async::<()>(&mut setup)
+        .await?;
     let (done, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let origin = now();
-    let producer = produce(server.connection().await?, stream.clone(), payload_bytes, origin, done.clone(), stop.clone());
-    let consumer = consume(server.connection().await?, stream.clone(), results.clone(), origin, done.clone(), stop.clone());
+    let producer =
+        produce(server.connection().await?, stream.clone(), payload_bytes, origin, done.clone(), stop.clone());
+    let consumer =
+        consume(server.connection().await?, stream.clone(), results.clone(), origin, done.clone(), stop.clone());
     let (producer, consumer) = (tokio::spawn(producer), tokio::spawn(consumer));
 
     // The first half second warms up and does not count.
@@ -82,7 +91,16 @@ async fn consume(
     let mut latencies = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let mut read = redis::cmd("XREADGROUP");
-        read.arg("GROUP").arg("g").arg("c").arg("COUNT").arg(BATCH).arg("BLOCK").arg(100).arg("STREAMS").arg(&stream).arg(">");
+        read.arg("GROUP")
+            .arg("g")
+            .arg("c")
+            .arg("COUNT")
+            .arg(BATCH)
+            .arg("BLOCK")
+            .arg(100)
+            .arg("STREAMS")
+            .arg(&stream)
+            .arg(">");
         let Some(found) = read.query_async::<Read>(&mut connection).await? else { continue };
         let entries: Vec<_> = found.into_iter().flat_map(|(_, entries)| entries).collect();
         let Some((last, _)) = entries.last() else { continue };

@@ -76,7 +76,15 @@ pub(crate) struct LoadShape {
 }
 
 impl Report {
-    pub(super) fn new(args: &BenchArgs, raw: &Raw, steady: &Steady, at: &Saturation, cpu: Cpu, rss: Rss, expiry: f64) -> Self {
+    pub(super) fn new(
+        args: &BenchArgs,
+        raw: &Raw,
+        steady: &Steady,
+        at: &Saturation,
+        cpu: Cpu,
+        rss: Rss,
+        expiry: f64,
+    ) -> Self {
         let turns_per_s = at.turns as f64 / at.seconds;
         let us_per_turn = cpu.seconds * 1e6 / at.all_turns.max(1) as f64;
         let calls = args.calls_per_turn.max(1) as f64;
@@ -157,8 +165,14 @@ impl Report {
             format!("end to end         {:>9.0} turns/s  {:>9.0} calls/s", self.turns_per_s, self.calls_per_s),
             format!("raw stream cycle   {:>9.0} entries/s, p99 {:.1} ms", self.raw_cycle_per_s, self.raw_cycle_p99_ms),
             format!("ratio              {:>9.3} (turns over raw cycle)", self.ratio),
-            format!("Redis              {:>9.1} µs/turn  {:>9.1} µs/call", self.redis_us_per_turn, self.redis_us_per_call),
-            format!("key expiry         {:>9.1} µs/key, paid `retain` after a turn's end, not in the above", self.expiry_us_per_key),
+            format!(
+                "Redis              {:>9.1} µs/turn  {:>9.1} µs/call",
+                self.redis_us_per_turn, self.redis_us_per_call
+            ),
+            format!(
+                "key expiry         {:>9.1} µs/key, paid `retain` after a turn's end, not in the above",
+                self.expiry_us_per_key
+            ),
             format!(
                 "latency at {:>4}/s   p50 {:.2} ms  p99 {:.2} ms  p99.9 {:.2} ms ({} turns)",
                 l.rate, self.latency_ms.p50, self.latency_ms.p99, self.latency_ms.p999, l.steady_turns
@@ -167,7 +181,10 @@ impl Report {
                 "latency saturated  p50 {:.1} ms  p99 {:.1} ms",
                 self.saturated_latency_ms.p50, self.saturated_latency_ms.p99
             ),
-            format!("memory             scheduler {:.1} MB, worker {:.1} MB", self.rss_mb.scheduler, self.rss_mb.worker),
+            format!(
+                "memory             scheduler {:.1} MB, worker {:.1} MB",
+                self.rss_mb.scheduler, self.rss_mb.worker
+            ),
         ];
         if self.not_ok > 0 {
             lines.push(format!("WARNING            {} turns had calls that did not succeed", self.not_ok));

@@ -88,7 +88,8 @@ impl Server {
             let now = self.info("stats").await?;
             let expired = field(&now, "expired_keys") - field(&before, "expired_keys");
             if expired >= keys.len() as f64 * 0.98 {
-                let spent = field(&now, "expire_cycle_cpu_milliseconds") - field(&before, "expire_cycle_cpu_milliseconds");
+                let spent =
+                    field(&now, "expire_cycle_cpu_milliseconds") - field(&before, "expire_cycle_cpu_milliseconds");
                 return Ok(spent * 1_000.0 / expired.max(1.0));
             }
         }

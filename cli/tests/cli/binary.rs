@@ -100,6 +100,17 @@ impl DevFleet {
         command
     }
 
+    /// A shell's command line, run as a client of this fleet.
+    pub fn shell(&self, line: &str) -> Command {
+        let mut shell = Command::new("sh");
+        for name in FOREIGN {
+            shell.env_remove(name);
+        }
+        shell.args(["-c", line]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        shell.env("REDIS_URL", &self.url);
+        shell
+    }
+
     pub fn run(&self, args: &[&str]) -> Said {
         self.run_with(args, "")
     }

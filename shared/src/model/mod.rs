@@ -1,8 +1,8 @@
 //! The pure model: no Redis, no tokio, no clock, no randomness. Time and chance are arguments.
 
 pub mod context;
-pub mod digest;
 pub mod day;
+pub mod digest;
 pub mod ids;
 pub mod limits;
 pub mod outcome;

@@ -206,7 +206,12 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`]. On a script error the caller repeats turn by turn and rejects the culprit.
-    pub async fn admit(&self, generation: u64, rows: &[PolicyRow], turns: &[Admission]) -> Result<AdmitReply, StoreError> {
+    pub async fn admit(
+        &self,
+        generation: u64,
+        rows: &[PolicyRow],
+        turns: &[Admission],
+    ) -> Result<AdmitReply, StoreError> {
         let o = &self.options;
         let mut args = self.args();
         args.show(generation).show(o.ending_lease_ms).show(o.tenant_turns_max).show(o.tenant_ready_max);
@@ -250,7 +255,8 @@ impl Store {
         args.text(from.stream()).show(entries.len());
         for e in entries {
             args.text(e.entry.as_str()).text(e.reason.as_str()).text(e.raw.as_slice());
-            args.maybe(e.reply_to.as_ref().map(|(tenant, _)| tenant)).maybe(e.reply_to.as_ref().map(|(_, inbox)| inbox));
+            args.maybe(e.reply_to.as_ref().map(|(tenant, _)| tenant))
+                .maybe(e.reply_to.as_ref().map(|(_, inbox)| inbox));
             args.text(if e.reply_to.is_some() { e.reply.as_str() } else { "" });
         }
         let mut words = Words::new("reject", self.run("reject", args).await?)?;
@@ -262,7 +268,11 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn due(&self, now_ms: i64, count: usize) -> Result<(Vec<(TenantId, AgentId)>, Vec<TurnName>), StoreError> {
+    pub async fn due(
+        &self,
+        now_ms: i64,
+        count: usize,
+    ) -> Result<(Vec<(TenantId, AgentId)>, Vec<TurnName>), StoreError> {
         let mut command = redis::cmd("ZRANGEBYSCORE");
         command.arg(self.keys.key("timers")).arg("-inf").arg(now_ms).arg("LIMIT").arg(0).arg(count);
         let names: Vec<String> = self.connection.query("due", &command).await?;

@@ -18,7 +18,10 @@ impl Default for ShardClock {
     }
 }
 
-#[allow(clippy::disallowed_methods, reason = "the edge: the process' monotonic clock carries shard time between answers")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the edge: the process' monotonic clock carries shard time between answers"
+)]
 fn now() -> Instant {
     Instant::now()
 }

@@ -73,7 +73,20 @@ impl StoreError {
             Self::Verb { source, .. } => {
                 !source.is_io_error()
                     && !source.is_timeout()
-                    && !matches!(source.code(), Some("OOM" | "LOADING" | "READONLY" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "MISCONF" | "NOREPLICAS"))
+                    && !matches!(
+                        source.code(),
+                        Some(
+                            "OOM"
+                                | "LOADING"
+                                | "READONLY"
+                                | "MASTERDOWN"
+                                | "CLUSTERDOWN"
+                                | "TRYAGAIN"
+                                | "BUSY"
+                                | "MISCONF"
+                                | "NOREPLICAS"
+                        )
+                    )
             }
             Self::Reply { .. } => true,
             _ => false,
@@ -144,8 +157,9 @@ impl Connection {
     }
 
     async fn connect(&self, response: Duration) -> Result<MultiplexedConnection, StoreError> {
-        let config =
-            AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT)).set_response_timeout(Some(response));
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(response));
         self.client
             .get_multiplexed_async_connection_with_config(&config)
             .await
@@ -154,7 +168,8 @@ impl Connection {
 
     /// Drops the connection if it is broken, so that the next command makes a new one.
     pub(crate) async fn look_at(&self, error: &redis::RedisError) {
-        if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_unrecoverable_error() {
+        if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_unrecoverable_error()
+        {
             *self.current.lock().await = None;
         }
     }
@@ -188,7 +203,11 @@ impl Connection {
     ///
     /// # Errors
     /// [`StoreError::Verb`] with `verb` as the name.
-    pub async fn query<T: redis::FromRedisValue>(&self, verb: &'static str, command: &redis::Cmd) -> Result<T, StoreError> {
+    pub async fn query<T: redis::FromRedisValue>(
+        &self,
+        verb: &'static str,
+        command: &redis::Cmd,
+    ) -> Result<T, StoreError> {
         let mut connection = self.get().await?;
         match command.query_async::<T>(&mut connection).await {
             Ok(value) => Ok(value),
@@ -203,7 +222,11 @@ impl Connection {
     ///
     /// # Errors
     /// [`StoreError::Verb`] with `verb` as the name.
-    pub async fn pipeline<T: redis::FromRedisValue>(&self, verb: &'static str, pipe: &redis::Pipeline) -> Result<T, StoreError> {
+    pub async fn pipeline<T: redis::FromRedisValue>(
+        &self,
+        verb: &'static str,
+        pipe: &redis::Pipeline,
+    ) -> Result<T, StoreError> {
         let mut connection = self.get().await?;
         match pipe.query_async::<T>(&mut connection).await {
             Ok(value) => Ok(value),
@@ -236,7 +259,7 @@ impl Default for Patience {
 
 impl Patience {
     /// How long to wait before the next attempt.
-    pub fn next(&mut self) -> Duration {
+    pub fn pause(&mut self) -> Duration {
         self.policy.next_backoff().unwrap_or(Duration::from_secs(2))
     }
 

@@ -2,9 +2,9 @@
 
 use redis::Value;
 
+use super::StoreError;
 use super::keys::TurnName;
 use super::words::{Words, into_text};
-use super::StoreError;
 
 /// Why calls end without having run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

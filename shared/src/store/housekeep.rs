@@ -34,7 +34,8 @@ impl Store {
         let memory = Memory { used: read("used_memory"), max: read("maxmemory") };
         let meta = self.keys.key("meta");
         let set = redis::cmd("HSET").arg(&meta).arg("pressure").arg(u8::from(memory.is_tight())).to_owned();
-        let known: redis::Value = self.connection.query("memory", redis::cmd("HGET").arg(&meta).arg("pressure")).await?;
+        let known: redis::Value =
+            self.connection.query("memory", redis::cmd("HGET").arg(&meta).arg("pressure")).await?;
         if text_of(&known).as_deref() != Some(if memory.is_tight() { "1" } else { "0" }) {
             // At the brim even this write may be refused; then scripts that take work in are refused as well.
             self.connection.query::<i64>("memory", &set).await?;

@@ -11,10 +11,10 @@ mod clock;
 mod connection;
 mod delegate;
 mod ending;
-mod keys;
 mod housekeep;
 mod inbox;
 mod inspect;
+mod keys;
 mod look;
 mod pool;
 mod preflight;
@@ -27,7 +27,9 @@ mod tenants;
 mod wire;
 mod words;
 
-pub use admit::{Admission, AdmitReply, Admitted, Inbound, LaneRelease, PolicyRow, Promoted, Rejection, Released, ReleaseReply};
+pub use admit::{
+    Admission, AdmitReply, Admitted, Inbound, LaneRelease, PolicyRow, Promoted, Rejection, ReleaseReply, Released,
+};
 pub use call::{Begin, Begun, HandBack, Parked, Retry};
 pub use clock::ShardClock;
 pub use connection::{Connection, Patience, StoreError};
@@ -43,7 +45,7 @@ pub use preflight::ServerFacts;
 pub use read::{Entry, Reader};
 pub use recover::{Beat, Cancelled, Reaped};
 pub use script::Scripts;
-pub use settle::{ReplyFrame, SettledCall, Settled, Settlement};
+pub use settle::{ReplyFrame, Settled, SettledCall, Settlement};
 pub use submit::{Submission, Submitted};
 pub use wire::{SliceEntry, SliceMeta};
 

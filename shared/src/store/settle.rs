@@ -76,7 +76,10 @@ impl Store {
         args.show(o.retain_ms).show(o.dedupe_ms.max(o.retain_ms)).show(o.reply_retain_ms);
         args.show(o.audit_retain_ms).show(o.audit_entries_max).show(batch.len());
         for item in batch {
-            args.text(item.name.tenant.as_str()).text(item.name.turn.as_str()).text(item.fence.as_str()).maybe(item.queue.as_ref());
+            args.text(item.name.tenant.as_str())
+                .text(item.name.turn.as_str())
+                .text(item.fence.as_str())
+                .maybe(item.queue.as_ref());
             args.show(item.first).maybe(item.reply_to.as_ref());
             args.text(item.frame.head.as_str());
             let (open, close) = item.frame.messages.unwrap_or_default();

@@ -14,7 +14,8 @@ impl Store {
     pub async fn tenants(&self) -> Result<BTreeMap<TenantId, TenantPolicy>, StoreError> {
         let command = redis::cmd("HGETALL").arg(self.keys.key("tenants")).to_owned();
         let all: BTreeMap<String, String> = self.connection.query("tenants", &command).await?;
-        let read = |(name, json): (String, String)| Some((TenantId::new(name).ok()?, serde_json::from_str(&json).ok()?));
+        let read =
+            |(name, json): (String, String)| Some((TenantId::new(name).ok()?, serde_json::from_str(&json).ok()?));
         Ok(all.into_iter().filter_map(read).collect())
     }
 

@@ -40,7 +40,6 @@ impl Words {
         let value = self.values.next().unwrap_or(Value::Nil);
         Self::new(self.verb, value)
     }
-
 }
 
 /// A text, whichever way Redis gave it.

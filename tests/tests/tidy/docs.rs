@@ -65,6 +65,24 @@ fn anchors(text: &str) -> Vec<String> {
     anchors
 }
 
+/// Verbs and keys of the scripts that ARCHITECTURE.md does not name.
+pub fn unexplained(architecture: &str, script: &str, text: &str) -> Vec<String> {
+    let verb = Path::new(script).file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let mut complaints = Vec::new();
+    let names_verb = [format!("`{verb}`"), format!("{verb}.lua")].iter().any(|name| architecture.contains(name));
+    if !script.contains("/lib/") && !names_verb {
+        complaints.push(format!("ARCHITECTURE.md does not name the verb {verb}"));
+    }
+    // Every key is built from the shard's prefix.
+    for part in text.split("P .. '").skip(1) {
+        let key = part.split('\'').next().unwrap_or_default();
+        if !key.is_empty() && !architecture.contains(&format!("`{key}")) {
+            complaints.push(format!("ARCHITECTURE.md does not list the key {key} of {script}"));
+        }
+    }
+    complaints
+}
+
 #[test]
 fn links_are_found_outside_code_and_anchors_follow_headings() {
     let text = "# A b: `c`!\n[x](y.md) `[no](z.md)` [`q`](r.md#s) [w](https://example.org)\n```\n[no](z.md)\n```\n[d]: e.md\n# A b: `c`!";
@@ -76,4 +94,11 @@ fn links_are_found_outside_code_and_anchors_follow_headings() {
 fn a_dead_link_is_found() {
     let tree = Tree::load();
     assert_eq!(dead_links(&tree, "README.md", "[a](tests/tests/tidy.rs) [b](tests/no-such-file)").len(), 1);
+}
+
+#[test]
+fn an_unexplained_verb_and_an_unexplained_key_are_found() {
+    let architecture = "`settle` writes `done:<id>`";
+    assert!(unexplained(architecture, "lua/settle.lua", "P .. 'done:' .. id").is_empty());
+    assert_eq!(unexplained(architecture, "lua/begin.lua", "call('GET', P .. 'meta')").len(), 2);
 }

@@ -1,0 +1,175 @@
+//! The commands that the documents show, run as they stand there: what they print must be what is shown.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use super::binary::{DevFleet, Said};
+
+const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+/// How often a command that only looks is asked again: what it shows may still be on its way.
+const LOOKS_MAX: u32 = 1_000;
+
+/// A command (`$ …`) with what a document shows of its output.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shown {
+    line: usize,
+    command: String,
+    output: Vec<String>,
+}
+
+/// The fenced blocks of one language, each with the number of its first line.
+fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
+    let mut found: Vec<(usize, Vec<&str>)> = Vec::new();
+    let (mut fenced, mut wanted) = (false, false);
+    for (index, line) in text.lines().enumerate() {
+        if let Some(info) = line.strip_prefix("```") {
+            fenced = !fenced;
+            wanted = fenced && info == language;
+            if wanted {
+                found.push((index + 2, Vec::new()));
+            }
+        } else if let (true, Some((_, lines))) = (wanted, found.last_mut()) {
+            lines.push(line);
+        }
+    }
+    found
+}
+
+/// The commands of a document's `console` blocks, in order.
+pub fn shown(text: &str) -> Vec<Shown> {
+    let mut found: Vec<Shown> = Vec::new();
+    for (first, lines) in blocks(text, "console") {
+        for (offset, line) in lines.into_iter().enumerate() {
+            match (line.strip_prefix("$ "), found.last_mut()) {
+                (Some(command), _) => {
+                    found.push(Shown { line: first + offset, command: command.to_owned(), output: Vec::new() });
+                }
+                (None, Some(shown)) => shown.output.push(line.to_owned()),
+                (None, None) => panic!("line {}: output of no command", first + offset),
+            }
+        }
+    }
+    found
+}
+
+/// The YAML blocks that begin with a comment that names their file, as `(path, text)`.
+pub fn files(text: &str) -> Vec<(String, String)> {
+    let named = |(_, lines): (usize, Vec<&str>)| {
+        let path = lines.first()?.strip_prefix("# ")?.split([':', ' ']).next()?.to_owned();
+        Some((path, lines.join("\n")))
+    };
+    blocks(text, "yaml").into_iter().filter_map(named).collect()
+}
+
+/// A line without what differs from run to run: numbers, digests, and the blanks that depend on their length.
+fn masked(line: &str) -> String {
+    let word = |word: &str| {
+        let hexadecimal = word.len() >= 12 && word.chars().all(|c| c.is_ascii_hexdigit());
+        let mut out = String::new();
+        for c in word.chars() {
+            let number = c.is_ascii_digit() || (c == '.' && out.ends_with('#'));
+            match number {
+                true if out.ends_with('#') => {}
+                true => out.push('#'),
+                false => out.push(c),
+            }
+        }
+        if hexadecimal { "#".to_owned() } else { out }
+    };
+    // A producer's own random id: hexadecimal after a prefix.
+    let mut parts = line.split("py-");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        plain.push_str("py-#");
+        plain.push_str(part.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+    }
+    plain.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Masked lines, those that repeat the one before left out: how often a window begins depends on the moment.
+fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut lines: Vec<String> = lines.map(masked).collect();
+    lines.dedup();
+    lines
+}
+
+/// Whether a command printed what is shown of it. A line `…` stands for any number of lines.
+pub fn agrees(shown: &[String], printed: &str) -> bool {
+    let printed = comparable(printed.lines());
+    let mut rest = printed.as_slice();
+    let mut anything = false;
+    for wanted in comparable(shown.iter().map(String::as_str)) {
+        if wanted == "…" {
+            anything = true;
+            continue;
+        }
+        let at = rest.iter().position(|line| *line == wanted);
+        match at {
+            Some(0) => rest = &rest[1..],
+            Some(at) if anything => rest = &rest[at + 1..],
+            _ => return false,
+        }
+        anything = false;
+    }
+    anything || rest.iter().all(String::is_empty)
+}
+
+/// Runs a shown command in `folder` as a reader would, with the binary in PATH.
+fn run(fleet: &DevFleet, folder: &Path, command: &str) -> Said {
+    let binary = Path::new(env!("CARGO_BIN_EXE_tickfleet")).parent().unwrap();
+    #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the binary in front")]
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap_or_default());
+    let mut shell: Command = fleet.shell(command);
+    Said::of(shell.env("PATH", path).current_dir(folder), "")
+}
+
+/// Runs all commands of a document in order, against one fleet, in a folder with the files that it shows.
+pub fn check(fleet: &DevFleet, document: &str) {
+    let text = fs::read_to_string(Path::new(REPOSITORY).join(document)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for (path, text) in files(&text) {
+        let file = folder.path().join(path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+    std::os::unix::fs::symlink(Path::new(REPOSITORY).join("tests"), folder.path().join("tests")).unwrap();
+    for shown in shown(&text) {
+        let only_looks = shown.command.starts_with("tickfleet explain");
+        let mut said = run(fleet, folder.path(), &shown.command);
+        for _ in 0..if only_looks { LOOKS_MAX } else { 0 } {
+            if agrees(&shown.output, &said.stdout) {
+                break;
+            }
+            said = run(fleet, folder.path(), &shown.command);
+        }
+        assert!(
+            agrees(&shown.output, &said.stdout),
+            "{document}:{}: `{}` printed something else:\n{}{}",
+            shown.line,
+            shown.command,
+            said.stdout,
+            said.stderr
+        );
+    }
+}
+
+#[test]
+fn commands_and_files_are_found_in_a_document() {
+    let text = "a\n```console\n$ one 1\nout\n$ two\n```\n```sh\n$ not\n```\n```yaml\n# conf/a.yaml: why\nx: 1\n```\n";
+    let commands = shown(text);
+    assert_eq!(commands.iter().map(|c| (c.line, c.command.as_str())).collect::<Vec<_>>(), [(3, "one 1"), (5, "two")]);
+    assert_eq!(commands[0].output, ["out"]);
+    assert_eq!(files(text), [("conf/a.yaml".to_owned(), "# conf/a.yaml: why\nx: 1".to_owned())]);
+}
+
+#[test]
+fn what_is_printed_may_differ_in_numbers_and_in_nothing_else() {
+    let shown = |lines: &[&str]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(agrees(&shown(&["t17-0  echo  ok", "in 4.8 s"]), "t1899-12 echo ok\nin 12 s\n"));
+    assert!(!agrees(&shown(&["t17-0 echo ok"]), "t17-0 echo denied"));
+    assert!(!agrees(&shown(&["a"]), "a\nb"));
+    assert!(agrees(&shown(&["a", "…", "c", "…"]), "a\nb\nc\nd"));
+    assert!(!agrees(&shown(&["a", "…", "c"]), "a\nb"));
+    assert!(agrees(&shown(&["at 1", "b"]), "at 7\nat 8\nb"));
+}
