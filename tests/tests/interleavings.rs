@@ -6,10 +6,16 @@
 //! answers were lost. `TICKFLEET_SEED=<n>` replays one interleaving, `TICKFLEET_INTERLEAVINGS=<n>` sets how many are
 //! played.
 
-#![allow(clippy::print_stdout, reason = "how much was played, and what was noticed, is worth a line of a test's output")]
+#![allow(
+    clippy::print_stdout,
+    reason = "how much was played, and what was noticed, is worth a line of a test's output"
+)]
 
+mod endings;
 mod finish;
 mod game;
+mod producers;
+mod recovery;
 mod sabotage;
 mod scheduler;
 mod snapshot;

@@ -336,10 +336,8 @@ async fn a_call_that_was_begun_is_named_where_its_slice_is_quarantined() {
 
 #[tokio::test]
 async fn every_script_that_drains_may_run_when_memory_is_full() {
-    let flags: HashMap<&str, bool> = Scripts::embedded()
-        .iter()
-        .map(|(verb, text)| (verb, text.starts_with("#!lua flags=allow-oom")))
-        .collect();
+    let flags: HashMap<&str, bool> =
+        Scripts::embedded().iter().map(|(verb, text)| (verb, text.starts_with("#!lua flags=allow-oom"))).collect();
     for verb in ["settle", "beat", "reap", "retry", "hand_back", "cancel", "touch"] {
         assert!(flags[verb], "{verb} frees memory, or keeps what is in alive");
     }
