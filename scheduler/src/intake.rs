@@ -19,9 +19,11 @@ use crate::policy::Rows;
 
 /// Reads and admits turns until `stop`.
 pub(crate) async fn turns(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop: CancellationToken) {
-    scheduler.read(Inbound::Turns, consumer, stop, async |this, consumer, arrivals| {
-        this.admit_all(consumer, arrivals).await;
-    }).await;
+    scheduler
+        .read(Inbound::Turns, consumer, stop, async |this, consumer, arrivals| {
+            this.admit_all(consumer, arrivals).await;
+        })
+        .await;
 }
 
 impl Scheduler {
@@ -60,7 +62,12 @@ impl Scheduler {
     }
 
     /// The next batch. What was delivered on a connection that broke is read again first.
-    async fn next(&self, reader: &mut Reader, streams: &[String], stop: &CancellationToken) -> Result<Vec<Entry>, StoreError> {
+    async fn next(
+        &self,
+        reader: &mut Reader,
+        streams: &[String],
+        stop: &CancellationToken,
+    ) -> Result<Vec<Entry>, StoreError> {
         if reader.is_fresh() {
             let mine = reader.mine(&streams[0], self.options.batch).await?;
             if !mine.is_empty() {
@@ -171,7 +178,11 @@ impl Scheduler {
     /// Rule 11: a script error is the fault of one turn; that one is rejected, the others are admitted.
     async fn find_culprit(&self, candidates: &[Candidate], error: &StoreError) -> Vec<Rejection> {
         if let [candidate] = candidates {
-            let refusal = refuse("internal", "The turn could not be admitted. The error has been logged.".into(), &candidate.turn);
+            let refusal = refuse(
+                "internal",
+                "The turn could not be admitted. The error has been logged.".into(),
+                &candidate.turn,
+            );
             tracing::error!(%error, entry = candidate.arrival.entry, "this turn cannot be admitted");
             return vec![self.rejected(&candidate.arrival, &refusal)];
         }
@@ -192,7 +203,11 @@ impl Scheduler {
         for (index, candidate) in candidates.iter().enumerate() {
             let grant = grants.get(&index).cloned();
             if candidate.turn.task.is_some() && grant.is_none() {
-                let refusal = refuse("unknown_task", "the task is not known, has ended, or belongs to another agent".into(), &candidate.turn);
+                let refusal = refuse(
+                    "unknown_task",
+                    "the task is not known, has ended, or belongs to another agent".into(),
+                    &candidate.turn,
+                );
                 rejections.push(self.rejected(&candidate.arrival, &refusal));
                 continue;
             }
@@ -216,7 +231,12 @@ impl Scheduler {
     }
 
     /// Acts on a decision: counts it, settles what ends, answers what is to be rejected.
-    async fn decided(&self, candidates: &[Candidate], batch: &[(usize, Admission)], decisions: Vec<Admitted>) -> Vec<Rejection> {
+    async fn decided(
+        &self,
+        candidates: &[Candidate],
+        batch: &[(usize, Admission)],
+        decisions: Vec<Admitted>,
+    ) -> Vec<Rejection> {
         let mut endings: Vec<Ending> = Vec::new();
         let mut rejections = Vec::new();
         let mut counts: HashMap<Decision, u64> = HashMap::new();

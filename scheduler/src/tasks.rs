@@ -18,18 +18,20 @@ use crate::admission::{Arrival, minted, rejection};
 
 /// Reads and handles task messages until `stop`.
 pub(crate) async fn tasks(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop: CancellationToken) {
-    scheduler.read(Inbound::Tasks, consumer, stop, async |this, consumer, arrivals| {
-        for arrival in arrivals {
-            let suspect = arrival.crashes > 0;
-            if suspect && let Err(error) = this.store.suspect(consumer, Some(&arrival.entry)).await {
-                tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
+    scheduler
+        .read(Inbound::Tasks, consumer, stop, async |this, consumer, arrivals| {
+            for arrival in arrivals {
+                let suspect = arrival.crashes > 0;
+                if suspect && let Err(error) = this.store.suspect(consumer, Some(&arrival.entry)).await {
+                    tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
+                }
+                this.message(&arrival).await;
+                if suspect && let Err(error) = this.store.suspect(consumer, None).await {
+                    tracing::debug!(%error, "the mark of a suspect entry stays until the next");
+                }
             }
-            this.message(&arrival).await;
-            if suspect && let Err(error) = this.store.suspect(consumer, None).await {
-                tracing::debug!(%error, "the mark of a suspect entry stays until the next");
-            }
-        }
-    }).await;
+        })
+        .await;
 }
 
 impl Scheduler {
@@ -48,7 +50,12 @@ impl Scheduler {
 
     async fn refuse_task(&self, arrival: &Arrival, refusal: &Refusal) {
         self.metrics.dead(refusal.code);
-        tracing::debug!(entry = arrival.entry, code = refusal.code, message = refusal.message, "a task message is rejected");
+        tracing::debug!(
+            entry = arrival.entry,
+            code = refusal.code,
+            message = refusal.message,
+            "a task message is rejected"
+        );
         self.reject_all(Inbound::Tasks, vec![rejection(Inbound::Tasks, arrival, refusal, "rejected")]).await;
     }
 

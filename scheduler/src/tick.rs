@@ -47,8 +47,12 @@ pub(crate) async fn reap(scheduler: Arc<Scheduler>, stop: CancellationToken) {
         match scheduler.store.reap(REAP_MAX).await {
             Ok(reaped) => {
                 if reaped.requeued + reaped.dead + reaped.endings.len() as u64 > 0 {
-                    tracing::warn!(requeued = reaped.requeued, dead = reaped.dead, quarantined = reaped.endings.len(),
-                        "work of dead consumers was taken back");
+                    tracing::warn!(
+                        requeued = reaped.requeued,
+                        dead = reaped.dead,
+                        quarantined = reaped.endings.len(),
+                        "work of dead consumers was taken back"
+                    );
                 }
                 scheduler.metrics.reaped(reaped.requeued);
                 for _ in 0..reaped.dead {

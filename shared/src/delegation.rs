@@ -90,7 +90,8 @@ fn capabilities(force: &Force, task: &Task) -> Result<Option<BTreeSet<String>>, 
 /// A stable code and a message, where the message names another delegator.
 pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (&'static str, String)> {
     if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
-        let message = format!("the parent task is worked on by {:?}, so nobody else delegates under it", agent.as_str());
+        let message =
+            format!("the parent task is worked on by {:?}, so nobody else delegates under it", agent.as_str());
         return Err(("wrong_delegator", message));
     }
     task.delegator = Some(agent.clone());
@@ -108,15 +109,11 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
 #[must_use]
 pub fn refused(code: &str) -> (&'static str, &'static str) {
     match code {
-        "budget_exceeds_parent" => {
-            (
-                "budget_exceeds_parent",
-                "The task that this one is delegated from has too little of its action budget left for it.",
-            )
-        }
-        "unknown_parent" => {
-            ("unknown_parent", "The task that this one is delegated from is not known or has ended.")
-        }
+        "budget_exceeds_parent" => (
+            "budget_exceeds_parent",
+            "The task that this one is delegated from has too little of its action budget left for it.",
+        ),
+        "unknown_parent" => ("unknown_parent", "The task that this one is delegated from is not known or has ended."),
         "tenant_queue_full" => ("tenant_queue_full", "Too much work is waiting already. Try again later."),
         "deadline_passed" => ("invalid_deadline", "The deadline has passed already."),
         _ => ("refused", "The task was refused."),
@@ -141,7 +138,11 @@ fn chain(task: &Task) -> Result<Vec<AgentId>, (&'static str, String)> {
 
 fn targets(force: &Force) -> String {
     let names: Vec<&str> = force.task_handlers.keys().map(AgentId::as_str).collect();
-    if names.is_empty() { "no agent takes tasks".into() } else { format!("agents that take tasks: {}", names.join(", ")) }
+    if names.is_empty() {
+        "no agent takes tasks".into()
+    } else {
+        format!("agents that take tasks: {}", names.join(", "))
+    }
 }
 
 /// What the handler is called with: [`crate::config::TASK_ARGUMENTS`] without the id, which is added when it is known.

@@ -313,8 +313,11 @@ impl Fleet {
 
     /// Submits a turn of `kelly` with these calls (name, arguments) and answers its id.
     pub async fn submit(&self, calls: &[(&str, Value)]) -> String {
-        let calls: Vec<Value> =
-            calls.iter().enumerate().map(|(i, (name, args))| json!({"id": format!("c{i}"), "name": name, "arguments": args})).collect();
+        let calls: Vec<Value> = calls
+            .iter()
+            .enumerate()
+            .map(|(i, (name, args))| json!({"id": format!("c{i}"), "name": name, "arguments": args}))
+            .collect();
         self.submit_turn(json!({"calls": calls})).await
     }
 

@@ -47,7 +47,8 @@ impl Fleet {
         command.arg("GROUP").arg("workers").arg(name).arg("COUNT").arg(1).arg("BLOCK").arg(15_000);
         command.arg("STREAMS").arg(stream).arg(">");
         let found: Option<Vec<(String, Vec<StreamEntry>)>> = command.query_async(&mut connection).await.unwrap();
-        let (lease, fields): (String, BTreeMap<String, String>) = found.expect("a task within 15 s").remove(0).1.remove(0);
+        let (lease, fields): (String, BTreeMap<String, String>) =
+            found.expect("a task within 15 s").remove(0).1.remove(0);
         Leased { task: serde_json::from_str(&fields["task"]).unwrap(), lease }
     }
 }

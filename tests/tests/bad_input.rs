@@ -33,7 +33,8 @@ fn with(member: &str) -> String {
 }
 
 fn without(field: &str) -> String {
-    let mut turn = json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": [{"id": "c1", "name": "echo"}]});
+    let mut turn =
+        json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": [{"id": "c1", "name": "echo"}]});
     turn.as_object_mut().unwrap().remove(field);
     turn.to_string()
 }
@@ -47,7 +48,8 @@ fn calls(count: usize) -> String {
 fn malformed() -> Vec<Bad> {
     let deep = format!(r#""session_data":{}1{}"#, "[".repeat(500), "]".repeat(500));
     let huge = format!(r#""session_data":"{}""#, "x".repeat(1_200_000));
-    let long_arguments = format!(r#""calls":[{{"id":"c1","name":"echo","arguments":{{"text":"{}"}}}}]"#, "x".repeat(300_000));
+    let long_arguments =
+        format!(r#""calls":[{{"id":"c1","name":"echo","arguments":{{"text":"{}"}}}}]"#, "x".repeat(300_000));
     let mut not_utf8 = with(r#""correlation_id":"?""#).into_bytes();
     let at = not_utf8.iter().position(|b| *b == b'?').unwrap();
     not_utf8[at] = 0xff;
@@ -65,7 +67,12 @@ fn malformed() -> Vec<Bad> {
         bad("arguments of more than 256 KiB", with(&long_arguments), "too_large", true),
         bad("a key twice", with(r#""priority":"low","priority":"high""#), "duplicate_key", true),
         bad("a key twice, deep inside", with(r#""session_data":{"a":{"b":1,"b":2}}"#), "duplicate_key", true),
-        bad("a key twice in arguments", with(r#""calls":[{"name":"echo","arguments":{"a":1,"a":2}}]"#), "duplicate_key", true),
+        bad(
+            "a key twice in arguments",
+            with(r#""calls":[{"name":"echo","arguments":{"a":1,"a":2}}]"#),
+            "duplicate_key",
+            true,
+        ),
         bad("an unknown field", with(r#""prio":"high""#), "unknown_field", true),
         bad("no tenant", without("tenant"), "missing_field", false),
         bad("no agent", without("agent"), "missing_field", true),
@@ -151,7 +158,13 @@ async fn odd_calls_cost_only_themselves() {
     fleet.submit_turn(json!({"calls": calls})).await;
     let reply = fleet.reply().await;
     let expected = [
-        "unknown_tool", "unknown_tool", "invalid_arguments", "invalid_arguments", "invalid_arguments", "ok", "unknown_tool",
+        "unknown_tool",
+        "unknown_tool",
+        "invalid_arguments",
+        "invalid_arguments",
+        "invalid_arguments",
+        "ok",
+        "unknown_tool",
         "ok",
     ];
     assert_eq!(outcomes(&reply), expected, "{reply:#}");
@@ -178,7 +191,8 @@ async fn an_entry_without_the_turn_field_goes_to_the_dead_and_the_stream_moves_o
 #[tokio::test]
 async fn an_id_used_again_is_a_duplicate_without_a_second_reply_or_a_conflict() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    let turn = |text: &str| json!({"turn_id": "t-1", "calls": [{"id": "c1", "name": "echo", "arguments": {"text": text}}]});
+    let turn =
+        |text: &str| json!({"turn_id": "t-1", "calls": [{"id": "c1", "name": "echo", "arguments": {"text": text}}]});
     for _ in 0..3 {
         fleet.submit_turn(turn("one")).await;
     }

@@ -80,7 +80,11 @@ fn guarded(name: &'static str) -> TypedTool {
 
 /// archy may read files and send mail; kelly may read files only.
 fn capabilities(policy: &mut Policy) {
-    for (agent, has) in [("archy", &["read_files", "send_mail"][..]), ("kelly", &["read_files"]), ("link", &["read_files", "send_mail"])] {
+    for (agent, has) in [
+        ("archy", &["read_files", "send_mail"][..]),
+        ("kelly", &["read_files"]),
+        ("link", &["read_files", "send_mail"]),
+    ] {
         let of = policy.agents.get_mut(&AgentId::new(agent).unwrap()).unwrap();
         of.capabilities = has.iter().map(|c| (*c).to_owned()).collect();
     }
@@ -107,7 +111,10 @@ async fn an_agent_delegates_goes_on_and_the_answer_comes_as_a_reply_of_its_own()
     let job = confirmed["job_id"].as_str().unwrap();
     let reply = &replies[job];
     assert_eq!((&reply["agent"], &reply["correlation_id"]), (&json!("fran"), &json!("r-1")));
-    assert_eq!(result(reply)["output"], json!({"acknowledged": true, "agent": "fran", "task_description": "Call Bob."}));
+    assert_eq!(
+        result(reply)["output"],
+        json!({"acknowledged": true, "agent": "fran", "task_description": "Call Bob."})
+    );
     fleet.no_more_replies().await;
     fleet.stop().await;
 }
@@ -224,10 +231,13 @@ async fn a_task_expires_at_its_deadline_and_can_be_cancelled_while_its_handler_r
 async fn a_service_is_called_once_per_task_over_http() {
     let seen: Arc<Mutex<Vec<Value>>> = Arc::default();
     let app = axum::Router::new()
-        .route("/tasks/{id}", axum::routing::post(async |State(seen): State<Arc<Mutex<Vec<Value>>>>, body: axum::Json<Value>| {
-            seen.lock().unwrap().push(body.0);
-            axum::Json(json!({"summary": "done"}))
-        }))
+        .route(
+            "/tasks/{id}",
+            axum::routing::post(async |State(seen): State<Arc<Mutex<Vec<Value>>>>, body: axum::Json<Value>| {
+                seen.lock().unwrap().push(body.0);
+                axum::Json(json!({"summary": "done"}))
+            }),
+        )
         .with_state(seen.clone());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
@@ -368,7 +378,8 @@ async fn a_delegator_grants_no_more_than_it_has() {
     fleet.delegate("archy", json!({"task_id": "top", "budget": 8, "delegator": "kelly"})).await;
     let top = fleet.lease_task("archy", "r1").await;
     // kelly may only read files, so archy, who could more, may not more for kelly.
-    let calls = json!([{"name": "read_files"}, {"name": "send_mail"}, delegate("kelly", "back"), delegate("link", "on")]);
+    let calls =
+        json!([{"name": "read_files"}, {"name": "send_mail"}, delegate("kelly", "back"), delegate("link", "on")]);
     fleet.submit_turn(json!({"turn_id": "work", "agent": "archy", "task_id": "top", "calls": calls})).await;
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["ok", "denied", "permanent", "ok"], "{reply:#}");
@@ -377,7 +388,9 @@ async fn a_delegator_grants_no_more_than_it_has() {
     // The child has half of what the parent was given; with four calls made, nothing is left for another.
     let child = fleet.lease_task("link", "r2").await;
     assert_eq!((&child.task["budget"], &child.task["parent_task_id"]), (&json!(4), &json!("top")));
-    fleet.submit_turn(json!({"turn_id": "more", "agent": "archy", "task_id": "top", "calls": [{"name": "echo"}]})).await;
+    fleet
+        .submit_turn(json!({"turn_id": "more", "agent": "archy", "task_id": "top", "calls": [{"name": "echo"}]}))
+        .await;
     assert_eq!(fleet.reply().await["results"][0]["error"]["code"], "task_budget_reached");
     // What a service delegates under a task is bound by that task in the same way.
     fleet.delegate("kelly", json!({"parent_task_id": child.id(), "budget": 1})).await;
@@ -424,22 +437,19 @@ async fn tasks_are_delegated_five_levels_deep_at_most() {
 
 #[tokio::test]
 async fn a_python_service_submits_a_turn_and_delegates_a_task_with_its_standard_library_alone() {
-    let mut plan = plan(1_000);
-    plan.agents.push("sam".into());
-    let fleet = Fleet::start(plan).await;
+    let fleet = Fleet::start(plan(60_000)).await;
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/python/producer.py");
-    let run = async |kind: &str, message: Value| -> Value {
+    let run = async |work: &[&str]| -> Value {
         let mut command = tokio::process::Command::new("python3");
-        command.args([script, &fleet.server.url(), kind, &message.to_string()]).stderr(Stdio::inherit());
-        let output = command.output().await.expect("python3");
+        let url = fleet.server.url();
+        command.args([script, "--url", &url, "--tenant", "acme", "--agent", "kelly"]).args(work);
+        let output = command.stderr(Stdio::inherit()).output().await.expect("python3");
         assert!(output.status.success());
         serde_json::from_slice(&output.stdout).unwrap()
     };
-    let turn = json!({"tenant": "acme", "agent": "kelly", "reply_to": "py", "calls": [{"id": "1", "name": "echo", "arguments": {"text": "grüß"}}]});
-    let reply = run("turn", turn).await;
+    let reply = run(&["--calls", r#"[{"id": "1", "name": "echo", "arguments": {"text": "grüß"}}]"#]).await;
     assert_eq!(reply["results"][0]["output"], json!({"text": "grüß"}));
-    let task = json!({"tenant": "acme", "target_agent": "fran", "reply_to": "py", "task_description": "Call Bob."});
-    let reply = run("task", task).await;
+    let reply = run(&["--delegate", "fran", "Call Bob."]).await;
     assert_eq!(result(&reply)["output"]["acknowledged"], true);
     fleet.stop().await;
 }

@@ -69,8 +69,11 @@ async fn agree(fleet: &Fleet, reply: &Value, expected: &[&str]) -> Vec<Value> {
 #[tokio::test]
 async fn ok_carries_the_output_and_the_audit_entry_hides_secrets_in_the_arguments() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    let arguments = json!({"value": {"api_key": "k-12345", "max_tokens": 5, "note": "Bearer abcdefghijklmnop1234567890"}});
-    fleet.submit_turn(json!({"tool_call_audits": true, "calls": [{"id": "c", "name": "echo", "arguments": arguments}]})).await;
+    let arguments =
+        json!({"value": {"api_key": "k-12345", "max_tokens": 5, "note": "Bearer abcdefghijklmnop1234567890"}});
+    fleet
+        .submit_turn(json!({"tool_call_audits": true, "calls": [{"id": "c", "name": "echo", "arguments": arguments}]}))
+        .await;
     let reply = fleet.reply().await;
     let audits = agree(&fleet, &reply, &["ok"]).await;
     assert_eq!(reply["results"][0]["output"], arguments, "the agent gets what the tool gave");
@@ -105,7 +108,13 @@ async fn an_unknown_tool_is_answered_with_a_near_name_and_allowed_tools_only() {
 #[tokio::test]
 async fn invalid_arguments_name_the_argument_and_what_was_expected() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    fleet.submit(&[("sleep", json!({"ms": "soon"})), ("sleep", json!({})), ("sleep", json!({"ms": 1, "token": "xoxb-1"}))]).await;
+    fleet
+        .submit(&[
+            ("sleep", json!({"ms": "soon"})),
+            ("sleep", json!({})),
+            ("sleep", json!({"ms": 1, "token": "xoxb-1"})),
+        ])
+        .await;
     let reply = fleet.reply().await;
     let audits = agree(&fleet, &reply, &["invalid_arguments"; 3]).await;
     for i in 0..2 {
@@ -167,9 +176,15 @@ async fn a_once_tool_whose_effect_is_unknown_is_never_repeated() {
         "description": "Posts.", "effect": "once", "input_schema": {"type": "object", "properties": {}},
         "http": {"method": "POST", "base_url": format!("http://{address}"), "path": "/post", "allow_private": ["127.0.0.1"]}
     }}}));
-    let mut fleet =
-        Fleet::start(Plan { tools: vec![stuck()], declared: declared.unwrap(), ..Plan::default() }).await;
-    fleet.submit(&[("stuck", json!({})), ("post", json!({})), ("fail_once", json!({"outcomes": ["panic"]})), ("echo", json!({}))]).await;
+    let mut fleet = Fleet::start(Plan { tools: vec![stuck()], declared: declared.unwrap(), ..Plan::default() }).await;
+    fleet
+        .submit(&[
+            ("stuck", json!({})),
+            ("post", json!({})),
+            ("fail_once", json!({"outcomes": ["panic"]})),
+            ("echo", json!({})),
+        ])
+        .await;
     let reply = fleet.reply().await;
     agree(&fleet, &reply, &["outcome_unknown", "outcome_unknown", "outcome_unknown", "ok"]).await;
     for i in 0..3 {
@@ -186,7 +201,13 @@ async fn a_once_tool_whose_effect_is_unknown_is_never_repeated() {
 #[tokio::test]
 async fn a_bug_in_a_tool_costs_one_call_and_tells_no_internals() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    fleet.submit(&[("fail", json!({"outcomes": ["panic"]})), ("fail", json!({"outcomes": ["internal"]})), ("echo", json!({}))]).await;
+    fleet
+        .submit(&[
+            ("fail", json!({"outcomes": ["panic"]})),
+            ("fail", json!({"outcomes": ["internal"]})),
+            ("echo", json!({})),
+        ])
+        .await;
     let reply = fleet.reply().await;
     agree(&fleet, &reply, &["internal", "internal", "ok"]).await;
     for i in 0..2 {
@@ -208,15 +229,15 @@ async fn a_call_that_needs_approval_is_refused_and_never_runs() {
 
 #[tokio::test]
 async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
-    let caps = DefaultCaps { tick_ms: 60_000, calls_per_tick: 2, ..DefaultCaps::default() };
+    let caps = DefaultCaps { tick_ms: 3_600_000, calls_per_tick: 2, ..DefaultCaps::default() };
     let agents = vec!["kelly".into(), "fran".into(), "emma".into()];
     let mut fleet = Fleet::start(Plan { caps, agents, slots: 4, workers: 0, ..Plan::default() }).await;
-    let sleep = |ms: u64| json!({"id": "c", "name": "sleep", "arguments": {"ms": ms}});
+    let nap = |ms: u64| json!({"id": "c", "name": "sleep", "arguments": {"ms": ms}});
     // In `ready`, with no worker there.
     let deadline = fleet.in_ms(300).await;
-    fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [sleep(1)]})).await;
+    fleet.submit_turn(json!({"turn_id": "ready", "agent": "fran", "deadline": deadline, "calls": [nap(1)]})).await;
     // Partly in `ready`, partly on a lane.
-    fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [sleep(1), sleep(1), sleep(1)]})).await;
+    fleet.submit_turn(json!({"turn_id": "lane", "deadline": deadline, "calls": [nap(1), nap(1), nap(1)]})).await;
     let replies = fleet.replies(2).await;
     assert_eq!(outcomes(&replies["ready"]), ["expired"]);
     agree(&fleet, &replies["lane"], &["expired"; 3]).await;
@@ -224,10 +245,10 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
     fleet.add_worker();
     // On a lane from the start: the tick is used up.
     let deadline = fleet.in_ms(300).await;
-    fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [sleep(1)]})).await;
+    fleet.submit_turn(json!({"turn_id": "queued", "deadline": deadline, "calls": [nap(1)]})).await;
     // The first call takes longer than the turn has: the second must not run.
     let deadline = fleet.in_ms(300).await;
-    let calls = json!([sleep(100_000), sleep(1)]);
+    let calls = json!([nap(100_000), nap(1)]);
     fleet.submit_turn(json!({"turn_id": "running", "agent": "emma", "deadline": deadline, "calls": calls})).await;
     let replies = fleet.replies(2).await;
     agree(&fleet, &replies["queued"], &["expired"]).await;
@@ -245,7 +266,9 @@ async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
     ]);
     let turn = fleet.submit_turn(json!({"turn_id": "t", "deadline": deadline, "calls": calls})).await;
     // It is parked: take the workers away, so that its retry finds nobody.
-    fleet.until("it is parked", async |fleet| fleet.ask::<Option<u64>>("HGET", "turn:acme:t", &["rt"]).await == Some(1)).await;
+    fleet
+        .until("it is parked", async |fleet| fleet.ask::<Option<u64>>("HGET", "turn:acme:t", &["rt"]).await == Some(1))
+        .await;
     fleet.drain_worker().await;
     let reply = fleet.reply().await;
     assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!(turn), vec!["expired", "expired"]));
@@ -255,7 +278,7 @@ async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
 
 #[tokio::test]
 async fn a_cancelled_turn_ends_wherever_it_is() {
-    let caps = DefaultCaps { tick_ms: 60_000, calls_per_tick: 2, ..DefaultCaps::default() };
+    let caps = DefaultCaps { tick_ms: 3_600_000, calls_per_tick: 2, ..DefaultCaps::default() };
     let agents = vec!["kelly".into(), "fran".into()];
     let mut fleet = Fleet::start(Plan { caps, agents, tools: vec![endless()], ..Plan::default() }).await;
     let call = |name: &str, arguments: Value| json!({"id": "c", "name": name, "arguments": arguments});
@@ -278,7 +301,9 @@ async fn a_cancelled_turn_ends_wherever_it_is() {
     let once = json!({"outcomes": ["hang"]});
     let calls = json!([call("fail_once", once), call("echo", json!({}))]);
     fleet.submit_turn(json!({"turn_id": "once", "agent": "fran", "calls": calls})).await;
-    fleet.until("it runs", async |fleet| fleet.ask::<Option<String>>("HGET", "turn:acme:once", &["b"]).await.is_some()).await;
+    fleet
+        .until("it runs", async |fleet| fleet.ask::<Option<String>>("HGET", "turn:acme:once", &["b"]).await.is_some())
+        .await;
     fleet.cancel_turn("once").await;
     let reply = fleet.reply().await;
     agree_for(&reply, &["outcome_unknown", "cancelled"]);
@@ -314,7 +339,8 @@ async fn the_day_cap_rejects_with_the_time_at_which_it_resets() {
 
 #[tokio::test]
 async fn deferred_calls_wait_for_the_next_day_and_can_be_cancelled_or_expire_meanwhile() {
-    let caps = DefaultCaps { tick_ms: 200, max_actions_per_day: 1, on_day_cap: DayCapAction::Defer, ..DefaultCaps::default() };
+    let caps =
+        DefaultCaps { tick_ms: 200, max_actions_per_day: 1, on_day_cap: DayCapAction::Defer, ..DefaultCaps::default() };
     let mut fleet = Fleet::start(Plan { caps, ..Plan::default() }).await;
     let echo = json!([{"id": "c", "name": "echo"}]);
     fleet.submit_turn(json!({"turn_id": "first", "calls": echo})).await;
@@ -349,9 +375,7 @@ async fn a_huge_output_is_cut_once_and_says_so() {
 #[tokio::test]
 async fn replies_in_a_providers_dialect_pair_one_to_one_in_order() {
     let mut fleet = Fleet::start(Plan::default()).await;
-    let function = |id: &str, name: &str, arguments: &str| {
-        json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
-    };
+    let function = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
     // Provider ids need not be unique.
     let calls = [function("same", "echo", r#"{"text":"1"}"#), function("same", "nope", "{"), function("x", "echo", "")];
     fleet.submit_turn(json!({"tool_calls": calls})).await;
@@ -367,7 +391,12 @@ async fn replies_in_a_providers_dialect_pair_one_to_one_in_order() {
     let reply = fleet.reply().await;
     agree_for(&reply, &["ok", "permanent", "ok"]);
     let [message] = reply["messages"].as_array().unwrap().as_slice() else { panic!("one user message: {reply}") };
-    let blocks: Vec<_> = message["content"].as_array().unwrap().iter().map(|b| (b["tool_use_id"].as_str().unwrap(), b["is_error"] == true)).collect();
+    let blocks: Vec<_> = message["content"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|b| (b["tool_use_id"].as_str().unwrap(), b["is_error"] == true))
+        .collect();
     assert_eq!(blocks, [("a", false), ("b", true), ("c", false)]);
     fleet.stop().await;
 }

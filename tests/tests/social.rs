@@ -49,7 +49,8 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
     let body = axum::body::to_bytes(body, 1 << 20).await.unwrap();
     let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
     let authorization = parts.headers.get("authorization").map_or("", |v| v.to_str().unwrap()).to_owned();
-    let asked = Asked { method: parts.method.to_string(), uri: parts.uri.to_string(), authorization, body: body.clone() };
+    let asked =
+        Asked { method: parts.method.to_string(), uri: parts.uri.to_string(), authorization, body: body.clone() };
     services.asked.lock().unwrap().push(asked);
     if let Some((status, answer)) = services.answers.lock().unwrap().pop_front() {
         return (StatusCode::from_u16(status).unwrap(), axum::Json(answer)).into_response();
@@ -69,13 +70,14 @@ async fn fleet(tokens: bool) -> (Fleet, Arc<Services>) {
     let base = format!("http://{}", listener.local_addr().unwrap());
     let app = axum::Router::new().fallback(serve).with_state(services.clone());
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    let mut variables = vec![
-        ("TELEGRAM_BASE_URL", base.as_str()),
-        ("X_BASE_URL", &base),
-        ("TICKFLEET_ALLOW_PRIVATE", "127.0.0.1"),
-    ];
+    let mut variables =
+        vec![("TELEGRAM_BASE_URL", base.as_str()), ("X_BASE_URL", &base), ("TICKFLEET_ALLOW_PRIVATE", "127.0.0.1")];
     if tokens {
-        variables.extend([("TELEGRAM_BOT_TOKEN", BOT_TOKEN), ("X_USER_TOKEN", USER_TOKEN), ("X_BEARER_TOKEN", BEARER_TOKEN)]);
+        variables.extend([
+            ("TELEGRAM_BOT_TOKEN", BOT_TOKEN),
+            ("X_USER_TOKEN", USER_TOKEN),
+            ("X_BEARER_TOKEN", BEARER_TOKEN),
+        ]);
     }
     let variables: Vec<(String, String)> = variables.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     let loaded = load(&Sources {
@@ -137,7 +139,10 @@ async fn the_declared_tools_ask_the_services_as_their_interfaces_want_it() {
 async fn each_answer_of_a_service_has_the_outcome_that_its_effect_demands() {
     let (mut fleet, services) = fleet(true).await;
     // 429 provably sent nothing: even a `once` tool is tried again, after what the service asks for.
-    services.answer(429, json!({"ok": false, "description": "Too Many Requests: retry after 1", "parameters": {"retry_after": 1}}));
+    services.answer(
+        429,
+        json!({"ok": false, "description": "Too Many Requests: retry after 1", "parameters": {"retry_after": 1}}),
+    );
     let start = fleet.store.now_ms().await.unwrap();
     let reply = run(&mut fleet, "kelly", &[telegram()]).await;
     assert_eq!((outcomes(&reply), &reply["results"][0]["attempts"]), (vec!["ok"], &json!(2)));
@@ -195,7 +200,8 @@ impl io::Write for Log {
 async fn tokens_are_in_no_reply_no_audit_no_record_and_no_log() {
     let log = Log::default();
     let writer = log.clone();
-    let subscriber = tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone());
+    let subscriber =
+        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(move || writer.clone());
     // The whole fleet of a test runs on the test's own thread.
     let logging = tracing::subscriber::set_default(subscriber.finish());
     let (mut fleet, services) = fleet(true).await;

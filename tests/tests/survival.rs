@@ -69,7 +69,12 @@ impl Gate {
 /// for on a busy machine a whole fleet on one thread may pause for a second.
 fn plan(gate: &Gate) -> Plan {
     Plan {
-        caps: DefaultCaps { tick_ms: 200, calls_per_tick: 1_000, max_actions_per_day: 1_000_000, ..DefaultCaps::default() },
+        caps: DefaultCaps {
+            tick_ms: 200,
+            calls_per_tick: 1_000,
+            max_actions_per_day: 1_000_000,
+            ..DefaultCaps::default()
+        },
         store: StoreOptions { lease_ms: 2_000, ending_lease_ms: 2_000, ..StoreOptions::default() },
         tools: gate.tools(),
         drain: Duration::from_millis(300),
@@ -90,7 +95,8 @@ async fn submit(fleet: &Fleet, prefix: &str, count: usize) -> Vec<String> {
     let mut ids = Vec::new();
     for i in 0..count {
         let id = format!("{prefix}{i}");
-        let calls = [call("look", &format!("{id}.a")), call("act", &format!("{id}.b")), call("look", &format!("{id}.c"))];
+        let calls =
+            [call("look", &format!("{id}.a")), call("act", &format!("{id}.b")), call("look", &format!("{id}.c"))];
         fleet.submit_turn(json!({"turn_id": id, "calls": calls})).await;
         ids.push(id);
     }
@@ -119,7 +125,9 @@ async fn a_draining_worker_hands_back_what_it_cannot_finish_and_nothing_is_lost(
     for i in 0..8 {
         // Four run at once, and four more wait for them.
         let (name, mark) = if i == 0 { ("act", "act".to_owned()) } else { ("look", format!("look{i}")) };
-        fleet.submit_turn(json!({"turn_id": mark, "calls": [call(name, &mark), call("look", &format!("{mark}.then"))]})).await;
+        fleet
+            .submit_turn(json!({"turn_id": mark, "calls": [call(name, &mark), call("look", &format!("{mark}.then"))]}))
+            .await;
     }
     fleet.until("all slots run", async |_| gate.all_runs() == 4).await;
     fleet.drain_worker().await;
@@ -147,6 +155,7 @@ async fn a_draining_worker_waits_for_calls_that_end_within_the_drain_time() {
     // The drain outlasts the lease, which the worker must go on renewing.
     let open = gate.open.clone();
     let opened = tokio::spawn(async move {
+        // Longer than the lease: that time itself is what is tried here.
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         open.send_replace(true);
     });
@@ -222,7 +231,9 @@ async fn redis_is_flushed_and_the_fleet_works_again() {
     fleet.until("calls run", async |_| gate.all_runs() == 4).await;
     let () = redis::cmd("FLUSHALL").query_async(&mut fleet.server.connection().await).await.unwrap();
     gate.open.send_replace(true);
-    fleet.until("the loss is noticed", async |fleet| !fleet.metrics.render().contains("tickfleet_state_lost_total 0")).await;
+    fleet
+        .until("the loss is noticed", async |fleet| !fleet.metrics.render().contains("tickfleet_state_lost_total 0"))
+        .await;
     // What comes after it is carried out; what was in Redis is gone, and nobody pretends otherwise.
     fleet.until("the inbound stream is there", async |fleet| fleet.ask::<u64>("EXISTS", "turns", &[]).await == 1).await;
     let ids = submit(&fleet, "new", 4).await;
@@ -283,14 +294,29 @@ async fn while_memory_is_full_no_turn_is_admitted_and_what_runs_is_finished() {
         info.lines().find_map(|l| l.strip_prefix("used_memory:")).unwrap().trim().parse().unwrap()
     };
     while used(&mut server).await < (16 << 20) / 10 * 9 {
-        let () = redis::cmd("SET").arg(format!("fill{filled}")).arg(vec![b'x'; 100_000]).arg("EX").arg(600).query_async(&mut server).await.unwrap();
+        let () = redis::cmd("SET")
+            .arg(format!("fill{filled}"))
+            .arg(vec![b'x'; 100_000])
+            .arg("EX")
+            .arg(600)
+            .query_async(&mut server)
+            .await
+            .unwrap();
         filled += 1;
     }
     let pressure = async |fleet: &Fleet| fleet.ask::<Option<String>>("HGET", "meta", &["pressure"]).await;
     fleet.until("the pressure is seen", async |fleet| pressure(fleet).await.as_deref() == Some("1")).await;
     let during = submit(&fleet, "during", 3).await;
     // Beyond 100 %: even producers are refused, and yet what runs is settled, and answered.
-    while redis::cmd("SET").arg(format!("fill{filled}")).arg(vec![b'x'; 100_000]).arg("EX").arg(600).query_async::<()>(&mut server).await.is_ok() {
+    while redis::cmd("SET")
+        .arg(format!("fill{filled}"))
+        .arg(vec![b'x'; 100_000])
+        .arg("EX")
+        .arg(600)
+        .query_async::<()>(&mut server)
+        .await
+        .is_ok()
+    {
         filled += 1;
     }
     gate.open.send_replace(true);
@@ -313,10 +339,11 @@ async fn a_scheduler_with_an_older_policy_decides_nothing_and_holds_nothing() {
     newer.digest = "newer".into();
     newer.policy.defaults.max_actions_per_day = 2;
     fleet.add_scheduler_with(Arc::new(InForce::new(newer)));
-    fleet.until("the newer policy is in force", async |fleet| {
-        fleet.store.policy_in_force().await.is_ok_and(|digest| digest.as_deref() == Some("newer"))
-    })
-    .await;
+    fleet
+        .until("the newer policy is in force", async |fleet| {
+            fleet.store.policy_in_force().await.is_ok_and(|digest| digest.as_deref() == Some("newer"))
+        })
+        .await;
     for i in 0..8 {
         fleet.submit_turn(json!({"turn_id": format!("t{i}"), "calls": [call("look", &format!("m{i}"))]})).await;
     }

@@ -162,7 +162,9 @@ impl Worker {
                 Some(Begun::Ok) => return None,
                 Some(Begun::Unknown) => {
                     let what = "The worker that ran this call was lost while it ran.";
-                    return Some(trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, what)));
+                    return Some(
+                        trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, what)),
+                    );
                 }
                 Some(Begun::Cancelled) => return Some(trying.ended(EndReason::Cancelled)),
                 Some(Begun::Expired) => return Some(trying.ended(EndReason::Expired)),
@@ -194,7 +196,12 @@ impl Worker {
             tenant: trying.slice.name.tenant.clone(),
             agent: meta.agent.clone(),
             call: trying.id.clone(),
-            idempotency_key: idempotency_key(&trying.slice.name.tenant, &trying.id.turn, &meta.digest, trying.id.position),
+            idempotency_key: idempotency_key(
+                &trying.slice.name.tenant,
+                &trying.id.turn,
+                &meta.digest,
+                trying.id.position,
+            ),
             deadline_ms: meta.deadline_ms,
             attempt: trying.attempt,
             context: trying.context.clone(),
@@ -235,7 +242,11 @@ impl Worker {
             Ran::Returned(Ok(Err(failure))) => self.failed(trying, once, failure),
             Ran::Returned(Err(_)) => {
                 tracing::error!(call = %trying.id, tool = name, "a handler panicked");
-                if once { unknown("The tool crashed while it ran.") } else { trying.refused(Outcome::Internal, say::internal()) }
+                if once {
+                    unknown("The tool crashed while it ran.")
+                } else {
+                    trying.refused(Outcome::Internal, say::internal())
+                }
             }
             Ran::TimedOut if once => unknown(&say::timed_out(name, limit)),
             Ran::TimedOut => self.try_again(trying, &say::timed_out(name, limit), None, "timeout"),

@@ -260,7 +260,10 @@ impl Worker {
         self.now.cancel();
         // What must stop still hands back and settles; Redis' answer is awaited for a moment.
         if tokio::time::timeout(Duration::from_secs(3), tracker.wait()).await.is_err() {
-            tracing::error!(slices = tracker.len(), "slices are left behind; others take them over when the lease ends");
+            tracing::error!(
+                slices = tracker.len(),
+                "slices are left behind; others take them over when the lease ends"
+            );
             return;
         }
         if let Some(consumer) = consumer

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use shared::model::{CallId, CallResult, Outcome};
 use shared::report::{self, Reported};
-use shared::store::{Begin, Begun, EndReason, HandBack, Parked, Retry, Settled, SettledCall, Settlement, SliceEntry, TurnName};
+use shared::store::{
+    Begin, Begun, EndReason, HandBack, Parked, Retry, Settled, SettledCall, Settlement, SliceEntry, TurnName,
+};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 
-use crate::{Held, Lease, Worker};
 use crate::call::{Carried, Trying};
+use crate::{Held, Lease, Worker};
 
 /// Executions shorter than this are settled with the next result of their slice: a commit of their own would
 /// cost more than running them again after a crash.

@@ -127,7 +127,10 @@ impl Store {
     /// [`StoreError`].
     pub async fn backlog(&self, now_ms: i64) -> Result<Backlog, StoreError> {
         let mut backlog = Backlog::default();
-        for stream in ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(Priority::ALL.map(|p| Queue::Ready(p).to_string())) {
+        for stream in ["turns".to_owned(), "tasks".to_owned()]
+            .into_iter()
+            .chain(Priority::ALL.map(|p| Queue::Ready(p).to_string()))
+        {
             let seen = self.stream(&stream, now_ms).await?;
             match stream.as_str() {
                 "turns" => (backlog.inbound, backlog.oldest_inbound_ms) = (seen.waiting, seen.oldest_waiting_ms),
@@ -156,7 +159,8 @@ impl Store {
         pipe.cmd("XINFO").arg("GROUPS").arg(&key).cmd("XPENDING").arg(&key).arg(GROUP);
         let (groups, pending): (Vec<HashMap<String, redis::Value>>, redis::Value) =
             self.connection.pipeline("backlog", &pipe).await?;
-        let last = groups.first().and_then(|g| g.get("last-delivered-id")).and_then(super::words::text_of).unwrap_or_default();
+        let last =
+            groups.first().and_then(|g| g.get("last-delivered-id")).and_then(super::words::text_of).unwrap_or_default();
         let lag = groups.first().and_then(|g| g.get("lag")).and_then(super::words::number_of);
         let mut seen = StreamSeen::default();
         if let redis::Value::Array(summary) = pending {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::Value;
+use redis::aio::MultiplexedConnection;
 
 use super::keys::{GROUP, Queue};
 use super::words::{into_text, unexpected};
@@ -82,7 +82,12 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn held_since(&self, consumer: &ConsumerId, since: Duration, bound: usize) -> Result<Vec<SliceEntry>, StoreError> {
+    pub async fn held_since(
+        &self,
+        consumer: &ConsumerId,
+        since: Duration,
+        bound: usize,
+    ) -> Result<Vec<SliceEntry>, StoreError> {
         let mut held = Vec::new();
         for queue in Priority::ALL.map(Queue::Ready) {
             let key = self.keys.key(&queue);
@@ -93,7 +98,9 @@ impl Store {
             for (id, ..) in pending {
                 let range = redis::cmd("XRANGE").arg(&key).arg(&id).arg(&id).to_owned();
                 let found: Vec<Value> = self.connection.query("held", &range).await?;
-                held.extend(found.into_iter().filter_map(entry).filter_map(|e| SliceEntry::parse(queue.clone(), &e).ok()));
+                held.extend(
+                    found.into_iter().filter_map(entry).filter_map(|e| SliceEntry::parse(queue.clone(), &e).ok()),
+                );
             }
         }
         Ok(held)

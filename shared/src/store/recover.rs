@@ -102,7 +102,13 @@ impl Store {
         words.number()?;
         let requeued = words.number()?.unsigned_abs();
         let endings = words.list()?.rest().into_iter().map(|e| Ending::read("reap", e)).collect::<Result<_, _>>()?;
-        Ok(Reaped { active, requeued, endings, removed: words.number()?.unsigned_abs(), dead: words.number()?.unsigned_abs() })
+        Ok(Reaped {
+            active,
+            requeued,
+            endings,
+            removed: words.number()?.unsigned_abs(),
+            dead: words.number()?.unsigned_abs(),
+        })
     }
 
     /// Entries of a queue that were delivered to the consumer at least `idle_ms` ago and are not acknowledged yet: at

@@ -65,7 +65,12 @@ pub fn delegate_task(store: Store, force: Arc<InForce>) -> TypedTool {
     .category("delegation")
 }
 
-async fn delegate(store: &Store, force: &InForce, context: CallContext, args: Delegate) -> Result<Confirmation, ToolError> {
+async fn delegate(
+    store: &Store,
+    force: &InForce,
+    context: CallContext,
+    args: Delegate,
+) -> Result<Confirmation, ToolError> {
     let refused = |message: String| ToolError::Permanent(message);
     let now_ms = store.now_ms().await.map_err(|e| ToolError::Transient(e.to_string()))?;
     let id = TaskId::new(format!("d-{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]));
