@@ -11,8 +11,11 @@
     reason = "how much was played, and what was noticed, is worth a line of a test's output"
 )]
 
+mod endings;
 mod finish;
 mod game;
+mod producers;
+mod recovery;
 mod sabotage;
 mod scheduler;
 mod snapshot;

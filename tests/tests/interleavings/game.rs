@@ -7,20 +7,17 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use redis::aio::MultiplexedConnection;
-use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TaskId, TenantId, TurnId};
-use shared::store::{
-    Cancelled, Delegated, Delegation, Queue, Scripts, Store, StoreError, StoreOptions, Submission, Submitted,
-    TimeSource, TurnName,
-};
+use shared::model::{Caps, ConsumerId, Priority};
+use shared::store::{Queue, Scripts, Store, StoreOptions, TimeSource};
 
 use super::scheduler::Scheduler;
 use super::spec::{
     CRASHES_MAX, DAY_MS, ENDING_LEASE_MS, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, PRIORITIES, Policy,
-    RETAIN_MS, START_MS, Spec, TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
+    START_MS, TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
 };
 use super::witness::Witness;
 use super::worker::Worker;
-use super::world::{Inbound, World};
+use super::world::World;
 
 /// What is wrong, in words.
 pub type Violation = String;
@@ -29,7 +26,7 @@ pub type Violation = String;
 pub struct Table {
     pub store: Store,
     /// A process that counts other shards.
-    stranger: Store,
+    pub(super) stranger: Store,
     pub redis: MultiplexedConnection,
     raw_ms: Arc<AtomicI64>,
 }
@@ -255,204 +252,6 @@ impl<'t> Game<'t> {
         };
         self.advance(ms);
         self.note(|| format!("clock {ms:+}"));
-    }
-
-    async fn submit(&mut self) -> Result<(), Violation> {
-        let known: Vec<usize> = (0..self.world.specs.len()).filter(|s| self.world.specs[*s].budget.is_none()).collect();
-        let again = !known.is_empty() && self.rng.random_bool(0.2);
-        let spec = if again || known.len() >= 16 {
-            let old = known[self.rng.random_range(0..known.len())];
-            let mut spec = self.world.specs[old].clone();
-            if spec.given.is_some() && self.rng.random_bool(0.4) {
-                spec.digest.push('x');
-                spec.once.push(true);
-            }
-            spec
-        } else {
-            let (number, now_ms) = (self.world.specs.len(), self.now_ms());
-            Spec::random(&mut self.rng, number, now_ms, &self.tasks)
-        };
-        let number = self.world.specs.len();
-        self.world.specs.push(spec.clone());
-        // Producers in other languages write the entry themselves.
-        if self.rng.random_bool(0.15) {
-            return self.submit_raw(number).await;
-        }
-        let submission = Submission {
-            tenant: TenantId::new(spec.tenant).unwrap(),
-            turn: spec.given.as_ref().map(|id| TurnId::new(id).unwrap()),
-            digest: spec.digest.clone(),
-            reply_to: spec.inbox.map(|inbox| InboxName::new(inbox).unwrap()),
-            payload: number.to_string(),
-        };
-        let expected = self.world.submit(self.raw_now_ms, number);
-        self.note(|| format!("submit #{number} {:?} {expected}", spec.given));
-        let found = self.table.store.submit(&[submission]).await.map_err(|e| e.to_string())?.remove(0);
-        let word = match &found {
-            Submitted::Accepted { .. } => "OK",
-            Submitted::Duplicate => "DUPLICATE",
-            Submitted::Conflict => "CONFLICT",
-            Submitted::QueueFull => "QUEUE_FULL",
-            Submitted::InboxFull => "INBOX_FULL",
-            Submitted::Pressure => "PRESSURE",
-        };
-        same("submit", &expected, &word)?;
-        if let Submitted::Accepted { entry } = found {
-            let remembered = spec.given.is_some();
-            self.world.push_inbound(Inbound {
-                order: 0,
-                id: Some(entry.clone()),
-                origin: entry,
-                spec: number,
-                crashes: 0,
-                remembered,
-                holder: None,
-            });
-        }
-        Ok(())
-    }
-
-    async fn submit_raw(&mut self, number: usize) -> Result<(), Violation> {
-        let mut command = redis::cmd("XADD");
-        command.arg(self.table.store.keys().key("turns")).arg("*").arg("turn").arg(number);
-        let entry: String = command.query_async(&mut self.table.redis).await.map_err(|e| e.to_string())?;
-        self.note(|| format!("xadd #{number} {entry}"));
-        self.world.push_inbound(Inbound {
-            order: 0,
-            id: Some(entry.clone()),
-            origin: entry,
-            spec: number,
-            crashes: 0,
-            remembered: false,
-            holder: None,
-        });
-        Ok(())
-    }
-
-    async fn delegate(&mut self) -> Result<(), Violation> {
-        let old: Vec<usize> = (0..self.world.specs.len()).filter(|s| self.world.specs[*s].budget.is_some()).collect();
-        let spec = if !old.is_empty() && self.rng.random_bool(0.3) {
-            let mut spec = self.world.specs[old[self.rng.random_range(0..old.len())]].clone();
-            if self.rng.random_bool(0.3) {
-                spec.digest.push('x');
-            }
-            spec
-        } else {
-            let (number, now_ms) = (self.world.specs.len(), self.now_ms());
-            Spec::random_task(&mut self.rng, number, now_ms, &self.tasks)
-        };
-        let number = self.world.specs.len();
-        let id = spec.given.clone().unwrap_or_else(|| format!("j{number}"));
-        self.world.specs.push(spec.clone());
-        let delegation = Delegation {
-            entry: None,
-            tenant: TenantId::new(spec.tenant).unwrap(),
-            task: TaskId::new(&id).unwrap(),
-            given: spec.given.is_some(),
-            digest: spec.digest.clone(),
-            queue: Queue::Ready(spec.priority),
-            agent: AgentId::new(spec.agent).unwrap(),
-            deadline_ms: spec.deadline_ms,
-            budget: spec.budget.unwrap_or(0),
-            parent: spec.task.as_ref().map(|task| TaskId::new(task).unwrap()),
-            meta: format!("m{number}"),
-            call: "c0".into(),
-            external_lease_ms: 0,
-        };
-        let expected = self.world.delegate(self.raw_now_ms, number, &id)?;
-        self.note(|| format!("delegate {id} under {:?}: {expected}", spec.task));
-        let found = self.table.store.delegate(&[delegation]).await.map_err(|e| e.to_string())?.remove(0);
-        let found = match found {
-            Delegated::Ok => "OK".to_owned(),
-            Delegated::Duplicate => "DUPLICATE".into(),
-            Delegated::Conflict => "CONFLICT".into(),
-            Delegated::Refused(code) => format!("REFUSED {code}"),
-        };
-        same("delegate", &expected, &found)?;
-        if found == "OK" {
-            self.tasks.push((spec.tenant, id));
-        }
-        let caps = self.policy(self.world.generation).caps;
-        self.look_at_queues(caps).await
-    }
-
-    async fn cancel(&mut self) -> Result<(), Violation> {
-        let names: Vec<String> = self.world.turns.keys().cloned().collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        let name = names[self.rng.random_range(0..names.len())].clone();
-        let now_ms = self.world.clock(self.raw_now_ms);
-        let expected = self.world.apply(&name, shared::model::referee::Event::Cancel, now_ms)?;
-        self.note(|| format!("cancel {name}: {expected:?}"));
-        let found =
-            self.table.store.cancel(&TurnName::parse(&name).unwrap(), "why").await.map_err(|e| e.to_string())?;
-        let word = match found {
-            Cancelled::Ok => "Ok",
-            Cancelled::Flagged => "Flagged",
-            Cancelled::Ended => "Done",
-            Cancelled::Unknown => "Unknown",
-        };
-        same("cancel", &format!("{expected:?}"), &word.to_owned())
-    }
-
-    async fn announce(&mut self) -> Result<(), Violation> {
-        let policy = Policy::random(&mut self.rng);
-        self.policies.push(policy);
-        let number = self.policies.len() as u64;
-        self.world.clock(self.raw_now_ms);
-        self.world.generation = number;
-        self.note(|| format!("announce {number}: {policy:?}"));
-        let found = self.table.store.announce(&format!("p{number}")).await.map_err(|e| e.to_string())?;
-        same("announce", &number, &found)?;
-        match self.table.stranger.announce("other").await {
-            Err(StoreError::Shards { .. }) => Ok(()),
-            other => Err(format!("a process with another number of shards announces its policy: {other:?}")),
-        }
-    }
-
-    /// Redis restarts: what it says of itself is another, and its data is what it was.
-    async fn new_epoch(&mut self) -> Result<(), Violation> {
-        let meta = self.table.store.keys().key("meta");
-        let known: Option<String> = redis::cmd("HGET")
-            .arg(&meta)
-            .arg("run_id")
-            .query_async(&mut self.table.redis)
-            .await
-            .map_err(|e| e.to_string())?;
-        if known.is_none() {
-            return Ok(());
-        }
-        let mut command = redis::cmd("HSET");
-        command.arg(&meta).arg("run_id").arg("0123456789abcdef");
-        let () = command.query_async(&mut self.table.redis).await.map_err(|e| e.to_string())?;
-        self.note(|| "restart".into());
-        // Whoever comes first notices; a beat of nobody in particular does.
-        let consumer = ConsumerId::new("witness").unwrap();
-        self.world.beat(self.raw_now_ms, "witness");
-        self.world.epoch_ms = self.now_ms();
-        self.table.store.beat(&consumer).await.map_err(|e| e.to_string()).map(drop)
-    }
-
-    /// TTLs are of Redis' own clock: what they would remove is removed by hand.
-    async fn expire(&mut self) -> Result<(), Violation> {
-        // What is about to be forgotten is still known to the witness.
-        let caps = self.policy(self.world.generation).caps;
-        self.look_at_queues(caps).await?;
-        let now_ms = self.now_ms();
-        let gone = self.world.expire(now_ms, RETAIN_MS);
-        self.note(|| format!("expire {gone:?}"));
-        let mut command = redis::cmd("DEL");
-        command.arg("nothing");
-        for name in &gone {
-            self.witness.forget(name);
-            self.world.fences.retain(|(n, _), _| n != name);
-            self.world.executed.retain(|(n, _), _| n != name);
-            command.arg(self.table.store.keys().key(format!("done:{name}")));
-            command.arg(self.table.store.keys().key(format!("id:{name}")));
-        }
-        let () = command.query_async(&mut self.table.redis).await.map_err(|e| e.to_string())?;
-        Ok(())
     }
 
     /// Entries that appeared on the queues since the last look: what was dispatched, when, and under which caps.

@@ -4,11 +4,8 @@ use shared::model::DayCapAction;
 use shared::model::referee::{Answer, Chain, Event, Fence, Reason, Rules, State, TaskBudget, Verdict, decide};
 use shared::store::PolicyRow;
 
-use super::spec::{
-    CRASHES_MAX, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, PRIORITIES, RELEASE_BOUND, TENANT_TURNS_MAX,
-    TURNS_MAX,
-};
-use super::world::{Inbound, Name, Turn, World};
+use super::spec::{INBOX_UNREAD_MAX, INBOXES_MAX, ODD_AGENT, RELEASE_BOUND, TENANT_TURNS_MAX, TURNS_MAX};
+use super::world::{Name, Turn, World};
 
 /// What a batch of turns or lanes is answered as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,15 +34,6 @@ pub struct Candidate {
     pub entry: String,
     pub turn: String,
     pub spec: usize,
-}
-
-/// What a reap does.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Reaped {
-    pub active: bool,
-    pub requeued: u64,
-    pub endings: Vec<Name>,
-    pub dead: u64,
 }
 
 fn stale(rows: &[PolicyRow], now_ms: i64) -> bool {
@@ -391,116 +379,5 @@ impl World {
         }
         self.apply(&name, Event::Release(Verdict::Dispatch(1)), now_ms)?;
         Ok("OK".into())
-    }
-
-    /// What `reap` does.
-    ///
-    /// # Errors
-    /// See [`World::apply`].
-    pub fn reap(&mut self, raw_ms: i64) -> Result<Reaped, String> {
-        let now_ms = self.clock(raw_ms);
-        if self.reap_seen_ms.is_none_or(|seen_ms| 2 * (now_ms - seen_ms) > LEASE_MS) {
-            self.reap_hold_ms = now_ms + LEASE_MS;
-        }
-        if self.epoch_ms > 0 {
-            self.reap_hold_ms = self.reap_hold_ms.max(self.epoch_ms + LEASE_MS);
-        }
-        self.reap_seen_ms = Some(now_ms);
-        let mut reaped = Reaped { active: now_ms >= self.reap_hold_ms, ..Reaped::default() };
-        if !reaped.active {
-            return Ok(reaped);
-        }
-        self.reap_inbound(now_ms, &mut reaped);
-        for priority in PRIORITIES {
-            let mut holders: Vec<String> = self.turns.values().filter_map(|t| t.holder.clone()).collect();
-            holders.sort_unstable();
-            holders.dedup();
-            for holder in holders.iter().filter(|h| !self.alive(h, now_ms)).cloned().collect::<Vec<_>>() {
-                for name in self.held(priority, &holder) {
-                    let fence = self.turns[&name].state.fence().unwrap_or(Fence(0));
-                    match self.apply(&name, Event::Reap { fence, crashes_max: CRASHES_MAX }, now_ms)? {
-                        Answer::GivenOut => reaped.endings.push(name),
-                        _ => reaped.requeued += 1,
-                    }
-                }
-            }
-        }
-        Ok(reaped)
-    }
-
-    pub fn alive(&self, consumer: &str, now_ms: i64) -> bool {
-        self.beats.get(consumer).is_some_and(|until_ms| *until_ms > now_ms)
-    }
-
-    fn reap_inbound(&mut self, now_ms: i64, reaped: &mut Reaped) {
-        let mut holders: Vec<String> = self.inbound.iter().filter_map(|e| e.holder.clone()).collect();
-        holders.sort_unstable();
-        holders.dedup();
-        holders.retain(|holder| !self.alive(holder, now_ms));
-        for holder in holders {
-            let (held, rest) = self.inbound.drain(..).partition::<Vec<_>, _>(|e| e.holder.as_ref() == Some(&holder));
-            self.inbound = rest.into();
-            let any = !held.is_empty();
-            for mut entry in held {
-                let suspect = entry.id.is_some() && self.suspects.get(&holder) == entry.id.as_ref();
-                entry.crashes += u32::from(entry.crashes == 0 || suspect);
-                if entry.crashes >= CRASHES_MAX {
-                    reaped.dead += 1;
-                    self.dead += 1;
-                    self.forget(&entry);
-                } else {
-                    reaped.requeued += 1;
-                    self.push_inbound(Inbound { id: None, holder: None, ..entry });
-                }
-            }
-            if any {
-                self.trim();
-            }
-        }
-    }
-
-    /// An entry ends without having been admitted: the id that `submit` remembered for it is no longer open.
-    fn forget(&mut self, entry: &Inbound) {
-        let spec = &self.specs[entry.spec];
-        if let (true, Some(id)) = (entry.remembered, &spec.given)
-            && let Some(id) = self.ids.get_mut(&format!("{}:{id}", spec.tenant))
-            && id.0 == 'q'
-        {
-            id.0 = 'e';
-        }
-    }
-
-    /// Whether `reject` found the entry still to be rejected.
-    pub fn reject(&mut self, raw_ms: i64, entry: &str) -> bool {
-        self.clock(raw_ms);
-        let at = self.inbound.iter().position(|e| e.id.as_deref() == Some(entry) && e.holder.is_some());
-        let entry = at.and_then(|at| self.inbound.remove(at));
-        self.trim();
-        let Some(entry) = entry else { return false };
-        self.dead += 1;
-        self.forget(&entry);
-        let spec = &self.specs[entry.spec];
-        if let Some(inbox) = spec.inbox {
-            let inbox = format!("{}:{inbox}", spec.tenant);
-            self.inboxes.entry(inbox).or_default().push(format!("rejected {}", entry.origin));
-        }
-        true
-    }
-
-    /// Rule 2 and a consumer's lease.
-    pub fn beat(&mut self, raw_ms: i64, consumer: &str) {
-        let now_ms = self.clock(raw_ms);
-        self.beats.insert(consumer.to_owned(), now_ms + LEASE_MS);
-    }
-
-    /// Forgets what ended longer ago than records are kept, as the TTLs of Redis would.
-    pub fn expire(&mut self, now_ms: i64, retain_ms: i64) -> Vec<Name> {
-        let over = |t: &Turn| t.state.live().is_none() && t.ended_ms + retain_ms <= now_ms;
-        let gone: Vec<Name> = self.turns.iter().filter(|(_, t)| over(t)).map(|(n, _)| n.clone()).collect();
-        for name in &gone {
-            self.turns.remove(name);
-            self.ids.remove(name);
-        }
-        gone
     }
 }

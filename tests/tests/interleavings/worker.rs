@@ -7,8 +7,8 @@ use shared::model::referee::{Answer, Event, Fence, State};
 use shared::model::{ConsumerId, Priority};
 use shared::store::{Begin, Begun, Entry, HandBack, Parked, Queue, Reader, Retry, TurnName};
 
+use super::endings::settle;
 use super::game::{Game, Ghost, Violation, same};
-use super::scheduler::settle;
 use super::spec::PRIORITIES;
 use super::world::Name;
 

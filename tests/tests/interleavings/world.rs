@@ -3,9 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use shared::model::Priority;
-use shared::model::referee::{
-    AgentBudgets, Answer, Budget, Effects, Event, Fence, State, TaskBudget, next, turn::LaneMove,
-};
+use shared::model::referee::{AgentBudgets, Answer, Budget, Effects, Event, Fence, LaneMove, State, TaskBudget, next};
 
 use super::spec::{ENDING_LEASE_MS, Spec, TENANT_READY_MAX};
 

@@ -1,7 +1,7 @@
 //! The admission decision: how many calls of a turn fit the budgets of its chain.
 
 use super::budget::{AgentBudgets, Budget, TaskBudget};
-use super::turn::Reason;
+use super::state::Reason;
 use crate::model::{Caps, DayCapAction};
 
 /// What the decision is made by, beside the counters.

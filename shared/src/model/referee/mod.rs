@@ -5,15 +5,18 @@
 //!
 //! - [`budget`]: counters that know their end, and the arithmetic of windows;
 //! - [`admission`]: how many calls of a turn fit the budgets of its chain;
-//! - [`turn`]: the states of a turn, and what each event makes of them.
+//! - [`state`]: the states of a turn, and what can happen to it;
+//! - [`turn`]: what each event makes of each state.
 
 pub mod admission;
 pub mod budget;
+pub mod state;
 pub mod turn;
 
 pub use admission::{Chain, Rules, Verdict, decide};
 pub use budget::{AgentBudgets, Budget, TaskBudget, window_end};
-pub use turn::{Answer, Effects, Ending, Event, Fence, Illegal, Live, Reason, Slice, State, next};
+pub use state::{Answer, Effects, Ending, Event, Fence, Illegal, LaneMove, Live, Reason, Slice, State};
+pub use turn::next;
 
 #[cfg(test)]
 mod tests;
