@@ -12,7 +12,12 @@ use crate::Scheduler;
 /// Measures and keeps house until `stop`.
 pub(crate) async fn collect(scheduler: Arc<Scheduler>, stop: CancellationToken) {
     let handle = scheduler.progress.register("collect", scheduler.options.collect_every * 10 + Duration::from_secs(30));
+    let mut cursor = 0;
     loop {
+        match scheduler.store.prune(cursor).await {
+            Ok(next) => cursor = next,
+            Err(error) => tracing::debug!(%error, "budgets could not be pruned"),
+        }
         if let Err(error) = scheduler.collect_once().await {
             scheduler.metrics.redis_error("collect");
             // Gauges that stay at their last value through a stall would lie; absent ones alert.

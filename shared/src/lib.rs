@@ -3,6 +3,7 @@
 //! Read in this order: [`model`] (pure: what a turn, a call and a budget *are*), [`formats`] (how they
 //! look on the wire), [`store`] (the only place that speaks Redis), [`config`] and [`ops`].
 
+pub mod client;
 pub mod config;
 pub mod delegation;
 pub mod force;

@@ -14,8 +14,8 @@ use std::process::Command;
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use jsonschema::Validator;
 use jsonschema::error::ValidationErrorKind;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// The version of the data, part of its folder's name.
@@ -24,11 +24,14 @@ pub const VERSION: &str = "2026.3.23";
 /// The environment variable that, set to `1`, lets tests over this data pass without running.
 pub const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_BFCL";
 
+/// The file of tools in the data's folder.
+pub const TOOLS_FILE: &str = "tools.jsonl";
+
 /// Categories whose arguments are source text of another language (`new Point(1, 2)`), not JSON values.
 const SOURCE_TEXT: [&str; 2] = ["simple_java", "simple_javascript"];
 
 /// One function document as a tool.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Tool {
     /// Unique over the whole data, at most 64 bytes of `A-Z a-z 0-9 _ . -`.
     #[serde(rename = "tool")]
@@ -173,6 +176,7 @@ struct MultiRow {
 ///
 /// # Errors
 /// As [`ensure_data`] and [`load`].
+#[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
 pub fn load_unless_skipped() -> Result<Option<Bfcl>> {
     if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
         eprintln!("{SKIP_VARIABLE}=1: not running over the leaderboard's data");
@@ -212,9 +216,20 @@ fn hint() -> String {
 }
 
 /// Cargo's target folder. A relative `CARGO_TARGET_DIR` is taken from the workspace's root.
+#[allow(clippy::disallowed_methods, reason = "cargo tells its folder this way")]
 fn target_dir() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
+/// Loads the tools that the converter wrote to `dir`, ordered by name, without any calls.
+///
+/// # Errors
+/// The file is missing or malformed.
+pub fn load_tools(dir: &Path) -> Result<Vec<Tool>> {
+    let mut tools: Vec<Tool> = read_lines(&dir.join(TOOLS_FILE))?;
+    tools.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(tools)
 }
 
 /// Loads what the converter wrote to `dir` and judges every call.
@@ -222,8 +237,7 @@ fn target_dir() -> PathBuf {
 /// # Errors
 /// A file is missing or malformed, a call names a tool that is not there, or a schema that is called does not compile.
 pub fn load(dir: &Path) -> Result<Bfcl> {
-    let mut tools: Vec<Tool> = read_lines(&dir.join("tools.jsonl"))?;
-    tools.sort_by(|a, b| a.name.cmp(&b.name));
+    let tools = load_tools(dir)?;
     let by_name: HashMap<_, _> = tools.iter().enumerate().map(|(at, tool)| (tool.name.clone(), at)).collect();
     ensure!(by_name.len() == tools.len(), "two tools have the same name");
     let mut data = Bfcl {

@@ -15,11 +15,14 @@ use shared::ops::metrics::Metrics;
 use shared::ops::progress::Progress;
 use shared::ops::shutdown::Shutdown;
 use shared::report::ReportOptions;
-use shared::store::{Store, StoreOptions};
+use shared::store::{Scripts, Store, StoreOptions};
 use shared::testkit::RedisServer;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use worker::tools::http::Environment;
-use worker::tools::{Registry, TypedTool};
+use worker::tools::{RegisteredTool, Registry, TypedTool};
+
+use crate::inbox::Inbox;
 
 /// What a fleet is made of.
 pub struct Plan {
@@ -37,8 +40,12 @@ pub struct Plan {
     pub ladder: Ladder,
     /// Times and bounds.
     pub store: StoreOptions,
-    /// Tools beside the standard ones; every agent may call everything.
+    /// Whether there are the tools of every fleet (`echo`, `sleep`, `fail`…).
+    pub standard_tools: bool,
+    /// More tools; every agent may call everything.
     pub tools: Vec<TypedTool>,
+    /// More tools, over a schema of their own.
+    pub registered: Vec<RegisteredTool>,
     /// Declared tools.
     pub declared: ToolsFile,
     /// Task handlers by agent.
@@ -55,6 +62,8 @@ pub struct Plan {
     pub policy: fn(&mut Policy),
     /// The policy, task handlers and digest of a whole configuration, instead of all the above.
     pub force: Option<Force>,
+    /// Other scripts than the embedded ones, where a test switches something off.
+    pub scripts: Option<Scripts>,
 }
 
 impl Default for Plan {
@@ -67,7 +76,9 @@ impl Default for Plan {
             caps: DefaultCaps { tick_ms: 1_000, ..DefaultCaps::default() },
             ladder: Ladder::new([10, 20, 30].map(Duration::from_millis).into()),
             store: StoreOptions { lease_ms: 2_000, ..StoreOptions::default() },
+            standard_tools: true,
             tools: Vec::new(),
+            registered: Vec::new(),
             declared: ToolsFile::default(),
             handlers: BTreeMap::new(),
             task_tools: Vec::new(),
@@ -76,7 +87,100 @@ impl Default for Plan {
             drain: Duration::from_secs(5),
             policy: |_| {},
             force: None,
+            scripts: None,
         }
+    }
+}
+
+impl Plan {
+    /// What is in force: every agent of the plan may call every tool of the plan.
+    pub fn force(&self) -> Arc<InForce> {
+        if let Some(force) = &self.force {
+            return Arc::new(InForce::new(force.clone()));
+        }
+        let standard = ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from);
+        let typed = self.tools.iter().map(|t| t.spec().name.clone());
+        let registered = self.registered.iter().map(|t| t.spec.name.clone());
+        let every = ToolGrant { everyone: true, ..ToolGrant::default() };
+        let all = typed.chain(registered).chain(standard).chain(self.declared.tools.keys().cloned());
+        let mut policy = Policy {
+            agents: self.agents.iter().map(|a| (AgentId::new(a).unwrap(), AgentPolicy::default())).collect(),
+            tenants: [(TenantId::new("acme").unwrap(), TenantPolicy::default())].into(),
+            permissions: Permissions {
+                matrix: all.map(|name| (name, every.clone())).collect(),
+                disabled_tools: self.disabled.iter().cloned().collect(),
+                strict_capabilities: true,
+            },
+            defaults: self.caps.clone(),
+        };
+        (self.policy)(&mut policy);
+        Arc::new(InForce::new(Force { policy, task_handlers: self.handlers.clone(), digest: "test".into() }))
+    }
+
+    /// The shard at `url`, on a connection of its own.
+    pub fn store(&self, url: &str) -> Store {
+        let store = Store::open(url, 0, Arc::new(self.store.clone())).unwrap();
+        match &self.scripts {
+            Some(scripts) => store.with_scripts(scripts.clone()),
+            None => store,
+        }
+    }
+
+    /// A scheduler on `store`, not yet running.
+    pub fn scheduler(
+        &self,
+        store: Store,
+        force: Arc<InForce>,
+        metrics: Arc<Metrics>,
+        name: &str,
+    ) -> scheduler::Scheduler {
+        let options = scheduler::Options {
+            batch: 256,
+            tick_poll: Duration::from_millis(10),
+            reap_every: Duration::from_millis(200),
+            collect_every: Duration::from_secs(1),
+            audit_bytes_max: 1 << 28,
+            dead_retain_ms: 86_400_000,
+        };
+        scheduler::Scheduler::new(store, force, metrics, Progress::default(), options, ReportOptions::default(), name)
+    }
+
+    /// A worker on `store` with all tools of the plan, not yet running.
+    pub fn worker(
+        &self,
+        store: Store,
+        force: Arc<InForce>,
+        metrics: Arc<Metrics>,
+        name: &str,
+        now: CancellationToken,
+    ) -> Arc<worker::Worker> {
+        let mut typed = if self.standard_tools { worker::standard_tools(&store, &force) } else { Vec::new() };
+        typed.extend(self.tools.iter().cloned());
+        let variables = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+        let environment = Environment::of(variables);
+        let timeout = Duration::from_secs(30);
+        let mut registry = Registry::build(typed, &self.declared, &environment, timeout).unwrap();
+        for tool in &self.registered {
+            registry.register(tool.clone()).unwrap();
+        }
+        let mut task_tools = worker::standard_handlers();
+        task_tools.extend(self.task_tools.iter().cloned());
+        let handlers = worker::agents::bind(&force.load().task_handlers, task_tools, &environment, timeout).unwrap();
+        let surroundings = worker::Surroundings {
+            force,
+            metrics,
+            progress: Progress::default(),
+            registry: Arc::new(registry),
+            task_handlers: handlers,
+        };
+        let options = worker::Options {
+            slots: self.slots,
+            drain: self.drain,
+            ladder: self.ladder.clone(),
+            report: ReportOptions::default(),
+            name: name.to_owned(),
+        };
+        worker::Worker::new(store, surroundings, options, now)
     }
 }
 
@@ -112,13 +216,12 @@ impl Fleet {
     pub async fn start_on(server: RedisServer, plan: Plan) -> Self {
         // HTTP tools need it; that another test of this process was first is fine.
         drop(rustls::crypto::ring::default_provider().install_default());
-        let store = Store::open(&server.url(), 0, Arc::new(plan.store.clone())).unwrap();
+        let store = plan.store(&server.url());
         store.ensure_groups().await.unwrap();
-        let force = plan.force.clone().unwrap_or_else(|| plan.everything_allowed());
         let mut fleet = Self {
             store,
             server,
-            force: Arc::new(InForce::new(force)),
+            force: plan.force(),
             metrics: Arc::new(Metrics::new().unwrap()),
             plan: Arc::new(plan),
             schedulers: Vec::new(),
@@ -134,11 +237,6 @@ impl Fleet {
         fleet
     }
 
-    /// A store with a connection of its own.
-    fn own_store(&self) -> Store {
-        Store::open(&self.server.url(), 0, Arc::new(self.plan.store.clone())).unwrap()
-    }
-
     /// Starts one more scheduler.
     pub fn add_scheduler(&mut self) {
         self.add_scheduler_with(self.force.clone());
@@ -146,23 +244,9 @@ impl Fleet {
 
     /// Starts one more scheduler, with a configuration of its own.
     pub fn add_scheduler_with(&mut self, force: Arc<InForce>) {
-        let options = scheduler::Options {
-            batch: 256,
-            tick_poll: Duration::from_millis(10),
-            reap_every: Duration::from_millis(200),
-            collect_every: Duration::from_secs(1),
-            audit_bytes_max: 1 << 28,
-            dead_retain_ms: 86_400_000,
-        };
-        let scheduler = scheduler::Scheduler::new(
-            self.own_store(),
-            force,
-            self.metrics.clone(),
-            Progress::default(),
-            options,
-            ReportOptions::default(),
-            &format!("s{}", self.schedulers.len()),
-        );
+        let store = self.plan.store(&self.server.url());
+        let name = format!("s{}", self.schedulers.len());
+        let scheduler = self.plan.scheduler(store, force, self.metrics.clone(), &name);
         let shutdown = Shutdown::default();
         let stop = shutdown.draining.clone();
         let running = tokio::spawn(async move { scheduler.run(stop).await.unwrap() });
@@ -171,33 +255,10 @@ impl Fleet {
 
     /// Starts one more worker.
     pub fn add_worker(&mut self) {
-        let store = self.own_store();
-        let mut typed = worker::standard_tools(&store, &self.force);
-        typed.extend(self.plan.tools.iter().cloned());
-        let variables = self.plan.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-        let environment = Environment::of(variables);
-        let timeout = Duration::from_secs(30);
-        let registry = Registry::build(typed, &self.plan.declared, &environment, timeout).unwrap();
-        let mut task_tools = worker::standard_handlers();
-        task_tools.extend(self.plan.task_tools.iter().cloned());
-        let bound = &self.force.load().task_handlers;
-        let handlers = worker::agents::bind(bound, task_tools, &environment, timeout).unwrap();
-        let surroundings = worker::Surroundings {
-            force: self.force.clone(),
-            metrics: self.metrics.clone(),
-            progress: Progress::default(),
-            registry: Arc::new(registry),
-            task_handlers: handlers,
-        };
-        let options = worker::Options {
-            slots: self.plan.slots,
-            drain: self.plan.drain,
-            ladder: self.plan.ladder.clone(),
-            report: ReportOptions::default(),
-            name: format!("w{}", self.workers.len()),
-        };
-        let shutdown = Shutdown::default();
-        let worker = worker::Worker::new(store, surroundings, options, shutdown.now.child_token());
+        let store = self.plan.store(&self.server.url());
+        let (shutdown, name) = (Shutdown::default(), format!("w{}", self.workers.len()));
+        let now = shutdown.now.child_token();
+        let worker = self.plan.worker(store, self.force.clone(), self.metrics.clone(), &name, now);
         let until = shutdown.clone();
         let running = tokio::spawn(async move { worker.run(until).await.unwrap() });
         self.workers.push(Part { shutdown, running });
@@ -210,10 +271,44 @@ impl Fleet {
         part.running.await.unwrap();
     }
 
+    /// What it is made of.
+    pub const fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
     /// What any language does: one XADD of a JSON message. Answers the entry's id.
     pub async fn xadd(&self, stream: &str, field: &str, message: &[u8]) -> String {
         let command = redis::cmd("XADD").arg(self.store.keys().key(stream)).arg("*").arg(field).arg(message).to_owned();
         command.query_async(&mut self.server.connection().await).await.unwrap()
+    }
+
+    /// Waits until a worker holds a slice of normal priority, for up to 20 s.
+    pub async fn leased(&self) {
+        let mut connection = self.server.connection().await;
+        for _ in 0..2_000 {
+            let command = redis::cmd("XPENDING").arg(self.store.keys().key("ready:normal")).arg("workers").to_owned();
+            let held: (u64, redis::Value, redis::Value, redis::Value) =
+                command.query_async(&mut connection).await.unwrap();
+            if held.0 > 0 {
+                return;
+            }
+            // Redis tells nobody when an entry is read: the poll is bounded above.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("no worker leased the slice within 20 s");
+    }
+
+    /// Reads the next slice of normal priority in the name of the one worker, as on a connection whose answer is lost.
+    pub async fn read_astray(&self) {
+        let mut connection = self.server.connection().await;
+        let ready = self.store.keys().key("ready:normal");
+        let info = redis::cmd("XINFO").arg("CONSUMERS").arg(&ready).arg("workers").to_owned();
+        let consumers: Vec<BTreeMap<String, redis::Value>> = info.query_async(&mut connection).await.unwrap();
+        let name: String = redis::from_redis_value(consumers[0]["name"].clone()).unwrap();
+        let mut read = redis::cmd("XREADGROUP");
+        read.arg("GROUP").arg("workers").arg(name).arg("BLOCK").arg(5_000).arg("STREAMS").arg(ready).arg(">");
+        let found: redis::Value = read.query_async(&mut connection).await.unwrap();
+        assert_ne!(found, redis::Value::Nil, "no slice within 5 s");
     }
 
     /// Submits a turn of `kelly` with these calls (name, arguments) and answers its id.
@@ -263,6 +358,11 @@ impl Fleet {
         Some(serde_json::from_str(&fields["reply"]).unwrap())
     }
 
+    /// A reader of inbox `name` of tenant `acme`, from its beginning.
+    pub async fn inbox(&self, name: &str) -> Inbox {
+        Inbox::open(&self.server, self.store.keys(), name).await
+    }
+
     /// Drains everything, and looks that the house is empty.
     pub async fn stop(mut self) {
         let parts: Vec<Part> = self.workers.drain(..).chain(self.schedulers.drain(..)).collect();
@@ -290,27 +390,6 @@ impl Fleet {
     }
 }
 
-impl Plan {
-    /// A policy under which every agent may call every tool.
-    fn everything_allowed(&self) -> Force {
-        let names = self.tools.iter().map(|t| t.spec().name.clone());
-        let standard = ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from);
-        let every = ToolGrant { everyone: true, ..ToolGrant::default() };
-        let all = names.chain(standard).chain(self.declared.tools.keys().cloned());
-        let mut policy = Policy {
-            agents: self.agents.iter().map(|a| (AgentId::new(a).unwrap(), AgentPolicy::default())).collect(),
-            tenants: [(TenantId::new("acme").unwrap(), TenantPolicy::default())].into(),
-            permissions: Permissions {
-                matrix: all.map(|name| (name, every.clone())).collect(),
-                disabled_tools: self.disabled.iter().cloned().collect(),
-                strict_capabilities: true,
-            },
-            defaults: self.caps.clone(),
-        };
-        (self.policy)(&mut policy);
-        Force { policy, task_handlers: self.handlers.clone(), digest: "test".into() }
-    }
-}
 
 /// Keys that may last without a TTL, each with its reason.
 pub const LASTING: &[(&str, &str)] = &[
@@ -322,6 +401,7 @@ pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:externals", "the names of those streams"),
     ("{tickfleet:0}:audit", "bounded by age, entries and bytes"),
     ("{tickfleet:0}:dead", "bounded by age and entries"),
+    ("{tickfleet:0}:budgets", "one field per agent that was active; pruned a day after"),
     ("{tickfleet:0}:beats", "one field per living consumer"),
     ("{tickfleet:0}:suspects", "one field per living scheduler at most"),
     ("{tickfleet:0}:inboxes", "one member per inbox in use"),

@@ -31,7 +31,9 @@ impl Fleet {
 
     /// Calls that this agent has used today, as its own budget counts them.
     pub async fn debited(&self, agent: &str) -> u64 {
-        self.ask::<Option<u64>>("HGET", &format!("agent:acme:{agent}"), &["du"]).await.unwrap_or(0)
+        let packed: Option<Vec<u8>> = self.ask("HGET", "budgets", &[&format!("acme:{agent}")]).await;
+        // As `lib/budget.lua` packs them: the third of five doubles.
+        packed.map_or(0, |bytes| f64::from_le_bytes(bytes[16..24].try_into().unwrap()) as u64)
     }
 
     /// The dead letters, oldest first; what is not UTF-8 in them is shown as text all the same.

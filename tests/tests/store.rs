@@ -46,7 +46,7 @@ impl World {
     fn turn(&self, id: &str, calls: usize) -> Admission {
         let meta = format!(r#"{{"ag":"kelly","dl":{},"dg":"d","n":{calls},"rt":"box"}}"#, self.clock.load(Ordering::SeqCst) + DAY);
         Admission {
-            entry: "0-1".into(),
+            entry: String::new(),
             tenant: TenantId::new("acme").unwrap(),
             agent: AgentId::new("kelly").unwrap(),
             turn: TurnId::new(id).unwrap(),
@@ -63,8 +63,18 @@ impl World {
         }
     }
 
+    /// Admits turns from inbound entries of their own, which are what a scheduler's decision is fenced by.
     async fn admit(&self, row: PolicyRow, turns: &[Admission]) -> Vec<Admitted> {
-        match self.store.admit(1, &[row], turns).await.unwrap() {
+        let consumer = ConsumerId::new("s0").unwrap();
+        let mut turns = turns.to_vec();
+        for turn in &mut turns {
+            let mut add = redis::cmd("XADD");
+            add.arg(self.store.keys().key("turns")).arg("*").arg("turn").arg("{}");
+            turn.entry = self.store.connection().query("test", &add).await.unwrap();
+        }
+        let mut reader = self.store.reader(&consumer, Duration::from_millis(10));
+        assert_eq!(reader.take("turns", turns.len()).await.unwrap().len(), turns.len());
+        match self.store.admit(1, &[row], &turns).await.unwrap() {
             AdmitReply::Decided { turns, .. } => turns,
             other => panic!("{other:?}"),
         }

@@ -48,6 +48,12 @@ impl Trying<'_> {
         Carried::Ended(Box::new(self.result(outcome, error)))
     }
 
+    /// A call without lasting effect that was cancelled while it ran.
+    fn stopped(&self) -> Carried {
+        let message = "The turn was cancelled while this call ran; its result was dropped.";
+        self.refused(Outcome::Cancelled, say::error(Outcome::Cancelled, message))
+    }
+
     /// A call that ended without running, for one of the reasons that schedulers know too.
     pub(crate) fn ended(&self, reason: EndReason) -> Carried {
         let (outcome, error) = shared::report::ended(reason, self.slice.meta.deadline_ms);
@@ -245,7 +251,7 @@ impl Worker {
             Ran::TimedOut if once => unknown(&say::timed_out(name, limit)),
             Ran::TimedOut => self.try_again(trying, &say::timed_out(name, limit), None, "timeout"),
             Ran::Cancelled if once => unknown("The turn was cancelled while the call ran."),
-            Ran::Cancelled => trying.ended(EndReason::Cancelled),
+            Ran::Cancelled => trying.stopped(),
             Ran::MustStop if once => unknown("The worker had to stop while the call ran."),
             Ran::MustStop => Carried::HandBack,
         }
@@ -268,6 +274,8 @@ impl Worker {
             ToolFailure::Transient { message, not_executed: false, .. } if once => {
                 trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, &message))
             }
+            // The handler heard of the cancel before we looked.
+            ToolFailure::Transient { .. } if trying.lease.cancel.is_cancelled() => trying.stopped(),
             ToolFailure::Transient { message, retry_after, .. } => {
                 self.try_again(trying, &message, retry_after, "transient")
             }

@@ -89,7 +89,7 @@ mod tests {
         tokio::time::advance(Duration::from_secs(5)).await;
         pulse.confirm(sent);
         assert!(pulse.is_fresh());
-        // The first millisecond counts as sent at 1, for 0 means never.
+        // A pulse counts whole milliseconds, and the first of them as passed.
         tokio::time::advance(Duration::from_millis(1_001)).await;
         assert!(!pulse.is_fresh() && !pulse.is_lost(), "within the margin");
         tokio::time::advance(Duration::from_secs(2)).await;

@@ -111,8 +111,9 @@ impl Worker {
                 self.return_strays(consumer, lease).await;
             }
             handle.advanced();
-            self.metrics
-                .slots(self.options.slots - self.slots.available_permits().min(self.options.slots), self.options.slots);
+            // Not from the permits: while a lease is waited for, the leasing loop holds all that are free.
+            let busy = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len();
+            self.metrics.slots(busy.min(self.options.slots), self.options.slots);
             if self.pulse.is_lost() {
                 tracing::warn!("a lease passed without a heartbeat; starting over under a new name");
                 stop.cancel();

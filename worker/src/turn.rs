@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use shared::model::{CallId, CallResult};
+use shared::model::{CallId, CallResult, Outcome};
 use shared::report::{self, Reported};
 use shared::store::{
     Begin, Begun, EndReason, HandBack, Parked, Retry, Settled, SettledCall, Settlement, SliceEntry, TurnName,
@@ -89,7 +89,7 @@ impl Worker {
                     if last {
                         break;
                     }
-                    // A `once` result is committed before the next call begins (rule 6).
+                    // The result of a `once` call is committed before the next call begins (rule 6).
                     if alone {
                         match self.commit(&mut holding).await {
                             Commit::Ok => {}
@@ -111,8 +111,12 @@ impl Worker {
         self.commit(&mut holding).await;
     }
 
-    /// Whether a result should not wait for the slice's other results.
+    /// Whether a result should not wait for the slice's other results. What a lost worker began has to be committed
+    /// too: the next begin replaces the mark that says so, and a third worker would begin it again.
     fn commits_alone(&self, result: &CallResult) -> bool {
+        if result.outcome == Outcome::OutcomeUnknown {
+            return true;
+        }
         let once = self.registry.resolve(&result.tool).is_none_or(|t| t.spec.effect == shared::model::Effect::Once);
         (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
     }

@@ -8,6 +8,7 @@ pub mod limits;
 pub mod outcome;
 pub mod policy;
 pub mod redaction;
+pub mod referee;
 pub mod retry;
 pub mod suggest;
 pub mod task;

@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::args::Args;
 use super::ending::Ending;
-use super::keys::TurnName;
+use super::keys::{Queue, TurnName};
 use super::words::{Words, number_of, text_of, unexpected};
 use super::{Store, StoreError};
 use crate::model::{AgentId, Caps, DayCapAction, InboxName, Priority, TaskId, TenantId, TurnId};
@@ -214,10 +214,12 @@ impl Store {
         policies(&mut args, rows);
         args.show(turns.len());
         for t in turns {
-            args.text(t.entry.as_str()).show(&t.tenant).show(&t.agent).show(&t.turn).flag(t.given);
-            args.text(t.digest.as_str()).show(t.policy + 1).text(t.priority.as_str()).show(t.deadline_ms);
-            args.show(t.stagger_ms).maybe(t.reply_to.as_ref()).maybe(t.task.as_ref()).text(t.meta.as_str());
-            args.show(t.calls.len());
+            args.text(t.entry.as_str()).text(t.tenant.as_str()).text(t.agent.as_str()).text(t.turn.as_str());
+            // Only a given id can come back with another content.
+            args.text(if t.given { t.digest.as_str() } else { "" });
+            args.show(t.policy + 1).show(Queue::Ready(t.priority)).show(t.deadline_ms);
+            args.show(t.stagger_ms).maybe(t.reply_to.as_ref()).maybe(t.task.as_ref());
+            args.text(t.meta.as_str()).show(t.calls.len());
             for call in &t.calls {
                 args.text(call.as_str());
             }
@@ -243,7 +245,9 @@ impl Store {
     /// [`StoreError`].
     pub async fn reject(&self, from: Inbound, entries: &[Rejection]) -> Result<usize, StoreError> {
         let mut args = self.args();
-        args.show(self.options.reply_retain_ms).show(self.options.dead_entries_max).text(from.stream()).show(entries.len());
+        let o = &self.options;
+        args.show(o.reply_retain_ms).show(o.dead_entries_max).show(o.dedupe_ms.max(o.retain_ms));
+        args.text(from.stream()).show(entries.len());
         for e in entries {
             args.text(e.entry.as_str()).text(e.reason.as_str()).text(e.raw.as_slice());
             args.maybe(e.reply_to.as_ref().map(|(tenant, _)| tenant)).maybe(e.reply_to.as_ref().map(|(_, inbox)| inbox));

@@ -78,6 +78,22 @@ impl Store {
         words.rest().iter().map(delegated).collect()
     }
 
+    /// Puts a message on the inbound `tasks` stream, as services in other languages do: a scheduler validates it
+    /// before an agent sees it. Answers its entry; none where the stream is full (`turns_max`, looked at just
+    /// before, so that producers at the same time may pass it by a few).
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn enqueue_task(&self, message: &str) -> Result<Option<String>, StoreError> {
+        let key = self.keys.key("tasks");
+        let length: u64 = self.connection.query("enqueue_task", redis::cmd("XLEN").arg(&key)).await?;
+        if length >= self.options.turns_max {
+            return Ok(None);
+        }
+        let command = redis::cmd("XADD").arg(&key).arg("*").arg("task").arg(message).to_owned();
+        self.connection.query("enqueue_task", &command).await.map(Some)
+    }
+
     /// An external runtime says that it still works on its task.
     ///
     /// # Errors

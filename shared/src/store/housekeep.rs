@@ -1,6 +1,6 @@
 //! Bounds that are kept once in a while rather than with every batch.
 
-use super::words::{number_of, text_of};
+use super::words::{Words, number_of, text_of};
 use super::{Store, StoreError};
 
 /// Redis' memory as its own settings see it.
@@ -40,6 +40,17 @@ impl Store {
             self.connection.query::<i64>("memory", &set).await?;
         }
         Ok(memory)
+    }
+
+    /// Forgets budgets that say nothing any more, a few hundred agents a call. Answers where to go on.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn prune(&self, cursor: u64) -> Result<u64, StoreError> {
+        let mut args = self.args();
+        args.show(cursor);
+        let mut words = Words::new("prune", self.run("prune", args).await?)?;
+        Ok(words.number()?.unsigned_abs())
     }
 
     /// Bounds the audit log by bytes (beside age and entries, which every settle keeps), the dead stream by age,

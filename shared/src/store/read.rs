@@ -178,7 +178,7 @@ impl Reader {
 }
 
 /// Reads the answer of XREADGROUP or XREAD: `[[stream, [[id, [field, value, …]], …]], …]`, as array or map.
-fn entries(prefix: &str, streams: &[String], value: Value) -> Result<Vec<(usize, Entry)>, StoreError> {
+pub(super) fn entries(prefix: &str, streams: &[String], value: Value) -> Result<Vec<(usize, Entry)>, StoreError> {
     let pairs: Vec<(Value, Value)> = match value {
         Value::Nil => return Ok(Vec::new()),
         Value::Map(pairs) => pairs,

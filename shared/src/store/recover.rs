@@ -4,6 +4,7 @@ use redis::Value;
 
 use super::ending::Ending;
 use super::keys::{Queue, TurnName};
+use super::read::Entry;
 use super::words::{Words, text_of, unexpected};
 use super::{Store, StoreError};
 use crate::model::{ConsumerId, Priority};
@@ -92,7 +93,7 @@ impl Store {
         let o = &self.options;
         let mut args = self.args();
         args.show(o.lease_ms).show(o.ending_lease_ms).show(o.crashes_max).show(o.dead_entries_max);
-        args.show(bound).show(o.slice_worst_ms).text("turns").text("tasks");
+        args.show(bound).show(o.slice_worst_ms).show(o.dedupe_ms.max(o.retain_ms)).text("turns").text("tasks");
         for priority in Priority::ALL {
             args.show(Queue::Ready(priority));
         }
@@ -108,6 +109,35 @@ impl Store {
             removed: words.number()?.unsigned_abs(),
             dead: words.number()?.unsigned_abs(),
         })
+    }
+
+    /// Entries of a queue that were delivered to the consumer at least `idle_ms` ago and are not acknowledged yet: at
+    /// most `count` ids, the oldest first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn held(
+        &self,
+        consumer: &ConsumerId,
+        queue: &Queue,
+        idle_ms: i64,
+        count: usize,
+    ) -> Result<Vec<String>, StoreError> {
+        let mut command = redis::cmd("XPENDING");
+        command.arg(self.keys.key(queue)).arg(super::keys::GROUP).arg("IDLE").arg(idle_ms);
+        command.arg("-").arg("+").arg(count).arg(consumer.as_str());
+        let found: Vec<(String, String, i64, i64)> = self.connection.query("held", &command).await?;
+        Ok(found.into_iter().map(|(id, ..)| id).collect())
+    }
+
+    /// One entry of a queue; none where it is gone.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn entry(&self, queue: &Queue, id: &str) -> Result<Option<Entry>, StoreError> {
+        let command = redis::cmd("XRANGE").arg(self.keys.key(queue)).arg(id).arg(id).to_owned();
+        let found: Vec<Value> = self.connection.query("entry", &command).await?;
+        Ok(found.into_iter().next().and_then(super::read::entry))
     }
 
     /// Marks the inbound entry that the consumer is about to read, because it was there when another died. None clears it.

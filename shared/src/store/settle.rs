@@ -76,8 +76,9 @@ impl Store {
         args.show(o.retain_ms).show(o.dedupe_ms.max(o.retain_ms)).show(o.reply_retain_ms);
         args.show(o.audit_retain_ms).show(o.audit_entries_max).show(batch.len());
         for item in batch {
-            args.show(&item.name.tenant).show(&item.name.turn).text(item.fence.as_str()).maybe(item.queue.as_ref());
-            args.show(item.first).maybe(item.reply_to.as_ref()).text(item.frame.head.as_str());
+            args.text(item.name.tenant.as_str()).text(item.name.turn.as_str()).text(item.fence.as_str()).maybe(item.queue.as_ref());
+            args.show(item.first).maybe(item.reply_to.as_ref());
+            args.text(item.frame.head.as_str());
             let (open, close) = item.frame.messages.unwrap_or_default();
             args.text(open).text(close).flag(item.frame.audits).show(item.calls.len());
             for call in &item.calls {

@@ -2,13 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use shared::config::tools::{ToolDef, ToolsFile};
-use shared::formats::unmangle;
+use shared::formats::NameMap;
 use shared::model::{Effect, ToolSpec, limits};
 
 use super::http::{Environment, HttpClients, HttpTool, HttpToolError};
@@ -106,6 +106,9 @@ pub enum RegistryError {
 pub struct Registry {
     by_name: BTreeMap<String, Arc<RegisteredTool>>,
     name_of_id: BTreeMap<String, String>,
+    /// The names that dialects show, made when first asked for; a name that is too long for them is shown shortened,
+    /// and only this map leads back from there.
+    shown: OnceLock<NameMap>,
 }
 
 impl Registry {
@@ -163,6 +166,7 @@ impl Registry {
         if let Some(other) = self.name_of_id.get(&id) {
             return Err(RegistryError::IdTwice { tool: name, id, other: other.clone() });
         }
+        self.shown = OnceLock::new();
         self.name_of_id.insert(id, name.clone());
         self.by_name.insert(name, Arc::new(tool));
         Ok(())
@@ -177,7 +181,8 @@ impl Registry {
     /// The tool that a model means by `name`: the tool of this name, or the one that a dialect shows under it.
     #[must_use]
     pub fn resolve(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
-        self.get(name).or_else(|| self.get(&unmangle(name)))
+        let shown = || self.shown.get_or_init(|| NameMap::new(self.by_name.keys()));
+        self.get(name).or_else(|| self.get(&shown().tool(name)))
     }
 
     /// All tools, by name.
@@ -331,6 +336,18 @@ mod tests {
 
     fn errors(file: Value) -> Vec<String> {
         build(file).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_tool_is_found_by_the_name_that_a_dialect_shows_also_where_that_is_shortened() {
+        let (short, long) = ("crm.find".to_owned(), format!("crm.Find.by_{}", "n".repeat(45)));
+        let tool = json!({"description": "Reads.", "input_schema": {"type": "object"}});
+        let registry = build(json!({"tools": {&short: tool, &long: tool}})).unwrap();
+        for name in [&short, &long] {
+            let shown = NameMap::new([name]).wire(name).into_owned();
+            assert!(shown != *name && registry.resolve(&shown).is_some_and(|tool| tool.spec.name == *name), "{shown}");
+        }
+        assert!(registry.resolve("crm_x2E_lose").is_none());
     }
 
     #[tokio::test]

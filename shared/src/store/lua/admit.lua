@@ -3,8 +3,8 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 policy generation · 3 ending lease ms · 4 tenant_turns_max · 5 tenant_ready_max ·
 --       6 inbox_unread_max · 7 inboxes_max · 8 policies, then per policy (see read_policies) 7 values;
---       then the count of turns, and per turn: entry · tenant · agent · turn · given ('1' or '') · digest ·
---       policy number · priority · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls…
+--       then the count of turns, and per turn: entry · tenant · agent · turn · digest ('' where the id was
+--       minted) · policy number · queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls…
 -- reply {OK, now, per turn…} where a turn is DISPATCHED · LANED · DUPLICATE · CONFLICT · REFUSED <code> or
 --       {an ending, see lease_ending}; or {POLICY_STALE, now} · {DAY_STALE, now} · {PRESSURE, now}: nothing written
 -- effect XADD ready or ZADD lane, HSET turn, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
@@ -20,8 +20,9 @@ local inbox_max, inboxes_max = num(ARGV[6]), num(ARGV[7])
 local policies, at = read_policies(9, num(ARGV[8]))
 if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
 
-local seq = num(state[3] or 0)
-local tasks, boxes, seen = {}, {}, {}
+local seq, now_text = num(state[3] or 0), tostring(now)
+local tasks, boxes, seen, timers, held, stream = {}, {}, {}, {}, {}, P .. 'turns'
+local any_known
 
 -- The action budget of the task that a turn runs under; nil where there is no such task.
 local function task_of(tenant, task)
@@ -49,14 +50,19 @@ local function inbox_refuses(tenant, inbox)
   return boxes[name] or nil
 end
 
--- DUPLICATE, CONFLICT or nil. A minted id can come twice only where its entry was put back by reap.
+-- DUPLICATE, CONFLICT or nil. The pending entry is the fence: a scheduler that slept while reap put the entry back
+-- must not admit it a second time, however long ago the first turn has ended and its record has gone.
 local function known(turn)
+  if not (held[turn.entry] or pending(stream, turn.entry)) then return 'DUPLICATE' end
   if seen[turn.tt] then return seen[turn.tt] == turn.digest and 'DUPLICATE' or 'CONFLICT' end
-  if turn.given == '' then
-    return call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'DUPLICATE' or nil
+  -- A minted id that is in use is another turn's, by whatever accident: this one is no duplicate of it.
+  if turn.digest == '' then
+    if not any_known then return nil end
+    return call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'CONFLICT' or nil
   end
   local id = call('GET', id_key(turn.tt))
-  if not id then return nil end
+  -- Somebody's minted id: it cannot be given to another turn.
+  if not id then return call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'CONFLICT' or nil end
   if string.sub(id, 2) ~= turn.digest then return 'CONFLICT' end
   return string.sub(id, 1, 1) ~= 'q' and 'DUPLICATE' or nil
 end
@@ -74,7 +80,7 @@ local function plan(turn)
     return
   end
   seen[turn.tt] = turn.digest
-  local a, policy = agent_of(turn.tenant, turn.agent), policies[turn.policy]
+  local a, policy = agent_of(turn.name), policies[turn.policy]
   roll(a, t, policy, turn.stagger, now)
   t.q = t.q + 1
   turn.a, turn.admitted = a, 0
@@ -95,7 +101,7 @@ local function plan(turn)
       debit(a, t, k)
       if task then task.used = task.used + k end
       t.out, turn.admitted, turn.word = t.out + 1, k, 'DISPATCHED'
-      turn.note = admission_note(now, k, a, policy)
+      turn.note = admission_note(now_text, k, a, policy)
     else
       turn.word, turn.due = 'LANED', day <= 0 and resets or a.te
       a.waiting = true
@@ -106,9 +112,10 @@ end
 -- The record of a turn, and where its calls wait.
 local function write(turn)
   local key, k, n = turn_key(turn.tt), turn.admitted, #turn.calls
-  local record = { 'ag', turn.agent, 'q', turn.queue, 'n', n, 'ad', k, 'dl', turn.deadline, 'ts', now }
+  local record = { 'ag', turn.agent, 'q', turn.queue, 'n', turn.count, 'ad', k == n and turn.count or k, 'dl',
+    turn.deadline_text, 'ts', now_text }
   local function put(name, value) record[#record + 1], record[#record + 2] = name, value end
-  if turn.given ~= '' then
+  if turn.digest ~= '' then
     put('gv', '1')
     call('SET', id_key(turn.tt), 'a' .. turn.digest)
   end
@@ -133,28 +140,44 @@ local function write(turn)
     local body = { meta = turn.meta, first = 0, calls = turn.calls }
     return lease_ending(turn.tt, key, { dn = 0 }, turn.reason, n, turn.info, now, ending_lease, body)
   end
-  call('ZADD', TIMERS, turn.deadline, 't:' .. turn.tt)
+  local t = #timers
+  timers[t + 1], timers[t + 2] = turn.deadline_text, 't:' .. turn.tt
   if turn.word == 'LANED' then put_on_lane(turn.tenant, turn.agent, turn.turn, seq, turn.due) end
   return turn.word
 end
 
 -- Rule 11: everything is read and decided before anything is written, for a script error does not roll back.
-local batch, count = {}, num(ARGV[at])
+local batch, names, records, count = {}, {}, {}, num(ARGV[at])
 at = at + 1
 for i = 1, count do
   local turn = {
-    entry = ARGV[at], tenant = ARGV[at + 1], agent = ARGV[at + 2], turn = ARGV[at + 3], given = ARGV[at + 4],
-    digest = ARGV[at + 5], policy = num(ARGV[at + 6]), queue = 'ready:' .. ARGV[at + 7],
-    deadline = num(ARGV[at + 8]), stagger = num(ARGV[at + 9]), inbox = ARGV[at + 10], task = ARGV[at + 11],
-    meta = ARGV[at + 12], calls = {},
+    entry = ARGV[at], tenant = ARGV[at + 1], agent = ARGV[at + 2], turn = ARGV[at + 3], digest = ARGV[at + 4],
+    policy = num(ARGV[at + 5]), queue = ARGV[at + 6], deadline = num(ARGV[at + 7]), deadline_text = ARGV[at + 7],
+    stagger = num(ARGV[at + 8]), inbox = ARGV[at + 9], task = ARGV[at + 10], meta = ARGV[at + 11],
+    count = ARGV[at + 12], calls = {},
   }
-  turn.tt = turn.tenant .. ':' .. turn.turn
-  local calls = num(ARGV[at + 13])
-  for c = 1, calls do turn.calls[c] = ARGV[at + 13 + c] end
-  at = at + 14 + calls
-  plan(turn)
+  turn.tt, turn.name = turn.tenant .. ':' .. turn.turn, turn.tenant .. ':' .. turn.agent
+  local calls = num(turn.count)
+  for c = 1, calls do turn.calls[c] = ARGV[at + 12 + c] end
+  at = at + 13 + calls
   batch[i] = turn
+  if not names[turn.name] then
+    names[turn.name], names[#names + 1] = true, turn.name
+  end
+  if turn.digest == '' then
+    local n = #records
+    records[n + 1], records[n + 2] = turn_key(turn.tt), done_key(turn.tt)
+  end
 end
+-- Which entries are still pending: what was read together lies together, so mostly one command says so for all.
+if count > 0 then
+  local found = call('XPENDING', stream, GROUP, batch[1].entry, batch[count].entry, count)
+  for i = 1, #found do held[found[i][1]] = true end
+end
+-- A minted id is new, but for accidents: one command says so for all.
+any_known = #records > 0 and call('EXISTS', unpack(records)) > 0
+load_agents(names)
+for i = 1, count do plan(batch[i]) end
 
 local replies, acked = { 'OK', now }, {}
 for i = 1, count do
@@ -171,7 +194,8 @@ if seq > num(state[3] or 0) then call('HSET', META, 'seq', seq) end
 for key, task in pairs(tasks) do
   if task then call('HSET', key, 'bu', task.used) end
 end
-save_agents(now)
+save_agents()
 save_tenants()
-ack_and_trim(P .. 'turns', acked)
+arm(timers)
+ack_and_trim(stream, acked)
 return replies

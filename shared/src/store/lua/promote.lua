@@ -33,14 +33,28 @@ local function out(tt, key, rec, tenant, reason, info)
   return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
 end
 
--- An external task's runtime must beat within its lease, or the task is offered to another.
-local function external(tt, key, rec, tenant)
+-- An external task's runtime must beat within its lease, or the task is offered to another, or ended where it is
+-- over (`reason`): nobody else would, for reap looks after our own workers only.
+local function external(tt, key, rec, tenant, reason, info)
   local queue = P .. rec.q
   local found = call('XPENDING', queue, GROUP, rec.f, rec.f, 1)
-  if not found[1] then return later(tt, math.min(rec.dl, now + rec.el)) end
+  if not found[1] then
+    if reason then return out(tt, key, rec, tenant, reason, info) end
+    return later(tt, math.min(rec.dl, now + rec.el))
+  end
   local alive = math.max(now - found[1][3], rec.hb)
-  if alive + rec.el > now then return later(tt, math.min(rec.dl, alive + rec.el)) end
+  if alive + rec.el > now then
+    -- What is over is not prolonged by touch, so this ends.
+    return later(tt, reason and alive + rec.el or math.min(rec.dl, alive + rec.el))
+  end
+  if reason then
+    call('XACK', queue, GROUP, rec.f)
+    local t = tenant_of(tenant)
+    t.out = t.out - 1
+    return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
+  end
   local crashes = num(call('HINCRBY', key, 'cr', 1))
+  call('HSET', key, 'hx', '1')
   local body = body_of_entry(rec.q, rec.f)
   call('XACK', queue, GROUP, rec.f)
   if crashes >= crashes_max or not body then
@@ -83,7 +97,7 @@ local function promote(tt)
   if rec.f and string.sub(rec.f, 1, 2) == 's:' then
     return lease_ending(tt, key, rec, m[9], num(m[10]), m[11], now, ending_lease)
   elseif rec.f then
-    if not reason and rec.el > 0 then return external(tt, key, rec, tenant) end
+    if rec.el > 0 then return external(tt, key, rec, tenant, reason, info) end
     return out(tt, key, rec, tenant, reason, info)
   elseif reason then
     call('ZREM', lane_key(tenant, m[8]), turn)

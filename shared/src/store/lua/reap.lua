@@ -3,7 +3,7 @@
 -- and pending entries are looked at in one script (rule 12); an entry is never claimed, but written anew (rule 4).
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 lease ms · 3 ending lease ms · 4 crashes_max · 5 dead_max · 6 entries at most ·
---       7 worst case of a slice, ms idle (0: none) · 8… queues (turns, tasks, ready:…)
+--       7 worst case of a slice, ms idle (0: none) · 8 dedupe_for ms · 9… queues (turns, tasks, ready:…)
 -- reply {OK | HOLD, now, requeued, {endings…}, consumers removed, dead entries}
 -- effect XADD, HSET turn, XACK, XGROUP DELCONSUMER where nothing is pending; quarantine after crashes_max
 local now = clock(ARGV[1])
@@ -32,7 +32,7 @@ local function slice(queue, entry)
   -- The first crash counts for all that the worker held; later ones only for the slice that it had started alone.
   if crashes == 0 or r[5] == entry then
     crashes = crashes + 1
-    call('HSET', key, 'cr', crashes)
+    call('HSET', key, 'cr', crashes, 'hx', '1')
   end
   body = rest_of(body, rec.dn)
   if crashes >= crashes_max then
@@ -62,6 +62,7 @@ local function inbound(queue, entry, suspect)
   if crashes >= crashes_max then
     call('XADD', P .. 'dead', 'MAXLEN', '~', dead_max, '*', 'from', queue, 'entry', origin, 'reason', 'poison',
       'raw', string.sub(fields[2] or '', 1, 4096), 'tenant', '')
+    close_id(fields, num(ARGV[8]))
     dead = dead + 1
     return
   end
@@ -88,7 +89,7 @@ local function consumer_of(info)
   return name, held
 end
 
-for q = 8, #ARGV do
+for q = 9, #ARGV do
   local queue = ARGV[q]
   local stream = P .. queue
   local consumers = call('EXISTS', stream) == 1 and call('XINFO', 'GROUPS', stream)[1] and
@@ -116,7 +117,10 @@ end
 -- Beats that ended a day ago name consumers that no stream knows any more.
 local beats = call('HGETALL', P .. 'beats')
 for i = 1, #beats, 2 do
-  if num(beats[i + 1]) < now - 86400000 then call('HDEL', P .. 'beats', beats[i]) end
+  if num(beats[i + 1]) < now - 86400000 then
+    call('HDEL', P .. 'beats', beats[i])
+    call('HDEL', P .. 'suspects', beats[i])
+  end
 end
 save_tenants()
 return { 'OK', now, requeued, endings, removed, dead }

@@ -14,19 +14,19 @@ local ending_lease, ready_max, bound = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local policies, at = read_policies(7, num(ARGV[6]))
 if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
 
--- How many calls the turn's task still allows; nil where it has ended.
+-- How many calls the turn's task still allows, and its whole budget; nil where it has ended.
 local function task_left(tenant, task, wanted)
   if not task then return wanted end
   local m = call('HMGET', turn_key(tenant .. ':' .. task), 'bm', 'bu')
   if not m[1] then return nil end
-  return num(m[1]) - num(m[2] or 0)
+  return num(m[1]) - num(m[2] or 0), m[1]
 end
 
 -- One turn at the head of a lane. Answers an ending, the number of calls dispatched, or nil and when to look again.
 local function release(tenant, agent, turn, a, t, policy)
   local tt = tenant .. ':' .. turn
   local key = turn_key(tt)
-  local m = call('HMGET', key, 'n', 'ad', 'dn', 'q', 'tk', 'cx', 'dl', 'lg', 'f', 'cr')
+  local m = call('HMGET', key, 'n', 'ad', 'dn', 'q', 'tk', 'cx', 'dl', 'lg', 'f')
   -- A lane names turns with calls left and nothing out; anything else is repaired by forgetting it here.
   if not m[1] or m[9] then return 0 end
   local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0) }
@@ -37,9 +37,9 @@ local function release(tenant, agent, turn, a, t, policy)
   if not policy then return ending('rejected', now) end
   if m[6] then return ending('cancelled', now) end
   if num(m[7]) <= now then return ending('expired', m[7]) end
-  local left = task_left(tenant, m[5], wanted)
+  local left, budget = task_left(tenant, m[5], wanted)
   if not left then return ending('cancelled', now) end
-  if left <= 0 then return ending('task_budget_reached', now) end
+  if left <= 0 then return ending('task_budget_reached', budget) end
   local day, resets = day_left(a, t, policy)
   if day <= 0 then
     if policy.reject then return ending('daily_cap_reached', resets) end
@@ -51,8 +51,8 @@ local function release(tenant, agent, turn, a, t, policy)
   t.out = t.out + 1
   if m[5] then call('HINCRBY', turn_key(tenant .. ':' .. m[5]), 'bu', k) end
   local body = body_of_record(key, rec.ad, rec.ad + k)
-  local fence = dispatch(m[4], tt, body.meta, rec.ad, num(m[10] or 0), 0, body.calls)
-  local note = admission_note(now, k, a, policy)
+  local fence = dispatch(m[4], tt, body.meta, rec.ad, 0, 0, body.calls)
+  local note = admission_note(tostring(now), k, a, policy)
   call('HSET', key, 'f', fence, 'ad', rec.ad + k, 'lg', m[8] and m[8] .. ';' .. note or note)
   return k
 end
@@ -62,7 +62,7 @@ local function lane(tenant, agent, policy, stagger)
   local name, key = 'l:' .. tenant .. ':' .. agent, lane_key(tenant, agent)
   local due = num(call('ZSCORE', TIMERS, name) or 'inf')
   if due > now then return { 0, 0, 0 } end
-  local a, t = agent_of(tenant, agent), tenant_of(tenant)
+  local a, t = agent_of(tenant .. ':' .. agent), tenant_of(tenant)
   if policy then roll(a, t, policy, stagger, now) end
   local reply, again = { 0, 0, now - due }, now
   local turns = call('ZRANGE', key, 0, bound - 1)
@@ -87,12 +87,17 @@ local function lane(tenant, agent, policy, stagger)
   return reply
 end
 
-local replies, count = { 'OK', now }, num(ARGV[at])
+local replies, names, count = { 'OK', now }, {}, num(ARGV[at])
 at = at + 1
+for i = 1, count do
+  local name = ARGV[at + i * 4 - 4] .. ':' .. ARGV[at + i * 4 - 3]
+  if not names[name] then names[name], names[#names + 1] = true, name end
+end
+load_agents(names)
 for i = 1, count do
   replies[i + 2] = lane(ARGV[at], ARGV[at + 1], policies[num(ARGV[at + 2])], num(ARGV[at + 3]))
   at = at + 4
 end
-save_agents(now)
+save_agents()
 save_tenants()
 return replies

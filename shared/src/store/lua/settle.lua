@@ -10,8 +10,10 @@
 --       another's) · GAP (earlier results of the slice are missing)
 -- effect XADD audit, replies; HSET turn or SET done and DEL turn; XACK; ZADD lane and timers
 local now = clock(ARGV[1])
-local retain, dedupe, reply_retain = num(ARGV[2]), num(ARGV[3]), num(ARGV[4])
-local acked, gone = {}, {}
+local retain, dedupe, reply_retain = ARGV[2], ARGV[3], num(ARGV[4])
+local now_text = tostring(now)
+-- Turns that end in this batch: their live records and timers go together when it is done.
+local acked, gone, records, ended = {}, {}, {}, {}
 
 local function acknowledge(item)
   if item.queue == '' then return end
@@ -26,7 +28,7 @@ end
 
 -- All results of a turn in call order: those of earlier commits from the record, then these.
 local function all_results(item, key, rec, prefix, mine)
-  if rec.dn == 0 then return table.concat(mine, ',') end
+  if rec.dn == 0 then return #mine == 1 and mine[1] or table.concat(mine, ',') end
   local fields = {}
   for i = 0, rec.dn - 1 do fields[i + 1] = prefix .. i end
   local earlier = call('HMGET', key, unpack(fields))
@@ -45,12 +47,17 @@ local function end_turn(item, key, rec)
   end
   text = text .. '}'
   reply_to(item.tenant, item.inbox, text)
-  local trace = 'f=' .. item.fence .. ' ts=' .. rec.ts .. ' end=' .. now .. ' lg=' .. (rec.lg or '') ..
-    ' cr=' .. (rec.cr or 0) .. ' rt=' .. (rec.rt or 0) .. ' er=' .. (rec.er or '')
-  call('SET', done_key(item.tt), trace .. '\n' .. text, 'PX', retain)
+  local cr, rt, er = 0, 0, ''
+  if rec.hx then
+    local m = call('HMGET', key, 'cr', 'rt', 'er')
+    cr, rt, er = m[1] or 0, m[2] or 0, m[3] or ''
+  end
+  local trace = string.format('f=%s ts=%s end=%s lg=%s cr=%s rt=%s er=%s\n', item.fence, rec.ts, now_text, rec.lg or '',
+    cr, rt, er)
+  call('SET', done_key(item.tt), trace .. text, 'PX', retain)
   if rec.gv then call('SET', id_key(item.tt), 'e' .. string.sub(call('GET', id_key(item.tt)) or 'e', 2), 'PX', dedupe) end
-  call('DEL', key)
-  gone[#gone + 1] = 't:' .. item.tt
+  ended[item.tt] = item.fence
+  gone[#gone + 1], records[#records + 1] = 't:' .. item.tt, key
   local t = tenant_of(item.tenant)
   t.q = t.q - 1
   return 'DONE'
@@ -71,16 +78,20 @@ end
 
 -- The slice has ended and the turn has calls left: back on its lane, whose timer is armed.
 local function back_on_lane(item, key, rec)
-  call('HDEL', key, 'f', 'b', 'st', 'er', 'eu', 'ei', 'at')
-  local te = num(call('HGET', agent_key(item.tenant, rec.ag), 'te') or 0)
-  put_on_lane(item.tenant, rec.ag, item.turn, rec.sq, math.max(te, now))
-  if rec.cx then call('ZADD', TIMERS, now, 't:' .. item.tt) else call('ZADD', TIMERS, rec.dl, 't:' .. item.tt) end
+  call('HDEL', key, 'f', 'b', 'st', 'er', 'eu', 'ei', 'at', 'cr')
+  call('HSET', key, 'sf', item.fence)
+  local m = call('HMGET', key, 'ag', 'sq', 'dl')
+  local te = budget_of(item.tenant .. ':' .. m[1]).te
+  put_on_lane(item.tenant, m[1], item.turn, m[2], math.max(te, now))
+  if rec.cx then call('ZADD', TIMERS, now, 't:' .. item.tt) else call('ZADD', TIMERS, m[3], 't:' .. item.tt) end
   return 'LANED'
 end
 
 -- Whose fence it was when it is not ours: our own earlier settle, or somebody else's.
-local function lost(item, m)
+local function lost(item, key, m)
   acknowledge(item)
+  if ended[item.tt] then return ended[item.tt] == item.fence and 'ALREADY' or 'STALE' end
+  if call('HGET', key, 'sf') == item.fence then return 'ALREADY' end
   local done = not m[1] and call('GETRANGE', done_key(item.tt), 0, #item.fence + 2)
   if done and done == 'f=' .. item.fence .. ' ' then return 'ALREADY' end
   return 'STALE'
@@ -100,12 +111,9 @@ end
 
 local function settle(item)
   local key = turn_key(item.tt)
-  local m = call('HMGET', key, 'f', 'n', 'ad', 'dn', 'cx', 'ag', 'sq', 'gv', 'dl', 'ts', 'lg', 'cr', 'rt', 'er')
-  if m[1] ~= item.fence then return lost(item, m) end
-  local rec = {
-    n = num(m[2]), ad = num(m[3]), dn = num(m[4] or 0), cx = m[5], ag = m[6], sq = m[7], gv = m[8], dl = m[9],
-    ts = m[10], lg = m[11], cr = m[12], rt = m[13], er = m[14],
-  }
+  local m = call('HMGET', key, 'f', 'n', 'ad', 'dn', 'cx', 'gv', 'ts', 'lg', 'hx')
+  if m[1] ~= item.fence or ended[item.tt] then return lost(item, key, m) end
+  local rec = { n = num(m[2]), ad = num(m[3]), dn = num(m[4] or 0), cx = m[5], gv = m[6], ts = m[7], lg = m[8], hx = m[9] }
   local word = catch_up(item, rec.dn)
   if word then return word end
   for i = 1, #item.audit do
@@ -141,7 +149,11 @@ for i = 1, num(ARGV[7]) do
   end
   replies[i] = settle(item)
 end
-if #gone > 0 then call('ZREM', TIMERS, unpack(gone)) end
+for from = 1, #gone, 1000 do
+  local upto = math.min(from + 999, #gone)
+  call('ZREM', TIMERS, unpack(gone, from, upto))
+  call('DEL', unpack(records, from, upto))
+end
 save_inboxes(now, reply_retain)
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end

@@ -25,8 +25,13 @@ for i = 1, count do
   elseif inbox ~= '' and call('XLEN', P .. 'replies:' .. tenant .. ':' .. inbox) >= inbox_max then
     replies[i] = 'INBOX_FULL'
   else
-    if id ~= '' then call('SET', id_key(tenant .. ':' .. id), 'q' .. digest) end
-    replies[i] = 'OK ' .. call('XADD', stream, '*', 'turn', payload)
+    if id ~= '' then
+      call('SET', id_key(tenant .. ':' .. id), 'q' .. digest)
+      -- The entry names its id, so that whoever ends it unadmitted can close that.
+      replies[i] = 'OK ' .. call('XADD', stream, '*', 'turn', payload, 'i', tenant .. ':' .. id)
+    else
+      replies[i] = 'OK ' .. call('XADD', stream, '*', 'turn', payload)
+    end
     length = length + 1
   end
 end

@@ -9,7 +9,6 @@ local num = tonumber
 local function turn_key(tt) return P .. 'turn:' .. tt end
 local function done_key(tt) return P .. 'done:' .. tt end
 local function id_key(tt) return P .. 'id:' .. tt end
-local function agent_key(tenant, agent) return P .. 'agent:' .. tenant .. ':' .. agent end
 local function lane_key(tenant, agent) return P .. 'lane:' .. tenant .. ':' .. agent end
 local function tenant_key(tenant) return P .. 'tenant:' .. tenant end
 
@@ -46,6 +45,11 @@ local function epoch(now)
   return began
 end
 
+-- Arms timers, given as score, member, score, member…, in few commands.
+local function arm(timers)
+  for from = 1, #timers, 1000 do call('ZADD', TIMERS, unpack(timers, from, math.min(from + 999, #timers))) end
+end
+
 -- Whether `entry` has been delivered to some consumer and not been acknowledged; answers the consumer or nil.
 local function pending(stream, entry)
   local found = call('XPENDING', stream, GROUP, entry, entry, 1)
@@ -71,6 +75,19 @@ local function trim(stream, acked)
     end
   else
     call('XTRIM', stream, 'MINID', ms .. '-' .. string.format('%.0f', num(seq) + 1))
+  end
+end
+
+-- Closes the id that `submit` remembered for an inbound entry which ends unadmitted (rule 9): it keeps answering
+-- DUPLICATE for a while, and then goes. An id that another entry was admitted under is not ours to close.
+local function close_id(fields, dedupe)
+  for i = 1, #fields, 2 do
+    if fields[i] == 'i' then
+      local id = call('GET', id_key(fields[i + 1]))
+      if id and string.sub(id, 1, 1) == 'q' then
+        call('SET', id_key(fields[i + 1]), 'e' .. string.sub(id, 2), 'PX', dedupe)
+      end
+    end
   end
 end
 

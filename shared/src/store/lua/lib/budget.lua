@@ -1,17 +1,34 @@
 -- Budgets of one agent within a batch. Rule 1: a counter knows its end and resets only when that has come;
 -- a new tick length or cap applies to the next window.
 local agents = {}
+local BUDGETS = P .. 'budgets'
 
-local function agent_of(tenant, agent)
-  local key = agent_key(tenant, agent)
-  local a = agents[key]
-  if not a then
-    local m = call('HMGET', key, 'tu', 'te', 'du', 'de')
-    a = { tu = num(m[1] or 0), te = num(m[2] or 0), du = num(m[3] or 0), de = num(m[4] or 0) }
-    a.waiting = call('EXISTS', lane_key(tenant, agent)) == 1
-    agents[key] = a
+-- An agent's budgets, unpacked when a turn first needs them: what cannot be read concerns that turn only.
+local function agent_of(name)
+  local a = agents[name]
+  if a.text then
+    a.tu, a.te, a.du, a.de, a.tb = struct.unpack('<ddddd', a.text)
+    a.text = nil
   end
   return a
+end
+
+-- Reads the budgets of a batch's agents (`tenant:agent`, each once) in few commands, and whose lanes are not empty.
+-- All budgets of a shard are one hash, so that a batch costs two commands rather than two an agent.
+local function load_agents(names)
+  for from = 1, #names, 500 do
+    local upto = math.min(from + 499, #names)
+    local found = call('HMGET', BUDGETS, unpack(names, from, upto))
+    local lanes = {}
+    for i = from, upto do
+      agents[names[i]] = { tu = 0, te = 0, du = 0, de = 0, tb = 0, text = found[i - from + 1] or nil }
+      lanes[#lanes + 1] = P .. 'lane:' .. names[i]
+    end
+    -- Mostly none waits, and one command says so for all.
+    if call('EXISTS', unpack(lanes)) > 0 then
+      for i = from, upto do agents[names[i]].waiting = call('EXISTS', P .. 'lane:' .. names[i]) == 1 end
+    end
+  end
 end
 
 -- Opens the windows that have ended. Windows of agents are staggered, so that they do not all open at once.
@@ -19,8 +36,9 @@ local function roll(a, t, policy, stagger, now)
   a.rolled = true
   if now >= a.te then
     a.tu, a.te = 0, now - (now - stagger) % policy.tick + policy.tick
+    a.tb = a.te - policy.tick
   end
-  if now >= a.de then a.du, a.de, a.new_day = 0, policy.day_end, true end
+  if now >= a.de then a.du, a.de = 0, policy.day_end end
   if now >= t.de then t.du, t.de = 0, policy.day_end end
 end
 
@@ -34,9 +52,9 @@ local function day_left(a, t, policy)
 end
 
 -- How many calls the tick still allows. Rule 8: none in a window that began before Redis restarted, for its
--- last debits may be lost.
+-- last debits may be lost. When it began is kept: the policy's tick may be another by now.
 local function tick_left(a, policy, epoch_ms)
-  if a.te - policy.tick < epoch_ms then return 0 end
+  if a.tb < epoch_ms then return 0 end
   return math.max(policy.tick_cap - a.tu, 0)
 end
 
@@ -45,12 +63,19 @@ local function debit(a, t, k)
   a.tu, a.du, t.du = a.tu + k, a.du + k, t.du + k
 end
 
-local function save_agents(now)
-  for key, a in pairs(agents) do
-    if a.rolled then call('HSET', key, 'tu', a.tu, 'te', a.te, 'du', a.du, 'de', a.de) end
-    -- The counters mean nothing once the day is over: the key may go a day later.
-    if a.new_day then call('PEXPIRE', key, a.de - now + 86400000) end
+local function save_agents()
+  local fields = {}
+  for name, a in pairs(agents) do
+    if a.rolled then
+      local n = #fields
+      fields[n + 1], fields[n + 2] = name, struct.pack('<ddddd', a.tu, a.te, a.du, a.de, a.tb)
+      if n >= 900 then
+        call('HSET', BUDGETS, unpack(fields))
+        fields = {}
+      end
+    end
   end
+  if #fields > 0 then call('HSET', BUDGETS, unpack(fields)) end
 end
 
 -- Reads `count` policies from ARGV[at] on; answers them and the next index.
@@ -76,7 +101,6 @@ local function day_is_stale(policies, now)
 end
 
 -- What the log of a turn says of one admission: when, how many, and the counters that decided.
-local function admission_note(now, k, a, policy)
-  return 'A' .. now .. ',' .. k .. ',' .. a.tu .. ',' .. policy.tick_cap .. ',' .. a.te .. ',' .. a.du .. ',' ..
-    policy.day_cap
+local function admission_note(now_text, k, a, policy)
+  return string.format('A%s,%d,%d,%d,%d,%d,%d', now_text, k, a.tu, policy.tick_cap, a.te, a.du, policy.day_cap)
 end

@@ -10,7 +10,7 @@ local function reply_to(tenant, inbox, text)
     inboxes[name] = box
   end
   box.seq = box.seq + 1
-  call('XADD', P .. 'replies:' .. name, '*', 'reply', text, 'seq', box.seq)
+  call('XADD', P .. 'replies:' .. name, '*', 'reply', text, 'seq', string.format('%d', box.seq))
 end
 
 -- Once a batch: numbers are kept, inboxes are marked as used and trimmed by age only.

@@ -3,9 +3,12 @@
 -- Puts a slice on its queue and answers its entry id, which is the turn's new fence (rule 4).
 -- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on.
 local function dispatch(queue, tt, meta, first, crashes, attempt, calls)
-  local entry = { 't', tt, 'm', meta, 'p', first, 'x', crashes, 'a', attempt }
+  local entry, n = { 't', tt, 'm', meta }, 4
+  if first > 0 then entry[n + 1], entry[n + 2], n = 'p', first, n + 2 end
+  if crashes > 0 then entry[n + 1], entry[n + 2], n = 'x', crashes, n + 2 end
+  if attempt > 0 then entry[n + 1], entry[n + 2], n = 'a', attempt, n + 2 end
   -- What an external runtime reads is the task itself.
-  local n, name = 10, string.sub(queue, 1, 9) == 'external:' and 'task' or 'c'
+  local name = string.sub(queue, 1, 9) == 'external:' and 'task' or 'c'
   for i = 1, #calls do
     entry[n + 1], entry[n + 2] = name, calls[i]
     n = n + 2
@@ -17,7 +20,7 @@ end
 local function body_of_entry(queue, entry)
   local found = call('XRANGE', P .. queue, entry, entry)
   if not found[1] then return nil end
-  local f, body = found[1][2], { calls = {}, crashes = 0, attempt = 0 }
+  local f, body = found[1][2], { calls = {}, first = 0, crashes = 0, attempt = 0 }
   for i = 1, #f, 2 do
     local k, v = f[i], f[i + 1]
     if k == 'c' or k == 'task' then body.calls[#body.calls + 1] = v
@@ -58,8 +61,18 @@ local function rest_of(body, done)
   if skip <= 0 then return body end
   local calls = {}
   for i = skip + 1, #body.calls do calls[#calls + 1] = body.calls[i] end
-  body.calls, body.first = calls, done
+  -- The tries counted the call that was first; the one that is first now has none behind it.
+  body.calls, body.first, body.attempt = calls, done, 0
   return body
+end
+
+-- The budgets of one agent (`tenant:agent`): calls used in the tick, its end, calls used in the day, its end, and
+-- when the tick began.
+local function budget_of(name)
+  local text = call('HGET', P .. 'budgets', name)
+  local a = { tu = 0, te = 0, du = 0, de = 0, tb = 0 }
+  if text then a.tu, a.te, a.du, a.de, a.tb = struct.unpack('<ddddd', text) end
+  return a
 end
 
 -- Puts a turn with calls left on its agent's lane, in admission order, and arms the lane's timer (rule 3).
@@ -70,14 +83,19 @@ end
 
 -- Gives the calls [done, upto) of a turn that is not out to the caller to end: the caller renders their results
 -- and settles them under the new fence. If it dies, the timer gives the ending to somebody else.
+-- reply {tenant:turn, fence, reason, done, upto, info, begun position or '', meta, calls…}
 local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
-  call('HSET', key, 'f', fence, 'er', reason, 'eu', upto, 'ei', info)
+  call('HSET', key, 'f', fence, 'er', reason, 'eu', upto, 'ei', info, 'hx', '1')
   call('ZADD', TIMERS, now + lease, 't:' .. tt)
   body = body or body_of_record(key, rec.dn, upto)
-  if not body then return { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), '' } end
-  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), body.meta }
-  for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
+  -- A call that somebody who is gone had begun may have taken effect: its result must not deny it.
+  local begun = string.match(call('HGET', key, 'b') or '', '^%d+')
+  if begun and num(begun) < rec.dn then begun = nil end
+  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun or '', body and body.meta or '' }
+  if body then
+    for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
+  end
   return reply
 end
 

@@ -1,0 +1,83 @@
+//! The command line. Each command's own arguments stand beside what carries it out.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::{bench, cancel, config, delegate, dev, doctor, explain, submit, tenant, tools};
+
+const EXAMPLES: &str = "\
+Examples:
+  tickfleet dev                              a whole fleet, nothing to set up
+  tickfleet submit --tenant demo --agent kelly --call 'echo {\"text\":\"hi\"}' --wait
+  tickfleet explain demo:t1700000000000-0    why a turn waits, and until when
+  tickfleet doctor                           is this Redis fit, is the queue healthy
+
+Exit codes: 0 done; 1 what was asked for failed; 2 wrong usage; 3 Redis cannot be reached.";
+
+/// A governed worker fleet for AI agents' tool calls, on Redis Streams.
+#[derive(Debug, Parser)]
+#[command(name = "tickfleet", version, after_help = EXAMPLES, max_term_width = 110)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub(crate) struct Global {
+    /// Folder with tickfleet.yaml, agents.yaml, tools.yaml, permissions.yaml and tenants.yaml, each optional.
+    /// Without one, the built-in configuration.
+    #[arg(long, global = true, value_name = "DIR", env = "TICKFLEET_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Redis, instead of the configured one: redis://, rediss:// or unix://. Also: the variable REDIS_URL.
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) redis_url: Option<String>,
+    /// Print data as JSON, for programs.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a scheduler: admits turns under their caps, until SIGTERM.
+    #[command(after_help = RUN_HELP)]
+    Scheduler,
+    /// Run a worker: carries calls out, until SIGTERM.
+    #[command(after_help = RUN_HELP)]
+    Worker,
+    /// Run a whole fleet in one process: a private Redis, a scheduler and a worker.
+    Dev(dev::Dev),
+    /// Submit a turn: tool calls of one agent.
+    Submit(submit::Submit),
+    /// Give an agent a task.
+    Delegate(delegate::Delegate),
+    /// End a turn or task before its time.
+    Cancel(cancel::Cancel),
+    /// Tell the whole story of a turn, call or task: what decided, where it waits, how it ended.
+    Explain(explain::Explain),
+    /// Show tenants, or set one while the fleet runs.
+    Tenant(tenant::Tenant),
+    /// List tools, or define those of one agent for a model.
+    Tools(tools::Tools),
+    /// Check Redis and the health of the queues; each finding says what to do.
+    Doctor(doctor::Doctor),
+    /// Check the configuration, or print the one in force.
+    Config(config::Config),
+    /// Measure throughput and latency of a whole fleet, beside the raw stream cycle.
+    #[command(after_help = bench::HELP)]
+    Bench(bench::BenchArgs),
+    /// Print a completion script for a shell.
+    #[command(after_help = "Example: tickfleet completions bash > /etc/bash_completion.d/tickfleet")]
+    Completions {
+        /// Which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+const RUN_HELP: &str = "\
+Any number of them run side by side. /livez, /readyz and /metrics answer on http.address.
+The first SIGTERM or SIGINT drains, a second one stops at once.";

@@ -1,0 +1,127 @@
+//! The fleet that is measured: the very processes of `tickfleet scheduler` and `tickfleet worker`.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use tokio::process::{Child, Command};
+
+use super::server::{NAMESPACE, PREFIX, Server};
+
+pub(super) struct Shape {
+    pub(super) schedulers: usize,
+    pub(super) workers: usize,
+    pub(super) slots: usize,
+    pub(super) agents: usize,
+    pub(super) capped: bool,
+}
+
+/// Resident memory of one process of each kind, MB.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Rss {
+    pub(crate) scheduler: f64,
+    pub(crate) worker: f64,
+}
+
+pub(super) struct Fleet {
+    schedulers: Vec<Child>,
+    workers: Vec<Child>,
+    dir: PathBuf,
+}
+
+impl Fleet {
+    pub(super) async fn start(server: &Server, shape: &Shape) -> Result<Self> {
+        let dir = std::env::temp_dir().join(format!("tickfleet-bench-config-{}", std::process::id()));
+        write_config(&dir, shape).context("writing the bench's configuration")?;
+        let mut fleet = Self { schedulers: Vec::new(), workers: Vec::new(), dir: dir.clone() };
+        for _ in 0..shape.schedulers {
+            fleet.schedulers.push(process("scheduler", &dir, server)?);
+        }
+        for _ in 0..shape.workers {
+            fleet.workers.push(process("worker", &dir, server)?);
+        }
+        fleet.ready(server, shape.schedulers + shape.workers).await?;
+        Ok(fleet)
+    }
+
+    /// Waits until every process has beaten.
+    async fn ready(&mut self, server: &Server, processes: usize) -> Result<()> {
+        let mut connection = server.connection().await?;
+        for _ in 0..600 {
+            let beats: usize = redis::cmd("HLEN").arg(format!("{PREFIX}beats")).query_async(&mut connection).await?;
+            if beats >= processes {
+                return Ok(());
+            }
+            for child in self.schedulers.iter_mut().chain(&mut self.workers) {
+                if let Some(status) = child.try_wait()? {
+                    bail!("a process of the fleet ended at once ({status}); its message is above");
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        bail!("the fleet did not start within 30 s")
+    }
+
+    /// The largest process of each kind.
+    pub(super) fn rss_mb(&self) -> Rss {
+        let largest = |children: &[Child]| children.iter().filter_map(Child::id).map(rss_mb).fold(0.0, f64::max);
+        Rss { scheduler: largest(&self.schedulers), worker: largest(&self.workers) }
+    }
+
+    pub(super) async fn stop(mut self) {
+        for child in self.schedulers.iter_mut().chain(&mut self.workers) {
+            // A process that is gone already is stopped.
+            drop(child.kill().await);
+        }
+        drop(std::fs::remove_dir_all(&self.dir));
+    }
+}
+
+fn process(role: &str, dir: &Path, server: &Server) -> Result<Child> {
+    let binary = std::env::current_exe().context("finding our own binary")?;
+    Command::new(binary)
+        .arg(role)
+        .arg("--config")
+        .arg(dir)
+        .arg("--redis-url")
+        .arg(&server.url)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .kill_on_drop(true)
+        .spawn()
+        .with_context(|| format!("starting a {role}"))
+}
+
+/// A configuration with many agents under the usual caps. Queues are long: the bench bounds what is on its way.
+fn write_config(dir: &Path, shape: &Shape) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    let tick = if shape.capped { "1s" } else { "5s" };
+    let settings = format!(
+        "redis:\n  namespace: {NAMESPACE}\n\
+         caps:\n  tick: {tick}\n  max_calls_per_tick: 10\n  max_actions_per_day: 1000000\n\
+         worker:\n  slots: {slots}\n\
+         queues:\n  turns_max: 1000000\n  tenant_turns_max: 1000000\n  tenant_ready_max: 1000000\n  inbox_unread_max: 1000000\n\
+         http:\n  address: 127.0.0.1:0\n\
+         log:\n  level: warn\n",
+        slots = shape.slots
+    );
+    std::fs::write(dir.join("tickfleet.yaml"), settings)?;
+    let mut agents = String::from("agents:\n");
+    for agent in 0..shape.agents {
+        // Writing to a String cannot fail.
+        let _ = writeln!(agents, "  a{agent}: {{}}");
+    }
+    std::fs::write(dir.join("agents.yaml"), agents)?;
+    std::fs::write(dir.join("tenants.yaml"), "tenants:\n  bench:\n    plan: bench\n")?;
+    std::fs::write(dir.join("tools.yaml"), "tools: {}\n")?;
+    std::fs::write(dir.join("permissions.yaml"), "permissions:\n  echo:\n    everyone: true\n")
+}
+
+fn rss_mb(pid: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kb = line.and_then(|l| l.split_whitespace().next()).and_then(|kb| kb.parse::<f64>().ok());
+    kb.unwrap_or(0.0) / 1024.0
+}

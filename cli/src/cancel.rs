@@ -1,0 +1,60 @@
+//! `tickfleet cancel`, and how commands name a turn or task.
+
+use clap::Args;
+use serde::Serialize;
+use shared::model::{TenantId, TurnId};
+use shared::store::{Cancelled, TurnName};
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::setup::Setup;
+
+/// End a turn or task before its time. Calls that run already end first; the others get the result `cancelled`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet cancel demo:t1700000000000-0
+  tickfleet cancel demo t1700000000000-0 --reason 'the user left'")]
+pub(crate) struct Cancel {
+    /// The tenant, or tenant:id.
+    #[arg(value_name = "TENANT")]
+    tenant: String,
+    /// The turn's or task's id.
+    #[arg(value_name = "ID")]
+    id: Option<TurnId>,
+    /// Why, for the record.
+    #[arg(long, default_value = "cancelled by hand")]
+    reason: String,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    tenant: &'a TenantId,
+    id: &'a TurnId,
+    answer: &'static str,
+}
+
+/// Asks for the end.
+///
+/// # Errors
+/// Nothing of that name is known.
+pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result<(), Failure> {
+    let name = match &args.id {
+        Some(turn) => TurnName { tenant: TenantId::new(&args.tenant)?, turn: turn.clone() },
+        None => TurnName::parse(&args.tenant)
+            .ok_or_else(|| Failure::usage("expected tenant and id, or tenant:id, as demo:t1700000000000-0"))?,
+    };
+    let cancelled = setup.client().await?.cancel(&name, &args.reason).await?;
+    let (word, said) = match cancelled {
+        Cancelled::Ok => ("ok", "it ends now: calls that have not run get the result `cancelled`"),
+        Cancelled::Flagged => ("flagged", "it ends as soon as the worker that holds it has heard of it"),
+        Cancelled::Ended => ("ended", "it had ended already"),
+        Cancelled::Unknown => {
+            return Err(Failure::failed(anyhow::anyhow!(
+                "{name} is not known: not admitted yet, or it ended longer ago than records are kept"
+            )));
+        }
+    };
+    let answer = Answer { tenant: &name.tenant, id: &name.turn, answer: word };
+    output.show(&answer, |_| format!("{name}: {said}"))
+}

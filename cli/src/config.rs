@@ -1,0 +1,101 @@
+//! `tickfleet config`: checks the configuration, prints the one in force.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use shared::config::{self as configuration, ConfigErrors};
+
+use crate::args::Global;
+use crate::failure::Failure;
+use crate::output::{Mood, Output};
+use crate::setup::{self, Setup};
+
+/// Check the configuration, or print the one in force.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet config check --config /etc/tickfleet
+  tickfleet config print | grep max_actions_per_day")]
+pub(crate) struct Config {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Tell everything that is wrong, with file, line and field. Exit code 1 if anything is.
+    Check,
+    /// Print every setting in force and where it comes from, secrets masked.
+    Print,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    valid: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_digest: Option<&'a str>,
+    errors: Vec<Wrong>,
+}
+
+#[derive(Serialize)]
+struct Wrong {
+    place: String,
+    field: String,
+    found: String,
+    expected: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suggestion: Option<String>,
+}
+
+/// Checks or prints.
+///
+/// # Errors
+/// The configuration is not valid.
+pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(), Failure> {
+    match args.what {
+        What::Check => check(global, output),
+        What::Print => {
+            let setup = Setup::load(global)?;
+            if output.json {
+                return Err(Failure::usage("config print is YAML, which holds what JSON would: leave --json out"));
+            }
+            output.print(&configuration::print(&setup.configuration))
+        }
+    }
+}
+
+fn check(global: &Global, output: &Output) -> Result<(), Failure> {
+    if let Err(errors) = configuration::load(&setup::sources(global)?) {
+        output.show(&Report { valid: false, policy_digest: None, errors: wrong(&errors) }, |_| errors.to_string())?;
+        return Err(Failure::Told);
+    }
+    // What only the tools themselves know: schemas that compile, templates that fit.
+    let setup = Setup::load(global)?;
+    let force = setup.force();
+    setup.task_handlers()?;
+    if let Some(store) = setup.stores()?.first() {
+        setup.registry(store, &force)?;
+    }
+    let configuration = &setup.configuration;
+    let report = Report { valid: true, policy_digest: Some(&configuration.digest), errors: Vec::new() };
+    output.show(&report, |_| {
+        let (policy, ok) = (&configuration.policy, output.paint(Mood::Good, "valid"));
+        format!(
+            "The configuration is {ok}: {} tenants, {} agents, {} declared tools, policy {}",
+            policy.tenants.len(),
+            policy.agents.len(),
+            configuration.tools.tools.len(),
+            configuration.digest.get(..12).unwrap_or_default()
+        )
+    })
+}
+
+fn wrong(errors: &ConfigErrors) -> Vec<Wrong> {
+    let wrong = |error: &configuration::ConfigError| Wrong {
+        place: error.place.to_string(),
+        field: error.path.clone(),
+        found: error.found.clone(),
+        expected: error.expected.clone(),
+        suggestion: error.suggestion.clone(),
+    };
+    errors.as_slice().iter().map(wrong).collect()
+}

@@ -1,0 +1,246 @@
+//! Judges a shard: its settings, what waits on it, who works on it. Pure.
+
+use shared::config::Settings;
+use shared::store::{Backlog, DeadLetter, ShardFacts};
+
+use super::Finding;
+use crate::moment::{from_now, span};
+use crate::output::short;
+use crate::setup::millis;
+
+/// Work that waits longer than this for somebody to read it shows that nobody does, ms.
+const UNREAD_MS_MAX: i64 = 10_000;
+/// Timers are looked at every `scheduler.tick_poll`; this late, nobody looks, ms.
+const LATE_MS_MAX: i64 = 2_000;
+/// Consumers that are named.
+const NAMED_MAX: usize = 5;
+
+/// Streams, shards, policy, clock.
+pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str) -> Vec<Finding> {
+    if !facts.used && facts.beats.is_empty() {
+        let advice = "start a scheduler and a worker: tickfleet dev, or tickfleet scheduler and tickfleet worker";
+        return vec![Finding::warn("shard", format!("shard {number} has never been used"), advice)];
+    }
+    let mut findings = vec![streams(number, facts)];
+    findings.push(match facts.shards {
+        Some(stored) if stored != shards => Finding::fail(
+            "shards",
+            format!("this configuration counts {shards} shards, the data was written with {stored}"),
+            format!("set redis.shards to {stored}: a tenant's shard depends on the number"),
+        ),
+        _ => Finding::ok("shards", format!("{shards} in use, this is number {number}")),
+    });
+    findings.push(policy(facts, digest));
+    findings.push(match facts.steps {
+        (0, _) => Finding::ok("shard time", "Redis' clock has never stepped back"),
+        (count, step) => Finding::warn(
+            "shard time",
+            format!(
+                "Redis' clock stepped back {count} times, last by {step} ms; shard time is {} ms ahead of it",
+                facts.offset_ms
+            ),
+            "windows went on unharmed; let NTP slew the clock of the server rather than step it",
+        ),
+    });
+    if facts.pressure {
+        findings.push(Finding::fail(
+            "pressure",
+            "new work is refused, because memory is nearly full",
+            "raise maxmemory, or shorten retention.*",
+        ));
+    }
+    findings
+}
+
+fn streams(number: usize, facts: &ShardFacts) -> Finding {
+    if facts.groups_missing.is_empty() {
+        return Finding::ok("streams", format!("shard {number} has all its streams and groups"));
+    }
+    let missing = facts.groups_missing.join(", ");
+    let advice = "a scheduler or worker makes them at its start; missing in between, they were deleted, with all that was on them";
+    Finding::fail("streams", format!("shard {number} lacks {missing}"), advice)
+}
+
+fn policy(facts: &ShardFacts, digest: &str) -> Finding {
+    let (generation, short_of) = (facts.policy_generation, |digest: &str| short(digest, 12));
+    if facts.policy_digest == digest {
+        return Finding::ok(
+            "policy",
+            format!("generation {generation} is in force, and is that of this configuration"),
+        );
+    }
+    let says = format!(
+        "generation {generation} ({}) is in force; this configuration is {}",
+        short_of(&facts.policy_digest),
+        short_of(digest)
+    );
+    Finding::warn(
+        "policy",
+        says,
+        "compare `tickfleet config print` here and there, or restart the schedulers with this configuration",
+    )
+}
+
+/// What waits, and how long.
+pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
+    let b = backlog;
+    let counts = format!(
+        "{} inbound, {} tasks, {} ready, {} running, {} timers",
+        b.inbound, b.tasks, b.ready, b.running, b.timers
+    );
+    let mut findings = vec![if b.inbound >= settings.queues.turns_max {
+        Finding::fail(
+            "backlog",
+            format!("{counts}: new turns are refused (queue_full)"),
+            "add schedulers, or look why admission stalls",
+        )
+    } else {
+        Finding::ok("backlog", counts)
+    }];
+    let unread = [
+        ("inbound", b.oldest_inbound_ms, "add a scheduler, or look at the log of those that run"),
+        ("ready", b.oldest_ready_ms, "add workers or slots (worker.slots), or look at the log of those that run"),
+    ];
+    for (what, age_ms, advice) in unread {
+        if age_ms > UNREAD_MS_MAX {
+            findings.push(Finding::warn(
+                what,
+                format!("the oldest has waited for {} and nobody has read it", span(age_ms)),
+                advice,
+            ));
+        }
+    }
+    let worst = millis(settings.worker.tool_timeout) + millis(settings.worker.lease);
+    if b.oldest_pending_ms > worst {
+        let says = format!("the oldest slice has been held for {}", span(b.oldest_pending_ms));
+        findings.push(Finding::warn(
+            "running",
+            says,
+            "a long tool, or a worker that hangs: tickfleet explain tells of a turn who holds it",
+        ));
+    }
+    findings.push(if b.late_ms > LATE_MS_MAX {
+        Finding::fail(
+            "timers",
+            format!("the oldest due timer is {} late", span(b.late_ms)),
+            "no scheduler looks at them: start one",
+        )
+    } else {
+        Finding::ok("timers", "none is late")
+    });
+    findings
+}
+
+/// Who works here, and who is gone and still holds something.
+pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
+    let alive = |kind: &str| {
+        facts.beats.iter().filter(|(name, until)| name.starts_with(kind) && **until > facts.now_ms).count()
+    };
+    let mut findings = Vec::new();
+    for (kind, what, does) in [("s-", "schedulers", "nothing is admitted"), ("w-", "workers", "nothing is carried out")]
+    {
+        findings.push(match alive(kind) {
+            0 => Finding::fail(
+                what,
+                format!("none is alive: {does}"),
+                format!("start one: tickfleet {}", what.trim_end_matches('s')),
+            ),
+            count => Finding::ok(what, format!("{count} alive")),
+        });
+    }
+    let gone: Vec<_> = facts
+        .consumers
+        .iter()
+        .filter(|c| c.pending > 0 && facts.beats.get(&c.name).is_none_or(|until| *until <= facts.now_ms))
+        .collect();
+    if !gone.is_empty() {
+        let named = gone
+            .iter()
+            .take(NAMED_MAX)
+            .map(|c| format!("{} ({} on {}, idle {})", c.name, c.pending, c.stream, span(c.idle_ms)));
+        let says = format!("without a heartbeat, and holding entries: {}", named.collect::<Vec<_>>().join("; "));
+        findings.push(Finding::warn(
+            "the gone",
+            says,
+            "a scheduler takes them back within about a lease; if it does not, none runs",
+        ));
+    }
+    findings
+}
+
+/// The dead stream, and its last entries.
+pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64) -> Finding {
+    if count == 0 {
+        return Finding::ok("dead", "no message was refused or poisonous");
+    }
+    let told = last.iter().map(|letter| {
+        let tenant = if letter.tenant.is_empty() { "?" } else { &letter.tenant };
+        let raw = short(&letter.raw, 80);
+        format!(
+            "\n                   {} {} of {tenant}: {} {raw}",
+            from_now(letter.at_ms, now_ms),
+            letter.from,
+            letter.reason
+        )
+    });
+    let says = format!("{count} messages were refused or poisonous; the last:{}", told.collect::<String>());
+    Finding::warn("dead", says, "their producers were told where a reply_to could be read; mend what sends them")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use shared::store::ConsumerFacts;
+
+    use super::super::Level;
+    use super::*;
+
+    fn facts() -> ShardFacts {
+        ShardFacts {
+            now_ms: 100_000,
+            used: true,
+            policy_generation: 3,
+            policy_digest: "abc".into(),
+            shards: Some(1),
+            beats: [("s-a".to_owned(), 105_000), ("w-a".to_owned(), 105_000), ("w-b".to_owned(), 90_000)].into(),
+            ..ShardFacts::default()
+        }
+    }
+
+    fn worst(findings: &[Finding]) -> Level {
+        findings.iter().map(|finding| finding.level).max().unwrap()
+    }
+
+    #[test]
+    fn a_shard_in_order_is_ok_and_a_wrong_count_of_shards_fails() {
+        assert_eq!(worst(&shard(0, &facts(), 1, "abc")), Level::Ok);
+        assert_eq!(worst(&shard(0, &facts(), 2, "abc")), Level::Fail);
+        assert_eq!(worst(&shard(0, &facts(), 1, "other")), Level::Warn);
+        assert_eq!(worst(&shard(0, &ShardFacts::default(), 1, "abc")), Level::Warn);
+    }
+
+    #[test]
+    fn a_dead_consumer_that_holds_entries_is_named() {
+        let holds =
+            |name: &str| ConsumerFacts { stream: "ready:normal".into(), name: name.into(), pending: 2, idle_ms: 9 };
+        let facts = ShardFacts { consumers: vec![holds("w-a"), holds("w-b")], ..facts() };
+        let findings = consumers(&facts);
+        assert_eq!(worst(&findings), Level::Warn);
+        let said = &findings.last().unwrap().says;
+        assert!(said.contains("w-b (2 on ready:normal") && !said.contains("w-a"), "{said}");
+    }
+
+    #[test]
+    fn late_timers_mean_that_nobody_schedules() {
+        let settings = shared::config::load(&shared::config::Sources {
+            built_in_tools: ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from).into(),
+            built_in_handlers: ["note".to_owned()].into(),
+            ..Default::default()
+        });
+        let settings = settings.unwrap().settings;
+        assert_eq!(worst(&backlog(&Backlog::default(), &settings)), Level::Ok);
+        assert_eq!(worst(&backlog(&Backlog { late_ms: 5_000, ..Backlog::default() }, &settings)), Level::Fail);
+        assert_eq!(worst(&backlog(&Backlog { oldest_ready_ms: 60_000, ..Backlog::default() }, &settings)), Level::Warn);
+    }
+}

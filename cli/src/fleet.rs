@@ -1,0 +1,182 @@
+//! The boot of a scheduler and a worker: what both need, one of each per shard, and the wait for their end.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use scheduler::Scheduler;
+use shared::force::InForce;
+use shared::ops::health::{Health, HealthError};
+use shared::ops::metrics::Metrics;
+use shared::ops::progress::Progress;
+use shared::ops::shutdown::Shutdown;
+use shared::store::{Store, StoreError};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use worker::{Surroundings, Worker};
+
+use crate::failure::Failure;
+use crate::setup::{Setup, millis};
+
+/// What a process is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Roles {
+    scheduler: bool,
+    worker: bool,
+}
+
+impl Roles {
+    pub(crate) const SCHEDULER: Self = Self { scheduler: true, worker: false };
+    pub(crate) const WORKER: Self = Self { scheduler: false, worker: true };
+    pub(crate) const BOTH: Self = Self { scheduler: true, worker: true };
+}
+
+/// Which address to answer probes on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Answer {
+    /// On this one, or not at all.
+    On(SocketAddr),
+    /// On this one, or on any free port of its host.
+    OnOrFree(SocketAddr),
+}
+
+/// A process of a fleet that runs.
+pub(crate) struct Fleet {
+    /// Where probes are answered.
+    pub(crate) health: SocketAddr,
+    running: JoinSet<Result<(), StoreError>>,
+    shutdown: Shutdown,
+    drained: CancellationToken,
+}
+
+/// What the schedulers and workers of one process share.
+struct Shared {
+    force: Arc<InForce>,
+    metrics: Arc<Metrics>,
+    progress: Progress,
+}
+
+/// Builds everything, listens for probes, and starts one scheduler, one worker or both per shard.
+///
+/// # Errors
+/// Tools or handlers that cannot be used; an address that cannot be had. Redis may be away: it is waited for.
+pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown: Shutdown) -> Result<Fleet, Failure> {
+    let metrics = Arc::new(Metrics::new().map_err(Failure::failed)?);
+    let shared = Shared { force: setup.force(), metrics, progress: Progress::default() };
+    let stores = setup.stores()?;
+    let workers = if roles.worker { workers(setup, &shared, &stores, &shutdown)? } else { Vec::new() };
+    let schedulers = if roles.scheduler { schedulers(setup, &shared, &stores) } else { Vec::new() };
+    let drained = CancellationToken::new();
+    let health = listen(&shared, &stores, answer, &drained).await?;
+
+    let mut running = JoinSet::new();
+    for scheduler in schedulers {
+        running.spawn(scheduler.run(shutdown.draining.clone()));
+    }
+    for worker in workers {
+        running.spawn(worker.run(shutdown.clone()));
+    }
+    tracing::info!(
+        shards = stores.len(),
+        scheduler = roles.scheduler,
+        worker = roles.worker,
+        %health,
+        redis = %setup.shown_url(),
+        "started"
+    );
+    Ok(Fleet { health, running, shutdown, drained })
+}
+
+impl Fleet {
+    /// Waits until everything has drained. One that ends by itself ends them all: half a process helps nobody.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub(crate) async fn wait(mut self) -> Result<(), Failure> {
+        let mut outcome = Ok(());
+        while let Some(ended) = self.running.join_next().await {
+            let failed = match ended {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(Failure::from(error)),
+                Err(error) => Some(Failure::failed(anyhow::anyhow!("a part of the process ended by a bug: {error}"))),
+            };
+            if let Some(failure) = failed
+                && outcome.is_ok()
+            {
+                tracing::error!(reason = failure.message().unwrap_or_default(), "stopping");
+                outcome = Err(failure);
+            }
+            self.shutdown.drain();
+        }
+        self.drained.cancel();
+        tracing::info!("stopped");
+        outcome
+    }
+}
+
+fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Vec<Scheduler> {
+    let (s, retention) = (&setup.settings().scheduler, &setup.settings().retention);
+    let options = scheduler::Options {
+        batch: s.batch,
+        tick_poll: s.tick_poll,
+        reap_every: s.reap_every,
+        collect_every: s.collect_every,
+        audit_bytes_max: retention.audit_bytes_max,
+        dead_retain_ms: millis(retention.dead),
+    };
+    let make = |store: &Store| {
+        let (force, metrics) = (Arc::clone(&shared.force), Arc::clone(&shared.metrics));
+        let progress = shared.progress.clone();
+        Scheduler::new(store.clone(), force, metrics, progress, options.clone(), setup.report(), &setup.name())
+    };
+    stores.iter().map(make).collect()
+}
+
+fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown) -> Result<Vec<Arc<Worker>>, Failure> {
+    let task_handlers = setup.task_handlers()?;
+    let options = worker::Options {
+        // The setting bounds the process, which has a worker for each shard.
+        slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
+        drain: setup.settings().worker.drain,
+        ladder: setup.configuration.ladder(),
+        report: setup.report(),
+        name: setup.name(),
+    };
+    let make = |store: &Store| {
+        let surroundings = Surroundings {
+            force: Arc::clone(&shared.force),
+            metrics: Arc::clone(&shared.metrics),
+            progress: shared.progress.clone(),
+            registry: Arc::new(setup.registry(store, &shared.force)?),
+            task_handlers: task_handlers.clone(),
+        };
+        Ok(Worker::new(store.clone(), surroundings, options.clone(), shutdown.now.child_token()))
+    };
+    stores.iter().map(make).collect()
+}
+
+/// Answers probes and scrapes until `drained`: they are asked during a drain too.
+async fn listen(
+    shared: &Shared,
+    stores: &[Store],
+    answer: Answer,
+    drained: &CancellationToken,
+) -> Result<SocketAddr, Failure> {
+    let stores: Arc<[Store]> = stores.into();
+    let ready = move || {
+        let stores = Arc::clone(&stores);
+        async move {
+            for store in stores.iter() {
+                store.now_ms().await.map_err(|error| error.to_string())?;
+            }
+            Ok(())
+        }
+    };
+    let health = Health::new(shared.progress.clone(), Arc::clone(&shared.metrics), ready);
+    let (Answer::On(address) | Answer::OnOrFree(address)) = answer;
+    match (health.clone().serve(address, drained.clone()).await, answer) {
+        (Err(HealthError::Taken { addr }), Answer::OnOrFree(_)) => {
+            health.serve(SocketAddr::new(addr.ip(), 0), drained.clone()).await.map_err(Failure::failed)
+        }
+        (served, _) => served.map_err(Failure::failed),
+    }
+}

@@ -1,0 +1,210 @@
+//! What every command starts from: the configuration, and what follows from it.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::client::Client;
+use shared::config::{self, Configuration, Environment, RedisUrl, Settings, Sources};
+use shared::delegation::TASK_TOOL;
+use shared::force::{Force, InForce};
+use shared::model::Redactor;
+use shared::ops::telemetry::{self, LogFormat, LogOptions};
+use shared::report::ReportOptions;
+use shared::store::{Pool, Store, StoreOptions};
+use worker::agents::TaskHandlers;
+use worker::tools::Registry;
+
+use crate::args::Global;
+use crate::failure::Failure;
+
+/// The configuration of this process.
+pub(crate) struct Setup {
+    pub(crate) configuration: Configuration,
+    /// Redis.
+    pub(crate) url: String,
+    /// Whether somebody chose that Redis, by option or variable.
+    pub(crate) url_chosen: bool,
+    environment: Environment,
+}
+
+/// The process' environment variables that are text. Those that are not can be no setting of ours.
+#[allow(clippy::disallowed_methods, reason = "the edge: what the environment says goes from here into configuration")]
+pub(crate) fn environment() -> Environment {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
+
+/// Where a configuration comes from: the folder, below the environment, below the command line.
+///
+/// # Errors
+/// [`Failure::Usage`] where the URL of the command line is none.
+pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
+    let mut environment = environment();
+    // Read by the command line, not by the configuration.
+    environment.remove("TICKFLEET_CONFIG");
+    if let Some(url) = &global.redis_url {
+        if RedisUrl::new(url).is_none() {
+            return Err(Failure::usage("--redis-url: expected redis://, rediss:// or unix:// and an address"));
+        }
+        environment.remove("TICKFLEET_REDIS_URL");
+        environment.insert("REDIS_URL".into(), url.clone());
+    }
+    let handlers: BTreeSet<String> = worker::standard_handlers().iter().map(|tool| tool.spec().name.clone()).collect();
+    let builtin = worker::tools::builtin::all().into_iter().map(|tool| tool.spec().name.clone());
+    let tools = builtin.filter(|name| !handlers.contains(name)).chain([TASK_TOOL.to_owned()]);
+    Ok(Sources {
+        dir: global.config.clone(),
+        environment,
+        built_in_tools: tools.collect(),
+        built_in_handlers: handlers,
+    })
+}
+
+impl Setup {
+    /// Loads the configuration.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
+        let sources = sources(global)?;
+        let configuration = config::load(&sources).map_err(Failure::failed)?;
+        let given = |name: &str| sources.environment.get(name).is_some_and(|value| !value.trim().is_empty());
+        Ok(Self {
+            url: configuration.settings.redis.url.expose().to_owned(),
+            url_chosen: given("REDIS_URL") || given("TICKFLEET_REDIS_URL"),
+            configuration,
+            environment: sources.environment,
+        })
+    }
+
+    pub(crate) const fn settings(&self) -> &Settings {
+        &self.configuration.settings
+    }
+
+    /// Redis' URL with its password masked.
+    pub(crate) fn shown_url(&self) -> String {
+        RedisUrl::new(&self.url).map_or_else(|| "an unreadable URL".into(), |url| url.to_string())
+    }
+
+    /// The same configuration with another Redis.
+    pub(crate) fn at(&self, url: String) -> Self {
+        Self {
+            configuration: self.configuration.clone(),
+            url,
+            url_chosen: self.url_chosen,
+            environment: self.environment.clone(),
+        }
+    }
+
+    /// A producer's end of the fleet.
+    pub(crate) async fn client(&self) -> Result<Client, Failure> {
+        Ok(Client::connect(&self.url, self.store_options()).await?)
+    }
+
+    /// Connections for occasional looks.
+    pub(crate) fn pool(&self) -> Result<Pool, Failure> {
+        Ok(Pool::open(&self.url, self.settings().redis.pool_size)?)
+    }
+
+    /// One store per shard, not yet connected.
+    pub(crate) fn stores(&self) -> Result<Vec<Store>, Failure> {
+        let options = Arc::new(self.store_options());
+        let open = |shard| Store::open(&self.url, shard, Arc::clone(&options)).map_err(Failure::from);
+        (0..options.shards.max(1)).map(open).collect()
+    }
+
+    /// The bounds and times of the configuration as the store wants them.
+    pub(crate) fn store_options(&self) -> StoreOptions {
+        let s = self.settings();
+        StoreOptions {
+            namespace: s.redis.namespace.clone(),
+            shards: s.redis.shards,
+            lease_ms: millis(s.worker.lease),
+            ending_lease_ms: millis(s.worker.lease),
+            retain_ms: millis(s.retention.records),
+            dedupe_ms: millis(s.retention.dedupe_for),
+            reply_retain_ms: millis(s.retention.replies),
+            audit_retain_ms: millis(s.retention.audit),
+            turns_max: s.queues.turns_max,
+            tenant_turns_max: s.queues.tenant_turns_max,
+            tenant_ready_max: s.queues.tenant_ready_max,
+            inbox_unread_max: s.queues.inbox_unread_max,
+            inboxes_max: s.queues.inboxes_max,
+            ..StoreOptions::default()
+        }
+    }
+
+    /// What decides, as configured.
+    pub(crate) fn force(&self) -> Arc<InForce> {
+        Arc::new(InForce::new(Force {
+            policy: self.configuration.policy.clone(),
+            task_handlers: self.configuration.task_handlers.clone(),
+            digest: self.configuration.digest.clone(),
+        }))
+    }
+
+    /// All tools of a worker on this shard.
+    ///
+    /// # Errors
+    /// Every tool that cannot be used.
+    pub(crate) fn registry(&self, store: &Store, force: &Arc<InForce>) -> Result<Registry, Failure> {
+        let typed = worker::standard_tools(store, force);
+        Registry::build(typed, &self.configuration.tools, &self.tool_environment(), self.settings().worker.tool_timeout)
+            .map_err(|errors| {
+                let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
+                Failure::failed(anyhow::anyhow!("the tools cannot be used:{}", lines.concat()))
+            })
+    }
+
+    /// What carries out tasks.
+    ///
+    /// # Errors
+    /// Every handler that cannot be used.
+    pub(crate) fn task_handlers(&self) -> Result<TaskHandlers, Failure> {
+        let (defs, timeout) = (&self.configuration.task_handlers, self.settings().worker.tool_timeout);
+        worker::agents::bind(defs, worker::standard_handlers(), &self.tool_environment(), timeout).map_err(|errors| {
+            Failure::failed(anyhow::anyhow!("the task handlers cannot be used:\n  {}", errors.join("\n  ")))
+        })
+    }
+
+    /// How results are reported.
+    pub(crate) fn report(&self) -> ReportOptions {
+        let audit = &self.settings().audit;
+        ReportOptions {
+            log_tool_calls: audit.log_tool_calls,
+            redactor: Arc::new(Redactor::new(&audit.redact_keys)),
+            result_chars: audit.result_chars,
+            policy_version: None,
+        }
+    }
+
+    /// Begins the names of this process' incarnations: the pod's name, where there is one.
+    pub(crate) fn name(&self) -> String {
+        self.environment.get("HOSTNAME").filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| "local".into())
+    }
+
+    /// Starts the process' log as configured.
+    ///
+    /// # Errors
+    /// The configured level is none.
+    pub(crate) fn start_log(&self) -> Result<(), Failure> {
+        let log = &self.settings().log;
+        let format = match log.format {
+            config::LogFormat::Pretty => LogFormat::Pretty,
+            config::LogFormat::Json => LogFormat::Json,
+        };
+        telemetry::init(&LogOptions { format, level: log.level.clone() }).map_err(Failure::failed)
+    }
+
+    fn tool_environment(&self) -> worker::tools::http::Environment {
+        let variables = self.environment.clone();
+        worker::tools::http::Environment::new(move |name| variables.get(name).cloned())
+    }
+}
+
+/// A duration in whole milliseconds.
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,173 @@
+//! `tickfleet tenant`: shows tenants, and sets one while the fleet runs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use shared::model::policy::TenantPolicy;
+use shared::model::{AgentId, TenantId};
+
+use crate::failure::Failure;
+use crate::output::{Output, lines, table};
+use crate::setup::Setup;
+
+/// Show tenants, or set one while the fleet runs.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet tenant list
+  tickfleet tenant set acme --plan business --feature messaging --time-zone Europe/Berlin
+  tickfleet tenant set acme --max-actions-per-day 5000
+
+A tenant that was set goes before one of the same name in tenants.yaml. Schedulers and workers take
+it over with their next heartbeat, within a quarter of worker.lease.")]
+pub(crate) struct Tenant {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// All tenants, and where each comes from.
+    List,
+    /// One tenant.
+    Show {
+        /// Which.
+        tenant: TenantId,
+    },
+    /// Make a tenant, or change it: what is not named stays as it is.
+    Set(Set),
+}
+
+#[derive(Debug, Args)]
+struct Set {
+    /// Which.
+    tenant: TenantId,
+    /// The plan's name, for people.
+    #[arg(long)]
+    plan: Option<String>,
+    /// A feature of the plan. Repeatable; together they replace those that it has.
+    #[arg(long, value_name = "FEATURE")]
+    feature: Vec<String>,
+    /// In which zone its days begin: an IANA name, or `default`.
+    #[arg(long, value_name = "ZONE")]
+    time_zone: Option<String>,
+    /// Calls of all its agents together in one day, or `none`.
+    #[arg(long, value_name = "CALLS", value_parser = parse_cap)]
+    max_actions_per_day: Option<DayCap>,
+    /// An agent that it has. Repeatable; together they replace those that it has. None at all means every agent.
+    #[arg(long, value_name = "AGENT")]
+    agent: Vec<AgentId>,
+    /// Somebody behind the tenant. Repeatable; together they replace those that it has.
+    #[arg(long, value_name = "NAME")]
+    user: Vec<String>,
+}
+
+/// A cap of a day; none lifts it.
+#[derive(Debug, Clone, Copy)]
+struct DayCap(Option<u32>);
+
+fn parse_cap(text: &str) -> Result<DayCap, String> {
+    if text == "none" {
+        return Ok(DayCap(None));
+    }
+    text.parse().map(|calls| DayCap(Some(calls))).map_err(|_| "expected a number of calls, or none".into())
+}
+
+#[derive(Serialize)]
+struct Row<'a> {
+    tenant: &'a TenantId,
+    /// `configuration` or `run time`.
+    source: &'static str,
+    #[serde(flatten)]
+    policy: &'a TenantPolicy,
+}
+
+/// Shows or sets.
+///
+/// # Errors
+/// An unknown tenant, agent or zone.
+pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    let configured = &setup.configuration.policy.tenants;
+    match &args.what {
+        What::List => {
+            let mut set = BTreeMap::new();
+            for store in client.stores() {
+                set.extend(store.tenants().await?);
+            }
+            let mut rows: Vec<Row<'_>> = set.iter().map(|(tenant, policy)| row(tenant, policy, true)).collect();
+            let others = configured.iter().filter(|(tenant, _)| !set.contains_key(*tenant));
+            rows.extend(others.map(|(tenant, policy)| row(tenant, policy, false)));
+            rows.sort_by(|a, b| a.tenant.cmp(b.tenant));
+            output.show(&rows, |rows| shown(rows))
+        }
+        What::Show { tenant } => {
+            let set = client.store(tenant).tenants().await?;
+            let found = set.get(tenant).map(|policy| row(tenant, policy, true));
+            let found = found.or_else(|| configured.get(tenant).map(|policy| row(tenant, policy, false)));
+            let unknown =
+                || Failure::failed(anyhow::anyhow!("there is no tenant {tenant:?}; see tickfleet tenant list"));
+            output.show(&found.ok_or_else(unknown)?, |row| shown(std::slice::from_ref(row)))
+        }
+        What::Set(change) => {
+            let store = client.store(&change.tenant);
+            let before = store.tenants().await?.remove(&change.tenant);
+            let before = before.or_else(|| configured.get(&change.tenant).cloned()).unwrap_or_default();
+            let policy = changed(before, change, setup)?;
+            store.set_tenant(&change.tenant, &policy).await?;
+            output.show(&row(&change.tenant, &policy, true), |row| shown(std::slice::from_ref(row)))
+        }
+    }
+}
+
+const fn row<'a>(tenant: &'a TenantId, policy: &'a TenantPolicy, at_run_time: bool) -> Row<'a> {
+    Row { tenant, source: if at_run_time { "run time" } else { "configuration" }, policy }
+}
+
+/// The policy with what the command names put in its place.
+fn changed(before: TenantPolicy, change: &Set, setup: &Setup) -> Result<TenantPolicy, Failure> {
+    let known = &setup.configuration.policy.agents;
+    if let Some(agent) = change.agent.iter().find(|agent| !known.contains_key(*agent)) {
+        return Err(Failure::failed(anyhow::anyhow!("agents.yaml declares no agent {agent:?}")));
+    }
+    let zone = match change.time_zone.as_deref() {
+        None => before.time_zone,
+        Some("default") => None,
+        Some(zone) => {
+            shared::model::day::zone(zone).map_err(|error| Failure::usage(format!("--time-zone: {error}")))?;
+            Some(zone.to_owned())
+        }
+    };
+    Ok(TenantPolicy {
+        plan: change.plan.clone().unwrap_or(before.plan),
+        features: replaced(before.features, &change.feature),
+        time_zone: zone,
+        max_actions_per_day: change.max_actions_per_day.map_or(before.max_actions_per_day, |cap| cap.0),
+        agents: replaced(before.agents, &change.agent),
+        users: replaced(before.users, &change.user),
+    })
+}
+
+fn replaced<T: Ord + Clone>(before: BTreeSet<T>, given: &[T]) -> BTreeSet<T> {
+    if given.is_empty() { before } else { given.iter().cloned().collect() }
+}
+
+fn shown(rows: &[Row<'_>]) -> String {
+    let mut table = table(&["TENANT", "PLAN", "FEATURES", "TIME ZONE", "A DAY", "AGENTS", "FROM"]);
+    for row in rows {
+        let policy = row.policy;
+        let features: Vec<&str> = policy.features.iter().map(String::as_str).collect();
+        let agents: Vec<&str> = policy.agents.iter().map(AgentId::as_str).collect();
+        table.add_row([
+            row.tenant.to_string(),
+            policy.plan.clone(),
+            features.join(", "),
+            policy.time_zone.clone().unwrap_or_else(|| "default".into()),
+            policy.max_actions_per_day.map_or_else(|| "no cap".into(), |cap| cap.to_string()),
+            if agents.is_empty() { "all".into() } else { agents.join(", ") },
+            row.source.into(),
+        ]);
+    }
+    lines(table)
+}

@@ -1,0 +1,250 @@
+//! The real binary, against a real Redis of its own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[path = "cli/binary.rs"]
+mod binary;
+
+use binary::{DevFleet, Said, tickfleet};
+use shared::testkit::{RedisOptions, RedisServer};
+
+const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
+
+fn submit<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&TURN, more].concat()
+}
+
+#[tokio::test]
+async fn dev_answers_a_submitted_turn_and_stops_cleanly() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+
+    let said = fleet.run(&submit(&["--call", "echo {\"text\":\"hi\"}", "--wait"]));
+    said.exits(0).says("echo").says("ok").says("{\"text\":\"hi\"}");
+
+    let said = fleet.run(&submit(&["--call", "echo", "--call", "nope", "--wait", "--json"]));
+    let reply = said.exits(1).json();
+    assert_eq!(reply["status"], "done");
+    assert_eq!(reply["results"][0]["outcome"], "ok");
+    assert_eq!(reply["results"][1]["outcome"], "unknown_tool");
+
+    let story = fleet.run(&["explain", reply["turn_id"].as_str().unwrap()]);
+    story.exits(0).says("has ended").says("admitted 2 calls: tick").says("unknown_tool").says("Audit:");
+
+    fleet.run(&["doctor"]).exits(0).says("1 alive").says("is that of this configuration");
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[tokio::test]
+async fn a_turn_may_come_from_a_file_or_from_stdin_in_any_dialect() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let openai =
+        r#"{"tool_calls":[{"id":"c1","type":"function","function":{"name":"echo","arguments":"{\"text\":\"x\"}"}}]}"#;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("turn.json");
+    std::fs::write(&file, openai).unwrap();
+
+    let said = fleet.run(&submit(&[file.to_str().unwrap(), "--wait", "--json"]));
+    assert_eq!(said.exits(0).json()["messages"][0]["tool_call_id"], "c1");
+    let piped = fleet.run_with(&submit(&["-", "--wait", "30", "--json"]), openai);
+    assert_eq!(piped.exits(0).json()["dialect"], "openai_chat");
+
+    let broken = fleet.run_with(&submit(&["-", "--wait"]), r#"{"calls":[{"name":"echo"},]}"#);
+    broken.exits(1).complains("holds no turn").complains("malformed_json");
+}
+
+#[tokio::test]
+async fn an_id_makes_a_submit_idempotent_and_other_content_is_a_conflict() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let first = fleet.run(&submit(&["--call", "echo", "--turn-id", "mine", "--wait", "--json"]));
+    let again = fleet.run(&submit(&["--call", "echo", "--turn-id", "mine", "--wait", "--json"]));
+    assert_eq!(first.exits(0).json(), again.exits(0).json(), "the record answers for the reply that was read");
+    fleet.run(&submit(&["--call", "sleep", "--turn-id", "mine"])).exits(1).complains("other content");
+}
+
+#[tokio::test]
+async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    // Three windows' worth of calls: whichever window it is, the last calls wait for another.
+    let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 25).flatten().collect();
+    fleet.run(&submit(&[&calls[..], &["--turn-id", "long"]].concat())).exits(0).says("demo:long");
+    let story = loop {
+        let said = fleet.run(&["explain", "demo:long", "--json"]);
+        if said.code == 0 && said.json()["state"] == "lane" {
+            break said.json();
+        }
+    };
+    assert_eq!(story["waits"]["rule"], "tick_cap");
+    assert_eq!(story["waits"]["tick_cap"], 10);
+    assert!(story["waits"]["until_ms"].as_i64() > story["now_ms"].as_i64(), "{story}");
+    fleet.run(&["explain", "long"]).exits(0).says("the agent's tick is used up (10 of 10 calls)");
+
+    fleet.run(&["cancel", "demo", "long", "--reason", "enough"]).exits(0);
+    let ended = loop {
+        let story = fleet.run(&["explain", "demo:long/24", "--json"]).exits(0).json();
+        if story["state"] == "done" {
+            break story;
+        }
+    };
+    assert_eq!(ended["results"][24]["outcome"], "cancelled");
+    fleet.run(&["explain", "demo:long/25"]).exits(2).complains("none of them");
+}
+
+#[tokio::test]
+async fn explain_finds_turns_that_no_scheduler_has_admitted() {
+    let redis = RedisServer::start().await;
+    let url = redis.url();
+    let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
+    ask(&submit(&["--call", "echo", "--turn-id", "mine"])).exits(0);
+    let minted = ask(&submit(&["--call", "echo", "--json"])).exits(0).json();
+    for id in ["mine", minted["turn_id"].as_str().unwrap()] {
+        ask(&["explain", id, "--tenant", "demo"]).exits(0).says("waits for a scheduler");
+    }
+    ask(&["submit", "--tenant", "acme", "--agent", "kelly", "--call", "echo", "--turn-id", "stray"]).exits(0);
+    let fleet = DevFleet::start(&["--redis-url", &url]);
+    let story = loop {
+        let story = fleet.run(&["explain", "acme:stray", "--json"]).exits(0).json();
+        if story["state"] != "inbound" {
+            break story;
+        }
+    };
+    assert_eq!((&story["state"], &story["refusal"]), (&"rejected".into(), &"unknown_tenant".into()));
+}
+
+#[tokio::test]
+async fn tasks_are_delegated_and_refused_with_a_reason() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let to = |agent| ["delegate", "--tenant", "atlas-ux", "--to", agent, "Announce it", "--wait", "--json"];
+    let reply = fleet.run(&to("kelly")).exits(0).json();
+    assert_eq!(reply["results"][0]["outcome"], "ok");
+    fleet.run(&["explain", reply["task_id"].as_str().unwrap()]).exits(0).says("Task").says("has ended");
+    assert_eq!(fleet.run(&to("tina")).exits(1).json()["error"]["code"], "no_task_handler");
+    fleet.run(&["doctor"]).exits(0).says("no_task_handler");
+}
+
+#[tokio::test]
+async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_restart() {
+    // A socket's path is short; that of the system's folder for temporary files may not be.
+    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let dir = ["--dir", folder.path().to_str().unwrap()];
+    let fleet = DevFleet::start(&dir);
+    let set = ["tenant", "set", "acme", "--plan", "gold", "--max-actions-per-day", "7", "--json"];
+    assert_eq!(fleet.run(&set).exits(0).json()["max_actions_per_day"], 7);
+    fleet.run(&["tenant", "set", "acme", "--time-zone", "Europe/Berlinn"]).exits(2).complains("Europe/Berlinn");
+    fleet.run(&["tenant", "set", "acme", "--agent", "nobody"]).exits(1).complains("nobody");
+    // Until the next heartbeat a turn of the new tenant is rejected.
+    let turn = ["submit", "--tenant", "acme", "--agent", "kelly", "--call", "echo", "--wait", "--json"];
+    while fleet.run(&turn).json()["status"] != "done" {}
+    DevFleet::refused(&dir).exits(1).complains("belongs to a Redis that still runs");
+    assert_eq!(fleet.stop(), Some(0));
+
+    let fleet = DevFleet::start(&dir);
+    let shown = fleet.run(&["tenant", "show", "acme", "--json"]).exits(0).json();
+    assert_eq!((&shown["plan"], &shown["source"]), (&"gold".into(), &"run time".into()));
+    fleet.run(&["tenant", "list"]).exits(0).says("acme").says("atlas-ux").says("configuration");
+}
+
+#[tokio::test]
+async fn doctor_tells_an_unfit_server_from_a_fit_one() {
+    let fit = RedisServer::start_with(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;
+    let url = fit.url();
+    tickfleet(&["doctor", "--redis-url", &url]).exits(0).says("has never been used").says("fsync always");
+    tickfleet(&["doctor", "--redis-url", &url, "--strict"]).exits(1);
+
+    let extra_args = ["--maxmemory-policy", "allkeys-lru"].map(String::from).into();
+    let unfit = RedisServer::start_with(RedisOptions { extra_args, ..RedisOptions::default() }).await;
+    let report = tickfleet(&["doctor", "--json", "--redis-url", &unfit.url()]).exits(1).json();
+    let eviction = report["findings"].as_array().unwrap().iter().find(|f| f["what"] == "eviction").unwrap();
+    assert_eq!((&eviction["level"], &report["level"]), (&"FAIL".into(), &"FAIL".into()));
+    assert!(eviction["advice"].as_str().unwrap().contains("noeviction"));
+}
+
+#[tokio::test]
+async fn a_producer_with_another_number_of_shards_is_refused() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let said = Said::of(fleet.command(&submit(&["--call", "echo"])).env("TICKFLEET_REDIS_SHARDS", "4"), "");
+    said.exits(1).complains("4 shards").complains("written with 1");
+    let doctor = Said::of(fleet.command(&["doctor"]).env("TICKFLEET_REDIS_SHARDS", "4"), "");
+    doctor.exits(1).says("set redis.shards to 1");
+}
+
+#[test]
+fn configuration_errors_point_at_their_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    tickfleet(&["config", "check", "--config", dir]).exits(0).says("is valid");
+    std::fs::write(folder.path().join("tickfleet.yaml"), "caps:\n  tick: 5 weeks\n  max_cals: 3\n").unwrap();
+    let said = tickfleet(&["config", "check", "--config", dir]).exits(1);
+    said.says("tickfleet.yaml:2:9").says("caps.tick").says("2 errors");
+    let report = tickfleet(&["config", "check", "--config", dir, "--json"]).exits(1).json();
+    assert_eq!((report["valid"].as_bool(), report["errors"].as_array().unwrap().len()), (Some(false), 2));
+    for role in ["worker", "scheduler"] {
+        tickfleet(&[role, "--config", dir]).exits(1).complains("caps.tick");
+    }
+    let schema = "tools: {bad: {description: x, input_schema: {type: object, properties: {a: {type: what}}}}}";
+    std::fs::write(folder.path().join("tickfleet.yaml"), "").unwrap();
+    std::fs::write(folder.path().join("tools.yaml"), schema).unwrap();
+    std::fs::write(folder.path().join("permissions.yaml"), "permissions: {}").unwrap();
+    tickfleet(&["config", "check", "--config", dir]).exits(1).complains("tool 'bad'");
+}
+
+#[test]
+fn the_configuration_in_force_is_printed_with_its_origins_and_without_passwords() {
+    let url = "redis://fleet:s3cret@127.0.0.1:1/";
+    let said = tickfleet(&["config", "print", "--redis-url", url]).exits(0);
+    said.says("***").says("max_calls_per_tick: 10").says("# default");
+    assert!(!said.stdout.contains("s3cret"), "{}", said.stdout);
+    let away = tickfleet(&["doctor", "--redis-url", url]).exits(3);
+    assert!(!away.stderr.contains("s3cret"), "{}", away.stderr);
+}
+
+#[test]
+fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
+    let nowhere = ["--redis-url", "redis://127.0.0.1:1/"];
+    for command in [&["doctor"][..], &["explain", "demo:x"], &["tenant", "list"], &["cancel", "demo:x"]] {
+        tickfleet(&[command, &nowhere].concat()).exits(3).complains("cannot be reached");
+    }
+    tickfleet(&submit(&["--call", "echo", nowhere[0], nowhere[1]])).exits(3);
+    for wrong in [
+        &["submit"][..],
+        &["frobnicate"],
+        &["submit", "--call", "echo"],
+        &["explain", "a:b:c"],
+        &["tools", "--agent", "kelly"],
+    ] {
+        tickfleet(wrong).exits(2);
+    }
+    tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).complains("no JSON");
+    tickfleet(&["doctor", "--redis-url", "localhost"]).exits(2).complains("redis://");
+    tickfleet(&["--help"]).exits(0).says("Examples:").says("Exit codes:");
+}
+
+#[test]
+fn tools_are_listed_and_defined_for_a_model() {
+    tickfleet(&["tools"]).exits(0).says("post_to_x").says("atlas, kelly, sunday").says("everyone");
+    let of =
+        |agent, format| tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", agent, "--format", format]).exits(0);
+    let names = |agent| {
+        let defined = of(agent, "openai").json();
+        let name = |tool: &serde_json::Value| tool["function"]["name"].as_str().unwrap().to_owned();
+        defined.as_array().unwrap().iter().map(name).collect::<Vec<_>>()
+    };
+    assert!(names("kelly").contains(&"post_to_x".to_owned()));
+    assert!(!names("fran").contains(&"post_to_x".to_owned()));
+    assert!(of("kelly", "anthropic").json()[0]["input_schema"].is_object());
+    of("kelly", "text").says("Arguments (JSON Schema)");
+    tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "fran"])
+        .exits(0)
+        .says("no row in permissions.yaml allows it");
+}
+
+#[test]
+fn completions_are_printed_for_shells() {
+    for shell in ["bash", "zsh", "fish"] {
+        tickfleet(&["completions", shell]).exits(0).says("tickfleet").says("explain");
+    }
+}

@@ -1,0 +1,567 @@
+//! The states of a turn and their transitions. `R` is whatever stands for one call's result.
+//!
+//! ```text
+//!              Release(Dispatch)             Settle (last call)
+//!   Queued ───────────────────────▶ Out ───────────────────────▶ Ended
+//!     ▲ │ ◀──────────────────────── │ ▲                            ▲
+//!     │ │   Settle (calls left)     │ │ Timer                      │
+//!     │ │                     Retry ▼ │                            │
+//!     │ │                          Parked                          │
+//!     │ │ Timer, Release(End)       │  Timer (expired, cancelled)  │
+//!     │ └─────────────▶ Ending ◀────┴── Reap (quarantine)          │
+//!     └───────────────────┴────────────────────────────────────────┘
+//!        Settle (calls left)            Settle (last call)
+//! ```
+
+use super::admission::Verdict;
+
+/// What a holder must show to write: each dispatch and each ending gives a fresh one (rule 4).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Fence(pub u64);
+
+/// Why calls end without having run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reason {
+    /// The deadline came first.
+    Expired,
+    /// Somebody cancelled the turn, or the task it ran under has ended.
+    Cancelled,
+    /// The day's budget is used up.
+    DailyCapReached,
+    /// The task's budget is used up.
+    TaskBudgetReached,
+    /// The slice killed its workers.
+    Internal,
+    /// The agent is no longer configured.
+    Rejected,
+}
+
+impl Reason {
+    /// The word that scripts use.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Cancelled => "cancelled",
+            Self::DailyCapReached => "daily_cap_reached",
+            Self::TaskBudgetReached => "task_budget_reached",
+            Self::Internal => "internal",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// What every turn that has not ended knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Live<R> {
+    /// How many calls it has.
+    pub calls: usize,
+    /// When it expires, ms.
+    pub deadline_ms: i64,
+    /// How many calls were admitted so far.
+    pub admitted: usize,
+    /// Results so far, in call order.
+    pub results: Vec<R>,
+    /// Whether somebody has asked for its end.
+    pub cancelled: bool,
+    /// The fence that ended the last slice: its holder's repeated settle is answered `Already`.
+    pub settled: Option<Fence>,
+    /// The fence that was parked last: its holder's repeated retry is answered `Already`.
+    pub parked: Option<Fence>,
+    fences: u64,
+}
+
+impl<R> Live<R> {
+    fn fence(&mut self) -> Fence {
+        self.fences += 1;
+        Fence(self.fences)
+    }
+
+    /// Why it ends now, where it does, with the number that explains it.
+    fn over(&self, now_ms: i64) -> Option<(Reason, i64)> {
+        if self.cancelled {
+            Some((Reason::Cancelled, now_ms))
+        } else {
+            (self.deadline_ms <= now_ms).then_some((Reason::Expired, self.deadline_ms))
+        }
+    }
+}
+
+/// Consecutive calls that are out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Slice {
+    /// Its fence.
+    pub fence: Fence,
+    /// Position of the first call of the entry.
+    pub first: usize,
+    /// How often a holder has died.
+    pub crashes: u32,
+    /// Tries that the first call has behind it.
+    pub attempt: u32,
+    /// Whether a worker has read it.
+    pub held: bool,
+    /// Whether this holder has begun any of it.
+    pub started: bool,
+    /// The call that some holder began last, with its nonce.
+    pub begun: Option<(usize, u64)>,
+}
+
+/// Calls given to a scheduler to be ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ending {
+    /// Its fence.
+    pub fence: Fence,
+    /// Why.
+    pub reason: Reason,
+    /// Position after the last call that ends.
+    pub upto: usize,
+    /// The number that explains the reason.
+    pub info: i64,
+    /// The call that a holder who is gone had begun: what it did is unknown.
+    pub begun: Option<usize>,
+}
+
+/// Where a turn is. Each state owns its data.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum State<R> {
+    /// On its agent's lane: calls wait for admission, none is out.
+    Queued(Live<R>),
+    /// A slice is on a queue or with a worker.
+    Out(Live<R>, Slice),
+    /// A slice waits to be tried again.
+    Parked {
+        /// The turn.
+        live: Live<R>,
+        /// Tries that the next call has behind it.
+        attempt: u32,
+        /// How often a holder of the slice has died.
+        crashes: u32,
+    },
+    /// Calls are with a scheduler that renders their results.
+    Ending(Live<R>, Ending),
+    /// Every call has its result, and the reply is written.
+    Ended {
+        /// One for each call, in order.
+        results: Vec<R>,
+        /// The fence that ended it.
+        fence: Fence,
+    },
+}
+
+/// What happens to a turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event<R> {
+    /// The budgets have decided about the calls that wait.
+    Release(Verdict),
+    /// A worker has read the slice's entry.
+    Lease,
+    /// A holder begins a call.
+    Begin {
+        /// Its fence.
+        fence: Fence,
+        /// Which call.
+        position: usize,
+        /// Fresh for each try; none only marks the slice as started.
+        nonce: Option<u64>,
+        /// Whether Redis restarted less than a lease ago.
+        hold: bool,
+    },
+    /// A holder commits results.
+    Settle {
+        /// Its fence.
+        fence: Fence,
+        /// Position of the first result.
+        first: usize,
+        /// The results.
+        results: Vec<R>,
+    },
+    /// A holder parks the slice.
+    Retry {
+        /// Its fence.
+        fence: Fence,
+        /// The call that is to be tried again.
+        position: usize,
+        /// Wait, ms.
+        delay_ms: i64,
+        /// Tries that the call has behind it.
+        attempt: u32,
+    },
+    /// A holder returns the slice unstarted.
+    HandBack {
+        /// Its fence.
+        fence: Fence,
+    },
+    /// The holder of this fence is dead.
+    Reap {
+        /// The fence of the entry.
+        fence: Fence,
+        /// Crashes after which a slice is quarantined.
+        crashes_max: u32,
+    },
+    /// The turn's own timer is due.
+    Timer,
+    /// Somebody asks for its end.
+    Cancel,
+}
+
+/// What an event is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Done as asked.
+    Ok,
+    /// The turn has ended with this.
+    Done,
+    /// The slice has ended; calls are left.
+    Laned,
+    /// The results are in; the slice goes on.
+    Continue,
+    /// The turn was cancelled.
+    Cancelled,
+    /// One's own verb was repeated.
+    Already,
+    /// The fence is another's.
+    Stale,
+    /// Earlier results are missing.
+    Gap,
+    /// The call has its result.
+    ResultThere,
+    /// A holder who is gone began the call.
+    Unknown,
+    /// The deadline has come.
+    Expired,
+    /// Redis restarted less than a lease ago.
+    Hold,
+    /// The slice is on its queue (again).
+    Queued,
+    /// Nothing to do yet.
+    Later,
+    /// An ending was given out.
+    GivenOut,
+    /// Its running calls end first.
+    Flagged,
+}
+
+/// How a transition moves the turn on its agent's lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LaneMove {
+    /// Onto the lane, in admission order.
+    Join,
+    /// Off it.
+    Leave,
+}
+
+/// What a transition does beside the state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Effects {
+    /// What the caller is told.
+    pub answer: Answer,
+    /// Change of the tenant's slices that are out.
+    pub out: i64,
+    /// Move on the lane.
+    pub lane: Option<LaneMove>,
+    /// Where the turn's timer goes, ms; none leaves it.
+    pub timer_ms: Option<i64>,
+}
+
+impl Effects {
+    const fn only(answer: Answer) -> Self {
+        Self { answer, out: 0, lane: None, timer_ms: None }
+    }
+}
+
+/// An event that cannot happen in this state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Illegal(&'static str);
+
+impl<R> State<R> {
+    /// A turn at the moment of its admission, all calls waiting. Its fences come after `last`, so that none is ever
+    /// one of an earlier turn of the same name.
+    #[must_use]
+    pub fn new(calls: usize, deadline_ms: i64, last: Fence) -> Self {
+        let results = Vec::with_capacity(calls);
+        Self::Queued(Live { calls, deadline_ms, admitted: 0, results, cancelled: false, settled: None, parked: None, fences: last.0 })
+    }
+
+    /// What every turn that has not ended knows.
+    #[must_use]
+    pub const fn live(&self) -> Option<&Live<R>> {
+        match self {
+            Self::Queued(live) | Self::Out(live, _) | Self::Parked { live, .. } | Self::Ending(live, _) => Some(live),
+            Self::Ended { .. } => None,
+        }
+    }
+
+    /// The fence that may write, where there is one.
+    #[must_use]
+    pub const fn fence(&self) -> Option<Fence> {
+        match self {
+            Self::Out(_, slice) => Some(slice.fence),
+            Self::Ending(_, ending) => Some(ending.fence),
+            _ => None,
+        }
+    }
+}
+
+/// The transition. Endings that are given out come back after `ending_lease_ms`.
+///
+/// # Errors
+/// [`Illegal`]: the event cannot happen in this state. A lost race is no error but an answer.
+pub fn next<R: Clone>(
+    state: State<R>,
+    event: Event<R>,
+    now_ms: i64,
+    ending_lease_ms: i64,
+) -> Result<(State<R>, Effects), Illegal> {
+    match event {
+        Event::Release(verdict) => release(state, verdict, now_ms, ending_lease_ms),
+        Event::Lease => lease(state),
+        Event::Begin { fence, position, nonce, hold } => Ok(begin(state, fence, position, nonce, hold, now_ms)),
+        Event::Settle { fence, first, results } => Ok(settle(state, fence, first, results, now_ms)),
+        Event::Retry { fence, position, delay_ms, attempt } => Ok(retry(state, fence, position, now_ms + delay_ms, attempt)),
+        Event::HandBack { fence } => Ok(hand_back(state, fence)),
+        Event::Reap { fence, crashes_max } => Ok(reap(state, fence, crashes_max, now_ms, ending_lease_ms)),
+        Event::Timer => Ok(timer(state, now_ms, ending_lease_ms)),
+        Event::Cancel => Ok(cancel(state, now_ms)),
+    }
+}
+
+fn give_out<R>(
+    mut live: Live<R>,
+    (reason, info): (Reason, i64),
+    upto: usize,
+    begun: Option<usize>,
+    timer_ms: i64,
+) -> (State<R>, Effects) {
+    let ending = Ending { fence: live.fence(), reason, upto, info, begun };
+    let effects = Effects { timer_ms: Some(timer_ms), ..Effects::only(Answer::GivenOut) };
+    (State::Ending(live, ending), effects)
+}
+
+fn release<R>(state: State<R>, verdict: Verdict, now_ms: i64, lease_ms: i64) -> Result<(State<R>, Effects), Illegal> {
+    let State::Queued(mut live) = state else { return Err(Illegal("only a queued turn is released")) };
+    let upto = live.calls;
+    match verdict {
+        Verdict::Wait(_) => Ok((State::Queued(live), Effects::only(Answer::Later))),
+        Verdict::End(reason, info) => {
+            let (state, effects) = give_out(live, (reason, info), upto, None, now_ms + lease_ms);
+            Ok((state, Effects { lane: Some(LaneMove::Leave), ..effects }))
+        }
+        Verdict::Dispatch(count) if count == 0 || live.admitted + count > upto => Err(Illegal("more calls than wait")),
+        Verdict::Dispatch(count) => {
+            let (first, fence) = (live.admitted, live.fence());
+            live.admitted += count;
+            let slice = Slice { fence, first, crashes: 0, attempt: 0, held: false, started: false, begun: None };
+            Ok((State::Out(live, slice), Effects { out: 1, lane: Some(LaneMove::Leave), ..Effects::only(Answer::Queued) }))
+        }
+    }
+}
+
+fn lease<R>(state: State<R>) -> Result<(State<R>, Effects), Illegal> {
+    match state {
+        State::Out(live, slice) if !slice.held => {
+            Ok((State::Out(live, Slice { held: true, ..slice }), Effects::only(Answer::Ok)))
+        }
+        _ => Err(Illegal("an entry was delivered that is not waiting on its queue")),
+    }
+}
+
+fn begin<R>(
+    state: State<R>,
+    fence: Fence,
+    position: usize,
+    nonce: Option<u64>,
+    hold: bool,
+    now_ms: i64,
+) -> (State<R>, Effects) {
+    let (live, mut slice) = match state {
+        State::Out(live, slice) if slice.fence == fence => (live, slice),
+        other => return (other, Effects::only(Answer::Stale)),
+    };
+    let begun = slice.begun.filter(|(at, _)| *at == position).map(|(_, nonce)| nonce);
+    let answer = if position < live.results.len() {
+        Answer::ResultThere
+    } else if nonce.is_some() && begun == nonce {
+        Answer::Ok
+    } else if nonce.is_some() && begun.is_some() {
+        Answer::Unknown
+    } else if live.cancelled {
+        Answer::Cancelled
+    } else if live.deadline_ms <= now_ms {
+        Answer::Expired
+    } else if nonce.is_some() && hold {
+        Answer::Hold
+    } else {
+        slice.started = true;
+        slice.begun = nonce.map(|nonce| (position, nonce)).or(slice.begun);
+        Answer::Ok
+    };
+    (State::Out(live, slice), Effects::only(answer))
+}
+
+fn settle<R: Clone>(
+    state: State<R>,
+    fence: Fence,
+    first: usize,
+    results: Vec<R>,
+    now_ms: i64,
+) -> (State<R>, Effects) {
+    if state.fence() != Some(fence) {
+        let own = match &state {
+            State::Ended { fence: last, .. } => *last == fence,
+            other => other.live().and_then(|live| live.settled) == Some(fence),
+        };
+        return (state, Effects::only(if own { Answer::Already } else { Answer::Stale }));
+    }
+    let done = state.live().map_or(0, |live| live.results.len());
+    if done < first {
+        return (state, Effects::only(Answer::Gap));
+    }
+    if done > first && done - first >= results.len() {
+        return (state, Effects::only(Answer::Already));
+    }
+    let fresh = results.into_iter().skip(done - first);
+    match state {
+        State::Out(mut live, slice) => {
+            live.results.extend(fresh);
+            if live.results.len() < live.admitted {
+                let answer = if live.cancelled { Answer::Cancelled } else { Answer::Continue };
+                return (State::Out(live, slice), Effects::only(answer));
+            }
+            end_slice(live, fence, -1, now_ms)
+        }
+        State::Ending(mut live, ending) => {
+            live.results.extend(fresh);
+            if live.results.len() < ending.upto {
+                let answer = if live.cancelled { Answer::Cancelled } else { Answer::Continue };
+                return (State::Ending(live, ending), Effects::only(answer));
+            }
+            end_slice(live, fence, 0, now_ms)
+        }
+        other => (other, Effects::only(Answer::Stale)),
+    }
+}
+
+/// The one ending of every slice (rule 3): the turn has ended, or it is on its lane with its timer set.
+fn end_slice<R>(mut live: Live<R>, fence: Fence, out: i64, now_ms: i64) -> (State<R>, Effects) {
+    if live.results.len() >= live.calls {
+        return (State::Ended { results: live.results, fence }, Effects { out, ..Effects::only(Answer::Done) });
+    }
+    live.settled = Some(fence);
+    live.admitted = live.admitted.max(live.results.len());
+    let timer_ms = Some(if live.cancelled { now_ms } else { live.deadline_ms });
+    let effects = Effects { answer: Answer::Laned, out, lane: Some(LaneMove::Join), timer_ms };
+    (State::Queued(live), effects)
+}
+
+fn retry<R>(state: State<R>, fence: Fence, position: usize, due_ms: i64, attempt: u32) -> (State<R>, Effects) {
+    let (mut live, slice) = match state {
+        State::Out(live, slice) if slice.fence == fence => (live, slice),
+        other => {
+            let own = other.live().and_then(|live| live.parked) == Some(fence);
+            return (other, Effects::only(if own { Answer::Already } else { Answer::Stale }));
+        }
+    };
+    if live.results.len() != position {
+        return (State::Out(live, slice), Effects::only(Answer::Gap));
+    }
+    if live.cancelled {
+        return (State::Out(live, slice), Effects::only(Answer::Cancelled));
+    }
+    live.parked = Some(fence);
+    let timer_ms = Some(due_ms.min(live.deadline_ms));
+    let effects = Effects { out: -1, timer_ms, ..Effects::only(Answer::Ok) };
+    (State::Parked { live, attempt, crashes: slice.crashes }, effects)
+}
+
+/// The slice under a fresh fence on its queue, less what is settled.
+fn requeue<R>(mut live: Live<R>, slice: &Slice, crashes: u32) -> State<R> {
+    let first = slice.first.max(live.results.len());
+    let attempt = if first > slice.first { 0 } else { slice.attempt };
+    let fence = live.fence();
+    State::Out(live, Slice { fence, first, crashes, attempt, held: false, started: false, begun: slice.begun })
+}
+
+fn hand_back<R>(state: State<R>, fence: Fence) -> (State<R>, Effects) {
+    match state {
+        State::Out(live, slice) if slice.fence == fence => {
+            let crashes = slice.crashes;
+            (requeue(live, &slice, crashes), Effects::only(Answer::Ok))
+        }
+        other => (other, Effects::only(Answer::Stale)),
+    }
+}
+
+fn reap<R>(state: State<R>, fence: Fence, crashes_max: u32, now_ms: i64, lease_ms: i64) -> (State<R>, Effects) {
+    let (live, slice) = match state {
+        State::Out(live, slice) if slice.fence == fence => (live, slice),
+        other => return (other, Effects::only(Answer::Stale)),
+    };
+    // The first crash counts for all that the worker held; from then on a slice is started alone.
+    let crashes = slice.crashes + u32::from(slice.crashes == 0 || slice.started);
+    if crashes < crashes_max {
+        return (requeue(live, &slice, crashes), Effects::only(Answer::Queued));
+    }
+    let (upto, begun) = (live.admitted, unsettled(&live, slice.begun));
+    let (state, effects) = give_out(live, (Reason::Internal, i64::from(crashes)), upto, begun, now_ms + lease_ms);
+    (state, Effects { out: -1, ..effects })
+}
+
+/// The call that was begun and has no result.
+fn unsettled<R>(live: &Live<R>, begun: Option<(usize, u64)>) -> Option<usize> {
+    begun.map(|(position, _)| position).filter(|position| *position >= live.results.len())
+}
+
+fn timer<R>(state: State<R>, now_ms: i64, lease_ms: i64) -> (State<R>, Effects) {
+    let at = |timer_ms| Effects { timer_ms: Some(timer_ms), ..Effects::only(Answer::Later) };
+    match state {
+        State::Ended { .. } => (state, Effects::only(Answer::Done)),
+        State::Ending(live, old) => {
+            let (upto, begun) = (old.upto, old.begun);
+            give_out(live, (old.reason, old.info), upto, begun, now_ms + lease_ms)
+        }
+        State::Out(live, slice) => match live.over(now_ms).filter(|_| !slice.held) {
+            None => (State::Out(live, slice), at(now_ms + lease_ms)),
+            Some(over) => {
+                let (upto, begun) = (live.calls, unsettled(&live, slice.begun));
+                let (state, effects) = give_out(live, over, upto, begun, now_ms + lease_ms);
+                (state, Effects { out: -1, ..effects })
+            }
+        },
+        State::Parked { live, attempt, crashes } => match live.over(now_ms) {
+            Some(over) => leave(live, over, now_ms + lease_ms),
+            None => {
+                let mut live = live;
+                let (first, fence, deadline_ms) = (live.results.len(), live.fence(), live.deadline_ms);
+                let slice = Slice { fence, first, crashes, attempt, held: false, started: false, begun: None };
+                let effects = Effects { out: 1, timer_ms: Some(deadline_ms), ..Effects::only(Answer::Queued) };
+                (State::Out(live, slice), effects)
+            }
+        },
+        State::Queued(live) => match live.over(now_ms) {
+            Some(over) => leave(live, over, now_ms + lease_ms),
+            None => {
+                let deadline_ms = live.deadline_ms;
+                (State::Queued(live), at(deadline_ms))
+            }
+        },
+    }
+}
+
+/// All calls that are left end, from wherever the turn waits.
+fn leave<R>(live: Live<R>, over: (Reason, i64), timer_ms: i64) -> (State<R>, Effects) {
+    let upto = live.calls;
+    let (state, effects) = give_out(live, over, upto, None, timer_ms);
+    (state, Effects { lane: Some(LaneMove::Leave), ..effects })
+}
+
+fn cancel<R>(mut state: State<R>, now_ms: i64) -> (State<R>, Effects) {
+    let held = matches!(&state, State::Out(_, slice) if slice.held);
+    match &mut state {
+        State::Ended { .. } => return (state, Effects::only(Answer::Done)),
+        State::Queued(live) | State::Out(live, _) | State::Parked { live, .. } | State::Ending(live, _) => {
+            live.cancelled = true;
+        }
+    }
+    let answer = if held { Answer::Flagged } else { Answer::Ok };
+    (state, Effects { timer_ms: Some(now_ms), ..Effects::only(answer) })
+}

@@ -1,0 +1,189 @@
+//! The leaderboard's turns on their way through a fleet: what is sent, in which order, and what has to come back.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use serde_json::{Value, json};
+use shared::formats::NameMap;
+
+use crate::bfcl::{Bfcl, Keyword, Problem, Tool, Turn};
+
+/// Agents that share the work.
+pub const AGENTS: usize = 100;
+
+/// The names of the agents.
+pub fn agents() -> Vec<String> {
+    (0..AGENTS).map(|n| format!("agent-{n}")).collect()
+}
+
+/// Where a turn stands in the course: its conversation, and its place there.
+type Place = (usize, usize);
+
+/// All turns of the leaderboard. A single-turn entry is a conversation of one turn; a conversation's next turn is sent
+/// when the reply to the one before has arrived. Every other conversation speaks OpenAI's dialect, in which names have
+/// to be mangled.
+pub struct Course {
+    conversations: Vec<Vec<Turn>>,
+    names: NameMap,
+    begun: usize,
+    sent: HashMap<String, Place>,
+    answered: HashMap<String, Value>,
+}
+
+impl Course {
+    /// Every `step`th conversation (1: all), nothing of it sent.
+    pub fn new(data: &Bfcl, step: usize) -> Self {
+        let single = data.single_turns().into_iter().chain(data.source_text_turns()).map(|turn| vec![turn]);
+        let mut conversations: Vec<Vec<Turn>> = data.conversations().into_iter().filter(|c| !c.is_empty()).collect();
+        // The long ones first: none of them is left for a lonely end.
+        conversations.sort_by_key(|turns| std::cmp::Reverse(turns.len()));
+        conversations.extend(single);
+        Self {
+            conversations: conversations.into_iter().step_by(step).collect(),
+            names: NameMap::new(data.tools().iter().map(|tool| &tool.name)),
+            begun: 0,
+            sent: HashMap::new(),
+            answered: HashMap::new(),
+        }
+    }
+
+    /// The tools that are called.
+    pub fn tools<'a>(&self, data: &'a Bfcl) -> Vec<&'a Tool> {
+        let calls = self.conversations.iter().flatten().flat_map(|turn| &turn.calls);
+        let names: BTreeSet<&String> = calls.map(|(tool, _)| tool).collect();
+        names.into_iter().map(|name| data.tool(name).unwrap()).collect()
+    }
+
+    /// How many conversations there are.
+    pub fn conversations(&self) -> usize {
+        self.conversations.len()
+    }
+
+    /// How many turns there are.
+    pub fn turns(&self) -> usize {
+        self.conversations.iter().map(Vec::len).sum()
+    }
+
+    /// How many turns have their reply.
+    pub fn answered(&self) -> usize {
+        self.answered.len()
+    }
+
+    /// Ids of turns that were sent and have no reply, in order.
+    pub fn missing(&self) -> Vec<&str> {
+        let mut ids: Vec<&str> =
+            self.sent.keys().filter(|id| !self.answered.contains_key(*id)).map(String::as_str).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Begins up to `count` further conversations: the messages to send.
+    pub fn begin(&mut self, count: usize) -> Vec<Value> {
+        let from = self.begun;
+        self.begun = (from + count).min(self.conversations.len());
+        (from..self.begun).map(|conversation| self.send((conversation, 0))).collect()
+    }
+
+    /// Takes a reply; answers the conversation's next message, where it has one.
+    ///
+    /// # Panics
+    /// The turn was never sent, or has its reply already.
+    pub fn take(&mut self, reply: Value) -> Option<Value> {
+        let id = reply["turn_id"].as_str().unwrap_or_else(|| panic!("a reply without a turn: {reply}")).to_owned();
+        let (conversation, turn) = *self.sent.get(&id).unwrap_or_else(|| panic!("nobody sent the turn {id}"));
+        if let Some(first) = self.answered.insert(id, reply.clone()) {
+            panic!("two replies to one turn: {first} and {reply}");
+        }
+        let next = (conversation, turn + 1);
+        (next.1 < self.conversations[conversation].len()).then(|| self.send(next))
+    }
+
+    fn send(&mut self, place: Place) -> Value {
+        let message = self.message(place);
+        self.sent.insert(message["turn_id"].as_str().unwrap().to_owned(), place);
+        message
+    }
+
+    /// The message of the turn with this id, as it was sent.
+    pub fn sent(&self, id: &str) -> Value {
+        self.message(self.sent[id])
+    }
+
+    fn message(&self, place: Place) -> Value {
+        let turn = &self.conversations[place.0][place.1];
+        let id = format!("{}.{}", turn.entry, place.1);
+        let mut message = json!({
+            "turn_id": id, "tenant": "acme", "agent": format!("agent-{}", place.0 % AGENTS), "reply_to": "box",
+        });
+        let calls = turn.calls.iter().enumerate();
+        if place.0.is_multiple_of(2) {
+            let calls = calls.map(|(n, (tool, arguments))| {
+                let function = json!({"name": self.names.wire(tool), "arguments": arguments.to_string()});
+                json!({"id": format!("call_{n}"), "type": "function", "function": function})
+            });
+            message["tool_calls"] = calls.collect();
+        } else {
+            let calls = calls
+                .map(|(n, (tool, arguments))| json!({"id": format!("call_{n}"), "name": tool, "arguments": arguments}));
+            message["calls"] = calls.collect();
+        }
+        message
+    }
+
+    /// Every turn with its reply.
+    ///
+    /// # Panics
+    /// A turn has no reply, or a reply has not one result for each of its turn's calls, in order.
+    pub fn results(&self) -> Vec<(&str, &Turn, &Vec<Value>)> {
+        let mut all = Vec::with_capacity(self.turns());
+        for (id, (conversation, at)) in &self.sent {
+            let reply = self.answered.get(id).unwrap_or_else(|| panic!("no reply to {id}"));
+            let turn = &self.conversations[*conversation][*at];
+            let results = reply["results"].as_array().unwrap();
+            assert_eq!((reply["status"].as_str(), results.len()), (Some("done"), turn.calls.len()), "{reply}");
+            for (n, result) in results.iter().enumerate() {
+                assert_eq!(result["tool_call_id"], format!("call_{n}"), "{reply}");
+                assert_eq!(result["call"], format!("{id}/{n}"), "{reply}");
+            }
+            all.push((id.as_str(), turn, results));
+        }
+        assert_eq!(all.len(), self.turns(), "turns that were sent");
+        all.sort_by_key(|(id, ..)| *id);
+        all
+    }
+}
+
+/// How often each outcome came.
+pub fn outcomes<'a>(results: impl IntoIterator<Item = &'a Value>) -> BTreeMap<&'a str, usize> {
+    let mut counts = BTreeMap::new();
+    for result in results {
+        *counts.entry(result["outcome"].as_str().unwrap()).or_default() += 1;
+    }
+    counts
+}
+
+/// Whether an `invalid_arguments` result names `problem`.
+pub fn names_problem(result: &Value, problem: &Problem) -> bool {
+    let path = dotted(&problem.at);
+    let expected = match problem.keyword {
+        Keyword::Type => format!("Argument '{path}' must be of type "),
+        Keyword::Enum => format!("Argument '{path}' must be one of "),
+        Keyword::Required => format!("Missing required argument '{path}'"),
+    };
+    let problems = result["error"]["details"]["problems"].as_array();
+    problems.into_iter().flatten().any(|p| p["message"].as_str().is_some_and(|m| m.starts_with(&expected)))
+}
+
+/// A JSON pointer as the product shows it to models: `/a/0/b` is `a[0].b`.
+fn dotted(pointer: &str) -> String {
+    let mut path = String::new();
+    for part in pointer.split('/').skip(1) {
+        if part.bytes().all(|b| b.is_ascii_digit()) {
+            path += &format!("[{part}]");
+        } else {
+            path += if path.is_empty() { "" } else { "." };
+            path += part;
+        }
+    }
+    path
+}

@@ -1,0 +1,142 @@
+//! What the processes of the chaos run agree on, and how the test holds them.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+use shared::config::ToolsFile;
+use shared::model::policy::DefaultCaps;
+use shared::model::retry::Ladder;
+use shared::store::StoreOptions;
+
+use crate::bfcl::Tool;
+use crate::bfcl_course::agents;
+use crate::bfcl_tools::{Manner, entered_in_ledger, registered};
+use crate::fleet::Plan;
+
+/// The environment variable that, set to a level, lets the processes log to the test's standard error.
+pub const LOG_VARIABLE: &str = "TICKFLEET_CHAOS_LOG";
+
+/// The plan of every process: short leases, so that recovery is quick, and each tool in its own manner.
+pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
+    let (once, others): (Vec<_>, Vec<_>) = tools.iter().partition(|tool| Manner::of(&tool.name) == Manner::Once);
+    Plan {
+        slots: 8,
+        agents: agents(),
+        caps: DefaultCaps {
+            tick_ms: 100,
+            calls_per_tick: 10,
+            max_actions_per_day: 1_000_000,
+            ..DefaultCaps::default()
+        },
+        ladder: Ladder::new([200, 400, 800].map(Duration::from_millis).into()),
+        store: StoreOptions {
+            lease_ms: 1_500,
+            ending_lease_ms: 1_500,
+            // Kills are blind here: the same slice may be hit again and again without being at fault.
+            crashes_max: 8,
+            ..StoreOptions::default()
+        },
+        standard_tools: false,
+        registered: others.iter().map(|tool| registered(tool, Manner::of(&tool.name))).collect(),
+        declared: ToolsFile {
+            tools: once.iter().map(|tool| (tool.name.clone(), entered_in_ledger(tool, ledger))).collect(),
+        },
+        ..Plan::default()
+    }
+}
+
+/// What a process does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Runs one scheduler.
+    Scheduler,
+    /// Runs one worker.
+    Worker,
+}
+
+impl Role {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Scheduler => "scheduler",
+            Self::Worker => "worker",
+        }
+    }
+}
+
+/// What the processes are told.
+pub struct Surroundings {
+    /// The URL of their Redis.
+    pub redis: String,
+    /// Host and port of the ledger.
+    pub ledger: String,
+    /// The folder of the leaderboard's data.
+    pub data: String,
+}
+
+/// A process that is killed and started again; killed for good when it is dropped.
+pub struct Node {
+    role: Role,
+    arguments: [String; 5],
+    binary: String,
+    child: Child,
+}
+
+impl Node {
+    /// Starts `binary` (the `fleet_node` of this crate).
+    pub fn start(binary: &str, role: Role, number: usize, surroundings: &Surroundings) -> Self {
+        let Surroundings { redis, ledger, data } = surroundings;
+        let name = format!("{}-{number}", role.as_str());
+        let arguments = [role.as_str(), &name, redis, ledger, data].map(String::from);
+        let child = spawn(binary, &arguments);
+        Self { role, arguments, binary: binary.to_owned(), child }
+    }
+
+    /// What it does.
+    pub const fn role(&self) -> Role {
+        self.role
+    }
+
+    /// SIGKILL, and a new process in its place.
+    ///
+    /// # Panics
+    /// It had ended by itself: nothing may end a scheduler or a worker but a signal.
+    pub fn kill_and_restart(&mut self) {
+        let ended = self.child.try_wait().unwrap();
+        assert!(ended.is_none(), "a {} ended by itself: {ended:?}", self.role.as_str());
+        self.kill();
+        self.child = spawn(&self.binary, &self.arguments);
+    }
+
+    /// SIGSTOP: it stands still without knowing, as on a machine that is far too busy.
+    pub fn pause(&self) {
+        self.signal(Signal::SIGSTOP);
+    }
+
+    /// Ends a [`Self::pause`].
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        nix::sys::signal::kill(pid, signal).unwrap();
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+fn spawn(binary: &str, arguments: &[String]) -> Child {
+    Command::new(binary).args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap()
+}

@@ -1,0 +1,41 @@
+//! One scheduler or one worker with the leaderboard's tools as a process of its own, made to be killed.
+//!
+//! `fleet_node scheduler|worker <name> <Redis URL> <ledger host:port> <data folder>`. It ends when its standard input ends, so
+//! that nothing is left behind where the test itself is killed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::io::Read as _;
+use std::sync::Arc;
+
+use shared::ops::metrics::Metrics;
+use shared::ops::shutdown::Shutdown;
+use shared::ops::telemetry::{self, LogOptions};
+use tickfleet_tests::{bfcl, bfcl_node};
+
+#[allow(clippy::disallowed_methods, reason = "a knob of the chaos run, documented beside it")]
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [role, name, redis, ledger, data] = arguments.as_slice() else {
+        panic!("usage: fleet_node scheduler|worker <name> <Redis URL> <ledger host:port> <data folder>");
+    };
+    std::thread::spawn(|| {
+        // Nothing is ever written: this returns when the test's end of the pipe is gone.
+        drop(std::io::stdin().read(&mut [0]));
+        std::process::exit(0);
+    });
+    let level = std::env::var(bfcl_node::LOG_VARIABLE).unwrap_or_else(|_| "off".into());
+    telemetry::init(&LogOptions { level, ..LogOptions::default() }).unwrap();
+    rustls::crypto::ring::default_provider().install_default().unwrap();
+
+    let tools = if role == "worker" { bfcl::load_tools(data.as_ref()).unwrap() } else { Vec::new() };
+    let plan = bfcl_node::plan(&tools, ledger);
+    let (store, force, metrics) = (plan.store(redis), plan.force(), Arc::new(Metrics::new().unwrap()));
+    let shutdown = Shutdown::default();
+    if role == "worker" {
+        let worker = plan.worker(store, force, metrics, name, shutdown.now.clone());
+        worker.run(shutdown).await.unwrap();
+    } else {
+        plan.scheduler(store, force, metrics, name).run(shutdown.draining).await.unwrap();
+    }
+}

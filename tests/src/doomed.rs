@@ -1,0 +1,44 @@
+//! A worker that dies as a process does: in the middle of whatever it does, without a word to anybody.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use shared::ops::shutdown::Shutdown;
+use tokio::runtime::{Builder, Runtime};
+
+use crate::fleet::Fleet;
+
+/// A worker on a runtime of its own.
+pub struct Doomed {
+    runtime: Option<Runtime>,
+}
+
+impl Doomed {
+    /// Starts a worker of the fleet's plan.
+    pub fn start(fleet: &Fleet, name: &str) -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (plan, url, name) = (fleet.plan().clone(), fleet.server.url(), name.to_owned());
+        let (force, metrics) = (fleet.force.clone(), fleet.metrics.clone());
+        runtime.spawn(async move {
+            let shutdown = Shutdown::default();
+            let worker = plan.worker(plan.store(&url), force, metrics, &name, shutdown.now.clone());
+            worker.run(shutdown).await.unwrap();
+        });
+        Self { runtime: Some(runtime) }
+    }
+
+    /// Kills it: none of its tasks runs on, its connections close.
+    pub fn kill(mut self) {
+        self.stop();
+    }
+
+    fn stop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl Drop for Doomed {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}

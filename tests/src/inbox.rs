@@ -1,0 +1,63 @@
+//! Many messages at once: what a producer writes to a shard, and what it reads from its inbox.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use serde_json::Value;
+use shared::store::Keys;
+use shared::testkit::RedisServer;
+
+/// Replies read at once.
+const REPLIES_MAX: usize = 500;
+/// Messages written at once.
+const MESSAGES_MAX: usize = 500;
+
+/// A reader of one inbox, on a connection of its own.
+pub struct Inbox {
+    connection: MultiplexedConnection,
+    key: String,
+    last: String,
+}
+
+impl Inbox {
+    /// The inbox `name` of tenant `acme`, from its beginning.
+    pub async fn open(server: &RedisServer, keys: &Keys, name: &str) -> Self {
+        let key = keys.key(format_args!("replies:acme:{name}"));
+        Self { connection: server.connection().await, key, last: "0".into() }
+    }
+
+    /// The next replies in order, as many as there are; none where nothing comes within `wait`.
+    pub async fn next(&mut self, wait: Duration) -> Vec<Value> {
+        type Entries = Vec<(String, BTreeMap<String, String>)>;
+        let mut command = redis::cmd("XREAD");
+        command.arg("COUNT").arg(REPLIES_MAX).arg("BLOCK").arg(u64::try_from(wait.as_millis()).unwrap().max(1));
+        command.arg("STREAMS").arg(&self.key).arg(&self.last);
+        let found: Option<Vec<(String, Entries)>> = command.query_async(&mut self.connection).await.unwrap();
+        let entries = found.into_iter().flatten().flat_map(|(_, entries)| entries);
+        let mut replies = Vec::new();
+        for (id, fields) in entries {
+            self.last = id;
+            replies.push(serde_json::from_str(&fields["reply"]).unwrap());
+        }
+        replies
+    }
+
+    /// How many replies the inbox has had in all: tests never trim it.
+    pub async fn total(&mut self) -> usize {
+        redis::cmd("XLEN").arg(&self.key).query_async(&mut self.connection).await.unwrap()
+    }
+}
+
+/// Writes turns in order, pipelined: what any language does, many times.
+pub async fn submit_all(server: &RedisServer, keys: &Keys, turns: &[Value]) {
+    let mut connection = server.connection().await;
+    for chunk in turns.chunks(MESSAGES_MAX) {
+        let mut pipe = redis::pipe();
+        for turn in chunk {
+            pipe.cmd("XADD").arg(keys.key("turns")).arg("*").arg("turn").arg(turn.to_string()).ignore();
+        }
+        let () = pipe.query_async(&mut connection).await.unwrap();
+    }
+}

@@ -1,0 +1,192 @@
+//! The producer's client, against a real Redis. Replies are written by hand here, as the scripts write them.
+
+use std::time::Duration;
+
+use redis::AsyncCommands;
+use redis::aio::MultiplexedConnection;
+use shared::client::{Client, Reply, SubmitError, private_inbox};
+use shared::formats::parse_turn;
+use shared::model::{InboxName, TenantId, Turn, TurnId};
+use shared::store::{StoreError, StoreOptions};
+use shared::testkit::RedisServer;
+
+const SOON: Duration = Duration::from_secs(10);
+/// For what must not come.
+const NOT_LONG: Duration = Duration::from_millis(20);
+
+struct World {
+    server: RedisServer,
+    client: Client,
+    redis: MultiplexedConnection,
+    tenant: TenantId,
+    inbox: InboxName,
+}
+
+impl World {
+    async fn new(options: StoreOptions) -> Self {
+        let server = RedisServer::start().await;
+        let client = Client::connect(&server.url(), options).await.unwrap();
+        let redis = server.connection().await;
+        let tenant = TenantId::new("acme").unwrap();
+        Self { server, client, redis, tenant, inbox: InboxName::new("box").unwrap() }
+    }
+
+    fn turn(&self, id: Option<&str>) -> Turn {
+        let json = r#"{"tenant":"acme","agent":"kelly","reply_to":"box","calls":[{"name":"echo"}]}"#;
+        Turn { id: id.map(|id| TurnId::new(id).unwrap()), ..parse_turn(json.as_bytes()).unwrap() }
+    }
+
+    fn key(&self) -> String {
+        self.client.store(&self.tenant).keys().replies(&self.tenant, &self.inbox)
+    }
+
+    async fn reply(&mut self, turn: &str, seq: u64) {
+        let () = self.redis.xadd(self.key(), "*", &[("reply", json(turn)), ("seq", seq.to_string())]).await.unwrap();
+    }
+
+    async fn unread(&mut self) -> usize {
+        self.redis.xlen(self.key()).await.unwrap()
+    }
+}
+
+fn json(turn: &str) -> String {
+    format!(r#"{{"turn_id":"{turn}","tenant":"acme","agent":"kelly","status":"done","dialect":"raw","results":[]}}"#)
+}
+
+fn id(reply: &Reply) -> &str {
+    reply.id().unwrap().as_str()
+}
+
+#[tokio::test]
+async fn replies_come_in_order_and_are_removed_once_the_next_is_asked_for() {
+    let mut world = World::new(StoreOptions::default()).await;
+    world.reply("t1", 1).await;
+    world.reply("t2", 2).await;
+    let mut replies = world.client.replies(&world.tenant, &world.inbox);
+    assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t1");
+    assert_eq!(world.unread().await, 2, "whoever crashes now finds both again");
+    assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t2");
+    assert!(replies.next(NOT_LONG).await.unwrap().is_none());
+    assert_eq!(world.unread().await, 0);
+
+    world.reply("t3", 3).await;
+    assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t3");
+    replies.finish().await.unwrap();
+    assert_eq!(world.unread().await, 0);
+}
+
+#[tokio::test]
+async fn a_reply_that_comes_while_it_is_awaited_is_read_at_once() {
+    let mut world = World::new(StoreOptions::default()).await;
+    let mut replies = world.client.replies(&world.tenant, &world.inbox);
+    let waiting = tokio::spawn(async move { replies.next(SOON).await });
+    world.reply("t1", 1).await;
+    assert_eq!(id(&waiting.await.unwrap().unwrap().unwrap()), "t1");
+}
+
+#[tokio::test]
+async fn a_gap_in_the_numbers_is_told() {
+    let mut world = World::new(StoreOptions::default()).await;
+    world.reply("t1", 4).await;
+    world.reply("t2", 7).await;
+    let mut replies = world.client.replies(&world.tenant, &world.inbox);
+    let (one, two) = (replies.next(SOON).await.unwrap().unwrap(), replies.next(SOON).await.unwrap().unwrap());
+    assert_eq!([(one.seq, one.missed), (two.seq, two.missed)], [(Some(4), 0), (Some(7), 2)]);
+}
+
+#[tokio::test]
+async fn what_comes_before_an_awaited_reply_is_kept_here_and_in_the_inbox() {
+    let mut world = World::new(StoreOptions::default()).await;
+    for (turn, seq) in [("t1", 1), ("t2", 2), ("t3", 3)] {
+        world.reply(turn, seq).await;
+    }
+    let mut replies = world.client.replies(&world.tenant, &world.inbox);
+    let wanted = TurnId::new("t2").unwrap();
+    assert_eq!(id(&replies.await_reply(&wanted, SOON).await.unwrap().unwrap()), "t2");
+    assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t1");
+    assert_eq!(world.unread().await, 3);
+    assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t3");
+    replies.finish().await.unwrap();
+    assert_eq!(world.unread().await, 0);
+}
+
+#[tokio::test]
+async fn a_reply_that_is_not_in_the_inbox_is_read_from_the_turns_record() {
+    let mut world = World::new(StoreOptions::default()).await;
+    let done = world.client.store(&world.tenant).keys().key("done:acme:mine");
+    let () = world.redis.set(done, format!("f=1-0 ts=1 end=2\n{}", json("mine"))).await.unwrap();
+    let mut replies = world.client.replies(&world.tenant, &world.inbox);
+    let wanted = TurnId::new("mine").unwrap();
+    let reply = replies.await_reply(&wanted, SOON).await.unwrap().unwrap();
+    assert_eq!((id(&reply), reply.seq), ("mine", None));
+    let other = TurnId::new("other").unwrap();
+    assert!(replies.await_reply(&other, NOT_LONG).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn a_reply_that_cannot_be_read_is_told_and_skipped() {
+    let mut world = World::new(StoreOptions::default()).await;
+    let () = world.redis.xadd(world.key(), "*", &[("reply", "{"), ("seq", "1")]).await.unwrap();
+    world.reply("t2", 2).await;
+    let mut replies = world.client.replies(&world.tenant, &world.inbox);
+    assert!(matches!(replies.next(SOON).await, Err(StoreError::Reply { .. })));
+    assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t2");
+}
+
+#[tokio::test]
+async fn a_private_inbox_leaves_nothing_behind() {
+    let mut world = World::new(StoreOptions::default()).await;
+    world.inbox = private_inbox("test");
+    world.reply("t1", 1).await;
+    let replies = world.client.replies(&world.tenant, &world.inbox);
+    replies.forget().await.unwrap();
+    let keys: Vec<String> = world.redis.keys("*replies*").await.unwrap();
+    assert!(keys.is_empty(), "{keys:?}");
+}
+
+#[tokio::test]
+async fn many_turns_over_many_shards_are_answered_in_their_order() {
+    let world = World::new(StoreOptions { shards: 3, ..StoreOptions::default() }).await;
+    let turns: Vec<Turn> = (0..600)
+        .map(|n| Turn {
+            tenant: TenantId::new(format!("tenant-{}", n % 7)).unwrap(),
+            ..world.turn(Some(&format!("id-{n}")))
+        })
+        .collect();
+    let answers = world.client.submit_many(turns).await;
+    for (n, answer) in answers.iter().enumerate() {
+        assert_eq!(answer.as_ref().unwrap().turn_id.as_str(), format!("id-{n}"));
+    }
+    let mut redis = world.server.connection().await;
+    let mut found = 0;
+    for store in world.client.stores() {
+        let length: usize = redis.xlen(store.keys().key("turns")).await.unwrap();
+        assert!(length > 0, "a shard got nothing");
+        found += length;
+    }
+    assert_eq!(found, 600);
+}
+
+#[tokio::test]
+async fn a_turn_submitted_twice_is_taken_in_once_and_bounds_are_words() {
+    let world = World::new(StoreOptions { turns_max: 2, ..StoreOptions::default() }).await;
+    let first = world.client.submit(world.turn(Some("mine"))).await.unwrap();
+    let again = world.client.submit(world.turn(Some("mine"))).await.unwrap();
+    assert_eq!((first.duplicate, again.duplicate), (false, true));
+    let mut other = world.turn(Some("mine"));
+    other.calls[0].tool = "sleep".into();
+    assert!(matches!(world.client.submit(other).await, Err(SubmitError::Conflict(id)) if id.as_str() == "mine"));
+    let minted = world.client.submit(world.turn(None)).await.unwrap();
+    assert!(minted.turn_id.as_str().starts_with('t'), "{minted:?}");
+    assert!(matches!(world.client.submit(world.turn(None)).await, Err(SubmitError::QueueFull)));
+    let empty = Turn { calls: Vec::new(), ..world.turn(None) };
+    assert!(matches!(world.client.submit(empty).await, Err(SubmitError::Invalid(_))));
+}
+
+#[tokio::test]
+async fn a_client_that_counts_other_shards_is_refused() {
+    let world = World::new(StoreOptions::default()).await;
+    world.client.stores()[0].announce("digest").await.unwrap();
+    let error = Client::connect(&world.server.url(), StoreOptions { shards: 2, ..StoreOptions::default() }).await;
+    assert!(matches!(error, Err(StoreError::Shards { ours: 2, .. })), "{error:?}");
+}

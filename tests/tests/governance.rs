@@ -1,0 +1,204 @@
+//! Caps with many agents and replicas, witnessed by what really became ready to run, not by the counters that decided.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use chrono::Timelike;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use shared::model::policy::DefaultCaps;
+use shared::model::{AgentId, Effect, Priority, TenantId};
+use shared::store::{Entry, Queue, Scripts, SliceEntry, StoreOptions};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::inbox::submit_all;
+use tokio::time::Instant;
+use worker::tools::{CallContext, ToolError, TypedTool};
+
+const AGENTS: usize = 2_000;
+const TICK_MS: i64 = 3_000;
+const CALLS_PER_TICK: u32 = 10;
+/// Two full windows and a half.
+const CALLS_PER_DAY: u32 = 25;
+/// Sizes of an agent's turns in each wave; in all twice what a window admits.
+const TURNS: [usize; 3] = [3, 13, 4];
+/// A wave comes with every tick.
+const WAVES: usize = 2;
+/// How long nothing may come back before the run has failed.
+const SILENCE: Duration = Duration::from_secs(15);
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+#[derive(Serialize, JsonSchema)]
+struct Stamp {
+    stamp: u64,
+}
+
+/// A tool that answers with a number that grows from call to call over all workers.
+fn stamp() -> TypedTool {
+    let next = Arc::new(AtomicU64::new(0));
+    TypedTool::new("stamp", "Stamps.", Effect::Read, move |_: CallContext, _: Nothing| {
+        let stamp = next.fetch_add(1, Ordering::SeqCst);
+        async move { Ok::<_, ToolError>(Stamp { stamp }) }
+    })
+}
+
+fn agent(n: usize) -> String {
+    format!("agent-{n}")
+}
+
+/// The turns of one wave, each agent's in a row.
+fn wave(wave: usize) -> Vec<Value> {
+    let turns = (0..AGENTS).flat_map(|a| TURNS.iter().enumerate().map(move |(t, calls)| (a, t, *calls)));
+    let message = |(a, t, calls): (usize, usize, usize)| {
+        let calls: Vec<Value> =
+            (0..calls).map(|n| json!({"id": format!("c{n}"), "name": "stamp", "arguments": {}})).collect();
+        json!({"turn_id": format!("{a}.{wave}.{t}"), "tenant": "acme", "agent": agent(a), "reply_to": "box", "calls": calls})
+    };
+    turns.map(message).collect()
+}
+
+/// Scripts whose ready streams bear witness to every admission. Nothing is trimmed, and an entry's id is the shard's
+/// time at which the script decided: by itself Redis stamps an entry when it is written, which on a busy machine is
+/// hundreds of milliseconds later, perhaps in the next window.
+fn witnessing() -> Scripts {
+    let untrimmed =
+        Scripts::embedded().sabotage("local function trim(stream, acked)", "local function trim() do return end");
+    let stamped = "call('XADD', P .. queue, call('HGET', META, 'last_ms') .. '-*', unpack(entry))";
+    untrimmed.unwrap().sabotage("call('XADD', P .. queue, '*', unpack(entry))", stamped).unwrap()
+}
+
+#[allow(clippy::disallowed_methods, reason = "only to stay away from midnight; the shard's clock decides")]
+fn plan() -> Plan {
+    // The day must not end while the test runs.
+    let zone = if chrono::Utc::now().hour() == 23 { "Asia/Tokyo" } else { "UTC" };
+    Plan {
+        schedulers: 4,
+        workers: 4,
+        agents: (0..AGENTS).map(agent).collect(),
+        caps: DefaultCaps {
+            tick_ms: TICK_MS,
+            calls_per_tick: CALLS_PER_TICK,
+            max_actions_per_day: CALLS_PER_DAY,
+            time_zone: zone.into(),
+            ..DefaultCaps::default()
+        },
+        tools: vec![stamp()],
+        store: StoreOptions { lease_ms: 10_000, ..StoreOptions::default() },
+        scripts: Some(witnessing()),
+        ..Plan::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_window_and_no_day_of_any_agent_admits_more_than_its_cap() {
+    let fleet = Fleet::start(plan()).await;
+    let started = Instant::now();
+    let mut inbox = fleet.inbox("box").await;
+    let (mut replies, mut sent) = (HashMap::new(), 0);
+    let expected = AGENTS * TURNS.len() * WAVES;
+    while replies.len() < expected {
+        if sent < WAVES
+            && started.elapsed() >= Duration::from_millis(TICK_MS.unsigned_abs()) * u32::try_from(sent).unwrap()
+        {
+            submit_all(&fleet.server, fleet.store.keys(), &wave(sent)).await;
+            sent += 1;
+        }
+        let wait = if sent < WAVES { Duration::from_millis(100) } else { SILENCE };
+        let found = inbox.next(wait).await;
+        assert!(
+            !found.is_empty() || sent < WAVES,
+            "{} of {expected} replies, and {SILENCE:?} without one",
+            replies.len()
+        );
+        for reply in found {
+            let id = reply["turn_id"].as_str().unwrap().to_owned();
+            assert!(replies.insert(id, reply).is_none(), "two replies to one turn");
+        }
+    }
+    eprintln!("{expected} turns in {:.1?}", started.elapsed());
+    assert_eq!(inbox.total().await, expected, "replies in all");
+    results_are_one_each_and_in_order(&replies);
+    witness(&admissions(&fleet).await);
+}
+
+/// One result per call; what ran, ran in order; what the day cap refused comes after it, and is all that was refused.
+fn results_are_one_each_and_in_order(replies: &HashMap<String, Value>) {
+    let mut outcomes = BTreeMap::<(usize, String), u32>::new();
+    for (id, reply) in replies {
+        let part = |n: usize| id.split('.').nth(n).unwrap().parse::<usize>().unwrap();
+        let results = reply["results"].as_array().unwrap();
+        assert_eq!(results.len(), TURNS[part(2)], "{id}");
+        let mut last = None;
+        for (n, result) in results.iter().enumerate() {
+            assert_eq!(result["call"], format!("{id}/{n}"));
+            let stamp = result["output"]["stamp"].as_u64();
+            assert!(
+                n == 0 || stamp.is_none() || (last.is_some() && last < stamp),
+                "calls of {id} ran out of order: {reply}"
+            );
+            last = stamp;
+            let code = result["error"]["code"].as_str().unwrap_or("ok").to_owned();
+            *outcomes.entry((part(0), code)).or_default() += 1;
+        }
+    }
+    let offered = u32::try_from(TURNS.iter().sum::<usize>() * WAVES).unwrap();
+    for a in 0..AGENTS {
+        let count = |code: &str| outcomes.get(&(a, code.to_owned())).copied().unwrap_or(0);
+        assert_eq!((count("ok"), count("daily_cap_reached")), (CALLS_PER_DAY, offered - CALLS_PER_DAY), "agent {a}");
+    }
+}
+
+/// When each call of each agent became ready, ms, in order.
+async fn admissions(fleet: &Fleet) -> BTreeMap<AgentId, Vec<i64>> {
+    let (mut seen, mut admitted) = (HashSet::new(), BTreeMap::<AgentId, Vec<i64>>::new());
+    for priority in Priority::ALL {
+        let queue = Queue::Ready(priority);
+        for entry in entries(fleet, &queue).await {
+            let slice = SliceEntry::parse(queue.clone(), &entry).unwrap();
+            let ms: i64 = entry.id.split('-').next().unwrap().parse().unwrap();
+            for n in slice.first..slice.first + slice.calls.len() {
+                // A slice that was taken back from a worker is there again; its calls were admitted once.
+                if seen.insert((slice.name.clone(), n)) {
+                    admitted.entry(slice.meta.agent.clone()).or_default().push(ms);
+                }
+            }
+        }
+    }
+    admitted
+}
+
+/// All that ever was on a queue, in order.
+async fn entries(fleet: &Fleet, queue: &Queue) -> Vec<Entry> {
+    let mut connection = fleet.server.connection().await;
+    type Fields = Vec<Vec<u8>>;
+    let command = redis::cmd("XRANGE").arg(fleet.store.keys().key(queue)).arg("-").arg("+").to_owned();
+    let found: Vec<(String, Fields)> = command.query_async(&mut connection).await.unwrap();
+    let pairs = |fields: Fields| fields.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
+    found.into_iter().map(|(id, fields)| Entry { id, fields: pairs(fields) }).collect()
+}
+
+/// No window of any agent has more admissions than its cap, no day either; and the caps were really reached.
+fn witness(admitted: &BTreeMap<AgentId, Vec<i64>>) {
+    assert_eq!(admitted.len(), AGENTS);
+    let tenant = TenantId::new("acme").unwrap();
+    let (mut windows, mut full) = (0, 0);
+    for (agent, times) in admitted {
+        assert_eq!(times.len(), CALLS_PER_DAY as usize, "{agent} on one day");
+        let stagger = scheduler::policy::stagger_ms(&tenant, agent, TICK_MS);
+        let mut counts = BTreeMap::<i64, u32>::new();
+        for ms in times {
+            *counts.entry((ms - stagger).div_euclid(TICK_MS)).or_default() += 1;
+        }
+        for (window, count) in &counts {
+            assert!(*count <= CALLS_PER_TICK, "{agent} has {count} admissions in window {window}: {times:?}");
+        }
+        windows += counts.len();
+        full += counts.values().filter(|count| **count == CALLS_PER_TICK).count();
+    }
+    eprintln!("{windows} windows, {full} of them full, none over {CALLS_PER_TICK}");
+    assert!(full * 3 >= windows, "only {full} windows were full: the caps were not put to the test");
+}

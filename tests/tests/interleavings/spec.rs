@@ -1,0 +1,112 @@
+//! What one interleaving is about: few tenants and agents, small caps, turns of every kind.
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use shared::model::{Caps, DayCapAction, Priority};
+use shared::store::PolicyRow;
+
+/// 2026-01-05T00:00:00Z.
+pub const START_MS: i64 = 1_767_571_200_000;
+/// Day bounds are arguments of the scripts: short days show many midnights.
+pub const DAY_MS: i64 = 20_000;
+pub const LEASE_MS: i64 = 4_000;
+pub const ENDING_LEASE_MS: i64 = 3_000;
+/// Finished records and ids are forgotten by hand after this much of the injected time.
+pub const RETAIN_MS: i64 = 15_000;
+pub const TURNS_MAX: u64 = 6;
+pub const TENANT_TURNS_MAX: i64 = 6;
+pub const TENANT_READY_MAX: i64 = 3;
+pub const INBOX_UNREAD_MAX: usize = 4;
+pub const INBOXES_MAX: usize = 3;
+pub const CRASHES_MAX: u32 = 3;
+/// Turns that one release dispatches per lane.
+pub const RELEASE_BOUND: usize = 3;
+
+pub const TENANTS: [&str; 2] = ["acme", "bolt"];
+pub const AGENTS: [&str; 2] = ["kelly", "lucy"];
+/// This agent's key holds a foreign type, so that its admission is a script error.
+pub const ODD_AGENT: &str = "odd";
+pub const PRIORITIES: [Priority; 2] = [Priority::High, Priority::Normal];
+
+/// A turn as its producer means it.
+#[derive(Debug, Clone)]
+pub struct Spec {
+    pub tenant: &'static str,
+    pub agent: &'static str,
+    /// The producer's id, where it gives one.
+    pub given: Option<String>,
+    pub digest: String,
+    /// Per call, whether a side effect must not happen twice.
+    pub once: Vec<bool>,
+    pub deadline_ms: i64,
+    pub priority: Priority,
+    pub inbox: Option<&'static str>,
+    pub task: Option<String>,
+    /// Budget of a task; none for a turn.
+    pub budget: Option<u32>,
+}
+
+impl Spec {
+    pub fn random(rng: &mut StdRng, number: usize, now_ms: i64, tasks: &[(&'static str, String)]) -> Self {
+        let task = if tasks.is_empty() || rng.random_bool(0.7) { None } else { Some(rng.random_range(0..tasks.len())) };
+        let tenant = task.map_or_else(|| TENANTS[rng.random_range(0..TENANTS.len())], |t| tasks[t].0);
+        let wait = if rng.random_bool(0.35) { rng.random_range(300..15_000) } else { 200_000 };
+        Self {
+            tenant,
+            agent: if rng.random_bool(0.04) { ODD_AGENT } else { AGENTS[rng.random_range(0..AGENTS.len())] },
+            given: rng.random_bool(0.5).then(|| format!("g{number}")),
+            digest: format!("d{number}"),
+            once: (0..rng.random_range(1..=5)).map(|_| rng.random_bool(0.5)).collect(),
+            deadline_ms: now_ms + wait,
+            priority: PRIORITIES[rng.random_range(0..PRIORITIES.len())],
+            inbox: if rng.random_bool(0.1) { None } else { Some(["box", "post"][rng.random_range(0..2)]) },
+            task: task.map(|t| tasks[t].1.clone()),
+            budget: None,
+        }
+    }
+
+    pub fn random_task(rng: &mut StdRng, number: usize, now_ms: i64, tasks: &[(&'static str, String)]) -> Self {
+        let mut spec = Self::random(rng, number, now_ms, tasks);
+        spec.given = rng.random_bool(0.5).then(|| format!("k{number}"));
+        spec.agent = AGENTS[number % AGENTS.len()];
+        spec.once = vec![false];
+        spec.budget = Some(rng.random_range(1..8));
+        spec
+    }
+
+    pub fn calls(&self) -> usize {
+        self.once.len()
+    }
+}
+
+/// One generation of the policy; it is the same for all agents.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    pub caps: Caps,
+    /// How far the policy's time zone is from UTC.
+    pub zone_ms: i64,
+}
+
+impl Policy {
+    pub fn random(rng: &mut StdRng) -> Self {
+        let caps = Caps {
+            tick_ms: [1_000, 2_000, 5_000][rng.random_range(0..3)],
+            calls_per_tick: rng.random_range(2..=3),
+            calls_per_day: rng.random_range(3..=12),
+            tenant_calls_per_day: rng.random_bool(0.3).then(|| rng.random_range(5..15)),
+            on_day_cap: if rng.random_bool(0.5) { DayCapAction::Reject } else { DayCapAction::Defer },
+        };
+        Self { caps, zone_ms: [0, 7_000, -5_000][rng.random_range(0..3)] }
+    }
+
+    /// The row of the day that holds `at_ms`.
+    pub fn row(&self, at_ms: i64) -> PolicyRow {
+        let day_start_ms = at_ms - (at_ms + self.zone_ms).rem_euclid(DAY_MS);
+        PolicyRow { caps: self.caps, day_start_ms, day_end_ms: day_start_ms + DAY_MS }
+    }
+
+    pub fn stagger_ms(&self, tenant: &str, agent: &str) -> i64 {
+        let seed: i64 = tenant.bytes().chain(agent.bytes()).map(i64::from).sum();
+        (seed * 137).rem_euclid(self.caps.tick_ms)
+    }
+}

@@ -1,0 +1,503 @@
+//! What each verb of the store must do and answer, in the referee's world.
+
+use shared::model::DayCapAction;
+use shared::model::referee::{Answer, Chain, Event, Fence, Reason, Rules, State, TaskBudget, Verdict, decide};
+use shared::store::PolicyRow;
+
+use super::spec::{CRASHES_MAX, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, PRIORITIES, RELEASE_BOUND, TENANT_TURNS_MAX, TURNS_MAX};
+use super::world::{Inbound, Name, Turn, World};
+
+/// What a batch of turns or lanes is answered as a whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Batch<T> {
+    PolicyStale,
+    DayStale,
+    /// The script fails, and nothing is written.
+    Fails,
+    Decided(Vec<T>),
+}
+
+/// What a turn is answered at admission.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Admitted {
+    Dispatched,
+    Laned,
+    Duplicate,
+    Conflict,
+    Refused(&'static str),
+    Ending(Name),
+}
+
+/// A turn in an admission batch.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    pub entry: String,
+    pub turn: String,
+    pub spec: usize,
+}
+
+/// What a reap does.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    pub active: bool,
+    pub requeued: u64,
+    pub endings: Vec<Name>,
+    pub dead: u64,
+}
+
+fn stale(rows: &[PolicyRow], now_ms: i64) -> bool {
+    rows.iter().any(|r| now_ms < r.day_start_ms || now_ms >= r.day_end_ms)
+}
+
+impl World {
+    /// The word that `submit` answers.
+    pub fn submit(&mut self, raw_ms: i64, spec: usize) -> &'static str {
+        self.clock(raw_ms);
+        let s = self.specs[spec].clone();
+        let id = s.given.as_ref().map(|id| format!("{}:{id}", s.tenant));
+        if let Some((_, digest)) = id.as_ref().and_then(|id| self.ids.get(id)) {
+            return if *digest == s.digest { "DUPLICATE" } else { "CONFLICT" };
+        }
+        if self.stream.len() as u64 >= TURNS_MAX {
+            return "QUEUE_FULL";
+        }
+        if s.inbox.is_some_and(|inbox| self.unread(&format!("{}:{inbox}", s.tenant)) >= INBOX_UNREAD_MAX) {
+            return "INBOX_FULL";
+        }
+        if let Some(id) = id {
+            self.ids.insert(id, ('q', s.digest));
+        }
+        "OK"
+    }
+
+    fn unread(&self, inbox: &str) -> usize {
+        self.inboxes.get(inbox).map_or(0, Vec::len)
+    }
+
+    /// What `admit` decides.
+    ///
+    /// # Errors
+    /// See [`World::apply`].
+    pub fn admit(
+        &mut self,
+        raw_ms: i64,
+        generation: u64,
+        row: PolicyRow,
+        batch: &[(Candidate, i64)],
+    ) -> Result<Batch<Admitted>, String> {
+        let now_ms = self.clock(raw_ms);
+        if self.generation > generation {
+            return Ok(Batch::PolicyStale);
+        }
+        if stale(&[row], now_ms) {
+            return Ok(Batch::DayStale);
+        }
+        // The whole batch fails on the first turn whose agent's key is foreign, unless it is refused before that.
+        let mut trial = self.clone();
+        let mut words = Vec::new();
+        for (candidate, stagger_ms) in batch {
+            match trial.admit_one(candidate, *stagger_ms, row, now_ms)? {
+                Some(word) => words.push(word),
+                None => return Ok(Batch::Fails),
+            }
+        }
+        *self = trial;
+        self.trim();
+        Ok(Batch::Decided(words))
+    }
+
+    /// None: the script fails.
+    fn admit_one(
+        &mut self,
+        c: &Candidate,
+        stagger_ms: i64,
+        row: PolicyRow,
+        now_ms: i64,
+    ) -> Result<Option<Admitted>, String> {
+        let spec = self.specs[c.spec].clone();
+        let (name, lane) = (format!("{}:{}", spec.tenant, c.turn), format!("{}:{}", spec.tenant, spec.agent));
+        let at = self.inbound.iter().position(|e| e.id.as_deref() == Some(&c.entry) && e.holder.is_some());
+        if let Some(word) = self.known(&name, c.spec, at) {
+            if word == Admitted::Duplicate {
+                at.map(|at| self.inbound.remove(at));
+            }
+            return Ok(Some(word));
+        }
+        if let Some(code) = self.refuses(&name, c.spec) {
+            return Ok(Some(Admitted::Refused(code)));
+        }
+        if spec.agent == ODD_AGENT {
+            return Ok(None);
+        }
+        at.map(|at| self.inbound.remove(at));
+        self.roll(&lane, stagger_ms, row, now_ms);
+        self.tenant(&name).unfinished += 1;
+        if spec.given.is_some() {
+            self.ids.insert(name.clone(), ('a', spec.digest.clone()));
+        }
+        let waiting = self.is_waiting(&lane);
+        let ends = self.agents[&lane].tick.end_ms;
+        let verdict = if spec.deadline_ms <= now_ms {
+            Verdict::End(Reason::Expired, spec.deadline_ms)
+        } else if waiting {
+            Verdict::Wait(self.lane_due(&lane, row, ends))
+        } else {
+            let task = spec.task.as_ref().map(|task| format!("{}:{task}", spec.tenant));
+            self.decide(&name, &lane, task.as_deref(), spec.calls(), row)
+        };
+        self.enter(&name, &lane, c.spec);
+        self.release_by(&name, &lane, verdict, now_ms).map(Some)
+    }
+
+    /// A new turn's record, before the decision about it is carried out.
+    fn enter(&mut self, name: &str, lane: &str, spec: usize) {
+        let (calls, deadline_ms) = (self.specs[spec].calls(), self.specs[spec].deadline_ms);
+        self.entries += 1;
+        let turn = Turn {
+            spec,
+            // More fences than any turn uses.
+            state: State::new(calls, deadline_ms, Fence(self.entries * 10_000)),
+            lane: lane.to_owned(),
+            seq: None,
+            timer_ms: Some(deadline_ms),
+            holder: None,
+            dispatched: 0,
+            task: None,
+            ended_ms: 0,
+        };
+        self.turns.insert(name.to_owned(), turn);
+    }
+
+    fn release_by(&mut self, name: &str, lane: &str, verdict: Verdict, now_ms: i64) -> Result<Admitted, String> {
+        let calls = self.turns[name].state.live().map_or(0, |l| l.calls);
+        if !matches!(verdict, Verdict::Dispatch(k) if k == calls) {
+            self.seq += 1;
+            let seq = self.seq;
+            if let Some(turn) = self.turns.get_mut(name) {
+                turn.seq = Some(seq);
+            }
+        }
+        self.apply(name, Event::Release(verdict), now_ms)?;
+        Ok(match verdict {
+            Verdict::Dispatch(_) => Admitted::Dispatched,
+            Verdict::End(..) => Admitted::Ending(name.to_owned()),
+            Verdict::Wait(until_ms) => {
+                let seq = self.seq;
+                self.lanes.entry(lane.to_owned()).or_default().insert(seq, name.to_owned());
+                let timer = self.lane_timers.entry(lane.to_owned()).or_insert(until_ms);
+                *timer = until_ms.min(*timer);
+                Admitted::Laned
+            }
+        })
+    }
+
+    /// When a turn that queues behind others wakes its lane at the latest.
+    fn lane_due(&mut self, lane: &str, row: PolicyRow, tick_ends_ms: i64) -> i64 {
+        let agent = self.agents[lane];
+        let used = i64::from(agent.day.used);
+        let (mut left, mut resets_ms) = (i64::from(row.caps.calls_per_day) - used, agent.day.end_ms);
+        let day = self.tenant(lane).day;
+        if let Some(cap) = row.caps.tenant_calls_per_day.map(i64::from)
+            && cap - i64::from(day.used) < left
+        {
+            (left, resets_ms) = (cap - i64::from(day.used), day.end_ms);
+        }
+        if left <= 0 && row.caps.on_day_cap == DayCapAction::Defer { resets_ms } else { tick_ends_ms }
+    }
+
+    /// Rules 4 and 9: the entry must still be ours to decide, and its id must be new.
+    fn known(&self, name: &str, spec: usize, at: Option<usize>) -> Option<Admitted> {
+        if at.is_none() {
+            return Some(Admitted::Duplicate);
+        }
+        let spec = &self.specs[spec];
+        match self.ids.get(name) {
+            Some((_, digest)) if spec.given.is_some() && *digest != spec.digest => Some(Admitted::Conflict),
+            Some((state, _)) if spec.given.is_some() && *state != 'q' => Some(Admitted::Duplicate),
+            _ => None,
+        }
+    }
+
+    fn refuses(&mut self, name: &str, spec: usize) -> Option<&'static str> {
+        let spec = self.specs[spec].clone();
+        let mut refusal = None;
+        if let Some(inbox) = spec.inbox.map(|inbox| format!("{}:{inbox}", spec.tenant)) {
+            if self.unread(&inbox) >= INBOX_UNREAD_MAX {
+                refusal = Some("inbox_full");
+            } else if !self.inboxes.contains_key(&inbox) && self.inboxes.len() >= INBOXES_MAX {
+                refusal = Some("too_many_inboxes");
+            }
+        }
+        if spec.task.as_ref().is_some_and(|task| self.task(spec.tenant, task).is_none()) {
+            refusal = Some("unknown_task");
+        }
+        if self.tenant(name).unfinished >= TENANT_TURNS_MAX {
+            refusal = Some("tenant_queue_full");
+        }
+        refusal
+    }
+
+    fn roll(&mut self, lane: &str, stagger_ms: i64, row: PolicyRow, now_ms: i64) {
+        let agent = self.agents.entry(lane.to_owned()).or_default();
+        agent.roll(now_ms, stagger_ms, row.caps.tick_ms, row.day_end_ms);
+        self.tenant(lane).day.roll(now_ms, row.day_end_ms);
+    }
+
+    /// The pure decision, with the chain's counters taken from the world and put back.
+    fn decide(&mut self, name: &str, lane: &str, task: Option<&str>, wanted: usize, row: PolicyRow) -> Verdict {
+        let rules = Rules { caps: row.caps, epoch_ms: self.epoch_ms, room: self.has_room(name) };
+        let (mut agent, mut tenant_day) = (self.agents[lane], self.tenant(name).day);
+        let mut budget = task.and_then(|task| self.live(task)?.task);
+        let mut chain = Chain { agent: &mut agent, tenant_day: &mut tenant_day, task: budget.as_mut() };
+        let verdict = decide(wanted, rules, &mut chain);
+        self.agents.insert(lane.to_owned(), agent);
+        self.tenant(name).day = tenant_day;
+        if let Some(turn) = task.and_then(|task| self.turns.get_mut(task)) {
+            turn.task = budget;
+        }
+        verdict
+    }
+
+    /// What `release` does to lanes that are due; per lane: turns, calls, endings.
+    ///
+    /// # Errors
+    /// See [`World::apply`].
+    pub fn release(
+        &mut self,
+        raw_ms: i64,
+        generation: u64,
+        row: PolicyRow,
+        lanes: &[(Name, Option<i64>)],
+    ) -> Result<Batch<(u64, u64, Vec<Name>)>, String> {
+        let now_ms = self.clock(raw_ms);
+        if self.generation > generation {
+            return Ok(Batch::PolicyStale);
+        }
+        if stale(&[row], now_ms) {
+            return Ok(Batch::DayStale);
+        }
+        let released = lanes.iter().map(|(lane, stagger)| self.release_lane(lane, *stagger, row, now_ms));
+        Ok(Batch::Decided(released.collect::<Result<_, _>>()?))
+    }
+
+    fn release_lane(
+        &mut self,
+        lane: &str,
+        stagger_ms: Option<i64>,
+        row: PolicyRow,
+        now_ms: i64,
+    ) -> Result<(u64, u64, Vec<Name>), String> {
+        let mut reply = (0, 0, Vec::new());
+        if self.lane_timers.get(lane).is_none_or(|due| *due > now_ms) {
+            return Ok(reply);
+        }
+        if let Some(stagger_ms) = stagger_ms {
+            self.roll(lane, stagger_ms, row, now_ms);
+        }
+        let waiting: Vec<Name> =
+            self.lanes.get(lane).map_or_else(Vec::new, |l| l.values().take(RELEASE_BOUND).cloned().collect());
+        let mut again_ms = now_ms;
+        for name in waiting {
+            let verdict = self.verdict(&name, lane, stagger_ms.map(|_| row), now_ms);
+            if let Verdict::Wait(until_ms) = verdict {
+                again_ms = until_ms;
+                break;
+            }
+            self.apply(&name, Event::Release(verdict), now_ms)?;
+            match verdict {
+                Verdict::Dispatch(count) => (reply.0, reply.1) = (reply.0 + 1, reply.1 + count as u64),
+                _ => reply.2.push(name),
+            }
+        }
+        if self.is_waiting(lane) {
+            self.lane_timers.insert(lane.to_owned(), again_ms);
+        } else {
+            self.lane_timers.remove(lane);
+        }
+        Ok(reply)
+    }
+
+    fn verdict(&mut self, name: &str, lane: &str, row: Option<PolicyRow>, now_ms: i64) -> Verdict {
+        let Some(turn) = self.live(name) else { return Verdict::Wait(now_ms) };
+        let Some(live) = turn.state.live() else { return Verdict::Wait(now_ms) };
+        let (wanted, cancelled, deadline_ms) = (live.calls - live.admitted, live.cancelled, live.deadline_ms);
+        let spec = &self.specs[turn.spec];
+        let task = spec.task.as_ref().map(|task| format!("{}:{task}", spec.tenant));
+        let orphan = task.as_ref().is_some_and(|task| self.live(task).is_none());
+        match row {
+            None => Verdict::End(Reason::Rejected, now_ms),
+            Some(_) if cancelled => Verdict::End(Reason::Cancelled, now_ms),
+            Some(_) if deadline_ms <= now_ms => Verdict::End(Reason::Expired, deadline_ms),
+            Some(_) if orphan => Verdict::End(Reason::Cancelled, now_ms),
+            Some(row) => self.decide(name, lane, task.as_deref(), wanted, row),
+        }
+    }
+
+    /// What `promote` answers for one timer.
+    ///
+    /// # Errors
+    /// See [`World::apply`].
+    pub fn promote(&mut self, raw_ms: i64, name: &str) -> Result<Answer, String> {
+        let now_ms = self.clock(raw_ms);
+        if self.turns.get(name).and_then(|t| t.timer_ms).is_none_or(|due_ms| due_ms > now_ms) {
+            return Ok(Answer::Later);
+        }
+        self.apply(name, Event::Timer, now_ms)
+    }
+
+    /// What `delegate` answers; a task's record is entered.
+    ///
+    /// # Errors
+    /// See [`World::apply`].
+    pub fn delegate(&mut self, raw_ms: i64, spec: usize, id: &str) -> Result<String, String> {
+        let now_ms = self.clock(raw_ms);
+        let s = self.specs[spec].clone();
+        let name = format!("{}:{id}", s.tenant);
+        match self.ids.get(&name) {
+            Some((_, digest)) if s.given.is_some() && *digest != s.digest => return Ok("CONFLICT".into()),
+            Some(_) if s.given.is_some() => return Ok("DUPLICATE".into()),
+            _ if self.turns.contains_key(&name) => return Ok("DUPLICATE".into()),
+            _ => {}
+        }
+        if self.tenant(&name).unfinished >= TENANT_TURNS_MAX {
+            return Ok("REFUSED tenant_queue_full".into());
+        }
+        if s.deadline_ms <= now_ms {
+            return Ok("REFUSED deadline_passed".into());
+        }
+        let budget = s.budget.unwrap_or(0);
+        if let Some(parent) = s.task.as_ref().map(|task| format!("{}:{task}", s.tenant)) {
+            match self.live(&parent).and_then(|t| t.task) {
+                None => return Ok("REFUSED unknown_parent".into()),
+                Some(parent) if parent.left() < budget => return Ok("REFUSED budget_exceeds_parent".into()),
+                Some(mut carved) => {
+                    carved.used += budget;
+                    if let Some(turn) = self.turns.get_mut(&parent) {
+                        turn.task = Some(carved);
+                    }
+                }
+            }
+        }
+        if s.given.is_some() {
+            self.ids.insert(name.clone(), ('a', s.digest.clone()));
+        }
+        self.tenant(&name).unfinished += 1;
+        self.enter(&name, &format!("{}:{}", s.tenant, s.agent), spec);
+        if let Some(turn) = self.turns.get_mut(&name) {
+            turn.task = Some(TaskBudget { max: budget, used: 0 });
+        }
+        self.apply(&name, Event::Release(Verdict::Dispatch(1)), now_ms)?;
+        Ok("OK".into())
+    }
+
+    /// What `reap` does.
+    ///
+    /// # Errors
+    /// See [`World::apply`].
+    pub fn reap(&mut self, raw_ms: i64) -> Result<Reaped, String> {
+        let now_ms = self.clock(raw_ms);
+        if self.reap_seen_ms.is_none_or(|seen_ms| 2 * (now_ms - seen_ms) > LEASE_MS) {
+            self.reap_hold_ms = now_ms + LEASE_MS;
+        }
+        if self.epoch_ms > 0 {
+            self.reap_hold_ms = self.reap_hold_ms.max(self.epoch_ms + LEASE_MS);
+        }
+        self.reap_seen_ms = Some(now_ms);
+        let mut reaped = Reaped { active: now_ms >= self.reap_hold_ms, ..Reaped::default() };
+        if !reaped.active {
+            return Ok(reaped);
+        }
+        self.reap_inbound(now_ms, &mut reaped);
+        for priority in PRIORITIES {
+            let mut holders: Vec<String> = self.turns.values().filter_map(|t| t.holder.clone()).collect();
+            holders.sort_unstable();
+            holders.dedup();
+            for holder in holders.iter().filter(|h| !self.alive(h, now_ms)).cloned().collect::<Vec<_>>() {
+                for name in self.held(priority, &holder) {
+                    let fence = self.turns[&name].state.fence().unwrap_or(Fence(0));
+                    match self.apply(&name, Event::Reap { fence, crashes_max: CRASHES_MAX }, now_ms)? {
+                        Answer::GivenOut => reaped.endings.push(name),
+                        _ => reaped.requeued += 1,
+                    }
+                }
+            }
+        }
+        Ok(reaped)
+    }
+
+    pub fn alive(&self, consumer: &str, now_ms: i64) -> bool {
+        self.beats.get(consumer).is_some_and(|until_ms| *until_ms > now_ms)
+    }
+
+    fn reap_inbound(&mut self, now_ms: i64, reaped: &mut Reaped) {
+        let mut holders: Vec<String> = self.inbound.iter().filter_map(|e| e.holder.clone()).collect();
+        holders.sort_unstable();
+        holders.dedup();
+        holders.retain(|holder| !self.alive(holder, now_ms));
+        for holder in holders {
+            let (held, rest) = self.inbound.drain(..).partition::<Vec<_>, _>(|e| e.holder.as_ref() == Some(&holder));
+            self.inbound = rest.into();
+            let any = !held.is_empty();
+            for mut entry in held {
+                let suspect = entry.id.is_some() && self.suspects.get(&holder) == entry.id.as_ref();
+                entry.crashes += u32::from(entry.crashes == 0 || suspect);
+                if entry.crashes >= CRASHES_MAX {
+                    reaped.dead += 1;
+                    self.dead += 1;
+                    self.forget(&entry);
+                } else {
+                    reaped.requeued += 1;
+                    self.push_inbound(Inbound { id: None, holder: None, ..entry });
+                }
+            }
+            if any {
+                self.trim();
+            }
+        }
+    }
+
+    /// An entry ends without having been admitted: the id that `submit` remembered for it is no longer open.
+    fn forget(&mut self, entry: &Inbound) {
+        let spec = &self.specs[entry.spec];
+        if let (true, Some(id)) = (entry.remembered, &spec.given)
+            && let Some(id) = self.ids.get_mut(&format!("{}:{id}", spec.tenant))
+            && id.0 == 'q'
+        {
+            id.0 = 'e';
+        }
+    }
+
+    /// Whether `reject` found the entry still to be rejected.
+    pub fn reject(&mut self, raw_ms: i64, entry: &str) -> bool {
+        self.clock(raw_ms);
+        let at = self.inbound.iter().position(|e| e.id.as_deref() == Some(entry) && e.holder.is_some());
+        let entry = at.and_then(|at| self.inbound.remove(at));
+        self.trim();
+        let Some(entry) = entry else { return false };
+        self.dead += 1;
+        self.forget(&entry);
+        let spec = &self.specs[entry.spec];
+        if let Some(inbox) = spec.inbox {
+            let inbox = format!("{}:{inbox}", spec.tenant);
+            self.inboxes.entry(inbox).or_default().push(format!("rejected {}", entry.origin));
+        }
+        true
+    }
+
+    /// Rule 2 and a consumer's lease.
+    pub fn beat(&mut self, raw_ms: i64, consumer: &str) {
+        let now_ms = self.clock(raw_ms);
+        self.beats.insert(consumer.to_owned(), now_ms + LEASE_MS);
+    }
+
+    /// Forgets what ended longer ago than records are kept, as the TTLs of Redis would.
+    pub fn expire(&mut self, now_ms: i64, retain_ms: i64) -> Vec<Name> {
+        let over = |t: &Turn| t.state.live().is_none() && t.ended_ms + retain_ms <= now_ms;
+        let gone: Vec<Name> = self.turns.iter().filter(|(_, t)| over(t)).map(|(n, _)| n.clone()).collect();
+        for name in &gone {
+            self.turns.remove(name);
+            self.ids.remove(name);
+        }
+        gone
+    }
+}
