@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{bench, cancel, config, delegate, dev, doctor, explain, submit, tenant, tools};
+use crate::{bench, cancel, config, delegate, demo, dev, doctor, explain, submit, tenant, tools};
 
 const EXAMPLES: &str = "\
 Examples:
+  tickfleet demo                             a day of the agents, played in seconds
   tickfleet dev                              a whole fleet, nothing to set up
   tickfleet submit --tenant demo --agent kelly --call 'echo {\"text\":\"hi\"}' --wait
   tickfleet explain demo:t1700000000000-0    why a turn waits, and until when
@@ -51,6 +52,8 @@ pub(crate) enum Command {
     Worker,
     /// Run a whole fleet in one process: a private Redis, a scheduler and a worker.
     Dev(dev::Dev),
+    /// Play a day of the agents on a fleet of its own, and show what came of it.
+    Demo(demo::Demo),
     /// Submit a turn: tool calls of one agent.
     Submit(submit::Submit),
     /// Give an agent a task.

@@ -15,7 +15,7 @@ use shared::store::{DeadLetter, Inbound, Pool, Remembered, TurnName, TurnView};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
-use record::Admission;
+pub(crate) use record::Admission;
 
 /// Dead letters that are searched for an entry.
 const DEAD_SEARCHED: usize = 500;

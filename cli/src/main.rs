@@ -8,6 +8,7 @@ mod bench;
 mod cancel;
 mod config;
 mod delegate;
+mod demo;
 mod deploy;
 mod dev;
 mod doctor;
@@ -56,6 +57,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Completions { shell } => return output.completions(shell, &mut Cli::command()),
         Command::Config(args) => return config::run(&args, &cli.global, output),
         Command::Bench(args) => return bench::command(&args, output).await,
+        Command::Demo(_) => return demo::run(output).await,
         command => command,
     };
     let setup = Setup::load(&cli.global)?;
@@ -70,7 +72,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
         Command::Tools(args) => tools::run(&setup, &args, output).await,
         Command::Doctor(args) => doctor::run(&setup, &args, output).await,
-        Command::Bench(_) | Command::Config(_) | Command::Completions { .. } => Ok(()),
+        Command::Bench(_) | Command::Config(_) | Command::Demo(_) | Command::Completions { .. } => Ok(()),
     }
 }
 

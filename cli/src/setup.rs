@@ -41,7 +41,14 @@ pub(crate) fn environment() -> Environment {
 /// # Errors
 /// [`Failure::Usage`] where the URL of the command line is none.
 pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
-    let mut environment = environment();
+    sources_in(environment(), global)
+}
+
+/// As [`sources`], in an environment that the caller makes.
+///
+/// # Errors
+/// [`Failure::Usage`] where the URL of the command line is none.
+pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Result<Sources, Failure> {
     // Read by the command line, not by the configuration.
     environment.remove("TICKFLEET_CONFIG");
     if let Some(url) = &global.redis_url {
@@ -68,14 +75,21 @@ impl Setup {
     /// # Errors
     /// Everything that is wrong with it.
     pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
-        let sources = sources(global)?;
-        let configuration = config::load(&sources).map_err(Failure::failed)?;
+        Self::of(&sources(global)?)
+    }
+
+    /// Loads the configuration that these sources make.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub(crate) fn of(sources: &Sources) -> Result<Self, Failure> {
+        let configuration = config::load(sources).map_err(Failure::failed)?;
         let given = |name: &str| sources.environment.get(name).is_some_and(|value| !value.trim().is_empty());
         Ok(Self {
             url: configuration.settings.redis.url.expose().to_owned(),
             url_chosen: given("REDIS_URL") || given("TICKFLEET_REDIS_URL"),
             configuration,
-            environment: sources.environment,
+            environment: sources.environment.clone(),
         })
     }
 

@@ -5,6 +5,7 @@
 mod binary;
 
 use binary::{DevFleet, Said, tickfleet};
+use serde_json::json;
 use shared::testkit::{RedisOptions, RedisServer};
 
 const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
@@ -247,4 +248,23 @@ fn completions_are_printed_for_shells() {
     for shell in ["bash", "zsh", "fish"] {
         tickfleet(&["completions", shell]).exits(0).says("tickfleet").says("explain");
     }
+}
+
+#[test]
+fn the_demo_plays_its_day_and_every_promise_holds() {
+    let report = tickfleet(&["demo", "--json"]).exits(0).json();
+    assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
+    assert_eq!((&report["calls"], &report["results"]), (&130.into(), &130.into()));
+    assert_eq!((&report["turns"], &report["tasks"], &report["duplicates"]), (&46.into(), &3.into(), &1.into()));
+    let outcomes = json!({
+        "ok": 106, "unknown_tool": 1, "denied": 3, "invalid_arguments": 5, "permanent": 5, "transient": 1,
+        "outcome_unknown": 2, "expired": 1, "cancelled": 1, "daily_cap_reached": 4, "rejected": 1,
+    });
+    assert_eq!(report["outcomes"], outcomes, "{:#}", report["day"]);
+    let capped = report["caps"].as_array().unwrap().iter().map(|capped| json!([capped["agent"], capped["windows"]]));
+    let windows = json!([["archy", [10, 10, 5]], ["cornwall", [10, 2]], ["sunday", [10, 10, 5]]]);
+    assert_eq!(json!(capped.collect::<Vec<_>>()), windows);
+    assert_eq!(report["retries"], json!({"calls": 5, "tries": 9, "recovered": 4}));
+    let seen = &report["stand_in"];
+    assert_eq!((&seen["messages_sent"], &seen["posts_published"], &seen["twice"]), (&64.into(), &7.into(), &json!([])));
 }

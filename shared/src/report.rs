@@ -167,6 +167,17 @@ pub fn ended(reason: EndReason, info: i64) -> (Outcome, CallError) {
     (outcome, CallError { code: code.into(), message, details })
 }
 
+/// What the agent is told of a call that a worker had begun before it was lost: whatever ends the turn, the call must
+/// not be reported as not executed.
+#[must_use]
+pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
+    let message = format!(
+        "The worker that had begun this call was lost before it could report. {tool} may have taken effect or not: \
+         check before you repeat it."
+    );
+    (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
+}
+
 /// A time for people and programs: RFC 3339 in UTC, to the second.
 #[must_use]
 pub fn rfc3339(ms: i64) -> String {
@@ -194,12 +205,13 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
     } else {
         serde_json::from_str(&ending.meta).map_err(|e| format!("meta: {e}"))?
     };
-    let (outcome, error) = ended(ending.reason, ending.info);
+    let plain = ended(ending.reason, ending.info);
     let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));
     let settle = |(position, blob): (usize, Option<&String>)| {
         let call = call_of(&meta, blob);
         let id = CallId { turn: ending.name.turn.clone(), position };
-        let result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error.clone());
+        let (outcome, error) = if ending.begun == Some(position) { begun_and_lost(&call.tool) } else { plain.clone() };
+        let result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error);
         let reported = Reported {
             tenant: &ending.name.tenant,
             agent: &meta.agent,
@@ -271,4 +283,32 @@ pub struct Refused<'a> {
     pub error: &'a CallError,
     /// One result per call that could be read.
     pub results: &'a [CallResult],
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn an_ending_does_not_deny_a_call_that_was_begun() {
+        let ending_of = Ending {
+            name: TurnName::parse("acme:t1").unwrap(),
+            fence: "s:1".into(),
+            reason: EndReason::Expired,
+            first: 1,
+            upto: 3,
+            info: 0,
+            begun: Some(1),
+            meta: r#"{"ag":"kelly","dl":0,"dg":"d","n":3}"#.into(),
+            calls: vec![r#"{"t":"send_invoice","a":"{}"}"#.into(), r#"{"t":"send_invoice","a":"{}"}"#.into()],
+        };
+        let settlement = ending(&ReportOptions::default(), &ending_of, 0).unwrap();
+        let outcomes = settlement.calls.iter().map(|call| {
+            let result: serde_json::Value = serde_json::from_str(&call.result).unwrap();
+            result["outcome"].as_str().unwrap().to_owned()
+        });
+        assert_eq!(outcomes.collect::<Vec<_>>(), ["outcome_unknown", "expired"]);
+    }
 }

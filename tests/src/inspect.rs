@@ -67,7 +67,7 @@ impl Fleet {
         let start = Instant::now();
         while !holds(self).await {
             assert!(start.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
-            // Nobody tells when a record in Redis changes: this is the one place that polls.
+            // Redis tells nobody when a condition comes to hold: the poll is bounded above.
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

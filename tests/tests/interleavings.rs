@@ -6,12 +6,15 @@
 //! answers were lost. `TICKFLEET_SEED=<n>` replays one interleaving, `TICKFLEET_INTERLEAVINGS=<n>` sets how many are
 //! played.
 
+#![allow(clippy::print_stdout, reason = "how much was played, and what was noticed, is worth a line of a test's output")]
+
 mod finish;
 mod game;
 mod sabotage;
 mod scheduler;
 mod snapshot;
 mod spec;
+mod targeted;
 mod verbs;
 mod witness;
 mod worker;

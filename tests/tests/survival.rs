@@ -155,7 +155,7 @@ async fn a_draining_worker_waits_for_calls_that_end_within_the_drain_time() {
     // The drain outlasts the lease, which the worker must go on renewing.
     let open = gate.open.clone();
     let opened = tokio::spawn(async move {
-        // Longer than the lease, shorter than the drain: what the test is about.
+        // Longer than the lease: that time itself is what is tried here.
         tokio::time::sleep(Duration::from_millis(2_500)).await;
         open.send_replace(true);
     });

@@ -11,19 +11,19 @@ use super::{State, Story};
 
 /// One admission: how many calls, and the counters after it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(super) struct Admission {
-    pub(super) at_ms: i64,
-    pub(super) calls: u32,
-    pub(super) tick_used: u32,
-    pub(super) tick_cap: u32,
-    pub(super) tick_ends_ms: i64,
-    pub(super) day_used: u32,
-    pub(super) day_cap: u32,
+pub(crate) struct Admission {
+    pub(crate) at_ms: i64,
+    pub(crate) calls: u32,
+    pub(crate) tick_used: u32,
+    pub(crate) tick_cap: u32,
+    pub(crate) tick_ends_ms: i64,
+    pub(crate) day_used: u32,
+    pub(crate) day_cap: u32,
 }
 
 impl Admission {
     /// Reads `A<now>,<calls>,<tick used>,<tick cap>,<tick end>,<day used>,<day cap>`; entries are separated by `;`.
-    pub(super) fn read_all(log: &str) -> Vec<Self> {
+    pub(crate) fn read_all(log: &str) -> Vec<Self> {
         log.split(';').filter_map(Self::read).collect()
     }
 

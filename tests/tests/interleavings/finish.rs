@@ -89,8 +89,13 @@ async fn each_turn_has_one_reply(game: &mut Game<'_>) -> Result<(), Violation> {
     let inboxes: Vec<Name> = game.world.inboxes.keys().cloned().collect();
     for inbox in &inboxes {
         let key = game.table.store.keys().key(format!("replies:{inbox}"));
-        let found: Vec<(String, BTreeMap<String, String>)> =
-            redis::cmd("XRANGE").arg(key).arg("-").arg("+").query_async(&mut game.table.redis).await.map_err(|e| e.to_string())?;
+        let found: Vec<(String, BTreeMap<String, String>)> = redis::cmd("XRANGE")
+            .arg(key)
+            .arg("-")
+            .arg("+")
+            .query_async(&mut game.table.redis)
+            .await
+            .map_err(|e| e.to_string())?;
         for (at, (_, fields)) in found.iter().enumerate() {
             same(&format!("number of a reply in {inbox}"), &Some((at + 1).to_string()), &fields.get("seq").cloned())?;
         }

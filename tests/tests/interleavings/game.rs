@@ -8,12 +8,15 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use redis::aio::MultiplexedConnection;
 use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TaskId, TenantId, TurnId};
-use shared::store::{Cancelled, Delegated, Delegation, Queue, Scripts, Store, StoreError, StoreOptions, Submission, Submitted, TimeSource, TurnName};
+use shared::store::{
+    Cancelled, Delegated, Delegation, Queue, Scripts, Store, StoreError, StoreOptions, Submission, Submitted,
+    TimeSource, TurnName,
+};
 
 use super::scheduler::Scheduler;
 use super::spec::{
-    CRASHES_MAX, DAY_MS, ENDING_LEASE_MS, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, PRIORITIES, Policy, RETAIN_MS, START_MS, Spec,
-    TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
+    CRASHES_MAX, DAY_MS, ENDING_LEASE_MS, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, PRIORITIES, Policy,
+    RETAIN_MS, START_MS, Spec, TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
 };
 use super::witness::Witness;
 use super::worker::Worker;
@@ -65,7 +68,11 @@ impl Table {
             pipe.ignore();
         }
         for tenant in TENANTS {
-            pipe.cmd("HSET").arg(self.store.keys().key("budgets")).arg(format!("{tenant}:{ODD_AGENT}")).arg("foreign").ignore();
+            pipe.cmd("HSET")
+                .arg(self.store.keys().key("budgets"))
+                .arg(format!("{tenant}:{ODD_AGENT}"))
+                .arg("foreign")
+                .ignore();
         }
         let () = pipe.query_async(&mut self.redis).await.unwrap();
     }
@@ -378,7 +385,8 @@ impl<'t> Game<'t> {
         let now_ms = self.world.clock(self.raw_now_ms);
         let expected = self.world.apply(&name, shared::model::referee::Event::Cancel, now_ms)?;
         self.note(|| format!("cancel {name}: {expected:?}"));
-        let found = self.table.store.cancel(&TurnName::parse(&name).unwrap(), "why").await.map_err(|e| e.to_string())?;
+        let found =
+            self.table.store.cancel(&TurnName::parse(&name).unwrap(), "why").await.map_err(|e| e.to_string())?;
         let word = match found {
             Cancelled::Ok => "Ok",
             Cancelled::Flagged => "Flagged",
@@ -406,8 +414,12 @@ impl<'t> Game<'t> {
     /// Redis restarts: what it says of itself is another, and its data is what it was.
     async fn new_epoch(&mut self) -> Result<(), Violation> {
         let meta = self.table.store.keys().key("meta");
-        let known: Option<String> =
-            redis::cmd("HGET").arg(&meta).arg("run_id").query_async(&mut self.table.redis).await.map_err(|e| e.to_string())?;
+        let known: Option<String> = redis::cmd("HGET")
+            .arg(&meta)
+            .arg("run_id")
+            .query_async(&mut self.table.redis)
+            .await
+            .map_err(|e| e.to_string())?;
         if known.is_none() {
             return Ok(());
         }

@@ -6,8 +6,8 @@ use rand::Rng;
 use shared::model::referee::{Answer, Fence, State};
 use shared::model::{AgentId, ConsumerId, InboxName, TaskId, TenantId, TurnId};
 use shared::store::{
-    Admission, AdmitReply, Admitted as Found, Ending, Entry, Inbound, LaneRelease, PolicyRow, Promoted, Reader, Rejection,
-    ReleaseReply, ReplyFrame, SettledCall, Settlement, TurnName,
+    Admission, AdmitReply, Admitted as Found, Ending, Entry, Inbound, LaneRelease, PolicyRow, Promoted, Reader,
+    Rejection, ReleaseReply, ReplyFrame, SettledCall, Settlement, TurnName,
 };
 
 use super::game::{Game, Ghost, Violation, same};
@@ -101,7 +101,8 @@ impl Scheduler {
         (self.generation, self.day_at_ms) = (game.world.generation, game.now_ms());
         self.beat(game).await?;
         let others = |holder: &Option<String>| holder.as_ref().is_some_and(|h| h != self.id.as_str());
-        let held = game.world.turns.values().any(|t| others(&t.holder)) || game.world.inbound.iter().any(|e| others(&e.holder));
+        let held = game.world.turns.values().any(|t| others(&t.holder))
+            || game.world.inbound.iter().any(|e| others(&e.holder));
         if held {
             self.reap(game).await?;
         }
@@ -137,7 +138,8 @@ impl Scheduler {
     async fn read(&mut self, game: &mut Game<'_>, from: &str) -> Result<(), Violation> {
         let count = game.rng.random_range(1..=3);
         let lost = game.rng.random_bool(0.05);
-        let found = if from == ">" { self.reader.take("turns", count).await } else { self.reader.mine("turns", 100).await };
+        let found =
+            if from == ">" { self.reader.take("turns", count).await } else { self.reader.mine("turns", 100).await };
         let found = found.map_err(|e| e.to_string())?;
         let mut expected: Vec<usize> = Vec::new();
         for (at, entry) in game.world.inbound.iter().enumerate() {
@@ -147,11 +149,22 @@ impl Scheduler {
                 expected.push(at);
             }
         }
-        game.note(|| format!("{} reads {:?}{}", self.id, found.iter().map(|e| e.id.as_str()).collect::<Vec<_>>(), if lost { ", lost" } else { "" }));
+        game.note(|| {
+            format!(
+                "{} reads {:?}{}",
+                self.id,
+                found.iter().map(|e| e.id.as_str()).collect::<Vec<_>>(),
+                if lost { ", lost" } else { "" }
+            )
+        });
         same("entries read", &expected.len(), &found.len())?;
         for (at, entry) in expected.into_iter().zip(&found) {
             let held = self.deliver(game, at, entry)?;
-            let fresh = !self.held.iter().chain(self.refused.iter().map(|(h, _)| h)).any(|h| h.candidate.entry == held.candidate.entry);
+            let fresh = !self
+                .held
+                .iter()
+                .chain(self.refused.iter().map(|(h, _)| h))
+                .any(|h| h.candidate.entry == held.candidate.entry);
             if fresh && !lost {
                 self.held.push(held);
             }
@@ -179,7 +192,8 @@ impl Scheduler {
 
     /// An entry whose reader has died before is named before it is looked into.
     async fn mark_suspect(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
-        let crashed = |h: &&Held| game.world.inbound.iter().any(|e| e.id.as_deref() == Some(&h.candidate.entry) && e.crashes > 0);
+        let crashed =
+            |h: &&Held| game.world.inbound.iter().any(|e| e.id.as_deref() == Some(&h.candidate.entry) && e.crashes > 0);
         let suspect = self.held.iter().find(crashed).map(|h| h.candidate.entry.clone());
         game.table.store.suspect(&self.id, suspect.as_deref()).await.map_err(|e| e.to_string())?;
         match suspect {
@@ -208,7 +222,9 @@ impl Scheduler {
         let candidates: Vec<_> = batch.iter().map(staggered).collect();
         let admissions: Vec<_> = candidates.iter().map(|(c, stagger_ms)| admission(game, c, *stagger_ms)).collect();
         let expected = game.world.admit(game.raw_now_ms, self.generation, row, &candidates)?;
-        game.note(|| format!("{} admits {:?}: {expected:?}", self.id, batch.iter().map(|h| &h.candidate).collect::<Vec<_>>()));
+        game.note(|| {
+            format!("{} admits {:?}: {expected:?}", self.id, batch.iter().map(|h| &h.candidate).collect::<Vec<_>>())
+        });
         let found = game.table.store.admit(self.generation, &[row], &admissions).await;
         let (expected, turns) = match (expected, found) {
             (Batch::PolicyStale, Ok(AdmitReply::PolicyStale)) => {
@@ -255,7 +271,12 @@ impl Scheduler {
         }
     }
 
-    fn admitted(&self, game: &mut Game<'_>, expected: &Admitted, found: Found) -> Result<Option<(Ending, Fence)>, Violation> {
+    fn admitted(
+        &self,
+        game: &mut Game<'_>,
+        expected: &Admitted,
+        found: Found,
+    ) -> Result<Option<(Ending, Fence)>, Violation> {
         match (expected, found) {
             (Admitted::Dispatched, Found::Dispatched)
             | (Admitted::Laned, Found::Laned)
@@ -297,8 +318,7 @@ impl Scheduler {
         let due = |(name, at_ms): (&Name, i64)| (at_ms <= now_ms).then(|| name.clone());
         let expected: Vec<Name> = game.world.lane_timers.iter().filter_map(|(n, at)| due((n, *at))).collect();
         same("lanes due", &expected, &lanes)?;
-        let expected: Vec<Name> =
-            game.world.turns.iter().filter_map(|(n, t)| due((n, t.timer_ms?))).collect();
+        let expected: Vec<Name> = game.world.turns.iter().filter_map(|(n, t)| due((n, t.timer_ms?))).collect();
         same("turns due", &expected, &turns)?;
         Ok((lanes, turns))
     }
@@ -325,7 +345,12 @@ impl Scheduler {
         let batch: Vec<_> = batch.collect();
         let expected = game.world.release(game.raw_now_ms, self.generation, row, &expected)?;
         game.note(|| format!("{} releases {lanes:?}: {expected:?}", self.id));
-        let found = game.table.store.release(self.generation, RELEASE_BOUND, &[row], &batch).await.map_err(|e| e.to_string())?;
+        let found = game
+            .table
+            .store
+            .release(self.generation, RELEASE_BOUND, &[row], &batch)
+            .await
+            .map_err(|e| e.to_string())?;
         match (expected, found) {
             (Batch::PolicyStale, ReleaseReply::PolicyStale) => self.generation = game.world.generation,
             (Batch::DayStale, ReleaseReply::DayStale { .. }) => self.day_at_ms = game.now_ms(),
@@ -333,7 +358,11 @@ impl Scheduler {
                 game.look_at_queues(policy.caps).await?;
                 let lost = game.rng.random_bool(0.08);
                 for (expected, found) in expected.into_iter().zip(found) {
-                    same("released", &(expected.0, expected.1, expected.2.len()), &(found.turns, found.calls, found.endings.len()))?;
+                    same(
+                        "released",
+                        &(expected.0, expected.1, expected.2.len()),
+                        &(found.turns, found.calls, found.endings.len()),
+                    )?;
                     self.take_endings(game, &expected.2, found.endings, lost)?;
                 }
             }
@@ -342,7 +371,13 @@ impl Scheduler {
         Ok(())
     }
 
-    fn take_endings(&mut self, game: &mut Game<'_>, names: &[Name], endings: Vec<Ending>, lost: bool) -> Result<(), Violation> {
+    fn take_endings(
+        &mut self,
+        game: &mut Game<'_>,
+        names: &[Name],
+        endings: Vec<Ending>,
+        lost: bool,
+    ) -> Result<(), Violation> {
         for (name, ending) in names.iter().zip(endings) {
             let ending = take_ending(game, name, ending)?;
             if !lost {
@@ -358,11 +393,23 @@ impl Scheduler {
         for name in turns.into_iter().take(3) {
             let expected = game.world.promote(game.raw_now_ms, &name)?;
             game.note(|| format!("{} promotes {name}: {expected:?}", self.id));
-            let found = game.table.store.promote(&[TurnName::parse(&name).unwrap()]).await.map_err(|e| e.to_string())?.remove(0);
+            let found = game
+                .table
+                .store
+                .promote(&[TurnName::parse(&name).unwrap()])
+                .await
+                .map_err(|e| e.to_string())?
+                .remove(0);
             match (expected, found) {
-                (Answer::Queued, Promoted::Promoted) | (Answer::Later, Promoted::Later) | (Answer::Done, Promoted::Gone) => {}
-                (Answer::GivenOut, Promoted::Ending(ending)) => self.take_endings(game, &[name], vec![*ending], lost)?,
-                (expected, found) => return Err(format!("promote {name}: the referee says {expected:?}, Redis says {found:?}")),
+                (Answer::Queued, Promoted::Promoted)
+                | (Answer::Later, Promoted::Later)
+                | (Answer::Done, Promoted::Gone) => {}
+                (Answer::GivenOut, Promoted::Ending(ending)) => {
+                    self.take_endings(game, &[name], vec![*ending], lost)?
+                }
+                (expected, found) => {
+                    return Err(format!("promote {name}: the referee says {expected:?}, Redis says {found:?}"));
+                }
             }
         }
         Ok(())
@@ -404,7 +451,8 @@ fn take_ending(game: &mut Game<'_>, name: &str, ending: Ending) -> Result<(Endin
     };
     let calls: Vec<String> = (live.results.len()..expected.upto).map(|i| format!("c{i}")).collect();
     let left = (name, expected.reason.as_str(), live.results.len(), expected.upto, expected.info, expected.begun);
-    let right = (&*ending.name.to_string(), ending.reason.as_str(), ending.first, ending.upto, ending.info, ending.begun);
+    let right =
+        (&*ending.name.to_string(), ending.reason.as_str(), ending.first, ending.upto, ending.info, ending.begun);
     same("ending", &left, &right)?;
     same("calls of an ending", &calls, &ending.calls)?;
     same("meta of an ending", &format!("m{}", turn.spec), &ending.meta)?;
@@ -434,7 +482,10 @@ pub async fn settle(
         first,
         reply_to: inbox.map(|inbox| InboxName::new(inbox).unwrap()),
         frame: ReplyFrame { head: format!(r#"{{"turn":"{name}","results":["#), ..ReplyFrame::default() },
-        calls: results.iter().map(|r| SettledCall { result: r.clone(), audit: r.clone(), ..SettledCall::default() }).collect(),
+        calls: results
+            .iter()
+            .map(|r| SettledCall { result: r.clone(), audit: r.clone(), ..SettledCall::default() })
+            .collect(),
     };
     let found = game.table.store.settle(&[settlement]).await.map_err(|e| e.to_string())?.remove(0);
     same(&format!("settle {name}"), &format!("{expected:?}"), &format!("{found:?}"))?;

@@ -69,7 +69,8 @@ pub async fn compare(game: &mut Game<'_>) -> Result<(), Violation> {
     let script = redis::Script::new(LOOK);
     let prefix = game.table.store.keys().prefix().to_owned();
     let text: String = script.key(prefix).invoke_async(&mut game.table.redis).await.map_err(|e| e.to_string())?;
-    let keys: Vec<Key> = if text == "{}" { Vec::new() } else { serde_json::from_str(&text).map_err(|e| e.to_string())? };
+    let keys: Vec<Key> =
+        if text == "{}" { Vec::new() } else { serde_json::from_str(&text).map_err(|e| e.to_string())? };
     let by_name: BTreeMap<&str, &Key> = keys.iter().map(|k| (k.0.as_str(), k)).collect();
     records(game, &by_name)?;
     counters(game, &by_name)?;
@@ -111,7 +112,8 @@ fn record(name: &str, turn: &Turn, fields: &BTreeMap<String, String>) -> Result<
     same(&what("deadline"), &live.deadline_ms, &number("dl"))?;
     same(&what("cancelled"), &live.cancelled, &fields.contains_key("cx"))?;
     same(&what("fence is set"), &turn.state.fence().is_some(), &fields.contains_key("f"))?;
-    let results: Vec<String> = (0..number("dn")).map(|i| fields.get(&format!("r{i}")).cloned().unwrap_or_default()).collect();
+    let results: Vec<String> =
+        (0..number("dn")).map(|i| fields.get(&format!("r{i}")).cloned().unwrap_or_default()).collect();
     same(&what("results"), &live.results, &results)?;
     if let Some(task) = turn.task {
         same(&what("budget"), &(i64::from(task.max), i64::from(task.used)), &(number("bm"), number("bu")))?;
@@ -127,7 +129,11 @@ fn record(name: &str, turn: &Turn, fields: &BTreeMap<String, String>) -> Result<
         }
         State::Ending(_, ending) => {
             let expected = (ending.reason.as_str().to_owned(), ending.upto as i64, ending.info);
-            same(&what("ending"), &expected, &(fields.get("er").cloned().unwrap_or_default(), number("eu"), number("ei")))
+            same(
+                &what("ending"),
+                &expected,
+                &(fields.get("er").cloned().unwrap_or_default(), number("eu"), number("ei")),
+            )
         }
         State::Queued(_) | State::Parked { .. } => same(&what("begun"), &None, &begun),
         State::Ended { .. } => Ok(()),
@@ -135,7 +141,8 @@ fn record(name: &str, turn: &Turn, fields: &BTreeMap<String, String>) -> Result<
 }
 
 fn counters(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violation> {
-    let number = |map: &BTreeMap<String, String>, field: &str| map.get(field).and_then(|v| v.parse::<i64>().ok()).unwrap_or(0);
+    let number =
+        |map: &BTreeMap<String, String>, field: &str| map.get(field).and_then(|v| v.parse::<i64>().ok()).unwrap_or(0);
     let budgets = keys.get("budgets").map(|k| k.map()).unwrap_or_default();
     for (name, agent) in &game.world.agents {
         let text = budgets.get(name.as_str()).map_or("0 0 0 0", String::as_str);
@@ -163,9 +170,18 @@ fn waiting(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violation
     let found = keys.get("timers").map(|k| k.map()).unwrap_or_default();
     let found = found.into_iter().map(|(n, at)| (n, at.parse::<f64>().unwrap_or(0.0) as i64)).collect();
     same("timers", &expected, &found)?;
-    let lanes: BTreeMap<Name, Vec<Name>> = game.world.lanes.iter().filter(|(_, l)| !l.is_empty()).map(|(n, l)| {
-        (n.clone(), l.values().map(|t| t.split_once(':').map_or_else(String::new, |(_, turn)| turn.to_owned())).collect())
-    }).collect();
+    let lanes: BTreeMap<Name, Vec<Name>> = game
+        .world
+        .lanes
+        .iter()
+        .filter(|(_, l)| !l.is_empty())
+        .map(|(n, l)| {
+            (
+                n.clone(),
+                l.values().map(|t| t.split_once(':').map_or_else(String::new, |(_, turn)| turn.to_owned())).collect(),
+            )
+        })
+        .collect();
     let found = keys.iter().filter_map(|(k, v)| {
         Some((k.strip_prefix("lane:")?.to_owned(), v.list().chunks(2).map(|p| p[0].clone()).collect()))
     });
@@ -213,7 +229,8 @@ fn streams(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violation
 fn lifetimes(game: &Game<'_>, keys: &[Key]) -> Result<(), Violation> {
     for Key(name, _, ttl_ms, _) in keys {
         let open = |tt: &str| game.world.ids.get(tt).is_some_and(|(state, _)| *state != 'e');
-        let unfinished = name.starts_with("turn:") || name.starts_with("lane:") || name.strip_prefix("id:").is_some_and(open);
+        let unfinished =
+            name.starts_with("turn:") || name.starts_with("lane:") || name.strip_prefix("id:").is_some_and(open);
         let for_ever = NO_TTL.iter().any(|(prefix, _)| name.starts_with(prefix)) || name.ends_with(ODD_AGENT);
         if unfinished && *ttl_ms != -1 {
             return Err(format!("{name} is unfinished and vanishes in {ttl_ms} ms"));

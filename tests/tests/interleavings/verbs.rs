@@ -4,7 +4,10 @@ use shared::model::DayCapAction;
 use shared::model::referee::{Answer, Chain, Event, Fence, Reason, Rules, State, TaskBudget, Verdict, decide};
 use shared::store::PolicyRow;
 
-use super::spec::{CRASHES_MAX, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, PRIORITIES, RELEASE_BOUND, TENANT_TURNS_MAX, TURNS_MAX};
+use super::spec::{
+    CRASHES_MAX, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, PRIORITIES, RELEASE_BOUND, TENANT_TURNS_MAX,
+    TURNS_MAX,
+};
 use super::world::{Inbound, Name, Turn, World};
 
 /// What a batch of turns or lanes is answered as a whole.

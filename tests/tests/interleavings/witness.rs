@@ -49,7 +49,9 @@ impl Witness {
         let high = self.high.entry(name.clone()).or_default();
         let fresh = u32::try_from(upto.saturating_sub(*high)).unwrap_or(u32::MAX);
         *high = upto.max(*high);
-        let Some(turn) = world.turns.get(&name) else { return Err(format!("{name} is on a queue, but was never admitted")) };
+        let Some(turn) = world.turns.get(&name) else {
+            return Err(format!("{name} is on a queue, but was never admitted"));
+        };
         if fresh == 0 || turn.task.is_some() {
             return Ok(());
         }
@@ -73,14 +75,17 @@ impl Witness {
         if now_ms >= end_ms {
             return Err(format!("{who}: calls were admitted in a {kind} that had ended"));
         }
-        let running = |(name, k, end): &&(Name, &'static str, i64)| name == who && *k == kind && *end > now_ms && *end != end_ms;
+        let running =
+            |(name, k, end): &&(Name, &'static str, i64)| name == who && *k == kind && *end > now_ms && *end != end_ms;
         if let Some((_, _, other)) = self.used.keys().find(running) {
             return Err(format!("{who}: a {kind} until {end_ms} was opened while the one until {other} ran"));
         }
         let used = self.used.entry((who.to_owned(), kind, end_ms)).or_default();
         *used += fresh;
         match cap {
-            Some(cap) if *used > cap => Err(format!("{who}: {used} calls were admitted in one {kind} under a cap of {cap}")),
+            Some(cap) if *used > cap => {
+                Err(format!("{who}: {used} calls were admitted in one {kind} under a cap of {cap}"))
+            }
             _ => Ok(()),
         }
     }

@@ -84,7 +84,8 @@ impl Worker {
             self.read(game, true).await?;
         }
         // Rule 12: what was delivered and never arrived is found among one's own pending entries.
-        let mine = |game: &Game<'_>| PRIORITIES.iter().map(|p| game.world.held(*p, self.id.as_str()).len()).sum::<usize>();
+        let mine =
+            |game: &Game<'_>| PRIORITIES.iter().map(|p| game.world.held(*p, self.id.as_str()).len()).sum::<usize>();
         if mine(game) > self.slices.len() {
             self.read(game, false).await?;
         }
@@ -176,7 +177,8 @@ fn holding(game: &mut Game<'_>, name: Name, priority: Priority, entry: &Entry) -
     let number = |field: &str| text(field).parse::<usize>().unwrap_or(0);
     same("slice", &expected, &(text("t"), text("m"), number("p"), number("x") as u32, number("a") as u32))?;
     same("calls of a slice", &calls, &found.collect())?;
-    let (fence, first, upto, crashes, attempt) = (slice.fence, slice.first, live.admitted, slice.crashes, slice.attempt);
+    let (fence, first, upto, crashes, attempt) =
+        (slice.fence, slice.first, live.admitted, slice.crashes, slice.attempt);
     let spec = turn.spec;
     game.world.fences.insert((name.clone(), fence), entry.id.clone());
     Ok(Holding {
@@ -304,7 +306,9 @@ impl Holding {
             Answer::Ok if nonce.is_some() => self.begun = self.begun.map(|(nonce, _)| (nonce, true)),
             Answer::Ok => self.marked = true,
             Answer::Hold => {}
-            Answer::ResultThere if self.unsent.is_empty() => (self.next, self.unsent_from, self.begun) = (self.next + 1, self.next + 1, None),
+            Answer::ResultThere if self.unsent.is_empty() => {
+                (self.next, self.unsent_from, self.begun) = (self.next + 1, self.next + 1, None)
+            }
             Answer::ResultThere => {}
             Answer::Unknown => self.result(game, "unknown"),
             Answer::Cancelled | Answer::Expired => {

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use shared::model::Priority;
-use shared::model::referee::{AgentBudgets, Answer, Budget, Effects, Event, Fence, State, TaskBudget, next, turn::LaneMove};
+use shared::model::referee::{
+    AgentBudgets, Answer, Budget, Effects, Event, Fence, State, TaskBudget, next, turn::LaneMove,
+};
 
 use super::spec::{ENDING_LEASE_MS, Spec, TENANT_READY_MAX};
 
@@ -186,7 +188,8 @@ impl World {
     /// Turns whose slice waits on this queue, in the order of their entries.
     pub fn waiting(&self, priority: Priority) -> Vec<Name> {
         let here = |t: &Turn| queued(&t.state) && self.specs[t.spec].priority == priority;
-        let mut found: Vec<_> = self.turns.iter().filter(|(_, t)| here(t)).map(|(n, t)| (t.dispatched, n.clone())).collect();
+        let mut found: Vec<_> =
+            self.turns.iter().filter(|(_, t)| here(t)).map(|(n, t)| (t.dispatched, n.clone())).collect();
         found.sort_unstable();
         found.into_iter().map(|(_, name)| name).collect()
     }
@@ -194,7 +197,8 @@ impl World {
     /// What a consumer holds of this queue, in the order of the entries.
     pub fn held(&self, priority: Priority, consumer: &str) -> Vec<Name> {
         let here = |t: &Turn| t.holder.as_deref() == Some(consumer) && self.specs[t.spec].priority == priority;
-        let mut found: Vec<_> = self.turns.iter().filter(|(_, t)| here(t)).map(|(n, t)| (t.dispatched, n.clone())).collect();
+        let mut found: Vec<_> =
+            self.turns.iter().filter(|(_, t)| here(t)).map(|(n, t)| (t.dispatched, n.clone())).collect();
         found.sort_unstable();
         found.into_iter().map(|(_, name)| name).collect()
     }

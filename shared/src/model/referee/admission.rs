@@ -72,9 +72,10 @@ pub fn decide(wanted: usize, rules: Rules, chain: &mut Chain<'_>) -> Verdict {
 fn day(caps: Caps, chain: &Chain<'_>) -> (u32, i64) {
     let left = |cap: u32, budget: &Budget| i64::from(cap) - i64::from(budget.used);
     let agent = (left(caps.calls_per_day, &chain.agent.day), chain.agent.day.end_ms);
-    let (left, resets_ms) = match caps.tenant_calls_per_day.map(|cap| (left(cap, chain.tenant_day), chain.tenant_day.end_ms)) {
-        Some(tenant) if tenant.0 < agent.0 => tenant,
-        _ => agent,
-    };
+    let (left, resets_ms) =
+        match caps.tenant_calls_per_day.map(|cap| (left(cap, chain.tenant_day), chain.tenant_day.end_ms)) {
+            Some(tenant) if tenant.0 < agent.0 => tenant,
+            _ => agent,
+        };
     (u32::try_from(left).unwrap_or(0), resets_ms)
 }

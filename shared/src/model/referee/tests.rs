@@ -8,7 +8,13 @@ use crate::model::{Caps, DayCapAction};
 const TICK_MS: i64 = 5_000;
 
 fn caps(calls_per_tick: u32, calls_per_day: u32) -> Caps {
-    Caps { tick_ms: TICK_MS, calls_per_tick, calls_per_day, tenant_calls_per_day: None, on_day_cap: DayCapAction::Defer }
+    Caps {
+        tick_ms: TICK_MS,
+        calls_per_tick,
+        calls_per_day,
+        tenant_calls_per_day: None,
+        on_day_cap: DayCapAction::Defer,
+    }
 }
 
 /// Asks for `wanted` calls at `now_ms`; answers how many were admitted.

@@ -279,7 +279,16 @@ impl<R> State<R> {
     #[must_use]
     pub fn new(calls: usize, deadline_ms: i64, last: Fence) -> Self {
         let results = Vec::with_capacity(calls);
-        Self::Queued(Live { calls, deadline_ms, admitted: 0, results, cancelled: false, settled: None, parked: None, fences: last.0 })
+        Self::Queued(Live {
+            calls,
+            deadline_ms,
+            admitted: 0,
+            results,
+            cancelled: false,
+            settled: None,
+            parked: None,
+            fences: last.0,
+        })
     }
 
     /// What every turn that has not ended knows.
@@ -317,7 +326,9 @@ pub fn next<R: Clone>(
         Event::Lease => lease(state),
         Event::Begin { fence, position, nonce, hold } => Ok(begin(state, fence, position, nonce, hold, now_ms)),
         Event::Settle { fence, first, results } => Ok(settle(state, fence, first, results, now_ms)),
-        Event::Retry { fence, position, delay_ms, attempt } => Ok(retry(state, fence, position, now_ms + delay_ms, attempt)),
+        Event::Retry { fence, position, delay_ms, attempt } => {
+            Ok(retry(state, fence, position, now_ms + delay_ms, attempt))
+        }
         Event::HandBack { fence } => Ok(hand_back(state, fence)),
         Event::Reap { fence, crashes_max } => Ok(reap(state, fence, crashes_max, now_ms, ending_lease_ms)),
         Event::Timer => Ok(timer(state, now_ms, ending_lease_ms)),
@@ -351,7 +362,10 @@ fn release<R>(state: State<R>, verdict: Verdict, now_ms: i64, lease_ms: i64) -> 
             let (first, fence) = (live.admitted, live.fence());
             live.admitted += count;
             let slice = Slice { fence, first, crashes: 0, attempt: 0, held: false, started: false, begun: None };
-            Ok((State::Out(live, slice), Effects { out: 1, lane: Some(LaneMove::Leave), ..Effects::only(Answer::Queued) }))
+            Ok((
+                State::Out(live, slice),
+                Effects { out: 1, lane: Some(LaneMove::Leave), ..Effects::only(Answer::Queued) },
+            ))
         }
     }
 }
@@ -398,13 +412,7 @@ fn begin<R>(
     (State::Out(live, slice), Effects::only(answer))
 }
 
-fn settle<R: Clone>(
-    state: State<R>,
-    fence: Fence,
-    first: usize,
-    results: Vec<R>,
-    now_ms: i64,
-) -> (State<R>, Effects) {
+fn settle<R: Clone>(state: State<R>, fence: Fence, first: usize, results: Vec<R>, now_ms: i64) -> (State<R>, Effects) {
     if state.fence() != Some(fence) {
         let own = match &state {
             State::Ended { fence: last, .. } => *last == fence,

@@ -15,16 +15,13 @@ local function later(tt, due)
   return 'LATER'
 end
 
--- A slice that is out: only one that nobody has read may be taken back; else its holder ends it (rule 6). A runtime
--- outside cannot be told and may never answer: its lease is taken from it, and what it says later is stale.
+-- A slice that is out: only one that nobody has read may be taken back; else its holder ends it (rule 6).
 local function out(tt, key, rec, tenant, reason, info)
   local queue = P .. rec.q
-  local held = pending(queue, rec.f)
-  if not reason or held and rec.el == 0 then
+  if pending(queue, rec.f) or not reason then
     return later(tt, now + ending_lease)
   end
   local body = body_of_entry(rec.q, rec.f)
-  if held then call('XACK', queue, GROUP, rec.f) end
   call('XDEL', queue, rec.f)
   local t = tenant_of(tenant)
   t.out = t.out - 1

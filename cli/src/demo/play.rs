@@ -1,0 +1,174 @@
+//! Plays the day: submits its turns when they come, and collects every reply.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::anyhow;
+use shared::client::{Client, Replies, Reply, private_inbox};
+use shared::model::{InboxName, Outcome};
+use shared::store::{Cancelled, TurnName, TurnView};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::day::{Planned, tenant};
+use super::show;
+use crate::explain::Admission;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::setup::Setup;
+
+/// Silence after which what is missing is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// How long a reply too many is waited for when all are here.
+const ENCORE: Duration = Duration::from_millis(300);
+/// The tool whose output names a task that will be answered by itself.
+const DELEGATE: &str = "delegate_task";
+
+/// Everything that came of the day.
+pub(super) struct Played {
+    /// One for each turn of the day, in its order.
+    pub(super) turns: Vec<PlayedTurn>,
+    /// Replies to delegated tasks, by task.
+    pub(super) tasks: BTreeMap<String, Vec<Reply>>,
+}
+
+/// What came of one turn.
+pub(super) struct PlayedTurn {
+    /// From submit to each reply about it: one, if promises are kept.
+    pub(super) replies: Vec<(Duration, Reply)>,
+    /// How often it was known when it was submitted again.
+    pub(super) duplicates: usize,
+    /// Its admissions, as its record tells them.
+    pub(super) slices: Vec<Admission>,
+    /// Time that it waited for a window, ms: from its acceptance to its last slice, or to its end without one.
+    pub(super) waited_ms: i64,
+}
+
+/// Replies as they arrive.
+#[derive(Default)]
+struct Collected {
+    turns: BTreeMap<String, Vec<(Instant, Reply)>>,
+    tasks: BTreeMap<String, Vec<Reply>>,
+}
+
+/// Plays the day on the fleet of `setup`; tells each reply as it arrives.
+///
+/// # Errors
+/// Redis is away, a turn is not taken in, or a reply stays out.
+pub(super) async fn day(setup: &Setup, day: &[Planned], output: &Output) -> Result<Played, Failure> {
+    let client = setup.client().await?;
+    let inbox = private_inbox("demo");
+    let replies = client.replies(&tenant()?, &inbox);
+    let (submitted, collected) = tokio::try_join!(submit_all(&client, day, &inbox), collect(replies, day, output))?;
+    let Collected { mut turns, tasks } = collected;
+    let mut played = Vec::with_capacity(day.len());
+    for (planned, (at, duplicates)) in day.iter().zip(submitted) {
+        let replies = turns.remove(&id(planned)).unwrap_or_default();
+        let replies = replies.into_iter().map(|(came, reply)| (came - at, reply)).collect();
+        let (slices, waited_ms) = trace(&client, planned).await?;
+        played.push(PlayedTurn { replies, duplicates, slices, waited_ms });
+    }
+    Ok(Played { turns: played, tasks })
+}
+
+/// The id that the day gives a turn.
+pub(super) fn id(planned: &Planned) -> String {
+    planned.turn.id.as_ref().map(ToString::to_string).unwrap_or_default()
+}
+
+fn name(planned: &Planned) -> Result<TurnName, Failure> {
+    let turn = planned.turn.id.clone().ok_or_else(|| anyhow!("a turn of the day has no id"))?;
+    Ok(TurnName { tenant: planned.turn.tenant.clone(), turn })
+}
+
+/// Submits each turn at its time; answers when that was, and how often it was a duplicate.
+async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Result<Vec<(Instant, usize)>, Failure> {
+    let begin = Instant::now();
+    let mut submitted = Vec::with_capacity(day.len());
+    for planned in day {
+        sleep_until(begin + planned.after).await;
+        let mut turn = planned.turn.clone();
+        turn.reply_to = Some(inbox.clone());
+        if let Some(ms) = planned.expires_after_ms {
+            turn.deadline_ms = Some(client.store(&turn.tenant).now_ms().await? + ms);
+        }
+        let (at, mut duplicates) = (Instant::now(), 0);
+        for _ in 0..planned.submits {
+            duplicates += usize::from(client.submit(turn.clone()).await?.duplicate);
+        }
+        if let Some(reason) = &planned.cancel {
+            cancel(client, planned, reason).await?;
+        }
+        submitted.push((at, duplicates));
+    }
+    Ok(submitted)
+}
+
+/// Ends a turn before its time, as soon as a scheduler has taken it in.
+async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), Failure> {
+    let name = name(planned)?;
+    while client.cancel(&name, reason).await? == Cancelled::Unknown {
+        sleep(Duration::from_millis(5)).await;
+    }
+    Ok(())
+}
+
+/// Collects replies until every turn, and every task that one delegated, has its own.
+async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Result<Collected, Failure> {
+    let mut open: BTreeSet<String> = day.iter().map(id).collect();
+    let mut collected = Collected::default();
+    loop {
+        let silence = if open.is_empty() { ENCORE } else { SILENCE_MAX };
+        let Some(reply) = replies.next(silence).await? else { break };
+        let came = Instant::now();
+        let key = reply.id().map(ToString::to_string).unwrap_or_default();
+        for task in delegated(&reply) {
+            if !collected.tasks.contains_key(&task) {
+                open.insert(task);
+            }
+        }
+        open.remove(&key);
+        if !output.json {
+            output.print(&show::live(day, &reply, output))?;
+        }
+        if reply.task_id.is_some() {
+            collected.tasks.entry(key).or_default().push(reply);
+        } else {
+            collected.turns.entry(key).or_default().push((came, reply));
+        }
+    }
+    replies.forget().await?;
+    if let Some(missing) = open.first() {
+        let (count, seconds) = (open.len(), SILENCE_MAX.as_secs());
+        let missing = anyhow!("{count} replies did not come within {seconds} s, that of {missing} among them");
+        return Err(Failure::failed(missing));
+    }
+    Ok(collected)
+}
+
+/// The tasks that a turn has delegated.
+fn delegated(reply: &Reply) -> Vec<String> {
+    let made = reply.results.iter().filter(|r| r.tool == DELEGATE && r.outcome == Outcome::Ok);
+    let job = |json: &str| serde_json::from_str::<serde_json::Value>(json).ok()?["job_id"].as_str().map(Into::into);
+    made.filter_map(|result| job(result.output.as_ref()?.get())).collect()
+}
+
+/// What a turn's record says of its admissions, and how long it waited for them, ms.
+async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<Admission>, i64), Failure> {
+    let trace = match client.store(&planned.turn.tenant).look(&name(planned)?).await? {
+        TurnView::Finished(finished) => finished.trace,
+        TurnView::Live(_) => return Err(still_open(planned)),
+        // A rejected turn was never admitted, and has no record.
+        TurnView::Unknown => return Ok((Vec::new(), 0)),
+    };
+    let slices = trace.get("lg").map(|log| Admission::read_all(log)).unwrap_or_default();
+    let ms = |field: &str| trace.get(field).and_then(|ms| ms.parse::<f64>().ok()).map(|ms| ms as i64);
+    let admitted: u32 = slices.iter().map(|slice| slice.calls).sum();
+    let whole = usize::try_from(admitted).is_ok_and(|admitted| admitted >= planned.turn.calls.len());
+    let until = if whole { slices.last().map(|slice| slice.at_ms) } else { ms("end") };
+    let waited_ms = until.zip(ms("ts")).map_or(0, |(until, since)| (until - since).max(0));
+    Ok((slices, waited_ms))
+}
+
+fn still_open(planned: &Planned) -> Failure {
+    Failure::failed(anyhow!("turn {} was answered, and its record is still open", id(planned)))
+}

@@ -1,0 +1,227 @@
+//! The day as a person reads it: what is about to happen, each reply as it comes, and the account.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use comfy_table::Cell;
+use shared::client::{Reply, ReplyStatus};
+use shared::model::Outcome;
+
+use super::day::Planned;
+use super::report::{CallRow, Capped, Report, Row};
+use super::{CAPPED, play};
+use crate::moment::span;
+use crate::output::{Mood, Output, lines, short, table};
+use crate::results::mood;
+
+/// Characters of what an agent was told that the table shows.
+const TOLD_CHARS: usize = 84;
+
+/// What is about to happen.
+pub(super) fn opening(day: &[Planned], output: &Output) -> String {
+    let agents = day.iter().map(|planned| &planned.turn.agent).collect::<BTreeSet<_>>().len();
+    let title = format!("A day at Atlas UX: {} turns of {agents} agents, an hour a second", day.len());
+    let (who, cap) = CAPPED;
+    format!(
+        "{}\n\n\
+         In this process: a private Redis, one scheduler, one worker, and a stand-in for Telegram and X on a port of\n\
+         this machine, which has its bad moments. Agents, tools and permissions are those of config/.\n\
+         Quicker than by default, so that a day fits: ticks of 1 s (not 5 s) with 10 calls per agent in each, retries\n\
+         after 0.2, 0.4 and 0.8 s (not 1, 3 and 9 s). {who} may make {cap} calls a day.\n\n\
+         Replies as they come, each with the time at which its turn was submitted:\n",
+        output.paint(Mood::Strong, &title)
+    )
+}
+
+/// One reply, as it comes.
+pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
+    let id = reply.id().map(ToString::to_string).unwrap_or_default();
+    let planned = day.iter().find(|planned| play::id(planned) == id);
+    let (at, story) = match planned {
+        Some(planned) => (planned.at.as_str(), planned.story.as_str()),
+        None => ("", "answers the task that was delegated"),
+    };
+    let outcomes = reply.results.iter().map(|result| result.outcome);
+    let mut came = counted(outcomes.map(|outcome| (outcome.as_str().to_owned(), mood(outcome))), output);
+    if reply.status != ReplyStatus::Done && reply.results.is_empty() {
+        came = output.paint(Mood::Bad, "rejected");
+    }
+    format!("{at:5}  {} {story}: {came}", output.paint(Mood::Strong, &reply.agent))
+}
+
+/// `3 ok, 1 denied` of words that follow each other.
+fn counted(words: impl Iterator<Item = (String, Mood)>, output: &Output) -> String {
+    let mut counts: Vec<(String, Mood, usize)> = Vec::new();
+    for (word, mood) in words {
+        match counts.iter_mut().find(|(known, ..)| *known == word) {
+            Some((_, _, count)) => *count += 1,
+            None => counts.push((word, mood, 1)),
+        }
+    }
+    let one = |(word, mood, count): &(String, Mood, usize)| {
+        let text = if *count == 1 { word.clone() } else { format!("{count} {word}") };
+        output.paint(*mood, &text)
+    };
+    counts.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// The whole account.
+pub(super) fn account(report: &Report, output: &Output) -> String {
+    let mut text = format!("\n{}\n", output.paint(Mood::Strong, "The day, call by call"));
+    // Writing to a String cannot fail, here and below.
+    let _ = writeln!(text, "{}", day_table(&report.day, output));
+    let parts: [(&str, String); 5] = [
+        ("Calls by outcome", outcomes(report, output)),
+        ("Caps in action", caps(report)),
+        ("Retries", retries(report)),
+        ("Submit to reply", latency(report)),
+        ("What the stand-in saw", stand_in(report)),
+    ];
+    for (title, body) in parts {
+        let _ = write!(text, "\n{}\n{body}", output.paint(Mood::Strong, title));
+    }
+    let _ = write!(text, "\n{}\n{}", verdict(report, output), NEXT);
+    text
+}
+
+const NEXT: &str = "\
+Where to go next
+  tickfleet dev                    the same fleet, to play with from another terminal; there:
+  tickfleet explain TENANT:TURN    why a turn waits and until when, or how it ended
+  tickfleet tools --agent fran     what an agent may call, and why not the rest (with --tenant atlas-ux)
+  tickfleet demo --json            this account, for programs
+";
+
+fn day_table(day: &[Row], output: &Output) -> String {
+    let mut table = table(&["TIME", "AGENT", "WANTED", "RESULT", "TRIES", "WAITED", "WHY"]);
+    for row in day {
+        for (index, (call, times)) in groups(&row.calls).into_iter().enumerate() {
+            let first = |text: &str| if index == 0 { Cell::new(text) } else { Cell::new("") };
+            let wanted = if times == 1 { short(&call.tool, 64) } else { format!("{} x{times}", short(&call.tool, 60)) };
+            let waited = if row.waited_ms > 0 { span(row.waited_ms) } else { "-".to_owned() };
+            table.add_row([
+                first(&row.at),
+                first(&row.agent),
+                Cell::new(wanted),
+                output.cell(mood(call.outcome), call.outcome.as_str()),
+                Cell::new(if call.attempts == 0 { "-".to_owned() } else { call.attempts.to_string() }),
+                first(&waited),
+                Cell::new(why(call)),
+            ]);
+        }
+    }
+    lines(table)
+}
+
+/// Calls that follow each other and ended alike, with how many they are.
+fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
+    let alike = |a: &CallRow, b: &CallRow| {
+        (&a.tool, a.outcome, a.attempts, &a.code) == (&b.tool, b.outcome, b.attempts, &b.code)
+    };
+    calls.chunk_by(alike).filter_map(|group| Some((group.first()?, group.len()))).collect()
+}
+
+/// What the agent was told, as far as it fits; with its code where that says more than the outcome.
+fn why(call: &CallRow) -> String {
+    let code = call.code.as_deref().filter(|code| *code != call.outcome.as_str());
+    let told = call.told.as_deref().unwrap_or_default();
+    whole_sentences(&code.map_or_else(|| told.to_owned(), |code| format!("{code}: {told}")), TOLD_CHARS)
+}
+
+/// The first sentences of a text that fit into so many characters; a first one that does not is cut.
+fn whole_sentences(text: &str, chars_max: usize) -> String {
+    let ends = text.match_indices(". ").map(|(at, _)| at + 1).chain([text.len()]);
+    let fitting = ends.filter(|end| text[..*end].chars().count() <= chars_max).last();
+    short(&text[..fitting.unwrap_or(text.len())], chars_max)
+}
+
+fn outcomes(report: &Report, output: &Output) -> String {
+    let mut text = String::new();
+    for outcome in Outcome::ALL {
+        if let Some(count) = report.outcomes.get(outcome.as_str()) {
+            let _ = writeln!(text, "  {count:>4}  {}", output.paint(mood(outcome), outcome.as_str()));
+        }
+    }
+    let _ = writeln!(text, "  {:>4}  results for {} calls", report.results, report.calls);
+    text
+}
+
+fn caps(report: &Report) -> String {
+    let one = |capped: &Capped| {
+        let windows: Vec<String> = capped.windows.iter().map(ToString::to_string).collect();
+        let (agent, calls, waited) = (&capped.agent, capped.calls, span(capped.waited_ms));
+        format!("  {agent} made {calls} calls in one turn: {}, the last ones after {waited}\n", windows.join(" + "))
+    };
+    let mut text: String = report.caps.iter().map(one).collect();
+    let refused = report.outcomes.get(Outcome::DailyCapReached.as_str()).copied().unwrap_or(0);
+    let _ =
+        writeln!(text, "  {} made the {} calls that his day allows; {refused} more were refused", CAPPED.0, CAPPED.1);
+    text
+}
+
+fn retries(report: &Report) -> String {
+    let retries = &report.retries;
+    format!(
+        "  {} calls were tried again, {} times in all; {} of them then succeeded\n",
+        retries.calls, retries.tries, retries.recovered
+    )
+}
+
+fn latency(report: &Report) -> String {
+    let line = |figures: &super::report::Figures, whose: &str| {
+        let (p50, p99) = (figures.p50_ms, figures.p99_ms);
+        format!("  p50 {p50:>7.1} ms   p99 {p99:>7.1} ms   {} turns {whose}\n", figures.turns)
+    };
+    line(&report.latency.unhindered, "that no cap and no retry held up")
+        + &line(&report.latency.all, "in all, whatever they waited for")
+}
+
+fn stand_in(report: &Report) -> String {
+    let seen = &report.stand_in;
+    let twice =
+        if seen.twice.is_empty() { "none of them twice".to_owned() } else { format!("{} TWICE", seen.twice.len()) };
+    format!(
+        "  {} requests: {} messages sent, {} posts published ({twice}), {} searches\n\
+         \x20 it answered 429 x{}, 503 x{}, 403 x{}, and lost the connection x{}\n",
+        seen.requests,
+        seen.messages_sent,
+        seen.posts_published,
+        seen.searches,
+        seen.answered_429,
+        seen.answered_503,
+        seen.answered_403,
+        seen.connections_cut
+    )
+}
+
+fn verdict(report: &Report, output: &Output) -> String {
+    if report.ok {
+        let kept = "Every call got exactly one result, no cap was exceeded, and nothing happened twice.";
+        let more = format!(
+            "{} tasks were delegated and answered; {} turn was submitted twice and carried out once.",
+            report.tasks, report.duplicates
+        );
+        return format!("{}\n{more}\n", output.paint(Mood::Good, kept));
+    }
+    let broken: String = report.broken.iter().map(|promise| format!("  {promise}\n")).collect();
+    format!("{}\n{broken}", output.paint(Mood::Bad, "Promises were broken:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_ends_with_a_sentence_where_one_fits() {
+        assert_eq!(whole_sentences("One. Two. Three.", 10), "One. Two.");
+        assert_eq!(whole_sentences("One. Two.", 9), "One. Two.");
+        assert_eq!(whole_sentences("A long one. Two.", 6), "A long…");
+        assert_eq!(whole_sentences("", 6), "");
+    }
+
+    #[test]
+    fn calls_are_counted_by_outcome_in_the_order_in_which_they_first_came() {
+        let words = ["ok", "denied", "ok"].map(|word| (word.to_owned(), Mood::Good));
+        assert_eq!(counted(words.into_iter(), &Output::new(true)), "2 ok, denied");
+    }
+}

@@ -1,0 +1,349 @@
+//! What random steps cannot reach: a full memory, outside runtimes, and reaping in small bites.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use shared::model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TaskId, TenantId, TurnId};
+use shared::store::{
+    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, HandBack, PolicyRow, Promoted, Queue,
+    Reader, ReplyFrame, Retry, Scripts, Settled, SettledCall, Settlement, Store, StoreOptions, Submission, TimeSource,
+    Touched, TurnName,
+};
+use shared::testkit::{RedisOptions, RedisServer};
+
+const START_MS: i64 = 1_767_571_200_000;
+
+struct Shard {
+    server: RedisServer,
+    store: Store,
+    clock: Arc<AtomicI64>,
+}
+
+impl Shard {
+    async fn new(options: RedisOptions, scripts: Scripts) -> Self {
+        let server = RedisServer::start_with(options).await;
+        let clock = Arc::new(AtomicI64::new(START_MS));
+        let store = Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap();
+        let store = store.with_time(TimeSource::Injected(clock.clone())).with_scripts(scripts);
+        store.ensure_groups().await.unwrap();
+        store.announce("policy").await.unwrap();
+        Self { server, store, clock }
+    }
+
+    fn advance(&self, ms: i64) {
+        self.clock.fetch_add(ms, Ordering::SeqCst);
+    }
+
+    fn reader(&self, consumer: &str) -> Reader {
+        self.store.reader(&ConsumerId::new(consumer).unwrap(), Duration::from_millis(10))
+    }
+
+    async fn beat(&self, consumer: &str) {
+        self.store.beat(&ConsumerId::new(consumer).unwrap()).await.unwrap();
+    }
+
+    /// Submits turns of two calls, and answers the admissions that a scheduler that has read them would send.
+    async fn inbound(&self, turns: usize) -> Vec<Admission> {
+        let submission = |i: usize| Submission {
+            tenant: TenantId::new("acme").unwrap(),
+            turn: TurnId::new(format!("t{i}")).ok(),
+            digest: "d".into(),
+            reply_to: None,
+            payload: "{}".into(),
+        };
+        let batch: Vec<_> = (0..turns).map(submission).collect();
+        self.store.submit(&batch).await.unwrap();
+        self.beat("s").await;
+        let entries = self.reader("s").take("turns", turns).await.unwrap();
+        let admission = |(i, entry): (usize, Entry)| Admission {
+            entry: entry.id,
+            tenant: TenantId::new("acme").unwrap(),
+            agent: AgentId::new(format!("a{i}")).unwrap(),
+            turn: TurnId::new(format!("t{i}")).unwrap(),
+            given: true,
+            digest: "d".into(),
+            policy: 0,
+            priority: Priority::Normal,
+            deadline_ms: START_MS + 3_600_000,
+            stagger_ms: 0,
+            reply_to: None,
+            task: None,
+            meta: "m".into(),
+            calls: vec!["c0".into(), "c1".into()],
+        };
+        entries.into_iter().enumerate().map(admission).collect()
+    }
+
+    async fn admit(&self, turns: &[Admission]) -> Result<AdmitReply, shared::store::StoreError> {
+        let caps = Caps {
+            tick_ms: 5_000,
+            calls_per_tick: 10,
+            calls_per_day: 100,
+            tenant_calls_per_day: None,
+            on_day_cap: DayCapAction::Reject,
+        };
+        let row = PolicyRow { caps, day_start_ms: START_MS, day_end_ms: START_MS + 86_400_000 };
+        self.store.admit(1, &[row], turns).await
+    }
+
+    /// Admits turns and has `w` read their slices.
+    async fn leased(&self, turns: usize) -> Vec<(TurnName, String)> {
+        let batch = self.inbound(turns).await;
+        self.admit(&batch).await.unwrap();
+        self.beat("w").await;
+        let entries = self.reader("w").take("ready:normal", turns).await.unwrap();
+        let text = |e: &Entry| String::from_utf8_lossy(e.field("t").unwrap_or_default()).into_owned();
+        entries.iter().map(|e| (TurnName::parse(&text(e)).unwrap(), e.id.clone())).collect()
+    }
+
+    async fn settle(
+        &self,
+        slice: &(TurnName, String),
+        results: usize,
+    ) -> Result<Vec<Settled>, shared::store::StoreError> {
+        let settlement = Settlement {
+            name: slice.0.clone(),
+            fence: slice.1.clone(),
+            queue: Some(Queue::Ready(Priority::Normal)),
+            first: 0,
+            reply_to: None,
+            frame: ReplyFrame { head: r#"{"results":["#.into(), ..ReplyFrame::default() },
+            calls: vec![SettledCall { result: "1".into(), ..SettledCall::default() }; results],
+        };
+        self.store.settle(&[settlement]).await
+    }
+
+    /// Nothing more fits into the server's memory.
+    async fn fill_memory(&self) {
+        let mut redis = self.server.connection().await;
+        let info: String = redis::cmd("INFO").arg("memory").query_async(&mut redis).await.unwrap();
+        let used = info.lines().find_map(|l| l.strip_prefix("used_memory:")).unwrap();
+        let () =
+            redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(used.trim()).query_async(&mut redis).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_in_can_be_finished_when_memory_is_full_and_nothing_new_comes_in() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let slices = shard.leased(3).await;
+    let more = shard.inbound(4).await;
+    shard.fill_memory().await;
+
+    shard.beat("w").await;
+    assert!(!shard.store.reap(10).await.unwrap().active, "it waits a lease first");
+    assert_eq!(shard.settle(&slices[0], 2).await.unwrap(), [Settled::Done]);
+    assert_eq!(shard.settle(&slices[1], 1).await.unwrap(), [Settled::Continue]);
+    let queue = Queue::Ready(Priority::Normal);
+    let retry =
+        Retry { name: slices[2].0.clone(), fence: slices[2].1.clone(), queue, position: 0, delay_ms: 10, attempt: 1 };
+    shard.store.retry(&[retry]).await.unwrap();
+    shard.store.cancel(&slices[2].0, "why").await.unwrap();
+    assert!(shard.admit(&more).await.is_err(), "nothing is admitted");
+    assert!(shard.store.submit(&[]).await.is_err(), "nothing is submitted");
+}
+
+#[tokio::test]
+async fn without_its_flag_a_settle_fails_when_memory_is_full() {
+    let scripts = Scripts::embedded().sabotage("#!lua flags=allow-oom", "#!lua").unwrap();
+    let shard = Shard::new(RedisOptions::default(), scripts).await;
+    let slices = shard.leased(1).await;
+    shard.fill_memory().await;
+    assert!(shard.settle(&slices[0], 2).await.is_err());
+}
+
+/// Reaps one entry at a time until the hold is over and nothing is left.
+async fn reap_in_small_bites(shard: &Shard) -> u64 {
+    let mut requeued = 0;
+    for _ in 0..12 {
+        shard.advance(4_000);
+        requeued += shard.store.reap(1).await.unwrap().requeued;
+    }
+    requeued
+}
+
+/// A slice of a dead worker is back on its queue, and its old entry is kept by an older one of a living worker: the
+/// dead one hands the old entry back.
+async fn hand_back_a_stale_slice(scripts: Scripts) -> usize {
+    let shard = Shard::new(RedisOptions::default(), scripts).await;
+    let batch = shard.inbound(2).await;
+    shard.admit(&batch).await.unwrap();
+    for worker in ["living", "dead"] {
+        shard.beat(worker).await;
+    }
+    shard.reader("living").take("ready:normal", 1).await.unwrap();
+    let entry = shard.reader("dead").take("ready:normal", 1).await.unwrap().remove(0);
+    for _ in 0..6 {
+        shard.advance(4_000);
+        shard.beat("living").await;
+        shard.store.reap(10).await.unwrap();
+    }
+    let text = String::from_utf8_lossy(entry.field("t").unwrap()).into_owned();
+    let queue = Queue::Ready(Priority::Normal);
+    let back = HandBack { name: TurnName::parse(&text).unwrap(), fence: entry.id, queue };
+    shard.store.hand_back(&[back]).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_slice_is_handed_back_by_its_holder_only() {
+    assert_eq!(hand_back_a_stale_slice(Scripts::embedded()).await, 0);
+    let sabotage = Scripts::embedded().sabotage("local body = m[1] == fence and", "local body = m[1] and").unwrap();
+    assert_eq!(hand_back_a_stale_slice(sabotage).await, 1, "the slice would be out twice");
+}
+
+#[tokio::test]
+async fn a_dead_consumer_is_removed_only_when_all_it_held_is_taken_back() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    shard.leased(3).await;
+    assert_eq!(reap_in_small_bites(&shard).await, 3);
+
+    let sabotage = Scripts::embedded().sabotage("if held == 0 then", "if true then").unwrap();
+    let shard = Shard::new(RedisOptions::default(), sabotage).await;
+    shard.leased(3).await;
+    assert_eq!(reap_in_small_bites(&shard).await, 1, "its other entries go with the consumer");
+}
+
+/// A task of an outside runtime with a lease of 5 s and a deadline in 60 s.
+async fn external(shard: &Shard) -> (TurnName, Queue) {
+    let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("far").unwrap());
+    let (task, queue) = (TaskId::new("k1").unwrap(), Queue::External(tenant.clone(), agent.clone()));
+    let delegation = Delegation {
+        entry: None,
+        tenant: tenant.clone(),
+        task: task.clone(),
+        given: true,
+        digest: "d".into(),
+        queue: queue.clone(),
+        agent,
+        deadline_ms: START_MS + 60_000,
+        budget: 3,
+        parent: None,
+        meta: "m".into(),
+        call: "c0".into(),
+        external_lease_ms: 5_000,
+    };
+    assert_eq!(shard.store.delegate(&[delegation]).await.unwrap(), [Delegated::Ok]);
+    (TurnName::task(&tenant, &task), queue)
+}
+
+/// Redis reckons idle times by its own clock: it is told that the entry has been held for so long.
+async fn idle(shard: &Shard, queue: &Queue, entry: &str, ms: i64) {
+    let mut redis = shard.server.connection().await;
+    let mut command = redis::cmd("XCLAIM");
+    command
+        .arg(shard.store.keys().key(queue))
+        .arg("workers")
+        .arg("far")
+        .arg(0)
+        .arg(entry)
+        .arg("IDLE")
+        .arg(ms)
+        .arg("JUSTID");
+    let _: Vec<String> = command.query_async(&mut redis).await.unwrap();
+}
+
+async fn promote(shard: &Shard, name: &TurnName) -> Promoted {
+    shard.store.promote(std::slice::from_ref(name)).await.unwrap().remove(0)
+}
+
+#[tokio::test]
+async fn an_external_task_whose_runtime_is_silent_is_offered_anew_and_ended_in_the_end() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (name, queue) = external(&shard).await;
+    let mut reader = shard.reader("far");
+    let first = reader.take(&queue.to_string(), 1).await.unwrap().remove(0);
+    idle(&shard, &queue, &first.id, 6_000).await;
+    shard.advance(6_000);
+    assert!(matches!(promote(&shard, &name).await, Promoted::Later), "it is offered anew");
+    assert_eq!(shard.store.touch(&name, &first.id).await.unwrap(), Touched::Stale);
+    let second = reader.take(&queue.to_string(), 1).await.unwrap().remove(0);
+    assert_eq!(shard.store.touch(&name, &second.id).await.unwrap(), Touched::Ok);
+
+    shard.advance(60_000);
+    assert_eq!(shard.store.touch(&name, &second.id).await.unwrap(), Touched::Cancelled, "the deadline has come");
+    idle(&shard, &queue, &second.id, 60_000).await;
+    let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it goes on for ever") };
+    assert_eq!((ending.reason, ending.first, ending.upto), (EndReason::Expired, 0, 1));
+    assert_eq!(ending.calls, ["c0"]);
+}
+
+#[tokio::test]
+async fn a_cancelled_external_task_ends_once_its_runtime_has_had_its_lease() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (name, queue) = external(&shard).await;
+    let entry = shard.reader("far").take(&queue.to_string(), 1).await.unwrap().remove(0);
+    shard.store.cancel(&name, "why").await.unwrap();
+    assert_eq!(shard.store.touch(&name, &entry.id).await.unwrap(), Touched::Cancelled);
+    assert!(matches!(promote(&shard, &name).await, Promoted::Later), "its holder may end it itself");
+    idle(&shard, &queue, &entry.id, 6_000).await;
+    shard.advance(6_000);
+    let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it goes on for ever") };
+    assert_eq!(ending.reason, EndReason::Cancelled);
+}
+
+#[tokio::test]
+async fn an_inbound_entry_that_reap_put_back_is_admitted_once_even_after_its_record_has_gone() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let stale = shard.inbound(1).await;
+    for _ in 0..5 {
+        shard.advance(4_000);
+        shard.beat("s2").await;
+        shard.store.reap(10).await.unwrap();
+    }
+    let again = shard.reader("s2").take("turns", 1).await.unwrap().remove(0);
+    let admission = Admission { entry: again.id, ..stale[0].clone() };
+    shard.admit(&[admission]).await.unwrap();
+    shard.beat("w").await;
+    let slice = shard.reader("w").take("ready:normal", 1).await.unwrap().remove(0);
+    let name = TurnName::parse("acme:t0").unwrap();
+    assert_eq!(shard.settle(&(name.clone(), slice.id), 2).await.unwrap(), [Settled::Done]);
+    let mut redis = shard.server.connection().await;
+    let keys = [shard.store.keys().done(&name), shard.store.keys().key(format!("id:{name}"))];
+    let () = redis::cmd("DEL").arg(&keys).query_async(&mut redis).await.unwrap();
+
+    shard.admit(&stale).await.unwrap();
+    assert!(shard.reader("w").take("ready:normal", 1).await.unwrap().is_empty(), "it would run a second time");
+}
+
+#[tokio::test]
+async fn a_call_that_was_begun_is_named_where_its_slice_is_quarantined() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let mut slice = shard.leased(1).await.remove(0);
+    let begin = |slice: &(TurnName, String), nonce: Option<&str>| Begin {
+        name: slice.0.clone(),
+        fence: slice.1.clone(),
+        position: 0,
+        nonce: nonce.map(str::to_owned),
+    };
+    assert_eq!(shard.store.begin(&[begin(&slice, Some("n"))]).await.unwrap(), [Begun::Ok]);
+    let mut endings = Vec::new();
+    for crash in 0..3 {
+        for _ in 0..5 {
+            shard.advance(4_000);
+            endings.extend(shard.store.reap(10).await.unwrap().endings);
+        }
+        let worker = format!("w{crash}");
+        shard.beat(&worker).await;
+        for entry in shard.reader(&worker).take("ready:normal", 1).await.unwrap() {
+            slice.1 = entry.id;
+            assert_eq!(shard.store.begin(&[begin(&slice, None)]).await.unwrap(), [Begun::Ok]);
+        }
+    }
+    assert_eq!(endings.iter().map(|e| (e.reason, e.begun)).collect::<Vec<_>>(), [(EndReason::Internal, Some(0))]);
+}
+
+#[tokio::test]
+async fn every_script_that_drains_may_run_when_memory_is_full() {
+    let flags: HashMap<&str, bool> = Scripts::embedded()
+        .iter()
+        .map(|(verb, text)| (verb, text.starts_with("#!lua flags=allow-oom")))
+        .collect();
+    for verb in ["settle", "beat", "reap", "retry", "hand_back", "cancel", "touch"] {
+        assert!(flags[verb], "{verb} frees memory, or keeps what is in alive");
+    }
+    for verb in ["submit", "admit", "delegate"] {
+        assert!(!flags[verb], "{verb} takes new work in");
+    }
+}
