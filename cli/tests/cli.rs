@@ -256,11 +256,11 @@ fn completions_are_printed_for_shells() {
 fn the_demo_plays_its_day_and_every_promise_holds() {
     let report = tickfleet(&["demo", "--json"]).exits(0).json();
     assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
-    assert_eq!((&report["calls"], &report["results"]), (&130.into(), &130.into()));
+    assert_eq!((&report["calls"], &report["results"]), (&131.into(), &131.into()));
     assert_eq!((&report["turns"], &report["tasks"], &report["duplicates"]), (&46.into(), &3.into(), &1.into()));
     let outcomes = json!({
         "ok": 106, "unknown_tool": 1, "denied": 3, "invalid_arguments": 5, "permanent": 5, "transient": 1,
-        "outcome_unknown": 2, "expired": 1, "cancelled": 1, "daily_cap_reached": 4, "rejected": 1,
+        "outcome_unknown": 2, "expired": 1, "cancelled": 2, "daily_cap_reached": 4, "rejected": 1,
     });
     assert_eq!(report["outcomes"], outcomes, "{:#}", report["day"]);
     let capped = report["caps"].as_array().unwrap().iter().map(|capped| json!([capped["agent"], capped["windows"]]));

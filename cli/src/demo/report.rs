@@ -57,7 +57,7 @@ pub(super) struct Retries {
 #[derive(Debug, Serialize)]
 pub(super) struct Latency {
     pub(super) all: Figures,
-    /// Turns that neither a cap nor a retry held up.
+    /// Turns that nothing held up: no cap, no retry, nobody who stopped them.
     pub(super) unhindered: Figures,
 }
 
@@ -234,7 +234,8 @@ impl Retries {
 impl Latency {
     fn new(turns: &[PlayedTurn]) -> Self {
         let took = |turn: &PlayedTurn| turn.replies.first().map(|(took, _)| *took);
-        let free = turns.iter().filter(|turn| turn.waited_ms == 0 && results(turn).all(|result| result.attempts <= 1));
+        let held_up = |result: &CallResult| result.attempts > 1 || result.outcome == Outcome::Cancelled;
+        let free = turns.iter().filter(|turn| turn.waited_ms == 0 && !results(turn).any(held_up));
         Self {
             all: Figures::new(turns.iter().filter_map(took).collect()),
             unhindered: Figures::new(free.filter_map(took).collect()),

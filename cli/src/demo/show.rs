@@ -130,7 +130,8 @@ fn why(call: &CallRow) -> String {
 
 /// The first sentences of a text that fit into so many characters; a first one that does not is cut.
 fn whole_sentences(text: &str, chars_max: usize) -> String {
-    let ends = text.match_indices(". ").map(|(at, _)| at + 1).chain([text.len()]);
+    let ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
+    let ends = ends.chain([text.len()]);
     let fitting = ends.filter(|end| text[..*end].chars().count() <= chars_max).last();
     short(&text[..fitting.unwrap_or(text.len())], chars_max)
 }
@@ -172,7 +173,7 @@ fn latency(report: &Report) -> String {
         let (p50, p99) = (figures.p50_ms, figures.p99_ms);
         format!("  p50 {p50:>7.1} ms   p99 {p99:>7.1} ms   {} turns {whose}\n", figures.turns)
     };
-    line(&report.latency.unhindered, "that no cap and no retry held up")
+    line(&report.latency.unhindered, "that nothing held up")
         + &line(&report.latency.all, "in all, whatever they waited for")
 }
 
