@@ -101,5 +101,7 @@ fn every_decision_is_in_the_index() {
     let tree = Tree::load();
     let index = std::fs::read_to_string(tree.root.join("docs/adr/README.md")).unwrap_or_default();
     let records = tree.with_extension("md").filter_map(|(path, _)| path.strip_prefix("docs/adr/"));
-    assert_tidy(records.filter(|r| *r != "README.md" && !index.contains(&format!("({r})"))).map(String::from).collect());
+    assert_tidy(
+        records.filter(|r| *r != "README.md" && !index.contains(&format!("({r})"))).map(String::from).collect(),
+    );
 }
