@@ -31,7 +31,7 @@ class Redis:
 
     def __init__(self, url):
         parts = urllib.parse.urlsplit(url)
-        if parts.scheme == "unix":
+        if parts.scheme in ("unix", "redis+unix"):
             self.socket = socket.socket(socket.AF_UNIX)
             self.socket.settimeout(GRACE)
             self.socket.connect(parts.path)
@@ -46,7 +46,7 @@ class Redis:
         if parts.password:
             names = [parts.username] if parts.username else []
             self.call("AUTH", *map(urllib.parse.unquote, [*names, parts.password]))
-        if parts.scheme != "unix" and parts.path.strip("/"):
+        if parts.scheme in ("redis", "rediss") and parts.path.strip("/"):
             self.call("SELECT", parts.path.strip("/"))
 
     def call(self, *words, block=0.0):

@@ -1,7 +1,6 @@
 //! Delegated tasks: each ends in one record and one reply, whoever carries it out.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -443,8 +442,8 @@ async fn a_python_service_submits_a_turn_and_delegates_a_task_with_its_standard_
         let mut command = tokio::process::Command::new("python3");
         let url = fleet.server.url();
         command.args([script, "--url", &url, "--tenant", "acme", "--agent", "kelly"]).args(work);
-        let output = command.stderr(Stdio::inherit()).output().await.expect("python3");
-        assert!(output.status.success());
+        let output = command.output().await.expect("python3");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         serde_json::from_slice(&output.stdout).unwrap()
     };
     let reply = run(&["--calls", r#"[{"id": "1", "name": "echo", "arguments": {"text": "grüß"}}]"#]).await;
