@@ -132,7 +132,7 @@ fn why(call: &CallRow) -> String {
 fn whole_sentences(text: &str, chars_max: usize) -> String {
     let ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
     let ends = ends.chain([text.len()]);
-    let fitting = ends.filter(|end| text[..*end].chars().count() <= chars_max).last();
+    let fitting = ends.filter(|end| text[..*end].chars().count() <= chars_max).next_back();
     short(&text[..fitting.unwrap_or(text.len())], chars_max)
 }
 
