@@ -17,6 +17,9 @@ use crate::Scheduler;
 use crate::admission::{Arrival, Candidate, admission, minted, refuse, rejection};
 use crate::policy::Rows;
 
+/// Rule 10: a tenant's budgets are kept in one shard, so its turns count in no other.
+pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
+
 /// Reads and admits turns until `stop`.
 pub(crate) async fn turns(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop: CancellationToken) {
     scheduler
@@ -201,6 +204,11 @@ impl Scheduler {
         let (mut rows, mut batch, mut rejections) = (Rows::default(), Vec::with_capacity(candidates.len()), Vec::new());
         let (force, now_ms) = (self.force.load(), self.clock.now_ms());
         for (index, candidate) in candidates.iter().enumerate() {
+            if !self.store.is_home_of(&candidate.turn.tenant) {
+                let refusal = refuse("wrong_shard", WRONG_SHARD.into(), &candidate.turn);
+                rejections.push(self.rejected(&candidate.arrival, &refusal));
+                continue;
+            }
             let grant = grants.get(&index).cloned();
             if candidate.turn.task.is_some() && grant.is_none() {
                 let refusal = refuse(

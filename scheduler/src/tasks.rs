@@ -94,6 +94,9 @@ impl Scheduler {
     /// Answers the refusal of a task that may not be written.
     async fn try_delegate(&self, arrival: &Arrival, mut task: Task) -> Result<Option<Box<Refusal>>, StoreError> {
         let id = minted(Inbound::Tasks, &arrival.origin, task.id.clone().map(Into::into));
+        if !self.store.is_home_of(&task.tenant) {
+            return Ok(Some(refuse(&task, "wrong_shard", crate::intake::WRONG_SHARD.into())));
+        }
         let force = self.force.load();
         if let Some(parent) = task.parent.clone().filter(|_| force.policy.tenants.contains_key(&task.tenant)) {
             let Some((agent, grant)) = self.store.task_grant(&TurnName::task(&task.tenant, &parent)).await? else {

@@ -219,3 +219,20 @@ async fn a_deadline_in_the_past_is_answered_as_expired_and_costs_nothing() {
     assert_eq!(fleet.audits().await.len(), 2, "an accepted call is audited however it ends");
     fleet.stop().await;
 }
+
+#[tokio::test]
+async fn a_turn_in_a_shard_that_is_not_its_tenants_is_rejected() {
+    let store = shared::store::StoreOptions { shards: 16, ..fleet_options() };
+    let mut fleet = Fleet::start(Plan { store, ..Plan::default() }).await;
+    // CRC32("acme") mod 16 is not 0, and this fleet serves shard 0.
+    let acme = shared::model::TenantId::new("acme").unwrap();
+    assert_ne!(shared::model::ids::shard_of(&acme, 16), 0);
+    fleet.submit(&[("echo", serde_json::json!({}))]).await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["status"], &reply["error"]["code"]), (&"rejected".into(), &"wrong_shard".into()));
+    fleet.stop().await;
+}
+
+fn fleet_options() -> shared::store::StoreOptions {
+    Plan::default().store
+}

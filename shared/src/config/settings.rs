@@ -119,7 +119,7 @@ pub struct QueueSettings {
     pub tenant_ready_max: u64,
     /// Unread replies of one inbox. Default 10,000.
     pub inbox_unread_max: u64,
-    /// Inboxes of one tenant. Default 1,000.
+    /// Inboxes of one shard. Default 1,000.
     pub inboxes_max: u64,
 }
 

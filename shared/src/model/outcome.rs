@@ -115,7 +115,7 @@ pub struct CallResult {
     pub error: Option<CallError>,
     /// Media type of the output (`application/json`, `text/plain`).
     pub content_type: String,
-    /// Time spent executing, over all tries, ms.
+    /// Time spent executing in the last try, ms.
     pub duration_ms: u64,
     /// How often the handler was tried; 0 where the call never ran.
     pub attempts: u32,

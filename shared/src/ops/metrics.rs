@@ -1,4 +1,4 @@
-//! Every metric, in one place. `docs/metrics.md` describes what each one is for.
+//! Every metric, in one place, each with a help text that says what it is for.
 //!
 //! No label names a tenant, an agent, a turn or a task: their number has no bound, and ids belong into logs,
 //! traces and `explain`. The one label from outside, `tool`, is bounded in `tool_labels.rs`.

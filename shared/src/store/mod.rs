@@ -140,6 +140,7 @@ pub struct Store {
     connection: Connection,
     scripts: Arc<Scripts>,
     keys: Keys,
+    shard: u32,
     options: Arc<StoreOptions>,
     time: TimeSource,
 }
@@ -154,6 +155,7 @@ impl Store {
             connection: Connection::open(url)?,
             scripts: Arc::new(Scripts::embedded()),
             keys: Keys::new(&options.namespace, shard),
+            shard,
             options,
             time: TimeSource::Redis,
         })
@@ -171,6 +173,12 @@ impl Store {
     pub fn with_scripts(mut self, scripts: Scripts) -> Self {
         self.scripts = Arc::new(scripts);
         self
+    }
+
+    /// Whether this tenant's keys live in this shard (rule 10).
+    #[must_use]
+    pub fn is_home_of(&self, tenant: &crate::model::TenantId) -> bool {
+        crate::model::ids::shard_of(tenant, self.options.shards) == self.shard
     }
 
     /// The names of the shard's keys.
