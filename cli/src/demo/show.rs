@@ -130,8 +130,8 @@ fn why(call: &CallRow) -> String {
 
 /// The first sentences of a text that fit into so many characters; a first one that does not is cut.
 fn whole_sentences(text: &str, chars_max: usize) -> String {
-    let mut ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
-    let ends = ends.chain([text.len()]);
+    let ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
+    let mut ends = ends.chain([text.len()]);
     let fitting = ends.rfind(|end| text[..*end].chars().count() <= chars_max);
     short(&text[..fitting.unwrap_or(text.len())], chars_max)
 }
