@@ -67,11 +67,8 @@ impl Worker {
         if self.now.is_cancelled() {
             return Carried::HandBack;
         }
-        if trying.lease.cancel.is_cancelled() {
-            return trying.ended(EndReason::Cancelled);
-        }
-        if self.clock.now_ms() >= trying.slice.meta.deadline_ms {
-            return trying.ended(EndReason::Expired);
+        if let Some(over) = self.over(trying).await {
+            return over;
         }
         let tool = match self.permitted(trying) {
             Ok(tool) => tool,
@@ -112,6 +109,24 @@ impl Worker {
             tracing::warn!(call = %trying.id, "the lease is over; handing the slice back");
         }
         sure
+    }
+
+    /// How a call ends whose turn was cancelled or has expired. Where a holder of the slice has died, it may have begun
+    /// the call: then what it did cannot be known, whatever has happened since, and only `begin` can tell.
+    async fn over(&self, trying: &Trying<'_>) -> Option<Carried> {
+        let reason = if trying.lease.cancel.is_cancelled() {
+            EndReason::Cancelled
+        } else if self.clock.now_ms() >= trying.slice.meta.deadline_ms {
+            EndReason::Expired
+        } else {
+            return None;
+        };
+        if trying.slice.crashes > 0
+            && let Some(stopped) = self.begin(trying).await
+        {
+            return Some(stopped);
+        }
+        Some(trying.ended(reason))
     }
 
     /// The tool, if it is known and the agent may call it. A task's work is its agent's handler.

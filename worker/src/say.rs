@@ -54,10 +54,11 @@ pub(crate) fn gave_up(message: &str, attempts: u32) -> CallError {
 
 /// A `once` tool whose effect nobody knows.
 pub(crate) fn outcome_unknown(tool: &str, what: &str) -> CallError {
+    let what = what.trim_end_matches('.');
     error(
         Outcome::OutcomeUnknown,
         format!(
-            "{what} It may or may not have taken effect, so it was not repeated. Check whether {tool:?} did its work \
+            "{what}. It may or may not have taken effect, so it was not repeated. Check whether {tool:?} did its work \
              (look for its result with a reading tool, or ask a person) before calling it again."
         ),
     )

@@ -69,7 +69,6 @@ impl Worker {
     async fn run_slice(&self, slice: SliceEntry, lease: &Lease, slot: OwnedSemaphorePermit) {
         let context = Arc::new(slice.meta.context.clone());
         let mut holding = Holding { results: Vec::with_capacity(slice.calls.len()), committed: 0, slice };
-        let mut cancelled = false;
         for index in 0..holding.slice.calls.len() {
             let trying = Trying {
                 slice: &holding.slice,
@@ -79,8 +78,7 @@ impl Worker {
                 context: context.clone(),
                 lease,
             };
-            let carried = if cancelled { trying.ended(EndReason::Cancelled) } else { self.carry_out(&trying).await };
-            match carried {
+            match self.carry_out(&trying).await {
                 Carried::Ended(result) => {
                     let last = index + 1 == holding.slice.calls.len();
                     let alone = self.commits_alone(&result);
@@ -93,7 +91,7 @@ impl Worker {
                     if alone {
                         match self.commit(&mut holding).await {
                             Commit::Ok => {}
-                            Commit::Cancelled => cancelled = true,
+                            Commit::Cancelled => lease.cancel.cancel(),
                             Commit::Lost => return,
                         }
                     }
