@@ -11,7 +11,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-prepare: ## Check the tools that are needed (as root, installs redis-server where it is missing)
+prepare: ## Check the tools that are needed (as root, installs redis-server and prometheus where they are missing)
 	@.ci/prepare
 
 demo: prepare ## Build the release binary and run the demo: a fleet, its agents, their results

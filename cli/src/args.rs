@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::{bench, cancel, config, delegate, demo, dev, doctor, explain, submit, tenant, tools};
+use crate::{bench, cancel, config, delegate, demo, dev, doctor, explain, mcp, submit, tenant, tools, top};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -13,6 +13,7 @@ Examples:
   tickfleet submit --tenant demo --agent kelly --call 'echo {\"text\":\"hi\"}' --wait
   tickfleet explain demo:t1700000000000-0    why a turn waits, and until when
   tickfleet doctor                           is this Redis fit, is the queue healthy
+  tickfleet top                              the fleet, live
 
 Exit codes: 0 done; 1 what was asked for failed; 2 wrong usage; 3 Redis cannot be reached.";
 
@@ -30,7 +31,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// Folder with tickfleet.yaml, agents.yaml, tools.yaml, permissions.yaml and tenants.yaml, each optional.
+    /// Folder with tickfleet.yaml, agents.yaml, tools.yaml, permissions.yaml, tenants.yaml, mcp.yaml and
+    /// mcp.lock.yaml, each optional.
     /// Without one, the built-in configuration.
     #[arg(long, global = true, value_name = "DIR", env = "TICKFLEET_CONFIG")]
     pub(crate) config: Option<PathBuf>,
@@ -66,8 +68,12 @@ pub(crate) enum Command {
     Tenant(tenant::Tenant),
     /// List tools, or define those of one agent for a model.
     Tools(tools::Tools),
+    /// Pin the tools of MCP servers, or check that they still are what was pinned.
+    Mcp(mcp::Mcp),
     /// Check Redis and the health of the queues; each finding says what to do.
     Doctor(doctor::Doctor),
+    /// Show the fleet live: backlog, rates, slots, capped agents, tools by outcome.
+    Top(top::Top),
     /// Check the configuration, or print the one in force.
     Config(config::Config),
     /// Measure throughput and latency of a whole fleet, beside the raw stream cycle.

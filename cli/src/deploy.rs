@@ -1,6 +1,7 @@
 //! `tickfleet scheduler` and `tickfleet worker`: one process of a deployed fleet.
 
 use shared::ops::shutdown::Shutdown;
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 use crate::fleet::{self, Answer, Roles};
@@ -11,9 +12,17 @@ use crate::setup::Setup;
 /// # Errors
 /// What keeps the process from starting or ended it; a drain that was asked for is none.
 pub(crate) async fn run(setup: &Setup, roles: Roles) -> Result<(), Failure> {
-    setup.start_log()?;
+    let traces = setup.start_log()?;
     // Before anything starts: as PID 1, a process without handlers ignores the signals that should end it.
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
+    let hangups = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let address = setup.settings().http.address;
-    fleet::start(setup, roles, Answer::On(address), shutdown).await?.wait().await
+    let fleet = fleet::start(setup, roles, Answer::On(address), shutdown).await?;
+    fleet.follow_configuration(setup, Some(hangups));
+    // The log has told why it failed.
+    let outcome = fleet.wait().await.map_err(|_| Failure::Told);
+    if let Some(traces) = traces {
+        traces.flush().await;
+    }
+    outcome
 }

@@ -29,7 +29,16 @@ pub(crate) struct Dev {
 /// # Errors
 /// What keeps it from starting; [`Failure::Redis`] where the Redis that was chosen cannot be reached.
 pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
-    setup.start_log()?;
+    let traces = setup.start_log()?;
+    let outcome = run_on(setup, args, output).await;
+    if let Some(traces) = traces {
+        traces.flush().await;
+    }
+    outcome
+}
+
+/// Runs on the Redis that was chosen, or on a private one.
+async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     if setup.url_chosen {
         setup.pool()?.time_ms().await?;
@@ -55,8 +64,11 @@ async fn serve(
         address = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), address.port());
     }
     let fleet = fleet::start(setup, Roles::BOTH, Answer::OnOrFree(address), shutdown).await?;
+    // SIGHUP still ends it: it is what a terminal says that is being closed.
+    fleet.follow_configuration(setup, None);
     output.print(&welcome(setup, redis, &fleet))?;
-    fleet.wait().await
+    // The log has told why it failed.
+    fleet.wait().await.map_err(|_| Failure::Told)
 }
 
 /// What runs, and what to do next.

@@ -77,6 +77,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     for (shard, store) in setup.stores()?.iter().enumerate() {
         findings.extend(shard_findings(setup, &pool, store, shard).await?);
     }
+    findings.extend(mcp_findings(setup).await);
     let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
     let report = Report { redis: setup.shown_url(), level, findings };
     output.show(&report, |report| text(report, output))?;
@@ -98,12 +99,25 @@ async fn server_findings(pool: &Pool) -> Result<Vec<Finding>, Failure> {
     Ok(findings)
 }
 
+async fn mcp_findings(setup: &Setup) -> Vec<Finding> {
+    let finding = |(name, verdict): (String, Result<String, String>)| match verdict {
+        Ok(says) => Finding::ok("mcp", format!("{name}: {says}")),
+        Err(why) => {
+            let advice =
+                "its tools that differ are quarantined, or all of them while it is away; see tickfleet mcp check";
+            Finding::warn("mcp", format!("{name}: {why}"), advice)
+        }
+    };
+    let looked = crate::mcp::look_at_all(&setup.configuration.mcp, &setup.tool_environment()).await;
+    looked.into_iter().map(finding).collect()
+}
+
 async fn shard_findings(setup: &Setup, pool: &Pool, store: &Store, shard: usize) -> Result<Vec<Finding>, Failure> {
     let facts = pool.shard(store.keys()).await?;
     let shards = setup.settings().redis.shards;
     let mut findings = queues::shard(shard, &facts, shards, &setup.configuration.digest);
     if facts.groups_missing.is_empty() {
-        let backlog = store.backlog(facts.now_ms).await?;
+        let backlog = store.backlog(&[]).await?;
         findings.extend(queues::backlog(&backlog, setup.settings()));
         findings.extend(queues::consumers(&facts));
         let mut dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;

@@ -9,8 +9,9 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use shared::client::{Client, Reply};
+use shared::force::short_digest;
 use shared::model::{CallResult, TenantId, TurnId};
-use shared::store::{DeadLetter, Inbound, Pool, Remembered, TurnName, TurnView};
+use shared::store::{DeadLetter, Inbound, Pool, Remembered, Store, TurnName, TurnView};
 
 use crate::failure::Failure;
 use crate::output::Output;
@@ -107,9 +108,19 @@ struct Story {
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
     results: Vec<CallResult>,
+    /// The policy that decides now; none before a scheduler has announced one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<PolicyInForce>,
     /// Audit entries; none where the log is too long to be searched.
     #[serde(skip_serializing_if = "Option::is_none")]
     audit: Option<Vec<Box<RawValue>>>,
+}
+
+/// What names a policy.
+#[derive(Debug, Serialize)]
+struct PolicyInForce {
+    generation: u64,
+    digest: String,
 }
 
 /// What is asked about.
@@ -150,8 +161,15 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
             story.calls
         )));
     }
+    story.policy = policy_in_force(client.store(&name.tenant)).await?;
     story.audit = audit(&client, &pool, &name, &story).await?;
     output.show(&story, |story| words::tell(story, output))
+}
+
+async fn policy_in_force(store: &Store) -> Result<Option<PolicyInForce>, Failure> {
+    let Some(digest) = store.policy_in_force().await? else { return Ok(None) };
+    let generation = store.generation_of(&digest).await?;
+    Ok(generation.map(|generation| PolicyInForce { generation, digest: short_digest(&digest).to_owned() }))
 }
 
 /// Whom and what the arguments name.

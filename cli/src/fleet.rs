@@ -4,17 +4,21 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use scheduler::Scheduler;
+use scheduler::collect::Scrape;
 use shared::force::InForce;
 use shared::ops::health::{Health, HealthError};
-use shared::ops::metrics::Metrics;
+use shared::ops::metrics::{Metrics, Part};
 use shared::ops::progress::Progress;
 use shared::ops::shutdown::Shutdown;
 use shared::store::{Store, StoreError};
+use tokio::signal::unix::Signal;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use worker::tools::mcp::Servers;
 use worker::{Surroundings, Worker};
 
 use crate::failure::Failure;
+use crate::reload::Reload;
 use crate::setup::{Setup, millis};
 
 /// What a process is.
@@ -28,6 +32,15 @@ impl Roles {
     pub(crate) const SCHEDULER: Self = Self { scheduler: true, worker: false };
     pub(crate) const WORKER: Self = Self { scheduler: false, worker: true };
     pub(crate) const BOTH: Self = Self { scheduler: true, worker: true };
+
+    /// What such a process exports.
+    const fn part(self) -> Part {
+        match (self.scheduler, self.worker) {
+            (true, false) => Part::Scheduler,
+            (false, true) => Part::Worker,
+            _ => Part::Both,
+        }
+    }
 }
 
 /// Which address to answer probes on.
@@ -46,6 +59,17 @@ pub(crate) struct Fleet {
     running: JoinSet<Result<(), StoreError>>,
     shutdown: Shutdown,
     drained: CancellationToken,
+    live: Live,
+}
+
+/// What a reload replaces.
+#[derive(Clone)]
+pub(crate) struct Live {
+    pub(crate) force: Arc<InForce>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) workers: Vec<Arc<Worker>>,
+    /// The MCP servers: a reload keeps the connections that stay as they are.
+    pub(crate) mcp: Arc<Servers>,
 }
 
 /// What the schedulers and workers of one process share.
@@ -60,14 +84,25 @@ struct Shared {
 /// # Errors
 /// Tools or handlers that cannot be used; an address that cannot be had. Redis may be away: it is waited for.
 pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown: Shutdown) -> Result<Fleet, Failure> {
-    let metrics = Arc::new(Metrics::new().map_err(Failure::failed)?);
+    let metrics = Arc::new(Metrics::of(roles.part()).map_err(Failure::failed)?);
     let shared = Shared { force: setup.force(), metrics, progress: Progress::default() };
+    // Its generation is known when a scheduler has announced it.
+    shared.metrics.config_in_force(shared.force.load().short_digest(), 0);
     let stores = setup.stores()?;
     let workers = if roles.worker { workers(setup, &shared, &stores, &shutdown)? } else { Vec::new() };
     let schedulers = if roles.scheduler { schedulers(setup, &shared, &stores) } else { Vec::new() };
     let drained = CancellationToken::new();
-    let health = listen(&shared, &stores, answer, &drained).await?;
+    let (health, address) = listen(&shared, &stores, roles, answer, &drained).await?;
 
+    if roles.worker {
+        setup.mcp.start();
+    }
+    let live = Live {
+        force: Arc::clone(&shared.force),
+        metrics: Arc::clone(&shared.metrics),
+        workers: workers.clone(),
+        mcp: Arc::clone(&setup.mcp),
+    };
     let mut running = JoinSet::new();
     for scheduler in schedulers {
         running.spawn(scheduler.run(shutdown.draining.clone()));
@@ -75,18 +110,28 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
     for worker in workers {
         running.spawn(worker.run(shutdown.clone()));
     }
+    health.started();
     tracing::info!(
         shards = stores.len(),
         scheduler = roles.scheduler,
         worker = roles.worker,
-        %health,
+        health = %address,
         redis = %setup.shown_url(),
+        policy = shared.force.load().short_digest(),
         "started"
     );
-    Ok(Fleet { health, running, shutdown, drained })
+    Ok(Fleet { health: address, running, shutdown, drained, live })
 }
 
 impl Fleet {
+    /// Takes over changes of the configuration while it runs: when its folder has changed, and on each of `hangups`
+    /// where there are such.
+    pub(crate) fn follow_configuration(&self, setup: &Setup, hangups: Option<Signal>) {
+        let reload = Reload::new(setup, self.live.clone());
+        let stop = self.drained.clone();
+        tokio::spawn(async move { stop.run_until_cancelled(reload.run(hangups)).await });
+    }
+
     /// Waits until everything has drained. One that ends by itself ends them all: half a process helps nobody.
     ///
     /// # Errors
@@ -107,6 +152,7 @@ impl Fleet {
             }
             self.shutdown.drain();
         }
+        self.live.mcp.stop().await;
         self.drained.cancel();
         tracing::info!("stopped");
         outcome
@@ -136,6 +182,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     let options = worker::Options {
         // The setting bounds the process, which has a worker for each shard.
         slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
+        priorities: setup.settings().worker.priorities.clone(),
         drain: setup.settings().worker.drain,
         ladder: setup.configuration.ladder(),
         report: setup.report(),
@@ -154,13 +201,16 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     stores.iter().map(make).collect()
 }
 
-/// Answers probes and scrapes until `drained`: they are asked during a drain too.
+/// Answers probes and scrapes until `drained`: they are asked during a drain too. Gives what they answer from,
+/// and the address.
 async fn listen(
     shared: &Shared,
     stores: &[Store],
+    roles: Roles,
     answer: Answer,
     drained: &CancellationToken,
-) -> Result<SocketAddr, Failure> {
+) -> Result<(Health, SocketAddr), Failure> {
+    let scrape = Arc::new(Scrape::new(stores, &shared.force, &shared.metrics));
     let stores: Arc<[Store]> = stores.into();
     let ready = move || {
         let stores = Arc::clone(&stores);
@@ -171,12 +221,19 @@ async fn listen(
             Ok(())
         }
     };
-    let health = Health::new(shared.progress.clone(), Arc::clone(&shared.metrics), ready);
-    let (Answer::On(address) | Answer::OnOrFree(address)) = answer;
-    match (health.clone().serve(address, drained.clone()).await, answer) {
-        (Err(HealthError::Taken { addr }), Answer::OnOrFree(_)) => {
-            health.serve(SocketAddr::new(addr.ip(), 0), drained.clone()).await.map_err(Failure::failed)
-        }
-        (served, _) => served.map_err(Failure::failed),
+    let mut health = Health::new(shared.progress.clone(), Arc::clone(&shared.metrics), ready);
+    if roles.scheduler {
+        health = health.with_scrape(move || {
+            let scrape = Arc::clone(&scrape);
+            async move { scrape.ask().await }
+        });
     }
+    let (Answer::On(address) | Answer::OnOrFree(address)) = answer;
+    let served = match (health.clone().serve(address, drained.clone()).await, answer) {
+        (Err(HealthError::Taken { addr }), Answer::OnOrFree(_)) => {
+            health.clone().serve(SocketAddr::new(addr.ip(), 0), drained.clone()).await
+        }
+        (served, _) => served,
+    };
+    Ok((health, served.map_err(Failure::failed)?))
 }

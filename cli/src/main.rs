@@ -15,13 +15,17 @@ mod doctor;
 mod explain;
 mod failure;
 mod fleet;
+mod import;
+mod mcp;
 mod moment;
 mod output;
+mod reload;
 mod results;
 mod setup;
 mod submit;
 mod tenant;
 mod tools;
+mod top;
 
 use std::process::ExitCode;
 
@@ -57,7 +61,11 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Completions { shell } => return output.completions(shell, &mut Cli::command()),
         Command::Config(args) => return config::run(&args, &cli.global, output),
         Command::Bench(args) => return bench::command(&args, output).await,
+        Command::Mcp(args) => return mcp::run(&args, &cli.global, output).await,
         Command::Demo(_) => return demo::run(output).await,
+        Command::Tools(tools::Tools { what: Some(tools::What::Import(args)), .. }) => {
+            return import::run(&args, &cli.global, output);
+        }
         command => command,
     };
     let setup = Setup::load(&cli.global)?;
@@ -72,7 +80,10 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
         Command::Tools(args) => tools::run(&setup, &args, output).await,
         Command::Doctor(args) => doctor::run(&setup, &args, output).await,
-        Command::Bench(_) | Command::Config(_) | Command::Demo(_) | Command::Completions { .. } => Ok(()),
+        Command::Top(args) => top::run(&setup, &args, output).await,
+        Command::Bench(_) | Command::Config(_) | Command::Demo(_) | Command::Mcp(_) | Command::Completions { .. } => {
+            Ok(())
+        }
     }
 }
 

@@ -34,6 +34,11 @@ impl Output {
         Self { json, colour: !json && wanted && std::io::stdout().is_terminal() }
     }
 
+    /// Whether colours are wanted.
+    pub(crate) const fn colours(&self) -> bool {
+        self.colour
+    }
+
     /// Prints text, with a line break after it.
     ///
     /// # Errors

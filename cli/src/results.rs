@@ -67,6 +67,8 @@ fn text(reply: &Reply, output: &Output) -> String {
     }
     if !reply.results.is_empty() {
         text.push_str(&results(&reply.results, output));
+    } else if reply.status == ReplyStatus::Done {
+        text.push_str("The answer calls no tool.\n");
     }
     text
 }

@@ -9,11 +9,14 @@ use shared::config::{self, Configuration, Environment, RedisUrl, Settings, Sourc
 use shared::delegation::TASK_TOOL;
 use shared::force::{Force, InForce};
 use shared::model::Redactor;
+use shared::model::policy::META_TOOLS;
 use shared::ops::telemetry::{self, LogFormat, LogOptions};
+use shared::ops::traces::{TraceOptions, Traces};
 use shared::report::ReportOptions;
 use shared::store::{Pool, Store, StoreOptions};
 use worker::agents::TaskHandlers;
 use worker::tools::Registry;
+use worker::tools::mcp::Servers;
 
 use crate::args::Global;
 use crate::failure::Failure;
@@ -25,7 +28,11 @@ pub(crate) struct Setup {
     pub(crate) url: String,
     /// Whether somebody chose that Redis, by option or variable.
     pub(crate) url_chosen: bool,
-    environment: Environment,
+    sources: Sources,
+    /// State of the folder that the configuration was read from.
+    pub(crate) fingerprint: String,
+    /// The MCP servers of the process: its registries share their connections.
+    pub(crate) mcp: Arc<Servers>,
 }
 
 /// The process' environment variables that are text. Those that are not can be no setting of ours.
@@ -61,6 +68,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     let handlers: BTreeSet<String> = worker::standard_handlers().iter().map(|tool| tool.spec().name.clone()).collect();
     let builtin = worker::tools::builtin::all().into_iter().map(|tool| tool.spec().name.clone());
     let tools = builtin.filter(|name| !handlers.contains(name)).chain([TASK_TOOL.to_owned()]);
+    let tools = tools.chain(META_TOOLS.map(String::from));
     Ok(Sources {
         dir: global.config.clone(),
         environment,
@@ -83,14 +91,28 @@ impl Setup {
     /// # Errors
     /// Everything that is wrong with it.
     pub(crate) fn of(sources: &Sources) -> Result<Self, Failure> {
-        let configuration = config::load(sources).map_err(Failure::failed)?;
+        let (fingerprint, configuration) = config::load_settled(sources);
+        let configuration = configuration.map_err(Failure::failed)?;
         let given = |name: &str| sources.environment.get(name).is_some_and(|value| !value.trim().is_empty());
         Ok(Self {
             url: configuration.settings.redis.url.expose().to_owned(),
             url_chosen: given("REDIS_URL") || given("TICKFLEET_REDIS_URL"),
             configuration,
-            environment: sources.environment.clone(),
+            sources: sources.clone(),
+            fingerprint,
+            mcp: Arc::new(Servers::new(tool_environment(&sources.environment))),
         })
+    }
+
+    /// The same configuration over these MCP servers: their connections are kept where nothing has changed.
+    pub(crate) fn sharing(mut self, mcp: &Arc<Servers>) -> Self {
+        self.mcp = Arc::clone(mcp);
+        self
+    }
+
+    /// What the configuration is made of.
+    pub(crate) const fn sources(&self) -> &Sources {
+        &self.sources
     }
 
     pub(crate) const fn settings(&self) -> &Settings {
@@ -108,7 +130,9 @@ impl Setup {
             configuration: self.configuration.clone(),
             url,
             url_chosen: self.url_chosen,
-            environment: self.environment.clone(),
+            sources: self.sources.clone(),
+            fingerprint: self.fingerprint.clone(),
+            mcp: Arc::clone(&self.mcp),
         }
     }
 
@@ -152,11 +176,16 @@ impl Setup {
 
     /// What decides, as configured.
     pub(crate) fn force(&self) -> Arc<InForce> {
-        Arc::new(InForce::new(Force {
+        Arc::new(InForce::new(self.configured()))
+    }
+
+    /// What decides, as configured, without what was set at run time.
+    pub(crate) fn configured(&self) -> Force {
+        Force {
             policy: self.configuration.policy.clone(),
             task_handlers: self.configuration.task_handlers.clone(),
             digest: self.configuration.digest.clone(),
-        }))
+        }
     }
 
     /// All tools of a worker on this shard.
@@ -165,11 +194,17 @@ impl Setup {
     /// Every tool that cannot be used.
     pub(crate) fn registry(&self, store: &Store, force: &Arc<InForce>) -> Result<Registry, Failure> {
         let typed = worker::standard_tools(store, force);
-        Registry::build(typed, &self.configuration.tools, &self.tool_environment(), self.settings().worker.tool_timeout)
-            .map_err(|errors| {
-                let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
-                Failure::failed(anyhow::anyhow!("the tools cannot be used:{}", lines.concat()))
-            })
+        let timeout = self.settings().worker.tool_timeout;
+        let built = Registry::build(typed, &self.configuration.tools, &self.tool_environment(), timeout);
+        let built = built.and_then(|mut registry| {
+            let imported = self.mcp.tools(&self.configuration.mcp, timeout)?;
+            imported.into_iter().try_for_each(|tool| registry.register(tool)).map_err(|error| vec![error])?;
+            Ok(registry)
+        });
+        built.map_err(|errors| {
+            let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
+            Failure::failed(anyhow::anyhow!("the tools cannot be used:{}", lines.concat()))
+        })
     }
 
     /// What carries out tasks.
@@ -190,32 +225,51 @@ impl Setup {
             log_tool_calls: audit.log_tool_calls,
             redactor: Arc::new(Redactor::new(&audit.redact_keys)),
             result_chars: audit.result_chars,
-            policy_version: None,
+            ..ReportOptions::default()
         }
     }
 
     /// Begins the names of this process' incarnations: the pod's name, where there is one.
     pub(crate) fn name(&self) -> String {
-        self.environment.get("HOSTNAME").filter(|name| !name.is_empty()).cloned().unwrap_or_else(|| "local".into())
+        self.sources
+            .environment
+            .get("HOSTNAME")
+            .filter(|name| !name.is_empty())
+            .cloned()
+            .unwrap_or_else(|| "local".into())
     }
 
-    /// Starts the process' log as configured.
+    /// Starts the process' log as configured, and the export of spans where an endpoint is set. What it answers is
+    /// flushed at the end.
     ///
     /// # Errors
-    /// The configured level is none.
-    pub(crate) fn start_log(&self) -> Result<(), Failure> {
-        let log = &self.settings().log;
+    /// The configured level is none, or spans cannot be exported.
+    pub(crate) fn start_log(&self) -> Result<Option<Traces>, Failure> {
+        let Settings { log, tracing, .. } = self.settings();
         let format = match log.format {
             config::LogFormat::Pretty => LogFormat::Pretty,
             config::LogFormat::Json => LogFormat::Json,
         };
-        telemetry::init(&LogOptions { format, level: log.level.clone() }).map_err(Failure::failed)
+        let options = TraceOptions {
+            endpoint: tracing.otlp_endpoint.clone(),
+            sample_ratio: f64::from(tracing.sample_ppm) / 1e6,
+            service_name: tracing.service_name.clone(),
+        };
+        let wanted = !options.endpoint.is_empty();
+        let traces = wanted.then(|| Traces::new(&options)).transpose().map_err(Failure::failed)?;
+        telemetry::init(&LogOptions { format, level: log.level.clone() }, traces.as_ref()).map_err(Failure::failed)?;
+        Ok(traces)
     }
 
-    fn tool_environment(&self) -> worker::tools::http::Environment {
-        let variables = self.environment.clone();
-        worker::tools::http::Environment::new(move |name| variables.get(name).cloned())
+    /// What tools read of the process' environment.
+    pub(crate) fn tool_environment(&self) -> worker::tools::http::Environment {
+        tool_environment(&self.sources.environment)
     }
+}
+
+fn tool_environment(environment: &Environment) -> worker::tools::http::Environment {
+    let variables = environment.clone();
+    worker::tools::http::Environment::new(move |name| variables.get(name).cloned())
 }
 
 /// A duration in whole milliseconds.

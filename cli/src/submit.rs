@@ -15,6 +15,7 @@ use crate::moment::Deadline;
 use crate::output::Output;
 use crate::results::{self, Awaited};
 use crate::setup::Setup;
+use crate::tools::Format;
 
 /// Submit a turn: the tool calls of one model response.
 #[derive(Debug, Args)]
@@ -22,15 +23,23 @@ use crate::setup::Setup;
 Examples:
   tickfleet submit --tenant demo --agent kelly --call 'echo {\"text\":\"hi\"}' --call echo --wait
   tickfleet submit turn.json --wait 30
-  cat openai-response.json | tickfleet submit - --tenant demo --agent kelly --wait --json
+  cat openai-message.json | tickfleet submit - --tenant demo --agent kelly --wait --json
+  tickfleet submit answer.txt --format text --tenant demo --agent kelly --wait
 
 A file holds one turn: {tenant, agent, calls: [{id?, name, arguments}]}, or with tool_calls as
-OpenAI gives them, or content as Anthropic does. Options go before what the file says. With --wait
+OpenAI gives them, or content as Anthropic does. With --format it holds nothing but the calls: the
+list as that dialect has it, or for text the model's answer as it is. Options go before what the file says. With --wait
 the exit code is 1 unless every call ended ok; without it, tickfleet explain tells what happened.")]
 pub(crate) struct Submit {
     /// File with one turn as JSON; - reads stdin.
     #[arg(value_name = "FILE", conflicts_with = "call", required_unless_present = "call")]
     file: Option<String>,
+    /// The file holds the calls alone, in this dialect.
+    #[arg(long, value_enum, requires_all = ["file", "tenant", "agent"])]
+    format: Option<Format>,
+    /// The model was shown strict definitions: a null where none is allowed is an argument that is left out.
+    #[arg(long)]
+    strict: bool,
     /// Whose turn.
     #[arg(long)]
     tenant: Option<TenantId>,
@@ -108,13 +117,33 @@ fn said(accepted: &Accepted<'_>) -> String {
 fn turn(args: &Submit) -> Result<Turn, Failure> {
     let Some(file) = &args.file else { return from_arguments(args) };
     let bytes = read(file)?;
+    let bytes = match args.format {
+        Some(format) => around_calls(format, &bytes).map_err(|why| Failure::usage(format!("{file} {why}")))?,
+        None => bytes,
+    };
     let bytes = with_owner(bytes, args.tenant.as_ref(), args.agent.as_ref());
     let mut turn = parse_turn(&bytes).map_err(|refusal| {
         Failure::failed(anyhow::anyhow!("{file} holds no turn: {} ({})", refusal.message, refusal.code))
     })?;
     turn.tenant = args.tenant.clone().unwrap_or(turn.tenant);
     turn.agent = args.agent.clone().unwrap_or(turn.agent);
+    turn.strict |= args.strict;
     Ok(turn)
+}
+
+/// The turn, without its owner, around calls as their dialect has them.
+fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
+    let text = std::str::from_utf8(calls).map_err(|_| "is not UTF-8")?;
+    let word = format.dialect().as_str();
+    let turn = if format == Format::Text {
+        format!("{{\"answer\":{}}}", serde_json::Value::from(text))
+    } else {
+        if !text.trim_start().starts_with('[') {
+            return Err(format!("holds no list of calls; without --format {word} it is read as a whole turn"));
+        }
+        format!("{{\"format\":\"{word}\",\"calls\":{text}}}")
+    };
+    Ok(turn.into_bytes())
 }
 
 fn read(file: &str) -> Result<Vec<u8>, Failure> {
@@ -160,6 +189,9 @@ fn from_arguments(args: &Submit) -> Result<Turn, Failure> {
         task: None,
         context: Context::default(),
         want_audits: false,
+        strict: args.strict,
+        allowed_tools: None,
+        parallel_reads: false,
         calls: args.call.iter().map(|text| call(text)).collect::<Result<_, _>>()?,
     })
 }
@@ -190,6 +222,22 @@ mod tests {
         assert_eq!(said(" echo  {\"text\": \"a b\"} "), Ok(("echo".into(), "{\"text\": \"a b\"}".into())));
         assert!(said("echo text=hi").unwrap_err().unwrap().contains("no JSON"));
         assert!(said("  ").is_err());
+    }
+
+    #[test]
+    fn a_file_may_hold_the_calls_alone() {
+        let owned = |format, text: &str| {
+            let (tenant, agent) = (TenantId::new("demo").unwrap(), AgentId::new("kelly").unwrap());
+            let turn = around_calls(format, text.as_bytes()).map(|turn| with_owner(turn, Some(&tenant), Some(&agent)));
+            turn.map(|turn| parse_turn(&turn).unwrap())
+        };
+        let items = r#"[{"type":"reasoning"},{"type":"function_call","call_id":"c","name":"echo","arguments":"{}"}]"#;
+        let turn = owned(Format::OpenaiResponses, items).unwrap();
+        assert_eq!((turn.dialect, turn.calls[0].provider_id.as_deref()), (Dialect::OpenaiResponses, Some("c")));
+        let turn = owned(Format::Text, "Hi \"you\": {\"tool\":\"echo\"}").unwrap();
+        assert_eq!((turn.dialect, turn.calls[0].tool.as_str()), (Dialect::Text, "echo"));
+        assert_eq!(owned(Format::Text, "No tool is needed.").unwrap().calls, []);
+        assert!(owned(Format::Mcp, "{}").unwrap_err().contains("no list of calls"));
     }
 
     #[test]

@@ -1,25 +1,35 @@
 //! `tickfleet tools`: which tools there are, who may call them, and their definitions for a model.
 
-use clap::{Args, ValueEnum};
+use std::sync::Arc;
+
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use shared::config::units::format_duration;
-use shared::formats::define;
-use shared::model::policy::{Caller, Policy, ToolGrant, Unknown};
+use shared::formats::{Prompts, define, define_strict};
+use shared::model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant, Unknown};
 use shared::model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
-use worker::tools::Registry;
+use worker::tools::{RegisteredTool, Registry};
 
 use crate::failure::Failure;
+use crate::import::Import;
 use crate::output::{Mood, Output, lines, table};
 use crate::setup::Setup;
 
 /// List all tools with who may call them; with an agent, what it may call, or its definitions for a model.
 #[derive(Debug, Args)]
-#[command(after_help = "\
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
 Examples:
   tickfleet tools
   tickfleet tools --tenant atlas-ux --agent kelly
-  tickfleet tools --tenant atlas-ux --agent kelly --format openai > tools.json")]
+  tickfleet tools --tenant atlas-ux --agent kelly --format openai > tools.json
+  tickfleet tools --tenant atlas-ux --agent kelly --format openai-responses --strict
+  tickfleet tools --tenant atlas-ux --agent kelly --format text > prompt.txt"
+)]
 pub(crate) struct Tools {
+    #[command(subcommand)]
+    pub(crate) what: Option<What>,
     /// The agent that calls.
     #[arg(long, requires = "tenant")]
     agent: Option<AgentId>,
@@ -29,18 +39,49 @@ pub(crate) struct Tools {
     /// Print the definitions of what the agent may call, for a request to a model.
     #[arg(long, value_enum, requires = "agent")]
     format: Option<Format>,
+    /// Strict definitions, for openai and openai-responses. What cannot be strict is defined as it is, and named on
+    /// stderr. Turns that answer strict definitions should say "strict": true.
+    #[arg(long, requires = "format")]
+    strict: bool,
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum Format {
-    /// For OpenAI's Chat Completions: the field `tools`.
+/// What else can be done with tools.
+#[derive(Debug, Subcommand)]
+pub(crate) enum What {
+    /// Print the operations of an OpenAPI document as a section of tools.yaml.
+    Import(Import),
+}
+
+/// The dialects, as options name them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// OpenAI's Chat Completions.
+    #[value(alias = "openai_chat", alias = "openai-chat")]
     Openai,
-    /// For Anthropic's Messages: the field `tools`.
+    /// OpenAI's Responses.
+    #[value(alias = "openai_responses")]
+    OpenaiResponses,
+    /// Anthropic's Messages.
     Anthropic,
+    /// MCP: tools as `tools/list` gives them, calls as `tools/call` takes them.
+    Mcp,
     /// Everything that a program wants to know.
     Raw,
     /// Plain text, for a model without function calling.
     Text,
+}
+
+impl Format {
+    pub(crate) const fn dialect(self) -> Dialect {
+        match self {
+            Self::Openai => Dialect::OpenaiChat,
+            Self::OpenaiResponses => Dialect::OpenaiResponses,
+            Self::Anthropic => Dialect::Anthropic,
+            Self::Mcp => Dialect::Mcp,
+            Self::Raw => Dialect::Raw,
+            Self::Text => Dialect::Text,
+        }
+    }
 }
 
 /// A tool and who may call it.
@@ -91,11 +132,23 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
     };
     let allowed: Vec<&ToolSpec> =
         decisions.iter().filter(|(_, denial)| denial.is_none()).map(|(spec, _)| *spec).collect();
+    emit(format, args.strict, &allowed, &setup.configuration.prompts, output)
+}
+
+/// Prints the definitions of `tools` for a model.
+fn emit(format: Format, strict: bool, tools: &[&ToolSpec], prompts: &Prompts, output: &Output) -> Result<(), Failure> {
+    let has_strict = matches!(format, Format::Openai | Format::OpenaiResponses);
     match format {
-        Format::Openai => output.data(&define(Dialect::OpenaiChat, &allowed)),
-        Format::Anthropic => output.data(&define(Dialect::Anthropic, &allowed)),
-        Format::Raw => output.data(&define(Dialect::Raw, &allowed)),
-        Format::Text => output.print(&plain(&allowed)),
+        _ if strict && !has_strict => Err(Failure::usage("--strict is for --format openai and openai-responses")),
+        Format::Text => output.print(&prompts.describe(tools)),
+        _ if strict => {
+            let definitions = define_strict(format.dialect(), tools);
+            for (tool, why) in &definitions.not_strict {
+                output.note(&format!("{tool} cannot be strict: {why}"));
+            }
+            output.data(&definitions.tools)
+        }
+        _ => output.data(&define(format.dialect(), tools)),
     }
 }
 
@@ -113,18 +166,23 @@ fn decide<'a>(
         })
     })?;
     let caller = Caller { agent, policy: declared, tenant: owner, granted: None };
-    let decide = |spec: &'a ToolSpec| {
-        let denial = policy.permissions.decide(caller, spec).err();
+    let decide = |tool: &'a Arc<RegisteredTool>| {
+        let selector = declared.tool_versions.get(&tool.spec.name).map(String::as_str);
+        let (spec, denial) = match registry.select(tool, selector) {
+            Some(version) => (&version.spec, policy.permissions.decide(caller, &version.spec).err()),
+            None => (&tool.spec, Some(Denial::NoVersion(selector.unwrap_or_default().to_owned()))),
+        };
         (spec, denial.map(|denial| denial_text(&denial)))
     };
-    Ok(registry.iter().map(|tool| decide(&tool.spec)).collect())
+    Ok(registry.iter().map(decide).collect())
 }
 
-fn denial_text(denial: &shared::model::policy::Denial) -> String {
-    use shared::model::policy::Denial;
+fn denial_text(denial: &Denial) -> String {
     match denial {
         Denial::MissingCapability(name) => format!("lacks the capability {name}"),
         Denial::MissingFeature(name) => format!("the plan lacks the feature {name}"),
+        Denial::NoVersion(selector) => format!("no version of it is {selector}"),
+        Denial::Narrowed => "its turn or task was narrowed to other tools".into(),
         Denial::Disabled => "disabled for everybody".into(),
         Denial::DeniedByRule => "denied by its row in permissions.yaml".into(),
         Denial::NotGranted => "no row in permissions.yaml allows it".into(),
@@ -155,7 +213,8 @@ fn who(spec: &ToolSpec, policy: &Policy) -> String {
     }
     let Some(ToolGrant { agents, roles, deny_agents, deny_roles, everyone }) = permissions.matrix.get(&spec.name)
     else {
-        return "nobody: no row".into();
+        let meta = META_TOOLS.contains(&spec.name.as_str());
+        return if meta { "everyone, as no row says otherwise" } else { "nobody: no row" }.into();
     };
     let names = |agents: &std::collections::BTreeSet<AgentId>, roles: &std::collections::BTreeSet<String>| {
         let agents = agents.iter().map(ToString::to_string);
@@ -198,14 +257,4 @@ fn decided(decisions: &[Decision<'_>], output: &Output) -> String {
         table.add_row([decision.name.into(), word, decision.reason.clone().unwrap_or_default().into()]);
     }
     lines(table)
-}
-
-/// The definitions in words, with the schema of each tool's arguments.
-fn plain(tools: &[&ToolSpec]) -> String {
-    let one = |spec: &&ToolSpec| {
-        let schema = serde_json::to_string(&spec.input_schema).unwrap_or_default();
-        format!("{}: {}\nArguments (JSON Schema): {schema}\n", spec.name, spec.description.trim())
-    };
-    let head = "To call tools, answer with JSON alone: {\"calls\":[{\"name\":\"<tool>\",\"arguments\":{…}}]}\n\n";
-    format!("{head}{}", tools.iter().map(one).collect::<Vec<_>>().join("\n"))
 }

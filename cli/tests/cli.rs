@@ -3,8 +3,36 @@
 
 #[path = "cli/binary.rs"]
 mod binary;
+#[path = "cli/chart.rs"]
+mod chart;
 #[path = "cli/documents.rs"]
 mod documents;
+#[path = "cli/http_tools.rs"]
+mod http_tools;
+#[path = "cli/image.rs"]
+mod image;
+#[path = "cli/import.rs"]
+mod import;
+#[path = "cli/live.rs"]
+mod live;
+#[path = "cli/mcp.rs"]
+mod mcp;
+#[path = "cli/process.rs"]
+mod process;
+#[path = "cli/prometheus.rs"]
+mod prometheus;
+#[path = "cli/scaling/mod.rs"]
+mod scaling;
+#[path = "cli/security.rs"]
+mod security;
+#[path = "cli/top.rs"]
+mod top;
+#[path = "cli/traces.rs"]
+mod traces;
+#[path = "cli/watched.rs"]
+mod watched;
+
+use std::time::Duration;
 
 use binary::{DevFleet, Said, tickfleet};
 use serde_json::json;
@@ -51,6 +79,14 @@ async fn a_turn_may_come_from_a_file_or_from_stdin_in_any_dialect() {
     assert_eq!(said.exits(0).json()["messages"][0]["tool_call_id"], "c1");
     let piped = fleet.run_with(&submit(&["-", "--wait", "30", "--json"]), openai);
     assert_eq!(piped.exits(0).json()["dialect"], "openai_chat");
+
+    let items = r#"[{"type":"function_call","call_id":"c2","name":"echo","arguments":"{}"}]"#;
+    let said = fleet.run_with(&submit(&["-", "--format", "openai-responses", "--wait", "--json"]), items);
+    assert_eq!(said.exits(0).json()["messages"][0]["call_id"], "c2");
+    let said = fleet.run_with(&submit(&["-", "--format", "text", "--wait"]), "No tool is needed.");
+    said.exits(0).says("calls no tool");
+    let answer = "So: {\"tool\": \"echo\", \"arguments\": {\"text\": \"y\"}}";
+    fleet.run_with(&submit(&["-", "--format", "text", "--wait"]), answer).exits(0).says("{\"text\":\"y\"}");
 
     let broken = fleet.run_with(&submit(&["-", "--wait"]), r#"{"calls":[{"name":"echo"},]}"#);
     broken.exits(1).complains("holds no turn").complains("malformed_json");
@@ -239,7 +275,17 @@ fn tools_are_listed_and_defined_for_a_model() {
     assert!(names("kelly").contains(&"post_to_x".to_owned()));
     assert!(!names("fran").contains(&"post_to_x".to_owned()));
     assert!(of("kelly", "anthropic").json()[0]["input_schema"].is_object());
-    of("kelly", "text").says("Arguments (JSON Schema)");
+    of("kelly", "text").says("Arguments (JSON Schema)").says("{\"tool\": ");
+    assert!(of("kelly", "mcp").json()[0]["annotations"]["readOnlyHint"].is_boolean());
+    assert_eq!(of("kelly", "openai-responses").json()[0]["strict"], false);
+    let strict = ["tools", "--tenant", "atlas-ux", "--agent", "kelly", "--strict", "--format"];
+    let defined = tickfleet(&[&strict[..], &["openai"]].concat()).exits(0).json();
+    let defined = defined.as_array().unwrap().iter().find(|tool| tool["function"]["name"] == "post_to_x").unwrap();
+    assert_eq!(
+        (&defined["function"]["strict"], &defined["function"]["parameters"]["additionalProperties"]),
+        (&true.into(), &false.into())
+    );
+    tickfleet(&[&strict[..], &["mcp"]].concat()).exits(2).complains("--strict is for");
     tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "fran"])
         .exits(0)
         .says("no row in permissions.yaml allows it");
@@ -276,4 +322,67 @@ async fn the_readme_shows_what_its_commands_print() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     documents::check(&fleet, "README.md");
+}
+
+#[tokio::test]
+async fn the_guides_show_what_their_commands_print() {
+    for guide in ["docs/operating.md", "docs/troubleshooting.md", "docs/scaling.md"] {
+        let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
+        let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+        documents::check(&fleet, guide);
+    }
+}
+
+/// A short version of `the_fleet_follows_its_load`, for every run of the tests: 60 times as fast as a cluster.
+#[tokio::test]
+async fn a_fleet_scales_out_and_in_without_losing_a_call_and_not_for_capped_work() {
+    let seconds = Duration::from_secs;
+    let course = scaling::Course {
+        speed: 60,
+        steps: vec![(seconds(3), 8.0), (seconds(8), 60.0), (seconds(4), 8.0)],
+        capped: (seconds(4), 40),
+    };
+    let outcome = scaling::run(&course).await;
+    println!("{}", outcome.summary());
+    let (loaded, capped) = outcome.most_workers();
+    assert!(loaded >= 3, "60 calls a second of 0.2 s need 12 slots at least: {}", outcome.csv());
+    assert_eq!(capped, 1, "{}", outcome.csv());
+    assert!(outcome.told >= loaded - 1 && outcome.left == outcome.told, "{}", outcome.summary());
+}
+
+/// The run of docs/scaling.md. `TICKFLEET_SCALING_CSV=docs/scaling.csv` keeps its samples.
+#[tokio::test]
+#[ignore = "takes three minutes and wants a quiet machine"]
+async fn the_fleet_follows_its_load() {
+    let seconds = Duration::from_secs;
+    let steps = [(20, 12.0), (40, 120.0), (30, 40.0), (20, 120.0), (20, 12.0)];
+    let course = scaling::Course {
+        speed: 15,
+        steps: steps.map(|(length, load)| (seconds(length), load)).into(),
+        capped: (seconds(30), 200),
+    };
+    let outcome = scaling::run(&course).await;
+    println!("{}", outcome.summary());
+    #[allow(clippy::disallowed_methods, reason = "a knob of this run, documented beside it")]
+    if let Ok(file) = std::env::var("TICKFLEET_SCALING_CSV") {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        std::fs::write(root.join(file), outcome.csv()).unwrap();
+    }
+    let (loaded, capped) = outcome.most_workers();
+    assert!((8..=12).contains(&loaded) && capped == 1, "{}", outcome.summary());
+    // The load itself asks for up, down, up, down: three turns. One stumble of the machine adds two.
+    assert!(outcome.turns_of_direction() <= 5, "{}", outcome.summary());
+    assert!(outcome.absorbed().iter().all(Option::is_some), "{}", outcome.summary());
+    assert_eq!(outcome.left, outcome.told);
+}
+
+/// The table of memory in docs/scaling.md.
+#[tokio::test]
+#[ignore = "measures; it asserts only that nothing costs far more than the document says"]
+async fn turns_and_agents_cost_what_the_document_says() {
+    let costs = scaling::memory::measure().await;
+    for (what, bytes) in &costs {
+        println!("{bytes:>6} B  {what}");
+        assert!((1..5_000).contains(bytes), "{costs:?}");
+    }
 }

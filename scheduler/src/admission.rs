@@ -5,8 +5,10 @@ use shared::force::Force;
 use shared::formats::Refusal;
 use shared::model::policy::Unknown;
 use shared::model::{CallError, CallResult, Context, Turn, TurnId, content_digest, limits};
+use shared::ops::traces;
 use shared::report::{Refused, refusal_reply};
-use shared::store::{Admission, Inbound, Rejection, SliceMeta};
+use shared::store::{Admission, Ending, Inbound, Rejection, SliceMeta};
+use tracing::Span;
 
 use crate::policy::{PolicyClock, Rows, stagger_ms};
 
@@ -30,6 +32,20 @@ pub(crate) struct Candidate {
     pub(crate) turn: Turn,
     pub(crate) id: TurnId,
     pub(crate) arrival: Arrival,
+    /// From reading it to the decision.
+    pub(crate) span: Span,
+}
+
+impl Candidate {
+    pub(crate) fn new(turn: Turn, arrival: Arrival) -> Self {
+        let id = minted(Inbound::Turns, &arrival.origin, turn.id.clone());
+        let span = tracing::debug_span!(
+            target: traces::TARGET, "admit", tenant = %turn.tenant, agent = %turn.agent, turn = %id,
+            calls = turn.calls.len(), decision = tracing::field::Empty,
+        );
+        traces::follow(&span, turn.context.traceparent.as_deref(), turn.context.tracestate.as_deref());
+        Self { turn, id, arrival, span }
+    }
 }
 
 /// Everything about a refusal but where it came from.
@@ -131,12 +147,24 @@ pub(crate) fn admission(
         dialect: turn.dialect,
         reply_to: turn.reply_to.clone(),
         deadline_ms,
+        submitted_ms: shared::store::entry_ms(&candidate.arrival.origin).unwrap_or(0),
         digest: digest.clone(),
         calls: turn.calls.len(),
         want_audits: turn.want_audits,
+        strict: turn.strict,
+        allowed_tools: turn.allowed_tools.clone(),
+        parallel_reads: turn.parallel_reads,
         context: turn.context.clone(),
         task: turn.task.clone().map(|task| (task, grant.unwrap_or_default())),
         is_task: false,
+        span: traces::traceparent(&candidate.span),
+    };
+    // A plain answer that calls nothing ends at once, like a turn whose deadline has passed: nothing is debited, and
+    // its reply has no results.
+    let (deadline_ms, calls) = if turn.calls.is_empty() {
+        (0, vec![Ending::NO_CALL.to_owned()])
+    } else {
+        (deadline_ms, turn.calls.iter().map(json).collect())
     };
     Ok(Admission {
         entry: candidate.arrival.entry.clone(),
@@ -152,7 +180,7 @@ pub(crate) fn admission(
         reply_to: turn.reply_to.clone(),
         task: turn.task.clone(),
         meta: json(&meta),
-        calls: turn.calls.iter().map(json).collect(),
+        calls,
     })
 }
 

@@ -1,28 +1,38 @@
-//! Measures the backlog and keeps slow bounds.
+//! Keeps slow bounds, sweeps for what should be impossible, and asks Redis what a scrape wants to know.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::ops::metrics::{Backlog, Place};
-use shared::store::StoreError;
+use futures::future::try_join_all;
+use shared::force::InForce;
+use shared::model::TenantId;
+use shared::ops::metrics::{Backlog, Invariant, Metrics, Place, Scraped};
+use shared::store::{self, Store, StoreError, SweepAt, TurnName};
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
 
-/// Measures and keeps house until `stop`.
+/// Steps of the sweep in one turn of the loop: about 1,000 turns, a few ms of Redis.
+const STEPS: usize = 4;
+/// Violations that are remembered, so that each is reported once.
+const REPORTED_MAX: usize = 1_000;
+
+/// Keeps house and sweeps until `stop`.
 pub(crate) async fn collect(scheduler: Arc<Scheduler>, stop: CancellationToken) {
     let handle = scheduler.progress.register("collect", scheduler.options.collect_every * 10 + Duration::from_secs(30));
     let mut cursor = 0;
+    let mut sweep = Sweep::default();
     loop {
         match scheduler.store.prune(cursor).await {
             Ok(next) => cursor = next,
             Err(error) => tracing::debug!(%error, "budgets could not be pruned"),
         }
-        if let Err(error) = scheduler.collect_once().await {
-            scheduler.metrics.redis_error("collect");
-            // Gauges that stay at their last value through a stall would lie; absent ones alert.
-            scheduler.metrics.backlog_unknown();
-            tracing::warn!(%error, "the backlog could not be measured");
+        if let Err(error) = scheduler.keep_house().await {
+            tracing::warn!(%error, "bounds could not be kept");
+        }
+        if let Err(error) = sweep.steps(&scheduler).await {
+            tracing::debug!(%error, "turns under way could not be looked at");
         }
         handle.advanced();
         tokio::select! {
@@ -34,23 +44,124 @@ pub(crate) async fn collect(scheduler: Arc<Scheduler>, stop: CancellationToken) 
 }
 
 impl Scheduler {
-    async fn collect_once(&self) -> Result<(), StoreError> {
+    async fn keep_house(&self) -> Result<(), StoreError> {
         let memory = self.store.watch_memory().await?;
         if memory.is_tight() {
             tracing::error!(used = memory.used, max = memory.max, "Redis is nearly full; no new work is taken in");
         }
         let now_ms = self.clock.now_ms();
-        let seen = self.store.backlog(now_ms).await?;
-        let place = |count: u64, oldest_ms: i64| Backlog {
-            count,
-            oldest: (oldest_ms > 0).then(|| Duration::from_millis(oldest_ms.unsigned_abs())),
-        };
-        self.metrics.backlog(&[
-            (Place::Inbound, place(seen.inbound + seen.tasks, seen.oldest_inbound_ms)),
-            (Place::Ready, place(seen.ready, seen.oldest_ready_ms)),
-            (Place::Running, place(seen.running, seen.oldest_pending_ms)),
-            (Place::Dead, place(seen.dead, 0)),
-        ]);
         self.store.housekeep(now_ms, self.options.audit_bytes_max, self.options.dead_retain_ms).await
+    }
+}
+
+/// A walk over all turns under way, a few hundred a step.
+#[derive(Default)]
+struct Sweep {
+    at: SweepAt,
+    /// Since when the oldest turn waits on a lane that this round has seen, ms of shard time.
+    oldest_ms: Option<i64>,
+    /// What seemed wrong in the last step. Only what still is in this one counts.
+    suspects: Vec<TurnName>,
+    reported: BTreeSet<TurnName>,
+}
+
+impl Sweep {
+    /// Looks again at what seemed wrong, and goes on.
+    async fn steps(&mut self, scheduler: &Scheduler) -> Result<(), StoreError> {
+        self.confirm(scheduler).await?;
+        for _ in 0..STEPS {
+            if self.step(scheduler).await? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reports the suspects of the last time that are still without a timer.
+    async fn confirm(&mut self, scheduler: &Scheduler) -> Result<(), StoreError> {
+        let suspects = std::mem::take(&mut self.suspects);
+        for name in scheduler.store.waiting_without_timer(&suspects).await? {
+            if self.reported.len() < REPORTED_MAX && self.reported.insert(name.clone()) {
+                scheduler.metrics.violated(Invariant::WaitingWithoutTimer);
+                tracing::error!(turn = %name, "a turn has calls left, but nothing will look at it again: a bug, or a hand in Redis");
+            }
+        }
+        Ok(())
+    }
+
+    /// Looks at some more turns. Answers whether that was the last of a round.
+    async fn step(&mut self, scheduler: &Scheduler) -> Result<bool, StoreError> {
+        let swept = scheduler.store.sweep(self.at).await?;
+        self.at = swept.next;
+        self.suspects.extend(swept.waiting_without_timer.into_iter().filter(|name| !self.reported.contains(name)));
+        self.oldest_ms = [self.oldest_ms, swept.oldest_parked_ms].into_iter().flatten().min();
+        if swept.round_complete {
+            scheduler.metrics.parked_since(scheduler.store.shard(), self.oldest_ms.take());
+        }
+        Ok(swept.round_complete)
+    }
+}
+
+/// Asks Redis, at a scrape, for what only it knows.
+pub struct Scrape {
+    stores: Vec<Store>,
+    force: Arc<InForce>,
+    metrics: Arc<Metrics>,
+}
+
+impl Scrape {
+    /// A scrape of these shards.
+    #[must_use]
+    pub fn new(stores: &[Store], force: &Arc<InForce>, metrics: &Arc<Metrics>) -> Self {
+        let observed = stores.iter().map(|store| store.clone().observed_by(metrics.clone()));
+        Self { stores: observed.collect(), force: Arc::clone(force), metrics: Arc::clone(metrics) }
+    }
+
+    /// What all shards hold together; none where one of them does not answer, for half a backlog would look like a
+    /// small one.
+    pub async fn ask(&self) -> Option<Scraped> {
+        let asked = self.stores.iter().map(|store| async move {
+            let tenants = self.tenants_of(store);
+            store.backlog(&tenants).await.map(|seen| (store.shard(), seen))
+        });
+        match try_join_all(asked).await {
+            Ok(shards) => Some(self.merged(&shards)),
+            Err(error) => {
+                tracing::debug!(%error, "the backlog is absent from this scrape");
+                None
+            }
+        }
+    }
+
+    /// The tenants that live in this shard.
+    fn tenants_of(&self, store: &Store) -> Vec<TenantId> {
+        self.force.load().policy.tenants.keys().filter(|tenant| store.is_home_of(tenant)).cloned().collect()
+    }
+
+    /// Counts are added; of ages and of memory, which shards may share, the largest is shown.
+    fn merged(&self, shards: &[(u32, store::Backlog)]) -> Scraped {
+        let place =
+            |place: Place, count: fn(&store::Backlog) -> u64, oldest_ms: &dyn Fn(u32, &store::Backlog) -> i64| {
+                let count = shards.iter().map(|(_, seen)| count(seen)).sum();
+                let oldest_ms = shards.iter().map(|(shard, seen)| oldest_ms(*shard, seen)).max().unwrap_or(0);
+                let oldest = (count > 0).then(|| Duration::from_millis(oldest_ms.max(0).unsigned_abs()));
+                (place, Backlog { count, oldest })
+            };
+        let parked_ms = |shard: u32, seen: &store::Backlog| {
+            self.metrics.oldest_parked_ms(shard).map_or(0, |since_ms| seen.now_ms - since_ms)
+        };
+        Scraped {
+            backlog: vec![
+                place(Place::Inbound, |seen| seen.inbound + seen.tasks, &|_, seen| seen.oldest_inbound_ms),
+                place(Place::Ready, |seen| seen.ready, &|_, seen| seen.oldest_ready_ms),
+                place(Place::ParkedCapped, |seen| seen.parked, &parked_ms),
+                place(Place::Delayed, |seen| seen.delayed, &|_, seen| seen.oldest_delayed_ms),
+                place(Place::Running, |seen| seen.running, &|_, seen| seen.oldest_pending_ms),
+                place(Place::Dead, |seen| seen.dead, &|_, seen| seen.oldest_dead_ms),
+            ],
+            memory_used: shards.iter().map(|(_, seen)| seen.memory.used).max().unwrap_or(0),
+            memory_max: shards.iter().map(|(_, seen)| seen.memory.max).max().unwrap_or(0),
+            pressure: shards.iter().any(|(_, seen)| seen.pressure),
+        }
     }
 }

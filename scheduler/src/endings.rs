@@ -1,8 +1,10 @@
 //! Endings: what nobody runs is rendered here and settled like any result.
 
+use std::time::Duration;
+
 use shared::model::Outcome;
 use shared::report;
-use shared::store::{EndReason, Ending, Settled, Settlement, StoreError};
+use shared::store::{EndReason, Ending, Settled, Settlement, SliceMeta, StoreError};
 
 use crate::Scheduler;
 
@@ -14,12 +16,20 @@ impl Scheduler {
         }
         let now_ms = self.clock.now_ms();
         for chunk in endings.chunks(64) {
-            let batch: Vec<Settlement> = chunk.iter().filter_map(|e| self.render(e, now_ms)).collect();
+            let rendered = chunk.iter().filter_map(|ending| Some((ending, self.render(ending, now_ms)?)));
+            let (endings, batch): (Vec<&Ending>, Vec<Settlement>) = rendered.unzip();
             match self.store.settle(&batch).await {
-                Ok(settled) => self.count(chunk, &settled),
-                Err(error) if error.is_script_error() && batch.len() > 1 => self.one_by_one(&batch).await,
+                Ok(settled) => self.count(&endings, &settled),
+                Err(error) if error.is_script_error() && batch.len() > 1 => self.one_by_one(&endings, &batch).await,
                 Err(error) => self.unsettled(&error),
             }
+        }
+    }
+
+    /// Counts the time that a turn took since `submitted_ms`, ms of shard time, where that is known.
+    pub(crate) fn turn_ended(&self, submitted_ms: Option<i64>) {
+        if let Some(since_ms) = submitted_ms {
+            self.metrics.turn_ended(Duration::from_millis((self.clock.now_ms() - since_ms).max(0).unsigned_abs()));
         }
     }
 
@@ -31,23 +41,32 @@ impl Scheduler {
         rendered.ok()
     }
 
-    async fn one_by_one(&self, batch: &[Settlement]) {
-        for item in batch {
-            if let Err(error) = self.store.settle(std::slice::from_ref(item)).await {
-                self.unsettled(&error);
+    async fn one_by_one(&self, endings: &[&Ending], batch: &[Settlement]) {
+        for (ending, item) in endings.iter().zip(batch) {
+            match self.store.settle(std::slice::from_ref(item)).await {
+                Ok(settled) => self.count(&[ending], &settled),
+                Err(error) => self.unsettled(&error),
             }
         }
     }
 
     fn unsettled(&self, error: &StoreError) {
-        self.metrics.redis_error("settle");
         tracing::warn!(%error, "endings are not settled; their timers give them out again");
     }
 
-    fn count(&self, endings: &[Ending], settled: &[Settled]) {
+    fn count(&self, endings: &[&Ending], settled: &[Settled]) {
         for (ending, settled) in endings.iter().zip(settled) {
-            if *settled == Settled::Stale {
-                self.metrics.fenced("settle");
+            match settled {
+                Settled::Stale => {
+                    self.metrics.fenced("settle");
+                    continue;
+                }
+                // Another scheduler has counted it.
+                Settled::Already | Settled::Gap => continue,
+                Settled::Done => self.turn_ended(SliceMeta::submitted_of(&ending.meta)),
+                Settled::Laned | Settled::Continue | Settled::Cancelled => {}
+            }
+            if ending.is_of_no_calls() {
                 continue;
             }
             let outcome = report::ended(ending.reason, ending.info).0;

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use shared::force::Force;
 use shared::formats::{Refusal, parse_turn};
 use shared::model::{ConsumerId, TaskGrant, limits};
 use shared::ops::metrics::Decision;
@@ -14,7 +15,7 @@ use shared::store::{
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
-use crate::admission::{Arrival, Candidate, admission, minted, refuse, rejection};
+use crate::admission::{Arrival, Candidate, admission, refuse, rejection};
 use crate::policy::Rows;
 
 /// Rule 10: a tenant's budgets are kept in one shard, so its turns count in no other.
@@ -48,13 +49,13 @@ impl Scheduler {
                 Ok(entries) => {
                     patience.reset();
                     if !entries.is_empty() {
+                        self.metrics.inbound(from.stream(), entries.len() as u64);
                         let arrivals = entries.into_iter().map(|e| arrival(from, e)).collect();
                         take(self, &consumer, arrivals).await;
                     }
                 }
                 Err(StoreError::StateLost(what)) => self.state_lost(&what).await,
                 Err(error) => {
-                    self.metrics.redis_error("read");
                     tracing::warn!(%error, stream = from.stream(), "could not read; trying again");
                     tokio::time::sleep(patience.pause()).await;
                 }
@@ -104,10 +105,7 @@ impl Scheduler {
         let mut candidates = Vec::with_capacity(arrivals.len());
         for arrival in arrivals {
             match parse_turn(&arrival.raw) {
-                Ok(turn) => {
-                    let id = minted(Inbound::Turns, &arrival.origin, turn.id.clone());
-                    candidates.push(Candidate { turn, id, arrival });
-                }
+                Ok(turn) => candidates.push(Candidate::new(turn, arrival)),
                 Err(refusal) => rejections.push(self.rejected(&arrival, &refusal)),
             }
         }
@@ -121,8 +119,7 @@ impl Scheduler {
 
     fn rejected(&self, arrival: &Arrival, refusal: &Refusal) -> Rejection {
         self.metrics.admitted(Decision::Rejected, 1);
-        self.metrics.dead(refusal.code);
-        tracing::debug!(entry = arrival.entry, code = refusal.code, message = refusal.message, "a turn is rejected");
+        tracing::debug!(entry = arrival.entry, code = refusal.code, reason = refusal.message, "a turn is rejected");
         rejection(Inbound::Turns, arrival, refusal, "rejected")
     }
 
@@ -134,7 +131,6 @@ impl Scheduler {
                 Ok(grants) => grants,
                 Err(error) => {
                     // That Redis is away says nothing about the tasks.
-                    self.metrics.redis_error("look");
                     tracing::warn!(%error, "the tasks of turns could not be read; trying again");
                     if self.is_over() {
                         return Vec::new();
@@ -143,12 +139,25 @@ impl Scheduler {
                     continue;
                 }
             };
-            let (rows, batch, mut rejections) = self.batch(candidates, &grants);
+            let deciding = match self.deciding().await {
+                Ok(Some(deciding)) => deciding,
+                // Our policy is not the one in force, so we are over.
+                Ok(None) => return Vec::new(),
+                Err(error) => {
+                    tracing::warn!(%error, "the policy could not be announced; trying again");
+                    if self.is_over() {
+                        return Vec::new();
+                    }
+                    tokio::time::sleep(patience.pause()).await;
+                    continue;
+                }
+            };
+            let (rows, batch, mut rejections) = self.batch(&deciding.force, candidates, &grants);
             if batch.is_empty() {
                 return rejections;
             }
             let turns: Vec<Admission> = batch.iter().map(|(_, a)| a.clone()).collect();
-            let decided = self.store.admit(self.policy.generation(), &rows.rows, &turns).await;
+            let decided = self.store.admit(deciding.generation, &rows.rows, &turns).await;
             match decided {
                 Ok(AdmitReply::Decided { now_ms, turns }) => {
                     self.clock.set(now_ms);
@@ -159,14 +168,11 @@ impl Scheduler {
                 Ok(AdmitReply::DayStale { now_ms }) => self.clock.set(now_ms),
                 Ok(AdmitReply::Pressure) => tokio::time::sleep(Duration::from_millis(500)).await,
                 Err(error) if error.is_script_error() => {
-                    self.metrics.redis_error("admit");
-                    tracing::error!(%error, turns = batch.len(), "admit failed; repeating turn by turn");
                     rejections.extend(self.find_culprit(candidates, &error).await);
                     return rejections;
                 }
                 Err(StoreError::StateLost(what)) => self.state_lost(&what).await,
                 Err(error) => {
-                    self.metrics.redis_error("admit");
                     tracing::warn!(%error, "admit did not answer; trying again");
                     tokio::time::sleep(patience.pause()).await;
                 }
@@ -189,6 +195,7 @@ impl Scheduler {
             tracing::error!(%error, entry = candidate.arrival.entry, "this turn cannot be admitted");
             return vec![self.rejected(&candidate.arrival, &refusal)];
         }
+        tracing::warn!(%error, turns = candidates.len(), "admit failed; repeating turn by turn");
         let mut rejections = Vec::new();
         for candidate in candidates {
             rejections.extend(Box::pin(self.admit_some(std::slice::from_ref(candidate))).await);
@@ -198,11 +205,12 @@ impl Scheduler {
 
     fn batch(
         &self,
+        force: &Force,
         candidates: &[Candidate],
         grants: &HashMap<usize, TaskGrant>,
     ) -> (Rows, Vec<(usize, Admission)>, Vec<Rejection>) {
         let (mut rows, mut batch, mut rejections) = (Rows::default(), Vec::with_capacity(candidates.len()), Vec::new());
-        let (force, now_ms) = (self.force.load(), self.clock.now_ms());
+        let now_ms = self.clock.now_ms();
         for (index, candidate) in candidates.iter().enumerate() {
             if !self.store.is_home_of(&candidate.turn.tenant) {
                 let refusal = refuse("wrong_shard", WRONG_SHARD.into(), &candidate.turn);
@@ -219,7 +227,7 @@ impl Scheduler {
                 rejections.push(self.rejected(&candidate.arrival, &refusal));
                 continue;
             }
-            match admission(candidate, &force, &self.policy, &mut rows, now_ms, grant) {
+            match admission(candidate, force, &self.policy, &mut rows, now_ms, grant) {
                 Ok(admission) => batch.push((index, admission)),
                 Err(refusal) => rejections.push(self.rejected(&candidate.arrival, &refusal)),
             }
@@ -246,17 +254,23 @@ impl Scheduler {
         decisions: Vec<Admitted>,
     ) -> Vec<Rejection> {
         let mut endings: Vec<Ending> = Vec::new();
-        let mut rejections = Vec::new();
+        let (mut rejections, mut dispatched) = (Vec::new(), Vec::new());
         let mut counts: HashMap<Decision, u64> = HashMap::new();
         for ((index, _), decision) in batch.iter().zip(decisions) {
             let candidate = &candidates[*index];
             let counted = match decision {
-                Admitted::Dispatched => Decision::Dispatched,
+                Admitted::Dispatched => {
+                    let name = TurnName { tenant: candidate.turn.tenant.clone(), turn: candidate.id.clone() };
+                    dispatched.push((name, candidate.turn.calls.len()));
+                    Decision::Dispatched
+                }
                 Admitted::Laned => Decision::Laned,
                 Admitted::Duplicate => Decision::Duplicate,
                 Admitted::Ending(ending) => {
+                    // A turn without calls is done, not capped.
+                    let decision = if ending.is_of_no_calls() { Decision::Dispatched } else { Decision::Capped };
                     endings.push(*ending);
-                    Decision::Capped
+                    decision
                 }
                 Admitted::Conflict => {
                     let message = "this turn_id was accepted before with other content".to_owned();
@@ -270,11 +284,13 @@ impl Scheduler {
                     Decision::Rejected
                 }
             };
+            candidate.span.record("decision", counted.as_str());
             *counts.entry(counted).or_default() += 1;
         }
         for (decision, turns) in counts {
             self.metrics.admitted(decision, turns);
         }
+        self.count_calls(dispatched);
         self.settle_endings(endings).await;
         rejections
     }
@@ -283,13 +299,43 @@ impl Scheduler {
     pub(crate) async fn reject_all(&self, from: Inbound, rejections: Vec<Rejection>) {
         let mut patience = Patience::default();
         for chunk in rejections.chunks(64) {
-            while let Err(error) = self.store.reject(from, chunk).await {
-                self.metrics.redis_error("reject");
-                tracing::warn!(%error, "could not reject; trying again");
+            loop {
+                match self.store.reject(from, chunk).await {
+                    Ok(ours) => break self.count_rejected(from, chunk, &ours),
+                    Err(error) => tracing::warn!(%error, "could not reject; trying again"),
+                }
                 if self.is_over() {
                     return;
                 }
                 tokio::time::sleep(patience.pause()).await;
+            }
+        }
+    }
+
+    /// Counts the calls that were let through at once. Of a turn with several calls only its record knows how many; it
+    /// is asked beside the way, for nothing waits for a count.
+    fn count_calls(&self, dispatched: Vec<(TurnName, usize)>) {
+        let (single, several): (Vec<_>, Vec<_>) = dispatched.into_iter().partition(|(_, calls)| *calls == 1);
+        self.metrics.calls_admitted(single.len() as u64);
+        if several.is_empty() {
+            return;
+        }
+        let (store, metrics) = (self.store.clone(), Arc::clone(&self.metrics));
+        tokio::spawn(async move {
+            let names: Vec<TurnName> = several.into_iter().map(|(name, _)| name).collect();
+            match store.admitted_first(&names).await {
+                Ok(calls) => metrics.calls_admitted(calls),
+                Err(error) => tracing::debug!(%error, "calls that were let through are missing from their count"),
+            }
+        });
+    }
+
+    /// Counts what this scheduler has rejected; another may have been first.
+    fn count_rejected(&self, from: Inbound, rejections: &[Rejection], ours: &[bool]) {
+        for (rejection, _) in rejections.iter().zip(ours).filter(|(_, ours)| **ours) {
+            self.metrics.dead(&rejection.reason);
+            if from == Inbound::Turns {
+                self.metrics.refused(&rejection.reason);
             }
         }
     }

@@ -14,16 +14,16 @@ pub mod tick;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
-use shared::force::InForce;
+use arc_swap::{ArcSwap, ArcSwapOption};
+use shared::force::{Force, InForce};
 use shared::model::{ConsumerId, limits};
 use shared::ops::metrics::Metrics;
 use shared::ops::progress::Progress;
 use shared::report::ReportOptions;
-use shared::store::{Patience, ShardClock, Store, StoreError};
+use shared::store::{Announced, Patience, ShardClock, Slots, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
-use policy::PolicyClock;
+use policy::{Deciding, PolicyClock};
 
 /// How a scheduler works.
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ pub struct Options {
     pub tick_poll: Duration,
     /// How often dead workers are looked for.
     pub reap_every: Duration,
-    /// How often the backlog is measured and bounds are kept.
+    /// How often bounds are kept, and how often the sweep takes a step.
     pub collect_every: Duration,
     /// Bytes of audit entries kept per shard.
     pub audit_bytes_max: u64,
@@ -53,6 +53,8 @@ pub struct Scheduler {
     pub(crate) policy: PolicyClock,
     /// Cancelled when the present incarnation ends: loops that wait for Redis give up then.
     stopping: ArcSwap<CancellationToken>,
+    /// The name of the present incarnation.
+    consumer: ArcSwapOption<ConsumerId>,
     report: ReportOptions,
     name: String,
 }
@@ -64,7 +66,7 @@ enum Ended {
     PolicyStale,
 }
 
-/// How often a scheduler whose policy is not in force looks whether it is.
+/// How often a scheduler that stands by looks whether it still must, at most.
 const STAND_BY: Duration = Duration::from_secs(1);
 
 impl Scheduler {
@@ -80,7 +82,7 @@ impl Scheduler {
         name: &str,
     ) -> Self {
         Self {
-            store,
+            store: store.observed_by(metrics.clone()),
             force,
             metrics,
             progress,
@@ -88,6 +90,7 @@ impl Scheduler {
             clock: Arc::default(),
             policy: PolicyClock::default(),
             stopping: ArcSwap::default(),
+            consumer: ArcSwapOption::default(),
             report,
             name: name.to_owned(),
         }
@@ -100,7 +103,12 @@ impl Scheduler {
 
     /// How endings are reported.
     pub(crate) fn report(&self) -> ReportOptions {
-        ReportOptions { policy_version: Some(self.policy.generation()), ..self.report.clone() }
+        let policy = self.policy.announced();
+        ReportOptions {
+            policy_version: Some(policy.generation),
+            policy_digest: Arc::clone(&policy.short),
+            ..self.report.clone()
+        }
     }
 
     /// Runs until `shutdown`; while Redis is away it waits and comes back by itself.
@@ -111,18 +119,19 @@ impl Scheduler {
         let this = Arc::new(self);
         let mut patience = Patience::default();
         while !shutdown.is_cancelled() {
-            match this.prepare().await {
-                Ok(consumer) => {
+            match this.prepare(&shutdown).await {
+                Ok(Some(consumer)) => {
                     patience.reset();
                     match this.clone().incarnation(consumer, &shutdown).await {
                         Ended::Shutdown => break,
-                        Ended::LeaseLost => {}
-                        Ended::PolicyStale => this.stand_by(&shutdown).await,
+                        Ended::LeaseLost => this.metrics.lease_lost("scheduler"),
+                        // The next one stands by until it may decide.
+                        Ended::PolicyStale => {}
                     }
                 }
+                Ok(None) => break,
                 Err(error @ StoreError::Shards { .. }) => return Err(error),
                 Err(error) => {
-                    this.metrics.redis_error("prepare");
                     tracing::warn!(%error, "the shard is not ready; trying again");
                     tokio::select! {
                         () = shutdown.cancelled() => break,
@@ -134,28 +143,82 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Groups, policy, first heartbeat: in this order, and all before anything is read (rule 12).
-    async fn prepare(&self) -> Result<ConsumerId, StoreError> {
+    /// Groups, first heartbeat, policy: all before anything is read (rule 12). Where a newer policy than ours is in
+    /// force, it stands by until ours may decide. None where it was told to shut down meanwhile.
+    async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         let made = self.store.ensure_groups().await?;
-        self.announce().await?;
-        let consumer = shared::force::incarnation("s", &self.name);
-        let beat = self.store.beat(&consumer).await?;
-        self.clock.set(beat.now_ms);
         if made > 0 {
             tracing::info!(made, "streams and groups were made");
         }
-        Ok(consumer)
+        let consumer = shared::force::incarnation("s", &self.name);
+        self.consumer.store(Some(Arc::new(consumer.clone())));
+        let (mut waits, mut silent_since) = (false, None);
+        loop {
+            self.clock.set(self.store.beat_with(&consumer, Slots::default()).await?.now_ms);
+            let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
+            // Who fell silent may be back in a moment: Redis may have been away, and we are the first to beat again.
+            let take = silent_since.is_some_and(|since: tokio::time::Instant| since.elapsed() > lease);
+            let force = self.force.load();
+            match self.announce(&force, take).await? {
+                Announced::InForce { .. } => return Ok(Some(consumer)),
+                Announced::Older { silent, generation } => {
+                    silent_since = silent.then(|| silent_since.unwrap_or_else(tokio::time::Instant::now));
+                    if !std::mem::replace(&mut waits, true) {
+                        tracing::warn!(
+                            policy = force.short_digest(),
+                            generation_in_force = generation,
+                            "other schedulers decide by a newer policy; this one stands by until it has it too, or they have gone"
+                        );
+                    }
+                }
+            }
+            tokio::select! {
+                () = shutdown.cancelled() => {
+                    self.leave(&consumer).await;
+                    return Ok(None);
+                }
+                () = tokio::time::sleep(STAND_BY.min(lease / 4)) => {}
+            }
+        }
     }
 
-    /// Makes our policy the one in force. Only at the start and after a reload: a replica with an older
-    /// configuration must not take it back.
-    async fn announce(&self) -> Result<(), StoreError> {
-        if self.policy.generation() > 0 {
-            return Ok(());
+    /// Says by which policy we decide: at the start, after a reload, and when Redis has lost it.
+    pub(crate) async fn announce(&self, force: &Force, take: bool) -> Result<Announced, StoreError> {
+        let consumer = self.consumer.load();
+        let announced = self.store.announce(&force.digest, consumer.as_deref(), take).await?;
+        if let Announced::InForce { generation } = announced {
+            let before = self.policy.announced();
+            self.policy.set_announced(&force.digest, generation);
+            self.metrics.config_in_force(force.short_digest(), generation);
+            if (before.digest.as_str(), before.generation) != (force.digest.as_str(), generation) {
+                tracing::info!(policy = force.short_digest(), generation, "policy in force");
+            }
         }
-        let generation = self.store.announce(&self.force.load().digest).await?;
-        self.policy.set_generation(generation);
-        Ok(())
+        Ok(announced)
+    }
+
+    /// What to decide by. After a reload the new policy is announced first: no batch is decided by a policy under
+    /// another's generation. None where a newer one is in force; then this incarnation ends.
+    pub(crate) async fn deciding(&self) -> Result<Option<Deciding>, StoreError> {
+        let force = self.force.load();
+        let announced = self.policy.announced();
+        if announced.digest == force.digest {
+            return Ok(Some(Deciding { force, generation: announced.generation }));
+        }
+        match self.announce(&force, false).await? {
+            Announced::InForce { generation } => Ok(Some(Deciding { force, generation })),
+            Announced::Older { .. } => {
+                self.policy_stale();
+                Ok(None)
+            }
+        }
+    }
+
+    /// So that nobody waits a lease for what this name held.
+    async fn leave(&self, consumer: &ConsumerId) {
+        if let Err(error) = self.store.leave(consumer).await {
+            tracing::debug!(%error, "the lease will end by itself");
+        }
     }
 
     /// Runs all loops under one consumer name, until shutdown or until a lease has passed without a heartbeat:
@@ -179,30 +242,8 @@ impl Scheduler {
         if lost {
             return Ended::LeaseLost;
         }
-        // So that nobody waits a lease for entries that we were given and did not admit.
-        if let Err(error) = self.store.leave(&consumer).await {
-            tracing::debug!(%error, "the lease will end by itself");
-        }
+        self.leave(&consumer).await;
         if shutdown.is_cancelled() { Ended::Shutdown } else { Ended::PolicyStale }
-    }
-
-    /// Another replica has announced a newer policy: this one decides nothing, and holds nothing that others could
-    /// decide, until its own policy is the one in force or has changed itself.
-    async fn stand_by(&self, shutdown: &CancellationToken) {
-        let ours = self.force.load().digest.clone();
-        tracing::error!("another scheduler has announced a newer policy; this one stands by until it has it too");
-        loop {
-            tokio::select! {
-                () = shutdown.cancelled() => return,
-                () = tokio::time::sleep(STAND_BY) => {}
-            }
-            let in_force = self.store.policy_in_force().await;
-            if self.force.load().digest != ours || matches!(&in_force, Ok(digest) if digest.as_ref() == Some(&ours)) {
-                break;
-            }
-        }
-        // Announcing a policy that is in force keeps its generation.
-        self.policy.set_generation(0);
     }
 
     /// Beats until `stop`. Answers true where a whole lease passed without one.
@@ -219,7 +260,7 @@ impl Scheduler {
                 }
                 () = tokio::time::sleep(every) => {}
             }
-            match self.store.beat(consumer).await {
+            match self.store.beat_with(consumer, Slots::default()).await {
                 Ok(beat) => {
                     since = beat.now_ms;
                     self.heard(&beat).await;
@@ -228,7 +269,6 @@ impl Scheduler {
                     }
                 }
                 Err(error) => {
-                    self.metrics.redis_error("beat");
                     tracing::warn!(%error, "no heartbeat");
                     if self.clock.now_ms() - since > self.store.options().lease_ms {
                         tracing::warn!("a lease passed without a heartbeat; starting over under a new name");

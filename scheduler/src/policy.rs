@@ -1,34 +1,73 @@
 //! The policy's generation and calendar days, as the scripts want them.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
+use arc_swap::ArcSwap;
+use shared::force::{Force, short_digest};
 use shared::model::day;
 use shared::model::{AgentId, AgentPolicy, Policy, TenantId, policy::TenantPolicy};
 use shared::ops::metrics::Metrics;
 use shared::store::PolicyRow;
 
-/// Which generation we speak for, and which day each time zone has.
-#[derive(Debug, Default)]
+/// Which policy we announced, and which day each time zone has.
+#[derive(Debug)]
 pub struct PolicyClock {
-    generation: AtomicU64,
+    announced: ArcSwap<AnnouncedPolicy>,
     days: Mutex<HashMap<String, (i64, i64)>>,
+    /// Steps of Redis' clock that are known of, or [`NOT_HEARD_STEPS`].
     steps: AtomicU64,
+    /// When the epoch that is known of began, or [`NOT_HEARD_MS`].
     epoch_ms: AtomicI64,
+}
+
+/// What was before we first heard of it is no news: a scheduler that starts must not report an old restart.
+const NOT_HEARD_STEPS: u64 = u64::MAX;
+const NOT_HEARD_MS: i64 = i64::MAX;
+
+impl Default for PolicyClock {
+    fn default() -> Self {
+        Self {
+            announced: ArcSwap::default(),
+            days: Mutex::default(),
+            steps: AtomicU64::new(NOT_HEARD_STEPS),
+            epoch_ms: AtomicI64::new(NOT_HEARD_MS),
+        }
+    }
+}
+
+/// A policy that Redis took for the one in force.
+#[derive(Debug, Default)]
+pub(crate) struct AnnouncedPolicy {
+    pub(crate) digest: String,
+    pub(crate) short: Arc<str>,
+    pub(crate) generation: u64,
+}
+
+/// What a batch is decided by: a policy, and the generation that Redis knows it under.
+pub(crate) struct Deciding {
+    pub(crate) force: Arc<Force>,
+    pub(crate) generation: u64,
 }
 
 /// A step of Redis' clock that operators should hear of, ms.
 const LARGE_STEP_MS: i64 = 1_000;
 
 impl PolicyClock {
-    /// The generation of our policy; 0 before it was announced.
+    /// The generation of the policy that we announced last; 0 before.
     pub fn generation(&self) -> u64 {
-        self.generation.load(Ordering::Relaxed)
+        self.announced.load().generation
     }
 
-    pub(crate) fn set_generation(&self, generation: u64) {
-        self.generation.store(generation, Ordering::Relaxed);
+    /// The policy that we announced last.
+    pub(crate) fn announced(&self) -> Arc<AnnouncedPolicy> {
+        self.announced.load_full()
+    }
+
+    pub(crate) fn set_announced(&self, digest: &str, generation: u64) {
+        let short = short_digest(digest).into();
+        self.announced.store(Arc::new(AnnouncedPolicy { digest: digest.to_owned(), short, generation }));
     }
 
     /// Caps of an agent with the day that `now_ms` lies in.
@@ -63,7 +102,7 @@ impl PolicyClock {
 
     pub(crate) fn saw_epoch(&self, epoch_ms: i64, metrics: &Metrics) {
         let known = self.epoch_ms.swap(epoch_ms, Ordering::Relaxed);
-        if epoch_ms > known && epoch_ms > 0 {
+        if epoch_ms > known {
             metrics.epoch_changed();
             tracing::warn!(
                 epoch_ms,
@@ -98,5 +137,46 @@ impl Rows {
             self.rows.push(row);
             self.rows.len() - 1
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn what_happened_before_a_scheduler_started_is_no_news_to_it() {
+        let (clock, metrics) = (PolicyClock::default(), Metrics::new().unwrap());
+        let counts = |restarts: u64, steps: u64| {
+            let text = metrics.render();
+            let lines =
+                [format!("tickfleet_epoch_changes_total {restarts}"), format!("tickfleet_clock_steps_total {steps}")];
+            for line in lines {
+                assert!(text.lines().any(|found| found == line), "no {line} in:\n{text}");
+            }
+        };
+        // Redis was restarted and its clock stepped long ago.
+        clock.saw_epoch(5_000, &metrics);
+        clock.saw_steps((2, 60_000), &metrics);
+        counts(0, 0);
+        clock.saw_epoch(5_000, &metrics);
+        clock.saw_steps((2, 60_000), &metrics);
+        counts(0, 0);
+        clock.saw_epoch(9_000, &metrics);
+        clock.saw_steps((3, 60_000), &metrics);
+        counts(1, 1);
+        // A small step is not worth a signal.
+        clock.saw_steps((4, 20), &metrics);
+        counts(1, 1);
+    }
+
+    #[test]
+    fn the_first_restart_in_a_redis_life_is_news() {
+        let (clock, metrics) = (PolicyClock::default(), Metrics::new().unwrap());
+        clock.saw_epoch(0, &metrics);
+        clock.saw_epoch(7_000, &metrics);
+        assert!(metrics.render().contains("tickfleet_epoch_changes_total 1"));
     }
 }

@@ -7,11 +7,14 @@ use shared::delegation;
 use shared::formats::{CancelTarget, Leased, Refusal, TaskMessage, parse_task_message};
 use shared::model::retry::{Ladder, Verdict};
 use shared::model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, Task, TaskId, limits};
+use shared::ops::traces;
 use shared::report::{self, Reported};
 use shared::store::{
-    Delegated, Inbound, Parked, Patience, Queue, Retry, Settlement, SliceMeta, StoreError, Touched, TurnName, TurnView,
+    Delegated, Inbound, Parked, Patience, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched, TurnName,
+    TurnView,
 };
 use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
 
 use crate::Scheduler;
 use crate::admission::{Arrival, minted, rejection};
@@ -37,7 +40,13 @@ pub(crate) async fn tasks(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop:
 impl Scheduler {
     async fn message(&self, arrival: &Arrival) {
         let handled = match parse_task_message(&arrival.raw) {
-            Ok(TaskMessage::Delegate(task)) => return self.delegate(arrival, *task).await,
+            Ok(TaskMessage::Delegate(task)) => {
+                let span = tracing::debug_span!(
+                    target: traces::TARGET, "delegate", tenant = %task.tenant, agent = %task.target,
+                );
+                traces::follow(&span, task.context.traceparent.as_deref(), task.context.tracestate.as_deref());
+                return self.delegate(arrival, *task).instrument(span).await;
+            }
             Ok(message) => self.runtime_says(message).await,
             Err(refusal) => Err(refusal),
         };
@@ -49,11 +58,10 @@ impl Scheduler {
     }
 
     async fn refuse_task(&self, arrival: &Arrival, refusal: &Refusal) {
-        self.metrics.dead(refusal.code);
         tracing::debug!(
             entry = arrival.entry,
             code = refusal.code,
-            message = refusal.message,
+            reason = refusal.message,
             "a task message is rejected"
         );
         self.reject_all(Inbound::Tasks, vec![rejection(Inbound::Tasks, arrival, refusal, "rejected")]).await;
@@ -131,7 +139,6 @@ impl Scheduler {
         if let StoreError::StateLost(what) = error {
             return self.state_lost(what).await;
         }
-        self.metrics.redis_error(verb);
         tracing::warn!(%error, verb, "Redis did not answer; trying again");
     }
 
@@ -225,7 +232,16 @@ impl Scheduler {
             calls: vec![report::settled_call(&self.report(), &reported)],
             name: held.name,
         };
-        self.store.settle(&[settlement]).await.map(drop)
+        match self.store.settle(&[settlement]).await?.first() {
+            Some(Settled::Done) => {
+                self.turn_ended(held.meta.submitted());
+                // No tool of ours did it.
+                self.metrics.call_ended("", result.outcome, None);
+            }
+            Some(Settled::Stale | Settled::Gap) => self.metrics.fenced("finish"),
+            _ => {}
+        }
+        Ok(())
     }
 
     /// The runtime says that another try makes sense: 1, 3, 9 s, then the failure is final.

@@ -3,12 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use shared::force::Force;
 use shared::model::{AgentId, TenantId};
 use shared::store::{LaneRelease, Promoted, ReleaseReply, StoreError, TurnName};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
-use crate::policy::{Rows, stagger_ms};
+use crate::policy::{Deciding, Rows, stagger_ms};
 
 /// Timers looked at in one round.
 const DUE_MAX: usize = 256;
@@ -19,15 +21,30 @@ const LANES_MAX: usize = 32;
 /// Entries that one reap takes back.
 const REAP_MAX: usize = 256;
 
+/// What one round did.
+#[derive(Default)]
+struct Fired {
+    /// Whether more may be due.
+    full: bool,
+    /// How late the lane was that had been due the longest.
+    late: Duration,
+}
+
 /// Fires timers until `stop`.
 pub(crate) async fn tick(scheduler: Arc<Scheduler>, stop: CancellationToken) {
     let handle = scheduler.progress.register("tick", Duration::from_secs(30));
     while !stop.is_cancelled() {
-        let full = scheduler.fire().await.unwrap_or_else(|error| {
-            scheduler.metrics.redis_error("tick");
-            tracing::warn!(%error, "timers could not be fired");
-            false
-        });
+        let began = Instant::now();
+        let full = match scheduler.fire().await {
+            Ok(fired) => {
+                scheduler.metrics.ticked(scheduler.store.shard(), began.elapsed(), fired.late);
+                fired.full
+            }
+            Err(error) => {
+                tracing::warn!(%error, "timers could not be fired");
+                false
+            }
+        };
         handle.advanced();
         if full {
             continue;
@@ -62,7 +79,6 @@ pub(crate) async fn reap(scheduler: Arc<Scheduler>, stop: CancellationToken) {
             }
             Err(StoreError::StateLost(what)) => scheduler.state_lost(&what).await,
             Err(error) => {
-                scheduler.metrics.redis_error("reap");
                 tracing::warn!(%error, "could not look for dead consumers");
             }
         }
@@ -76,36 +92,40 @@ pub(crate) async fn reap(scheduler: Arc<Scheduler>, stop: CancellationToken) {
 }
 
 impl Scheduler {
-    /// Fires what is due. Answers whether there may be more.
-    async fn fire(&self) -> Result<bool, StoreError> {
+    /// Fires what is due.
+    async fn fire(&self) -> Result<Fired, StoreError> {
+        // A new policy is announced here even where nothing is due.
+        let Some(deciding) = self.deciding().await? else { return Ok(Fired::default()) };
         let (lanes, turns) = self.store.due(self.clock.now_ms(), DUE_MAX).await?;
         let full = lanes.len() + turns.len() >= DUE_MAX;
+        let mut late = Duration::ZERO;
         for chunk in lanes.chunks(LANES_MAX) {
-            self.release(chunk).await?;
+            late = late.max(self.release(&deciding, chunk).await?);
         }
         for chunk in turns.chunks(LANES_MAX) {
             self.promote(chunk).await?;
         }
-        Ok(full)
+        Ok(Fired { full, late })
     }
 
-    async fn release(&self, lanes: &[(TenantId, AgentId)]) -> Result<(), StoreError> {
+    /// Releases lanes. Answers how late the latest was.
+    async fn release(&self, deciding: &Deciding, lanes: &[(TenantId, AgentId)]) -> Result<Duration, StoreError> {
         let mut now_ms = self.clock.now_ms();
         // A second round only where a day has ended between our reckoning and Redis'.
         for _ in 0..2 {
-            let (rows, batch) = self.lane_batch(lanes, now_ms);
-            match self.store.release(self.policy.generation(), TURNS_PER_LANE_MAX, &rows.rows, &batch).await? {
+            let (rows, batch) = self.lane_batch(&deciding.force, lanes, now_ms);
+            match self.store.release(deciding.generation, TURNS_PER_LANE_MAX, &rows.rows, &batch).await? {
                 ReleaseReply::Released(released) => {
+                    let late_ms = released.iter().map(|lane| lane.late_ms).max().unwrap_or(0);
                     for lane in released {
-                        self.metrics.tick_lag(Duration::from_millis(lane.late_ms.max(0).unsigned_abs()));
-                        self.metrics.admitted(shared::ops::metrics::Decision::Dispatched, lane.turns);
+                        self.metrics.released(lane.turns, lane.calls);
                         self.settle_endings(lane.endings).await;
                     }
-                    return Ok(());
+                    return Ok(Duration::from_millis(late_ms.max(0).unsigned_abs()));
                 }
                 ReleaseReply::PolicyStale => {
                     self.policy_stale();
-                    return Ok(());
+                    return Ok(Duration::ZERO);
                 }
                 ReleaseReply::DayStale { now_ms: now } => {
                     self.clock.set(now);
@@ -113,11 +133,10 @@ impl Scheduler {
                 }
             }
         }
-        Ok(())
+        Ok(Duration::ZERO)
     }
 
-    fn lane_batch(&self, lanes: &[(TenantId, AgentId)], now_ms: i64) -> (Rows, Vec<LaneRelease>) {
-        let force = self.force.load();
+    fn lane_batch(&self, force: &Force, lanes: &[(TenantId, AgentId)], now_ms: i64) -> (Rows, Vec<LaneRelease>) {
         let mut rows = Rows::default();
         let release = |(tenant, agent): &(TenantId, AgentId)| {
             let known = force.policy.look_up(tenant, agent).ok();
@@ -135,11 +154,16 @@ impl Scheduler {
 
     async fn promote(&self, turns: &[TurnName]) -> Result<(), StoreError> {
         let promoted = self.store.promote(turns).await?;
-        let endings = promoted.into_iter().filter_map(|p| match p {
-            Promoted::Ending(ending) => Some(*ending),
-            Promoted::Promoted | Promoted::Later | Promoted::Gone => None,
-        });
-        self.settle_endings(endings.collect()).await;
+        let mut endings = Vec::new();
+        for promoted in promoted {
+            match promoted {
+                Promoted::Ending(ending) => endings.push(*ending),
+                Promoted::Promoted => self.metrics.promoted(1),
+                Promoted::Lapsed => self.metrics.lease_lost("external"),
+                Promoted::Later | Promoted::Gone => {}
+            }
+        }
+        self.settle_endings(endings).await;
         Ok(())
     }
 
@@ -156,9 +180,8 @@ impl Scheduler {
         if let Err(error) = self.store.ensure_groups().await {
             tracing::warn!(%error, "streams and groups could not be made anew");
         }
-        match self.store.announce(&self.force.load().digest).await {
-            Ok(generation) => self.policy.set_generation(generation),
-            Err(error) => tracing::warn!(%error, "the policy could not be announced anew"),
+        if let Err(error) = self.announce(&self.force.load(), false).await {
+            tracing::warn!(%error, "the policy could not be announced anew");
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }

@@ -39,7 +39,7 @@ pub use replies::{Replies, Reply, ReplyStatus};
 
 use crate::formats::{write_task, write_turn};
 use crate::model::ids::shard_of;
-use crate::model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits};
+use crate::model::{Dialect, InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits};
 use crate::store::{Cancelled, Pool, Store, StoreError, StoreOptions, Submission, Submitted as Word, TurnName};
 
 /// A turn that was taken in.
@@ -198,7 +198,9 @@ pub fn private_inbox(purpose: &str) -> InboxName {
 /// What the store submits, if it is within the bounds of a turn.
 fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     let calls = turn.calls.len();
-    if calls == 0 || calls > limits::CALLS_PER_TURN_MAX {
+    // A plain answer may call nothing.
+    let none = calls == 0 && turn.dialect != Dialect::Text;
+    if none || calls > limits::CALLS_PER_TURN_MAX {
         let max = limits::CALLS_PER_TURN_MAX;
         return Err(SubmitError::Invalid(format!("it has {calls} calls; 1 to {max} are allowed")));
     }

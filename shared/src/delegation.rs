@@ -6,7 +6,7 @@ use crate::config::TaskHandlerDef;
 use crate::force::Force;
 use crate::formats::write_task;
 use crate::model::{AgentId, Call, Context, Dialect, InboxName, Task, TaskGrant, TaskId, TenantId, limits};
-use crate::store::{Delegation, Queue, SliceMeta};
+use crate::store::{Delegation, Queue, SliceMeta, entry_ms};
 
 /// The tool that a task's one result names.
 pub const TASK_TOOL: &str = "delegate_task";
@@ -18,6 +18,7 @@ pub struct Planned {
     agent: AgentId,
     queue: Queue,
     deadline_ms: i64,
+    planned_ms: i64,
     external_lease_ms: i64,
     parent: Option<TaskId>,
     grant: TaskGrant,
@@ -62,6 +63,7 @@ pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'stati
         agent: task.target.clone(),
         queue,
         deadline_ms,
+        planned_ms: now_ms,
         external_lease_ms,
         parent: task.parent.clone(),
         context: task.context.clone(),
@@ -96,6 +98,7 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     }
     task.delegator = Some(agent.clone());
     task.grant.chain.clone_from(&parent.chain);
+    task.grant.tools = narrower(task.grant.tools.take(), parent.tools.clone());
     if let Some(above) = &parent.capabilities {
         task.grant.capabilities = Some(match task.grant.capabilities.take() {
             Some(granted) => &granted & above,
@@ -103,6 +106,15 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
         });
     }
     Ok(())
+}
+
+/// The tools of both lists, where there are two.
+#[must_use]
+pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) -> Option<BTreeSet<String>> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(&one & &other),
+        (one, other) => one.or(other),
+    }
 }
 
 /// What whoever delegates is told where a task is refused as it is written: a stable code and a message.
@@ -191,12 +203,17 @@ impl Planned {
             dialect: Dialect::Raw,
             reply_to: self.reply_to,
             deadline_ms: self.deadline_ms,
+            submitted_ms: entry.as_deref().and_then(entry_ms).unwrap_or(self.planned_ms),
             digest: self.digest.clone(),
             calls: 1,
             want_audits: false,
+            strict: false,
+            allowed_tools: None,
+            parallel_reads: false,
             context: self.context,
             task: Some((task.clone(), self.grant.clone())),
             is_task: true,
+            span: crate::ops::traces::traceparent(&tracing::Span::current()),
         };
         let call = if self.external_lease_ms > 0 {
             // An external runtime reads the message itself, with its id.

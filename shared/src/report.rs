@@ -20,6 +20,8 @@ pub struct ReportOptions {
     pub result_chars: usize,
     /// Generation of the policy in force, for the audit log.
     pub policy_version: Option<u64>,
+    /// The beginning of that policy's digest, for the audit log; empty where it is not known.
+    pub policy_digest: Arc<str>,
 }
 
 impl Default for ReportOptions {
@@ -29,6 +31,7 @@ impl Default for ReportOptions {
             redactor: Arc::new(Redactor::default()),
             result_chars: limits::AUDIT_RESULT_CHARS,
             policy_version: None,
+            policy_digest: "".into(),
         }
     }
 }
@@ -42,6 +45,9 @@ struct Head<'a> {
     task_id: Option<&'a str>,
     tenant: &'a str,
     agent: &'a str,
+    /// Of a task: the agent that asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delegator: Option<&'a str>,
     status: &'a str,
     dialect: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -66,18 +72,22 @@ impl Head<'_> {
 #[must_use]
 pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
     let id = Some(name.turn.as_str());
+    let delegator = meta.task.as_ref().and_then(|(_, grant)| grant.chain.last());
     let head = Head {
         turn_id: id.filter(|_| !meta.is_task),
         task_id: id.filter(|_| meta.is_task),
         tenant: name.tenant.as_str(),
         agent: meta.agent.as_str(),
+        delegator: delegator.filter(|_| meta.is_task).map(AgentId::as_str),
         status: "done",
         dialect: meta.dialect.as_str(),
         correlation_id: meta.context.correlation_id.as_deref(),
         traceparent: meta.context.traceparent.as_deref(),
         error: None,
     };
-    ReplyFrame { head: head.open(), messages: result::messages_frame(meta.dialect), audits: meta.want_audits }
+    // Providers refuse a message that says nothing.
+    let messages = result::messages_frame(meta.dialect).filter(|_| meta.calls > 0);
+    ReplyFrame { head: head.open(), messages, audits: meta.want_audits }
 }
 
 /// What is said of one call in result, message and audit.
@@ -113,6 +123,7 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
             arguments: r.arguments,
             result: r.result,
             policy_version: options.policy_version,
+            policy_digest: &options.policy_digest,
             result_chars_max: options.result_chars,
             redactor: &options.redactor,
         })
@@ -214,6 +225,9 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
     let plain = ended(ending.reason, ending.info);
     let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));
     let settle = |(position, blob): (usize, Option<&String>)| {
+        if meta.calls == 0 {
+            return SettledCall::default();
+        }
         let call = call_of(&meta, blob);
         let id = CallId { turn: ending.name.turn.clone(), position };
         let (outcome, error) = if ending.begun == Some(position) { begun_and_lost(&call.tool) } else { plain.clone() };
@@ -249,6 +263,7 @@ pub fn refusal_reply(refused: &Refused<'_>) -> String {
         task_id: refused.task,
         tenant: refused.tenant,
         agent: refused.agent,
+        delegator: None,
         status: refused.status,
         dialect: refused.dialect.as_str(),
         correlation_id: refused.context.correlation_id.as_deref(),

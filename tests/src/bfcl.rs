@@ -5,11 +5,8 @@
 //! its tool's schema. `tests/README.md` gives the counts and explains them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::env;
-use std::fs::{self, File};
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::fs;
+use std::path::Path;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use jsonschema::Validator;
@@ -18,11 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The version of the data, part of its folder's name.
-pub const VERSION: &str = "2026.3.23";
-
-/// The environment variable that, set to `1`, lets tests over this data pass without running.
-pub const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_BFCL";
+use crate::fetched::Fetched;
 
 /// The file of tools in the data's folder.
 pub const TOOLS_FILE: &str = "tools.jsonl";
@@ -172,54 +165,20 @@ struct MultiRow {
     turns: Vec<Vec<CallRow>>,
 }
 
-/// Fetches the data where needed and loads it; none where [`SKIP_VARIABLE`] is `1`.
+/// What `tests/data/bfcl.py` fetches and converts.
+const DATA: Fetched = Fetched {
+    script: "bfcl.py",
+    folder: "bfcl-2026.3.23",
+    what: "the PyPI package bfcl-eval 2026.3.23 (1.9 MB)",
+    skip_variable: "TICKFLEET_SKIP_BFCL",
+};
+
+/// Fetches the data where needed and loads it; none where `TICKFLEET_SKIP_BFCL` is `1`.
 ///
 /// # Errors
-/// As [`ensure_data`] and [`load`].
-#[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
+/// As [`Fetched::ensure`] and [`load`].
 pub fn load_unless_skipped() -> Result<Option<Bfcl>> {
-    if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
-        eprintln!("{SKIP_VARIABLE}=1: not running over the leaderboard's data");
-        return Ok(None);
-    }
-    load(&ensure_data()?).map(Some)
-}
-
-/// Runs the converter and returns its folder, `bfcl-<version>` in cargo's target folder. Data that is there already is
-/// used again. Processes that run at the same time wait for each other.
-///
-/// # Errors
-/// The folder cannot be written, there is no Python 3, or the package registry does not give the pinned wheel. The
-/// message says what to do.
-pub fn ensure_data() -> Result<PathBuf> {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/bfcl.py");
-    let dir = target_dir().join(format!("bfcl-{VERSION}"));
-    fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
-    // The lock ends with the file: also when this process dies.
-    let lock = File::create(dir.join("lock")).with_context(|| format!("locking {}", dir.display()))?;
-    lock.lock().with_context(|| format!("locking {}", dir.display()))?;
-    let done = match Command::new("python3").arg(&script).arg(&dir).output() {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            bail!("python3 is not on the PATH; it converts the leaderboard's data. {}", hint())
-        }
-        other => other.context("running python3")?,
-    };
-    ensure!(done.status.success(), "{}\n{}", String::from_utf8_lossy(&done.stderr).trim(), hint());
-    Ok(dir)
-}
-
-fn hint() -> String {
-    format!(
-        "These tests need the PyPI package bfcl-eval {VERSION} through pip (1.9 MB, once). Set {SKIP_VARIABLE}=1 to do \
-         without them."
-    )
-}
-
-/// Cargo's target folder. A relative `CARGO_TARGET_DIR` is taken from the workspace's root.
-#[allow(clippy::disallowed_methods, reason = "cargo tells its folder this way")]
-fn target_dir() -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+    DATA.unless_skipped()?.map(|dir| load(&dir)).transpose()
 }
 
 /// Loads the tools that the converter wrote to `dir`, ordered by name, without any calls.

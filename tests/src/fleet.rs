@@ -10,7 +10,7 @@ use shared::config::{TaskHandlerDef, ToolsFile};
 use shared::force::{Force, InForce};
 use shared::model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
 use shared::model::retry::Ladder;
-use shared::model::{AgentId, AgentPolicy, Policy, TenantId};
+use shared::model::{AgentId, AgentPolicy, Policy, Priorities, TenantId};
 use shared::ops::metrics::Metrics;
 use shared::ops::progress::Progress;
 use shared::ops::shutdown::Shutdown;
@@ -32,6 +32,8 @@ pub struct Plan {
     pub workers: usize,
     /// Slots of each worker.
     pub slots: usize,
+    /// What the workers serve.
+    pub priorities: Priorities,
     /// Agents of tenant `acme`.
     pub agents: Vec<String>,
     /// Caps.
@@ -72,6 +74,7 @@ impl Default for Plan {
             schedulers: 1,
             workers: 1,
             slots: 16,
+            priorities: Priorities::default(),
             agents: vec!["kelly".into()],
             caps: DefaultCaps { tick_ms: 1_000, ..DefaultCaps::default() },
             ladder: Ladder::new([10, 20, 30].map(Duration::from_millis).into()),
@@ -175,6 +178,7 @@ impl Plan {
         };
         let options = worker::Options {
             slots: self.slots,
+            priorities: self.priorities.clone(),
             drain: self.drain,
             ladder: self.ladder.clone(),
             report: ReportOptions::default(),
@@ -393,6 +397,7 @@ impl Fleet {
 /// Keys that may last without a TTL, each with its reason.
 pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:meta", "the shard's clock, policy and epoch"),
+    ("{tickfleet:0}:policies", "the last policies, and one field per scheduler that decides by one"),
     ("{tickfleet:0}:turns", "the inbound stream; trimmed with every batch"),
     ("{tickfleet:0}:tasks", "the inbound stream; trimmed with every batch"),
     ("{tickfleet:0}:ready:*", "the ready streams; trimmed with every batch"),
@@ -402,6 +407,7 @@ pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:dead", "bounded by age and entries"),
     ("{tickfleet:0}:budgets", "one field per agent that was active; pruned a day after"),
     ("{tickfleet:0}:beats", "one field per living consumer"),
+    ("{tickfleet:0}:nodes", "one field per living consumer"),
     ("{tickfleet:0}:suspects", "one field per living scheduler at most"),
     ("{tickfleet:0}:inboxes", "one member per inbox in use"),
     ("{tickfleet:0}:tenant:*", "one per configured tenant"),

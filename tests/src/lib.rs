@@ -1,14 +1,17 @@
 //! What the tests across crates share.
 
+pub mod agentdojo;
 pub mod bfcl;
 pub mod bfcl_course;
 pub mod bfcl_node;
 pub mod bfcl_tools;
 pub mod doomed;
+pub mod fetched;
 pub mod fleet;
 pub mod inbox;
 pub mod inspect;
 pub mod ledger;
+pub mod mcp;
 pub mod runtime;
 
 /// The Rust in the README, compiled and run with the other examples of the documentation.

@@ -186,7 +186,7 @@ async fn a_turn_submitted_twice_is_taken_in_once_and_bounds_are_words() {
 #[tokio::test]
 async fn a_client_that_counts_other_shards_is_refused() {
     let world = World::new(StoreOptions::default()).await;
-    world.client.stores()[0].announce("digest").await.unwrap();
+    world.client.stores()[0].announce("digest", None, false).await.unwrap();
     let error = Client::connect(&world.server.url(), StoreOptions { shards: 2, ..StoreOptions::default() }).await;
     assert!(matches!(error, Err(StoreError::Shards { ours: 2, .. })), "{error:?}");
 }

@@ -98,7 +98,8 @@ async fn an_unknown_tool_is_answered_with_a_near_name_and_allowed_tools_only() {
     assert!(message(2).contains("disabled"), "{}", message(2));
     for i in 0..3 {
         let allowed = &reply["results"][i]["error"]["details"]["allowed_tools"];
-        assert_eq!(allowed, &json!(["delegate_task", "echo", "fail", "fail_once"]));
+        let all = ["check_task", "delegate_task", "echo", "fail", "fail_once", "fetch_result", "list_tools"];
+        assert_eq!(allowed, &json!(all));
         assert_eq!(reply["results"][i]["attempts"], 0);
     }
     assert_eq!(reply["results"][2]["error"]["details"]["reason"], "tool_disabled");

@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use shared::model::policy::DayCapAction;
 use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, TurnId};
+use shared::report::{ReportOptions, ending as ending_of};
 use shared::store::{
-    Admission, AdmitReply, Admitted, Begin, Begun, EndReason, HandBack, Inbound, LaneRelease, Parked, PolicyRow,
-    Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Settled, SettledCall, Settlement, SliceEntry, Store,
-    StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
+    Admission, AdmitReply, Admitted, Begin, Begun, EndReason, Ending, HandBack, Inbound, LaneRelease, Parked,
+    PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Settled, SettledCall, Settlement,
+    SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
 };
 use shared::testkit::RedisServer;
 
@@ -275,8 +276,8 @@ async fn submitting_is_bounded_and_idempotent_and_rejecting_writes_one_reply() {
         reply_to: Some(to),
         reply: "{}".into(),
     };
-    assert_eq!(w.store.reject(Inbound::Turns, std::slice::from_ref(&rejection)).await.unwrap(), 1);
-    assert_eq!(w.store.reject(Inbound::Turns, &[rejection]).await.unwrap(), 0);
+    assert_eq!(w.store.reject(Inbound::Turns, std::slice::from_ref(&rejection)).await.unwrap(), [true]);
+    assert_eq!(w.store.reject(Inbound::Turns, &[rejection]).await.unwrap(), [false]);
     assert_eq!(w.replies().await.len(), 1);
 }
 
@@ -290,5 +291,30 @@ async fn handing_back_keeps_the_slice_for_another() {
     assert_eq!(w.store.hand_back(&[back]).await.unwrap(), 0);
     let again = w.lease("w2").await.remove(0);
     assert_eq!(again.crashes, 0);
-    assert_eq!(w.store.backlog(START).await.unwrap().running, 1);
+    assert_eq!(w.store.backlog(&[]).await.unwrap().running, 1);
+}
+
+#[tokio::test]
+async fn a_turn_without_calls_ends_once_though_the_first_to_end_it_dies() {
+    let world = World::new().await;
+    let answer = Admission {
+        deadline_ms: 0,
+        meta: r#"{"ag":"kelly","di":"text","dl":0,"dg":"d","n":0,"rt":"box"}"#.into(),
+        calls: vec![Ending::NO_CALL.into()],
+        ..world.turn("words", 0)
+    };
+    let admitted = world.admit(world.row(1, 1, DayCapAction::Reject), &[answer]).await;
+    let [Admitted::Ending(lost)] = admitted.as_slice() else { panic!("{admitted:?}") };
+    assert!(lost.is_of_no_calls());
+    // Whoever was given it is gone: its timer gives it to another, with all that a reply needs.
+    world.advance(world.store.options().ending_lease_ms + 1);
+    let promoted = world.store.promote(std::slice::from_ref(&lost.name)).await.unwrap();
+    let [Promoted::Ending(again)] = promoted.as_slice() else { panic!("{promoted:?}") };
+    assert!(again.is_of_no_calls());
+    let options = ReportOptions::default();
+    let settlements = [lost, again].map(|ending| ending_of(&options, ending, START).unwrap());
+    assert_eq!(world.store.settle(&settlements).await.unwrap(), [Settled::Stale, Settled::Done]);
+    let replies = world.replies().await;
+    assert_eq!(replies.len(), 1);
+    assert!(replies[0].ends_with(r#""status":"done","dialect":"text","results":[]}"#), "{}", replies[0]);
 }

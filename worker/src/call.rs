@@ -1,19 +1,22 @@
 //! START HERE (2): one call, end to end. Known tool → permission → arguments → approval → begin → execute → classify.
 
+use std::borrow::Cow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::value::RawValue;
-use shared::formats::cut_output;
-use shared::model::policy::Caller;
+use shared::formats::{cut_output, text, without_nulls};
 use shared::model::retry::Verdict;
-use shared::model::{Call, CallError, CallId, CallResult, Effect, Outcome, idempotency_key, limits};
+use shared::model::{Call, CallError, CallId, CallResult, Dialect, Effect, Outcome, idempotency_key, limits};
+use shared::ops::traces;
 use shared::store::{Begin, Begun, EndReason, SliceEntry};
 use tokio::time::Instant;
+use tracing::Span;
 
-use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput};
+use crate::kit::Kit;
+use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput, Toolbox, Unusable};
 use crate::{Lease, Worker, say};
 
 /// What became of one try of a call.
@@ -37,9 +40,31 @@ pub(crate) struct Trying<'a> {
     pub(crate) attempt: u32,
     pub(crate) context: Arc<shared::model::Context>,
     pub(crate) lease: &'a Lease,
+    /// What it is judged and carried out by.
+    pub(crate) kit: &'a Kit,
+}
+
+impl Carried {
+    /// What a span says became of the try.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Self::Ended(result) => result.outcome.as_str(),
+            Self::Again(_) => "again",
+            Self::HandBack => "hand_back",
+            Self::Lost => "lost",
+        }
+    }
 }
 
 impl Trying<'_> {
+    /// The span of this try.
+    pub(crate) fn span(&self) -> Span {
+        tracing::debug_span!(
+            target: traces::TARGET, "call", call = %self.id, tool = self.call.tool, attempt = self.attempt,
+            outcome = tracing::field::Empty,
+        )
+    }
+
     fn result(&self, outcome: Outcome, error: CallError) -> CallResult {
         CallResult::refused(&self.id, self.call.provider_id.clone(), &self.call.tool, outcome, error)
     }
@@ -70,11 +95,23 @@ impl Worker {
         if let Some(over) = self.over(trying).await {
             return over;
         }
-        let tool = match self.permitted(trying) {
+        if let Some(problem) = unreadable(trying) {
+            return trying.refused(Outcome::InvalidArguments, say::error(Outcome::InvalidArguments, problem));
+        }
+        let meta = &trying.slice.meta;
+        let grant = meta.task.as_ref().map(|(_, grant)| grant);
+        let (force, registry) = (Arc::clone(&trying.kit.force), Arc::clone(&trying.kit.registry));
+        let tools = Toolbox::new(force, registry, meta.allowed_tools.as_ref(), grant);
+        let tool = match self.permitted(trying, &tools) {
             Ok(tool) => tool,
             Err((outcome, error)) => return trying.refused(outcome, error),
         };
-        let arguments = match tool.arguments.check(&trying.call.arguments) {
+        let text = if meta.strict {
+            without_nulls(&tool.spec.input_schema, &trying.call.arguments)
+        } else {
+            Cow::Borrowed(trying.call.arguments.as_str())
+        };
+        let arguments = match tool.arguments.check_in_time(&text).await {
             Ok(arguments) => arguments,
             Err(error) => {
                 let told = CallError {
@@ -97,7 +134,7 @@ impl Worker {
                 return stopped;
             }
         }
-        self.execute(trying, &tool, &arguments).await
+        self.execute(trying, &tool, tools, &arguments).await
     }
 
     /// Whether the slice may go on. Where the lease that it came under is over, it is handed back: nothing died, so no
@@ -130,37 +167,33 @@ impl Worker {
     }
 
     /// The tool, if it is known and the agent may call it. A task's work is its agent's handler.
-    fn permitted(&self, trying: &Trying<'_>) -> Result<Arc<RegisteredTool>, (Outcome, CallError)> {
+    fn permitted(&self, trying: &Trying<'_>, tools: &Toolbox) -> Result<Arc<RegisteredTool>, (Outcome, CallError)> {
         let meta = &trying.slice.meta;
         if meta.is_task {
-            let handler = self.task_handlers.get(&meta.agent).cloned();
+            let handler = trying.kit.task_handlers.get(&meta.agent).cloned();
             return handler.ok_or_else(|| {
                 let message = format!("Agent {:?} has no task handler on this fleet any more.", meta.agent.as_str());
                 (Outcome::Permanent, say::error(Outcome::Permanent, message))
             });
         }
-        let force = self.force.load();
-        let Ok((tenant, policy)) = force.policy.look_up(&trying.slice.name.tenant, &meta.agent) else {
-            let message = format!("Agent {:?} is no longer configured.", meta.agent.as_str());
-            return Err((Outcome::Denied, say::error(Outcome::Denied, message)));
+        let (tenant, name) = (&trying.slice.name.tenant, trying.call.tool.as_str());
+        let unusable = match tools.find(tenant, &meta.agent, name) {
+            Ok(tool) => return Ok(Arc::clone(tool)),
+            Err(unusable) => unusable,
         };
-        let granted = meta.task.as_ref().and_then(|(_, grant)| grant.capabilities.as_ref());
-        let caller = Caller { agent: &meta.agent, policy, tenant, granted };
-        let permissions = &force.policy.permissions;
-        let allowed = || -> Vec<&str> {
-            let may = self.registry.iter().filter(|tool| permissions.decide(caller, &tool.spec).is_ok());
-            may.map(|tool| tool.spec.name.as_str()).collect()
-        };
-        let name = trying.call.tool.as_str();
-        let Some(tool) = self.registry.resolve(name) else {
-            let allowed = allowed();
-            let close: Vec<&str> = self.registry.close_to(name).into_iter().filter(|c| allowed.contains(c)).collect();
-            return Err((Outcome::UnknownTool, say::unknown_tool(name, &close, &allowed)));
-        };
-        match permissions.decide(caller, &tool.spec) {
-            Ok(()) => Ok(tool.clone()),
-            Err(denial) => Err((Outcome::Denied, say::denied(name, &denial, &allowed()))),
-        }
+        let may = tools.may_call(tenant, &meta.agent);
+        let allowed: Vec<&str> = may.iter().map(|tool| tool.spec.name.as_str()).collect();
+        Err(match unusable {
+            Unusable::NoAgent => {
+                let message = format!("Agent {:?} is no longer configured.", meta.agent.as_str());
+                (Outcome::Denied, say::error(Outcome::Denied, message))
+            }
+            Unusable::NoTool => {
+                let close = tools.close_to(name, &allowed);
+                (Outcome::UnknownTool, say::unknown_tool(name, &close, &allowed))
+            }
+            Unusable::Denied(denial, rule) => (Outcome::Denied, say::denied(name, &denial, &rule, &allowed)),
+        })
     }
 
     /// Records the intent of a call whose effect must not happen twice. Answers how the call ends instead, if it does.
@@ -198,7 +231,13 @@ impl Worker {
         }
     }
 
-    async fn execute(&self, trying: &Trying<'_>, tool: &RegisteredTool, arguments: &RawValue) -> Carried {
+    async fn execute(
+        &self,
+        trying: &Trying<'_>,
+        tool: &RegisteredTool,
+        tools: Toolbox,
+        arguments: &RawValue,
+    ) -> Carried {
         // Rule 7: nothing is sent on a heartbeat that may be too old.
         if !self.still_leased(trying).await {
             return Carried::HandBack;
@@ -221,6 +260,7 @@ impl Worker {
             attempt: trying.attempt,
             context: trying.context.clone(),
             task: meta.task.clone(),
+            tools,
             reply_to: meta.reply_to.clone(),
             cancel: stop.clone(),
         };
@@ -282,7 +322,7 @@ impl Worker {
                 trying.refused(Outcome::Permanent, error)
             }
             ToolFailure::Internal { message } => {
-                tracing::error!(call = %trying.id, tool = trying.call.tool, message, "a tool failed by a bug");
+                tracing::error!(call = %trying.id, tool = trying.call.tool, reason = message, "a tool failed by a bug");
                 trying.refused(Outcome::Internal, say::internal())
             }
             // Rule 7: a `once` tool is tried again only where it is certain that nothing took effect.
@@ -307,6 +347,12 @@ impl Worker {
             Verdict::GiveUp(_) => trying.refused(Outcome::Transient, say::gave_up(message, trying.attempt)),
         }
     }
+}
+
+/// What is wrong with a call of a plain answer that cannot be read.
+fn unreadable(trying: &Trying<'_>) -> Option<String> {
+    let meta = &trying.slice.meta;
+    (meta.dialect == Dialect::Text && !meta.is_task).then(|| text::problem(trying.call)).flatten()
 }
 
 /// How a handler came to its end.

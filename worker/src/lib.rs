@@ -5,6 +5,8 @@
 pub mod agents;
 mod batch;
 pub mod call;
+mod kit;
+mod lists;
 mod pulse;
 pub mod run;
 mod say;
@@ -12,20 +14,23 @@ pub mod tools;
 pub mod turn;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shared::force::InForce;
+use shared::force::{Force, InForce};
+use shared::model::Priorities;
 use shared::model::retry::Ladder;
 use shared::ops::metrics::Metrics;
 use shared::ops::progress::Progress;
 use shared::report::ReportOptions;
 use shared::store::{Begin, HandBack, Retry, Settlement, ShardClock, Store, StoreError, TurnName};
-use tokio::sync::{RwLock, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
 use batch::Batcher;
+use kit::Kits;
 use pulse::Pulse;
 use tools::Registry;
 
@@ -34,6 +39,8 @@ use tools::Registry;
 pub struct Options {
     /// Slices whose calls run at the same time.
     pub slots: usize,
+    /// The `ready` streams that it leases from.
+    pub priorities: Priorities,
     /// How long a drain waits for running calls.
     pub drain: Duration,
     /// The waits between tries.
@@ -52,7 +59,7 @@ pub struct Surroundings {
     pub metrics: Arc<Metrics>,
     /// Progress of the process' loops, for `/livez`.
     pub progress: Progress,
-    /// The tools.
+    /// The tools of the policy in force.
     pub registry: Arc<Registry>,
     /// What carries out delegated tasks.
     pub task_handlers: TaskHandlers,
@@ -64,13 +71,15 @@ pub struct Worker {
     pub(crate) force: Arc<InForce>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) progress: Progress,
-    pub(crate) registry: Arc<Registry>,
-    pub(crate) task_handlers: TaskHandlers,
+    pub(crate) kits: Kits,
     pub(crate) options: Options,
     pub(crate) clock: Arc<ShardClock>,
     pub(crate) pulse: Pulse,
     /// Slices whose calls run.
     pub(crate) slots: Arc<Semaphore>,
+    /// How many of them carry out a slice. The free permits do not tell: while a lease is waited for, the leasing loop
+    /// holds them.
+    pub(crate) busy: Arc<AtomicUsize>,
     /// Slices that are held: leased and not yet settled. Bounds what Redis' absence can pile up (rule 6).
     pub(crate) held: Arc<Semaphore>,
     /// A suspect slice runs alone: it writes, the others read (rule 12).
@@ -96,31 +105,70 @@ impl Worker {
     pub fn new(store: Store, surroundings: Surroundings, options: Options, now: CancellationToken) -> Arc<Self> {
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
         let held = (options.slots * HELD_PER_SLOT).max(HELD_MIN);
-        let errors = surroundings.metrics.clone();
-        let failed: batch::OnError = Arc::new(move |verb: &'static str, error: &StoreError| {
-            errors.redis_error(verb);
+        let store = store.observed_by(surroundings.metrics.clone());
+        surroundings.metrics.tools_known(surroundings.registry.iter().map(|tool| tool.spec.name.as_str()));
+        let failed: batch::OnError = Arc::new(|verb: &'static str, error: &StoreError| {
             tracing::warn!(verb, %error, "Redis did not answer; trying again");
         });
-        Arc::new(Self {
+        let worker = Arc::new(Self {
             settles: Batcher::new(&store, held, &now, failed.clone()),
             begins: Batcher::new(&store, held, &now, failed.clone()),
             retries: Batcher::new(&store, held, &now, failed.clone()),
             hand_backs: Batcher::new(&store, held, &now, failed),
             store,
+            kits: Kits::new(surroundings.force.load(), surroundings.registry, surroundings.task_handlers),
             force: surroundings.force,
             metrics: surroundings.metrics,
             progress: surroundings.progress,
-            registry: surroundings.registry,
-            task_handlers: surroundings.task_handlers,
             clock: Arc::default(),
             pulse: Pulse::new(lease),
             slots: Arc::new(Semaphore::new(options.slots)),
             held: Arc::new(Semaphore::new(held)),
             alone: Arc::default(),
             running: Mutex::default(),
+            busy: Arc::default(),
             options,
             now,
-        })
+        });
+        let watched = Arc::downgrade(&worker);
+        worker.metrics.watch_slots(move || {
+            let worker = watched.upgrade()?;
+            Some((worker.busy.load(Ordering::Relaxed), worker.options.slots))
+        });
+        worker
+    }
+}
+
+/// A slot that carries out a slice, from its lease until its last call has run.
+pub(crate) struct Slot {
+    _permit: OwnedSemaphorePermit,
+    busy: Arc<AtomicUsize>,
+}
+
+impl Slot {
+    pub(crate) fn take(permit: OwnedSemaphorePermit, busy: &Arc<AtomicUsize>) -> Self {
+        busy.fetch_add(1, Ordering::Relaxed);
+        Self { _permit: permit, busy: Arc::clone(busy) }
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Worker {
+    /// Judges and carries out calls by another configuration from here on: its policy and its tools in one step. Calls
+    /// that run keep what they began with.
+    pub fn equip(&self, force: Arc<Force>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
+        self.kits.replace(force, registry, task_handlers);
+    }
+
+    /// The worker's shard.
+    #[must_use]
+    pub const fn store(&self) -> &Store {
+        &self.store
     }
 }
 
@@ -141,13 +189,14 @@ pub(crate) struct Lease {
     pub(crate) term: u64,
 }
 
-/// The typed tools of every fleet: the built-in ones, and `delegate_task` over `store`.
+/// The typed tools of every fleet: the built-in ones, and those over `store`: `delegate_task` and the tools about the fleet.
 #[must_use]
 pub fn standard_tools(store: &Store, force: &Arc<InForce>) -> Vec<tools::TypedTool> {
     let mut typed = tools::builtin::all();
     // `note` is a task handler, not a tool that models call.
     typed.retain(|tool| tool.spec().name != "note");
     typed.push(agents::delegate_task(store.clone(), force.clone()));
+    typed.extend(tools::meta::all(store));
     typed
 }
 

@@ -1,16 +1,17 @@
 //! Leasing and draining: how slices come to a worker, and how it goes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shared::model::{ConsumerId, Priority, limits};
 use shared::ops::shutdown::Shutdown;
-use shared::store::{Entry, Patience, Queue, Reader, SliceEntry, StoreError};
+use shared::store::{Entry, Patience, Queue, Reader, SliceEntry, Slots, StoreError};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::{Lease, Worker};
+use crate::{Lease, Slot, Worker};
 
 /// One lease in so many begins with the least urgent work, so that it never starves.
 const STARVATION_GUARD: u64 = 16;
@@ -25,6 +26,7 @@ impl Worker {
     /// [`StoreError::Shards`] where the data was written with another number of shards.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
         let tracker = TaskTracker::new();
+        tokio::spawn(Arc::clone(&self).tool_lists(shutdown.draining.clone()));
         let mut patience = Patience::default();
         let mut left = None;
         while !shutdown.draining.is_cancelled() {
@@ -36,7 +38,6 @@ impl Worker {
                 }
                 Err(error @ StoreError::Shards { .. }) => return Err(error),
                 Err(error) => {
-                    self.metrics.redis_error("prepare");
                     tracing::warn!(%error, "the shard is not ready; trying again");
                     tokio::select! {
                         () = shutdown.draining.cancelled() => break,
@@ -61,10 +62,14 @@ impl Worker {
     /// One heartbeat, with what it brings: time, tenants, turns that were cancelled.
     async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let sent = self.pulse.sending();
-        let beat = self.store.beat(consumer).await?;
+        let slots = Slots { busy: self.busy.load(Ordering::Relaxed), all: self.options.slots };
+        let beat = self.store.beat_with(consumer, slots).await?;
         self.pulse.confirm(sent);
         self.clock.set(beat.now_ms);
         self.force.set_tenants(self.store.tenants().await?);
+        if let Some(generation) = self.kits.refresh(&self.store, &self.force).await? {
+            self.metrics.config_in_force(self.kits.load().force.short_digest(), generation);
+        }
         let running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         for turn in &beat.cancelled {
             if let Some(held) = running.get(turn) {
@@ -103,7 +108,6 @@ impl Worker {
                 return;
             }
             if let Err(error) = self.beat(consumer).await {
-                self.metrics.redis_error("beat");
                 tracing::warn!(%error, "no heartbeat");
             }
             rounds += 1;
@@ -111,10 +115,8 @@ impl Worker {
                 self.return_strays(consumer, lease).await;
             }
             handle.advanced();
-            // Not from the permits: while a lease is waited for, the leasing loop holds all that are free.
-            let busy = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner).len();
-            self.metrics.slots(busy.min(self.options.slots), self.options.slots);
             if self.pulse.is_lost() {
+                self.metrics.lease_lost("worker");
                 tracing::warn!("a lease passed without a heartbeat; starting over under a new name");
                 stop.cancel();
                 handle.finished();
@@ -143,7 +145,7 @@ impl Worker {
         let handle = self.progress.register("lease", block * 4 + self.options.drain + Duration::from_secs(60));
         let mut leasing = Leasing {
             reader: self.store.reader(consumer, block),
-            streams: Priority::ALL.map(|p| Queue::Ready(p).to_string()),
+            priorities: self.options.priorities.as_slice().to_vec(),
             round: 0,
             backlog: true,
         };
@@ -172,7 +174,6 @@ impl Worker {
                     tokio::time::sleep(patience.pause()).await;
                 }
                 Err(error) => {
-                    self.metrics.redis_error("read");
                     tracing::warn!(%error, "could not lease; trying again");
                     tokio::time::sleep(patience.pause()).await;
                 }
@@ -186,8 +187,7 @@ impl Worker {
     /// handed back first.
     async fn lease(&self, leasing: &mut Leasing, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
         if leasing.reader.is_fresh() {
-            for priority in Priority::ALL {
-                let queue = Queue::Ready(priority);
+            for queue in leasing.priorities.clone().into_iter().map(Queue::Ready) {
                 for entry in leasing.reader.mine(&queue.to_string(), LOST_MAX).await? {
                     match SliceEntry::parse(queue.clone(), &entry) {
                         Ok(slice) if !self.holds(&slice) => self.hand_back(&slice).await,
@@ -228,7 +228,10 @@ impl Worker {
                 Ok(slice) => {
                     let lease = self.hold(&slice);
                     match room.pop() {
-                        Some((slot, held)) => drop(tracker.spawn(self.clone().slice(slice, lease, slot, held))),
+                        Some((slot, held)) => {
+                            let slot = Slot::take(slot, &self.busy);
+                            drop(tracker.spawn(self.clone().slice(slice, lease, slot, held)));
+                        }
                         None => drop(tracker.spawn(self.clone().wait_for_slot(slice, lease))),
                     }
                 }
@@ -242,6 +245,7 @@ impl Worker {
     async fn wait_for_slot(self: Arc<Self>, slice: SliceEntry, lease: Lease) {
         let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
         if let (Ok(slot), Ok(held)) = permits {
+            let slot = Slot::take(slot, &self.busy);
             self.slice(slice, lease, slot, held).await;
         }
     }
@@ -277,7 +281,8 @@ impl Worker {
 /// Reads `ready` streams, one priority at a time while there is a backlog.
 struct Leasing {
     reader: Reader,
-    streams: [String; 4],
+    /// What the worker serves, most urgent first; never empty.
+    priorities: Vec<Priority>,
     round: u64,
     /// Whether the last read took all that it asked for: then priorities matter.
     backlog: bool,
@@ -293,16 +298,18 @@ impl Leasing {
             }
         }
         // Nothing waits: block on all of them. COUNT is per stream, so each may give its share only.
-        let share = (free / self.streams.len()).max(1);
-        let found = self.reader.wait(&self.streams, share).await?;
+        let queues: Vec<Queue> = self.priorities.iter().copied().map(Queue::Ready).collect();
+        let streams: Vec<String> = queues.iter().map(Queue::to_string).collect();
+        let share = (free / streams.len().max(1)).max(1);
+        let found = self.reader.wait(&streams, share).await?;
         self.backlog = found.len() >= share;
-        Ok(found.into_iter().map(|(index, entry)| (Queue::Ready(Priority::ALL[index]), entry)).collect())
+        Ok(found.into_iter().filter_map(|(index, entry)| Some((queues.get(index)?.clone(), entry))).collect())
     }
 
     /// Takes from the most urgent stream first, and now and then from the least urgent.
     async fn sweep(&mut self, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
         self.round += 1;
-        let mut order = Priority::ALL;
+        let mut order = self.priorities.clone();
         if self.round.is_multiple_of(STARVATION_GUARD) {
             order.reverse();
         }

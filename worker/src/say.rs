@@ -24,13 +24,15 @@ pub(crate) fn unknown_tool(name: &str, close: &[&str], allowed: &[&str]) -> Call
     with_allowed(error(Outcome::UnknownTool, message), allowed)
 }
 
-/// The agent may not call the tool.
-pub(crate) fn denied(name: &str, denial: &Denial, allowed: &[&str]) -> CallError {
+/// The agent may not call the tool, because of this rule.
+pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) -> CallError {
     let why = match denial {
         Denial::Disabled => "it is disabled".to_owned(),
         Denial::DeniedByRule => "a rule forbids it".to_owned(),
         Denial::NotGranted => "it is not granted to you".to_owned(),
         Denial::MissingCapability(capability) => format!("it needs the capability {capability:?}"),
+        Denial::NoVersion(selector) => format!("no version of it is {selector:?}"),
+        Denial::Narrowed => "this turn or task was narrowed to other tools".to_owned(),
         Denial::MissingFeature(feature) => format!("the plan lacks the feature {feature:?}"),
     };
     let mut error = with_allowed(
@@ -39,6 +41,7 @@ pub(crate) fn denied(name: &str, denial: &Denial, allowed: &[&str]) -> CallError
     );
     if let Some(serde_json::Value::Object(details)) = &mut error.details {
         details.insert("reason".into(), denial.reason().into());
+        details.insert("rule".into(), rule.into());
     }
     error
 }

@@ -2,21 +2,29 @@
 //! settled; a transient failure parks the slice; whatever happens, nothing is lost and nothing is written twice.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use shared::model::{CallId, CallResult, Outcome};
+use futures::future::join_all;
+use shared::model::{Call, CallId, CallResult, Context, Effect, Outcome};
+use shared::ops::traces;
 use shared::report::{self, Reported};
 use shared::store::{
-    Begin, Begun, EndReason, HandBack, Parked, Retry, Settled, SettledCall, Settlement, SliceEntry, TurnName,
+    Begin, Begun, EndReason, HandBack, Parked, Retry, Settled, SettledCall, Settlement, SliceEntry, TurnName, entry_ms,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
+use tracing::{Instrument, Span};
 
 use crate::call::{Carried, Trying};
-use crate::{Held, Lease, Worker};
+use crate::kit::Kit;
+use crate::{Held, Lease, Slot, Worker};
 
 /// Executions shorter than this are settled with the next result of their slice: a commit of their own would
 /// cost more than running them again after a crash.
 const COMMIT_ALONE_MS: u64 = 100;
+
+/// Reads of one slice that run at the same time at most; they share the slice's slot.
+const READS_AT_ONCE_MAX: usize = 8;
 
 /// A slice that is held, with the results that it has so far. It is spent when it is settled, parked or handed back.
 struct Holding {
@@ -41,18 +49,19 @@ impl Worker {
         self: Arc<Self>,
         slice: SliceEntry,
         lease: Lease,
-        slot: OwnedSemaphorePermit,
+        slot: Slot,
         held: OwnedSemaphorePermit,
     ) {
         let (name, fence) = (slice.name.clone(), slice.fence.clone());
+        let span = span_of(&slice);
         if slice.crashes == 0 {
             let _with_others = self.alone.read().await;
-            self.run_slice(slice, &lease, slot).await;
+            self.run_slice(slice, &lease, slot).instrument(span).await;
         } else {
             // A slice whose holder has died runs alone, so that innocents do not die with it.
             let _alone = self.alone.write().await;
             if self.started(&slice).await {
-                self.run_slice(slice, &lease, slot).await;
+                self.run_slice(slice, &lease, slot).instrument(span).await;
             }
         }
         self.let_go(&name, &fence);
@@ -66,62 +75,86 @@ impl Worker {
         !matches!(self.begins.ask(mark).await, None | Some(Begun::Stale | Begun::Done))
     }
 
-    async fn run_slice(&self, slice: SliceEntry, lease: &Lease, slot: OwnedSemaphorePermit) {
+    async fn run_slice(&self, slice: SliceEntry, lease: &Lease, slot: Slot) {
+        // By one clock: the id of the slice's entry is the time of its dispatch.
+        let dispatched_ms = entry_ms(&slice.fence).unwrap_or_else(|| self.clock.now_ms());
+        self.metrics.started(self.since(dispatched_ms));
         let context = Arc::new(slice.meta.context.clone());
         let mut holding = Holding { results: Vec::with_capacity(slice.calls.len()), committed: 0, slice };
-        for index in 0..holding.slice.calls.len() {
-            let trying = Trying {
-                slice: &holding.slice,
-                call: &holding.slice.calls[index],
-                id: CallId { turn: holding.slice.name.turn.clone(), position: holding.slice.first + index },
-                attempt: if index == 0 { holding.slice.attempt + 1 } else { 1 },
-                context: context.clone(),
-                lease,
-            };
-            match self.carry_out(&trying).await {
-                Carried::Ended(result) => {
-                    let last = index + 1 == holding.slice.calls.len();
-                    let alone = self.commits_alone(&result);
-                    let rendered = self.render(&holding.slice, index, &result);
-                    holding.results.push(rendered);
-                    if last {
-                        break;
+        while holding.results.len() < holding.slice.calls.len() {
+            let kit = self.kits.load();
+            let mut alone = false;
+            for (attempt, carried) in self.carry_out_next(&holding, lease, &context, &kit).await {
+                match carried {
+                    Carried::Ended(result) => {
+                        alone |= commits_alone(&kit, &result);
+                        let rendered = self.render(&kit, &holding.slice, holding.results.len(), &result);
+                        holding.results.push(rendered);
                     }
-                    // The result of a `once` call is committed before the next call begins (rule 6).
-                    if alone {
-                        match self.commit(&mut holding).await {
-                            Commit::Ok => {}
-                            Commit::Cancelled => lease.cancel.cancel(),
-                            Commit::Lost => return,
-                        }
+                    // What ran beside it and came later in the turn is dropped, and read again after the wait.
+                    Carried::Again(wait) => {
+                        let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
+                        return self.park(holding, delay_ms, attempt).await;
                     }
+                    Carried::HandBack => return self.give_back(holding).await,
+                    Carried::Lost => return,
                 }
-                Carried::Again(wait) => {
-                    let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-                    let attempt = trying.attempt;
-                    return self.park(holding, delay_ms, attempt).await;
+            }
+            // The result of a `once` call is committed before the next call begins (rule 6).
+            if alone && holding.results.len() < holding.slice.calls.len() {
+                match self.commit(&mut holding).await {
+                    Commit::Ok => {}
+                    Commit::Cancelled => lease.cancel.cancel(),
+                    Commit::Lost => return,
                 }
-                Carried::HandBack => return self.give_back(holding).await,
-                Carried::Lost => return,
             }
         }
         drop(slot);
         self.commit(&mut holding).await;
     }
 
-    /// Whether a result should not wait for the slice's other results. What a lost worker began has to be committed
-    /// too: the next begin replaces the mark that says so, and a third worker would begin it again.
-    fn commits_alone(&self, result: &CallResult) -> bool {
-        if result.outcome == Outcome::OutcomeUnknown {
-            return true;
+    /// One try of the next call, or of the next calls where they may run at the same time: which try it was and what
+    /// became of it, in call order.
+    async fn carry_out_next(
+        &self,
+        holding: &Holding,
+        lease: &Lease,
+        context: &Arc<Context>,
+        kit: &Kit,
+    ) -> Vec<(u32, Carried)> {
+        let (slice, first) = (&holding.slice, holding.results.len());
+        let one = |index: usize| async move {
+            let trying = Trying {
+                slice,
+                call: &slice.calls[index],
+                id: CallId { turn: slice.name.turn.clone(), position: slice.first + index },
+                attempt: if index == 0 { slice.attempt + 1 } else { 1 },
+                context: Arc::clone(context),
+                lease,
+                kit,
+            };
+            let span = trying.span();
+            let carried = self.carry_out(&trying).instrument(span.clone()).await;
+            span.record("outcome", carried.word());
+            (trying.attempt, carried)
+        };
+        match at_once(kit, slice, first) {
+            1 => vec![one(first).await],
+            count => join_all((first..first + count).map(one)).await,
         }
-        let once = self.registry.resolve(&result.tool).is_none_or(|t| t.spec.effect == shared::model::Effect::Once);
-        (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
     }
 
-    fn render(&self, slice: &SliceEntry, index: usize, result: &CallResult) -> SettledCall {
+    /// Time since `at_ms` of shard time.
+    fn since(&self, at_ms: i64) -> Duration {
+        Duration::from_millis((self.clock.now_ms() - at_ms).max(0).unsigned_abs())
+    }
+
+    fn render(&self, kit: &Kit, slice: &SliceEntry, index: usize, result: &CallResult) -> SettledCall {
         let call = &slice.calls[index];
-        let tool = self.registry.resolve(&call.tool);
+        let selectors = kit.force.policy.agents.get(&slice.meta.agent).map(|agent| &agent.tool_versions);
+        let tool = kit.registry.resolve(&call.tool).and_then(|tool| {
+            kit.registry.select(tool, selectors.and_then(|all| all.get(&tool.spec.name)).map(String::as_str))
+        });
         if result.attempts == 0 {
             self.metrics.call_ended(&call.tool, result.outcome, None);
         }
@@ -135,7 +168,7 @@ impl Worker {
             result,
             now_ms: self.clock.now_ms(),
         };
-        report::settled_call(&self.options.report, &reported)
+        report::settled_call(&kit.report(&self.options.report), &reported)
     }
 
     /// Settles the results that Redis does not have yet.
@@ -150,7 +183,11 @@ impl Worker {
                 frame: report::frame(&holding.slice.name, &holding.slice.meta),
                 calls: holding.results[holding.committed..].to_vec(),
             };
-            match self.settles.ask(settlement).await {
+            let settled = self.settles.ask(settlement).await;
+            if let (Some(Settled::Done), Some(submitted_ms)) = (&settled, holding.slice.meta.submitted()) {
+                self.metrics.turn_ended(self.since(submitted_ms));
+            }
+            match settled {
                 Some(Settled::Done | Settled::Laned | Settled::Continue | Settled::Already) => {
                     holding.committed = holding.results.len();
                     return Commit::Ok;
@@ -194,6 +231,7 @@ impl Worker {
     /// The turn was cancelled while its call failed: the calls that are left end as cancelled.
     async fn end_rest(&self, mut holding: Holding) {
         let never = Lease { cancel: CancellationToken::new(), term: 0 };
+        let kit = self.kits.load();
         for index in holding.results.len()..holding.slice.calls.len() {
             let trying = Trying {
                 slice: &holding.slice,
@@ -202,9 +240,10 @@ impl Worker {
                 attempt: 0,
                 context: Arc::default(),
                 lease: &never,
+                kit: &kit,
             };
             if let Carried::Ended(result) = trying.ended(EndReason::Cancelled) {
-                let rendered = self.render(&holding.slice, index, &result);
+                let rendered = self.render(&kit, &holding.slice, index, &result);
                 holding.results.push(rendered);
             }
         }
@@ -249,4 +288,36 @@ impl Worker {
             running.remove(name);
         }
     }
+}
+
+/// How many calls run at the same time, from the one at `first` on: one, but for consecutive reads of a turn that asks
+/// for it. A call of any other effect is a barrier: it begins when everything before it has ended, and nothing after
+/// it begins before it has. A slice whose holder has died is carried out one by one.
+fn at_once(kit: &Kit, slice: &SliceEntry, first: usize) -> usize {
+    if !slice.meta.parallel_reads || slice.meta.is_task || slice.crashes > 0 {
+        return 1;
+    }
+    let reads = |call: &&Call| kit.registry.effect(&call.tool) == Some(Effect::Read);
+    slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)
+}
+
+/// Whether a result should not wait for the slice's other results. What a lost worker began has to be committed
+/// too: the next begin replaces the mark that says so, and a third worker would begin it again.
+fn commits_alone(kit: &Kit, result: &CallResult) -> bool {
+    if result.outcome == Outcome::OutcomeUnknown {
+        return true;
+    }
+    let once = kit.registry.effect(&result.tool).is_none_or(|effect| effect == Effect::Once);
+    (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
+}
+
+/// A slice's span: a child of the one that admitted its turn, else of the producer's.
+fn span_of(slice: &SliceEntry) -> Span {
+    let (meta, context) = (&slice.meta, &slice.meta.context);
+    let span = tracing::debug_span!(
+        target: traces::TARGET, "slice", turn = %slice.name, agent = %meta.agent, first = slice.first,
+        calls = slice.calls.len(), crashes = slice.crashes,
+    );
+    traces::follow(&span, meta.span.as_deref().or(context.traceparent.as_deref()), context.tracestate.as_deref());
+    span
 }

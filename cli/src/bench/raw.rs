@@ -18,6 +18,8 @@ const WINDOW: u64 = 10_000;
 pub(super) struct Raw {
     pub(super) per_s: f64,
     pub(super) p99_ms: f64,
+    /// CPU time of Redis for one entry.
+    pub(super) redis_us: f64,
 }
 
 pub(super) async fn measure(server: &Server, payload_bytes: usize, duration: Duration) -> Result<Raw> {
@@ -42,14 +44,19 @@ pub(super) async fn measure(server: &Server, payload_bytes: usize, duration: Dur
 
     // The first half second warms up and does not count.
     tokio::time::sleep(Duration::from_millis(500)).await;
-    let (from, started) = (done.load(Ordering::Relaxed), now());
+    let (from, started, before) = (done.load(Ordering::Relaxed), now(), server.cpu().await?);
     tokio::time::sleep(duration).await;
-    let (upto, took) = (done.load(Ordering::Relaxed), started.elapsed());
+    let (upto, took, cpu) = (done.load(Ordering::Relaxed), started.elapsed(), server.cpu().await? - before);
     stop.store(true, Ordering::Relaxed);
     producer.await.context("the producer")??;
     let mut latencies = consumer.await.context("the consumer")??;
     redis::cmd("DEL").arg(&stream).arg(&results).query_async::<()>(&mut setup).await?;
-    Ok(Raw { per_s: (upto - from) as f64 / took.as_secs_f64(), p99_ms: percentile(&mut latencies, 0.99) })
+    let cycles = (upto - from) as f64;
+    Ok(Raw {
+        per_s: cycles / took.as_secs_f64(),
+        p99_ms: percentile(&mut latencies, 0.99),
+        redis_us: cpu.seconds * 1e6 / cycles.max(1.0),
+    })
 }
 
 async fn produce(

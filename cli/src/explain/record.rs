@@ -117,6 +117,7 @@ fn blank(name: &TurnName, state: State, now_ms: i64) -> Story {
         cancel_asked: None,
         refusal: None,
         results: Vec::new(),
+        policy: None,
         audit: None,
     }
 }
@@ -205,6 +206,7 @@ pub(super) fn finished(name: &TurnName, trace: &HashMap<String, String>, reply: 
     let admissions = trace.get("lg").map(|log| Admission::read_all(log)).unwrap_or_default();
     let is_task = reply.as_ref().is_some_and(|reply| reply.task_id.is_some());
     let refused = reply.as_ref().filter(|reply| reply.status != ReplyStatus::Done);
+    let no_calls = reply.as_ref().is_some_and(|reply| reply.results.is_empty());
     let calls_admitted = admissions.iter().map(|a| a.calls as usize).sum();
     Story {
         is_task,
@@ -218,7 +220,8 @@ pub(super) fn finished(name: &TurnName, trace: &HashMap<String, String>, reply: 
         admissions,
         retries: number(trace, "rt").unwrap_or(0),
         crashes: number(trace, "cr").unwrap_or(0),
-        ended_because: trace.get("er").filter(|reason| !reason.is_empty()).cloned(),
+        // An answer without calls ends in the way of an ending, and nothing was the matter with it.
+        ended_because: trace.get("er").filter(|reason| !reason.is_empty() && !no_calls).cloned(),
         refusal: refused.and_then(|reply| reply.error.as_ref()).map(|error| error.message.clone()),
         results,
         ..blank(name, State::Done, now_ms)

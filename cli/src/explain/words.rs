@@ -111,6 +111,9 @@ fn life(story: &Story) -> Vec<String> {
         }
         None => lines.extend(present(story)),
     }
+    if let Some(policy) = &story.policy {
+        lines.push(format!("Policy in force: generation {} ({})", policy.generation, policy.digest));
+    }
     lines
 }
 
@@ -188,8 +191,9 @@ fn because(reason: &str) -> &str {
 fn audit_line(json: &str) -> String {
     let entry: Value = serde_json::from_str(json).unwrap_or_default();
     let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
-    let policy =
-        entry.pointer("/meta/policy_version").map(|version| format!(" (policy {version})")).unwrap_or_default();
+    let meta = |name: &str| entry.pointer(&format!("/meta/{name}"));
+    let digest = meta("policy_digest").and_then(Value::as_str).map(|digest| format!(", {digest}")).unwrap_or_default();
+    let policy = meta("policy_version").map(|version| format!(" (policy {version}{digest})")).unwrap_or_default();
     format!("{}  {:5}  {}{policy}", text("timestamp"), text("level"), short(text("message"), 160))
 }
 

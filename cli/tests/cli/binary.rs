@@ -1,17 +1,24 @@
 //! Runs the binary, and keeps a fleet of it running.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// Variables of the machine that would change what is tested.
-const FOREIGN: [&str; 5] =
-    ["REDIS_URL", "MAX_ACTIONS_PER_DAY", "TICKFLEET_CONFIG", "TICKFLEET_REDIS_URL", "TICKFLEET_REDIS_SHARDS"];
+const FOREIGN: [&str; 6] = [
+    "REDIS_URL",
+    "MAX_ACTIONS_PER_DAY",
+    "TICKFLEET_CONFIG",
+    "TICKFLEET_REDIS_URL",
+    "TICKFLEET_REDIS_SHARDS",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+];
 
 /// The binary with these arguments.
-fn command(args: &[&str]) -> Command {
+pub fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tickfleet"));
     for name in FOREIGN {
         command.env_remove(name);
@@ -72,8 +79,19 @@ pub struct DevFleet {
 impl DevFleet {
     /// Starts it and waits until it says that it runs.
     pub fn start(args: &[&str]) -> Self {
+        Self::start_in(Path::new("."), args, &[])
+    }
+
+    /// As [`Self::start`], with more variables in its environment.
+    pub fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::start_in(Path::new("."), args, variables)
+    }
+
+    /// Starts it in this folder, with more variables in its environment.
+    pub fn start_in(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = command(&[&["dev"], args].concat());
-        command.env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").stderr(Stdio::inherit());
+        command.current_dir(folder);
+        command.env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").envs(variables.iter().copied()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
         let mut url = args.iter().skip_while(|arg| **arg != "--redis-url").nth(1).map(ToString::to_string);
         for line in BufReader::new(child.stdout.as_mut().unwrap()).lines() {

@@ -3,23 +3,26 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::binary::{DevFleet, Said};
 
-const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-/// How often a command that only looks is asked again: what it shows may still be on its way.
-const LOOKS_MAX: u32 = 1_000;
+pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+/// How long a command that only looks is asked again: what it shows may still be on its way.
+const LOOK_FOR: Duration = Duration::from_secs(30);
 
 /// A command (`$ …`) with what a document shows of its output.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Shown {
-    line: usize,
-    command: String,
-    output: Vec<String>,
+    pub line: usize,
+    pub command: String,
+    pub output: Vec<String>,
 }
 
 /// The fenced blocks of one language, each with the number of its first line.
-fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
+pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
     let mut found: Vec<(usize, Vec<&str>)> = Vec::new();
     let (mut fenced, mut wanted) = (false, false);
     for (index, line) in text.lines().enumerate() {
@@ -53,19 +56,29 @@ pub fn shown(text: &str) -> Vec<Shown> {
     found
 }
 
-/// The YAML blocks that begin with a comment that names their file, as `(path, text)`.
-pub fn files(text: &str) -> Vec<(String, String)> {
+/// The blocks of one language that begin with a comment that names their file, as `(path, text)`.
+pub fn files(text: &str, language: &str) -> Vec<(String, String)> {
     let named = |(_, lines): (usize, Vec<&str>)| {
         let path = lines.first()?.strip_prefix("# ")?.split([':', ' ']).next()?.to_owned();
         Some((path, lines.join("\n")))
     };
-    blocks(text, "yaml").into_iter().filter_map(named).collect()
+    blocks(text, language).into_iter().filter_map(named).collect()
 }
 
 /// A line without what differs from run to run: numbers, digests, and the blanks that depend on their length.
 fn masked(line: &str) -> String {
     let word = |word: &str| {
-        let hexadecimal = word.len() >= 12 && word.chars().all(|c| c.is_ascii_hexdigit());
+        // A consumer: its kind, its host's name, and what makes it unique.
+        if let Some((kind @ ("s" | "w"), host)) = word.split_once('-')
+            && let Some((host, _)) = host.split_once('-')
+        {
+            return format!("{kind}-{host}-#");
+        }
+        // A digest, with what stands around it: brackets, a comma.
+        let digest = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        if digest.len() >= 12 && digest.chars().all(|c| c.is_ascii_hexdigit()) {
+            return word.replace(digest, "#");
+        }
         let mut out = String::new();
         for c in word.chars() {
             let number = c.is_ascii_digit() || (c == '.' && out.ends_with('#'));
@@ -75,7 +88,7 @@ fn masked(line: &str) -> String {
                 false => out.push(c),
             }
         }
-        if hexadecimal { "#".to_owned() } else { out }
+        out
     };
     // A producer's own random id: hexadecimal after a prefix.
     let mut parts = line.split("py-");
@@ -117,30 +130,35 @@ pub fn agrees(shown: &[String], printed: &str) -> bool {
 
 /// Runs a shown command in `folder` as a reader would, with the binary in PATH.
 fn run(fleet: &DevFleet, folder: &Path, command: &str) -> Said {
+    Said::of(with_binary(&mut fleet.shell(command)).current_dir(folder), "")
+}
+
+/// A command with the binary in its PATH.
+pub fn with_binary(command: &mut Command) -> &mut Command {
     let binary = Path::new(env!("CARGO_BIN_EXE_tickfleet")).parent().unwrap();
     #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the binary in front")]
     let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap_or_default());
-    let mut shell: Command = fleet.shell(command);
-    Said::of(shell.env("PATH", path).current_dir(folder), "")
+    command.env("PATH", path)
 }
 
 /// Runs all commands of a document in order, against one fleet, in a folder with the files that it shows.
 pub fn check(fleet: &DevFleet, document: &str) {
     let text = fs::read_to_string(Path::new(REPOSITORY).join(document)).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    for (path, text) in files(&text) {
+    for (path, text) in files(&text, "yaml") {
         let file = folder.path().join(path);
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         fs::write(file, text).unwrap();
     }
-    std::os::unix::fs::symlink(Path::new(REPOSITORY).join("tests"), folder.path().join("tests")).unwrap();
+    for part in ["tests", "config"] {
+        std::os::unix::fs::symlink(Path::new(REPOSITORY).join(part), folder.path().join(part)).unwrap();
+    }
     for shown in shown(&text) {
-        let only_looks = shown.command.starts_with("tickfleet explain");
+        let looks = ["explain", "top", "doctor"].map(|verb| format!("tickfleet {verb}"));
+        let only_looks = looks.iter().any(|look| shown.command.starts_with(look));
         let mut said = run(fleet, folder.path(), &shown.command);
-        for _ in 0..if only_looks { LOOKS_MAX } else { 0 } {
-            if agrees(&shown.output, &said.stdout) {
-                break;
-            }
+        let began = Instant::now();
+        while only_looks && !agrees(&shown.output, &said.stdout) && began.elapsed() < LOOK_FOR {
             said = run(fleet, folder.path(), &shown.command);
         }
         assert!(
@@ -160,7 +178,7 @@ fn commands_and_files_are_found_in_a_document() {
     let commands = shown(text);
     assert_eq!(commands.iter().map(|c| (c.line, c.command.as_str())).collect::<Vec<_>>(), [(3, "one 1"), (5, "two")]);
     assert_eq!(commands[0].output, ["out"]);
-    assert_eq!(files(text), [("conf/a.yaml".to_owned(), "# conf/a.yaml: why\nx: 1".to_owned())]);
+    assert_eq!(files(text, "yaml"), [("conf/a.yaml".to_owned(), "# conf/a.yaml: why\nx: 1".to_owned())]);
 }
 
 #[test]
@@ -172,4 +190,6 @@ fn what_is_printed_may_differ_in_numbers_and_in_nothing_else() {
     assert!(agrees(&shown(&["a", "…", "c", "…"]), "a\nb\nc\nd"));
     assert!(!agrees(&shown(&["a", "…", "c"]), "a\nb"));
     assert!(agrees(&shown(&["at 1", "b"]), "at 7\nat 8\nb"));
+    assert!(agrees(&shown(&["held by w-local-1a-66f-0"]), "held by w-local-b7-012-3"));
+    assert!(!agrees(&shown(&["held by w-local-1a-66f-0"]), "held by s-local-1a-66f-0"));
 }

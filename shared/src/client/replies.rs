@@ -38,6 +38,9 @@ pub struct Reply {
     pub tenant: String,
     /// Who made the calls, as the message named it.
     pub agent: String,
+    /// The agent that asked for a task, where an agent did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegator: Option<String>,
     /// How it ended.
     pub status: ReplyStatus,
     /// The dialect of [`Self::messages`].

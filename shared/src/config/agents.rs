@@ -9,6 +9,7 @@ use super::http::{self, Arguments};
 use super::reader::{Cursor, Section};
 use super::tools::HttpDef;
 use super::tree::Node;
+use crate::model::version::Selector;
 use crate::model::{AgentId, AgentPolicy, limits, suggest};
 
 /// Lease of an external agent's task where none is given: a runtime outside beats less often than a worker.
@@ -45,8 +46,8 @@ pub(super) struct Agents {
     pub(super) names: BTreeSet<String>,
 }
 
-/// Reads `agents.yaml`.
-pub(super) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Agents {
+/// Reads `agents.yaml`. `tools` are the names that it may use; none where their file could not be read.
+pub(super) fn read(tree: &Node, sources: &Sources, tools: Option<&BTreeSet<String>>, errors: &Errors) -> Agents {
     let mut agents = Agents::default();
     let mut root = Section::open(tree, "", errors);
     for (name, place, cursor) in root.required("agents").map(|c| c.members()).unwrap_or_default() {
@@ -54,7 +55,7 @@ pub(super) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Agents {
         let id = AgentId::new(name).map_err(|error| {
             errors.push(place, &cursor.path, format!("the agent name {name:?}"), format!("a name: {error}"));
         });
-        let (policy, handler) = agent(&cursor, sources);
+        let (policy, handler) = agent(&cursor, sources, tools);
         if let Ok(id) = id {
             agents.task_handlers.extend(handler.map(|handler| (id.clone(), handler)));
             agents.policies.insert(id, policy);
@@ -64,17 +65,39 @@ pub(super) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Agents {
     agents
 }
 
-fn agent(cursor: &Cursor<'_>, sources: &Sources) -> (AgentPolicy, Option<TaskHandlerDef>) {
+fn agent(
+    cursor: &Cursor<'_>,
+    sources: &Sources,
+    tools: Option<&BTreeSet<String>>,
+) -> (AgentPolicy, Option<TaskHandlerDef>) {
     let mut s = cursor.section();
     let policy = AgentPolicy {
         roles: s.optional("roles").map(|c| c.words()).unwrap_or_default(),
         capabilities: s.optional("capabilities").map(|c| c.words()).unwrap_or_default(),
+        tool_versions: s.optional("tool_versions").map(|c| tool_versions(&c, tools)).unwrap_or_default(),
         calls_per_tick: s.optional("calls_per_tick").and_then(|c| c.integer(1, limits::BATCH_CALLS_MAX as i128)),
         max_actions_per_day: s.optional("max_actions_per_day").and_then(|c| c.integer(0, u32::MAX.into())),
     };
     let handler = s.optional("task_handler").and_then(|c| task_handler(&c, sources));
     s.close();
     (policy, handler)
+}
+
+/// `{<tool>: <selector>}`.
+fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTreeMap<String, String> {
+    let mut read = BTreeMap::new();
+    for (tool, place, selector) in cursor.members() {
+        if tools.is_some_and(|tools| !tools.contains(tool)) {
+            let (found, expected) = (format!("the unknown tool `{tool}`"), "a tool of tools.yaml or a built-in one");
+            cursor.errors.push(place, &selector.path, found, expected);
+        }
+        let Some(text) = selector.text() else { continue };
+        if Selector::parse(text).is_none() {
+            selector.refuse("latest, or a quoted range of versions such as \"1\", \"1.2\" or \">=1, <3\"");
+        }
+        read.insert(tool.to_owned(), text.to_owned());
+    }
+    read
 }
 
 /// Exactly one kind of handler: a new kind is one more line here and in the enum.

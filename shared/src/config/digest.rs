@@ -34,7 +34,7 @@ pub(super) fn digest(policy: &Policy, trees: &Trees) -> String {
 }
 
 /// JSON with the members of objects by name, whatever order the parser kept them in.
-fn write_canonical(value: &Value, out: &mut String) {
+pub(super) fn write_canonical(value: &Value, out: &mut String) {
     match value {
         Value::Object(members) => {
             let mut members: Vec<_> = members.iter().collect();

@@ -15,8 +15,11 @@ pub type Environment = BTreeMap<String, String>;
 const PREFIX: &str = "TICKFLEET_";
 
 /// Short names that people expect, beside the name that every knob has.
-const SHORT_NAMES: [(&str, &str); 2] =
-    [("REDIS_URL", "redis.url"), ("MAX_ACTIONS_PER_DAY", "caps.max_actions_per_day")];
+const SHORT_NAMES: [(&str, &str); 3] = [
+    ("REDIS_URL", "redis.url"),
+    ("MAX_ACTIONS_PER_DAY", "caps.max_actions_per_day"),
+    ("OTEL_EXPORTER_OTLP_ENDPOINT", "tracing.otlp_endpoint"),
+];
 
 /// Variables that look like knobs of a section and are read elsewhere: the binary of a private Redis.
 const NOT_KNOBS: [&str; 1] = ["TICKFLEET_REDIS_SERVER"];

@@ -8,6 +8,7 @@ use std::path::Path;
 use super::Sources;
 use super::environment::{self, Environment};
 use super::errors::{Errors, Place};
+use super::mcp_lock::MCP_LOCK_FILE;
 use super::reader::Cursor;
 use super::tree::{Entry, Node, Value, join};
 use super::yaml::{Origin, parse};
@@ -18,18 +19,21 @@ const AGENTS: &str = "agents.yaml";
 const TOOLS: &str = "tools.yaml";
 const PERMISSIONS: &str = "permissions.yaml";
 const TENANTS: &str = "tenants.yaml";
+const MCP: &str = "mcp.yaml";
 
 /// The built-in configuration: the only place of every default.
-const BUILT_IN: [(&str, &str); 5] = [
+const BUILT_IN: [(&str, &str); 7] = [
     (SETTINGS, include_str!("../../../config/tickfleet.yaml")),
     (AGENTS, include_str!("../../../config/agents.yaml")),
     (TOOLS, include_str!("../../../config/tools.yaml")),
     (PERMISSIONS, include_str!("../../../config/permissions.yaml")),
     (TENANTS, include_str!("../../../config/tenants.yaml")),
+    (MCP, include_str!("../../../config/mcp.yaml")),
+    (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
 ];
 
 /// A file beyond this is not one of ours, bytes.
-const FILE_BYTES_MAX: u64 = 64 << 20;
+pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// The trees in force, one for each file. None where a file could not be read or parsed, which is noted.
 #[derive(Clone)]
@@ -39,6 +43,8 @@ pub(super) struct Trees {
     pub(super) tools: Option<Node>,
     pub(super) permissions: Option<Node>,
     pub(super) tenants: Option<Node>,
+    pub(super) mcp: Option<Node>,
+    pub(super) mcp_lock: Option<Node>,
     /// What of the tools and agents counts as policy: their JSON before the environment went in, since that
     /// differs between processes that carry out the same policy.
     pub(super) declared: serde_json::Value,
@@ -72,12 +78,29 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<Trees> {
     }
     let whole = |name| replacing(name, sources.dir.as_deref(), errors);
     let (mut agents, mut tools) = (whole(AGENTS), whole(TOOLS));
+    let (mut mcp, mcp_lock) = (whole(MCP), whole(MCP_LOCK_FILE));
     let json = |tree: &Option<Node>| tree.as_ref().map(Node::to_json);
-    let declared = serde_json::json!({ "agents": json(&agents), "tools": json(&tools) });
+    let declared = serde_json::json!({
+        "agents": json(&agents), "tools": json(&tools), "mcp": json(&mcp), "mcp_lock": json(&mcp_lock),
+    });
     for tree in [&mut agents, &mut tools].into_iter().flatten() {
         expand(tree, "", &sources.environment, errors);
     }
-    Some(Trees { settings, agents, tools, permissions: whole(PERMISSIONS), tenants: whole(TENANTS), declared })
+    if let Some(mcp) = &mut mcp {
+        expand_servers(mcp, &sources.environment, errors);
+    }
+    let (permissions, tenants) = (whole(PERMISSIONS), whole(TENANTS));
+    Some(Trees { settings, agents, tools, permissions, tenants, mcp, mcp_lock, declared })
+}
+
+/// Reads `mcp.yaml` and `mcp.lock.yaml` alone. What is wrong with the pins is not noted: they are about to be written.
+pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Option<Node>) {
+    let dir = sources.dir.as_deref();
+    let mut mcp = replacing(MCP, dir, errors);
+    if let Some(mcp) = &mut mcp {
+        expand_servers(mcp, &sources.environment, errors);
+    }
+    (mcp, replacing(MCP_LOCK_FILE, dir, &Errors::default()))
 }
 
 fn built_in(name: &str, errors: &Errors) -> Option<Node> {
@@ -158,17 +181,37 @@ fn check_folder(dir: &Path, errors: &Errors) {
     }
 }
 
-/// Replaces `${NAME:-default}` in every `base_url` and `allow_private`, the only fields that read the
-/// environment. What cannot be replaced is noted and left as it is.
+/// Replaces `${NAME:-default}` in every `base_url`, `token_url` and `allow_private`, the only fields that
+/// read the environment. What cannot be replaced is noted and left as it is.
 fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::Mapping(entries) = &mut node.value else { return };
     for Entry { key, node, .. } in entries {
         let path = join(path, key);
         match key.as_str() {
-            "input_schema" | "output_schema" | "body" => {}
-            "base_url" => expand_text(node, &path, environment, errors),
+            "input_schema" | "output_schema" | "body" | "equals" => {}
+            "base_url" | "token_url" => expand_text(node, &path, environment, errors),
             "allow_private" => expand_list(node, &path, environment, errors),
             _ => expand(node, &path, environment, errors),
+        }
+    }
+}
+
+/// Replaces `${NAME:-default}` in what says how an MCP server is reached.
+fn expand_servers(tree: &mut Node, environment: &Environment, errors: &Errors) {
+    let Some(Value::Mapping(servers)) = tree.get_mut("servers").map(|node| &mut node.value) else { return };
+    for Entry { key: server, node, .. } in servers {
+        let Value::Mapping(entries) = &mut node.value else { continue };
+        for Entry { key, node, .. } in entries {
+            let path = format!("servers.{server}.{key}");
+            match (key.as_str(), &mut node.value) {
+                ("url" | "command" | "cwd", _) => expand_text(node, &path, environment, errors),
+                ("allow_private", _) => expand_list(node, &path, environment, errors),
+                ("args", Value::List(items)) => {
+                    let each = items.iter_mut().enumerate();
+                    each.for_each(|(i, item)| expand_text(item, &format!("{path}[{i}]"), environment, errors));
+                }
+                _ => {}
+            }
         }
     }
 }

@@ -4,8 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::reader::Cursor;
-use super::tools::{HttpDef, SecretRef};
+use super::tools::{HttpDef, SecretRef, TENANT};
 use super::tree::{Node, Value};
+use super::{http_answers, http_sign_in};
 use crate::model::suggest;
 
 const METHODS: [(&str, ()); 5] = [("GET", ()), ("POST", ()), ("PUT", ()), ("PATCH", ()), ("DELETE", ())];
@@ -58,14 +59,24 @@ pub(super) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Op
     if let (Some(body), Some("GET")) = (&body, method.as_deref()) {
         body.refuse("no body with GET");
     }
+    let headers = s.optional("headers");
+    let oauth2 = s.optional("oauth2");
+    if let (Some(headers), Some(_)) = (&headers, &oauth2) {
+        let own = |name: &str| name.eq_ignore_ascii_case("authorization");
+        for (_, _, header) in headers.members().into_iter().filter(|(name, ..)| own(name)) {
+            header.refuse("no Authorization beside oauth2, which sets it");
+        }
+    }
     let def = HttpDef {
         method: method.unwrap_or_default(),
         base_url: s.required("base_url").and_then(|c| base_url(&c)).unwrap_or_default(),
         path: s.required("path").and_then(|c| templates.path(&c)).unwrap_or_default(),
         query: s.optional("query").map(|c| templates.pairs(&c)).unwrap_or_default(),
-        headers: s.optional("headers").map(|c| templates.headers(&c)).unwrap_or_default(),
+        headers: headers.map(|c| templates.headers(&c)).unwrap_or_default(),
         body: body.map(|c| templates.body(&c)),
         not_executed: s.optional("not_executed").map(|c| statuses(&c)).unwrap_or_default(),
+        outcomes: s.optional("outcomes").map(|c| http_answers::read(&c)).unwrap_or_default(),
+        oauth2: oauth2.and_then(|c| http_sign_in::read(&c, &templates)),
         result: s.optional("result").and_then(|c| pointer(&c)),
         idempotency_header: s.optional("idempotency_header").and_then(|c| header_name(&c)),
         response_bytes_max: s.optional("response_bytes_max").and_then(|c| c.integer(1, RESPONSE_BYTES_MAX)),
@@ -79,6 +90,11 @@ pub(super) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Op
 
 /// Scheme, host and an optional path prefix. The environment is in it already.
 fn base_url(cursor: &Cursor<'_>) -> Option<String> {
+    service_url(cursor).map(|text| text.trim_end_matches('/').to_owned())
+}
+
+/// An address without query, template or password.
+pub(super) fn service_url<'a>(cursor: &Cursor<'a>) -> Option<&'a str> {
     let text = cursor.text()?;
     if text.contains("${") {
         return None; // It was noted that the environment lacks this.
@@ -90,15 +106,16 @@ fn base_url(cursor: &Cursor<'_>) -> Option<String> {
         cursor.refuse("http:// or https://, a host, and no query, template or password");
         return None;
     }
-    Some(text.trim_end_matches('/').to_owned())
+    Some(text)
 }
 
-fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
+/// Secrets by reference: name → where its value comes from.
+pub(super) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     let mut secrets = BTreeMap::new();
     for (name, _, secret) in cursor.members() {
         let mut s = secret.section();
-        let env = s.optional("env").and_then(|c| c.some_text()).map(SecretRef::Env);
-        let file = s.optional("file").and_then(|c| c.some_text()).map(SecretRef::File);
+        let env = s.optional("env").and_then(|c| reference(&c)).map(SecretRef::Env);
+        let file = s.optional("file").and_then(|c| reference(&c)).map(SecretRef::File);
         s.close();
         if secret.node.entries().len() != 1 && matches!(secret.node.value, Value::Mapping(_)) {
             secret.refuse("exactly one of env, file: where the secret comes from");
@@ -108,11 +125,20 @@ fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     secrets
 }
 
+/// A variable or a path, perhaps with the tenant in it.
+fn reference(cursor: &Cursor<'_>) -> Option<String> {
+    let text = cursor.some_text()?;
+    if text.replace(TENANT, "").contains(['{', '}']) {
+        cursor.refuse(format!("no braces but {TENANT}, which stands for the calling tenant"));
+    }
+    Some(text)
+}
+
 fn statuses(cursor: &Cursor<'_>) -> BTreeSet<u16> {
     cursor.items().iter().filter_map(|item| item.integer(400, 599)).collect()
 }
 
-fn pointer(cursor: &Cursor<'_>) -> Option<String> {
+pub(super) fn pointer(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = text.is_empty() || text.starts_with('/');
     if !sound {
@@ -129,12 +155,13 @@ fn header_name(cursor: &Cursor<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-fn is_header_name(name: &str) -> bool {
+/// Whether HTTP takes it for the name of a header.
+pub(super) fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
 }
 
 /// Hosts, `host:port` or CIDR blocks. The environment is in them already, empty ones are gone.
-fn hosts(cursor: &Cursor<'_>) -> BTreeSet<String> {
+pub(super) fn hosts(cursor: &Cursor<'_>) -> BTreeSet<String> {
     let mut hosts = BTreeSet::new();
     for item in cursor.items() {
         let Some(host) = item.some_text() else { continue };
@@ -154,13 +181,27 @@ fn redirects(cursor: &Cursor<'_>, once: bool) -> Option<u8> {
     Some(redirects)
 }
 
+/// What stands between `${` and `}`.
+const SECRET: &str = "a secret declared under `secrets`";
+
 /// What templates may name.
-struct Templates<'a> {
+pub(super) struct Templates<'a> {
     arguments: &'a Arguments,
     secrets: BTreeSet<&'a str>,
 }
 
 impl Templates<'_> {
+    /// A template that may name secrets and no arguments; whether it names any secret.
+    pub(super) fn of_secrets(&self, cursor: &Cursor<'_>) -> Option<(String, bool)> {
+        let text = cursor.some_text()?;
+        if text.contains("{{") {
+            cursor.refuse("no {{argument}}: a call does not choose who it signs in as");
+        }
+        self.check_kind(cursor, &text, ("${", "}"), &self.secrets, SECRET);
+        let names_one = text.contains("${");
+        Some((text, names_one))
+    }
+
     fn path(&self, cursor: &Cursor<'_>) -> Option<String> {
         let text = cursor.text()?;
         if !text.starts_with('/') {
@@ -217,7 +258,7 @@ impl Templates<'_> {
     fn check(&self, cursor: &Cursor<'_>, text: &str) {
         let arguments = self.arguments.known.iter().map(String::as_str).collect();
         self.check_kind(cursor, text, ("{{", "}}"), &arguments, self.arguments.what);
-        self.check_kind(cursor, text, ("${", "}"), &self.secrets, "a secret declared under `secrets`");
+        self.check_kind(cursor, text, ("${", "}"), &self.secrets, SECRET);
     }
 
     fn check_kind(&self, at: &Cursor<'_>, text: &str, marks: (&str, &str), known: &BTreeSet<&str>, what: &str) {
@@ -237,7 +278,7 @@ impl Templates<'_> {
 }
 
 /// The names between the marks; none where one is not closed.
-fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option<Vec<&'t str>> {
+pub(super) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option<Vec<&'t str>> {
     let mut names = Vec::new();
     let mut rest = text;
     while let Some((_, after)) = rest.split_once(open) {

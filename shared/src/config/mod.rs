@@ -10,12 +10,18 @@ mod environment;
 mod errors;
 mod files;
 mod http;
+mod http_answers;
+mod http_sign_in;
+pub mod mcp;
+mod mcp_lock;
 mod policy;
 mod print;
+mod prompts;
 mod read_settings;
 mod read_tools;
 mod reader;
 mod redis_url;
+mod reload;
 mod settings;
 pub mod tools;
 mod tree;
@@ -32,12 +38,16 @@ use std::path::PathBuf;
 pub use agents::{EXTERNAL_LEASE_DEFAULT, TASK_ARGUMENTS, TaskHandlerDef};
 pub use environment::Environment;
 pub use errors::{ConfigError, ConfigErrors, Place};
+pub use mcp::McpFile;
+pub use mcp_lock::{MCP_LOCK_FILE, McpAnnotations, McpDefinition, McpPinned, McpPins};
 pub use print::print;
 pub use read_tools::default_id;
 pub use redis_url::RedisUrl;
+pub use reload::{fingerprint, load_settled, needs_restart};
 pub use settings::*;
 pub use tools::ToolsFile;
 
+use crate::formats::Prompts;
 use crate::model::policy::{DefaultCaps, Permissions, Policy};
 use crate::model::retry::Ladder;
 use crate::model::{AgentId, AgentPolicy};
@@ -79,8 +89,12 @@ pub struct Configuration {
     pub policy: Policy,
     /// The declared tools; what their texts take from the environment is in them already.
     pub tools: ToolsFile,
+    /// The MCP servers with the tools that are imported from them.
+    pub mcp: McpFile,
     /// What carries out tasks, by agent. An agent that is not here cannot be delegated to.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
+    /// What models without function calling are told of their tools.
+    pub prompts: Prompts,
     /// SHA-256, hex, of what decides about calls: caps, agents, tenants, permissions and tools. Equal on every
     /// process with the same policy, whatever its other settings and the URLs that its tools take from the environment.
     pub digest: String,
@@ -98,7 +112,7 @@ impl Configuration {
 /// Loads a configuration: built-in defaults, below the folder's files, below the environment.
 ///
 /// A `tickfleet.yaml` of the folder is laid over the built-in one field by field; each of its other files takes
-/// the built-in one's place as a whole. Every file is optional.
+/// the built-in one's place as a whole, and so does each file of its folder `prompts`. Every file is optional.
 ///
 /// # Errors
 /// [`ConfigErrors`] with everything that is wrong: unreadable files, syntax, unknown fields, wrong types and
@@ -106,15 +120,37 @@ impl Configuration {
 pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     let errors = Errors::default();
     let trees = files::read(sources, &errors);
-    let configuration = trees.and_then(|trees| assemble(trees, sources, &errors));
+    let prompts = prompts::read(sources.dir.as_deref(), &errors);
+    let configuration = trees.zip(prompts).and_then(|(trees, prompts)| assemble(trees, prompts, sources, &errors));
     errors.unless_any(configuration)
 }
 
-/// Reads the five trees. What could not be parsed is read as empty, and not held against what names it.
-fn assemble(trees: Trees, sources: &Sources, errors: &Errors) -> Option<Configuration> {
+/// Loads the MCP servers of a configuration, without tools, and what is pinned of them so far. Whatever else may be
+/// wrong with the configuration: permissions may name tools that are only about to be pinned.
+///
+/// # Errors
+/// [`ConfigErrors`] with everything that is wrong in `mcp.yaml`.
+pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
+    let errors = Errors::default();
+    let (servers, lock) = files::read_mcp(sources, &errors);
+    let file = servers.map(|tree| mcp::read_unpinned(&tree, &errors));
+    let pins = lock.map(|tree| mcp_lock::read(&tree, &Errors::default())).unwrap_or_default();
+    errors.unless_any(file.map(|file| (file, pins)))
+}
+
+/// Reads the trees. What could not be parsed is read as empty, and not held against what names it.
+fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) -> Option<Configuration> {
     let settings = trees.settings.as_ref().and_then(|tree| read_settings::settings(tree, errors));
-    let agents = trees.agents.as_ref().map(|tree| agents::read(tree, sources, errors));
-    let tools = trees.tools.as_ref().map(|tree| read_tools::read(tree, sources, errors));
+    let mut tools = trees.tools.as_ref().map(|tree| read_tools::read(tree, sources, errors));
+    let pins = trees.mcp_lock.as_ref().map(|tree| mcp_lock::read(tree, errors));
+    let servers = match (&trees.mcp, pins, &mut tools) {
+        (Some(tree), Some(pins), Some(tools)) => Some(mcp::read(tree, &pins, tools, errors)),
+        // Tools that are not known cannot be held against what names them.
+        _ => None,
+    };
+    let tools = tools.filter(|_| servers.is_some());
+    let tool_names = tools.as_ref().map(|tools| &tools.names);
+    let agents = trees.agents.as_ref().map(|tree| agents::read(tree, sources, tool_names, errors));
     let known = Known {
         agents: agents.as_ref().map(|agents| agents.names.clone()),
         roles: agents.as_ref().map(|agents| roles(agents.policies.values())),
@@ -139,7 +175,7 @@ fn assemble(trees: Trees, sources: &Sources, errors: &Errors) -> Option<Configur
     };
     let digest = digest::digest(&policy, &trees);
     let (tools, task_handlers) = (tools.file, agents.task_handlers);
-    Some(Configuration { settings, policy, tools, task_handlers, digest, trees })
+    Some(Configuration { settings, policy, tools, mcp: servers?, task_handlers, prompts, digest, trees })
 }
 
 fn roles<'a>(agents: impl Iterator<Item = &'a AgentPolicy>) -> BTreeSet<String> {

@@ -19,7 +19,8 @@ pub fn print(configuration: &Configuration) -> String {
     for tree in trees.settings.iter() {
         tree.entries().iter().for_each(|e| Printer { out: &mut out, origins: true }.member(&e.key, &e.node, "", 0));
     }
-    for tree in [&trees.agents, &trees.tools, &trees.permissions, &trees.tenants].into_iter().flatten() {
+    let files = [&trees.agents, &trees.tools, &trees.permissions, &trees.tenants, &trees.mcp];
+    for tree in files.into_iter().flatten() {
         let _ = write!(out, "\n# From {}\n", file(&tree.place));
         tree.entries().iter().for_each(|e| Printer { out: &mut out, origins: false }.member(&e.key, &e.node, "", 0));
     }
@@ -96,7 +97,7 @@ fn flow(node: &Node, path: &str) -> String {
 /// Hides what may be a secret: passwords in URLs, and texts of headers and queries that are no references.
 fn masked(text: &str, path: &str) -> String {
     const TELLING: [&str; 6] = ["auth", "token", "secret", "password", "key", "cookie"];
-    if path == "redis.url" || path.ends_with(".base_url") {
+    if path == "redis.url" || path.ends_with(".base_url") || path.ends_with(".token_url") {
         return mask_url(text);
     }
     let name = path.rsplit('.').next().unwrap_or_default().to_ascii_lowercase();

@@ -7,9 +7,9 @@ use super::errors::{Errors, Place};
 use super::reader::{Cursor, Section};
 use super::redis_url::RedisUrl;
 use super::settings::*;
-use super::tree::Node;
+use super::tree::{Node, Value};
 use super::units::format_duration;
-use crate::model::{DayCapAction, day, limits};
+use crate::model::{DayCapAction, Priorities, Priority, day, limits};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -40,6 +40,7 @@ pub(super) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
         permission: permission(section("permission")?),
         http: http(section("http")?),
         log: log(section("log")?),
+        tracing: tracing(section("tracing")?),
     };
     root.close();
     // Stand-ins of what could not be read relate to nothing.
@@ -111,12 +112,29 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
         slots: integer(&mut s, "slots", 1, 10_000),
         lease: duration(&mut s, "lease", LEASE_MIN, 10 * MINUTE),
         drain: duration(&mut s, "drain", SECOND, HOUR),
+        priorities: s.required("priorities").and_then(|c| priorities(&c)).unwrap_or_default(),
         tool_timeout: duration(&mut s, "tool_timeout", MILLISECOND, HOUR),
         retry_ladder: s.required("retry_ladder").map(|c| ladder(&c)).unwrap_or_default(),
         allow_dynamic_registration: boolean(&mut s, "allow_dynamic_registration"),
     };
     s.close();
     worker
+}
+
+/// At least one priority, each once.
+fn priorities(cursor: &Cursor<'_>) -> Option<Priorities> {
+    let before = cursor.errors.len();
+    // Notes what is no list, and what is named twice.
+    cursor.words();
+    if cursor.errors.len() > before {
+        return None;
+    }
+    let choices = Priority::ALL.map(|priority| (priority.as_str(), priority));
+    let served = Priorities::new(cursor.items().iter().filter_map(|item| item.choice(&choices)));
+    if served.is_none() && cursor.errors.len() == before {
+        cursor.refuse("at least one of urgent, high, normal, low");
+    }
+    served
 }
 
 fn ladder(cursor: &Cursor<'_>) -> Vec<Duration> {
@@ -203,6 +221,54 @@ fn log(mut s: Section<'_>) -> LogSettings {
     let level = s.required("level").and_then(|c| log_level(&c)).unwrap_or_default();
     s.close();
     LogSettings { format, level }
+}
+
+fn tracing(mut s: Section<'_>) -> TracingSettings {
+    let tracing = TracingSettings {
+        otlp_endpoint: s.required("otlp_endpoint").and_then(|c| endpoint(&c)).unwrap_or_default(),
+        sample_ppm: s.required("sample_ratio").and_then(|c| ratio_ppm(&c)).unwrap_or_default(),
+        service_name: s.required("service_name").and_then(|c| plain_name(&c)).unwrap_or_default(),
+    };
+    s.close();
+    tracing
+}
+
+/// Nothing, or the URL of an HTTP server.
+fn endpoint(cursor: &Cursor<'_>) -> Option<String> {
+    let text = cursor.text()?;
+    let sound = text.is_empty() || text.starts_with("http://") || text.starts_with("https://");
+    if !sound {
+        cursor.refuse("a URL such as http://otel-collector:4318, or nothing");
+    }
+    sound.then(|| text.to_owned())
+}
+
+/// Text that a list shows in one line.
+fn plain_name(cursor: &Cursor<'_>) -> Option<String> {
+    let text = cursor.some_text()?;
+    let sound = text.len() <= limits::NAME_BYTES_MAX && !text.contains(char::is_control);
+    if !sound {
+        cursor.refuse(format!("a name of at most {} bytes, without control characters", limits::NAME_BYTES_MAX));
+    }
+    sound.then_some(text)
+}
+
+/// A share from 0 to 1, in millionths.
+fn ratio_ppm(cursor: &Cursor<'_>) -> Option<u32> {
+    let ratio = match &cursor.node.value {
+        Value::Integer(0) => Some(0.0),
+        Value::Integer(1) => Some(1.0),
+        Value::Float(ratio) => Some(*ratio),
+        // From the environment.
+        Value::Text(text) => text.parse().ok(),
+        _ => None,
+    };
+    let ratio = ratio.filter(|ratio: &f64| (0.0..=1.0).contains(ratio));
+    if ratio.is_none() {
+        cursor.refuse("a share from 0 to 1, as 0.1");
+    }
+    // Within the bounds of the type: it is at most a million.
+    ratio.map(|ratio| (ratio * 1_000_000.0).round() as u32)
 }
 
 /// A lone word must be a level: the filter would take a misspelt one for a module and log everything of it.

@@ -9,6 +9,7 @@ use super::http::{self, Arguments};
 use super::reader::{Cursor, Section};
 use super::tools::{ToolDef, ToolsFile};
 use super::tree::{Node, Value};
+use crate::model::version::{parse, split};
 use crate::model::{Effect, limits};
 
 /// Longest limit of one try, ms: longer work is a task.
@@ -46,7 +47,8 @@ pub(super) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
             errors.push(place, &cursor.path, "the name of a built-in tool", "another name for an HTTP tool");
         }
         ids.insert(id, place.clone());
-        tools.names.insert(name.to_owned());
+        // The matrix names a tool, not one of its versions.
+        tools.names.insert(split(name).0.to_owned());
         tools.file.tools.insert(name.to_owned(), def);
     }
     root.close();
@@ -59,6 +61,11 @@ pub(super) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
 
 fn tool_name(name: &str, place: &Place, cursor: &Cursor<'_>) {
     let max = limits::NAME_BYTES_MAX;
+    let (name, label) = split(name);
+    if let Some(label) = label.filter(|label| parse(label).is_none()) {
+        let expected = "a version after the @, as in search@2 or search@2.1.0";
+        cursor.errors.push(place, &cursor.path, format!("the version {label:?}"), expected);
+    }
     if name.is_empty() || name.len() > max || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
         let expected = format!("1 to {max} bytes without spaces");
         cursor.errors.push(place, &cursor.path, format!("the tool name {name:?}"), expected);

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::redis_url::RedisUrl;
-use crate::model::DayCapAction;
+use crate::model::{DayCapAction, Priorities};
 
 /// Every knob, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,8 @@ pub struct Settings {
     pub http: HttpSettings,
     /// The process' own log.
     pub log: LogSettings,
+    /// Where spans go.
+    pub tracing: TracingSettings,
 }
 
 /// `redis:`
@@ -70,6 +72,8 @@ pub struct WorkerSettings {
     pub lease: Duration,
     /// Time for running calls after SIGTERM. Default 25 s.
     pub drain: Duration,
+    /// The `ready` streams that the process leases from. Default all.
+    pub priorities: Priorities,
     /// Wall-clock limit of one try where the tool sets none. Default 30 s.
     pub tool_timeout: Duration,
     /// Waits before retries. Default 1 s, 3 s, 9 s.
@@ -85,7 +89,7 @@ pub struct SchedulerSettings {
     pub batch: usize,
     /// How often due lanes and retries are looked for. Default 50 ms.
     pub tick_poll: Duration,
-    /// How often the backlog is measured. Default 5 s.
+    /// How often bounds are kept (memory, audit, dead entries, old budgets), and some turns are swept. Default 5 s.
     pub collect_every: Duration,
     /// How often dead workers are looked for. Default 1 s.
     pub reap_every: Duration,
@@ -157,6 +161,17 @@ pub struct LogSettings {
     pub format: LogFormat,
     /// A level, or directives per module. Default `info`.
     pub level: String,
+}
+
+/// `tracing:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracingSettings {
+    /// Base URL of a collector that speaks OTLP over HTTP; empty where spans are not exported. Default empty.
+    pub otlp_endpoint: String,
+    /// Of a million traces that begin here, how many are sampled. Default all.
+    pub sample_ppm: u32,
+    /// Name of the service in its spans. Default `tickfleet`.
+    pub service_name: String,
 }
 
 /// How log lines look.

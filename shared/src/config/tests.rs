@@ -4,6 +4,7 @@
 mod defaults;
 mod layers;
 mod matrix;
+mod refused_mcp;
 mod refused_policy;
 mod refused_settings;
 mod refused_tools;
@@ -29,6 +30,12 @@ impl Given {
         self
     }
 
+    /// Replaces a file that was given.
+    fn file_again(mut self, name: &'static str, text: &str) -> Self {
+        self.files.retain(|(given, _)| *given != name);
+        self.file(name, text)
+    }
+
     fn variable(mut self, name: &'static str, value: &'static str) -> Self {
         self.variables.push((name, value));
         self
@@ -38,7 +45,9 @@ impl Given {
     fn load(self) -> Result<Configuration, ConfigErrors> {
         let dir = tempfile::tempdir().unwrap();
         for (name, text) in &self.files {
-            fs::write(dir.path().join(name), text).unwrap();
+            let path = dir.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
         }
         load(&Sources {
             dir: Some(dir.path().to_owned()),

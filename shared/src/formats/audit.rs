@@ -26,6 +26,8 @@ pub struct AuditInput<'a> {
     pub result: &'a CallResult,
     /// The generation of the policy that decided, where one did.
     pub policy_version: Option<u64>,
+    /// The beginning of that policy's digest; empty where it is not known.
+    pub policy_digest: &'a str,
     /// Takes the secrets out.
     pub redactor: &'a Redactor,
     /// How many characters of the result are kept; [`limits::AUDIT_RESULT_CHARS`] unless configured.
@@ -92,6 +94,9 @@ fn meta(input: &AuditInput<'_>) -> String {
     meta.text("outcome", result.outcome.as_str());
     if let Some(version) = input.policy_version {
         meta.raw("policy_version", &version.to_string());
+    }
+    if !input.policy_digest.is_empty() {
+        meta.text("policy_digest", input.policy_digest);
     }
     meta.end()
 }
@@ -164,6 +169,7 @@ mod tests {
             arguments,
             result,
             policy_version: Some(3),
+            policy_digest: "3f2a9c0d1e4b",
             redactor: &Redactor::default(),
             result_chars_max: limits::AUDIT_RESULT_CHARS,
         });
@@ -182,6 +188,7 @@ mod tests {
                 "arguments": {"to": "x", "password": "[REDACTED]"},
                 "result": r#"{"id":7,"api_key":"[REDACTED]"}"#,
                 "duration_ms": 12, "success": true, "retry_count": 1, "outcome": "ok", "policy_version": 3,
+                "policy_digest": "3f2a9c0d1e4b",
             },
         });
         assert_eq!(entry, expected);

@@ -7,6 +7,9 @@ use super::json::{escaped_len, push_escaped, push_quoted, unescape};
 /// Room for the marker and the braces around it, bytes.
 const MARKER_BYTES: usize = 120;
 
+/// How the object begins that stands for a value that was cut.
+pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
+
 /// `json`, where it has at most `bytes_max` bytes; else a smaller value of at most that many bytes that says
 /// what is missing. Always valid JSON, never a character or an escape cut in two.
 ///
@@ -33,7 +36,7 @@ pub fn cut_output(json: &str, bytes_max: usize) -> Cow<'_, str> {
     } else {
         let (head, tail) = ends(json, room);
         let cut = json.len() - head.len() - tail.len();
-        out.push_str(&format!(r#"{{"truncated":true,"bytes":{},"cut_bytes":{cut},"head":"#, json.len()));
+        out.push_str(&format!(r#"{CUT_OBJECT}{},"cut_bytes":{cut},"head":"#, json.len()));
         push_quoted(&mut out, head);
         out.push_str(r#","tail":"#);
         push_quoted(&mut out, tail);

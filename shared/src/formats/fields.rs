@@ -1,6 +1,7 @@
 //! The fields of a message: read one by one, each with an error that says what was expected.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde_json::value::RawValue;
@@ -172,6 +173,24 @@ impl<'a, 'd> Fields<'a, 'd> {
         }
     }
 
+    /// A list of at most `count_max` names of at most `bytes_max` bytes.
+    pub(super) fn names(
+        &self,
+        name: &str,
+        count_max: usize,
+        bytes_max: usize,
+    ) -> Result<Option<BTreeSet<String>>, Problem> {
+        let Some(list) = self.get(name) else { return Ok(None) };
+        let expected =
+            || self.invalid(name, &format!("expected at most {count_max} strings of 1 to {bytes_max} bytes"));
+        if list.kind() != Kind::Array || list.elements().count() > count_max {
+            return Err(expected());
+        }
+        let fits = |text: &Cow<'_, str>| (1..=bytes_max).contains(&text.len());
+        let names = list.elements().map(|element| element.as_str().filter(fits).map(Cow::into_owned));
+        names.collect::<Option<_>>().map(Some).ok_or_else(expected)
+    }
+
     /// A whole number from 0 to 2³²-1.
     pub(super) fn count(&self, name: &str) -> Result<Option<u32>, Problem> {
         let Some(value) = self.get(name) else { return Ok(None) };
@@ -211,7 +230,8 @@ impl<'a, 'd> Fields<'a, 'd> {
             user_context: self.raw("user_context", limits::CONTEXT_BYTES_MAX)?,
             session_data: self.raw("session_data", limits::CONTEXT_BYTES_MAX)?,
             correlation_id: self.string("correlation_id", limits::CORRELATION_ID_BYTES_MAX)?.map(Cow::into_owned),
-            traceparent: self.traceparent()?,
+            traceparent: self.traceparent(),
+            tracestate: self.tracestate(),
         };
         let raw = |value: &Option<Box<RawValue>>| value.as_ref().map_or(0, |value| value.get().len());
         let bytes = raw(&context.user_context)
@@ -225,19 +245,31 @@ impl<'a, 'd> Fields<'a, 'd> {
         Ok(context)
     }
 
-    fn traceparent(&self) -> Result<Option<String>, Problem> {
-        let Some(text) = self.string("traceparent", limits::NAME_BYTES_MAX)? else { return Ok(None) };
-        if is_traceparent(&text) {
-            return Ok(Some(text.into_owned()));
-        }
-        let form = "expected the W3C form, as 00-<32 hex digits>-<16 hex digits>-01, all in lower case, ids not zero";
-        Err(self.invalid("traceparent", form))
+    /// The W3C trace context. What is malformed is ignored, as the standard asks: a trace must not cost a turn.
+    fn traceparent(&self) -> Option<String> {
+        let text = self.get("traceparent")?.as_str()?;
+        is_traceparent(&text).then(|| text.into_owned())
+    }
+
+    /// What goes with the trace context; without a good one it means nothing.
+    fn tracestate(&self) -> Option<String> {
+        self.traceparent()?;
+        let text = self.get("tracestate")?.as_str()?;
+        is_tracestate(&text).then(|| text.into_owned())
     }
 }
 
 /// JSON that the scan has checked already, as a value that keeps its text.
 fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
     RawValue::from_string(text.to_owned())
+}
+
+/// Whether `text` may be sent as a W3C `tracestate` header: a list of `key=value`, in printable ASCII.
+fn is_tracestate(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= limits::TRACESTATE_BYTES_MAX
+        && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+        && text.split(',').all(|member| member.trim().is_empty() || member.contains('='))
 }
 
 /// Whether `text` is a W3C trace context header of version 00 or of a later version in the same form.

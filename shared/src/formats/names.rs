@@ -1,12 +1,18 @@
-//! Tool names for dialects that allow only `[A-Za-z0-9_-]{1,64}`, and the way back.
+//! Tool names for dialects that do not allow every name, and the way back: OpenAI and Anthropic take
+//! `[A-Za-z0-9_-]{1,64}`, MCP `[A-Za-z0-9_.-]{1,128}`; plain text and raw take names as they are.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
 
+use crate::model::Dialect;
+
 /// Longest tool name that OpenAI and Anthropic allow, bytes.
 pub const WIRE_NAME_BYTES_MAX: usize = 64;
+
+/// Longest tool name that MCP allows, bytes.
+pub const MCP_NAME_BYTES_MAX: usize = 128;
 
 /// Hexadecimal digits of the digest at the end of a name that was too long.
 const DIGEST_DIGITS: usize = 16;
@@ -17,10 +23,15 @@ const DIGEST_DIGITS: usize = 16;
 /// The length is not judged: see [`NameMap`] for names that are too long.
 #[must_use]
 pub fn mangle(name: &str) -> Cow<'_, str> {
+    mangle_but(name, b'-')
+}
+
+/// As [`mangle`], where the byte `also` is allowed.
+fn mangle_but(name: &str, also: u8) -> Cow<'_, str> {
     let bytes = name.as_bytes();
     let stays = |at: usize, byte: u8| match byte {
         b'_' => escape_digits(bytes, at).is_none(),
-        _ => byte.is_ascii_alphanumeric() || byte == b'-',
+        _ => byte.is_ascii_alphanumeric() || byte == b'-' || byte == also,
     };
     if bytes.iter().enumerate().all(|(at, byte)| stays(at, *byte)) {
         return Cow::Borrowed(name);
@@ -81,14 +92,31 @@ pub struct NameMap {
 }
 
 impl NameMap {
-    /// The map of these tools' names.
+    /// The map of these tools' names for the strictest dialects. It also leads back from what any other shows.
     pub fn new<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> Self {
+        Self::within(names, b'-', WIRE_NAME_BYTES_MAX)
+    }
+
+    /// The map of these tools' names for `dialect`.
+    pub fn of<N: AsRef<str>>(dialect: Dialect, names: impl IntoIterator<Item = N>) -> Self {
+        match dialect {
+            Dialect::OpenaiChat | Dialect::OpenaiResponses | Dialect::Anthropic => Self::new(names),
+            Dialect::Mcp => Self::within(names, b'.', MCP_NAME_BYTES_MAX),
+            Dialect::Raw | Dialect::Text => {
+                let mut map = Self::default();
+                names.into_iter().for_each(|name| map.add(name.as_ref(), name.as_ref().to_owned()));
+                map
+            }
+        }
+    }
+
+    fn within<N: AsRef<str>>(names: impl IntoIterator<Item = N>, also: u8, bytes_max: usize) -> Self {
         let mut long = Vec::new();
         let mut map = Self::default();
         for name in names {
             let name = name.as_ref();
-            let wire = mangle(name);
-            if wire.len() <= WIRE_NAME_BYTES_MAX {
+            let wire = mangle_but(name, also);
+            if wire.len() <= bytes_max {
                 map.add(name, wire.into_owned());
             } else {
                 long.push(name.to_owned());
@@ -98,7 +126,8 @@ impl NameMap {
         long.sort_unstable();
         long.dedup();
         for name in long {
-            let wire = (0u32..).map(|salt| shortened(&name, salt)).find(|wire| !map.from_wire.contains_key(wire));
+            let shorter = |salt| shortened(&name, &mangle_but(&name, also), bytes_max, salt);
+            let wire = (0u32..).map(shorter).find(|wire| !map.from_wire.contains_key(wire));
             map.add(&name, wire.unwrap_or_default());
         }
         map
@@ -126,14 +155,13 @@ impl NameMap {
     }
 }
 
-/// The start of a mangled name and the digest of the whole.
-fn shortened(name: &str, salt: u32) -> String {
+/// The start of the name's mangled form and the digest of the whole.
+fn shortened(name: &str, wire: &str, bytes_max: usize, salt: u32) -> String {
     let mut hash = Sha256::new();
     hash.update(name.as_bytes());
     hash.update(salt.to_be_bytes());
     let digest: String = hash.finalize().iter().take(DIGEST_DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
-    let wire = mangle(name);
-    let start = super::json::prefix(&wire, WIRE_NAME_BYTES_MAX - DIGEST_DIGITS - 1);
+    let start = super::json::prefix(wire, bytes_max - DIGEST_DIGITS - 1);
     format!("{start}-{digest}")
 }
 
@@ -179,6 +207,25 @@ mod tests {
         assert_eq!(map.wire(&squatter), squatter);
         assert_eq!(map.tool(&squatter), squatter);
         assert_eq!(map.tool(&map.wire(&one)), one);
+    }
+
+    #[test]
+    fn a_dialect_changes_only_what_it_does_not_allow() {
+        let names = ["math.add", "a b", &"n".repeat(100), &"m".repeat(200)];
+        let shown = |dialect| {
+            let map = NameMap::of(dialect, names);
+            names.map(|name| {
+                let wire = map.wire(name).into_owned();
+                assert_eq!(map.tool(&wire), name);
+                wire
+            })
+        };
+        assert_eq!(shown(Dialect::Text), names);
+        assert_eq!(shown(Dialect::Raw), names);
+        let mcp = shown(Dialect::Mcp);
+        assert_eq!((mcp[0].as_str(), mcp[1].as_str(), mcp[2].as_str()), ("math.add", "a_x20_b", names[2]));
+        assert_eq!(mcp[3].len(), MCP_NAME_BYTES_MAX);
+        assert!(shown(Dialect::OpenaiResponses).iter().all(|wire| wire.len() <= 64 && !wire.contains('.')));
     }
 
     proptest! {

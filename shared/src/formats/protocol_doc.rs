@@ -1,4 +1,4 @@
-//! Keeps `docs/protocol.md` true: every example on the page goes through the code that it describes.
+//! Keeps `docs/protocol.md` and `docs/formats.md` true: every example there goes through the code that it describes.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use serde_json::Value;
@@ -7,6 +7,7 @@ use super::{messages, parse_task_message, parse_turn, rejected_reply};
 use crate::model::{CallResult, Dialect, TenantId, TurnId, ids::shard_of, limits};
 
 const PAGE: &str = include_str!("../../../docs/protocol.md");
+const FORMATS: &str = include_str!("../../../docs/formats.md");
 
 /// The examples of the page: what stands after ```` ```json ````, and the JSON.
 fn examples() -> Vec<(&'static str, &'static str)> {
@@ -85,4 +86,36 @@ fn the_shard_table_and_the_limits_are_those_of_the_code() {
         let digits: String = row.chars().filter(char::is_ascii_digit).collect();
         assert_eq!(digits, max.to_string(), "{what}");
     }
+}
+
+/// Blocks of the page about formats that begin with ```` ```<word> ````.
+fn blocks(word: &str) -> impl Iterator<Item = &'static str> {
+    let start = format!("\n```{word}\n");
+    FORMATS
+        .match_indices(&start)
+        .map(|(at, _)| {
+            let inside = &FORMATS[at + "\n```".len()..];
+            inside.split_once('\n').unwrap().1.split_once("\n```").unwrap().0
+        })
+        .collect::<Vec<_>>()
+        .into_iter()
+}
+
+#[test]
+fn the_strict_example_is_made_of_the_schema_above_it() {
+    let schema = json(blocks("json schema").next().unwrap());
+    let mut strict = super::strict::strict_schema(&schema).unwrap();
+    strict["required"].as_array_mut().unwrap().sort_by_key(Value::to_string);
+    assert_eq!(strict, json(blocks("json strict").next().unwrap()));
+}
+
+#[test]
+fn the_answers_are_read_as_shown() {
+    let answers: Vec<_> = blocks("text answer").map(super::text::calls_in).collect();
+    let calls = json(blocks("json calls").next().unwrap());
+    let read = |call: &crate::model::Call| serde_json::json!([call.tool, json(&call.arguments)]);
+    assert_eq!(Value::from(answers[0].iter().map(read).collect::<Vec<_>>()), calls);
+    assert_eq!(answers[1].len(), 1, "nothing behind the broken call is read");
+    let problem = super::text::problem(&answers[1][0]).unwrap();
+    assert_eq!(Value::from(problem), json(blocks("json problem").next().unwrap()));
 }

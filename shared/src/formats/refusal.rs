@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 
 use super::json::{Document, Value, bounded};
+use super::text;
 use crate::model::{
-    CallError, CallId, CallResult, Dialect, IdError, InboxName, Outcome, TaskId, TenantId, TurnId, limits,
+    Call, CallError, CallId, CallResult, Dialect, IdError, InboxName, Outcome, TaskId, TenantId, TurnId, limits,
 };
 
 /// One rule that a message breaks.
@@ -65,13 +66,15 @@ impl Refusal {
         let mut refusal = Box::new(Self { code: problem.code, message, ..Self::default() });
         // Of equal keys the first is read, like everything before a broken place.
         let members = document.root().into_iter().flat_map(|root| root.members());
+        let format = document.root().and_then(|root| root.member("format")).and_then(|format| format.as_str());
+        let format = format.and_then(|word| Dialect::parse(&word));
         for (key, value) in members {
-            refusal.read(&key, value);
+            refusal.read(&key, value, format);
         }
         refusal
     }
 
-    fn read(&mut self, key: &str, value: Value<'_, '_>) {
+    fn read(&mut self, key: &str, value: Value<'_, '_>, format: Option<Dialect>) {
         match key {
             "tenant" => id(&mut self.tenant, value, TenantId::new),
             "turn_id" => id(&mut self.turn_id, value, TurnId::new),
@@ -86,9 +89,10 @@ impl Refusal {
             "traceparent" if self.traceparent.is_none() => {
                 self.traceparent = short(value, 55).filter(|text| super::fields::is_traceparent(text));
             }
-            "calls" => self.calls(Dialect::Raw, value),
+            "calls" => self.calls(format.unwrap_or_default(), value),
             "tool_calls" => self.calls(Dialect::OpenaiChat, value),
             "content" => self.calls(Dialect::Anthropic, value),
+            "answer" if self.calls.is_empty() => self.answer(value),
             _ => {}
         }
     }
@@ -102,6 +106,19 @@ impl Refusal {
         if !self.calls.is_empty() {
             self.dialect = dialect;
         }
+    }
+
+    /// The calls in a plain answer.
+    fn answer(&mut self, answer: Value<'_, '_>) {
+        let found = answer.as_str().map(|answer| text::calls_in(&answer)).unwrap_or_default();
+        if !found.is_empty() {
+            self.dialect = Dialect::Text;
+        }
+        let refused = |call: Call| RefusedCall {
+            provider_id: call.provider_id.filter(|id| id.len() <= limits::PROVIDER_ID_BYTES_MAX),
+            tool: bounded(&call.tool, limits::TOOL_NAME_BYTES_MAX).into_owned(),
+        };
+        self.calls = found.into_iter().take(limits::CALLS_PER_TURN_MAX).map(refused).collect();
     }
 
     /// One `rejected` result for every readable call, under the id that the turn goes by in the reply.
@@ -118,12 +135,19 @@ impl Refusal {
 
 /// The id and tool of one call, where at least one of them can be read.
 fn refused_call(dialect: Dialect, element: Value<'_, '_>) -> Option<RefusedCall> {
-    if dialect == Dialect::Anthropic {
-        element.member("type").and_then(|kind| kind.as_str()).filter(|kind| kind == "tool_use")?;
+    let kind = match dialect {
+        Dialect::Anthropic => Some("tool_use"),
+        Dialect::OpenaiResponses => Some("function_call"),
+        _ => None,
+    };
+    if let Some(wanted) = kind {
+        element.member("type").and_then(|kind| kind.as_str()).filter(|kind| kind == wanted)?;
     }
+    let id = if dialect == Dialect::OpenaiResponses { "call_id" } else { "id" };
+    let name = if dialect == Dialect::Text { "tool" } else { "name" };
     let named = if dialect == Dialect::OpenaiChat { element.member("function") } else { Some(element) };
-    let tool = named.and_then(|value| value.member("name")).and_then(|name| name.as_str());
-    let provider_id = element.member("id").and_then(|value| short(value, limits::PROVIDER_ID_BYTES_MAX));
+    let tool = named.and_then(|value| value.member(name)).and_then(|name| name.as_str());
+    let provider_id = element.member(id).and_then(|value| short(value, limits::PROVIDER_ID_BYTES_MAX));
     if tool.is_none() && provider_id.is_none() {
         return None;
     }

@@ -2,9 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::cut::cut_output;
+use super::cut::{CUT_OBJECT, cut_output};
 use super::json::{push_quoted, unescape};
 use super::refusal::Refusal;
+use super::text::result_block;
 use super::write::Object;
 use crate::model::{CallResult, Dialect, TurnId, limits};
 
@@ -38,7 +39,8 @@ pub fn result_json(result: &CallResult) -> String {
     object.end()
 }
 
-/// The message that tells a model of this result in `dialect`; `None` for [`Dialect::Raw`], which has none.
+/// What tells a model (in MCP: a client) of this result in `dialect`; `None` for [`Dialect::Raw`], which has nothing
+/// of the kind.
 ///
 /// The provider's id is echoed unchanged, and our own stands in for one that was not given. A failed call is
 /// told by its error's message, followed by the error's details as JSON.
@@ -54,14 +56,43 @@ pub fn tool_message(dialect: Dialect, result: &CallResult) -> Option<String> {
             object.text("tool_call_id", id);
             object.text("content", &content);
         }
+        Dialect::OpenaiResponses => {
+            object.text("type", "function_call_output");
+            object.text("call_id", id);
+            object.text("output", &content);
+        }
         Dialect::Anthropic => {
             object.text("type", "tool_result");
             object.text("tool_use_id", id);
             object.text("content", &content);
             object.raw("is_error", if result.success { "false" } else { "true" });
         }
+        Dialect::Mcp => mcp_result(&mut object, result, &content),
+        Dialect::Text => text_part(&mut object, &result_block(&result.tool, result.success, &content)),
     }
     Some(object.end())
+}
+
+fn text_part(object: &mut Object, text: &str) {
+    object.text("type", "text");
+    object.text("text", text);
+}
+
+/// A `CallToolResult`. It has no place for an id: `_meta` names the call.
+fn mcp_result(object: &mut Object, result: &CallResult, content: &str) {
+    let mut part = Object::new(content.len() + 32);
+    text_part(&mut part, content);
+    object.raw("content", &format!("[{}]", part.end()));
+    // What was cut is an object too, but not the one that the tool's output schema promises.
+    let output = result.output.as_ref().map_or("", |output| output.get());
+    if output.starts_with('{') && !output.starts_with(CUT_OBJECT) {
+        object.raw("structuredContent", output);
+    }
+    object.raw("isError", if result.success { "false" } else { "true" });
+    let mut meta = Object::new(result.call.len() + 64);
+    meta.text("tickfleet/call", &result.call);
+    meta.optional("tickfleet/tool_call_id", result.tool_call_id.as_deref());
+    object.raw("_meta", &meta.end());
 }
 
 /// What a model reads: the text of a string output, the JSON of any other, or the error.
@@ -81,14 +112,15 @@ fn content(result: &CallResult) -> Cow<'_, str> {
 }
 
 /// What goes before and after the comma-joined [`tool_message`]s of a turn, so that the list is ready to be
-/// appended to a conversation: OpenAI takes a message per call, Anthropic one message with all results.
-/// `None` where the dialect has no messages.
+/// appended to a conversation: OpenAI takes a message or item per call, Anthropic one message with all results,
+/// and so does a model that is told in text, since many templates refuse two user messages in a row. For MCP it is
+/// the list of results. `None` where the dialect has no messages.
 #[must_use]
 pub const fn messages_frame(dialect: Dialect) -> Option<(&'static str, &'static str)> {
     match dialect {
         Dialect::Raw => None,
-        Dialect::OpenaiChat => Some(("[", "]")),
-        Dialect::Anthropic => Some((r#"[{"role":"user","content":["#, "]}]")),
+        Dialect::OpenaiChat | Dialect::OpenaiResponses | Dialect::Mcp => Some(("[", "]")),
+        Dialect::Anthropic | Dialect::Text => Some((r#"[{"role":"user","content":["#, "]}]")),
     }
 }
 
@@ -200,6 +232,17 @@ mod tests {
         assert_eq!(error["content"], "not you\n{\"path\":\"a\"}");
         assert_eq!((&error["is_error"], &error["tool_use_id"]), (&json!(true), &json!("c\"1")));
         assert_eq!(tool_message(Dialect::Raw, &string), None);
+        let item = json!({"type": "function_call_output", "call_id": "c1", "output": "a\nb"});
+        assert_eq!(message(Dialect::OpenaiResponses, &string), item);
+        let part = json!({"type": "text", "text": "<tool_result tool_name=\"add\">\na\nb\n</tool_result>"});
+        assert_eq!(message(Dialect::Text, &string), part);
+        let mcp = json!({"content": [{"type": "text", "text": "a\nb"}], "isError": false,
+            "_meta": {"tickfleet/call": "t/0", "tickfleet/tool_call_id": "c1"}});
+        assert_eq!(message(Dialect::Mcp, &string), mcp);
+        assert_eq!(message(Dialect::Mcp, &ok(None, r#"{"a":1}"#))["structuredContent"], json!({"a": 1}));
+        assert_eq!(message(Dialect::Mcp, &failed(None))["isError"], true);
+        let cut = cut_output(&format!("{{\"a\":\"{}\"}}", "x".repeat(900)), 400).into_owned();
+        assert_eq!(message(Dialect::Mcp, &ok(None, &cut))["structuredContent"], Value::Null);
         let huge = message(Dialect::OpenaiChat, &failed(Some(json!({"x": "y".repeat(9_000)}))));
         assert!(huge["content"].as_str().unwrap().len() < 1_100);
     }

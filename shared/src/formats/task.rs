@@ -1,12 +1,11 @@
 //! Messages about tasks: delegating one, and what a runtime outside says about a task that it leased.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
 
 use serde_json::value::RawValue;
 
 use super::fields::{Fields, Place, read_message};
-use super::json::{Document, Kind};
+use super::json::Document;
 use super::refusal::{Problem, Refusal};
 use super::write::{Object, time};
 use crate::model::{AgentId, CallError, InboxName, Task, TaskGrant, TaskId, TenantId, TurnId, limits};
@@ -67,7 +66,7 @@ pub enum CancelTarget {
 
 const OPS: &str = "delegate, heartbeat, finish, fail, cancel";
 
-const DELEGATE_FIELDS: [&str; 17] = [
+const DELEGATE_FIELDS: [&str; 19] = [
     "op",
     "task_id",
     "tenant",
@@ -81,10 +80,12 @@ const DELEGATE_FIELDS: [&str; 17] = [
     "parent_task_id",
     "budget",
     "capabilities",
+    "allowed_tools",
     "user_context",
     "session_data",
     "correlation_id",
     "traceparent",
+    "tracestate",
 ];
 
 /// Reads the JSON of one message about a task (the `task` field of an entry on the `tasks` stream).
@@ -127,26 +128,12 @@ fn delegate(fields: &Fields<'_, '_>) -> Result<Task, Problem> {
         parent: fields.id("parent_task_id", TaskId::new)?,
         grant: TaskGrant {
             budget: fields.count("budget")?.unwrap_or(limits::TASK_BUDGET_DEFAULT),
-            capabilities: capabilities(fields)?,
+            capabilities: fields.names("capabilities", limits::TASK_CAPABILITIES_MAX, limits::NAME_BYTES_MAX)?,
+            tools: fields.names("allowed_tools", limits::ALLOWED_TOOLS_MAX, limits::TOOL_NAME_BYTES_MAX)?,
             chain: Vec::new(),
         },
         context: fields.context()?,
     })
-}
-
-fn capabilities(fields: &Fields<'_, '_>) -> Result<Option<BTreeSet<String>>, Problem> {
-    let Some(list) = fields.get("capabilities") else { return Ok(None) };
-    let max = limits::TASK_CAPABILITIES_MAX;
-    let expected = || {
-        let bytes = limits::NAME_BYTES_MAX;
-        fields.invalid("capabilities", &format!("expected at most {max} strings of 1 to {bytes} bytes"))
-    };
-    if list.kind() != Kind::Array || list.elements().count() > max {
-        return Err(expected());
-    }
-    let name = |text: &Cow<'_, str>| (1..=limits::NAME_BYTES_MAX).contains(&text.len());
-    let names = list.elements().map(|element| element.as_str().filter(name).map(Cow::into_owned));
-    names.collect::<Option<_>>().map(Some).ok_or_else(expected)
 }
 
 fn tenant(fields: &Fields<'_, '_>) -> Result<TenantId, Problem> {
@@ -210,17 +197,8 @@ pub fn write_task(task: &Task) -> String {
     object.optional("delegator", task.delegator.as_ref().map(AgentId::as_str));
     object.optional("parent_task_id", task.parent.as_ref().map(TaskId::as_str));
     object.raw("budget", &task.grant.budget.to_string());
-    if let Some(capabilities) = &task.grant.capabilities {
-        let mut list = String::from("[");
-        for (index, capability) in capabilities.iter().enumerate() {
-            if index > 0 {
-                list.push(',');
-            }
-            super::json::push_quoted(&mut list, capability);
-        }
-        list.push(']');
-        object.raw("capabilities", &list);
-    }
+    object.names("capabilities", task.grant.capabilities.as_ref());
+    object.names("allowed_tools", task.grant.tools.as_ref());
     object.context(&task.context);
     object.end()
 }

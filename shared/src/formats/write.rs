@@ -1,5 +1,7 @@
 //! JSON objects written member by member, straight into one text.
 
+use std::collections::BTreeSet;
+
 use serde_json::value::RawValue;
 
 use super::json::push_quoted;
@@ -47,6 +49,19 @@ impl Object {
         self.text.push_str(json);
     }
 
+    /// A list of names, or nothing.
+    pub(super) fn names(&mut self, name: &'static str, names: Option<&BTreeSet<String>>) {
+        let Some(names) = names else { return };
+        self.key(name);
+        let mut before = '[';
+        for name in names {
+            self.text.push(before);
+            push_quoted(&mut self.text, name);
+            before = ',';
+        }
+        self.text.push_str(if names.is_empty() { "[]" } else { "]" });
+    }
+
     /// The context fields that are there.
     pub(super) fn context(&mut self, context: &Context) {
         let members = [("user_context", &context.user_context), ("session_data", &context.session_data)];
@@ -57,6 +72,7 @@ impl Object {
         }
         self.optional("correlation_id", context.correlation_id.as_deref());
         self.optional("traceparent", context.traceparent.as_deref());
+        self.optional("tracestate", context.tracestate.as_deref());
     }
 
     /// The whole object.

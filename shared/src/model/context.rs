@@ -18,4 +18,7 @@ pub struct Context {
     /// W3C trace context of the producer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
+    /// What goes with it: the producer's tracing systems' own data, passed on unchanged.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracestate: Option<String>,
 }

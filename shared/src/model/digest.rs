@@ -18,6 +18,11 @@ pub fn content_digest(turn: &Turn) -> String {
     part(&mut hash, Some(turn.agent.as_str()));
     part(&mut hash, turn.task.as_ref().map(super::TaskId::as_str));
     part(&mut hash, Some(turn.dialect.as_str()));
+    // Only where it is there, so that the keys of turns without it stay what they were.
+    if let Some(names) = &turn.allowed_tools {
+        hash.update((names.len() as u64).to_be_bytes());
+        names.iter().for_each(|name| part(&mut hash, Some(name)));
+    }
     for call in &turn.calls {
         part(&mut hash, call.provider_id.as_deref());
         part(&mut hash, Some(&call.tool));
@@ -80,6 +85,9 @@ mod tests {
             task: None,
             context: Context::default(),
             want_audits: false,
+            strict: false,
+            allowed_tools: None,
+            parallel_reads: false,
             calls,
         }
     }

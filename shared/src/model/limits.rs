@@ -12,6 +12,8 @@ pub const PROVIDER_ID_BYTES_MAX: usize = 256;
 pub const TOOL_NAME_BYTES_MAX: usize = 256;
 /// `correlation_id` is echoed only.
 pub const CORRELATION_ID_BYTES_MAX: usize = 256;
+/// Bytes of a `tracestate`: what the standard asks everybody to pass on.
+pub const TRACESTATE_BYTES_MAX: usize = 512;
 /// The `lease` of an external task is a stream entry's id: two 64-bit numbers and a dash, and room to spare.
 pub const LEASE_BYTES_MAX: usize = 64;
 
@@ -21,6 +23,8 @@ pub const CALLS_PER_TURN_MAX: usize = 128;
 pub const TURN_BYTES_MAX: usize = 1024 * 1024;
 /// Bytes of one call's arguments.
 pub const ARGUMENTS_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of one tool's schema, written without spaces. The largest seen in the field have about 60 KiB.
+pub const SCHEMA_BYTES_MAX: usize = 256 * 1024;
 /// Nesting of a turn or of arguments. serde_json itself stops at 128.
 pub const JSON_DEPTH_MAX: usize = 64;
 /// Bytes of `user_context`, `session_data` and `correlation_id` together.
@@ -33,6 +37,11 @@ pub const REASON_BYTES_MAX: usize = 1_000;
 /// Capabilities that one task may name.
 pub const TASK_CAPABILITIES_MAX: usize = 128;
 
+/// Bytes of all lists of tools that one shard holds for readers.
+pub const TOOL_LISTS_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Tools that a turn or a task may be narrowed to, by name.
+pub const ALLOWED_TOOLS_MAX: usize = 128;
+
 /// Bytes of one call's output in a result: the one choke point that keeps contexts small.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of an error message that a model reads.
@@ -43,6 +52,13 @@ pub const AUDIT_RESULT_CHARS: usize = 1_000;
 pub const AUDIT_ARGUMENTS_BYTES_MAX: usize = 8 * 1024;
 /// Bytes of an oversized message that are still searched for whom to answer.
 pub const SALVAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Bytes of one message of an MCP server: a result may carry an image, of which models are only told.
+pub const MCP_MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Tools that one MCP server may list; the largest public ones have about a hundred.
+pub const MCP_TOOLS_MAX: usize = 512;
+/// Bytes of one tool's definition by an MCP server: models read all of it.
+pub const MCP_DEFINITION_BYTES_MAX: usize = 64 * 1024;
 
 /// Entries of one batch. Redis answers other clients between batches.
 pub const BATCH_ENTRIES_MAX: usize = 256;

@@ -14,6 +14,7 @@ pub mod suggest;
 pub mod task;
 pub mod tool;
 pub mod turn;
+pub mod version;
 
 pub use context::Context;
 pub use digest::{content_digest, idempotency_key};
@@ -23,4 +24,4 @@ pub use policy::{AgentPolicy, Caps, DayCapAction, Policy};
 pub use redaction::Redactor;
 pub use task::{Task, TaskGrant};
 pub use tool::{Effect, ToolId, ToolSpec};
-pub use turn::{Call, Dialect, Priority, Turn};
+pub use turn::{Call, Dialect, Priorities, Priority, Turn};

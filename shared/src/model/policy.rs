@@ -40,6 +40,9 @@ pub struct AgentPolicy {
     pub roles: BTreeSet<String>,
     /// What the agent is able to do; tools may require some.
     pub capabilities: BTreeSet<String>,
+    /// Which version of a tool the agent gets, where there are several: tool → selector. Else the newest.
+    #[serde(default)]
+    pub tool_versions: BTreeMap<String, String>,
     /// Overrides `calls_per_tick`.
     pub calls_per_tick: Option<u32>,
     /// Overrides `MAX_ACTIONS_PER_DAY`.
@@ -78,6 +81,19 @@ pub struct ToolGrant {
     pub everyone: bool,
 }
 
+impl ToolGrant {
+    fn decide(&self, caller: Caller<'_>) -> Result<(), Denial> {
+        let roles = &caller.policy.roles;
+        if self.deny_agents.contains(caller.agent) || !self.deny_roles.is_disjoint(roles) {
+            return Err(Denial::DeniedByRule);
+        }
+        if self.everyone || self.agents.contains(caller.agent) || !self.roles.is_disjoint(roles) {
+            return Ok(());
+        }
+        Err(Denial::NotGranted)
+    }
+}
+
 /// The permission policy: pure data, shared by scheduler and workers, reloaded as a whole.
 #[derive(Debug, Clone, Default)]
 pub struct Permissions {
@@ -88,6 +104,10 @@ pub struct Permissions {
     /// Whether `required_capabilities` are checked. False only warns.
     pub strict_capabilities: bool,
 }
+
+/// Tools about the fleet itself. Where the matrix has no row for one, every agent may call it; a row decides as for any
+/// other tool. They debit like any call.
+pub const META_TOOLS: [&str; 3] = ["list_tools", "check_task", "fetch_result"];
 
 /// Why a call is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -102,6 +122,10 @@ pub enum Denial {
     MissingCapability(String),
     /// The tenant's plan lacks a feature.
     MissingFeature(String),
+    /// The turn, or the task that it runs under, was narrowed to other tools.
+    Narrowed,
+    /// No version of the tool is one that the agent's selector takes.
+    NoVersion(String),
 }
 
 impl Denial {
@@ -114,6 +138,8 @@ impl Denial {
             Self::NotGranted => "not_granted",
             Self::MissingCapability(_) => "missing_capability",
             Self::MissingFeature(_) => "missing_feature",
+            Self::Narrowed => "narrowed",
+            Self::NoVersion(_) => "no_version",
         }
     }
 
@@ -146,18 +172,51 @@ impl Permissions {
         if self.disabled_tools.contains(&tool.name) || self.disabled_tools.contains(&tool.id) {
             return Err(Denial::Disabled);
         }
-        let grant = self.matrix.get(&tool.name).ok_or(Denial::NotGranted)?;
-        let roles = &caller.policy.roles;
-        if grant.deny_agents.contains(caller.agent) || !grant.deny_roles.is_disjoint(roles) {
-            return Err(Denial::DeniedByRule);
-        }
-        if !(grant.everyone || grant.agents.contains(caller.agent) || !grant.roles.is_disjoint(roles)) {
-            return Err(Denial::NotGranted);
+        match self.matrix.get(&tool.name) {
+            Some(row) => row.decide(caller)?,
+            None if META_TOOLS.contains(&tool.name.as_str()) => {}
+            None => return Err(Denial::NotGranted),
         }
         self.capabilities(caller, tool)?;
         match tool.required_features.iter().find(|f| !caller.tenant.features.contains(*f)) {
             Some(missing) => Err(Denial::MissingFeature(missing.clone())),
             None => Ok(()),
+        }
+    }
+
+    /// As [`Self::decide`], for a turn that was narrowed to the tools with these names.
+    ///
+    /// # Errors
+    /// As [`Self::decide`]; then [`Denial::Narrowed`].
+    pub fn decide_narrowed(
+        &self,
+        caller: Caller<'_>,
+        narrowed: Option<&BTreeSet<String>>,
+        tool: &ToolSpec,
+    ) -> Result<(), Denial> {
+        self.decide(caller, tool)?;
+        if narrowed.is_none_or(|names| names.contains(&tool.name)) { Ok(()) } else { Err(Denial::Narrowed) }
+    }
+
+    /// The rule that a denial comes from, as the configuration or the message spells it
+    /// (`permissions.post_to_x.deny_agents`).
+    #[must_use]
+    pub fn rule(&self, caller: Caller<'_>, tool: &ToolSpec, denial: &Denial) -> String {
+        let (name, agent) = (&tool.name, caller.agent);
+        match denial {
+            Denial::Disabled => "permission.disabled_tools".into(),
+            Denial::DeniedByRule => {
+                let by_name = self.matrix.get(name).is_some_and(|row| row.deny_agents.contains(agent));
+                format!("permissions.{name}.{}", if by_name { "deny_agents" } else { "deny_roles" })
+            }
+            Denial::NotGranted => format!("permissions.{name}"),
+            Denial::MissingCapability(capability) if caller.policy.capabilities.contains(capability) => {
+                "the task's capabilities".into()
+            }
+            Denial::MissingCapability(_) => format!("agents.{agent}.capabilities"),
+            Denial::MissingFeature(_) => "the tenant's features".into(),
+            Denial::Narrowed => "allowed_tools".into(),
+            Denial::NoVersion(_) => format!("agents.{agent}.tool_versions.{name}"),
         }
     }
 

@@ -14,6 +14,9 @@ pub struct TaskGrant {
     /// Capabilities that turns under this task keep; none means all that the agent has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capabilities: Option<BTreeSet<String>>,
+    /// The only tools that turns under this task may use, of those that the agent may call; none means all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<BTreeSet<String>>,
     /// The agents above this task, outermost first: the cycle and depth check.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub chain: Vec<AgentId>,

@@ -1,5 +1,7 @@
 //! A turn: one model response, an ordered list of tool calls by one agent.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Context, InboxName, TaskId, TenantId, TurnId};
@@ -41,6 +43,33 @@ impl Priority {
     }
 }
 
+/// The priorities that a worker serves: at least one, most urgent first. All of them, if nothing is said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Priorities(Vec<Priority>);
+
+impl Priorities {
+    /// These priorities, in any order and however often named. None where there is none.
+    #[must_use]
+    pub fn new(priorities: impl IntoIterator<Item = Priority>) -> Option<Self> {
+        let mut served: Vec<Priority> = priorities.into_iter().collect();
+        served.sort_unstable();
+        served.dedup();
+        (!served.is_empty()).then_some(Self(served))
+    }
+
+    /// Most urgent first.
+    #[must_use]
+    pub fn as_slice(&self) -> &[Priority] {
+        &self.0
+    }
+}
+
+impl Default for Priorities {
+    fn default() -> Self {
+        Self(Priority::ALL.into())
+    }
+}
+
 /// The shape in which calls came in and results go back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -50,18 +79,37 @@ pub enum Dialect {
     Raw,
     /// OpenAI Chat Completions `tool_calls`.
     OpenaiChat,
+    /// OpenAI Responses `function_call` items.
+    OpenaiResponses,
     /// Anthropic Messages `tool_use` blocks.
     Anthropic,
+    /// MCP `tools/call` parameters.
+    Mcp,
+    /// The plain answer of a model without function calling.
+    Text,
 }
 
 impl Dialect {
+    /// All dialects.
+    pub const ALL: [Self; 6] =
+        [Self::Raw, Self::OpenaiChat, Self::OpenaiResponses, Self::Anthropic, Self::Mcp, Self::Text];
+
+    /// The dialect with this word.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dialect| dialect.as_str() == text)
+    }
+
     /// The word used in messages.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Raw => "raw",
             Self::OpenaiChat => "openai_chat",
+            Self::OpenaiResponses => "openai_responses",
             Self::Anthropic => "anthropic",
+            Self::Mcp => "mcp",
+            Self::Text => "text",
         }
     }
 }
@@ -104,6 +152,13 @@ pub struct Turn {
     pub context: Context,
     /// Whether the reply carries `tool_call_audits`.
     pub want_audits: bool,
-    /// The calls, in order; never empty.
+    /// Whether the model was shown strict definitions: a null where the schema allows none stands for an argument
+    /// that is left out.
+    pub strict: bool,
+    /// The only tools that its calls may use, of those that the agent may call; none means all of them.
+    pub allowed_tools: Option<BTreeSet<String>>,
+    /// Whether consecutive calls of `read` tools may run at the same time.
+    pub parallel_reads: bool,
+    /// The calls, in order; never empty but for [`Dialect::Text`], whose answers may need no tool.
     pub calls: Vec<Call>,
 }

@@ -1,9 +1,11 @@
-//! The probes and the scrape: `/livez`, `/readyz` and `/metrics` on one small HTTP server per process.
+//! The probes and the scrape: `/startupz`, `/livez`, `/readyz` and `/metrics` on one small HTTP server per process.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
@@ -16,7 +18,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::metrics::{Backlogs, Metrics};
+use super::metrics::{Metrics, Scraped, seconds_since_epoch};
 pub use super::progress::{LoopHandle, LoopState, Progress};
 
 /// How long a probe or a scrape waits for Redis: below the second or more that kubelet and Prometheus allow
@@ -30,8 +32,9 @@ type Ask<T> = Arc<dyn Fn() -> BoxFuture<'static, T> + Send + Sync>;
 pub struct Health {
     progress: Progress,
     metrics: Arc<Metrics>,
+    started: Arc<AtomicBool>,
     ready: Ask<Result<(), String>>,
-    backlog: Option<Ask<Option<Backlogs>>>,
+    scrape: Option<Ask<Option<Scraped>>>,
 }
 
 impl std::fmt::Debug for Health {
@@ -67,18 +70,25 @@ impl Health {
         F: Fn() -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<(), String>> + Send + 'static,
     {
-        Self { progress, metrics, ready: Arc::new(move || ready().boxed()), backlog: None }
+        let started = Arc::default();
+        Self { progress, metrics, started, ready: Arc::new(move || ready().boxed()), scrape: None }
     }
 
-    /// Asks `collect` for the backlog at each scrape. `None`, or no answer in 0.9 s, makes the backlog's gauges
-    /// absent from that scrape.
+    /// Everything is built and the loops run: `/startupz` answers 200 from now on. Redis is not asked: one that is
+    /// away when a process starts is waited for, and must not restart it over and over.
+    pub fn started(&self) {
+        self.started.store(true, Ordering::Relaxed);
+    }
+
+    /// Asks Redis by `scrape` at each scrape for what only it knows. `None`, or no answer in 0.9 s, makes all of that
+    /// absent from the scrape.
     #[must_use]
-    pub fn with_backlog<F, Fut>(mut self, collect: F) -> Self
+    pub fn with_scrape<F, Fut>(mut self, scrape: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Option<Backlogs>> + Send + 'static,
+        Fut: Future<Output = Option<Scraped>> + Send + 'static,
     {
-        self.backlog = Some(Arc::new(move || collect().boxed()));
+        self.scrape = Some(Arc::new(move || scrape().boxed()));
         self
     }
 
@@ -104,11 +114,19 @@ impl Health {
 
     fn router(self) -> Router {
         Router::new()
+            .route("/startupz", get(startupz))
             .route("/livez", get(livez))
             .route("/readyz", get(readyz))
             .route("/metrics", get(metrics))
             .with_state(self)
     }
+}
+
+async fn startupz(State(health): State<Health>) -> Response {
+    if health.started.load(Ordering::Relaxed) {
+        return (StatusCode::OK, "ok\n").into_response();
+    }
+    (StatusCode::SERVICE_UNAVAILABLE, "starting\n").into_response()
 }
 
 async fn livez(State(health): State<Health>) -> Response {
@@ -132,22 +150,28 @@ async fn readyz(State(health): State<Health>) -> Response {
 }
 
 async fn metrics(State(health): State<Health>) -> Response {
-    if let Some(collect) = &health.backlog {
-        match timeout(ASK_TIMEOUT, collect()).await.ok().flatten() {
-            Some(places) => health.metrics.backlog(&places),
-            None => health.metrics.backlog_unknown(),
-        }
-    }
-    let now = seconds_since_epoch();
-    for state in health.progress.loops() {
-        health.metrics.loop_progress(state.name, now - state.age.as_secs_f64());
-    }
+    // Both at once: a scrape waits for Redis once.
+    let ready = timeout(ASK_TIMEOUT, (health.ready)());
+    let scraped = async {
+        let scrape = health.scrape.as_ref()?;
+        timeout(ASK_TIMEOUT, scrape()).await.ok().flatten()
+    };
+    let (ready, scraped) = futures::join!(ready, scraped);
+    health.metrics.redis_up(matches!(ready, Ok(Ok(()))));
+    health.metrics.scraped(scraped.as_ref());
+    show_loops(&health);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
 }
 
-#[allow(clippy::disallowed_methods, reason = "Prometheus wants a time stamp of its own world; nothing decides by it")]
-fn seconds_since_epoch() -> f64 {
-    std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+/// Loops of the same name, one a shard, share a series: it shows the one that is furthest behind.
+fn show_loops(health: &Health) {
+    let mut oldest: BTreeMap<&'static str, Duration> = BTreeMap::new();
+    for LoopState { name, age, .. } in health.progress.loops() {
+        let known = oldest.entry(name).or_default();
+        *known = age.max(*known);
+    }
+    let now = seconds_since_epoch();
+    health.metrics.loops(oldest.into_iter().map(|(name, age)| (name, now - age.as_secs_f64())));
 }
 
 #[cfg(test)]
@@ -208,6 +232,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn startup_ends_when_the_process_says_so_whatever_redis_says() {
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let health = Health::new(Progress::default(), metrics, || async { Err("redis: connection refused".into()) });
+        let addr = health.clone().serve(ANY_PORT, CancellationToken::new()).await.unwrap();
+
+        assert!(ask(addr, "/startupz").await.starts_with("HTTP/1.1 503"));
+        health.started();
+        assert!(ask(addr, "/startupz").await.starts_with("HTTP/1.1 200"));
+    }
+
+    #[tokio::test]
     async fn a_redis_that_does_not_answer_leaves_the_process_unready_instead_of_hanging_the_probe() {
         let progress = Progress::default();
         let health = Health::new(progress, Arc::new(Metrics::new().unwrap()), std::future::pending);
@@ -218,13 +253,66 @@ mod tests {
     #[tokio::test]
     async fn a_scrape_asks_for_the_backlog_and_shows_the_loops() {
         let full = Backlog { count: 3, oldest: None };
-        let health = healthy().with_backlog(move || async move { Some(vec![(Place::Parked, full)]) });
+        let scraped = Scraped { backlog: vec![(Place::ParkedCapped, full)], ..Scraped::default() };
+        let health = healthy().with_scrape(move || {
+            let scraped = scraped.clone();
+            async move { Some(scraped) }
+        });
         let _tick = health.progress.register("tick", Duration::from_secs(60));
         let addr = health.serve(ANY_PORT, CancellationToken::new()).await.unwrap();
         let scrape = ask(addr, "/metrics").await;
-        assert!(scrape.contains("tickfleet_backlog{state=\"parked\"} 3"), "{scrape}");
+        assert!(scrape.contains("tickfleet_backlog{state=\"parked_capped\"} 3"), "{scrape}");
+        assert!(scrape.contains("tickfleet_redis_up 1"), "{scrape}");
         assert!(scrape.contains("tickfleet_loop_progress_timestamp_seconds{loop=\"tick\"} 1"), "{scrape}");
         assert!(scrape.contains("text/plain; version=0.0.4"), "{scrape}");
+    }
+
+    #[tokio::test]
+    async fn a_scrape_does_not_wait_for_a_redis_that_is_away_and_says_that_it_is() {
+        let (progress, metrics) = (Progress::default(), Arc::new(Metrics::new().unwrap()));
+        metrics.scraped(Some(&Scraped { backlog: vec![(Place::Ready, Backlog::default())], ..Scraped::default() }));
+        let health = Health::new(progress, metrics, std::future::pending).with_scrape(std::future::pending);
+        let addr = health.serve(ANY_PORT, CancellationToken::new()).await.unwrap();
+        let began = tokio::time::Instant::now();
+        let scrape = ask(addr, "/metrics").await;
+        assert!(began.elapsed() < 2 * ASK_TIMEOUT, "it waited {:?}, once for each question", began.elapsed());
+        assert!(scrape.contains("tickfleet_redis_up 0"), "{scrape}");
+        for absent in ["tickfleet_backlog", "tickfleet_oldest_age_seconds", "tickfleet_redis_memory_used_bytes"] {
+            assert!(!scrape.contains(absent), "{scrape}");
+        }
+    }
+
+    #[tokio::test]
+    async fn of_loops_with_one_name_the_one_that_is_behind_is_shown() {
+        let health = healthy();
+        let stuck = health.progress.register("tick", Duration::from_secs(60));
+        // The stuck one stays behind by a time that the scrape can show.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let alive = health.progress.register("tick", Duration::from_secs(60));
+        alive.advanced();
+        show_loops(&health);
+        let shown: f64 = health
+            .metrics
+            .render()
+            .lines()
+            .find_map(|line| line.strip_prefix("tickfleet_loop_progress_timestamp_seconds{loop=\"tick\"} "))
+            .unwrap()
+            .parse()
+            .unwrap();
+        assert!(seconds_since_epoch() - shown >= 0.05, "{shown}");
+        drop(stuck);
+        alive.finished();
+    }
+
+    #[tokio::test]
+    async fn a_loop_that_has_ended_is_not_shown_as_one_that_stands_still() {
+        let health = healthy();
+        let tick = health.progress.register("tick", Duration::from_secs(60));
+        show_loops(&health);
+        assert!(health.metrics.render().contains("{loop=\"tick\"}"));
+        tick.finished();
+        show_loops(&health);
+        assert!(!health.metrics.render().contains("{loop=\"tick\"}"));
     }
 
     #[tokio::test]

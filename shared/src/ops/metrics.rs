@@ -1,93 +1,47 @@
-//! Every metric, in one place, each with a help text that says what it is for.
+//! Every metric, in one place. `catalogue` is the table of their names, labels and help texts; here are the methods
+//! that record them.
 //!
 //! No label names a tenant, an agent, a turn or a task: their number has no bound, and ids belong into logs,
-//! traces and `explain`. The one label from outside, `tool`, is bounded in `tool_labels.rs`.
+//! traces and `explain`. The one label from outside, `tool`, is bounded in `tool_labels.rs`; every other label has a
+//! closed list in `words`.
 
-use std::time::Duration;
+mod catalogue;
+mod live;
+mod make;
+#[cfg(test)]
+mod page;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::time::{Duration, UNIX_EPOCH};
 
 use prometheus::{
-    Encoder, Gauge, GaugeVec, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
-    TextEncoder,
+    Encoder, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder,
 };
+use tokio::time::Instant;
 
+use self::live::{Parked, Slots, Worst};
+use self::make::Maker;
+pub(crate) use self::words::OTHER;
+pub use self::words::{Decision, Invariant, Place};
 use super::tool_labels::ToolLabels;
 use crate::model::Outcome;
+use crate::store::Observer;
 
-/// Prefix of every metric but the `process_*` ones.
-const NAMESPACE: &str = "tickfleet";
+/// Digits of the configuration's digest that become a label.
+const DIGEST_DIGITS: usize = 12;
 
-/// Buckets of a call's duration, seconds: from a look-up in memory to far beyond the default timeout of 30 s.
-const CALL_SECONDS: [f64; 14] = [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
-
-/// What admission decided about a turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Decision {
-    /// At least its first slice went out at once.
-    Dispatched,
-    /// It waits on its agent's lane.
-    Laned,
-    /// The day's budget was used up.
-    Capped,
-    /// It was admitted before.
-    Duplicate,
-    /// Its id was used for another content.
-    Conflict,
-    /// It was malformed, or its tenant or agent is unknown.
-    Rejected,
-}
-
-impl Decision {
-    /// All decisions.
-    pub const ALL: [Self; 6] =
-        [Self::Dispatched, Self::Laned, Self::Capped, Self::Duplicate, Self::Conflict, Self::Rejected];
-
-    /// The label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Dispatched => "dispatched",
-            Self::Laned => "laned",
-            Self::Capped => "capped",
-            Self::Duplicate => "duplicate",
-            Self::Conflict => "conflict",
-            Self::Rejected => "rejected",
-        }
-    }
-}
-
-/// Where work waits or runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Place {
-    /// On the inbound streams, not yet admitted.
-    Inbound,
-    /// On the ready streams, for a worker to take.
-    Ready,
-    /// On a lane, for a later tick or day.
-    Parked,
-    /// In the retry set, for its time to come.
-    Delayed,
-    /// Leased by a worker.
-    Running,
-    /// On the dead stream.
-    Dead,
-}
-
-impl Place {
-    /// All places.
-    pub const ALL: [Self; 6] = [Self::Inbound, Self::Ready, Self::Parked, Self::Delayed, Self::Running, Self::Dead];
-
-    /// The label.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Inbound => "inbound",
-            Self::Ready => "ready",
-            Self::Parked => "parked",
-            Self::Delayed => "delayed",
-            Self::Running => "running",
-            Self::Dead => "dead",
-        }
-    }
+/// What a process is: it exports what it can know, and nothing else, so that an absent metric means an absent part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Part {
+    /// Schedulers only.
+    Scheduler,
+    /// Workers only.
+    Worker,
+    /// Both in one process.
+    #[default]
+    Both,
 }
 
 /// How much is in one [`Place`].
@@ -102,84 +56,145 @@ pub struct Backlog {
 /// A whole backlog. A place that is left out is absent from the scrape.
 pub type Backlogs = Vec<(Place, Backlog)>;
 
+/// What Redis said during a scrape.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Scraped {
+    /// What waits and runs, in all shards.
+    pub backlog: Backlogs,
+    /// Memory in use, bytes.
+    pub memory_used: u64,
+    /// The bound on memory, bytes; 0 means none.
+    pub memory_max: u64,
+    /// Whether any shard refuses new work because memory is nearly full.
+    pub pressure: bool,
+}
+
 /// The metrics of one process. Share it in an `Arc`; every method takes `&self` and is cheap.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     tools: ToolLabels,
+    inbound: IntCounterVec,
     turns_admitted: IntCounterVec,
+    calls_admitted: IntCounter,
+    turns_refused: IntCounterVec,
+    released: IntCounter,
+    promoted: IntCounter,
+    tick_lag: Gauge,
+    tick_lags: Worst,
+    parked: Parked,
+    tick_seconds: Histogram,
+    backlog: GaugeVec,
+    oldest_age: GaugeVec,
+    schedule_to_start: Histogram,
+    turn_seconds: Histogram,
     calls: IntCounterVec,
     call_seconds: HistogramVec,
     retries: IntCounterVec,
+    leases_lost: IntCounterVec,
     reaped: IntCounter,
-    quarantined: IntCounter,
     fenced: IntCounterVec,
+    quarantined: IntCounter,
     dead: IntCounterVec,
-    slots_busy: IntGauge,
     slots: IntGauge,
-    backlog: GaugeVec,
-    oldest_age: GaugeVec,
-    tick_lag: Gauge,
+    slots_busy: IntGauge,
+    slots_now: Slots,
+    redis_commands: IntCounterVec,
+    redis_seconds: HistogramVec,
     redis_errors: IntCounterVec,
+    redis_up: IntGauge,
+    redis_memory: GaugeVec,
+    redis_memory_max: GaugeVec,
+    redis_pressure: GaugeVec,
     policy_stale: IntCounter,
     clock_steps: IntCounter,
     epoch_changes: IntCounter,
     state_lost: IntCounter,
     loop_progress: GaugeVec,
+    violations: IntCounterVec,
+    config_info: GaugeVec,
+    config_generation: IntGauge,
+    config_reloads: IntCounterVec,
+    config_successful: IntGauge,
+    config_loaded: Gauge,
 }
 
 impl Metrics {
-    /// All metrics at zero, with their own registry, so that a process or a test may have several.
+    /// The metrics of a process that is both scheduler and worker, all at zero, with their own registry, so that a
+    /// process or a test may have several.
     ///
     /// # Errors
-    /// Two metrics share a name, or a name has a character that Prometheus refuses: a mistake in this file.
+    /// As [`Self::of`].
     pub fn new() -> Result<Self, prometheus::Error> {
-        let make = Maker::new();
-        let metrics = Self {
-            tools: ToolLabels::default(),
-            turns_admitted: make.counters("turns_admitted_total", "Turns by what admission decided", &["decision"])?,
-            calls: make.counters("calls_total", "Calls that ended, by tool and outcome", &["tool", "outcome"])?,
-            call_seconds: make.histograms("call_duration_seconds", "Time executing a call, all tries", &["tool"])?,
-            retries: make.counters("retries_total", "Tries that failed and will be repeated", &["reason"])?,
-            reaped: make.counter("reaped_total", "Slices taken back from workers whose heartbeat was gone")?,
-            quarantined: make.counter("quarantined_total", "Slices ended because they lost a worker too often")?,
-            fenced: make.counters("fenced_total", "Acts refused because the slice was no longer ours", &["verb"])?,
-            dead: make.counters("dead_total", "Entries moved to the dead stream", &["reason"])?,
-            slots_busy: make.gauge("slots_busy", "Slots that carry out a slice now")?,
-            slots: make.gauge("slots", "Slots of this worker")?,
-            backlog: make.gauges("backlog", "How much waits or runs, asked of Redis at each scrape", &["state"])?,
-            oldest_age: make.gauges("oldest_age_seconds", "Age of the oldest that waits or runs", &["state"])?,
-            tick_lag: make.float("tick_lag_seconds", "How late the last tick released its lanes")?,
-            redis_errors: make.counters("redis_errors_total", "Redis calls that failed", &["verb"])?,
-            policy_stale: make.counter("policy_stale_total", "Scripts refused: this process' policy is outdated")?,
-            clock_steps: make.counter("clock_steps_total", "Times that the clock of Redis stepped back")?,
-            epoch_changes: make.counter("epoch_changes_total", "Times that another Redis answered")?,
-            state_lost: make.counter("state_lost_total", "Times that Redis had lost its streams or groups")?,
-            loop_progress: make.gauges(
-                "loop_progress_timestamp_seconds",
-                "When a loop last advanced, seconds since the epoch",
-                &["loop"],
-            )?,
-            registry: make.registry,
-        };
-        // A counter that begins with its first event hides that event from `rate` and `increase`.
-        for decision in Decision::ALL {
-            metrics.admitted(decision, 0);
-        }
-        metrics.describe_build()?;
-        Ok(metrics)
+        Self::of(Part::Both)
     }
 
-    fn describe_build(&self) -> Result<(), prometheus::Error> {
-        let info = Opts::new("build_info", "Always 1; the label is the version of the program")
-            .namespace(NAMESPACE)
-            .const_label("version", env!("CARGO_PKG_VERSION"));
-        let info = IntGauge::with_opts(info)?;
-        info.set(1);
-        self.registry.register(Box::new(info))?;
-        #[cfg(target_os = "linux")]
-        self.registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
-        Ok(())
+    /// The metrics of a process that is `part`.
+    ///
+    /// # Errors
+    /// Two metrics share a name, or a name has a character that Prometheus refuses: a mistake in the catalogue.
+    pub fn of(part: Part) -> Result<Self, prometheus::Error> {
+        use catalogue as c;
+        let make = Maker::new(part);
+        make.build_info(&c::BUILD_INFO)?;
+        make.process()?;
+        let config_successful = make.gauge(&c::CONFIG_SUCCESSFUL)?;
+        config_successful.set(1);
+        Ok(Self {
+            tools: ToolLabels::default(),
+            inbound: make.counters(&c::INBOUND_ENTRIES)?,
+            turns_admitted: make.counters(&c::TURNS_ADMITTED)?,
+            calls_admitted: make.counter(&c::CALLS_ADMITTED)?,
+            turns_refused: make.counters(&c::TURNS_REFUSED)?,
+            released: make.counter(&c::RELEASED)?,
+            promoted: make.counter(&c::PROMOTED)?,
+            tick_lag: make.float(&c::TICK_LAG)?,
+            tick_lags: Worst::default(),
+            parked: Parked::default(),
+            tick_seconds: make.histogram(&c::TICK_DURATION)?,
+            backlog: make.gauges(&c::BACKLOG)?,
+            oldest_age: make.gauges(&c::OLDEST_AGE)?,
+            schedule_to_start: make.histogram(&c::SCHEDULE_TO_START)?,
+            turn_seconds: make.histogram(&c::TURN_DURATION)?,
+            calls: make.counters(&c::CALLS)?,
+            call_seconds: make.histograms(&c::CALL_DURATION)?,
+            retries: make.counters(&c::RETRIES)?,
+            leases_lost: make.counters(&c::LEASES_LOST)?,
+            reaped: make.counter(&c::REAPED)?,
+            fenced: make.counters(&c::FENCED)?,
+            quarantined: make.counter(&c::QUARANTINED)?,
+            dead: make.counters(&c::DEAD)?,
+            slots: make.gauge(&c::SLOTS)?,
+            slots_busy: make.gauge(&c::SLOTS_BUSY)?,
+            slots_now: Slots::default(),
+            redis_commands: make.counters(&c::REDIS_COMMANDS)?,
+            redis_seconds: make.histograms(&c::REDIS_DURATION)?,
+            redis_errors: make.counters(&c::REDIS_ERRORS)?,
+            redis_up: make.gauge(&c::REDIS_UP)?,
+            redis_memory: make.gauges(&c::REDIS_MEMORY_USED)?,
+            redis_memory_max: make.gauges(&c::REDIS_MEMORY_MAX)?,
+            redis_pressure: make.gauges(&c::REDIS_PRESSURE)?,
+            policy_stale: make.counter(&c::POLICY_STALE)?,
+            clock_steps: make.counter(&c::CLOCK_STEPS)?,
+            epoch_changes: make.counter(&c::EPOCH_CHANGES)?,
+            state_lost: make.counter(&c::STATE_LOST)?,
+            loop_progress: make.gauges(&c::LOOP_PROGRESS)?,
+            violations: make.counters(&c::INVARIANT_VIOLATIONS)?,
+            config_info: make.gauges(&c::CONFIG_INFO)?,
+            config_generation: make.gauge(&c::CONFIG_GENERATION)?,
+            config_reloads: make.counters(&c::CONFIG_RELOADS)?,
+            config_successful,
+            config_loaded: make.float(&c::CONFIG_RELOADED)?,
+            registry: make.registry,
+        })
+    }
+}
+
+/// Intake and admission.
+impl Metrics {
+    /// `entries` entries were read from an inbound stream (`turns`, `tasks`).
+    pub fn inbound(&self, stream: &'static str, entries: u64) {
+        self.inbound.with_label_values(&[words::known(&words::STREAMS, stream)]).inc_by(entries);
     }
 
     /// Admission decided about `turns` turns.
@@ -187,7 +202,97 @@ impl Metrics {
         self.turns_admitted.with_label_values(&[decision.as_str()]).inc_by(turns);
     }
 
-    /// A call of `tool` ended. `executed` is the time its handler ran, over all tries; none where it never ran.
+    /// `calls` calls were debited and let through.
+    pub fn calls_admitted(&self, calls: u64) {
+        self.calls_admitted.inc_by(calls);
+    }
+
+    /// A turn was refused with this code.
+    pub fn refused(&self, code: &str) {
+        self.turns_refused.with_label_values(&[words::known(&words::REFUSALS, code)]).inc();
+    }
+
+    /// An entry went to the dead stream.
+    pub fn dead(&self, reason: &str) {
+        self.dead.with_label_values(&[words::known(&words::REFUSALS, reason)]).inc();
+    }
+}
+
+/// What time does.
+impl Metrics {
+    /// `slices` slices with `calls` calls left their lanes.
+    pub fn released(&self, slices: u64, calls: u64) {
+        self.released.inc_by(slices);
+        self.calls_admitted.inc_by(calls);
+    }
+
+    /// `slices` parked slices went back to their queues.
+    pub fn promoted(&self, slices: u64) {
+        self.promoted.inc_by(slices);
+    }
+
+    /// One round of the tick on a shard ended after `took`; the lane that had waited longest was `lag` late.
+    pub fn ticked(&self, shard: u32, took: Duration, lag: Duration) {
+        self.tick_seconds.observe(took.as_secs_f64());
+        self.tick_lags.saw(shard, lag, Instant::now());
+    }
+
+    /// `entries` slices or inbound entries were taken back from dead consumers.
+    pub fn reaped(&self, entries: u64) {
+        self.reaped.inc_by(entries);
+    }
+
+    /// `slices` slices were quarantined.
+    pub fn quarantined(&self, slices: u64) {
+        self.quarantined.inc_by(slices);
+    }
+
+    /// A lease ended against the will of its holder (`scheduler`, `worker`, `external`).
+    pub fn lease_lost(&self, holder: &'static str) {
+        self.leases_lost.with_label_values(&[words::known(&words::HOLDERS, holder)]).inc();
+    }
+
+    /// The sweep of a shard has seen all turns under way; the oldest that waits on a lane was admitted at `since_ms`,
+    /// ms of shard time. None waits there where that is none.
+    pub fn parked_since(&self, shard: u32, since_ms: Option<i64>) {
+        self.parked.set(shard, since_ms);
+    }
+
+    /// What [`Self::parked_since`] was told last of a shard.
+    #[must_use]
+    pub fn oldest_parked_ms(&self, shard: u32) -> Option<i64> {
+        self.parked.get(shard)
+    }
+
+    /// The sweep found what should be impossible.
+    pub fn violated(&self, invariant: Invariant) {
+        self.violations.with_label_values(&[invariant.as_str()]).inc();
+    }
+}
+
+/// Carrying out.
+impl Metrics {
+    /// These tools are configured: their counters begin at zero.
+    pub fn tools_known<'a>(&self, tools: impl IntoIterator<Item = &'a str>) {
+        for tool in tools {
+            let tool = self.tools.label(tool, Outcome::Ok);
+            for outcome in Outcome::ALL {
+                self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc_by(0);
+            }
+        }
+    }
+
+    /// A slice began on a worker after `waited`.
+    pub fn started(&self, waited: Duration) {
+        self.schedule_to_start.observe(waited.as_secs_f64());
+    }
+
+    /// A turn or task ended, `took` after it was submitted.
+    pub fn turn_ended(&self, took: Duration) {
+        self.turn_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A call of `tool` ended. `executed` is the time its handler ran in the last try; none where it never ran.
     pub fn call_ended(&self, tool: &str, outcome: Outcome, executed: Option<Duration>) {
         let tool = self.tools.label(tool, outcome);
         self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
@@ -196,68 +301,71 @@ impl Metrics {
         }
     }
 
-    /// A try failed and will be repeated. `reason` is a word from the code, never from outside.
+    /// A try failed and will be repeated.
     pub fn retried(&self, reason: &'static str) {
-        self.retries.with_label_values(&[reason]).inc();
-    }
-
-    /// `slices` slices were taken back from dead workers.
-    pub fn reaped(&self, slices: u64) {
-        self.reaped.inc_by(slices);
-    }
-
-    /// `slices` slices were quarantined.
-    pub fn quarantined(&self, slices: u64) {
-        self.quarantined.inc_by(slices);
+        self.retries.with_label_values(&[words::known(&words::RETRIES, reason)]).inc();
     }
 
     /// The verb was refused by the fence (`STALE`).
     pub fn fenced(&self, verb: &'static str) {
-        self.fenced.with_label_values(&[verb]).inc();
+        self.fenced.with_label_values(&[words::known(&words::FENCED, verb)]).inc();
     }
 
-    /// An entry went to the dead stream.
-    pub fn dead(&self, reason: &'static str) {
-        self.dead.with_label_values(&[reason]).inc();
+    /// Asks `busy_and_all` for one worker's busy slots and all its slots whenever the metrics are read; the process'
+    /// gauges are the sums. An answer of none takes the worker off the list.
+    pub fn watch_slots(&self, busy_and_all: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
+        self.slots_now.watch(busy_and_all);
+    }
+}
+
+/// Redis, as the processes and their scrapes see it.
+impl Metrics {
+    /// Redis was asked and answered after `took`; none for a read that waits on purpose.
+    pub fn redis_answered(&self, verb: &'static str, took: Option<Duration>) {
+        let verb = words::known(&words::VERBS, verb);
+        self.redis_commands.with_label_values(&[verb]).inc();
+        if let Some(took) = took {
+            self.redis_seconds.with_label_values(&[verb]).observe(took.as_secs_f64());
+        }
     }
 
-    /// How many slots this worker has, and how many of them are busy.
-    pub fn slots(&self, busy: usize, all: usize) {
-        self.slots_busy.set(i64::try_from(busy).unwrap_or(i64::MAX));
-        self.slots.set(i64::try_from(all).unwrap_or(i64::MAX));
+    /// A question to Redis failed.
+    pub fn redis_error(&self, verb: &'static str) {
+        self.redis_errors.with_label_values(&[words::known(&words::VERBS, verb)]).inc();
     }
 
-    /// What is in each place, as Redis said at this scrape. Every scheduler sees the whole fleet: a query takes
-    /// the maximum over them, not the sum.
-    pub fn backlog(&self, places: &[(Place, Backlog)]) {
+    /// Whether Redis answered during the scrape.
+    pub fn redis_up(&self, up: bool) {
+        self.redis_up.set(i64::from(up));
+    }
+
+    /// What Redis said during a scrape. None: it could not be asked, and what it would have said disappears, because
+    /// a gauge that keeps its last value through an outage hides it, and one that reads 0 denies it.
+    pub fn scraped(&self, scraped: Option<&Scraped>) {
+        self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
+        let Some(scraped) = scraped else {
+            for gauge in [&self.redis_memory, &self.redis_memory_max, &self.redis_pressure] {
+                gauge.reset();
+            }
+            return;
+        };
+        self.redis_memory.with_label_values(none()).set(wide(scraped.memory_used));
+        self.redis_memory_max.with_label_values(none()).set(wide(scraped.memory_max));
+        self.redis_pressure.with_label_values(none()).set(f64::from(u8::from(scraped.pressure)));
+    }
+
+    /// What is in each place. A place that is left out disappears.
+    fn backlog(&self, places: &[(Place, Backlog)]) {
         for gone in Place::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
             // Fails where the place was not shown before either.
             let _ = self.backlog.remove_label_values(&[gone.as_str()]);
             let _ = self.oldest_age.remove_label_values(&[gone.as_str()]);
         }
         for (place, backlog) in places {
-            #[allow(clippy::cast_precision_loss, reason = "a backlog beyond 2^53 fits no Redis")]
-            self.backlog.with_label_values(&[place.as_str()]).set(backlog.count as f64);
+            self.backlog.with_label_values(&[place.as_str()]).set(wide(backlog.count));
             let age = backlog.oldest.unwrap_or_default().as_secs_f64();
             self.oldest_age.with_label_values(&[place.as_str()]).set(age);
         }
-    }
-
-    /// Redis could not be asked: the backlog disappears from the scrape, because a gauge that keeps its last
-    /// value through an outage hides it, and one that reads 0 denies it.
-    pub fn backlog_unknown(&self) {
-        self.backlog.reset();
-        self.oldest_age.reset();
-    }
-
-    /// How late the last tick released its lanes.
-    pub fn tick_lag(&self, lag: Duration) {
-        self.tick_lag.set(lag.as_secs_f64());
-    }
-
-    /// A Redis call failed.
-    pub fn redis_error(&self, verb: &'static str) {
-        self.redis_errors.with_label_values(&[verb]).inc();
     }
 
     /// A script answered that this process' policy is outdated.
@@ -279,15 +387,48 @@ impl Metrics {
     pub fn state_lost(&self) {
         self.state_lost.inc();
     }
+}
 
-    /// When a loop last advanced, seconds since the epoch. The health server sets it at each scrape.
-    pub fn loop_progress(&self, name: &'static str, timestamp_seconds: f64) {
-        self.loop_progress.with_label_values(&[name]).set(timestamp_seconds);
+/// The process itself.
+impl Metrics {
+    /// When the loops that run last advanced, seconds since the epoch. The health server sets it at each scrape. A loop
+    /// that has ended disappears: its last time would look as if it stood still.
+    pub fn loops(&self, advanced_seconds: impl IntoIterator<Item = (&'static str, f64)>) {
+        self.loop_progress.reset();
+        for (name, seconds) in advanced_seconds {
+            self.loop_progress.with_label_values(&[name]).set(seconds);
+        }
+    }
+
+    /// The configuration with this digest decides now, as this generation of the policy (0: not known yet).
+    pub fn config_in_force(&self, digest: &str, generation: u64) {
+        let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
+        // One series a process: the configuration before this one is gone.
+        self.config_info.reset();
+        self.config_info.with_label_values(&[digits.as_str()]).set(1.0);
+        self.config_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        if self.config_loaded.get() == 0.0 {
+            self.config_loaded.set(seconds_since_epoch());
+        }
+    }
+
+    /// A reload of the configuration was taken over (`ok`), or rejected and changed nothing.
+    pub fn config_reloaded(&self, ok: bool) {
+        let [taken, rejected] = words::RELOADS;
+        self.config_reloads.with_label_values(&[if ok { taken } else { rejected }]).inc();
+        self.config_successful.set(i64::from(ok));
+        if ok {
+            self.config_loaded.set(seconds_since_epoch());
+        }
     }
 
     /// All metrics in Prometheus' text format. A metric that cannot be written is left out and logged.
     #[must_use]
     pub fn render(&self) -> String {
+        let (busy, all) = self.slots_now.sum();
+        self.slots_busy.set(busy);
+        self.slots.set(all);
+        self.tick_lag.set(self.tick_lags.worst().as_secs_f64());
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
             tracing::error!(%error, "a metric cannot be written");
@@ -296,105 +437,28 @@ impl Metrics {
     }
 }
 
-/// Makes metrics and registers them.
-struct Maker {
-    registry: Registry,
-}
-
-impl Maker {
-    fn new() -> Self {
-        Self { registry: Registry::new() }
+impl Observer for Metrics {
+    fn answered(&self, verb: &'static str, took: Option<Duration>) {
+        self.redis_answered(verb, took);
     }
 
-    fn add<M: prometheus::core::Collector + Clone + 'static>(
-        &self,
-        metric: Result<M, prometheus::Error>,
-    ) -> Result<M, prometheus::Error> {
-        let metric = metric?;
-        self.registry.register(Box::new(metric.clone()))?;
-        Ok(metric)
-    }
-
-    fn counter(&self, name: &str, help: &str) -> Result<IntCounter, prometheus::Error> {
-        self.add(IntCounter::with_opts(Opts::new(name, help).namespace(NAMESPACE)))
-    }
-
-    fn counters(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntCounterVec, prometheus::Error> {
-        self.add(IntCounterVec::new(Opts::new(name, help).namespace(NAMESPACE), labels))
-    }
-
-    fn gauge(&self, name: &str, help: &str) -> Result<IntGauge, prometheus::Error> {
-        self.add(IntGauge::with_opts(Opts::new(name, help).namespace(NAMESPACE)))
-    }
-
-    fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<GaugeVec, prometheus::Error> {
-        self.add(GaugeVec::new(Opts::new(name, help).namespace(NAMESPACE), labels))
-    }
-
-    fn float(&self, name: &str, help: &str) -> Result<Gauge, prometheus::Error> {
-        self.add(Gauge::with_opts(Opts::new(name, help).namespace(NAMESPACE)))
-    }
-
-    fn histograms(&self, name: &str, help: &str, labels: &[&str]) -> Result<HistogramVec, prometheus::Error> {
-        let options = HistogramOpts::new(name, help).namespace(NAMESPACE).buckets(CALL_SECONDS.to_vec());
-        self.add(HistogramVec::new(options, labels))
+    fn failed(&self, verb: &'static str) {
+        self.redis_error(verb);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+/// The values of no labels: such a gauge can be taken away, as one without a vector cannot.
+const fn none() -> &'static [&'static str] {
+    &[]
+}
 
-    use super::*;
+#[allow(clippy::cast_precision_loss, reason = "what is beyond 2^53 fits no Redis")]
+const fn wide(count: u64) -> f64 {
+    count as f64
+}
 
-    #[test]
-    fn a_scrape_shows_what_happened() {
-        let metrics = Metrics::new().unwrap();
-        metrics.admitted(Decision::Laned, 3);
-        metrics.call_ended("search", Outcome::Ok, Some(Duration::from_millis(20)));
-        metrics.call_ended("search", Outcome::Denied, None);
-        metrics.fenced("settle");
-        metrics.slots(2, 8);
-        let text = metrics.render();
-        for line in [
-            "tickfleet_turns_admitted_total{decision=\"laned\"} 3",
-            "tickfleet_calls_total{outcome=\"ok\",tool=\"search\"} 1",
-            "tickfleet_calls_total{outcome=\"denied\",tool=\"search\"} 1",
-            "tickfleet_call_duration_seconds_count{tool=\"search\"} 1",
-            "tickfleet_fenced_total{verb=\"settle\"} 1",
-            "tickfleet_slots_busy 2",
-            "tickfleet_slots 8",
-            "tickfleet_state_lost_total 0",
-        ] {
-            assert!(text.lines().any(|found| found == line), "no line {line:?} in:\n{text}");
-        }
-        assert!(text.contains("tickfleet_build_info{version=\""));
-        assert!(text.contains("process_cpu_seconds_total"));
-    }
-
-    #[test]
-    fn an_unknown_backlog_is_absent_not_zero() {
-        let metrics = Metrics::new().unwrap();
-        let waiting = Backlog { count: 7, oldest: Some(Duration::from_secs(5)) };
-        metrics.backlog(&[(Place::Ready, waiting), (Place::Dead, Backlog::default())]);
-        assert!(metrics.render().contains("tickfleet_backlog{state=\"ready\"} 7"));
-        assert!(metrics.render().contains("tickfleet_oldest_age_seconds{state=\"ready\"} 5"));
-
-        metrics.backlog(&[(Place::Dead, Backlog::default())]);
-        assert!(!metrics.render().contains("tickfleet_backlog{state=\"ready\"}"));
-        assert!(metrics.render().contains("tickfleet_backlog{state=\"dead\"} 0"));
-
-        metrics.backlog_unknown();
-        assert!(!metrics.render().contains("tickfleet_backlog"));
-        assert!(!metrics.render().contains("tickfleet_oldest_age_seconds"));
-    }
-
-    #[test]
-    fn every_own_metric_has_the_prefix() {
-        let metrics = Metrics::new().unwrap();
-        for family in metrics.registry.gather() {
-            let name = family.name();
-            assert!(name.starts_with("tickfleet_") || name.starts_with("process_"), "{name}");
-        }
-    }
+/// Seconds since the epoch by this machine's clock.
+#[allow(clippy::disallowed_methods, reason = "Prometheus wants a time stamp of its own world; nothing decides by it")]
+pub(super) fn seconds_since_epoch() -> f64 {
+    std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }

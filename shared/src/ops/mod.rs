@@ -1,4 +1,4 @@
-//! Operation: what every process has, whatever it does. Logs, metrics, health, shutdown, and the private
+//! Operation: what every process has, whatever it does. Logs, traces, metrics, health, shutdown, and the private
 //! Redis that `tickfleet dev` and the tests start.
 
 pub mod health;
@@ -10,3 +10,4 @@ mod redis_watchdog;
 pub mod shutdown;
 pub mod telemetry;
 mod tool_labels;
+pub mod traces;

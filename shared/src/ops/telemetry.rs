@@ -1,11 +1,16 @@
-//! Logs: one subscriber per process, to stderr, so that stdout belongs to a command's result.
+//! Logs: one subscriber per process, to stderr, so that stdout belongs to a command's result. Spans that are exported
+//! ([`super::traces`]) go through the same one.
 
 use std::io::IsTerminal;
+use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
+
+use super::traces::Traces;
 
 /// How log lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -62,23 +67,48 @@ pub enum TelemetryError {
     /// The process logs already.
     #[error("logging was started twice in one process: {0}")]
     Started(#[from] tracing_subscriber::util::TryInitError),
+    /// The process does not log, so there is no level to change.
+    #[error("the level of a log that was not started cannot be changed")]
+    NotStarted,
 }
 
-/// Starts logging for the whole process. Call it once, before anything logs.
+/// The level of the process' log, once it has started: there is one log per process.
+static LEVEL: OnceLock<reload::Handle<EnvFilter, Registry>> = OnceLock::new();
+
+/// Starts logging for the whole process, and the export of spans where there is one. Call it once, before anything logs.
 ///
 /// # Errors
 /// [`TelemetryError::Level`] where the level does not parse, [`TelemetryError::Started`] on a second call.
-pub fn init(options: &LogOptions) -> Result<(), TelemetryError> {
-    let filter = filter(&options.level)?;
-    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    match options.format {
-        LogFormat::Pretty => lines.with_ansi(colour_wanted()).finish().try_init()?,
-        LogFormat::Json => {
-            // Fields at the top level, so that a collector's query says `turn`, not `fields.turn`.
-            lines.json().flatten_event(true).with_current_span(true).with_span_list(false).finish().try_init()?;
+pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), TelemetryError> {
+    let (filter, level) = reload::Layer::new(filter(&options.level)?);
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    let lines = match options.format {
+        LogFormat::Pretty => lines.with_ansi(colour_wanted()).boxed(),
+        // Fields at the top level, so that a collector's query says `turn`, not `fields.turn`.
+        LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed(),
+    };
+    let process = tracing_subscriber::registry().with(lines.with_filter(filter));
+    match traces {
+        Some(traces) => {
+            process.with(traces.layer()).try_init()?;
+            traces.started();
         }
+        None => process.try_init()?,
     }
+    // Only the one start that succeeds comes here.
+    let _ = LEVEL.set(level);
     Ok(())
+}
+
+/// Changes what the process logs from here on.
+///
+/// # Errors
+/// [`TelemetryError::Level`] where the level does not parse, [`TelemetryError::NotStarted`] before [`init`]; then
+/// nothing has changed.
+pub fn set_level(level: &str) -> Result<(), TelemetryError> {
+    let filter = filter(level)?;
+    let handle = LEVEL.get().ok_or(TelemetryError::NotStarted)?;
+    handle.reload(filter).map_err(|_| TelemetryError::NotStarted)
 }
 
 /// Whether lines are coloured: on a terminal, unless the user said no (<https://no-color.org>).
@@ -99,8 +129,10 @@ fn filter(level: &str) -> Result<EnvFilter, TelemetryError> {
             return Err(fail(format!("{directive:?} is no level")));
         }
     }
+    // The MCP library logs whole messages, arguments and results among them: it is silent unless it is named.
+    let quiet = if level.contains("rmcp") { "" } else { ",rmcp=off" };
     // Joined again without the blanks around commas, which `EnvFilter` takes for a part of the names.
-    EnvFilter::try_new(directives.join(",")).map_err(|error| fail(error.to_string()))
+    EnvFilter::try_new(directives.join(",") + quiet).map_err(|error| fail(error.to_string()))
 }
 
 #[cfg(test)]
@@ -126,9 +158,16 @@ mod tests {
     }
 
     #[test]
-    fn logging_starts_once_per_process() {
-        init(&LogOptions { format: LogFormat::Json, ..LogOptions::default() }).unwrap();
-        assert!(matches!(init(&LogOptions::default()), Err(TelemetryError::Started(_))));
+    fn logging_starts_once_per_process_and_its_level_changes_meanwhile() {
+        assert!(matches!(set_level("debug"), Err(TelemetryError::NotStarted)));
+        init(&LogOptions { format: LogFormat::Json, ..LogOptions::default() }, None).unwrap();
+        assert!(matches!(init(&LogOptions::default(), None), Err(TelemetryError::Started(_))));
+        assert!(!tracing::enabled!(tracing::Level::DEBUG));
+        set_level("warn,shared=debug").unwrap();
+        assert!(tracing::enabled!(tracing::Level::DEBUG), "of this module");
+        assert!(!tracing::enabled!(target: "other", tracing::Level::INFO));
+        assert!(matches!(set_level("loud"), Err(TelemetryError::Level { .. })));
+        assert!(tracing::enabled!(tracing::Level::DEBUG), "as before");
     }
 
     #[test]

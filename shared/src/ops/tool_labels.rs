@@ -3,13 +3,11 @@
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use super::metrics::OTHER;
 use crate::model::Outcome;
 
 /// Distinct values of the label; more tools than a fleet's configuration is likely to declare.
 const TOOLS_MAX: usize = 500;
-
-/// The label of everything beyond the bound, and of names that no tool is known to have.
-const OTHER: &str = "other";
 
 /// The tool names that became labels so far.
 #[derive(Debug, Default)]

@@ -138,6 +138,8 @@ pub enum Promoted {
     Promoted,
     /// Nothing was due; the timer is set anew.
     Later,
+    /// An external runtime fell silent and lost its task, which is offered to another.
+    Lapsed,
     /// The turn has ended.
     Gone,
     /// The turn ends; to be settled.
@@ -243,12 +245,12 @@ impl Store {
         }
     }
 
-    /// Takes entries that cannot be admitted to the dead stream and writes their replies. Answers how many were
-    /// ours to reject.
+    /// Takes entries that cannot be admitted to the dead stream and writes their replies. Answers for each whether it
+    /// was ours to reject.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn reject(&self, from: Inbound, entries: &[Rejection]) -> Result<usize, StoreError> {
+    pub async fn reject(&self, from: Inbound, entries: &[Rejection]) -> Result<Vec<bool>, StoreError> {
         let mut args = self.args();
         let o = &self.options;
         args.show(o.reply_retain_ms).show(o.dead_entries_max).show(o.dedupe_ms.max(o.retain_ms));
@@ -260,7 +262,7 @@ impl Store {
             args.text(if e.reply_to.is_some() { e.reply.as_str() } else { "" });
         }
         let mut words = Words::new("reject", self.run("reject", args).await?)?;
-        Ok(words.rest().iter().filter(|w| text_of(w).as_deref() == Some("OK")).count())
+        Ok(words.rest().iter().map(|w| text_of(w).as_deref() == Some("OK")).collect())
     }
 
     /// Names of timers that are due, at most `count`: lanes and turns. Also when the next one is, ms from now
@@ -382,6 +384,7 @@ fn promoted(value: Value) -> Result<Promoted, StoreError> {
     match text_of(&value).as_deref() {
         Some("PROMOTED") => Ok(Promoted::Promoted),
         Some("LATER") => Ok(Promoted::Later),
+        Some("LAPSED") => Ok(Promoted::Lapsed),
         Some("GONE") => Ok(Promoted::Gone),
         _ => Err(unexpected("promote", &value)),
     }

@@ -9,6 +9,7 @@ use backoff::backoff::Backoff;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use super::args::Args;
 use super::script::Script;
@@ -93,6 +94,11 @@ impl StoreError {
         }
     }
 
+    /// Whether it is an answer that is asked for: that a group is there already.
+    fn is_expected(&self) -> bool {
+        matches!(self, Self::Verb { source, .. } if source.code() == Some("BUSYGROUP"))
+    }
+
     pub(crate) fn verb(verb: &'static str, source: redis::RedisError) -> Self {
         let text = source.to_string();
         if source.code() == Some("NOGROUP") || text.contains("no such key") || text.contains("NOGROUP") {
@@ -102,12 +108,21 @@ impl StoreError {
     }
 }
 
+/// Is told of every question to Redis: for metrics.
+pub trait Observer: Send + Sync {
+    /// Redis answered `verb` after `took`; none for a read that waits on purpose.
+    fn answered(&self, verb: &'static str, took: Option<Duration>);
+    /// `verb` failed: no connection, no answer in time, or an error.
+    fn failed(&self, verb: &'static str);
+}
+
 /// A multiplexed connection that is made when first used and made anew after it broke. Never used for blocking
 /// commands: whatever stands behind one waits for it.
 #[derive(Clone)]
 pub struct Connection {
     client: redis::Client,
     current: Arc<Mutex<Option<MultiplexedConnection>>>,
+    observer: Option<Arc<dyn Observer>>,
 }
 
 impl std::fmt::Debug for Connection {
@@ -123,7 +138,28 @@ impl Connection {
     /// [`StoreError::Url`].
     pub fn open(url: &str) -> Result<Self, StoreError> {
         let client = redis::Client::open(url).map_err(StoreError::Url)?;
-        Ok(Self { client, current: Arc::default() })
+        Ok(Self { client, current: Arc::default(), observer: None })
+    }
+
+    pub(super) fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
+        Self { observer: Some(observer), ..self }
+    }
+
+    /// Waits for an answer to `verb`, and tells the observer of it. `timed` is false for reads that wait on purpose.
+    pub(super) async fn observe<T>(
+        &self,
+        verb: &'static str,
+        timed: bool,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let Some(observer) = &self.observer else { return answer.await };
+        let asked = Instant::now();
+        let answer = answer.await;
+        match &answer {
+            Err(error) if !error.is_expected() => observer.failed(verb),
+            _ => observer.answered(verb, timed.then(|| asked.elapsed())),
+        }
+        answer
     }
 
     /// Host and port, or socket path. Never a password.
@@ -176,6 +212,10 @@ impl Connection {
 
     /// Runs a script by digest, loading it where Redis does not know it.
     pub(crate) async fn run(&self, script: &Script, prefix: &str, args: Args) -> Result<Value, StoreError> {
+        self.observe(script.verb, true, self.run_unobserved(script, prefix, args)).await
+    }
+
+    async fn run_unobserved(&self, script: &Script, prefix: &str, args: Args) -> Result<Value, StoreError> {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&script.digest).arg(1).arg(prefix);
         for value in &args.values {
@@ -190,11 +230,16 @@ impl Connection {
                 Err(error) => Err(error),
             };
         }
+        self.judge(script.verb, answer).await
+    }
+
+    /// Names the verb in an error, and drops a connection that it says is broken.
+    async fn judge<T>(&self, verb: &'static str, answer: Result<T, redis::RedisError>) -> Result<T, StoreError> {
         match answer {
             Ok(value) => Ok(value),
             Err(error) => {
                 self.look_at(&error).await;
-                Err(StoreError::verb(script.verb, error))
+                Err(StoreError::verb(verb, error))
             }
         }
     }
@@ -208,14 +253,12 @@ impl Connection {
         verb: &'static str,
         command: &redis::Cmd,
     ) -> Result<T, StoreError> {
-        let mut connection = self.get().await?;
-        match command.query_async::<T>(&mut connection).await {
-            Ok(value) => Ok(value),
-            Err(error) => {
-                self.look_at(&error).await;
-                Err(StoreError::verb(verb, error))
-            }
-        }
+        let ask = async {
+            let mut connection = self.get().await?;
+            let answer = command.query_async::<T>(&mut connection).await;
+            self.judge(verb, answer).await
+        };
+        self.observe(verb, true, ask).await
     }
 
     /// Runs a pipeline. For what only looks, or is set up once.
@@ -227,14 +270,12 @@ impl Connection {
         verb: &'static str,
         pipe: &redis::Pipeline,
     ) -> Result<T, StoreError> {
-        let mut connection = self.get().await?;
-        match pipe.query_async::<T>(&mut connection).await {
-            Ok(value) => Ok(value),
-            Err(error) => {
-                self.look_at(&error).await;
-                Err(StoreError::verb(verb, error))
-            }
-        }
+        let ask = async {
+            let mut connection = self.get().await?;
+            let answer = pipe.query_async::<T>(&mut connection).await;
+            self.judge(verb, answer).await
+        };
+        self.observe(verb, true, ask).await
     }
 }
 

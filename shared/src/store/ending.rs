@@ -72,6 +72,16 @@ pub struct Ending {
 }
 
 impl Ending {
+    /// Stands in the place of the calls of a turn that has none: its record has one place all the same, so that it
+    /// ends like every turn.
+    pub const NO_CALL: &str = "";
+
+    /// Whether it ends a turn without calls.
+    #[must_use]
+    pub fn is_of_no_calls(&self) -> bool {
+        self.calls.first().is_some_and(|call| call == Self::NO_CALL)
+    }
+
     pub(crate) fn read(verb: &'static str, value: Value) -> Result<Self, StoreError> {
         let mut words = Words::new(verb, value)?;
         let name = words.text()?;

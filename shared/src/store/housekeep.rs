@@ -27,11 +27,7 @@ impl Store {
     /// [`StoreError`].
     pub async fn watch_memory(&self) -> Result<Memory, StoreError> {
         let info: String = self.connection.query("memory", redis::cmd("INFO").arg("memory")).await?;
-        let read = |name: &str| {
-            let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            line.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
-        };
-        let memory = Memory { used: read("used_memory"), max: read("maxmemory") };
+        let memory = memory_of(&info);
         let meta = self.keys.key("meta");
         let set = redis::cmd("HSET").arg(&meta).arg("pressure").arg(u8::from(memory.is_tight())).to_owned();
         let known: redis::Value =
@@ -75,6 +71,15 @@ impl Store {
         pipe.cmd("ZREMRANGEBYSCORE").arg(self.keys.key("inboxes")).arg("-inf").arg(idle);
         self.connection.pipeline::<Vec<i64>>("housekeep", &pipe).await.map(drop)
     }
+}
+
+/// What `INFO memory` says.
+pub(super) fn memory_of(info: &str) -> Memory {
+    let read = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
+    };
+    Memory { used: read("used_memory"), max: read("maxmemory") }
 }
 
 #[cfg(test)]

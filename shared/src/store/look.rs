@@ -1,10 +1,13 @@
-//! Looking without touching: records for `explain`, backlog for gauges and `doctor`.
+//! Looking without touching: the records of turns, for `explain`.
 
 use std::collections::HashMap;
 
-use super::keys::{GROUP, Queue, TurnName};
+use super::keys::{GROUP, TurnName};
 use super::{SliceMeta, Store, StoreError};
-use crate::model::{AgentId, Priority, TaskGrant};
+use crate::model::{AgentId, TaskGrant};
+
+/// Bytes of a finished record that hold the beginning of its log.
+const TRACE_BYTES_MAX: usize = 255;
 
 /// A turn that has not ended.
 #[derive(Debug, Clone, Default)]
@@ -37,33 +40,6 @@ pub enum TurnView {
     Finished(FinishedTurn),
     /// Nothing: never admitted, or ended longer ago than records are kept.
     Unknown,
-}
-
-/// How much waits where.
-#[derive(Debug, Clone, Default)]
-pub struct Backlog {
-    /// Turns that no scheduler has read.
-    pub inbound: u64,
-    /// Tasks that no scheduler has read.
-    pub tasks: u64,
-    /// Slices that no worker has read.
-    pub ready: u64,
-    /// Slices that workers hold.
-    pub running: u64,
-    /// Lanes and turns with a timer.
-    pub timers: u64,
-    /// Dead entries.
-    pub dead: u64,
-    /// Audit entries.
-    pub audit: u64,
-    /// Age of the oldest undelivered inbound turn, ms.
-    pub oldest_inbound_ms: i64,
-    /// Age of the oldest undelivered slice, ms.
-    pub oldest_ready_ms: i64,
-    /// Age of the oldest slice that is held, ms.
-    pub oldest_pending_ms: i64,
-    /// Timers that are due, and by how much the oldest, ms.
-    pub late_ms: i64,
 }
 
 impl Store {
@@ -102,6 +78,27 @@ impl Store {
         Ok(meta.and_then(|meta| Some((meta.agent, meta.task?.1))))
     }
 
+    /// How many calls of these turns were let through at their first admission, in all.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn admitted_first(&self, names: &[TurnName]) -> Result<u64, StoreError> {
+        let mut pipe = redis::pipe();
+        for name in names {
+            pipe.cmd("HGET").arg(self.keys.turn(name)).arg("lg");
+            // Of a turn that has ended meanwhile: the log stands in the first line.
+            pipe.cmd("GETRANGE").arg(self.keys.done(name)).arg(0).arg(TRACE_BYTES_MAX);
+        }
+        let found: Vec<Option<String>> = self.connection.pipeline("look", &pipe).await?;
+        let first = |log: &str| log.split([',', ';']).nth(1).and_then(|calls| calls.parse::<u64>().ok());
+        let of_one = |found: &[Option<String>]| {
+            let ended = found.get(1).cloned().flatten().unwrap_or_default();
+            let log = ended.split_once(" lg=").map(|(_, log)| log.to_owned());
+            found.first().cloned().flatten().or(log).and_then(|log| first(&log)).unwrap_or(0)
+        };
+        Ok(found.chunks(2).map(of_one).sum())
+    }
+
     /// Where a live turn waits: on its lane, or with a holder.
     async fn look_closer(&self, name: &TurnName, live: &mut LiveTurn) -> Result<(), StoreError> {
         let agent = live.fields.get("ag").cloned().unwrap_or_default();
@@ -120,72 +117,4 @@ impl Store {
         }
         Ok(())
     }
-
-    /// How much waits where, in a few commands that read ends and counters only.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn backlog(&self, now_ms: i64) -> Result<Backlog, StoreError> {
-        let mut backlog = Backlog::default();
-        for stream in ["turns".to_owned(), "tasks".to_owned()]
-            .into_iter()
-            .chain(Priority::ALL.map(|p| Queue::Ready(p).to_string()))
-        {
-            let seen = self.stream(&stream, now_ms).await?;
-            match stream.as_str() {
-                "turns" => (backlog.inbound, backlog.oldest_inbound_ms) = (seen.waiting, seen.oldest_waiting_ms),
-                "tasks" => backlog.tasks = seen.waiting,
-                _ => {
-                    backlog.ready += seen.waiting;
-                    backlog.running += seen.held;
-                    backlog.oldest_ready_ms = backlog.oldest_ready_ms.max(seen.oldest_waiting_ms);
-                    backlog.oldest_pending_ms = backlog.oldest_pending_ms.max(seen.oldest_held_ms);
-                }
-            }
-        }
-        let mut pipe = redis::pipe();
-        pipe.cmd("ZCARD").arg(self.keys.key("timers")).cmd("XLEN").arg(self.keys.key("dead"));
-        pipe.cmd("XLEN").arg(self.keys.key("audit"));
-        pipe.cmd("ZRANGE").arg(self.keys.key("timers")).arg(0).arg(0).arg("WITHSCORES");
-        let first: Vec<(String, f64)>;
-        (backlog.timers, backlog.dead, backlog.audit, first) = self.connection.pipeline("backlog", &pipe).await?;
-        backlog.late_ms = first.first().map_or(0, |(_, due)| (now_ms - *due as i64).max(0));
-        Ok(backlog)
-    }
-
-    async fn stream(&self, suffix: &str, now_ms: i64) -> Result<StreamSeen, StoreError> {
-        let key = self.keys.key(suffix);
-        let mut pipe = redis::pipe();
-        pipe.cmd("XINFO").arg("GROUPS").arg(&key).cmd("XPENDING").arg(&key).arg(GROUP);
-        let (groups, pending): (Vec<HashMap<String, redis::Value>>, redis::Value) =
-            self.connection.pipeline("backlog", &pipe).await?;
-        let last =
-            groups.first().and_then(|g| g.get("last-delivered-id")).and_then(super::words::text_of).unwrap_or_default();
-        let lag = groups.first().and_then(|g| g.get("lag")).and_then(super::words::number_of);
-        let mut seen = StreamSeen::default();
-        if let redis::Value::Array(summary) = pending {
-            seen.held = summary.first().and_then(super::words::number_of).unwrap_or(0).unsigned_abs();
-            let oldest = summary.get(1).and_then(super::words::text_of);
-            seen.oldest_held_ms = oldest.map_or(0, |id| age(&id, now_ms));
-        }
-        let command = redis::cmd("XRANGE").arg(&key).arg(format!("({last}")).arg("+").arg("COUNT").arg(1).to_owned();
-        let next: Vec<(String, redis::Value)> = self.connection.query("backlog", &command).await?;
-        seen.oldest_waiting_ms = next.first().map_or(0, |(id, _)| age(id, now_ms));
-        // Redis cannot tell the lag after a deletion; that something waits is known all the same.
-        seen.waiting = lag.map_or(u64::from(!next.is_empty()), i64::unsigned_abs);
-        Ok(seen)
-    }
-}
-
-#[derive(Default)]
-struct StreamSeen {
-    waiting: u64,
-    held: u64,
-    oldest_waiting_ms: i64,
-    oldest_held_ms: i64,
-}
-
-fn age(id: &str, now_ms: i64) -> i64 {
-    let ms: i64 = id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(now_ms);
-    (now_ms - ms).max(0)
 }

@@ -6,6 +6,7 @@
 
 mod admit;
 mod args;
+mod backlog;
 mod call;
 mod clock;
 mod connection;
@@ -23,31 +24,38 @@ mod recover;
 mod script;
 mod settle;
 mod submit;
+mod sweep;
 mod tenants;
+mod tool_lists;
+mod watch;
 mod wire;
 mod words;
 
 pub use admit::{
     Admission, AdmitReply, Admitted, Inbound, LaneRelease, PolicyRow, Promoted, Rejection, ReleaseReply, Released,
 };
+pub use backlog::Backlog;
 pub use call::{Begin, Begun, HandBack, Parked, Retry};
 pub use clock::ShardClock;
-pub use connection::{Connection, Patience, StoreError};
+pub use connection::{Connection, Observer, Patience, StoreError};
 pub use delegate::{Delegated, Delegation, Touched};
 pub use ending::{EndReason, Ending};
 pub use housekeep::Memory;
 pub use inbox::{InboxEntry, InboxReader};
 pub use inspect::{BudgetFacts, ConsumerFacts, DeadLetter, Remembered, ShardFacts};
 pub use keys::{Keys, Queue, TurnName};
-pub use look::{Backlog, FinishedTurn, LiveTurn, TurnView};
+pub use look::{FinishedTurn, LiveTurn, TurnView};
 pub use pool::Pool;
 pub use preflight::ServerFacts;
 pub use read::{Entry, Reader};
-pub use recover::{Beat, Cancelled, Reaped};
+pub use recover::{Announced, Beat, Cancelled, Reaped, Slots};
 pub use script::Scripts;
 pub use settle::{ReplyFrame, Settled, SettledCall, Settlement};
 pub use submit::{Submission, Submitted};
-pub use wire::{SliceEntry, SliceMeta};
+pub use sweep::{SweepAt, Swept};
+pub use tool_lists::ToolList;
+pub use watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
+pub use wire::{SliceEntry, SliceMeta, entry_ms};
 
 use std::sync::Arc;
 
@@ -168,6 +176,13 @@ impl Store {
         self
     }
 
+    /// The same shard, with somebody who is told of everything that Redis is asked.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.connection = self.connection.observed_by(observer);
+        self
+    }
+
     /// The same shard with other scripts. For tests that switch a rule off.
     #[must_use]
     pub fn with_scripts(mut self, scripts: Scripts) -> Self {
@@ -179,6 +194,12 @@ impl Store {
     #[must_use]
     pub fn is_home_of(&self, tenant: &crate::model::TenantId) -> bool {
         crate::model::ids::shard_of(tenant, self.options.shards) == self.shard
+    }
+
+    /// The shard's number.
+    #[must_use]
+    pub const fn shard(&self) -> u32 {
+        self.shard
     }
 
     /// The names of the shard's keys.

@@ -149,10 +149,6 @@ impl Reader {
         block: Option<Duration>,
         from: &str,
     ) -> Result<Vec<(usize, Entry)>, StoreError> {
-        let mut connection = match self.current.take() {
-            Some(connection) => connection,
-            None => self.connection.dedicated(self.block).await?,
-        };
         let mut command = redis::cmd("XREADGROUP");
         command.arg("GROUP").arg(GROUP).arg(self.consumer.as_str()).arg("COUNT").arg(count);
         if let Some(block) = block {
@@ -167,13 +163,18 @@ impl Reader {
         }
         // While the answer is awaited the connection belongs to the future: if that is dropped, so is the
         // connection, and nothing is delivered to a reader that has gone.
-        match command.query_async::<Value>(&mut connection).await {
-            Ok(value) => {
-                self.current = Some(connection);
-                entries(&self.prefix, streams, value)
-            }
-            Err(error) => Err(StoreError::verb("read", error)),
-        }
+        let current = self.current.take();
+        let ask = async {
+            let mut connection = match current {
+                Some(connection) => connection,
+                None => self.connection.dedicated(self.block).await?,
+            };
+            let answer = command.query_async::<Value>(&mut connection).await;
+            answer.map(|value| (connection, value)).map_err(|error| StoreError::verb("read", error))
+        };
+        let (connection, value) = self.connection.observe("read", block.is_none(), ask).await?;
+        self.current = Some(connection);
+        entries(&self.prefix, streams, value)
     }
 }
 

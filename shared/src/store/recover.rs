@@ -26,6 +26,15 @@ pub struct Beat {
     pub cancelled: Vec<TurnName>,
 }
 
+/// A consumer's slots. A scheduler has none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Slots {
+    /// Those that carry out a slice.
+    pub busy: usize,
+    /// All of them.
+    pub all: usize,
+}
+
 /// What reap did.
 #[derive(Debug, Default)]
 pub struct Reaped {
@@ -39,6 +48,23 @@ pub struct Reaped {
     pub removed: u64,
     /// Inbound entries dead-lettered unread.
     pub dead: u64,
+}
+
+/// What became of an announced policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Announced {
+    /// It is the one in force.
+    InForce {
+        /// Its generation.
+        generation: u64,
+    },
+    /// It was in force once, and a scheduler decides by a newer one.
+    Older {
+        /// The generation in force.
+        generation: u64,
+        /// True where the schedulers with the one in force have only fallen silent: they did not leave.
+        silent: bool,
+    },
 }
 
 /// What became of a cancel.
@@ -60,7 +86,15 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn beat(&self, consumer: &ConsumerId) -> Result<Beat, StoreError> {
-        self.beat_for(consumer, self.options.lease_ms).await
+        self.beat_for(consumer, self.options.lease_ms, None).await
+    }
+
+    /// As [`Self::beat`], and says how many of its slots are busy, for those who look on. Nothing decides by it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn beat_with(&self, consumer: &ConsumerId, slots: Slots) -> Result<Beat, StoreError> {
+        self.beat_for(consumer, self.options.lease_ms, Some(slots)).await
     }
 
     /// Says that the consumer is gone, so that nobody waits for its lease to end.
@@ -68,12 +102,15 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn leave(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
-        self.beat_for(consumer, 0).await.map(drop)
+        self.beat_for(consumer, 0, None).await.map(drop)
     }
 
-    async fn beat_for(&self, consumer: &ConsumerId, lease_ms: i64) -> Result<Beat, StoreError> {
+    async fn beat_for(&self, consumer: &ConsumerId, lease_ms: i64, slots: Option<Slots>) -> Result<Beat, StoreError> {
         let mut args = self.args();
         args.show(consumer).show(lease_ms);
+        if let Some(Slots { busy, all }) = slots {
+            args.show(format_args!("{busy} {all}"));
+        }
         let mut words = Words::new("beat", self.run("beat", args).await?)?;
         Ok(Beat {
             now_ms: words.number()?,
@@ -190,17 +227,39 @@ impl Store {
         self.connection.query("policy", &command).await
     }
 
-    /// Makes the policy with this digest the one in force; answers its generation.
+    /// The generation that a policy has, or had when it was in force last; none where it never was.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn generation_of(&self, digest: &str) -> Result<Option<u64>, StoreError> {
+        let command = redis::cmd("HGET").arg(self.keys.key("policies")).arg(format!("g:{digest}")).to_owned();
+        self.connection.query("policy", &command).await
+    }
+
+    /// Says that `scheduler` decides by the policy with this digest. A new one becomes the one in force, an older one
+    /// only where no scheduler decides by the one in force any more. `take` says that those which fell silent need not
+    /// be waited for. Without a scheduler's name nobody is noted as deciding by it.
     ///
     /// # Errors
     /// [`StoreError::Shards`] where the data was written with another number of shards.
-    pub async fn announce(&self, digest: &str) -> Result<u64, StoreError> {
+    pub async fn announce(
+        &self,
+        digest: &str,
+        scheduler: Option<&ConsumerId>,
+        take: bool,
+    ) -> Result<Announced, StoreError> {
         let mut args = self.args();
-        args.text(digest).show(self.options.shards);
+        args.text(digest).show(self.options.shards).text(scheduler.map_or("", |s| s.as_str()));
+        args.text(if take { "1" } else { "" });
         let mut words = Words::new("announce", self.run("announce", args).await?)?;
-        if words.text()? == "SHARDS" {
+        let word = words.text()?;
+        if word == "SHARDS" {
             return Err(StoreError::Shards { ours: self.options.shards, stored: words.text()? });
         }
-        Ok(words.text()?.parse().unwrap_or(0))
+        let generation = words.number()?.unsigned_abs();
+        Ok(match word.as_str() {
+            "OLDER" => Announced::Older { generation, silent: words.text()? == "silent" },
+            _ => Announced::InForce { generation },
+        })
     }
 }

@@ -1,5 +1,7 @@
 //! What a slice looks like on its queue: the turn's meta, once, and the blobs of its calls.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 
 use crate::model::{AgentId, Call, Context, Dialect, InboxName, TaskGrant, TaskId};
@@ -22,6 +24,9 @@ pub struct SliceMeta {
     /// When the turn expires, ms of shard time.
     #[serde(rename = "dl")]
     pub deadline_ms: i64,
+    /// When it was submitted, ms by Redis' clock; 0 where that is not known.
+    #[serde(rename = "ts", default, skip_serializing_if = "is_zero")]
+    pub submitted_ms: i64,
     /// Digest of the content, for idempotency keys.
     #[serde(rename = "dg")]
     pub digest: String,
@@ -31,6 +36,15 @@ pub struct SliceMeta {
     /// Whether the reply carries the audit entries.
     #[serde(rename = "au", default, skip_serializing_if = "std::ops::Not::not")]
     pub want_audits: bool,
+    /// Whether a null may stand for an argument that is left out.
+    #[serde(rename = "st", default, skip_serializing_if = "std::ops::Not::not")]
+    pub strict: bool,
+    /// The only tools that its calls may use; none means all that the agent may call.
+    #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
+    pub allowed_tools: Option<BTreeSet<String>>,
+    /// Whether consecutive calls of `read` tools may run at the same time.
+    #[serde(rename = "pr", default, skip_serializing_if = "std::ops::Not::not")]
+    pub parallel_reads: bool,
     /// What handlers see.
     #[serde(rename = "cx", default, skip_serializing_if = "is_empty_context")]
     pub context: Context,
@@ -40,6 +54,28 @@ pub struct SliceMeta {
     /// True for a task: its one call is the work itself, run by the agent's handler.
     #[serde(rename = "is", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_task: bool,
+    /// `traceparent` of the span that admitted it, which its slices' spans are children of; none where spans are not
+    /// exported.
+    #[serde(rename = "sp", default, skip_serializing_if = "Option::is_none")]
+    pub span: Option<String>,
+}
+
+impl SliceMeta {
+    /// When the turn was submitted, ms by Redis' clock, where it is known.
+    #[must_use]
+    pub fn submitted(&self) -> Option<i64> {
+        (self.submitted_ms > 0).then_some(self.submitted_ms)
+    }
+
+    /// As [`Self::submitted`], of a meta as it stands in Redis.
+    #[must_use]
+    pub fn submitted_of(meta: &str) -> Option<i64> {
+        serde_json::from_str::<Self>(meta).ok()?.submitted()
+    }
+}
+
+fn is_zero(ms: &i64) -> bool {
+    *ms == 0
 }
 
 fn is_raw(dialect: &Dialect) -> bool {
@@ -51,6 +87,7 @@ fn is_empty_context(context: &Context) -> bool {
         && context.session_data.is_none()
         && context.correlation_id.is_none()
         && context.traceparent.is_none()
+        && context.tracestate.is_none()
 }
 
 /// A slice as a worker leases it.
@@ -97,6 +134,12 @@ impl SliceEntry {
         let meta = meta.ok_or("field m is missing")?;
         Ok(Self { queue, fence: entry.id.clone(), name, meta, first, crashes, attempt, calls })
     }
+}
+
+/// When an entry was written, ms by Redis' clock: its id says so. None where that is no entry's id.
+#[must_use]
+pub fn entry_ms(id: &str) -> Option<i64> {
+    id.split_once('-')?.0.parse().ok()
 }
 
 fn number<T: std::str::FromStr + Default>(bytes: &[u8]) -> T {

@@ -25,7 +25,7 @@ async fn main() {
         std::process::exit(0);
     });
     let level = std::env::var(bfcl_node::LOG_VARIABLE).unwrap_or_else(|_| "off".into());
-    telemetry::init(&LogOptions { level, ..LogOptions::default() }).unwrap();
+    telemetry::init(&LogOptions { level, ..LogOptions::default() }, None).unwrap();
     rustls::crypto::ring::default_provider().install_default().unwrap();
 
     let tools = if role == "worker" { bfcl::load_tools(data.as_ref()).unwrap() } else { Vec::new() };

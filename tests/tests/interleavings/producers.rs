@@ -3,7 +3,7 @@
 use rand::Rng;
 use shared::model::referee::Event;
 use shared::model::{AgentId, ConsumerId, InboxName, TaskId, TenantId, TurnId};
-use shared::store::{Cancelled, Delegated, Delegation, Queue, StoreError, Submission, Submitted, TurnName};
+use shared::store::{Announced, Cancelled, Delegated, Delegation, Queue, StoreError, Submission, Submitted, TurnName};
 
 use super::game::{Game, Violation, same};
 use super::spec::{Policy, RETAIN_MS, Spec};
@@ -156,9 +156,9 @@ impl Game<'_> {
         self.world.clock(self.raw_now_ms);
         self.world.generation = number;
         self.note(|| format!("announce {number}: {policy:?}"));
-        let found = self.table.store.announce(&format!("p{number}")).await.map_err(|e| e.to_string())?;
-        same("announce", &number, &found)?;
-        match self.table.stranger.announce("other").await {
+        let found = self.table.store.announce(&format!("p{number}"), None, false).await.map_err(|e| e.to_string())?;
+        same("announce", &Announced::InForce { generation: number }, &found)?;
+        match self.table.stranger.announce("other", None, false).await {
             Err(StoreError::Shards { .. }) => Ok(()),
             other => Err(format!("a process with another number of shards announces its policy: {other:?}")),
         }

@@ -302,7 +302,7 @@ impl Scheduler {
             reply: format!("rejected {}", held.origin),
         };
         let found = game.table.store.reject(Inbound::Turns, &[rejection]).await.map_err(|e| e.to_string())?;
-        same("reject", &usize::from(expected), &found)?;
+        same("reject", &vec![expected], &found)?;
         if !game.rng.random_bool(0.08) {
             self.refused.remove(0);
         }

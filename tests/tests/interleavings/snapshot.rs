@@ -49,14 +49,17 @@ impl Key {
 }
 
 /// Keys that may live for ever, and why.
-const NO_TTL: [(&str, &str); 12] = [
+const NO_TTL: [(&str, &str); 15] = [
     ("meta", "the shard's clock, epoch and policy"),
     ("timers", "unfinished work"),
+    ("delayed", "unfinished work"),
     ("turns", "an inbound stream, bounded and trimmed"),
     ("tasks", "an inbound stream, bounded and trimmed"),
     ("ready:", "a queue, bounded and trimmed"),
     ("budgets", "one field per agent; pruned a day after its day"),
+    ("policies", "the last 64 policies, and the one that each living scheduler decides by"),
     ("beats", "heartbeats; reap forgets the old ones"),
+    ("nodes", "what a consumer says of itself with its heartbeat; for lookers-on"),
     ("suspects", "one field per living scheduler"),
     ("tenant:", "one small hash per configured tenant"),
     ("dead", "bounded by entries"),
@@ -170,6 +173,10 @@ fn waiting(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violation
     let found = keys.get("timers").map(|k| k.map()).unwrap_or_default();
     let found = found.into_iter().map(|(n, at)| (n, at.parse::<f64>().unwrap_or(0.0) as i64)).collect();
     same("timers", &expected, &found)?;
+    let parked = |turn: &Turn| matches!(turn.state, State::Parked { .. });
+    let delayed: Vec<&str> = game.world.turns.iter().filter(|(_, t)| parked(t)).map(|(n, _)| n.as_str()).collect();
+    let members = keys.get("delayed").map(|k| k.map()).unwrap_or_default();
+    same("parked for a try", &delayed, &members.keys().map(String::as_str).collect())?;
     let lanes: BTreeMap<Name, Vec<Name>> = game
         .world
         .lanes

@@ -28,7 +28,7 @@ impl Shard {
         let store = Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap();
         let store = store.with_time(TimeSource::Injected(clock.clone())).with_scripts(scripts);
         store.ensure_groups().await.unwrap();
-        store.announce("policy").await.unwrap();
+        store.announce("policy", None, false).await.unwrap();
         Self { server, store, clock }
     }
 
@@ -256,7 +256,7 @@ async fn an_external_task_whose_runtime_is_silent_is_offered_anew_and_ended_in_t
     let first = reader.take(&queue.to_string(), 1).await.unwrap().remove(0);
     idle(&shard, &queue, &first.id, 6_000).await;
     shard.advance(6_000);
-    assert!(matches!(promote(&shard, &name).await, Promoted::Later), "it is offered anew");
+    assert!(matches!(promote(&shard, &name).await, Promoted::Lapsed), "it is offered anew");
     assert_eq!(shard.store.touch(&name, &first.id).await.unwrap(), Touched::Stale);
     let second = reader.take(&queue.to_string(), 1).await.unwrap().remove(0);
     assert_eq!(shard.store.touch(&name, &second.id).await.unwrap(), Touched::Ok);

@@ -124,7 +124,8 @@ fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
         deadline_ms: args.deadline.map(|d| d.timestamp_millis()),
         reply_to: context.reply_to.clone(),
         parent,
-        grant: TaskGrant { budget, ..above },
+        // What the turn was narrowed to binds the task as well.
+        grant: TaskGrant { budget, tools: context.tools.narrowed().cloned().or(above.tools), ..above },
         context: (*context.context).clone(),
     })
 }

@@ -1,7 +1,11 @@
 //! Arguments as a model wrote them: parsed under bounds, validated against the tool's schema, explained when wrong.
+//!
+//! [`ValueCheck`] judges any JSON value by any schema; [`ArgumentCheck`] is one whose values are objects, as arguments
+//! are. Both compile, parse and validate along the same path.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::time::Duration;
 
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use jsonschema::{Draft, PatternOptions, ValidationError, Validator};
@@ -21,6 +25,11 @@ const PROBLEM_BYTES_MAX: usize = 300;
 /// Arguments longer than this are explained by their first problem alone: the validator collects every error of a value
 /// before it gives the first, and a long list can have a hundred thousand.
 const EXPLAINED_BYTES_MAX: usize = 16 * 1024;
+/// Arguments longer than this are checked on a thread of their own: a schema within its bounds can still take long over
+/// them, and the worker's other calls and heartbeats must not wait for it.
+const CHECKED_IN_PLACE_BYTES_MAX: usize = 16 * 1024;
+/// Longest check of arguments. Real ones take microseconds.
+const CHECK_TIME_MAX: Duration = Duration::from_secs(2);
 /// Bytes of a compiled `pattern`; beyond it, a pattern like `(a{1000}){1000}` eats memory.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 
@@ -82,9 +91,13 @@ impl ArgumentError {
     }
 }
 
-/// A tool's input schema, compiled: no network, no files, linear-time patterns, bounded cost.
+/// Any schema, compiled: no network, no files, linear-time patterns, bounded cost.
 #[derive(Debug, Clone)]
-pub struct ArgumentCheck(Arc<Compiled>);
+pub struct ValueCheck(Arc<Compiled>);
+
+/// A tool's input schema, compiled: a [`ValueCheck`] for objects.
+#[derive(Debug, Clone)]
+pub struct ArgumentCheck(ValueCheck);
 
 #[derive(Debug)]
 struct Compiled {
@@ -101,12 +114,66 @@ impl ArgumentCheck {
     /// Compiles `schema`, once for each content.
     ///
     /// # Errors
-    /// [`SchemaError`] when it does not describe an object, is not a JSON Schema (draft 2020-12 unless `$schema` says
-    /// otherwise), or could make a check expensive.
+    /// [`SchemaError`] when it does not describe an object, and as [`ValueCheck::compile`].
     pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
-        let digest: [u8; 32] = Sha256::digest(schema.to_string().as_bytes()).into();
+        let Value::Object(members) = schema else {
+            return Err(SchemaError::NotAnObject(format!("found {}", quoted(schema))));
+        };
+        if let Some(other) = members.get("type").filter(|t| t.as_str() != Some("object")) {
+            return Err(SchemaError::NotAnObject(format!("its type is {}", quoted(other))));
+        }
+        ValueCheck::compile(schema).map(Self)
+    }
+
+    /// Checks `text`, the arguments as the model wrote them, and gives them back as JSON with every digit kept.
+    ///
+    /// # Errors
+    /// [`ArgumentError`] when the text is no JSON object within bounds, or does not fit the schema.
+    pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
+        self.0.checked(text, true)
+    }
+
+    /// As [`Self::check`], from within a worker: nothing else waits for it, and it ends within two seconds.
+    ///
+    /// # Errors
+    /// As [`Self::check`], and when the time was not enough.
+    pub async fn check_in_time(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
+        if text.len() <= CHECKED_IN_PLACE_BYTES_MAX {
+            return self.check(text);
+        }
+        self.check_within(text, CHECK_TIME_MAX).await
+    }
+
+    async fn check_within(&self, text: &str, limit: Duration) -> Result<Box<RawValue>, ArgumentError> {
+        let (check, text) = (self.clone(), text.to_owned());
+        // A thread cannot be stopped. What it still does is bounded by the schema's cost and the arguments' size.
+        let checked = tokio::task::spawn_blocking(move || check.check(&text));
+        match tokio::time::timeout(limit, checked).await {
+            Ok(Ok(checked)) => checked,
+            Ok(Err(_)) => Err(ArgumentError::whole("The arguments could not be checked".to_owned())),
+            Err(_) => {
+                let message = format!("The arguments could not be checked within {} ms", limit.as_millis());
+                Err(ArgumentError::whole(message))
+            }
+        }
+    }
+}
+
+impl ValueCheck {
+    /// Compiles `schema`, once for each content.
+    ///
+    /// # Errors
+    /// [`SchemaError`] when it is not a JSON Schema (draft 2020-12 unless `$schema` says otherwise), or could make a
+    /// check expensive.
+    pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
+        let text = schema.to_string();
+        let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
         if let Some(known) = compiled().get(&digest).and_then(Weak::upgrade) {
             return Ok(Self(known));
+        }
+        if text.len() > limits::SCHEMA_BYTES_MAX {
+            let why = format!("it has {} bytes; at most {} are allowed", text.len(), limits::SCHEMA_BYTES_MAX);
+            return Err(SchemaError::Unbounded(why));
         }
         let fresh = Arc::new(Compiled::new(schema)?);
         let mut all = compiled();
@@ -119,14 +186,18 @@ impl ArgumentCheck {
         Ok(Self(fresh))
     }
 
-    /// Checks `text`, the arguments as the model wrote them, and gives them back as JSON with every digit kept.
+    /// Checks `text`, any JSON value, and gives it back with every digit kept.
     ///
     /// # Errors
-    /// [`ArgumentError`] when the text is no JSON object within bounds, or does not fit the schema.
+    /// [`ArgumentError`] when the text is no JSON within bounds, or does not fit the schema.
     pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
+        self.checked(text, false)
+    }
+
+    fn checked(&self, text: &str, object: bool) -> Result<Box<RawValue>, ArgumentError> {
         let value = parse::parse_bounded(text)
             .map_err(|why| ArgumentError::whole(format!("The arguments are not valid JSON ({why})")))?;
-        if !value.is_object() {
+        if object && !value.is_object() {
             let found = quoted(&value);
             return Err(ArgumentError::whole(format!("The arguments must be a JSON object, not {found},")));
         }
@@ -192,23 +263,17 @@ fn compiled() -> std::sync::MutexGuard<'static, HashMap<[u8; 32], Weak<Compiled>
 
 impl Compiled {
     fn new(schema: &Value) -> Result<Self, SchemaError> {
-        let Value::Object(members) = schema else {
-            return Err(SchemaError::NotAnObject(format!("found {}", quoted(schema))));
-        };
-        if let Some(other) = members.get("type").filter(|t| t.as_str() != Some("object")) {
-            return Err(SchemaError::NotAnObject(format!("its type is {}", quoted(other))));
-        }
         schema_cost::check(schema).map_err(SchemaError::Unbounded)?;
         let patterns = PatternOptions::regex().size_limit(PATTERN_BYTES_MAX).dfa_size_limit(PATTERN_BYTES_MAX);
         let mut options = jsonschema::options().with_pattern_options(patterns);
-        if !members.contains_key("$schema") {
+        if schema.get("$schema").is_none() {
             options = options.with_draft(Draft::Draft202012);
         }
         let validator = options.build(schema).map_err(|e| {
             let text = format!("{} (at '{}')", e.masked(), e.instance_path().as_str());
             SchemaError::Invalid(wording::cut(&text, PROBLEM_BYTES_MAX))
         })?;
-        let named = members.get("properties").and_then(Value::as_object);
+        let named = schema.get("properties").and_then(Value::as_object);
         let names = named.into_iter().flat_map(|p| p.keys().cloned()).collect();
         Ok(Self { validator, names })
     }
@@ -356,6 +421,30 @@ mod tests {
         assert_eq!(check().check(text).unwrap().get(), text.trim());
     }
 
+    #[tokio::test]
+    async fn long_arguments_are_checked_apart_and_not_for_long() {
+        let check = ArgumentCheck::compile(&json!({"properties": {"x": {"uniqueItems": true}}})).unwrap();
+        let long = |from: usize| json!({"x": (0..30_000).map(|n| n.max(from)).collect::<Vec<_>>()}).to_string();
+        assert!(check.check_in_time(&long(0)).await.is_ok());
+        let twice = check.check_in_time(&long(2)).await.unwrap_err();
+        assert!(twice.message("t").contains("must not have the same item twice"), "{}", twice.message("t"));
+        let late = check.check_within(&long(0), Duration::ZERO).await.unwrap_err();
+        assert_eq!(late.message("t"), "The arguments could not be checked within 0 ms for tool 't'.");
+    }
+
+    #[test]
+    fn every_digit_of_every_number_reaches_the_handler() {
+        let decimals = ["0.1000000000000000055511151231257827", "1.10", "-0.0", "123456789.123456789123456789"];
+        for number in ["18446744073709551616", "-99999999999999999999"].into_iter().chain(decimals) {
+            let text = format!(r#"{{"path":"a","owner":{{"n":{number}}}}}"#);
+            assert_eq!(check().check(&text).unwrap().get(), text);
+        }
+        assert!(
+            check().check(r#"{"path":"a","owner":{"n":1E400}}"#).is_err(),
+            "beyond every number that can be compared"
+        );
+    }
+
     #[test]
     fn a_huge_wrong_value_makes_a_small_message() {
         let names: String = (0..200).map(|n| format!("\"unknown_{n}_{}\":1,", "x".repeat(100))).collect();
@@ -384,7 +473,7 @@ mod tests {
     #[test]
     fn the_same_schema_is_compiled_once() {
         let (one, other) = (check(), check());
-        assert!(Arc::ptr_eq(&one.0, &other.0));
+        assert!(Arc::ptr_eq(&one.0.0, &other.0.0));
     }
 
     proptest! {

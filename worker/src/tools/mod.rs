@@ -1,14 +1,18 @@
 //! Tools: what runs a call. However a tool is made, it is a [`Handler`] behind one [`RegisteredTool`].
 //!
 //! Read on in [`registry`] (which tools there are), [`arguments`] (what they are called with), [`typed`] (tools written
-//! in Rust), [`builtin`] (the ones that come with the worker) and [`http`] (tools declared in `tools.yaml`).
+//! in Rust), [`builtin`] (the ones that come with the worker), [`http`] (tools declared in `tools.yaml`) and [`mcp`]
+//! (tools of MCP servers).
 
 pub mod arguments;
 pub mod builtin;
 pub mod http;
+pub mod mcp;
+pub mod meta;
 mod parse;
 pub mod registry;
 mod schema_cost;
+mod toolbox;
 pub mod typed;
 mod wording;
 
@@ -18,10 +22,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use shared::model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, TenantId};
+use shared::ops::traces::{self, Outgoing};
 use tokio_util::sync::CancellationToken;
 
-pub use arguments::{ArgumentCheck, ArgumentError, SchemaError};
+pub use arguments::{ArgumentCheck, ArgumentError, SchemaError, ValueCheck};
 pub use registry::{RegisteredTool, Registry, RegistryError};
+pub use toolbox::{Toolbox, Unusable};
 pub use typed::{ToolError, TypedTool};
 
 /// What a handler gets beside its arguments. Never another tenant's data.
@@ -43,10 +49,21 @@ pub struct CallContext {
     pub context: Arc<Context>,
     /// The task that the turn runs under, with what it grants.
     pub task: Option<(TaskId, TaskGrant)>,
+    /// The tools that the turn may use.
+    pub tools: Toolbox,
     /// Where the turn's reply goes: a task that the call delegates is answered there too.
     pub reply_to: Option<InboxName>,
     /// Cancelled when the call times out, is cancelled, or the worker must stop.
     pub cancel: CancellationToken,
+}
+
+impl CallContext {
+    /// What a request that the handler sends to another service should carry as `traceparent` and `tracestate`; none
+    /// where the producer gave no trace context and spans are not exported.
+    #[must_use]
+    pub fn trace(&self) -> Option<Outgoing> {
+        traces::outgoing(&self.context)
+    }
 }
 
 /// What a handler returns.
@@ -118,6 +135,7 @@ mod tests {
             attempt,
             context: Arc::new(Context::default()),
             task: None,
+            tools: Toolbox::default(),
             reply_to: None,
             cancel: CancellationToken::new(),
         }

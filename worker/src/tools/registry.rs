@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use serde_json::value::RawValue;
 use shared::config::tools::{ToolDef, ToolsFile};
 use shared::formats::NameMap;
+use shared::model::version::{self, Selector};
 use shared::model::{Effect, ToolSpec, limits};
 
 use super::http::{Environment, HttpClients, HttpTool, HttpToolError};
@@ -104,7 +105,10 @@ pub enum RegistryError {
 /// All tools of a worker by name. Immutable once shared: a reload builds another one.
 #[derive(Debug, Default)]
 pub struct Registry {
+    /// The newest version of each.
     by_name: BTreeMap<String, Arc<RegisteredTool>>,
+    /// The tools that have several versions: all of them, newest first.
+    versions: BTreeMap<String, Vec<Arc<RegisteredTool>>>,
     name_of_id: BTreeMap<String, String>,
     /// The names that dialects show, made when first asked for; a name that is too long for them is shown shortened,
     /// and only this map leads back from there.
@@ -143,11 +147,58 @@ impl Registry {
         let only_declared: Vec<_> =
             file.tools.iter().filter(|(name, _)| !registry.by_name.contains_key(*name)).collect();
         let failed: BTreeSet<String> = errors.iter().map(|e| e.tool().to_owned()).collect();
-        for (name, def) in only_declared.into_iter().filter(|(name, _)| !failed.contains(*name)) {
-            let made = declared(name, def, environment, &clients, timeout_default);
-            errors.extend(made.and_then(|tool| registry.register(tool)).err());
+        for (key, def) in only_declared.into_iter().filter(|(name, _)| !failed.contains(*name)) {
+            let (name, label) = version::split(key);
+            let made = declared(name, label, def, environment, &clients, timeout_default);
+            let registered = made.and_then(|tool| match label {
+                Some(_) => registry.register_version(tool),
+                None => registry.register(tool),
+            });
+            errors.extend(registered.err());
         }
         if errors.is_empty() { Ok(registry) } else { Err(errors) }
+    }
+
+    /// Adds one version of a tool beside the others, where there are any.
+    ///
+    /// # Errors
+    /// As [`Self::register`]; the name is taken only where the version is.
+    pub fn register_version(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
+        let name = tool.spec.name.clone();
+        let Some(first) = self.by_name.get(&name).cloned() else { return self.register(tool) };
+        let number = |tool: &RegisteredTool| version::parse(&tool.spec.version);
+        let all = self.versions.entry(name.clone()).or_insert_with(|| vec![first]);
+        if all.iter().any(|other| number(other) == number(&tool)) {
+            return Err(RegistryError::NameTwice { tool: name });
+        }
+        if let Some(other) = self.name_of_id.insert(tool.spec.id.clone(), name.clone()) {
+            return Err(RegistryError::IdTwice { tool: name, id: tool.spec.id, other });
+        }
+        all.push(Arc::new(tool));
+        all.sort_by_key(|tool| std::cmp::Reverse(number(tool)));
+        self.by_name.extend(all.first().map(|newest| (name, Arc::clone(newest))));
+        Ok(())
+    }
+
+    /// The version of `tool` that `selector` takes, the newest where there is none; none where no version fits.
+    #[must_use]
+    pub fn select<'a>(
+        &'a self,
+        tool: &'a Arc<RegisteredTool>,
+        selector: Option<&str>,
+    ) -> Option<&'a Arc<RegisteredTool>> {
+        let Some(selector) = selector else { return Some(tool) };
+        let selector = Selector::parse(selector)?;
+        let all = self.versions.get(&tool.spec.name).map_or(std::slice::from_ref(tool), Vec::as_slice);
+        all.iter().find(|tool| version::parse(&tool.spec.version).is_some_and(|version| selector.takes(&version)))
+    }
+
+    /// What running the tool that a model means by `name` twice would do, whichever of its versions it is.
+    #[must_use]
+    pub fn effect(&self, name: &str) -> Option<Effect> {
+        let tool = self.resolve(name)?;
+        let all = self.versions.get(&tool.spec.name).into_iter().flatten();
+        Some(all.fold(tool.spec.effect, |effect, other| stricter(effect, other.spec.effect)))
     }
 
     /// Adds one tool.
@@ -268,20 +319,28 @@ fn stricter(one: Effect, other: Effect) -> Effect {
 /// A tool that only `tools.yaml` knows.
 fn declared(
     name: &str,
+    label: Option<&str>,
     def: &ToolDef,
     environment: &Environment,
     clients: &HttpClients,
     timeout_default: Duration,
 ) -> Result<RegisteredTool, RegistryError> {
     let mut spec = ToolSpec {
-        id: def.id.clone().unwrap_or_else(|| format!("tool_{name}")),
+        id: def.id.clone().unwrap_or_else(|| match label {
+            Some(label) => format!("tool_{name}@{label}"),
+            None => format!("tool_{name}"),
+        }),
         name: name.to_owned(),
         display_name: def.display_name.clone().unwrap_or_else(|| name.to_owned()),
         description: def.description.clone(),
         input_schema: def.input_schema.clone(),
         output_schema: def.output_schema.clone(),
         category: def.category.clone().unwrap_or_else(|| "general".to_owned()),
-        version: def.version.clone().unwrap_or_else(|| "1.0.0".to_owned()),
+        version: match (&def.version, label.and_then(version::parse)) {
+            (Some(version), _) => version.clone(),
+            (None, Some(version)) => version.to_string(),
+            (None, None) => "1.0.0".to_owned(),
+        },
         effect: def.effect,
         timeout: timeout_of(name, def)?.unwrap_or(timeout_default),
         required_capabilities: def.required_capabilities.iter().cloned().collect(),
@@ -391,6 +450,27 @@ mod tests {
         let said = echo.handler.call(&context(1), &arguments(json!({"text": "hi"}))).await.unwrap();
         assert_eq!(said.json.get(), r#"{"text":"hi"}"#);
         assert_eq!(registry.get("fail_once").unwrap().spec.timeout, DEFAULT);
+    }
+
+    #[test]
+    fn versions_of_a_tool_stand_side_by_side_and_a_selector_takes_one() {
+        let version =
+            |effect: &str| json!({"description": effect, "effect": effect, "input_schema": {"type": "object"}});
+        let file = json!({"find": version("read"), "find@2": version("once"), "find@10.1": version("read")});
+        let registry = build(json!({"tools": file})).unwrap();
+        let find = registry.resolve("find").unwrap();
+        let taken =
+            |selector| registry.select(find, selector).map(|tool| (tool.spec.version.clone(), tool.spec.id.clone()));
+        let expected = |version: &str, id: &str| Some((version.to_owned(), id.to_owned()));
+        assert_eq!(taken(None), expected("10.1.0", "tool_find@10.1"));
+        assert_eq!(taken(Some("latest")), taken(None));
+        assert_eq!(taken(Some("1")), expected("1.0.0", "tool_find"));
+        assert_eq!(taken(Some("<10")), expected("2.0.0", "tool_find@2"));
+        assert_eq!(taken(Some("3")), None);
+        assert_eq!(registry.effect("find"), Some(Effect::Once), "the strictest of them");
+        assert_eq!(registry.iter().filter(|tool| tool.spec.name == "find").count(), 1, "one name is shown once");
+        let twice = json!({"find@2": version("read"), "find@2.0": version("read")});
+        assert!(errors(json!({"tools": twice}))[0].contains("the name is registered twice"));
     }
 
     #[test]

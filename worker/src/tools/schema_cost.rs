@@ -2,17 +2,28 @@
 //!
 //! A short schema can ask for exponential work: definitions that each use the one before twice. So a schema is walked
 //! the way a validator walks it, every `$ref` followed, and refused when the walk does not end within a bound.
+//!
+//! What applies to every item of a list, or to every member of an object, is paid for as often as the instance has
+//! such parts. There the bound is lower, and patterns and lists of values count for what they cost.
+
+use std::collections::HashMap;
 
 use serde_json::{Map, Value};
 use shared::model::limits;
 
 /// Subschemas that a walk may meet, every use of a definition counted anew. Real tools stay below a few hundred.
 const SUBSCHEMAS_MAX: usize = 4_000;
+/// What may apply to one repeated part of an instance: 256 KiB of arguments have up to 100,000 of them.
+const WEIGHT_PER_PART_MAX: usize = 512;
+/// What a pattern counts for: it looks at every character.
+const PATTERN_WEIGHT: usize = 8;
+/// Listed values that count for one subschema, where they are not looked up by a digest.
+const VALUES_PER_WEIGHT: usize = 16;
 /// Longest chain of subschemas and references.
 const CHAIN_MAX: usize = 2 * limits::JSON_DEPTH_MAX;
 
 /// One step from an instance to a part of it, as a schema names it.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 enum Step {
     Member(String),
     AnyMember,
@@ -21,6 +32,11 @@ enum Step {
 }
 
 impl Step {
+    /// Whether it leads to many parts.
+    const fn repeats(&self) -> bool {
+        matches!(self, Self::AnyMember | Self::AnyItem)
+    }
+
     /// Whether both steps can lead to the same part of an instance.
     fn meets(&self, other: &Self) -> bool {
         match (self, other) {
@@ -38,7 +54,14 @@ impl Step {
 /// # Errors
 /// Why not, in words: too many subschemas, a reference that is not local, a recursion that doubles its work.
 pub(super) fn check(schema: &Value) -> Result<(), String> {
-    let mut walk = Walk { root: schema, met: 0, open: Vec::new(), steps: Vec::new(), returns: Vec::new() };
+    let mut walk = Walk {
+        root: schema,
+        met: 0,
+        open: Vec::new(),
+        steps: Vec::new(),
+        returns: Vec::new(),
+        weights: HashMap::new(),
+    };
     walk.schema(schema, 0)
 }
 
@@ -51,6 +74,8 @@ struct Walk<'a> {
     steps: Vec<Step>,
     /// Places where an open reference is used again: target, the steps since it was opened.
     returns: Vec<(&'a str, Vec<Step>)>,
+    /// What applies to each repeated part, by the steps that lead there.
+    weights: HashMap<Vec<Step>, usize>,
 }
 
 impl<'a> Walk<'a> {
@@ -64,11 +89,34 @@ impl<'a> Walk<'a> {
         }
         let Value::Object(members) = schema else { return Ok(()) };
         self.foreign(members, chain)?;
+        self.weigh(members)?;
         if let Some(target) = members.get("$ref") {
             self.reference(target.as_str().ok_or("a $ref is not a string")?, chain)?;
         }
         for (keyword, value) in members {
             self.keyword(keyword, value, chain)?;
+        }
+        Ok(())
+    }
+
+    fn weigh(&mut self, members: &Map<String, Value>) -> Result<(), String> {
+        if !self.steps.iter().any(Step::repeats) {
+            return Ok(());
+        }
+        let patterns = usize::from(members.contains_key("pattern"))
+            + members.get("patternProperties").and_then(Value::as_object).map_or(0, Map::len);
+        let values = members
+            .get("enum")
+            .and_then(Value::as_array)
+            .map_or(0, |values| if values.iter().all(Value::is_string) { 0 } else { values.len() / VALUES_PER_WEIGHT });
+        let weight = self.weights.entry(self.steps.clone()).or_default();
+        *weight += 1 + patterns * PATTERN_WEIGHT + values;
+        if *weight > WEIGHT_PER_PART_MAX {
+            return Err(format!(
+                "what applies to each item of a list, or to any member of an object, weighs more than \
+                 {WEIGHT_PER_PART_MAX} (a subschema counts 1, a pattern {PATTERN_WEIGHT}, {VALUES_PER_WEIGHT} listed \
+                 values 1)"
+            ));
         }
         Ok(())
     }
@@ -185,6 +233,47 @@ mod tests {
         }
         let error = check(&json!({"$ref": "#/$defs/a29", "$defs": definitions})).unwrap_err();
         assert!(error.contains("more than 4000"), "{error}");
+    }
+
+    #[test]
+    fn a_schema_of_1500_bytes_that_doubles_by_any_keyword_is_refused() {
+        let pair = |word: &str, below: &Value| match word {
+            "if" => json!({"if": below, "then": below}),
+            "not" => json!({"not": below, "allOf": [below]}),
+            "dependentSchemas" => json!({"dependentSchemas": {"a": below, "b": below}}),
+            _ => json!({word: [below, below]}),
+        };
+        for word in ["allOf", "anyOf", "oneOf", "if", "not", "dependentSchemas"] {
+            let mut definitions = json!({"a0": {"type": "object"}});
+            for level in 1..16 {
+                let below = json!({"$ref": format!("#/$defs/a{}", level - 1)});
+                definitions[format!("a{level}")] = pair(word, &below);
+            }
+            let schema = json!({"$ref": "#/$defs/a15", "$defs": definitions});
+            assert!(schema.to_string().len() <= 1_500, "{word}: {}", schema.to_string().len());
+            assert!(check(&schema).unwrap_err().contains("more than 4000"), "{word}");
+        }
+    }
+
+    #[test]
+    fn what_applies_to_every_item_is_bounded_lower_than_what_applies_once() {
+        let alternatives = |part: fn(usize) -> Value| json!({"anyOf": (0..600).map(part).collect::<Vec<_>>()});
+        let values = alternatives(|n| json!({"const": n}));
+        assert_eq!(check(&json!({"properties": {"x": values}})), Ok(()));
+        for many in ["items", "additionalProperties", "contains", "unevaluatedItems", "propertyNames"] {
+            assert!(check(&json!({"properties": {"x": {many: values}}})).unwrap_err().contains("weighs"), "{many}");
+        }
+        let patterns =
+            json!({"items": {"allOf": (0..65).map(|n| json!({"pattern": format!("^{n}")})).collect::<Vec<_>>()}});
+        assert!(check(&patterns).unwrap_err().contains("weighs"));
+        let numbers = |count: usize| json!({"items": {"enum": (0..count).collect::<Vec<_>>()}});
+        assert_eq!(check(&numbers(5_000)), Ok(()));
+        assert!(check(&numbers(10_000)).is_err());
+        let names = json!({"items": {"enum": (0..10_000).map(|n| n.to_string()).collect::<Vec<_>>()}});
+        assert_eq!(check(&names), Ok(()), "names are looked up by a digest");
+        let row = json!({"items": {"properties": (0..1_000).map(|n| (n.to_string(), json!({"type": "string"})))
+            .collect::<Map<_, _>>()}});
+        assert_eq!(check(&row), Ok(()), "each member has a schema of its own");
     }
 
     #[test]

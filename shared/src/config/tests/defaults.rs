@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::super::*;
 use super::{given, set};
 use crate::model::policy::{DefaultCaps, TenantPolicy};
-use crate::model::{DayCapAction, Effect, limits};
+use crate::model::{DayCapAction, Effect, Priority, limits};
 
 #[test]
 fn the_built_in_configuration_loads() {
@@ -17,6 +17,7 @@ fn the_built_in_configuration_loads() {
     assert_eq!((s.caps.time_zone.as_str(), s.caps.on_day_cap), ("UTC", DayCapAction::Reject));
     assert_eq!((s.worker.slots, s.worker.lease, s.worker.drain), (32, secs(10), secs(25)));
     assert_eq!((s.worker.tool_timeout, s.worker.retry_ladder), (secs(30), vec![secs(1), secs(3), secs(9)]));
+    assert_eq!(s.worker.priorities.as_slice(), Priority::ALL);
     assert_eq!(s.scheduler.tick_poll, Duration::from_millis(50));
     assert_eq!((s.retention.records, s.retention.dedupe_for), (secs(3_600), secs(3_600)));
     assert_eq!((s.retention.replies, s.retention.audit), (secs(24 * 3_600), secs(7 * 24 * 3_600)));
@@ -24,6 +25,8 @@ fn the_built_in_configuration_loads() {
     assert!(s.audit.log_tool_calls && s.permission.strict_capabilities && !s.worker.allow_dynamic_registration);
     assert_eq!(s.http.address.to_string(), "0.0.0.0:9090");
     assert_eq!((s.log.format, s.log.level.as_str()), (LogFormat::Pretty, "info"));
+    let tracing = (s.tracing.otlp_endpoint.as_str(), s.tracing.sample_ppm, s.tracing.service_name.as_str());
+    assert_eq!(tracing, ("", 1_000_000, "tickfleet"));
 }
 
 #[test]

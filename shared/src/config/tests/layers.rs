@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::super::*;
 use super::given;
+use crate::model::Priority;
 
 #[test]
 fn a_file_changes_what_it_names_and_nothing_else() {
@@ -16,11 +17,27 @@ fn a_file_changes_what_it_names_and_nothing_else() {
 }
 
 #[test]
+fn a_prompt_replaces_the_built_in_one_and_must_show_the_tools() {
+    let load = |name, text| given().file("tickfleet.yaml", "").file(name, text).load();
+    let told = |name, text| load(name, text).unwrap().prompts.describe(&[]);
+    assert_eq!(told("prompts/no_tools.txt", "None."), "None.");
+    assert!(told("prompts/tool.txt", "{name}{arguments}").contains("no tools"));
+    for (name, text, found) in [
+        ("prompts/tools.txt", "Here they are.", "no {tools} in the prompt"),
+        ("prompts/tool.md", "x", "a file that nothing reads"),
+    ] {
+        let errors = load(name, text).unwrap_err().to_string();
+        assert!(errors.contains(found) && errors.contains(name), "{errors}");
+    }
+}
+
+#[test]
 fn the_environment_lies_over_the_file() {
     let s = given()
         .file("tickfleet.yaml", "worker: {slots: 64, drain: 20s}\ncaps: {max_actions_per_day: 50}\n")
         .variable("TICKFLEET_WORKER_SLOTS", "128")
         .variable("TICKFLEET_WORKER_RETRY_LADDER", "100ms, 1s")
+        .variable("TICKFLEET_WORKER_PRIORITIES", "low,urgent")
         .variable("TICKFLEET_WORKER_ALLOW_DYNAMIC_REGISTRATION", "true")
         .variable("TICKFLEET_HTTP_ADDRESS", "[::]:8080")
         .variable("TICKFLEET_RETENTION_AUDIT_BYTES_MAX", "2GiB")
@@ -31,6 +48,7 @@ fn the_environment_lies_over_the_file() {
         .settings;
     assert_eq!((s.worker.slots, s.worker.drain), (128, Duration::from_secs(20)));
     assert_eq!(s.worker.retry_ladder, [Duration::from_millis(100), Duration::from_secs(1)]);
+    assert_eq!(s.worker.priorities.as_slice(), [Priority::Urgent, Priority::Low]);
     assert!(s.worker.allow_dynamic_registration);
     assert_eq!((s.http.address.port(), s.retention.audit_bytes_max), (8080, 2 << 30));
     assert_eq!(s.caps.max_actions_per_day, 75);

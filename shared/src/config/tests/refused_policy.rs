@@ -23,6 +23,18 @@ fn permissions_for_an_unknown_tool_are_refused() {
 }
 
 #[test]
+fn a_selector_of_versions_names_a_tool_and_is_a_range() {
+    agents("agents:\n  ada:\n    tool_versions: {eco: latest}\n").assert_refused(
+        "agents.yaml:3:21: agents.ada.tool_versions.eco: found the unknown tool `eco`; expected a tool of tools.yaml or \
+         a built-in one",
+    );
+    agents("agents:\n  ada:\n    tool_versions: {echo: newest}\n").assert_refused(
+        "agents.yaml:3:27: agents.ada.tool_versions.echo: found \"newest\"; expected latest, or a quoted range of versions \
+         such as \"1\", \"1.2\" or \">=1, <3\"",
+    );
+}
+
+#[test]
 fn permissions_for_an_unknown_agent_are_refused() {
     permissions("permissions:\n  echo:\n    agents:\n      - ada\n      - bobb\n").assert_refused(
         "permissions.yaml:5:9: permissions.echo.agents[1]: found \"bobb\"; expected an agent of agents.yaml: ada, bob; \
@@ -50,7 +62,7 @@ fn a_policy_field_that_nothing_enforces_assert_refused() {
     );
     agents("agents:\n  ada: {}\n  bob: {max_action_per_day: 5}\n").assert_refused(
         "agents.yaml:3:9: agents.bob.max_action_per_day: found the unknown field `max_action_per_day`; expected one \
-         of roles, capabilities, calls_per_tick, max_actions_per_day, task_handler; did you mean \
+         of roles, capabilities, tool_versions, calls_per_tick, max_actions_per_day, task_handler; did you mean \
          `max_actions_per_day`?",
     );
     agents("agents: {}\n").file("tenants.yaml", "tenants:\n  acme: {budget: 5}\n").assert_refused(

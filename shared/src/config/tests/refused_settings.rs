@@ -12,11 +12,11 @@ fn settings(text: &str) -> super::Given {
 fn an_unknown_field_names_the_one_that_was_meant() {
     settings("worker:\n  slot: 64\n").assert_refused(
         "tickfleet.yaml:2:3: worker.slot: found the unknown field `slot`; expected one of slots, lease, drain, \
-         tool_timeout, retry_ladder, allow_dynamic_registration; did you mean `slots`?",
+         priorities, tool_timeout, retry_ladder, allow_dynamic_registration; did you mean `slots`?",
     );
     settings("workers: {}\n").assert_refused(
         "tickfleet.yaml:1:1: workers: found the unknown field `workers`; expected one of redis, caps, worker, \
-         scheduler, retention, queues, audit, permission, http, log; did you mean `worker`?",
+         scheduler, retention, queues, audit, permission, http, log, tracing; did you mean `worker`?",
     );
 }
 
@@ -64,6 +64,19 @@ fn a_duration_without_its_unit_assert_refused() {
         "tickfleet.yaml:2:22: worker.retry_ladder[1]: found \"soon\"; expected a duration from 1ms to 1h, such as \
          250ms, 5s, 2m or 1h",
     );
+}
+
+#[test]
+fn priorities_are_known_ones_and_never_none() {
+    settings("worker:\n  priorities: [urgent, hihg]\n").assert_refused(
+        "tickfleet.yaml:2:24: worker.priorities[1]: found \"hihg\"; expected one of urgent, high, normal, low; did you \
+         mean `high`?",
+    );
+    settings("worker:\n  priorities: []\n").assert_refused(
+        "tickfleet.yaml:2:15: worker.priorities: found a list; expected at least one of urgent, high, normal, low",
+    );
+    settings("worker:\n  priorities: [low, low]\n")
+        .assert_refused("tickfleet.yaml:2:21: worker.priorities[1]: found \"low\"; expected each name once");
 }
 
 #[test]
@@ -184,7 +197,7 @@ fn a_tool_that_is_disabled_must_exist() {
 fn files_that_nothing_reads_are_refused() {
     given().file("agents.yml", "agents: {}\n").assert_refused(
         "agents.yml: found a file that nothing reads; expected one of tickfleet.yaml, agents.yaml, tools.yaml, \
-         permissions.yaml, tenants.yaml; did you mean `agents.yaml`?",
+         permissions.yaml, tenants.yaml, mcp.yaml, mcp.lock.yaml; did you mean `agents.yaml`?",
     );
     assert!(given().file("README.md", "notes").file(".hidden.yaml", "").load().is_ok());
 }

@@ -167,3 +167,65 @@ fn a_built_in_tool_is_not_declared_as_http() {
         "tools.yaml:2:3: tools.echo: found the name of a built-in tool; expected another name for an HTTP tool",
     );
 }
+
+/// A tool `call` with this in its `http:`, from line 8 on.
+fn http(lines: &str) -> Given {
+    tools(&format!(
+        "tools:\n  call:\n    description: Calls.\n    input_schema: {{type: object, properties: {{id: {{type: \
+         string}}}}}}\n    http:\n      {{method: POST, base_url: https://a.example, path: /, secrets: {{S: {{env: \
+         S}}}},\n      {lines}}}\n"
+    ))
+}
+
+#[test]
+fn a_tenants_own_secret_is_named_by_one_placeholder() {
+    assert!(http("headers: {X: \"${S}\"}").load().is_ok());
+    let odd = "tools:\n  call:\n    description: Calls.\n    input_schema: {type: object}\n    http: {method: GET, \
+               base_url: https://a.example, path: /, secrets: {A: {env: \"A_{tenant}\"}, B: {file: \"/s/{tennant}\"}}}\n";
+    tools(odd).assert_refused(
+        "tools.yaml:5:107: tools.call.http.secrets.B.file: found \"/s/{tennant}\"; expected no braces but {tenant}, which \
+         stands for the calling tenant",
+    );
+}
+
+#[test]
+fn a_sign_in_says_all_that_its_grant_needs_and_no_secret() {
+    let good = "grant: client_credentials, token_url: https://id.example/t, client_id: me";
+    assert!(http(&format!("oauth2: {{{good}, client_secret: \"${{S}}\"}}")).load().is_ok());
+    let place = |column: u32, field: &str| format!("tools.yaml:7:{column}: tools.call.http.oauth2{field}: ");
+    http(&format!("oauth2: {{{good}}}")).assert_refused(&format!(
+        "{}found nothing; expected a value: `client_secret` is required",
+        place(15, ".client_secret")
+    ));
+    http(&format!("oauth2: {{{good}, client_secret: hunter2}}")).assert_refused(&format!(
+        "{}found a text without a reference; expected a reference such as ${{CLIENT_SECRET}} to one declared under \
+         `secrets`",
+        place(106, ".client_secret")
+    ));
+    http("oauth2: {grant: refresh_token, token_url: https://id.example/t, client_id: \"{{id}}\", refresh_token: \"${S}\"}")
+        .assert_refused(&format!(
+            "{}found \"{{{{id}}}}\"; expected no {{{{argument}}}}: a call does not choose who it signs in as",
+            place(82, ".client_id")
+        ));
+    http(&format!("headers: {{authorization: x}}, oauth2: {{{good}, client_secret: \"${{S}}\"}}")).assert_refused(
+        "tools.yaml:7:32: tools.call.http.headers.authorization: found \"x\"; expected no Authorization beside oauth2, \
+         which sets it",
+    );
+}
+
+#[test]
+fn a_rule_of_outcomes_says_when_it_fits() {
+    let good = "outcomes: [{status: [404], outcome: ok}, {at: /ok, equals: false, outcome: permanent, message: /e}]";
+    assert!(http(good).load().is_ok());
+    let place = "tools.yaml:7:18: tools.call.http.outcomes[0]";
+    http("outcomes: [{outcome: ok}]")
+        .assert_refused(&format!("{place}: found a mapping; expected `status`, `at` or both: when the rule fits"));
+    http("outcomes: [{at: /a, outcome: fine}]").assert_refused(
+        "tools.yaml:7:36: tools.call.http.outcomes[0].outcome: found \"fine\"; expected one of ok, permanent, \
+         transient, not_executed",
+    );
+    http("outcomes: [{status: [404], equals: 1, outcome: ok}]").assert_refused(
+        "tools.yaml:7:42: tools.call.http.outcomes[0].equals: found 1; expected `at` beside it: a JSON pointer to what \
+         is compared",
+    );
+}

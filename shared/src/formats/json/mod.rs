@@ -39,6 +39,15 @@ pub fn check(bytes: &[u8], bounds: Bounds) -> Result<(), JsonError> {
     scan::Scan::new(text, bounds.depth_max, scan::Keep::Nothing).run().1.map_or(Ok(()), Err)
 }
 
+/// How many bytes of `text` the JSON value takes that it begins with, under the rules of [`check`]; whatever
+/// follows it is not looked at.
+///
+/// # Errors
+/// The first [`JsonError`]; nothing behind its place was looked at.
+pub fn leading(text: &str, depth_max: usize) -> Result<usize, JsonError> {
+    scan::Scan::new(text, depth_max, scan::Keep::Nothing).leading()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]

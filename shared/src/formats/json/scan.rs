@@ -83,6 +83,16 @@ impl<'a> Scan<'a> {
         (self.nodes, self.problem)
     }
 
+    /// Scans the value that the text begins with: the offset after it. What follows it is not looked at.
+    pub(super) fn leading(mut self) -> Result<usize, JsonError> {
+        match self.value(Span::default()) {
+            Ok(()) => Ok(self.at),
+            Err(Stop) => Err(self.problem.unwrap_or_else(|| {
+                JsonError::at(Problem::Ended { expected: "a JSON value" }, "", self.bytes, self.at)
+            })),
+        }
+    }
+
     /// One value with the blanks before it; `key` is the key it belongs to, if any.
     fn value(&mut self, key: Span) -> Result<(), Stop> {
         self.blanks();

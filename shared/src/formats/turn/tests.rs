@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::value::RawValue;
 
 use super::*;
-use crate::model::{Context, Priority};
+use crate::model::{Call, Context, Dialect, Priority, limits};
 
 fn parse(text: &str) -> Turn {
     parse_turn(text.as_bytes()).unwrap_or_else(|refusal| panic!("{text}: {refusal:?}"))
@@ -79,7 +79,6 @@ fn every_rule_has_its_code() {
         (with(r#""deadline":"tomorrow""#), "invalid_field"),
         (with(r#""deadline":1700000000"#), "invalid_field"),
         (with(r#""tool_call_audits":"yes""#), "invalid_field"),
-        (with(r#""traceparent":"00-0""#), "invalid_field"),
         (with(r#""turnid":"x""#), "unknown_field"),
         (with(r#""tenant":"acme""#), "duplicate_key"),
         (with(&format!(r#""user_context":{}1{}"#, "[".repeat(64), "]".repeat(64))), "too_deep"),
@@ -158,12 +157,33 @@ fn any_call() -> impl Strategy<Value = Call> {
     })
 }
 
+#[test]
+fn a_malformed_trace_context_is_ignored_and_costs_nothing() {
+    let good = format!("00-{}-{}-01", "a1".repeat(16), "b2".repeat(8));
+    let read = |parent: &str, state: &str| {
+        let calls = r#""calls":[{"name":"x"}]"#;
+        let text = format!(r#"{{"tenant":"a","agent":"b","traceparent":{parent},"tracestate":{state},{calls}}}"#);
+        let context = parse_turn(text.as_bytes()).unwrap().context;
+        (context.traceparent, context.tracestate)
+    };
+    let quoted = format!("\"{good}\"");
+    assert_eq!(read(&quoted, r#""a=b""#), (Some(good.clone()), Some("a=b".into())));
+    for state in [r#""no pairs""#, r#""a=\u0001""#, "7", r#""""#, &format!("\"a={}\"", "x".repeat(512))] {
+        assert_eq!(read(&quoted, state), (Some(good.clone()), None), "{state}");
+    }
+    let zero = format!("\"00-{}-{}-01\"", "0".repeat(32), "b2".repeat(8));
+    for parent in [r#""00-0""#, "7", "null", "{}", &zero, &quoted.to_uppercase(), &quoted.replace("00-", "ff-")] {
+        assert_eq!(read(parent, r#""a=b""#), (None, None), "{parent}");
+    }
+}
+
 fn any_turn() -> impl Strategy<Value = Turn> {
     use proptest::option::of;
     let head = (of(id()), id(), id(), 0usize..4, of(-62_167_219_200_000i64..253_402_300_799_999), of(id()), of(id()));
-    let context = (of(any_json()), of(any_json()), of(r"\PC{0,40}"), any::<bool>());
+    let names = proptest::collection::btree_set(r#"[a-z_"é]{1,20}"#, 0..4);
+    let context = (of(any_json()), of(any_json()), of(r"\PC{0,40}"), any::<bool>(), of(names));
     let calls = proptest::collection::vec(any_call(), 1..6);
-    (head, context, calls, 0usize..3).prop_map(|(head, context, calls, dialect)| Turn {
+    (head, context, calls, 0usize..6).prop_map(|(head, context, calls, dialect)| Turn {
         id: head.0.map(|id| TurnId::new(id).unwrap()),
         tenant: TenantId::new(head.1).unwrap(),
         agent: AgentId::new(head.2).unwrap(),
@@ -171,14 +191,18 @@ fn any_turn() -> impl Strategy<Value = Turn> {
         deadline_ms: head.4,
         reply_to: head.5.map(|id| InboxName::new(id).unwrap()),
         task: head.6.map(|id| TaskId::new(id).unwrap()),
-        dialect: [Dialect::Raw, Dialect::OpenaiChat, Dialect::Anthropic][dialect],
+        dialect: Dialect::ALL[dialect],
         context: Context {
             user_context: context.0,
             session_data: context.1,
             correlation_id: context.2,
             traceparent: context.3.then(|| format!("00-{}-{}-01", "a1".repeat(16), "b2".repeat(8))),
+            tracestate: context.3.then(|| "vendor=x, other=y".into()),
         },
         want_audits: context.3,
+        strict: context.3,
+        allowed_tools: context.4,
+        parallel_reads: context.3,
         calls,
     })
 }

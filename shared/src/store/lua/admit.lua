@@ -83,7 +83,7 @@ local function plan(turn)
   local a, policy = agent_of(turn.name), policies[turn.policy]
   roll(a, t, policy, turn.stagger, now)
   t.q = t.q + 1
-  turn.a, turn.admitted = a, 0
+  turn.a = a
   local day, resets = day_left(a, t, policy)
   local left = task and task.max - task.used or #turn.calls
   if turn.deadline <= now then
@@ -155,6 +155,8 @@ for i = 1, count do
     policy = num(ARGV[at + 5]), queue = ARGV[at + 6], deadline = num(ARGV[at + 7]), deadline_text = ARGV[at + 7],
     stagger = num(ARGV[at + 8]), inbox = ARGV[at + 9], task = ARGV[at + 10], meta = ARGV[at + 11],
     count = ARGV[at + 12], calls = {},
+    -- What planning finds out; named here, so that the table is made at its full size.
+    tt = false, name = false, a = false, admitted = 0, word = false, reason = false, info = false, due = false, note = false,
   }
   turn.tt, turn.name = turn.tenant .. ':' .. turn.turn, turn.tenant .. ':' .. turn.agent
   local calls = num(turn.count)

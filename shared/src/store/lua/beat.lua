@@ -1,16 +1,21 @@
 #!lua flags=allow-oom
 -- beat: renews a consumer's lease and tells it what it should know.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 consumer · 3 lease ms (0: the consumer leaves)
+-- ARGV  1 injected clock · 2 consumer · 3 lease ms (0: the consumer leaves) ·
+--       4 what it says of itself, 'busy slots' (absent or empty: nothing)
 -- reply {now, epoch began ms, policy generation, pressure ('1' or '0'), steps, step ms, cancelled tenant:turn…}
--- effect HSET beats
+-- effect HSET beats, HSET nodes (now, lease and what it says, for who looks on)
 local now = clock(ARGV[1])
 local began = epoch(now)
 local lease = num(ARGV[3])
 if lease > 0 then
   call('HSET', P .. 'beats', ARGV[2], now + lease)
+  if ARGV[4] and ARGV[4] ~= '' then
+    call('HSET', P .. 'nodes', ARGV[2], string.format('%d %d %s', now, lease, ARGV[4]))
+  end
 else
   call('HDEL', P .. 'beats', ARGV[2])
+  call('HDEL', P .. 'nodes', ARGV[2])
   call('HDEL', P .. 'suspects', ARGV[2])
 end
 local m = call('HMGET', META, 'policy_gen', 'pressure', 'steps', 'step_ms')

@@ -4,8 +4,9 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 ending lease ms · 3 crashes_max · 4 count, then per timer:
 --       tenant:turn
--- reply {OK, now, per timer: PROMOTED · LATER · GONE · {an ending, see lease_ending}}
--- effect XADD ready, HSET turn, ZADD timers
+-- reply {OK, now, per timer: PROMOTED · LATER · LAPSED (an external task's runtime lost its lease: it is offered anew) ·
+--       GONE · {an ending, see lease_ending}}
+-- effect XADD ready, HSET turn, ZADD timers, ZREM delayed
 local now = clock(ARGV[1])
 epoch(now)
 local ending_lease, crashes_max = num(ARGV[2]), num(ARGV[3])
@@ -61,11 +62,13 @@ local function external(tt, key, rec, tenant, reason, info)
     return lease_ending(tt, key, rec, 'internal', rec.ad, crashes, now, ending_lease)
   end
   call('HSET', key, 'f', dispatch(rec.q, tt, body.meta, body.first, crashes, body.attempt, body.calls), 'hb', now)
-  return later(tt, math.min(rec.dl, now + rec.el))
+  later(tt, math.min(rec.dl, now + rec.el))
+  return 'LAPSED'
 end
 
 -- A parked retry: its calls were admitted already, so nothing is debited.
 local function back_to_queue(tt, key, rec, tenant)
+  call('ZREM', P .. 'delayed', tt)
   local m = call('HMGET', key, 'at', 'cr')
   local body = body_of_record(key, rec.dn, rec.ad)
   local fence = dispatch(rec.q, tt, body.meta, rec.dn, num(m[2] or 0), num(m[1] or 0), body.calls)
@@ -84,6 +87,7 @@ local function promote(tt)
   local m = call('HMGET', key, 'n', 'ad', 'dn', 'f', 'dl', 'cx', 'q', 'ag', 'er', 'eu', 'ei', 'hb', 'el')
   if not m[1] then
     call('ZREM', TIMERS, name)
+    call('ZREM', P .. 'delayed', tt)
     return 'GONE'
   end
   local tenant, turn = split(tt)
@@ -98,6 +102,7 @@ local function promote(tt)
     return out(tt, key, rec, tenant, reason, info)
   elseif reason then
     call('ZREM', lane_key(tenant, m[8]), turn)
+    call('ZREM', P .. 'delayed', tt)
     return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
   elseif rec.dn < rec.ad then
     return back_to_queue(tt, key, rec, tenant)

@@ -119,6 +119,7 @@ local beats = call('HGETALL', P .. 'beats')
 for i = 1, #beats, 2 do
   if num(beats[i + 1]) < now - 86400000 then
     call('HDEL', P .. 'beats', beats[i])
+    call('HDEL', P .. 'nodes', beats[i])
     call('HDEL', P .. 'suspects', beats[i])
   end
 end

@@ -4,7 +4,7 @@
 -- ARGV  1 injected clock · 2 count, then per slice: tenant · turn · fence · queue · position · delay ms · tries made
 -- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
 --       the position is missing)
--- effect HSET turn (progress; clears b, so that the next try may begin), ZADD timers, XACK
+-- effect HSET turn (progress; clears b, so that the next try may begin), ZADD timers and delayed, XACK
 local now = clock(ARGV[1])
 local acked = {}
 
@@ -29,6 +29,8 @@ local function retry(tenant, turn, fence, queue, position, delay, tries)
   call('HINCRBY', key, 'rt', 1)
   -- Rule 15: one place among the timers, at the earlier of due and deadline.
   call('ZADD', TIMERS, math.min(now + delay, num(m[3])), 't:' .. tt)
+  -- For those who look at the backlog; only promote ends the wait.
+  call('ZADD', P .. 'delayed', now, tt)
   local t = tenant_of(tenant)
   t.out = t.out - 1
   acked[queue] = acked[queue] or {}

@@ -38,23 +38,23 @@ end
 
 -- The one ending of every turn: reply, finished record, no timer, no live record.
 local function end_turn(item, key, rec)
-  local text = item.head .. all_results(item, key, rec, 'r', item.results) .. ']'
+  -- Joined at once: Lua hashes every byte of every string that it makes, and a reply is long.
+  local messages, audits = '', ''
   if item.open ~= '' then
-    text = text .. ',"messages":' .. item.open .. all_results(item, key, rec, 'w', item.messages) .. item.close
+    messages = ',"messages":' .. item.open .. all_results(item, key, rec, 'w', item.messages) .. item.close
   end
   if item.audits ~= '' then
-    text = text .. ',"tool_call_audits":[' .. all_results(item, key, rec, 'u', item.audit) .. ']'
+    audits = ',"tool_call_audits":[' .. all_results(item, key, rec, 'u', item.audit) .. ']'
   end
-  text = text .. '}'
+  local text = item.head .. all_results(item, key, rec, 'r', item.results) .. ']' .. messages .. audits .. '}'
   reply_to(item.tenant, item.inbox, text)
   local cr, rt, er = 0, 0, ''
   if rec.hx then
     local m = call('HMGET', key, 'cr', 'rt', 'er')
     cr, rt, er = m[1] or 0, m[2] or 0, m[3] or ''
   end
-  local trace = string.format('f=%s ts=%s end=%s lg=%s cr=%s rt=%s er=%s\n', item.fence, rec.ts, now_text, rec.lg or '',
-    cr, rt, er)
-  call('SET', done_key(item.tt), trace .. text, 'PX', retain)
+  call('SET', done_key(item.tt), 'f=' .. item.fence .. ' ts=' .. rec.ts .. ' end=' .. now_text .. ' lg=' .. (rec.lg or '')
+    .. ' cr=' .. cr .. ' rt=' .. rt .. ' er=' .. er .. '\n' .. text, 'PX', retain)
   if rec.gv then call('SET', id_key(item.tt), 'e' .. string.sub(call('GET', id_key(item.tt)) or 'e', 2), 'PX', dedupe) end
   ended[item.tt] = item.fence
   gone[#gone + 1], records[#records + 1] = 't:' .. item.tt, key

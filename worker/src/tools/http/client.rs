@@ -12,6 +12,7 @@ use reqwest::{Method, Response, StatusCode, Url};
 
 use super::guard::{Guard, Refused, Resolver, Standing};
 use super::secrets::Secrets;
+use super::tokens::Tokens;
 
 /// Limit of resolving, connecting and the TLS handshake: a part of the tool's timeout, so that an unreachable host
 /// is known as such (nothing was sent) and not as a timeout (nobody knows).
@@ -46,9 +47,12 @@ pub(super) enum SendError {
 }
 
 /// The clients of a set of tools. Tools with the same rights share one: its connections, and its trust roots, which
-/// take tens of milliseconds to load.
+/// take tens of milliseconds to load. Tools that sign in alike share their access tokens.
 #[derive(Default)]
-pub struct HttpClients(Mutex<BTreeMap<(Guard, bool), Arc<Client>>>);
+pub struct HttpClients {
+    clients: Mutex<BTreeMap<(Guard, bool), Arc<Client>>>,
+    tokens: Arc<Tokens>,
+}
 
 impl fmt::Debug for HttpClients {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -62,7 +66,7 @@ impl HttpClients {
     /// # Errors
     /// Why TLS cannot be set up: no crypto provider, no trust roots.
     pub(super) fn get(&self, guard: Guard, once: bool) -> Result<Arc<Client>, String> {
-        let mut clients = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         let key = (guard, once);
         if let Some(client) = clients.get(&key) {
             return Ok(Arc::clone(client));
@@ -70,6 +74,11 @@ impl HttpClients {
         let client = Arc::new(Client::new(key.0.clone(), once, CONNECT_TIMEOUT)?);
         clients.insert(key, Arc::clone(&client));
         Ok(client)
+    }
+
+    /// The access tokens of these tools.
+    pub(super) fn tokens(&self) -> Arc<Tokens> {
+        Arc::clone(&self.tokens)
     }
 }
 

@@ -1,15 +1,20 @@
 //! Tools declared in `tools.yaml` that call a web service.
 //!
 //! Read in this order: [`tool`] (a call from end to end), `template` (arguments and secrets into a request), `guard`
-//! (which addresses may be reached), `client` (sending), `outcome` (what an answer means).
+//! (which addresses may be reached), `client` (sending), `outcome` and `mapping` (what an answer means), `oauth2` and
+//! `tokens` (signing in). `parts` is what tools of other kinds share of it.
 
 mod address;
 mod client;
 mod environment;
 mod guard;
+mod mapping;
+mod oauth2;
 mod outcome;
+pub(in crate::tools) mod parts;
 mod secrets;
 mod template;
+mod tokens;
 pub mod tool;
 
 pub use client::HttpClients;

@@ -9,9 +9,11 @@ use reqwest::Response;
 use reqwest::header::{self, HeaderMap};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
+use shared::config::tools::AnswerMeaning;
 use shared::model::limits;
 
 use super::client::{self, BodyError, SendError};
+use super::mapping::{Mapping, Rule};
 use super::secrets::Secrets;
 use crate::tools::{ToolFailure, ToolOutput, wording};
 
@@ -25,6 +27,8 @@ const MESSAGE_BYTES_MAX: usize = 600;
 pub(super) struct Rules {
     /// Statuses after which nothing took effect, beside 429.
     pub(super) not_executed: BTreeSet<u16>,
+    /// What it says of answers by their body; decides before the status does.
+    pub(super) mapping: Mapping,
     /// JSON pointer to what is returned.
     pub(super) result: Option<String>,
     /// Bytes of an answer.
@@ -38,29 +42,45 @@ impl Rules {
     /// [`ToolFailure`] by the status, and where the body is too large or does not arrive whole.
     pub(super) async fn judge(&self, mut answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
         let status = answer.status().as_u16();
-        if (200..300).contains(&status) {
-            let body = client::read_body(&mut answer, self.response_bytes_max).await;
-            let body = body.map_err(|error| self.unread(status, &error))?;
-            return self.output(&body, answer.headers(), secrets);
+        let done = (200..300).contains(&status);
+        // Where the status decides, the body only explains, so losing it loses nothing that matters.
+        let needed = done || self.mapping.may_succeed(status);
+        let bytes_max = if needed { self.response_bytes_max } else { ERROR_BODY_BYTES_MAX };
+        let body = match client::read_body(&mut answer, bytes_max).await {
+            Err(error) if needed => return Err(self.unread(status, &error)),
+            body => body.unwrap_or_default(),
+        };
+        let headers = answer.headers();
+        let json = std::str::from_utf8(&body).ok().and_then(|text| as_raw(secrets.scrub(text).trim()));
+        if let Some(rule) = self.mapping.rule(status, json.as_deref()) {
+            let text = secrets.scrub(&String::from_utf8_lossy(&body));
+            return match rule.meaning {
+                AnswerMeaning::Ok => self.output(&body, headers, secrets),
+                _ => Err(mapped(rule, status, headers, &text)),
+            };
         }
-        // The status decides; the body only explains, so losing it loses nothing that matters.
-        let body = client::read_body(&mut answer, ERROR_BODY_BYTES_MAX).await.unwrap_or_default();
+        if done {
+            return self.output(&body, headers, secrets);
+        }
         let text = secrets.scrub(&String::from_utf8_lossy(&body));
-        Err(self.failure(status, answer.headers(), &text))
+        Err(self.failure(status, headers, &text))
     }
 
     fn unread(&self, status: u16, error: &BodyError) -> ToolFailure {
+        let lost = |message: String| ToolFailure::Transient { message, retry_after: None, not_executed: false };
         match error {
+            // What the answer would have said decides here.
+            BodyError::TooLarge if self.mapping.may_fail(status) => lost(format!(
+                "The service answered (status {status}) with more than {} bytes, which were not read, so whether it \
+                 did what was asked is not known. Ask for less at a time.",
+                self.response_bytes_max
+            )),
             BodyError::TooLarge => permanent(format!(
                 "The service did what was asked (status {status}), but its answer has more than {} bytes and was not \
                  read. Ask for less at a time.",
                 self.response_bytes_max
             )),
-            BodyError::Lost => ToolFailure::Transient {
-                message: format!("The connection was lost within the service's answer (status {status})."),
-                retry_after: None,
-                not_executed: false,
-            },
+            BodyError::Lost => lost(format!("The connection was lost within the service's answer (status {status}).")),
         }
     }
 
@@ -74,9 +94,7 @@ impl Rules {
         if text.trim().is_empty() {
             return raw("null".to_owned()).map(as_json);
         }
-        // Deeper JSON than our own readers accept would make the reply unreadable: it travels as text.
-        let json = (nesting(&text) <= limits::JSON_DEPTH_MAX).then(|| raw(text.trim().to_owned()).ok()).flatten();
-        match json {
+        match as_raw(text.trim()) {
             Some(whole) => {
                 let part = self.result.as_deref().and_then(|pointer| pointed(&whole, pointer));
                 Ok(as_json(part.map(ToOwned::to_owned).unwrap_or(whole)))
@@ -86,13 +104,8 @@ impl Rules {
     }
 
     fn failure(&self, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
-        let body: Option<Value> =
-            (nesting(text) <= limits::JSON_DEPTH_MAX).then(|| serde_json::from_str(text).ok()).flatten();
-        let said = match message_of(body.as_ref(), text, headers) {
-            Some(said) => format!("The service answered with status {status}: {said}"),
-            None => format!("The service answered with status {status}."),
-        };
-        let message = wording::cut(&said, limits::ERROR_BYTES_MAX);
+        let body = as_value(text);
+        let message = told(status, message_of(body.as_ref(), text, headers));
         let not_executed = status == 429 || self.not_executed.contains(&status);
         match status {
             408 | 425 | 500..=599 => {}
@@ -101,6 +114,43 @@ impl Rules {
         }
         ToolFailure::Transient { message, retry_after: retry_after(headers, body.as_ref()), not_executed }
     }
+}
+
+/// The failure that a rule makes of an answer.
+fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
+    let body = as_value(text);
+    let said = rule.message(body.as_ref()).map(|said| clean(&said));
+    let message = told(status, said.or_else(|| message_of(body.as_ref(), text, headers)));
+    let wished = rule.retry_after_s(body.as_ref()).map(Duration::from_secs);
+    match rule.meaning {
+        AnswerMeaning::Ok | AnswerMeaning::Permanent => {
+            ToolFailure::Permanent { message, details: Some(json!({ "status": status })) }
+        }
+        AnswerMeaning::Transient | AnswerMeaning::NotExecuted => ToolFailure::Transient {
+            message,
+            retry_after: wished.or_else(|| retry_after(headers, body.as_ref())),
+            not_executed: rule.meaning == AnswerMeaning::NotExecuted,
+        },
+    }
+}
+
+/// What the model is told of a failure.
+fn told(status: u16, said: Option<String>) -> String {
+    let told = match said {
+        Some(said) => format!("The service answered with status {status}: {said}"),
+        None => format!("The service answered with status {status}."),
+    };
+    wording::cut(&told, limits::ERROR_BYTES_MAX)
+}
+
+/// A JSON text as it stands. None where it is none, or deeper than our own readers accept: it would make the reply
+/// unreadable, and travels as text.
+fn as_raw(text: &str) -> Option<Box<RawValue>> {
+    (nesting(text) <= limits::JSON_DEPTH_MAX).then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
+}
+
+fn as_value(text: &str) -> Option<Value> {
+    (nesting(text) <= limits::JSON_DEPTH_MAX).then(|| serde_json::from_str(text).ok()).flatten()
 }
 
 /// What a request without an answer means.
@@ -154,7 +204,7 @@ fn nesting(text: &str) -> usize {
 }
 
 /// The part of a JSON text that a pointer leads to, every digit kept.
-fn pointed<'a>(whole: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
+pub(super) fn pointed<'a>(whole: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
     let mut here = whole;
     for token in pointer.split('/').skip(1) {
         let token = token.replace("~1", "/").replace("~0", "~");
@@ -185,14 +235,19 @@ fn message_of(body: Option<&Value>, text: &str, headers: &HeaderMap) -> Option<S
     let said = body.and_then(|body| PLACES.iter().find_map(|place| body.pointer(place)?.as_str()));
     let html = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
     let said = said.or((!html).then_some(text)).map(str::trim).filter(|said| !said.is_empty())?;
-    let clean: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-    Some(wording::cut(&clean, MESSAGE_BYTES_MAX))
+    Some(clean(said))
+}
+
+/// A service's words on one line, bounded.
+fn clean(said: &str) -> String {
+    let line: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    wording::cut(&line, MESSAGE_BYTES_MAX)
 }
 
 /// The wait that a service asks for: `Retry-After` in seconds or as a date, or Telegram's `parameters.retry_after`.
 ///
 /// A date counts from the answer's own `Date`, so that a clock that is off here changes nothing.
-fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {
+pub(super) fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
     let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();
     let from_header = text(header::RETRY_AFTER).and_then(|after| {
@@ -239,7 +294,12 @@ mod tests {
 
     #[test]
     fn each_status_has_its_meaning() {
-        let rules = Rules { not_executed: BTreeSet::from([409, 503]), result: None, response_bytes_max: 10 };
+        let rules = Rules {
+            not_executed: BTreeSet::from([409, 503]),
+            mapping: Mapping::default(),
+            result: None,
+            response_bytes_max: 10,
+        };
         let meaning = |status| match rules.failure(status, &HeaderMap::new(), "") {
             ToolFailure::Transient { not_executed, .. } => Some(not_executed),
             ToolFailure::Permanent { .. } => None,
@@ -258,7 +318,8 @@ mod tests {
 
     #[test]
     fn the_services_own_words_are_passed_on_bounded() {
-        let rules = Rules { not_executed: BTreeSet::new(), result: None, response_bytes_max: 10 };
+        let rules =
+            Rules { not_executed: BTreeSet::new(), mapping: Mapping::default(), result: None, response_bytes_max: 10 };
         let said = |text: &str, kind| match rules.failure(400, &headers(&[(header::CONTENT_TYPE, kind)]), text) {
             ToolFailure::Permanent { message, .. } => message,
             other => panic!("{other:?}"),

@@ -15,6 +15,11 @@ use tokio::net::{TcpListener, TcpStream};
 use super::*;
 use crate::tools::tests::{arguments, context};
 
+#[path = "tests_answers.rs"]
+mod answers;
+#[path = "tests_oauth2.rs"]
+mod oauth2;
+
 /// A server that answers from a script and remembers what it was asked.
 #[derive(Clone, Default)]
 struct Service {

@@ -6,18 +6,25 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
-use reqwest::{Method, Url};
+use reqwest::{Method, Response, Url};
+use secrecy::ExposeSecret;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use shared::config::tools::{HttpDef, SecretRef};
-use shared::model::Effect;
+use shared::config::tools::{HttpDef, SecretRef, TENANT};
+use shared::model::{Context, Effect};
+use shared::ops::traces;
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
 
 use super::client::{Client, HttpClients, Request};
 use super::environment::{Environment, Unset};
 use super::guard::Guard;
+use super::mapping::Mapping;
+use super::oauth2::{Credentials, OAuth2};
 use super::outcome::{self, Rules};
 use super::secrets::Secrets;
 use super::template::{self, Arguments, Body, Place, Template, Values};
+use super::tokens::{Token, Tokens};
 use crate::tools::{CallContext, Handler, ToolFailure, ToolOutput};
 
 /// Bytes of a response where the declaration says nothing.
@@ -60,7 +67,7 @@ pub enum HttpToolError {
     Client(String),
 }
 
-fn field(name: impl Into<String>) -> impl FnOnce(String) -> HttpToolError {
+pub(super) fn field(name: impl Into<String>) -> impl FnOnce(String) -> HttpToolError {
     let field = name.into();
     move |why| HttpToolError::Field { field, why }
 }
@@ -86,6 +93,9 @@ pub struct HttpTool {
     redirects_max: u8,
     rules: Rules,
     client: Arc<Client>,
+    sign_in: Option<OAuth2>,
+    tokens: Arc<Tokens>,
+    once: bool,
 }
 
 impl fmt::Debug for HttpTool {
@@ -133,7 +143,10 @@ impl HttpTool {
                 .map_err(field("idempotency_header"))?,
             redirects_max: if once { 0 } else { def.redirects_max.min(REDIRECTS_MAX) },
             rules: rules(def)?,
+            sign_in: def.oauth2.as_ref().map(|oauth2| OAuth2::new(oauth2, environment, &guard)).transpose()?,
             client: clients.get(guard, once).map_err(HttpToolError::Client)?,
+            tokens: clients.tokens(),
+            once,
         };
         tool.checked(input_schema)
     }
@@ -160,16 +173,29 @@ impl HttpTool {
             });
         }
         checked?;
+        if let Some(sign_in) = &self.sign_in {
+            if self.headers.iter().any(|(name, _)| *name == header::AUTHORIZATION) {
+                return Err(field("headers.authorization")("oauth2 sets it".to_owned()));
+            }
+            for template in sign_in.templates() {
+                known.check("oauth2", template)?;
+                if let Some(name) = template.arguments().next() {
+                    return Err(field("oauth2")(format!(
+                        "'{{{{{name}}}}}': a call does not choose who it signs in as"
+                    )));
+                }
+            }
+        }
         self.body_is_secret = secret;
         Ok(self)
     }
 
     /// The name of a secret that no call could find: an environment variable that is not set. A secret in a file may
-    /// still appear.
+    /// still appear, and one tenant's says nothing of another's.
     #[must_use]
     pub fn missing_secret(&self) -> Option<&str> {
         let missing = |reference: &SecretRef| match reference {
-            SecretRef::Env(variable) => self.environment.get(variable).is_none(),
+            SecretRef::Env(variable) => !variable.contains(TENANT) && self.environment.get(variable).is_none(),
             SecretRef::File(_) => false,
         };
         self.secrets.iter().find(|(_, reference)| missing(reference)).map(|(name, _)| name.as_str())
@@ -225,18 +251,108 @@ impl HttpTool {
 #[async_trait]
 impl Handler for HttpTool {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        let secrets = Secrets::resolve(&self.secrets, &self.environment)
+        let secrets = Secrets::resolve(&self.secrets, &self.environment, Some(&context.tenant))
             .await
             .map_err(|name| ToolFailure::NotConfigured { message: format!("The secret '{name}' is missing.") })?;
         let arguments: Arguments = serde_json::from_str(arguments.get())
             .map_err(|_| outcome::permanent("The arguments must be a JSON object."))?;
         let values = Values { arguments: &arguments, secrets: &secrets };
-        let request = self.request(context, &values).map_err(outcome::permanent)?;
-        match self.client.send(request, self.redirects_max, &secrets).await {
-            Ok(answer) => self.rules.judge(answer, &secrets).await,
-            Err(error) => Err(outcome::unanswered(error)),
+        let span = tracing::debug_span!(
+            target: traces::TARGET, "http request", otel.kind = "client", otel.status_code = Empty,
+            http.request.method = self.method.as_str(), http.response.status_code = Empty,
+            server.address = self.base.host_str().unwrap_or_default(),
+        );
+        let answered = async {
+            match &self.sign_in {
+                None => {
+                    let answer = self.send(context, &values, &secrets, None).await?;
+                    self.rules.judge(answer, &secrets).await
+                }
+                Some(sign_in) => self.signed_in(sign_in, context, &values).await,
+            }
+        };
+        let answered = answered.instrument(span.clone()).await;
+        if answered.is_err() {
+            span.record("otel.status_code", "ERROR");
+        }
+        answered
+    }
+}
+
+impl HttpTool {
+    /// Sends the request of one call, with an access token where there is one.
+    async fn send(
+        &self,
+        context: &CallContext,
+        values: &Values<'_>,
+        secrets: &Secrets,
+        token: Option<&Token>,
+    ) -> Result<Response, ToolFailure> {
+        let mut request = self.request(context, values).map_err(outcome::permanent)?;
+        if let Some(token) = token {
+            // That it makes a header was seen when it was granted.
+            let value = HeaderValue::try_from(format!("Bearer {}", token.value.expose_secret()));
+            let mut value = value.map_err(|_| outcome::permanent("The access token makes no header."))?;
+            value.set_sensitive(true);
+            request.headers.insert(header::AUTHORIZATION, value);
+        }
+        let answer = self.client.send(traced(request, &context.context), self.redirects_max, secrets).await;
+        let answer = answer.map_err(outcome::unanswered)?;
+        Span::current().record("http.response.status_code", answer.status().as_u16());
+        Ok(answer)
+    }
+
+    /// One call with an access token; with another one, once, where the service refused the first.
+    async fn signed_in(
+        &self,
+        sign_in: &OAuth2,
+        context: &CallContext,
+        values: &Values<'_>,
+    ) -> Result<ToolOutput, ToolFailure> {
+        let credentials =
+            || -> Result<Credentials, ToolFailure> { sign_in.credentials(values).map_err(outcome::permanent) };
+        let token = self.tokens.get(&self.client, credentials()?).await?;
+        let secrets = values.secrets.with_token(&token.value);
+        let answer = self.send(context, values, &secrets, Some(&token)).await?;
+        if !self.refuses_token(&answer) {
+            return self.rules.judge(answer, &secrets).await;
+        }
+        match self.tokens.replace(&self.client, credentials()?, &token).await {
+            None => self.rules.judge(answer, &secrets).await,
+            Some(token) => {
+                let token = token?;
+                let secrets = values.secrets.with_token(&token.value);
+                let answer = self.send(context, values, &secrets, Some(&token)).await?;
+                self.rules.judge(answer, &secrets).await
+            }
         }
     }
+
+    /// Whether an answer says that the token was refused, and with it the request. For a `once` tool a bare 401 does
+    /// not say so: only RFC 6750's `invalid_token`, or the declaration itself.
+    fn refuses_token(&self, answer: &Response) -> bool {
+        let says_so = |challenge: &HeaderValue| {
+            let challenge = challenge.as_bytes().to_ascii_lowercase();
+            let has = |word: &[u8]| challenge.windows(word.len()).any(|part| part == word);
+            challenge.starts_with(b"bearer") && has(b"invalid_token")
+        };
+        let ours = answer.status().as_u16() == 401 && answer.url().origin() == self.base.origin();
+        let certain = self.rules.not_executed.contains(&401)
+            || answer.headers().get_all(header::WWW_AUTHENTICATE).iter().any(says_so);
+        ours && (!self.once || certain)
+    }
+}
+
+/// Adds the trace context. A header that the declaration itself sets stays.
+fn traced(mut request: Request, context: &Context) -> Request {
+    let Some(outgoing) = traces::outgoing(context) else { return request };
+    let state = outgoing.tracestate.map(|state| ("tracestate", state));
+    for (name, text) in [("traceparent", outgoing.traceparent)].into_iter().chain(state) {
+        if let Ok(value) = HeaderValue::from_str(&text) {
+            request.headers.entry(name).or_insert(value);
+        }
+    }
+    request
 }
 
 /// What templates may refer to.
@@ -343,7 +459,8 @@ fn rules(def: &HttpDef) -> Result<Rules, HttpToolError> {
     if !(1..=RESPONSE_BYTES_MAX).contains(&response_bytes_max) {
         return Err(field("response_bytes_max")(format!("it must be 1 to {RESPONSE_BYTES_MAX}")));
     }
-    Ok(Rules { not_executed: def.not_executed.clone(), result: def.result.clone(), response_bytes_max })
+    let mapping = Mapping::new(&def.outcomes).map_err(field("outcomes"))?;
+    Ok(Rules { not_executed: def.not_executed.clone(), mapping, result: def.result.clone(), response_bytes_max })
 }
 
 #[cfg(test)]

@@ -1,0 +1,163 @@
+//! Live configuration: a change of the folder, or SIGHUP, replaces policy and tools as a whole, or nothing at all.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use shared::config::{self, Configuration, Sources};
+use shared::force::short_digest;
+use shared::ops::telemetry;
+use tokio::signal::unix::Signal;
+use worker::agents::TaskHandlers;
+use worker::tools::Registry;
+
+use crate::failure::Failure;
+use crate::fleet::Live;
+use crate::setup::Setup;
+
+/// How often the folder is looked at. A change is taken over when two looks in a row have seen the same, so that
+/// several files that are written one after the other come together.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Problems named in one log line.
+const PROBLEMS_MAX: usize = 20;
+
+/// Takes over changes of the configuration.
+pub(crate) struct Reload {
+    sources: Arc<Sources>,
+    /// What the process was started with: the settings that only a restart changes.
+    started: Configuration,
+    live: Live,
+    /// State of the folder that was tried last, and the one that was seen last.
+    tried: String,
+    seen: String,
+}
+
+/// What a reload makes before anything is replaced.
+struct Made {
+    setup: Setup,
+    /// One per worker, in their order.
+    registries: Vec<Arc<Registry>>,
+    task_handlers: Arc<TaskHandlers>,
+}
+
+impl Reload {
+    pub(crate) fn new(setup: &Setup, live: Live) -> Self {
+        Self {
+            sources: Arc::new(setup.sources().clone()),
+            started: setup.configuration.clone(),
+            live,
+            tried: setup.fingerprint.clone(),
+            seen: setup.fingerprint.clone(),
+        }
+    }
+
+    /// Looks and reloads for ever.
+    pub(crate) async fn run(mut self, mut hangups: Option<Signal>) {
+        loop {
+            let asked = tokio::select! {
+                () = hangup(&mut hangups) => true,
+                () = tokio::time::sleep(LOOK_EVERY) => false,
+            };
+            if asked || self.has_changed().await {
+                self.reload().await;
+            }
+        }
+    }
+
+    /// Whether the folder is in another state than the one that was tried last, and rests in it.
+    async fn has_changed(&mut self) -> bool {
+        let Some(dir) = self.sources.dir.clone() else { return false };
+        let Some(now) = off_the_runtime(move || config::fingerprint(&dir)).await else { return false };
+        let rests = now == self.seen;
+        self.seen = now;
+        rests && self.seen != self.tried
+    }
+
+    async fn reload(&mut self) {
+        let (sources, live) = (Arc::clone(&self.sources), self.live.clone());
+        let Some((fingerprint, made)) = off_the_runtime(move || make(&sources, &live)).await else { return };
+        (self.tried, self.seen) = (fingerprint.clone(), fingerprint);
+        match made {
+            Ok(made) => self.take_over(made),
+            Err(failure) => {
+                self.live.metrics.config_reloaded(false);
+                tracing::error!(
+                    problems = in_one_line(&failure.message().unwrap_or_default()),
+                    policy = self.live.force.load().short_digest(),
+                    "the configuration was not taken over; the old one stays in force"
+                );
+            }
+        }
+    }
+
+    /// Nothing here can fail, so all of it happens.
+    fn take_over(&self, made: Made) {
+        let configuration = &made.setup.configuration;
+        let before = self.live.force.load().digest.clone();
+        let force = self.live.force.replace(made.setup.configured());
+        for (worker, registry) in self.live.workers.iter().zip(made.registries) {
+            worker.equip(Arc::clone(&force), registry, Arc::clone(&made.task_handlers));
+        }
+        let level = &configuration.settings.log.level;
+        if let Err(error) = telemetry::set_level(level) {
+            tracing::error!(%error, "the log level stays as it was");
+        }
+        self.live.metrics.config_reloaded(true);
+        if !self.live.workers.is_empty() && force.digest != before {
+            // Its generation comes with a heartbeat.
+            self.live.metrics.config_in_force(force.short_digest(), 0);
+        }
+        tracing::info!(
+            policy = force.short_digest(),
+            policy_before = short_digest(&before),
+            log_level = level,
+            "configuration reloaded"
+        );
+        let waiting = config::needs_restart(&self.started, configuration);
+        if !waiting.is_empty() {
+            tracing::warn!(settings = waiting.join(", "), "settings have changed that need a restart");
+        }
+    }
+}
+
+/// Reads, checks and builds everything. Answers the state of the folder, too.
+fn make(sources: &Sources, live: &Live) -> (String, Result<Made, Failure>) {
+    let (fingerprint, setup) = match Setup::of(sources) {
+        Ok(setup) => (setup.fingerprint.clone(), setup.sharing(&live.mcp)),
+        Err(failure) => return (sources.dir.as_deref().map(config::fingerprint).unwrap_or_default(), Err(failure)),
+    };
+    let build = || {
+        let registry = |worker: &Arc<worker::Worker>| setup.registry(worker.store(), &live.force).map(Arc::new);
+        let registries = live.workers.iter().map(registry).collect::<Result<_, _>>()?;
+        Ok((registries, Arc::new(setup.task_handlers()?)))
+    };
+    let built = build();
+    (fingerprint, built.map(|(registries, task_handlers)| Made { setup, registries, task_handlers }))
+}
+
+/// The next hangup; never where there are none.
+async fn hangup(hangups: &mut Option<Signal>) {
+    let heard = match hangups {
+        Some(signal) => signal.recv().await,
+        None => None,
+    };
+    match heard {
+        Some(()) => tracing::info!("SIGHUP: reading the configuration again"),
+        None => std::future::pending().await,
+    }
+}
+
+/// Files and schemas may take long: the runtime's threads are for calls. None where the work ended by a bug.
+async fn off_the_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.inspect_err(|error| tracing::error!(%error, "reading the configuration ended by a bug")).ok()
+}
+
+/// A message of several lines as one line of a log: a line a problem.
+fn in_one_line(message: &str) -> String {
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let mut text = lines.iter().take(PROBLEMS_MAX + 1).copied().collect::<Vec<_>>().join(" | ");
+    if let Some(more) = lines.len().checked_sub(PROBLEMS_MAX + 1).filter(|more| *more > 0) {
+        text.push_str(&format!(" | and {more} more"));
+    }
+    text
+}

@@ -1,0 +1,91 @@
+//! `tickfleet top`: the fleet as it is now, in a terminal. It asks Redis alone, so it works wherever `redis-cli`
+//! would, with no Prometheus in sight.
+//!
+//! [`looks`] asks each shard once a refresh; [`frame`] makes of two looks what is shown; [`draw`] lays it out;
+//! [`screen`] keeps the terminal and listens to keys.
+
+mod draw;
+mod frame;
+mod looks;
+mod screen;
+mod tools;
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use clap::Args;
+use shared::config::units::parse_duration;
+
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::setup::Setup;
+use draw::Style;
+use frame::{Frame, Sort};
+use looks::Looks;
+
+/// The shortest time between two looks.
+const EVERY_MIN: Duration = Duration::from_millis(100);
+/// The longest.
+const EVERY_MAX: Duration = Duration::from_secs(60);
+/// Columns of a frame that is printed.
+const PRINTED_COLUMNS: u16 = 110;
+
+/// Show the fleet live: backlog, rates, slots, who is alive, capped agents, tools by outcome. Reads Redis only.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Keys: q quit · p pause · + - refresh faster, slower · s sort by count, time or name · ? help
+
+Examples:
+  tickfleet top
+  REDIS_URL=rediss://redis.example:6380 tickfleet top --every 5s
+  tickfleet top --once                    one frame as text, for a pipe or a ticket
+  tickfleet top --json                    one frame as JSON")]
+pub(crate) struct Top {
+    /// Time between two looks, from 100ms to 1m.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = every)]
+    every: Duration,
+    /// Print one frame as text and end. It takes two looks, so that there are rates. Also where stdout is no terminal.
+    #[arg(long)]
+    once: bool,
+}
+
+fn every(text: &str) -> Result<Duration, String> {
+    let every = parse_duration(text).ok_or("expected a duration, like 500ms or 2s")?;
+    if (EVERY_MIN..=EVERY_MAX).contains(&every) { Ok(every) } else { Err("expected 100ms to 1m".into()) }
+}
+
+/// Shows frames until it is told to stop, or one of them.
+///
+/// # Errors
+/// [`Failure::Redis`] where Redis cannot be reached at the start; a terminal that cannot be used. A Redis that goes
+/// away later is shown and waited for.
+pub(crate) async fn run(setup: &Setup, args: &Top, output: &Output) -> Result<(), Failure> {
+    let mut looks = Looks::new(setup)?;
+    let first = looks.look().await?;
+    if output.json || args.once || !std::io::stdout().is_terminal() {
+        // Between the two looks something happens: that is what a rate is made of.
+        tokio::time::sleep(args.every).await;
+        let frame = looks.look().await?;
+        return output.show(&frame, text);
+    }
+    screen::run(looks, first, args.every, Style { colour: output.colours() }).await
+}
+
+fn text(frame: &Frame) -> String {
+    let mut frame = frame.clone();
+    frame.sort(Sort::Count);
+    draw::printed(&frame, PRINTED_COLUMNS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_between_looks_has_bounds() {
+        assert_eq!(every("500ms"), Ok(Duration::from_millis(500)));
+        for wrong in ["10ms", "2m", "fast"] {
+            assert!(every(wrong).is_err(), "{wrong}");
+        }
+    }
+}

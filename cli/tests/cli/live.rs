@@ -1,0 +1,148 @@
+//! Live configuration: schedulers and workers as processes, whose folder changes under them.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use shared::testkit::RedisServer;
+
+use crate::binary::tickfleet;
+use crate::process::{Process, pause};
+
+fn write(dir: &Path, name: &str, text: &str) {
+    fs::write(dir.join(name), text).unwrap();
+}
+
+fn ask(url: &str, args: &[&str]) -> Value {
+    tickfleet(&[args, &["--redis-url", url, "--json"]].concat()).json()
+}
+
+/// The outcome of one call of kelly's.
+fn outcome(url: &str, call: &str) -> String {
+    let reply = ask(url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", call, "--wait"]);
+    reply["results"][0]["outcome"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
+}
+
+#[tokio::test]
+async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_changes_nothing() {
+    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let (url, dir) = (redis.url(), dir.path());
+    write(dir, "permissions.yaml", "permissions: {sleep: {everyone: true}}");
+    let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
+    let worker = &fleet[1];
+    let before = ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "sleep {\"ms\":6000}"]);
+    assert_eq!(outcome(&url, "echo"), "denied");
+
+    write(dir, "permissions.yaml", "permissions: {sleep: {everyone: false}, echo: {everyone: true}}");
+    for process in &fleet {
+        process.signal(Signal::SIGHUP);
+        process.reloaded(1);
+    }
+    assert_eq!((outcome(&url, "echo"), outcome(&url, "sleep {\"ms\":1}")), ("ok".into(), "denied".into()));
+
+    write(dir, "permissions.yaml", "permissions:\n  echo: {everyone: maybe}\n");
+    let refused = worker.says("the configuration was not taken over; the old one stays in force");
+    let problems = refused["problems"].as_str().unwrap();
+    assert!(problems.contains("permissions.yaml:2:20: permissions.echo.everyone: found \"maybe\""), "{problems}");
+    assert!(worker.metrics().contains("tickfleet_config_reloads_total{result=\"rejected\"} 1"));
+    assert_eq!(outcome(&url, "echo"), "ok");
+
+    // Half of a change is none: the row names a tool that is declared a moment later.
+    write(dir, "permissions.yaml", "permissions: {look_up: {everyone: true}}");
+    worker.until("the configuration was not taken over; the old one stays in force", |line| {
+        line["problems"].as_str().unwrap().contains("look_up")
+    });
+    assert_eq!(outcome(&url, "echo"), "ok");
+    write(dir, "tools.yaml", "tools: {look_up: {description: Looks., effect: read, input_schema: {type: object}}}");
+    fleet[0].reloaded(2);
+    let now = worker.reloaded(2);
+    let reply =
+        ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "look_up", "--call", "echo", "--wait"]);
+    assert_eq!(reply["results"][0]["error"]["code"], "not_configured", "{reply}");
+    assert_eq!(reply["results"][1]["outcome"], "denied");
+
+    // What was in flight has gone on, under what it began with.
+    let long = before["turn_id"].as_str().unwrap();
+    let story = loop {
+        let story = ask(&url, &["explain", &format!("demo:{long}")]);
+        if story["state"] == "done" {
+            break story;
+        }
+        pause();
+    };
+    assert_eq!(story["results"][0]["outcome"], "ok", "{story}");
+    let digest = now["policy"].as_str().unwrap();
+    assert_eq!((story["policy"]["digest"].as_str(), story["policy"]["generation"].as_u64()), (Some(digest), Some(3)));
+    let judged = &story["audit"][0]["meta"];
+    assert_eq!((judged["policy_version"].as_u64(), judged["policy_digest"] != *digest), (Some(1), true), "{judged}");
+    for process in &fleet {
+        let metrics = process.metrics();
+        assert!(metrics.contains(&format!("tickfleet_config_info{{digest=\"{digest}\"}} 1")), "{metrics}");
+    }
+    assert!(fleet.map(Process::stop).iter().all(|code| *code == Some(0)));
+}
+
+#[tokio::test]
+async fn a_swapped_config_map_lowers_caps_changes_the_log_level_and_names_what_needs_a_restart() {
+    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let (url, dir) = (redis.url(), dir.path());
+    // As the kubelet mounts a ConfigMap: links through `..data`, which is swapped.
+    let settings = |version: &str, text: &str| {
+        fs::create_dir(dir.join(version)).unwrap();
+        write(&dir.join(version), "tickfleet.yaml", text);
+        symlink(version, dir.join("..data_tmp")).unwrap();
+        fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
+    };
+    settings("..one", "caps: {max_actions_per_day: 100}");
+    symlink("..data/tickfleet.yaml", dir.join("tickfleet.yaml")).unwrap();
+    let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
+    let scheduler = &fleet[0];
+    let stranger = || ask(&url, &["submit", "--tenant", "nobody", "--agent", "kelly", "--call", "echo", "--wait"]);
+    assert_eq!((stranger()["status"].as_str(), outcome(&url, "echo").as_str()), (Some("rejected"), "ok"));
+    assert_eq!(scheduler.count("a turn is rejected"), 0, "that is a line of level debug");
+
+    settings("..two", "caps: {max_actions_per_day: 2}\nlog: {level: debug}\nworker: {slots: 3}\n");
+    scheduler.reloaded(1);
+    let waits = scheduler.says("settings have changed that need a restart");
+    assert_eq!(waits["settings"], "worker.slots");
+    let outcomes = [outcome(&url, "echo"), outcome(&url, "echo")];
+    assert_eq!(outcomes, ["ok", "daily_cap_reached"]);
+    stranger();
+    scheduler.says("a turn is rejected");
+    assert!(fleet.map(Process::stop).iter().all(|code| *code == Some(0)));
+}
+
+#[tokio::test]
+async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
+    let redis = RedisServer::start().await;
+    let url = redis.url();
+    let [old, new] = ["caps: {max_actions_per_day: 10}", "caps: {max_actions_per_day: 20}"].map(|text| {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "tickfleet.yaml", text);
+        dir
+    });
+    let stands_by =
+        "other schedulers decide by a newer policy; this one stands by until it has it too, or they have gone";
+    let first = Process::start("scheduler", old.path(), &url);
+    first.says("policy in force");
+    let second = Process::start("scheduler", new.path(), &url);
+    assert_eq!(second.says("policy in force")["generation"], 2);
+    first.says(stands_by);
+    // A restart with the old configuration is no news.
+    assert_eq!(first.stop(), Some(0));
+    let first = Process::start("scheduler", old.path(), &url);
+    first.says(stands_by);
+    assert_eq!(first.count("policy in force"), 0);
+
+    // A rollback: the last replica with the newer one goes.
+    assert_eq!(second.stop(), Some(0));
+    assert_eq!(first.says("policy in force")["generation"], 3);
+    // And one that goes back by itself, while it runs.
+    write(old.path(), "tickfleet.yaml", "caps: {max_actions_per_day: 30}");
+    first.until("policy in force", |line| line["generation"] == 4);
+    write(old.path(), "tickfleet.yaml", "caps: {max_actions_per_day: 10}");
+    first.until("policy in force", |line| line["generation"] == 5);
+    assert_eq!(first.stop(), Some(0));
+}

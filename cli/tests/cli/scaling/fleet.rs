@@ -1,0 +1,183 @@
+//! A fleet of real processes: schedulers that tell the backlog, and workers that come and go.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Its agents: `crowd` has the highest cap that there is (200 calls a second), `capped` has ten calls a tick.
+const AGENTS: &str = "agents:\n  crowd: {calls_per_tick: 1000, max_actions_per_day: 1000000}\n  capped: {calls_per_tick: 10, max_actions_per_day: 1000000}\n";
+const PERMISSIONS: &str = "permissions:\n  sleep: {everyone: true}\n";
+/// Settings beside the defaults.
+const SETTINGS: [(&str, &str); 3] = [
+    ("TICKFLEET_QUEUES_INBOX_UNREAD_MAX", "1000000"),
+    ("TICKFLEET_QUEUES_TENANT_TURNS_MAX", "100000"),
+    ("TICKFLEET_LOG_LEVEL", "warn"),
+];
+/// How long a process may take to end after SIGTERM: its drain time and some.
+const DRAIN_MAX: Duration = Duration::from_secs(40);
+
+/// A process of the fleet.
+struct Node {
+    child: Child,
+    metrics: SocketAddr,
+}
+
+/// Real `tickfleet scheduler` and `tickfleet worker` processes on one Redis.
+pub struct Processes {
+    url: String,
+    slots: u32,
+    folder: PathBuf,
+    schedulers: Vec<Node>,
+    workers: Vec<Node>,
+    leaving: Vec<(Instant, Node)>,
+    /// How many workers were told to go, and how many went in order.
+    pub told: u32,
+    pub left: u32,
+}
+
+impl Processes {
+    /// Two schedulers and no worker yet, with a configuration in `folder`: tenant `demo`, and `t1` to `t<tenants>`.
+    pub fn start(url: &str, slots: u32, folder: &Path, tenants: usize) -> Self {
+        let more: String = (1..=tenants).map(|n| format!("  t{n}: {{}}\n")).collect();
+        let files = [
+            ("agents.yaml", AGENTS.to_owned()),
+            ("tenants.yaml", format!("tenants:\n  demo: {{plan: trial}}\n{more}")),
+            ("permissions.yaml", PERMISSIONS.to_owned()),
+            ("tools.yaml", "tools: {}\n".to_owned()),
+        ];
+        for (file, text) in files {
+            fs::write(folder.join(file), text).unwrap();
+        }
+        let mut fleet = Self {
+            url: url.to_owned(),
+            slots,
+            folder: folder.to_owned(),
+            schedulers: Vec::new(),
+            workers: Vec::new(),
+            leaving: Vec::new(),
+            told: 0,
+            left: 0,
+        };
+        for _ in 0..2 {
+            let node = fleet.spawn("scheduler");
+            fleet.schedulers.push(node);
+        }
+        fleet
+    }
+
+    fn spawn(&self, role: &str) -> Node {
+        let metrics = free_address();
+        let log = File::options().create(true).append(true).open(self.folder.join("log")).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tickfleet"));
+        command.args([role, "--config"]).arg(&self.folder).envs(SETTINGS).env("REDIS_URL", &self.url);
+        command.env("TICKFLEET_HTTP_ADDRESS", metrics.to_string());
+        command.env("TICKFLEET_WORKER_SLOTS", self.slots.to_string());
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        Node { child: command.spawn().unwrap(), metrics }
+    }
+
+    /// Workers that are meant to be there.
+    pub fn workers(&self) -> u32 {
+        u32::try_from(self.workers.len()).unwrap()
+    }
+
+    /// Starts workers, or tells the oldest to go with SIGTERM, until there are `wanted`.
+    pub fn scale(&mut self, wanted: u32) {
+        while self.workers() < wanted {
+            let node = self.spawn("worker");
+            self.workers.push(node);
+        }
+        while self.workers() > wanted {
+            let node = self.workers.remove(0);
+            terminate(&node.child);
+            self.told += 1;
+            self.leaving.push((Instant::now(), node));
+        }
+    }
+
+    /// Collects the workers that have gone. Each must have ended by itself, with exit code 0.
+    pub fn collect(&mut self) {
+        let mut waiting = Vec::new();
+        for (since, mut node) in self.leaving.drain(..) {
+            match node.child.try_wait().unwrap() {
+                Some(status) => {
+                    assert!(status.success(), "a worker that was told to go ended with {status}");
+                    self.left += 1;
+                }
+                None if since.elapsed() > DRAIN_MAX => panic!("a worker did not go within {DRAIN_MAX:?}"),
+                None => waiting.push((since, node)),
+            }
+        }
+        self.leaving = waiting;
+        for node in self.workers.iter_mut().chain(&mut self.schedulers) {
+            assert_eq!(node.child.try_wait().unwrap(), None, "a process ended by itself: {}", self.log_of());
+        }
+    }
+
+    /// Whether all that were told to go have gone.
+    pub fn all_gone(&self) -> bool {
+        self.leaving.is_empty()
+    }
+
+    fn log_of(&self) -> String {
+        fs::read_to_string(self.folder.join("log")).unwrap_or_default()
+    }
+
+    /// `sum(max by (state) (tickfleet_backlog{state=~"ready|running"}))`, its two parts; none while no scheduler tells.
+    pub fn backlog(&self) -> Option<(f64, f64)> {
+        let texts: Vec<String> = self.schedulers.iter().filter_map(|node| scrape(node.metrics)).collect();
+        let max = |state: &str| {
+            let series = format!("tickfleet_backlog{{state=\"{state}\"}}");
+            texts.iter().filter_map(|text| value(text, &series)).reduce(f64::max)
+        };
+        Some((max("ready")?, max("running")?))
+    }
+
+    /// A counter, over all schedulers.
+    pub fn counter(&self, series: &str) -> f64 {
+        self.schedulers.iter().filter_map(|node| value(&scrape(node.metrics)?, series)).sum()
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        for node in
+            self.schedulers.iter_mut().chain(&mut self.workers).chain(self.leaving.iter_mut().map(|(_, node)| node))
+        {
+            // Fails only where it has ended.
+            let _ = node.child.kill();
+            let _ = node.child.wait();
+        }
+    }
+}
+
+fn terminate(child: &Child) {
+    kill(Pid::from_raw(child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap().local_addr().unwrap()
+}
+
+/// What Prometheus would read; none where the process does not answer (yet).
+fn scrape(address: SocketAddr) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_millis(500)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+/// The value of a series in a scrape.
+fn value(text: &str, series: &str) -> Option<f64> {
+    text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.trim().parse().ok())
+}

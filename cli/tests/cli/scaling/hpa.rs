@@ -1,0 +1,126 @@
+//! The algorithm of a Kubernetes HorizontalPodAutoscaler on one external metric of type AverageValue, as its
+//! documentation gives it: the ratio with its tolerance, the stabilization window, the policies. Pure: time is an
+//! argument.
+
+use std::collections::VecDeque;
+
+/// What a HorizontalPodAutoscaler is configured with.
+#[derive(Debug, Clone, Copy)]
+pub struct Hpa {
+    pub replicas_min: u32,
+    pub replicas_max: u32,
+    /// The metric that one pod should have: its slots, times how full they should be.
+    pub per_pod: f64,
+    /// Around the target, nothing changes: 0.1 by default.
+    pub tolerance: f64,
+    /// Scale-up: so many percent or pods in a period, whichever is more.
+    pub up_percent: u32,
+    pub up_pods: u32,
+    pub up_period_ms: u64,
+    /// Scale-down: the highest recommendation of this window counts.
+    pub down_window_ms: u64,
+    /// Scale-down: so many percent in a period.
+    pub down_percent: u32,
+    pub down_period_ms: u64,
+}
+
+/// What it remembers.
+#[derive(Debug, Default)]
+pub struct Memory {
+    recommended: VecDeque<(u64, u32)>,
+    /// When the number changed, and by how much.
+    changed: VecDeque<(u64, i64)>,
+}
+
+impl Hpa {
+    /// What the metric alone asks for.
+    pub fn recommend(&self, current: u32, metric: f64) -> u32 {
+        let ratio = metric / (self.per_pod * f64::from(current.max(1)));
+        if current > 0 && (ratio - 1.0).abs() <= self.tolerance {
+            return current;
+        }
+        (metric / self.per_pod).ceil() as u32
+    }
+
+    /// The number of pods that there should be now.
+    pub fn decide(&self, memory: &mut Memory, now_ms: u64, current: u32, metric: f64) -> u32 {
+        let bounded = |count: u32| count.clamp(self.replicas_min, self.replicas_max);
+        let recommended = bounded(self.recommend(current, metric));
+        memory.recommended.push_back((now_ms, recommended));
+        while memory.recommended.front().is_some_and(|(at, _)| at + self.down_window_ms < now_ms) {
+            memory.recommended.pop_front();
+        }
+        let highest = memory.recommended.iter().map(|(_, count)| *count).max().unwrap_or(recommended);
+        // Up at once; down only to the highest that was recommended in the window.
+        let stable = if recommended > current { recommended } else { highest.min(current) };
+        let limited = if stable > current {
+            let start = self.at_the_start(memory, now_ms, self.up_period_ms, current, 1);
+            let by_percent = (f64::from(start) * (1.0 + f64::from(self.up_percent) / 100.0)).ceil() as u32;
+            stable.min(by_percent.max(start + self.up_pods).max(current))
+        } else {
+            let start = self.at_the_start(memory, now_ms, self.down_period_ms, current, -1);
+            let floor = (f64::from(start) * (1.0 - f64::from(self.down_percent) / 100.0)) as u32;
+            stable.max(floor.min(current))
+        };
+        let decided = bounded(limited);
+        if decided != current {
+            memory.changed.push_back((now_ms, i64::from(decided) - i64::from(current)));
+        }
+        decided
+    }
+
+    /// How many there were when the policy's period began, as far as changes in its own direction go.
+    fn at_the_start(&self, memory: &mut Memory, now_ms: u64, period_ms: u64, current: u32, direction: i64) -> u32 {
+        let longest = self.up_period_ms.max(self.down_period_ms);
+        while memory.changed.front().is_some_and(|(at, _)| at + longest < now_ms) {
+            memory.changed.pop_front();
+        }
+        let within = memory.changed.iter().filter(|(at, by)| at + period_ms > now_ms && by.signum() == direction);
+        let changed: i64 = within.map(|(_, by)| *by).sum();
+        u32::try_from(i64::from(current) - changed).unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HPA: Hpa = Hpa {
+        replicas_min: 1,
+        replicas_max: 20,
+        per_pod: 10.0,
+        tolerance: 0.1,
+        up_percent: 100,
+        up_pods: 4,
+        up_period_ms: 15_000,
+        down_window_ms: 300_000,
+        down_percent: 25,
+        down_period_ms: 60_000,
+    };
+
+    #[test]
+    fn within_the_tolerance_nothing_changes() {
+        assert_eq!([109.0, 91.0, 112.0, 88.0].map(|metric| HPA.recommend(10, metric)), [10, 10, 12, 9]);
+        assert_eq!(HPA.recommend(0, 1.0), 1);
+    }
+
+    #[test]
+    fn up_goes_at_once_but_no_faster_than_the_policy() {
+        let mut memory = Memory::default();
+        assert_eq!(HPA.decide(&mut memory, 0, 2, 1_000.0), 6, "four pods are more than 100 percent of two");
+        assert_eq!(HPA.decide(&mut memory, 5_000, 6, 1_000.0), 6, "within the same period");
+        assert_eq!(HPA.decide(&mut memory, 16_000, 6, 1_000.0), 12);
+        assert_eq!(HPA.decide(&mut memory, 32_000, 12, 1_000.0), 20, "the maximum");
+    }
+
+    #[test]
+    fn down_waits_for_the_window_and_goes_a_quarter_at_a_time() {
+        let mut memory = Memory::default();
+        assert_eq!(HPA.decide(&mut memory, 0, 16, 160.0), 16);
+        assert_eq!(HPA.decide(&mut memory, 200_000, 16, 5.0), 16, "16 was recommended within the window");
+        assert_eq!(HPA.decide(&mut memory, 301_000, 16, 5.0), 12);
+        assert_eq!(HPA.decide(&mut memory, 330_000, 12, 5.0), 12, "within the same period");
+        assert_eq!(HPA.decide(&mut memory, 362_000, 12, 5.0), 9);
+        assert_eq!(HPA.decide(&mut memory, 400_000, 9, 160.0), 16, "a new peak goes up at once");
+    }
+}

@@ -1,0 +1,135 @@
+//! A producer whose rate steps up and down, and what it hears: every turn must be answered once.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use redis::aio::MultiplexedConnection;
+
+/// Reply entries that are read at once.
+const REPLIES_MAX: usize = 2_000;
+
+/// Submits turns of one `sleep` call, and reads the replies.
+pub struct Producer {
+    redis: MultiplexedConnection,
+    sent: HashMap<String, Instant>,
+    last_reply: String,
+    owed: f64,
+    random: u64,
+    /// Turns that were submitted, and turns that were answered.
+    pub submitted: u64,
+    pub answered: u64,
+    /// Time from submit to reply of the turns that were answered since the last look.
+    pub took: Vec<Duration>,
+}
+
+impl Producer {
+    pub fn new(redis: MultiplexedConnection) -> Self {
+        Self {
+            redis,
+            sent: HashMap::new(),
+            last_reply: "0".into(),
+            owed: 0.0,
+            // Any odd number: the same turns in every run.
+            random: 0x9E37_79B9_7F4A_7C15,
+            submitted: 0,
+            answered: 0,
+            took: Vec::new(),
+        }
+    }
+
+    /// Submits what `passed` of time brings at this rate.
+    pub async fn submit(&mut self, turns_per_s: f64, passed: Duration) {
+        self.owed += turns_per_s * passed.as_secs_f64();
+        let due = self.owed.floor();
+        self.owed -= due;
+        let mut pipe = redis::pipe();
+        for _ in 0..due as u64 {
+            let ms = self.next_ms();
+            self.add(&mut pipe, "demo", "crowd", 1, ms);
+        }
+        self.send(&pipe).await;
+    }
+
+    /// Submits turns of the capped agent at once: `turns` of `calls` calls each.
+    pub async fn submit_capped(&mut self, turns: u64, calls: usize) {
+        let mut pipe = redis::pipe();
+        for _ in 0..turns {
+            self.add(&mut pipe, "demo", "capped", calls, 50);
+        }
+        self.send(&pipe).await;
+    }
+
+    /// Submits turns of one short call of `agent` at once.
+    pub async fn submit_many(&mut self, agent: &str, turns: u64) {
+        let mut pipe = redis::pipe();
+        for _ in 0..turns {
+            self.add(&mut pipe, "demo", agent, 1, 1);
+        }
+        self.send(&pipe).await;
+    }
+
+    /// Submits a turn of one short call for each of the tenants `t1`, `t2`…
+    pub async fn submit_for_tenants(&mut self, tenants: usize) {
+        let mut pipe = redis::pipe();
+        for n in 1..=tenants {
+            self.add(&mut pipe, &format!("t{n}"), "crowd", 1, 1);
+        }
+        self.send(&pipe).await;
+        // Their inboxes are their own; nobody reads them.
+        self.sent.retain(|id, _| !id.starts_with("crowd-t"));
+    }
+
+    /// 100 to 300 ms.
+    fn next_ms(&mut self) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        100 + (self.random >> 33) % 201
+    }
+
+    fn add(&mut self, pipe: &mut redis::Pipeline, tenant: &str, agent: &str, calls: usize, ms: u64) {
+        self.submitted += 1;
+        let id = match tenant {
+            "demo" => format!("{agent}-{}", self.submitted),
+            other => format!("{agent}-{other}"),
+        };
+        let calls: Vec<_> = (0..calls).map(|_| serde_json::json!({"name": "sleep", "arguments": {"ms": ms}})).collect();
+        let turn =
+            serde_json::json!({"tenant": tenant, "agent": agent, "turn_id": id, "reply_to": "box", "calls": calls});
+        pipe.cmd("XADD").arg("{tickfleet:0}:turns").arg("*").arg("turn").arg(turn.to_string()).ignore();
+        self.sent.insert(id, Instant::now());
+    }
+
+    async fn send(&mut self, pipe: &redis::Pipeline) {
+        if !pipe.is_empty() {
+            let () = pipe.query_async(&mut self.redis).await.unwrap();
+        }
+    }
+
+    /// Turns that are not answered yet.
+    pub fn open(&self) -> usize {
+        self.sent.len()
+    }
+
+    /// Reads the replies that have come. Every one must be of a turn that still waits for its only one, and `ok`.
+    pub async fn listen(&mut self) {
+        let mut command = redis::cmd("XRANGE");
+        command.arg("{tickfleet:0}:replies:demo:box").arg(format!("({}", self.last_reply)).arg("+");
+        command.arg("COUNT").arg(REPLIES_MAX);
+        let found: Vec<(String, HashMap<String, String>)> = command.query_async(&mut self.redis).await.unwrap();
+        for (entry, fields) in found {
+            let reply: serde_json::Value = serde_json::from_str(&fields["reply"]).unwrap();
+            let id = reply["turn_id"].as_str().unwrap();
+            let sent = self.sent.remove(id);
+            let sent =
+                sent.unwrap_or_else(|| panic!("a second reply, or one to a turn that nobody submitted: {reply}"));
+            let outcomes = reply["results"].as_array().unwrap().iter().map(|result| result["outcome"].as_str());
+            assert!(outcomes.clone().all(|outcome| outcome == Some("ok")), "{reply}");
+            if id.starts_with("crowd") {
+                self.took.push(sent.elapsed());
+            }
+            self.answered += 1;
+            self.last_reply = entry;
+        }
+    }
+}

@@ -1,0 +1,195 @@
+"""The fleet: what comes in, what waits, what runs, what comes out."""
+
+from grafana import BLUE, GREEN, RED, YELLOW, bars, dashboard, graph, heatmap, row, stat, steps, table
+
+LOOPS = "tickfleet_loop_progress_timestamp_seconds"
+
+
+def make():
+    return dashboard(
+        "tickfleet-fleet",
+        "What comes in, what waits, what runs and what comes out, over the whole fleet.",
+        [*glance(), *intake(), *backlog(), *starts(), *tools(), *processes()],
+    )
+
+
+def glance():
+    return [
+        row("At a glance"),
+        stat(
+            "Schedulers", "Schedulers that decide. One that stands by with an older policy is not counted. Run two or more.",
+            f'count({LOOPS}{{@, loop="tick"}}) or vector(0)',
+            thresholds=steps((None, RED), (1, YELLOW), (2, GREEN)),
+        ),
+        stat(
+            "Workers", "Workers that take work.",
+            f'count({LOOPS}{{@, loop="lease"}}) or vector(0)',
+            thresholds=steps((None, RED), (1, GREEN)),
+        ),
+        stat(
+            "Calls ended", "Calls that got their result, whatever it was.",
+            "sum(rate(tickfleet_calls_total{@}[$__rate_interval]))", "ops", decimals=1,
+            thresholds=steps((None, BLUE)),
+        ),
+        stat(
+            "Oldest ready", "How long the oldest slice has been waiting for a worker.",
+            'max(tickfleet_oldest_age_seconds{@, state="ready"})', "s", decimals=1,
+            thresholds=steps((None, GREEN), (5, YELLOW), (30, RED)),
+        ),
+        stat(
+            "Slots busy", "Part of all slots that carry out a slice now. Near 100 % for long: add workers.",
+            "sum(tickfleet_slots_busy{@}) / sum(tickfleet_slots{@})", "percentunit", maximum=1,
+            thresholds=steps((None, GREEN), (0.8, YELLOW), (0.95, RED)),
+        ),
+        stat(
+            "Alerts firing", "Alerts of Tickfleet that fire now, pages and tickets.",
+            'count(ALERTS{alertname=~"Tickfleet.*", alertstate="firing", namespace=~"$namespace"}) or vector(0)',
+            thresholds=steps((None, GREEN), (1, RED)),
+        ),
+    ]
+
+
+def intake():
+    return [
+        row("Intake"),
+        graph(
+            "Messages read", "Entries that schedulers read from the inbound streams.",
+            [("sum by (stream) (rate(tickfleet_inbound_entries_total{@}[$__rate_interval]))", "{{stream}}")], "ops",
+        ),
+        graph(
+            "Turns admitted", "What admission decided. Laned turns wait for their agent's next tick.",
+            [("sum by (decision) (rate(tickfleet_turns_admitted_total{@}[$__rate_interval]))", "{{decision}}")],
+            "ops", stacked=True,
+        ),
+        graph(
+            "Calls in and out", "Calls that were let through, and calls that ended. The lines part where work gathers.",
+            [
+                ("sum(rate(tickfleet_calls_admitted_total{@}[$__rate_interval]))", "admitted"),
+                ("sum(rate(tickfleet_calls_total{@}[$__rate_interval]))", "ended"),
+            ],
+            "ops",
+        ),
+    ]
+
+
+def backlog():
+    return [
+        row("Backlog"),
+        graph(
+            "Waiting for the fleet", "Work that the fleet has yet to do. Entries for inbound, slices for ready and running.",
+            [('sum by (state) (max by (namespace, state) (tickfleet_backlog{@, state=~"inbound|ready|running"}))', "{{state}}")],
+            stacked=True,
+        ),
+        graph(
+            "Waiting on purpose", "Turns that wait for their cap or for another try. More workers would not help them.",
+            [('sum by (state) (max by (namespace, state) (tickfleet_backlog{@, state=~"parked_capped|delayed"}))', "{{state}}")],
+            stacked=True,
+        ),
+        graph(
+            "Age of the oldest", "Ready and inbound should stay near zero. Running is as long as the longest call.",
+            [('max by (state) (tickfleet_oldest_age_seconds{@, state!="dead"})', "{{state}}")], "s",
+            thresholds=steps((None, GREEN), (30, RED)), line_at=True,
+        ),
+    ]
+
+
+def starts():
+    bucket = "sum by (le) (rate(tickfleet_schedule_to_start_seconds_bucket{@}[$__rate_interval]))"
+    return [
+        row("Starting work"),
+        graph(
+            "Schedule to start", "From the dispatch of a slice to its beginning on a worker. The objective: 99 % within 1 s.",
+            [(f"histogram_quantile({q}, {bucket})", f"p{int(float(q) * 100)}") for q in ("0.5", "0.9", "0.99")], "s",
+            thresholds=steps((None, GREEN), (1, RED)), line_at=True,
+        ),
+        heatmap("Schedule to start, spread", "How many slices waited how long.", bucket),
+        graph(
+            "Slots", "Slots that there are, and slots that are busy.",
+            [("sum(tickfleet_slots{@})", "slots"), ("sum(tickfleet_slots_busy{@})", "busy")],
+        ),
+        graph(
+            "Work per slot", "Ready and running slices over slots: what workers are scaled by. Capped work is not in it.",
+            [(
+                'sum(max by (namespace, state) (tickfleet_backlog{@, state=~"ready|running"})) / sum(tickfleet_slots{@})',
+                "work per slot",
+            )],
+            thresholds=steps((None, GREEN), (1, RED)), line_at=True,
+        ),
+        graph(
+            "Slots busy by worker", "The ten busiest workers. Even lines are good: work goes to whoever has a free slot.",
+            [("topk(10, tickfleet_slots_busy{@})", "{{instance}}")],
+        ),
+        graph(
+            "Turn duration", "From submission to the settled end, waits for ticks and retries included.",
+            [
+                (f"histogram_quantile({q}, sum by (le) (rate(tickfleet_turn_duration_seconds_bucket{{@}}[$__rate_interval])))",
+                 f"p{int(float(q) * 100)}")
+                for q in ("0.5", "0.9", "0.99")
+            ],
+            "s",
+        ),
+    ]
+
+
+def tools():
+    failed = 'outcome=~"transient|internal|outcome_unknown"'
+    return [
+        row("Tools"),
+        graph(
+            "Calls by outcome", "How calls ended. What each outcome means stands in the protocol.",
+            [("sum by (outcome) (rate(tickfleet_calls_total{@}[$__rate_interval])) > 0", "{{outcome}}")],
+            "ops", stacked=True,
+        ),
+        graph(
+            "Calls by tool", "The ten tools that are called most. Calls that ended without a worker are under `other`.",
+            [("topk(10, sum by (tool) (rate(tickfleet_calls_total{@}[$__rate_interval])) > 0)", "{{tool}}")], "ops",
+        ),
+        bars(
+            "Failing tools", "Part of a tool's calls that failed on its side, after all retries.",
+            f"topk(10, sum by (tool) (rate(tickfleet_calls_total{{@, {failed}}}[$__rate_interval])) "
+            "/ (sum by (tool) (rate(tickfleet_calls_total{@}[$__rate_interval])) > 0))",
+            "{{tool}}", "percentunit", maximum=1,
+            thresholds=steps((None, GREEN), (0.05, YELLOW), (0.25, RED)),
+        ),
+        graph(
+            "Call duration, p95 by tool", "Time of the last try of a call. The ten slowest tools.",
+            [(
+                "topk(10, histogram_quantile(0.95, "
+                "sum by (tool, le) (rate(tickfleet_call_duration_seconds_bucket{@}[$__rate_interval]))) > 0)",
+                "{{tool}}",
+            )],
+            "s", width=12,
+        ),
+        table(
+            "Outcomes by tool", "Calls of the last hour that did not end as ok.",
+            'topk(50, round(sum by (tool, outcome) (increase(tickfleet_calls_total{@, outcome!="ok"}[1h]))) > 0)',
+            ["tool", "outcome"], width=12,
+        ),
+    ]
+
+
+def processes():
+    return [
+        row("Processes"),
+        graph(
+            "CPU", "Processor seconds a second, by job.",
+            [("sum by (job) (rate(process_cpu_seconds_total{@}[$__rate_interval]))", "{{job}}")], "short",
+        ),
+        graph(
+            "Memory", "Resident memory of the largest process of each job.",
+            [("max by (job) (process_resident_memory_bytes{@})", "{{job}}")], "bytes",
+        ),
+        graph(
+            "Open files", "Part of the process' bound on open files that is used.",
+            [("max by (job) (process_open_fds{@} / process_max_fds{@})", "{{job}}")], "percentunit",
+            thresholds=steps((None, GREEN), (0.8, RED)), line_at=True,
+        ),
+        graph(
+            "Restarts", "Processes that were started anew at the same address, within the hour before.",
+            [("sum by (job) (changes(process_start_time_seconds{@}[1h]))", "{{job}}")], width=12,
+        ),
+        table(
+            "Versions", "How many processes run which version.",
+            "count by (job, version) (tickfleet_build_info{@})", ["job", "version"], width=12,
+        ),
+    ]

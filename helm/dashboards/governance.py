@@ -1,0 +1,156 @@
+"""Governance: what the caps, permissions and ticks decided."""
+
+from grafana import BLUE, GREEN, RED, YELLOW, dashboard, graph, row, stat, steps, table
+
+REFUSED = "denied|unknown_tool|invalid_arguments|approval_refused"
+TICK_BUCKETS = "sum by (le) (rate(tickfleet_tick_duration_seconds_bucket{@}[$__rate_interval]))"
+
+
+def make():
+    return dashboard(
+        "tickfleet-governance",
+        "What admission, caps, ticks and permissions decided. Who was capped is in `tickfleet explain`, not in a label.",
+        [*glance(), *admission(), *ticks(), *permission(), *policy()],
+    )
+
+
+def glance():
+    return [
+        row("At a glance"),
+        stat(
+            "Waiting for a cap", "Turns on lanes: they wait for their agent's next tick or day. A cap that holds is no fault.",
+            'sum(max by (namespace) (tickfleet_backlog{@, state="parked_capped"}))', thresholds=steps((None, BLUE)),
+        ),
+        stat(
+            "Oldest of them", "Age of the oldest that was seen; it is sampled. Turns that wait for a day may be a day old.",
+            'max(tickfleet_oldest_age_seconds{@, state="parked_capped"})', "s", thresholds=steps((None, BLUE)),
+        ),
+        stat(
+            "Tick lag", "How late lanes are released. More than a tick (5 s) is an alert.",
+            "max(tickfleet_tick_lag_seconds{@})", "s", decimals=2,
+            thresholds=steps((None, GREEN), (1, YELLOW), (5, RED)),
+        ),
+        stat(
+            "Calls over the day cap", "Calls of the last hour that ended as daily_cap_reached.",
+            'sum(increase(tickfleet_calls_total{@, outcome="daily_cap_reached"}[1h]))', decimals=0,
+            thresholds=steps((None, BLUE)),
+        ),
+        stat(
+            "Denied", "Calls of the last hour that no permission allows.",
+            'sum(increase(tickfleet_calls_total{@, outcome="denied"}[1h]))', decimals=0, thresholds=steps((None, BLUE)),
+        ),
+        stat(
+            "Configurations in force", "How many different ones. More than one, for long: a roll-out is stuck.",
+            "count(count by (namespace, digest) (tickfleet_config_info{@}))",
+            thresholds=steps((None, GREEN), (2, YELLOW)),
+        ),
+    ]
+
+
+def admission():
+    return [
+        row("Admission"),
+        graph(
+            "Decisions", "Dispatched at once, laned for a later tick, ended at a cap, duplicate, conflict, rejected.",
+            [("sum by (decision) (rate(tickfleet_turns_admitted_total{@}[$__rate_interval]))", "{{decision}}")],
+            "ops", stacked=True,
+        ),
+        graph(
+            "Part of turns that had to wait", "Laned or capped, of all turns that were new.",
+            [(
+                'sum by (decision) (rate(tickfleet_turns_admitted_total{@, decision=~"laned|capped"}[$__rate_interval])) '
+                "/ on () group_left () (sum(rate(tickfleet_turns_admitted_total"
+                '{@, decision=~"dispatched|laned|capped"}[$__rate_interval])) > 0)',
+                "{{decision}}",
+            )],
+            "percentunit", maximum=1,
+        ),
+        graph(
+            "Refused turns", "Turns that were answered with an error before admission, by its code.",
+            [("sum by (reason) (rate(tickfleet_turns_refused_total{@}[$__rate_interval])) > 0", "{{reason}}")],
+            "ops", stacked=True,
+        ),
+    ]
+
+
+def ticks():
+    return [
+        row("Ticks and lanes"),
+        graph(
+            "Waiting for a cap", "Turns on lanes, and turns that wait for another try after a failure.",
+            [('sum by (state) (max by (namespace, state) (tickfleet_backlog{@, state=~"parked_capped|delayed"}))', "{{state}}")],
+        ),
+        graph(
+            "Released and promoted", "Slices that left a lane when their tick came, and slices that went back for another try.",
+            [
+                ("sum(rate(tickfleet_released_total{@}[$__rate_interval]))", "released"),
+                ("sum(rate(tickfleet_promoted_total{@}[$__rate_interval]))", "promoted"),
+            ],
+            "ops",
+        ),
+        graph(
+            "Calls admitted", "Calls that were debited from their budgets. Retries do not debit.",
+            [("sum(rate(tickfleet_calls_admitted_total{@}[$__rate_interval]))", "calls")], "ops",
+        ),
+        graph(
+            "Tick lag by scheduler", "How late each scheduler's last round found the lane that was due first.",
+            [("max by (instance) (tickfleet_tick_lag_seconds{@})", "{{instance}}")], "s",
+            thresholds=steps((None, GREEN), (5, RED)), line_at=True,
+        ),
+        graph(
+            "Tick duration", "Time of one round: releasing lanes and promoting what is due.",
+            [(f"histogram_quantile({q}, {TICK_BUCKETS})", f"p{int(float(q) * 100)}") for q in ("0.5", "0.99")], "s",
+        ),
+        graph(
+            "Rounds", "Rounds of the tick, all schedulers together.",
+            [("sum(rate(tickfleet_tick_duration_seconds_count{@}[$__rate_interval]))", "rounds")], "ops",
+        ),
+    ]
+
+
+def permission():
+    capped = "daily_cap_reached|expired|cancelled|rejected"
+    return [
+        row("Permission and arguments"),
+        graph(
+            "Calls refused before they ran", "No such tool, no permission, arguments that do not fit, an approval that was refused.",
+            [(f'sum by (outcome) (rate(tickfleet_calls_total{{@, outcome=~"{REFUSED}"}}[$__rate_interval]))', "{{outcome}}")],
+            "ops", stacked=True,
+        ),
+        graph(
+            "Calls ended by the clock or a cap", "Their day was used up, their deadline passed, or somebody cancelled them.",
+            [(f'sum by (outcome) (rate(tickfleet_calls_total{{@, outcome=~"{capped}"}}[$__rate_interval]))', "{{outcome}}")],
+            "ops", stacked=True,
+        ),
+        table(
+            "Refused calls by tool", "Of the last hour. An agent that keeps trying a tool that it may not call needs another prompt or a row in permissions.yaml.",
+            f'topk(50, round(sum by (tool, outcome) (increase(tickfleet_calls_total{{@, outcome=~"{REFUSED}"}}[1h]))) > 0)',
+            ["tool", "outcome"],
+        ),
+    ]
+
+
+def policy():
+    return [
+        row("Policy and configuration"),
+        table(
+            "Configurations", "Which configuration how many processes have in force: the first 12 digits of its digest.",
+            "count by (job, digest) (tickfleet_config_info{@})", ["job", "digest"],
+        ),
+        graph(
+            "Reloads", "Configurations that were taken over while the process ran, and those that were rejected.",
+            [("sum by (result) (increase(tickfleet_config_reloads_total{@}[$__rate_interval]))", "{{result}}")],
+        ),
+        graph(
+            "Policy generation", "The generation that each scheduler decides by. Lines that stay apart: one stands by.",
+            [("max by (instance) (tickfleet_config_generation{@})", "{{instance}}")],
+        ),
+        graph(
+            "Policies that were outdated", "Times that a scheduler learned that its policy is older than the fleet's.",
+            [("sum(increase(tickfleet_policy_stale_total{@}[$__rate_interval]))", "outdated")],
+        ),
+        graph(
+            "Age of the configuration", "Time since the configuration in force was loaded, the oldest of each job.",
+            [("max by (job) (time() - (tickfleet_config_last_reload_success_timestamp_seconds{@} > 0))", "{{job}}")], "s",
+        ),
+    ]

@@ -1,0 +1,127 @@
+{{/* The configuration of the fleet, and what the templates have to know of it. */}}
+
+{{/* The files of the configuration folder: name → text, as JSON. */}}
+{{- define "tickfleet.configFiles" -}}
+{{- $files := dict -}}
+{{- if .Values.config.samples -}}
+{{- range $path, $_ := .Files.Glob "files/config/*.yaml" -}}
+{{- if ne (base $path) "tickfleet.yaml" -}}
+{{- $_ := set $files (base $path) ($.Files.Get $path) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- range $name, $text := .Values.config.files -}}
+{{- include "tickfleet.checkFileName" (dict "root" $ "name" $name) -}}
+{{- $_ := set $files $name $text -}}
+{{- end -}}
+{{- $_ := set $files "tickfleet.yaml" (printf "# Over the defaults that are built into the binary.\n%s\n" (toYaml .Values.config.settings)) -}}
+{{- toJson $files -}}
+{{- end -}}
+
+{{/* Fails on a file that nothing would read. Takes root and name. */}}
+{{- define "tickfleet.checkFileName" -}}
+{{- $known := list -}}
+{{- range $path, $_ := .root.Files.Glob "files/config/*.yaml" -}}
+{{- $known = append $known (base $path) -}}
+{{- end -}}
+{{- if eq .name "tickfleet.yaml" -}}
+{{- fail "config.files: tickfleet.yaml is made of config.settings; put your settings there" -}}
+{{- else if and (regexMatch "\\.ya?ml$" .name) (not (has .name $known)) -}}
+{{- fail (printf "config.files: nothing reads %q; expected one of %s, or a file that is not YAML" .name (without $known "tickfleet.yaml" | join ", ")) -}}
+{{- else if not (regexMatch "^[A-Za-z0-9_][A-Za-z0-9._-]*$" .name) -}}
+{{- fail (printf "config.files: %q is no name for a file; expected letters, digits, - _ and ." .name) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Settings that have their place elsewhere in the values: in the ConfigMap they would have no effect. */}}
+{{- define "tickfleet.checkSettings" -}}
+{{- $places := dict
+  "redis.url" "redis.existingSecret (it is a secret)"
+  "http.address" "http.host and http.port"
+  "worker.slots" "worker.slots, or a pool's"
+  "worker.priorities" "worker.priorities, or a pool's"
+  "worker.drain" "worker.drainSeconds, or a pool's" -}}
+{{- range $path, $place := $places -}}
+{{- $keys := splitList "." $path -}}
+{{- $section := get $.Values.config.settings (first $keys) | default dict -}}
+{{- if hasKey $section (last $keys) -}}
+{{- fail (printf "config.settings.%s has no effect here: use %s" $path $place) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The longest time-out of a tool in seconds: of the default for all, and of each declared tool. */}}
+{{- define "tickfleet.longestToolSeconds" -}}
+{{- $settings := .Values.config.settings -}}
+{{- $default := dig "worker" "tool_timeout" "" $settings -}}
+{{- if not $default -}}
+{{- $default = (.Files.Get "files/config/tickfleet.yaml" | fromYaml).worker.tool_timeout -}}
+{{- end -}}
+{{- $longest := include "tickfleet.seconds" (dict "text" $default "name" "config.settings.worker.tool_timeout") | float64 -}}
+{{- $files := include "tickfleet.configFiles" . | fromJson -}}
+{{- $tools := get $files "tools.yaml" | default "" | fromYaml -}}
+{{- if hasKey $tools "Error" -}}
+{{- fail (printf "config.files.tools.yaml is no YAML: %s" (get $tools "Error")) -}}
+{{- end -}}
+{{- range $tool := get $tools "tools" | default dict -}}
+{{- if kindIs "map" $tool -}}
+{{- $longest = maxf $longest (divf (get $tool "timeout_ms" | default 0 | float64) 1000.0) -}}
+{{- end -}}
+{{- end -}}
+{{- $longest -}}
+{{- end -}}
+
+{{/* Which of the four ways to Redis is taken: existingSecret, host, url or trial. */}}
+{{- define "tickfleet.redisWay" -}}
+{{- $ways := list -}}
+{{- if .Values.redis.existingSecret.name }}{{ $ways = append $ways "existingSecret" }}{{ end -}}
+{{- if .Values.redis.host }}{{ $ways = append $ways "host" }}{{ end -}}
+{{- if .Values.redis.url }}{{ $ways = append $ways "url" }}{{ end -}}
+{{- if .Values.trialRedis.enabled }}{{ $ways = append $ways "trial" }}{{ end -}}
+{{- $choices := "redis.existingSecret.name (a Secret with the URL), redis.host, redis.url, or trialRedis.enabled=true" -}}
+{{- if eq (len $ways) 0 -}}
+{{- fail (printf "Where is Redis? Set one of %s" $choices) -}}
+{{- else if gt (len $ways) 1 -}}
+{{- fail (printf "Redis is given more than once (%s); set only one of %s" (join ", " $ways) $choices) -}}
+{{- end -}}
+{{- first $ways -}}
+{{- end -}}
+
+{{/* What every process of the image needs to know; commands run by `kubectl exec` too. */}}
+{{- define "tickfleet.commonEnv" -}}
+{{ include "tickfleet.redisEnv" . | trim }}
+- name: TICKFLEET_CONFIG
+  value: {{ .Values.config.mountPath }}
+{{- end -}}
+
+{{/* The variables that lead to Redis. The URL is never an argument, and never text in a Deployment. */}}
+{{- define "tickfleet.redisEnv" -}}
+{{- $way := include "tickfleet.redisWay" . -}}
+{{- $redis := .Values.redis -}}
+{{- if eq $way "host" }}
+{{- $user := $redis.username }}
+{{- if $redis.passwordSecret.name }}
+- name: REDIS_PASSWORD
+  valueFrom:
+    secretKeyRef:
+      name: {{ $redis.passwordSecret.name }}
+      key: {{ $redis.passwordSecret.key }}
+{{- $user = printf "%s:$(REDIS_PASSWORD)@" $redis.username }}
+{{- else if $user }}
+{{- fail "redis.username needs redis.passwordSecret.name" }}
+{{- end }}
+- name: REDIS_URL
+  value: {{ printf "%s://%s%s:%d/%d" (ternary "rediss" "redis" $redis.tls) $user $redis.host (int $redis.port) (int $redis.database) | quote }}
+{{- else }}
+- name: REDIS_URL
+  valueFrom:
+    secretKeyRef:
+      {{- if eq $way "existingSecret" }}
+      name: {{ $redis.existingSecret.name }}
+      key: {{ $redis.existingSecret.key }}
+      {{- else }}
+      name: {{ include "tickfleet.fullname" . }}-redis
+      key: REDIS_URL
+      {{- end }}
+{{- end }}
+{{- end -}}

@@ -1,0 +1,157 @@
+{{/* What schedulers and workers have in common. */}}
+
+{{/* A pod's template; takes root, component (scheduler or worker), pool (workers), spec (its values), selector
+     (labels as text) and env (further variables as text). */}}
+{{- define "tickfleet.podTemplate" -}}
+{{- $root := .root -}}
+{{- $spec := .spec -}}
+{{- $values := .root.Values -}}
+metadata:
+  labels:
+    {{- .selector | nindent 4 }}
+    app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+    {{- with merge (dict) $spec.podLabels $values.commonLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    kubectl.kubernetes.io/default-container: {{ .component }}
+    {{- if and $values.config.rollOnChange (not $values.config.existingConfigMap) }}
+    checksum/config: {{ include "tickfleet.configFiles" $root | sha256sum }}
+    {{- end }}
+    {{- with printf "%s%s" $values.redis.url $values.trialRedis.password }}
+    checksum/redis: {{ sha256sum . }}
+    {{- end }}
+    {{- with merge (dict) $spec.podAnnotations $values.commonAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  {{- with $values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  serviceAccountName: {{ include "tickfleet.serviceAccountName" $root }}
+  # Nothing here asks the Kubernetes API.
+  automountServiceAccountToken: false
+  # Variables of services would look like settings.
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ int $spec.terminationGracePeriodSeconds }}
+  securityContext:
+    {{- include "tickfleet.overlay" (dict "base" $values.podSecurityContext "over" $spec.podSecurityContext) | fromJson | toYaml | nindent 4 }}
+  {{- if kindIs "bool" $spec.hostUsers }}
+  hostUsers: {{ $spec.hostUsers }}
+  {{- end }}
+  {{- if $spec.shareProcessNamespace }}
+  shareProcessNamespace: true
+  {{- end }}
+  {{- with $spec.runtimeClassName }}
+  runtimeClassName: {{ . }}
+  {{- end }}
+  {{- with $spec.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- with $values.topologySpread.topologyKeys }}
+  topologySpreadConstraints:
+    {{- range . }}
+    - topologyKey: {{ . }}
+      maxSkew: {{ int $values.topologySpread.maxSkew }}
+      whenUnsatisfiable: {{ $values.topologySpread.whenUnsatisfiable }}
+      labelSelector:
+        matchLabels:
+          {{- $.selector | nindent 10 }}
+      # During a roll-out, old pods do not count.
+      matchLabelKeys: [pod-template-hash]
+    {{- end }}
+  {{- end }}
+  {{- range $key := list "nodeSelector" "tolerations" "affinity" "initContainers" }}
+  {{- with get $spec $key }}
+  {{ $key }}:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+  containers:
+    - name: {{ .component }}
+      image: {{ include "tickfleet.image" (dict "image" $values.image "tag" $root.Chart.AppVersion) }}
+      imagePullPolicy: {{ $values.image.pullPolicy }}
+      args: [{{ .component }}]
+      env:
+        {{- include "tickfleet.commonEnv" $root | trim | nindent 8 }}
+        - name: TICKFLEET_HTTP_ADDRESS
+          value: {{ printf "%s:%d" (ternary (printf "[%s]" $values.http.host) $values.http.host (contains ":" $values.http.host)) (int $values.http.port) | quote }}
+        {{- with .env }}
+        {{- . | trim | nindent 8 }}
+        {{- end }}
+        {{- with concat $values.env $spec.env }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      {{- with .envFrom }}
+      envFrom:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      ports:
+        - name: http
+          containerPort: {{ int $values.http.port }}
+          protocol: TCP
+      {{- range $probe, $path := dict "startup" "/startupz" "liveness" "/livez" "readiness" "/readyz" }}
+      {{ $probe }}Probe:
+        httpGet: {path: {{ $path }}, port: http}
+        {{- toYaml (get $values.probes $probe) | nindent 8 }}
+      {{- end }}
+      securityContext:
+        {{- include "tickfleet.overlay" (dict "base" $values.securityContext "over" $spec.securityContext) | fromJson | toYaml | nindent 8 }}
+      resources:
+        {{- toYaml $spec.resources | nindent 8 }}
+      volumeMounts:
+        # The folder, not single files: a change of the ConfigMap swaps all of them at once.
+        - name: config
+          mountPath: {{ $values.config.mountPath }}
+          readOnly: true
+        {{- if dig "tmp" "enabled" false $spec }}
+        - name: tmp
+          mountPath: /tmp
+        {{- end }}
+        {{- with $spec.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+    {{- with $spec.extraContainers }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  volumes:
+    - name: config
+      configMap:
+        name: {{ default (printf "%s-config" (include "tickfleet.fullname" $root)) $values.config.existingConfigMap }}
+    {{- if dig "tmp" "enabled" false $spec }}
+    - name: tmp
+      emptyDir:
+        sizeLimit: {{ $spec.tmp.sizeLimit }}
+        {{- with $spec.tmp.medium }}
+        medium: {{ . }}
+        {{- end }}
+    {{- end }}
+    {{- with $spec.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
+{{/* A budget of disruptions; takes root, name, component, budget and selector. */}}
+{{- define "tickfleet.podDisruptionBudget" -}}
+{{- $most := .budget.maxUnavailable | toString -}}
+{{- $least := .budget.minAvailable | toString -}}
+{{- if eq (empty $most) (empty $least) -}}
+{{- fail (printf "%s: podDisruptionBudget needs one of maxUnavailable and minAvailable; leave the other empty" .name) -}}
+{{- end -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  {{- include "tickfleet.metadata" . | nindent 2 }}
+spec:
+  {{- if $most }}
+  maxUnavailable: {{ .budget.maxUnavailable }}
+  {{- else }}
+  minAvailable: {{ .budget.minAvailable }}
+  {{- end }}
+  # A pod that is not ready, because Redis is away, does not hold up the drain of its node.
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- .selector | nindent 6 }}
+{{- end -}}

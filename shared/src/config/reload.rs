@@ -1,0 +1,160 @@
+//! Reload: what the folder holds now, and which changes have to wait for a restart.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+use super::files;
+use super::tree::{Entry, Node, join};
+use super::{ConfigErrors, Configuration, Sources, load};
+
+/// Settings that take effect with a reload, as a section or a field; a change of any other needs a restart. What the
+/// other files hold always takes effect.
+const LIVE: [&str; 4] = ["caps.", "permission.", "log.level", "worker.tool_timeout"];
+
+/// How often a folder is read that changes while it is read.
+const READS_MAX: usize = 5;
+
+/// Files of a folder that are looked at; a folder with more is no configuration.
+const FILES_MAX: usize = 1_000;
+
+/// Digest of the folder's files and of those one level below it: equal where nothing has changed. Names and contents
+/// count, times do not; hidden files do not count, but where links lead through them, what they lead to does.
+///
+/// It is asked for again and again instead of waiting for the kernel's word: a mounted ConfigMap changes by a swap of
+/// the link `..data` that no watch on the files themselves notices, and network file systems tell nothing at all.
+#[must_use]
+pub fn fingerprint(dir: &Path) -> String {
+    let mut hash = Sha256::new();
+    for path in files_in(dir, true).into_iter().take(FILES_MAX) {
+        let held = match std::fs::metadata(&path) {
+            Ok(file) if file.len() > files::FILE_BYTES_MAX => format!("{} bytes", file.len()).into_bytes(),
+            Ok(_) => std::fs::read(&path).unwrap_or_else(|error| error.to_string().into_bytes()),
+            Err(error) => error.kind().to_string().into_bytes(),
+        };
+        for part in [path.as_os_str().as_encoded_bytes(), &held] {
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+    }
+    hash.finalize().iter().fold(String::new(), |mut hex, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// The files of a folder by name; where `below`, those of its folders too.
+fn files_in(dir: &Path, below: bool) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+    names.sort();
+    let shown = names.into_iter().filter(|name| !name.as_encoded_bytes().starts_with(b".")).map(|name| dir.join(name));
+    shown
+        .flat_map(|path| {
+            if !path.is_dir() {
+                vec![path]
+            } else if below {
+                files_in(&path, false)
+            } else {
+                Vec::new()
+            }
+        })
+        .collect()
+}
+
+/// Loads the configuration as [`load`] does, from files that all belong to one state of the folder, with that state's
+/// [`fingerprint`]. Where the folder changes while it is read, it is read again.
+///
+/// # Errors
+/// As [`load`]; of a folder that does not come to rest, what is wrong with what was read last.
+pub fn load_settled(sources: &Sources) -> (String, Result<Configuration, ConfigErrors>) {
+    let state = || sources.dir.as_deref().map(fingerprint).unwrap_or_default();
+    let mut before = state();
+    for _ in 1..READS_MAX {
+        let loaded = load(sources);
+        let after = state();
+        if before == after {
+            return (after, loaded);
+        }
+        before = after;
+    }
+    (before, load(sources))
+}
+
+/// The settings that differ and take effect only after a restart, by name, in order. `running` is the configuration
+/// that the process was started with. Values are not named: some are secrets.
+#[must_use]
+pub fn needs_restart(running: &Configuration, new: &Configuration) -> Vec<String> {
+    let mut names = Vec::new();
+    if let (Some(running), Some(new)) = (&running.trees.settings, &new.trees.settings) {
+        differences(running, new, "", &mut names);
+    }
+    names.retain(|name| !LIVE.iter().any(|live| name == live || (live.ends_with('.') && name.starts_with(live))));
+    names
+}
+
+fn differences(running: &Node, new: &Node, path: &str, names: &mut Vec<String>) {
+    if running.entries().is_empty() && running.to_json() != new.to_json() {
+        names.push(path.to_owned());
+    }
+    // Both were laid over the same defaults and checked: they have the same fields.
+    for Entry { key, node, .. } in running.entries() {
+        match new.get(key) {
+            Some(new) => differences(node, new, &join(path, key), names),
+            None => names.push(join(path, key)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn settings(dir: &Path, text: &str) -> Configuration {
+        std::fs::write(dir.join("tickfleet.yaml"), text).unwrap();
+        let built_in_handlers = ["note".to_owned()].into();
+        let built_in_tools = ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from).into();
+        let sources = Sources { dir: Some(dir.into()), built_in_tools, built_in_handlers, ..Sources::default() };
+        load_settled(&sources).1.unwrap()
+    }
+
+    #[test]
+    fn what_takes_effect_live_is_not_named_and_what_needs_a_restart_is() {
+        let dir = tempfile::tempdir().unwrap();
+        let running = settings(dir.path(), "caps: {tick: 5s}");
+        let new = settings(
+            dir.path(),
+            "caps: {tick: 9s}\nworker: {slots: 3, tool_timeout: 9s}\nlog: {level: debug, format: json}\nredis: {url: 'redis://u:p@h/'}",
+        );
+        assert_eq!(needs_restart(&running, &new), ["redis.url", "worker.slots", "log.format"]);
+        assert!(needs_restart(&running, &running).is_empty());
+    }
+
+    #[test]
+    fn a_fingerprint_sees_contents_files_that_come_and_go_and_swapped_links() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let mut seen = vec![fingerprint(dir.path())];
+        for (version, text) in [("..one", "a"), ("..two", "b")] {
+            std::fs::create_dir(at(version)).unwrap();
+            std::fs::write(at(version).join("tools.yaml"), text).unwrap();
+        }
+        std::os::unix::fs::symlink("..one", at("..data")).unwrap();
+        std::os::unix::fs::symlink("..data/tools.yaml", at("tools.yaml")).unwrap();
+        seen.push(fingerprint(dir.path()));
+        assert_eq!(fingerprint(dir.path()), seen[1], "nothing has changed");
+        std::os::unix::fs::symlink("..two", at("..data_tmp")).unwrap();
+        std::fs::rename(at("..data_tmp"), at("..data")).unwrap();
+        seen.push(fingerprint(dir.path()));
+        std::fs::remove_file(at("tools.yaml")).unwrap();
+        assert_eq!(fingerprint(dir.path()), seen[0], "as at the beginning");
+        std::fs::rename(at("..two").join("tools.yaml"), at("agents.yaml")).unwrap();
+        seen.push(fingerprint(dir.path()));
+        let distinct: std::collections::BTreeSet<_> = seen.iter().collect();
+        assert_eq!(distinct.len(), seen.len(), "{seen:?}");
+    }
+}

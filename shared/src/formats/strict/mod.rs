@@ -1,0 +1,64 @@
+//! OpenAI's strict mode: schemas that a model can be held to, and the arguments that it then gives.
+//!
+//! A strict schema is a subset: every object closed, every property required, and no keyword that a grammar could
+//! not hold a model to. What is optional becomes nullable. Keywords that only narrow are left out (they are told in
+//! the description, and the original schema still judges the call); where a schema needs more than the subset can
+//! say, it cannot be strict, and [`NotStrict`] says why.
+
+mod nulls;
+mod schema;
+
+use std::fmt;
+
+use serde_json::Value;
+
+pub use nulls::without_nulls;
+pub use schema::strict_schema;
+
+/// Steps along `$ref`s that are followed for one value: a schema may refer to itself.
+const HOPS_MAX: usize = 16;
+
+/// Why a schema cannot be strict.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct NotStrict {
+    /// The argument that stands in the way, as `filter.tags[]`; empty for the arguments as a whole.
+    pub at: String,
+    /// What about it.
+    pub why: String,
+}
+
+impl fmt::Display for NotStrict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, why } = self;
+        if at.is_empty() { write!(f, "the schema {why}") } else { write!(f, "'{at}' {why}") }
+    }
+}
+
+/// The schema that a local reference means: `#`, `#/$defs/name` or `#/definitions/name`.
+fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
+    if reference == "#" {
+        return Some(root);
+    }
+    let (folder, name) = reference.strip_prefix("#/")?.split_once('/')?;
+    matches!(folder, "$defs" | "definitions").then(|| root.get(folder)?.get(name)).flatten()
+}
+
+/// Whether `schema`, a part of `root`, takes null. What cannot be told counts as yes: nothing is dropped then.
+fn allows_null(schema: &Value, root: &Value, hops: usize) -> bool {
+    let Value::Object(members) = schema else { return schema != &Value::Bool(false) };
+    if hops == 0 {
+        return true;
+    }
+    let sub = |schema: &Value| allows_null(schema, root, hops - 1);
+    let every = |name: &str, test: &dyn Fn(&Value) -> bool| members.get(name).is_none_or(test);
+    let any_of = |list: &Value| list.as_array().is_none_or(|list| list.iter().any(sub));
+    every("type", &|kind| match kind {
+        Value::Array(kinds) => kinds.iter().any(|kind| kind == "null"),
+        kind => kind == "null",
+    }) && every("enum", &|values| values.as_array().is_none_or(|values| values.contains(&Value::Null)))
+        && every("const", &Value::is_null)
+        && every("anyOf", &any_of)
+        && every("oneOf", &any_of)
+        && every("allOf", &|list| list.as_array().is_none_or(|list| list.iter().all(sub)))
+        && every("$ref", &|to| to.as_str().and_then(|to| resolve(root, to)).is_none_or(sub))
+}

@@ -1,0 +1,71 @@
+//! Versions of one tool side by side: how they are named, and which of them an agent gets.
+
+use semver::{Version, VersionReq};
+
+/// The selector that takes the newest version; what an agent without a selector gets.
+pub const LATEST: &str = "latest";
+
+/// `search@2` as the tool's name and the version's label; a name without a label is itself.
+#[must_use]
+pub fn split(name: &str) -> (&str, Option<&str>) {
+    match name.split_once('@') {
+        Some((name, label)) => (name, Some(label)),
+        None => (name, None),
+    }
+}
+
+/// A version as it is written, `2` and `2.1` too; none where it is not one.
+#[must_use]
+pub fn parse(text: &str) -> Option<Version> {
+    let missing = match text.split(['-', '+']).next().unwrap_or_default().split('.').count() {
+        1 => ".0.0",
+        2 => ".0",
+        _ => "",
+    };
+    Version::parse(&format!("{text}{missing}")).ok()
+}
+
+/// What a selector takes: `latest`, or a range as in Cargo (`1`, `1.2`, `=1.2.3`, `>=1, <3`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Selector {
+    /// Every version; the newest of them is taken.
+    Latest,
+    /// The newest version in the range.
+    Range(VersionReq),
+}
+
+impl Selector {
+    /// Reads a selector; none where it is not one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if text == LATEST {
+            return Some(Self::Latest);
+        }
+        VersionReq::parse(text).ok().map(Self::Range)
+    }
+
+    /// Whether it takes `version`.
+    #[must_use]
+    pub fn takes(&self, version: &Version) -> bool {
+        match self {
+            Self::Latest => true,
+            Self::Range(range) => range.matches(version),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_selector_takes_the_versions_that_it_names() {
+        let takes = |selector: &str, version: &str| {
+            Selector::parse(selector).zip(parse(version)).is_some_and(|(selector, version)| selector.takes(&version))
+        };
+        assert!(takes("latest", "3") && takes("1", "1.9.2") && takes("1.2", "1.3.0") && takes(">=1, <3", "2.0.0"));
+        assert!(!takes("1", "2") && !takes("=1.2.3", "1.2.4"));
+        assert!(Selector::parse("newest").is_none() && parse("x").is_none());
+        assert_eq!((split("search@2"), split("search")), (("search", Some("2")), ("search", None)));
+    }
+}

@@ -1,0 +1,185 @@
+//! Every metric by name: what it counts, its labels and their values, which processes export it. The page
+//! `docs/metrics.md` is written from this table, and a process registers nothing that is not in it.
+
+use super::words::{self, REFUSALS, RELOADS, STREAMS, VERBS};
+
+/// Prefix of every metric but the `process_*` ones.
+pub(super) const PREFIX: &str = "tickfleet_";
+
+/// Buckets of a call's duration, seconds: from a look-up in memory to far beyond the default timeout of 30 s.
+pub(super) const CALL_SECONDS: [f64; 14] =
+    [0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0];
+
+/// Buckets of waiting for a worker, seconds: from idle slots to a fleet that is far too small.
+pub(super) const WAIT_SECONDS: [f64; 13] =
+    [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 2.5, 10.0, 60.0, 600.0];
+
+/// Buckets of a turn's whole life, seconds: within one tick, over some ticks, over a night.
+pub(super) const TURN_SECONDS: [f64; 13] =
+    [0.005, 0.025, 0.1, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0, 600.0, 3_600.0, 86_400.0];
+
+/// Buckets of one round of the tick, seconds: from nothing due to a shard that cannot keep up.
+pub(super) const TICK_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0];
+
+/// Buckets of one question to Redis, seconds: few, for there is one histogram a verb.
+pub(super) const REDIS_SECONDS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0];
+
+/// Which processes export a metric.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum By {
+    Everyone,
+    Schedulers,
+    Workers,
+}
+
+/// What a metric is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Kind {
+    Counter,
+    Gauge,
+    Histogram(&'static [f64]),
+}
+
+/// What values a label may have.
+#[derive(Clone, Copy)]
+pub(super) enum Values {
+    /// These words of the code.
+    Words(fn() -> Vec<&'static str>),
+    /// Values from outside, with what bounds them.
+    Bounded(#[cfg_attr(not(test), allow(dead_code, reason = "for the page, which a test writes"))] &'static str),
+}
+
+/// One metric.
+#[derive(Clone, Copy)]
+pub(super) struct Def {
+    /// Its name without [`PREFIX`].
+    pub(super) name: &'static str,
+    pub(super) kind: Kind,
+    pub(super) by: By,
+    pub(super) labels: &'static [(&'static str, Values)],
+    /// A sentence or two that say what it is for.
+    pub(super) help: &'static str,
+}
+
+/// The table: a constant a metric, and the list of them all.
+macro_rules! catalogue {
+    ($($constant:ident = $name:literal, $kind:expr, $by:ident, [$($label:literal: $values:expr),*], $help:literal;)*) => {
+        $(pub(super) const $constant: Def = Def {
+            name: $name, kind: $kind, by: By::$by, labels: &[$(($label, $values)),*], help: $help,
+        };)*
+        /// All of them, in the order of the page.
+        #[cfg(test)]
+        pub(super) const ALL: &[Def] = &[$($constant),*];
+    };
+}
+
+use Kind::{Counter, Gauge, Histogram};
+use Values::{Bounded, Words};
+
+const TOOLS: Values = Bounded("tools of the configuration, at most 500, and `other`");
+
+catalogue! {
+    INBOUND_ENTRIES = "inbound_entries_total", Counter, Schedulers, ["stream": Words(|| STREAMS.to_vec())],
+        "Entries read from the inbound streams. One that is read again after a crash counts again.";
+    TURNS_ADMITTED = "turns_admitted_total", Counter, Schedulers, ["decision": Words(words::decisions)],
+        "Turns by what admission decided about them. Each turn counts once, whatever happens to it later.";
+    CALLS_ADMITTED = "calls_admitted_total", Counter, Schedulers, [],
+        "Calls that were debited from their budgets and let through, at admission or when a lane was released.";
+    TURNS_REFUSED = "turns_refused_total", Counter, Schedulers, ["reason": Words(|| REFUSALS.to_vec())],
+        "Turns that were refused with a reply, by its error code.";
+    RELEASED = "released_total", Counter, Schedulers, [],
+        "Slices that were released from lanes when their agent's next window began.";
+    PROMOTED = "promoted_total", Counter, Schedulers, [],
+        "Slices that were parked for another try and went back to their queue.";
+    TICK_LAG = "tick_lag_seconds", Gauge, Schedulers, [],
+        "How late a lane was released that was due, the worst case of the last 30 s or a little longer.";
+    TICK_DURATION = "tick_duration_seconds", Histogram(&TICK_SECONDS), Schedulers, [],
+        "Time that one round of the tick took, releasing lanes and promoting what is due.";
+    BACKLOG = "backlog", Gauge, Schedulers, ["state": Words(words::places)],
+        "How much waits or runs in all shards, asked of Redis at each scrape. Every scheduler sees the whole fleet: \
+         take the maximum over them, not the sum. Absent while Redis does not answer. Entries for inbound and dead, \
+         slices for ready and running, turns for parked_capped and delayed.";
+    OLDEST_AGE = "oldest_age_seconds", Gauge, Schedulers, ["state": Words(words::places)],
+        "Age of the oldest entry, slice or turn in a state, 0 where there is none. For running it is the oldest \
+         pending age: since the slice was dispatched. For parked_capped it counts from admission and is sampled.";
+    SCHEDULE_TO_START = "schedule_to_start_seconds", Histogram(&WAIT_SECONDS), Workers, [],
+        "Time from the dispatch of a slice to its beginning on a worker, by the clock of Redis.";
+    TURN_DURATION = "turn_duration_seconds", Histogram(&TURN_SECONDS), Everyone, [],
+        "Time from the submission of a turn or task to its settled end, waiting for ticks and retries included.";
+    CALLS = "calls_total", Counter, Everyone, ["tool": TOOLS, "outcome": Words(words::outcomes)],
+        "Calls that ended, by tool and outcome. Those that schedulers end (capped, expired, tasks of external runtimes) \
+         have the tool other.";
+    CALL_DURATION = "call_duration_seconds", Histogram(&CALL_SECONDS), Workers, ["tool": TOOLS],
+        "Time that the last try of a call took. Calls that never ran are not in it.";
+    RETRIES = "retries_total", Counter, Everyone, ["reason": Words(|| words::RETRIES.to_vec())],
+        "Tries that failed and will be repeated.";
+    LEASES_LOST = "leases_lost_total", Counter, Everyone, ["holder": Words(|| words::HOLDERS.to_vec())],
+        "Leases that ended against their holder's will: a process that could not renew its own in time, or an \
+         external runtime that fell silent and lost its task.";
+    REAPED = "reaped_total", Counter, Schedulers, [],
+        "Slices and inbound entries that were taken back from consumers whose heartbeat was gone.";
+    FENCED = "fenced_total", Counter, Everyone, ["verb": Words(|| words::FENCED.to_vec())],
+        "Acts that were refused because the slice was no longer the actor's.";
+    QUARANTINED = "quarantined_total", Counter, Schedulers, [],
+        "Slices that were ended because they lost their worker too often.";
+    DEAD = "dead_total", Counter, Schedulers, ["reason": Words(|| REFUSALS.to_vec())],
+        "Entries that went to the dead stream: refused messages, and entries that killed whoever read them (poison).";
+    SLOTS = "slots", Gauge, Workers, [],
+        "Slots of the process: slices that it can carry out at the same time.";
+    SLOTS_BUSY = "slots_busy", Gauge, Workers, [],
+        "Slots that carry out a slice now.";
+    REDIS_COMMANDS = "redis_commands_total", Counter, Everyone, ["verb": Words(|| VERBS.to_vec())],
+        "Questions to Redis that were answered. A script, a pipeline or a single command counts as one.";
+    REDIS_DURATION = "redis_command_duration_seconds", Histogram(&REDIS_SECONDS), Everyone,
+        ["verb": Words(|| VERBS.to_vec())],
+        "Time from asking Redis to its answer. Blocking reads wait on purpose and are not in it.";
+    REDIS_ERRORS = "redis_errors_total", Counter, Everyone, ["verb": Words(|| VERBS.to_vec())],
+        "Questions to Redis that failed: no connection, no answer in time, or an error.";
+    REDIS_UP = "redis_up", Gauge, Everyone, [],
+        "1 where Redis answered this process during the scrape, else 0.";
+    REDIS_MEMORY_USED = "redis_memory_used_bytes", Gauge, Schedulers, [],
+        "Memory that Redis uses, as it said during the scrape. Absent while it does not answer.";
+    REDIS_MEMORY_MAX = "redis_memory_max_bytes", Gauge, Schedulers, [],
+        "The bound that Redis has for its memory (maxmemory), 0 where it has none. Absent while it does not answer.";
+    REDIS_PRESSURE = "redis_pressure", Gauge, Schedulers, [],
+        "1 while new work is refused because Redis is nearly full, else 0. Absent while it does not answer.";
+    POLICY_STALE = "policy_stale_total", Counter, Schedulers, [],
+        "Times that this process learned that its policy is outdated.";
+    CLOCK_STEPS = "clock_steps_total", Counter, Schedulers, [],
+        "Large steps back of Redis' clock that this process saw.";
+    EPOCH_CHANGES = "epoch_changes_total", Counter, Schedulers, [],
+        "Restarts of Redis that this process saw.";
+    STATE_LOST = "state_lost_total", Counter, Everyone, [],
+        "Times that Redis had lost its streams or groups.";
+    LOOP_PROGRESS = "loop_progress_timestamp_seconds", Gauge, Everyone,
+        ["loop": Bounded("loops of the code: `turns`, `tasks`, `tick`, `reap`, `collect`, `lease`, `beat`")],
+        "When a loop last advanced, seconds since the epoch. Absent while it does not run. Of several with one name (one a shard) the one that is furthest behind.";
+    INVARIANT_VIOLATIONS = "invariant_violations_total", Counter, Schedulers,
+        ["invariant": Words(words::invariants)],
+        "Findings of the sweep that should be impossible, each seen twice before it counts.";
+    BUILD_INFO = "build_info", Gauge, Everyone, ["version": Bounded("the one version of the program")],
+        "Always 1. The label is the version of the program.";
+    CONFIG_INFO = "config_info", Gauge, Everyone,
+        ["digest": Bounded("the one configuration in force, first 12 digits of its digest")],
+        "Always 1. The label names the configuration in force in this process.";
+    CONFIG_GENERATION = "config_generation", Gauge, Everyone, [],
+        "Generation of the policy that this process decides by, 0 before it knows one.";
+    CONFIG_RELOADS = "config_reloads_total", Counter, Everyone, ["result": Words(|| RELOADS.to_vec())],
+        "Reloads of the configuration. A rejected one changed nothing.";
+    CONFIG_SUCCESSFUL = "config_last_reload_successful", Gauge, Everyone, [],
+        "1 where the last reload of the configuration was taken over, 0 where it was rejected. 1 before the first.";
+    CONFIG_RELOADED = "config_last_reload_success_timestamp_seconds", Gauge, Everyone, [],
+        "When the configuration in force was loaded, seconds since the epoch.";
+}
+
+/// What the library adds by itself about the process: name and type.
+#[cfg(test)]
+pub(super) const PROCESS: [(&str, &str); 7] = [
+    ("process_cpu_seconds_total", "counter"),
+    ("process_max_fds", "gauge"),
+    ("process_open_fds", "gauge"),
+    ("process_resident_memory_bytes", "gauge"),
+    ("process_start_time_seconds", "gauge"),
+    ("process_threads", "gauge"),
+    ("process_virtual_memory_bytes", "gauge"),
+];

@@ -1,0 +1,104 @@
+//! Gauges that are read when the metrics are, over the parts of a process: one worker or scheduler a shard.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+type Probe = Box<dyn Fn() -> Option<(usize, usize)> + Send + Sync>;
+
+/// The slots of all workers of a process.
+#[derive(Default)]
+pub(super) struct Slots {
+    probes: Mutex<Vec<Probe>>,
+}
+
+impl fmt::Debug for Slots {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Slots").finish_non_exhaustive()
+    }
+}
+
+impl Slots {
+    pub(super) fn watch(&self, probe: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
+        self.probes.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(probe));
+    }
+
+    /// Busy slots and all slots. Workers that are gone are forgotten.
+    pub(super) fn sum(&self) -> (i64, i64) {
+        let (mut busy, mut all) = (0, 0);
+        let mut add = |(b, a): (usize, usize)| {
+            busy += i64::try_from(b).unwrap_or(i64::MAX);
+            all += i64::try_from(a).unwrap_or(i64::MAX);
+        };
+        let mut probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        probes.retain(|probe| probe().map(&mut add).is_some());
+        (busy, all)
+    }
+}
+
+/// How long a lag is remembered: longer than the usual time between two scrapes, else a short one would never be seen.
+pub(super) const LAG_MEMORY: Duration = Duration::from_secs(30);
+
+/// The largest lag of the last while, over all shards.
+#[derive(Debug, Default)]
+pub(super) struct Worst {
+    by_shard: Mutex<BTreeMap<u32, (Duration, Instant)>>,
+}
+
+impl Worst {
+    pub(super) fn saw(&self, shard: u32, lag: Duration, now: Instant) {
+        let mut by_shard = self.by_shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let known =
+            by_shard.get(&shard).filter(|(known, since)| *known > lag && now.duration_since(*since) < LAG_MEMORY);
+        if known.is_none() {
+            by_shard.insert(shard, (lag, now));
+        }
+    }
+
+    pub(super) fn worst(&self) -> Duration {
+        let by_shard = self.by_shard.lock().unwrap_or_else(PoisonError::into_inner);
+        by_shard.values().map(|(lag, _)| *lag).max().unwrap_or_default()
+    }
+}
+
+/// Since when the oldest turn waits on a lane, as the sweeps of the shards last saw it, ms of shard time.
+#[derive(Debug, Default)]
+pub(super) struct Parked {
+    by_shard: Mutex<BTreeMap<u32, i64>>,
+}
+
+impl Parked {
+    pub(super) fn set(&self, shard: u32, since_ms: Option<i64>) {
+        let mut by_shard = self.by_shard.lock().unwrap_or_else(PoisonError::into_inner);
+        match since_ms {
+            Some(since_ms) => by_shard.insert(shard, since_ms),
+            None => by_shard.remove(&shard),
+        };
+    }
+
+    pub(super) fn get(&self, shard: u32) -> Option<i64> {
+        self.by_shard.lock().unwrap_or_else(PoisonError::into_inner).get(&shard).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_lag_is_remembered_for_a_while_and_no_longer() {
+        let (lags, ms, began) = (Worst::default(), Duration::from_millis, Instant::now());
+        lags.saw(0, ms(500), began);
+        lags.saw(1, ms(300), began);
+        lags.saw(0, ms(1), began);
+        assert_eq!(lags.worst(), ms(500));
+        let later = began + LAG_MEMORY;
+        lags.saw(0, ms(1), later);
+        assert_eq!(lags.worst(), ms(300));
+        lags.saw(1, Duration::ZERO, later);
+        assert_eq!(lags.worst(), ms(1));
+    }
+}

@@ -1,0 +1,114 @@
+//! Makes metrics as the catalogue has them, and registers those that the process exports.
+
+use prometheus::core::Collector;
+use prometheus::{
+    Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+};
+
+use super::Part;
+use super::catalogue::{By, Def, Kind, PREFIX, Values};
+use super::words::OTHER;
+
+pub(super) struct Maker {
+    pub(super) registry: Registry,
+    part: Part,
+}
+
+impl Maker {
+    pub(super) fn new(part: Part) -> Self {
+        Self { registry: Registry::new(), part }
+    }
+
+    /// Registers the metric where the process exports it. One that it does not export can be recorded all the same.
+    fn add<M: Collector + Clone + 'static>(&self, def: &Def, metric: Result<M, Error>) -> Result<M, Error> {
+        let metric = metric?;
+        if exported(self.part, def.by) {
+            self.registry.register(Box::new(metric.clone()))?;
+        }
+        Ok(metric)
+    }
+
+    pub(super) fn counter(&self, def: &Def) -> Result<IntCounter, Error> {
+        self.add(def, IntCounter::with_opts(options(def)))
+    }
+
+    /// Counters with every value that their labels can have: one that begins with its first event hides that event
+    /// from `rate` and `increase`.
+    pub(super) fn counters(&self, def: &Def) -> Result<IntCounterVec, Error> {
+        let counters = self.add(def, IntCounterVec::new(options(def), &labels(def)))?;
+        for values in known_values(def) {
+            counters.with_label_values(&values).inc_by(0);
+        }
+        Ok(counters)
+    }
+
+    pub(super) fn gauge(&self, def: &Def) -> Result<IntGauge, Error> {
+        self.add(def, IntGauge::with_opts(options(def)))
+    }
+
+    pub(super) fn gauges(&self, def: &Def) -> Result<GaugeVec, Error> {
+        self.add(def, GaugeVec::new(options(def), &labels(def)))
+    }
+
+    pub(super) fn float(&self, def: &Def) -> Result<Gauge, Error> {
+        self.add(def, Gauge::with_opts(options(def)))
+    }
+
+    pub(super) fn histogram(&self, def: &Def) -> Result<Histogram, Error> {
+        self.add(def, Histogram::with_opts(histogram_options(def)))
+    }
+
+    pub(super) fn histograms(&self, def: &Def) -> Result<HistogramVec, Error> {
+        self.add(def, HistogramVec::new(histogram_options(def), &labels(def)))
+    }
+
+    /// The one gauge that is always 1 and names the version.
+    pub(super) fn build_info(&self, def: &Def) -> Result<(), Error> {
+        self.gauges(def)?.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1.0);
+        Ok(())
+    }
+
+    /// What the system knows of the process.
+    pub(super) fn process(&self) -> Result<(), Error> {
+        #[cfg(target_os = "linux")]
+        self.registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
+        Ok(())
+    }
+}
+
+/// Whether a process that is `part` exports what is `by`.
+pub(super) fn exported(part: Part, by: By) -> bool {
+    match by {
+        By::Everyone => true,
+        By::Schedulers => part != Part::Worker,
+        By::Workers => part != Part::Scheduler,
+    }
+}
+
+fn options(def: &Def) -> Opts {
+    Opts::new(format!("{PREFIX}{}", def.name), def.help)
+}
+
+fn histogram_options(def: &Def) -> HistogramOpts {
+    let options = HistogramOpts::new(format!("{PREFIX}{}", def.name), def.help);
+    match def.kind {
+        Kind::Histogram(buckets) => options.buckets(buckets.to_vec()),
+        Kind::Counter | Kind::Gauge => options,
+    }
+}
+
+fn labels(def: &Def) -> Vec<&'static str> {
+    def.labels.iter().map(|(name, _)| *name).collect()
+}
+
+/// Every combination of the labels' known values. Of a label with values from outside, `other` is known.
+fn known_values(def: &Def) -> Vec<Vec<&'static str>> {
+    def.labels.iter().fold(vec![Vec::new()], |combinations, (_, values)| {
+        let values = match values {
+            Values::Words(words) => words(),
+            Values::Bounded(_) => vec![OTHER],
+        };
+        let with = |known: &Vec<&'static str>, value| known.iter().copied().chain([value]).collect();
+        combinations.iter().flat_map(|known| values.iter().map(move |value| with(known, *value))).collect()
+    })
+}

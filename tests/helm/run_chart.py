@@ -1,0 +1,290 @@
+"""Runs what the chart renders on this machine, as a kubelet would: each container's command with its environment and its
+mounted configuration, against a private Redis, asked by its probes, ended by SIGTERM.
+
+    python3 run_chart.py CACHE BINARY
+
+CACHE is a folder for Helm (see toolbox.py), BINARY the program that the image holds. Two things differ from a pod: the
+address of the probes is a free port of 127.0.0.1, and the folder of the configuration is a temporary one. Exits with 1,
+and the reason, if anything is not as it should be.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+
+from toolbox import HERE_CHART, Missing, Toolbox
+
+# What the checks wait for at most. A busy machine is slow.
+PATIENCE_S = 60
+# Shapes whose configuration and commands are run; the others differ in what only a cluster can show.
+SHAPES = ("trial", "pools", "own-config")
+# Settings that the configuration in force must have.
+IN_FORCE = {
+    "trial": ['slots: "32" ', "drain: 45s ", "format: json "],
+    "pools": ['slots: "8" ', "priorities: [urgent, high] ", "drain: 60s "],
+    "own-config": ['slots: "4" ', "tick: 2s ", "time_zone: Europe/Berlin ", 'max_actions_per_day: "250" '],
+}
+
+
+class Wrong(Exception):
+    """Something is not as it should be."""
+
+
+def wait_for(what, condition, process=None):
+    """Waits until `condition` gives something true, and gives that."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        found = condition()
+        if found:
+            return found
+        if process is not None and process.poll() is not None:
+            raise Wrong(f"{what}: the process ended with {process.returncode}")
+        # Neither a probe nor a starting server can be waited on but by asking again.
+        time.sleep(0.05)
+    raise Wrong(f"not within {PATIENCE_S} s: {what}")
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def asked(port, path):
+    """The status of one GET; None where nobody listens."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+            return answer.status
+    except urllib.error.HTTPError as error:
+        return error.code
+    except OSError:
+        return None
+
+
+class Redis:
+    """A private server: with the chart's own configuration where there is one, else as docs/operating.md wants it."""
+
+    def __init__(self, folder, configuration=None):
+        self.port = free_port()
+        data = os.path.join(folder, "redis")
+        os.makedirs(data)
+        text = configuration or "maxmemory 64mb\nmaxmemory-policy noeviction\nappendonly yes\ndir /data\n"
+        self.path = os.path.join(folder, "redis.conf")
+        with open(self.path, "w", encoding="utf-8") as file:
+            file.write(re.sub(r"^dir /data$", f"dir {data}", text, flags=re.MULTILINE))
+        self.start()
+
+    def start(self):
+        program = os.environ.get("TICKFLEET_REDIS_SERVER") or shutil.which("redis-server") or shutil.which("valkey-server")
+        command = [program, self.path, "--port", str(self.port), "--bind", "127.0.0.1"]
+        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        wait_for("Redis listens", self.listens, self.process)
+
+    def listens(self):
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def stop(self):
+        self.process.terminate()
+        self.process.wait()
+
+
+def mount(configmap, folder):
+    """Writes a ConfigMap as a kubelet does: files behind two links, so that all of them change at once."""
+    version = os.path.join(folder, "..2026_11_22_00_00_00.1")
+    os.makedirs(version)
+    for name, text in configmap["data"].items():
+        with open(os.path.join(version, name), "w", encoding="utf-8") as file:
+            file.write(text)
+        os.symlink(os.path.join("..data", name), os.path.join(folder, name))
+    os.symlink(os.path.basename(version), os.path.join(folder, "..data"))
+
+
+class Pod:
+    """One container of the chart, as a process."""
+
+    def __init__(self, binary, manifest, container, environment):
+        self.name = manifest["metadata"]["name"]
+        self.container, self.binary = container, binary
+        self.spec = manifest["spec"].get("template", manifest)["spec"]
+        self.port = free_port()
+        self.environment = dict(environment)
+        for entry in container.get("env", []):
+            self.environment[entry["name"]] = self.value(entry)
+        if "TICKFLEET_HTTP_ADDRESS" in self.environment:
+            self.environment["TICKFLEET_HTTP_ADDRESS"] = f"127.0.0.1:{self.port}"
+
+    def value(self, entry):
+        """A variable's value; secrets are what `environment` already has of that name."""
+        if "value" in entry:
+            # $(NAME) is a variable that was defined before.
+            return re.sub(r"\$\((\w+)\)", lambda match: self.environment[match[1]], entry["value"])
+        return self.environment[entry["name"]]
+
+    def command(self, arguments):
+        return subprocess.Popen(
+            [self.binary, *arguments], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def run(self, *arguments):
+        """Runs a command in this container, as `kubectl exec` does; gives what it said."""
+        process = self.command(arguments)
+        said, _ = process.communicate(timeout=PATIENCE_S)
+        if process.returncode != 0:
+            raise Wrong(f"{self.name}: tickfleet {' '.join(arguments)} ended with {process.returncode}:\n{said}")
+        return said
+
+    def start(self):
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            [self.binary, *self.container["args"]], env=self.environment, stdout=self.log, stderr=self.log
+        )
+
+    def said(self):
+        self.log.seek(0)
+        return self.log.read()[-2000:]
+
+    def probe(self, kind):
+        """Waits until a probe of the container succeeds, no longer than it may fail."""
+        probe = self.container[f"{kind}Probe"]
+        path = probe["httpGet"]["path"]
+        if probe["httpGet"]["port"] not in [port["name"] for port in self.container["ports"]]:
+            raise Wrong(f"{self.name}: the {kind} probe asks at a port that the container does not have")
+        wait_for(f"{self.name} answers {path}:\n{self.said()}", lambda: asked(self.port, path) == 200, self.process)
+
+    def end(self):
+        """SIGTERM; the process must end by itself, with 0, within its grace."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(timeout=self.spec["terminationGracePeriodSeconds"])
+        except subprocess.TimeoutExpired as error:
+            raise Wrong(f"{self.name} outlives its grace:\n{self.said()}") from error
+        if code != 0:
+            raise Wrong(f"{self.name} ended with {code}:\n{self.said()}")
+
+    def kill(self):
+        if hasattr(self, "process") and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+class Shape:
+    """One rendered shape of values."""
+
+    def __init__(self, toolbox, shape):
+        import yaml
+
+        self.shape = shape
+        values = os.path.join(HERE_CHART, "ci", f"{shape}-values.yaml")
+        done = toolbox.helm("template", "fleet", HERE_CHART, "--namespace", "agents", "--values", values)
+        if done.returncode != 0:
+            raise Wrong(done.stderr)
+        self.manifests = [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+
+    def of_kind(self, kind):
+        return [manifest for manifest in self.manifests if manifest["kind"] == kind]
+
+    def redis(self, folder):
+        """The server, and the URL that leads to it: the chart's own, but for host and port."""
+        secrets = {key: text for secret in self.of_kind("Secret") for key, text in secret["stringData"].items()}
+        redis = Redis(folder, secrets.get("redis.conf"))
+        place = f"127.0.0.1:{redis.port}"
+        if "redis.conf" not in secrets:
+            return redis, f"redis://{place}/0"
+        host = "fleet-tickfleet-redis.agents.svc:6379"
+        if host not in secrets["REDIS_URL"]:
+            raise Wrong(f"the URL leads elsewhere than to {host}: {secrets['REDIS_URL']}")
+        return redis, secrets["REDIS_URL"].replace(host, place)
+
+    def pods(self, binary, folder, url):
+        """Every container of schedulers, workers and the test."""
+        mount(next(m for m in self.of_kind("ConfigMap") if m["metadata"]["name"].endswith("-config")), folder)
+        environment = {"REDIS_URL": url, "HOSTNAME": "pod", "PATH": "/nowhere"}
+        for manifest in self.of_kind("Deployment") + self.of_kind("Pod"):
+            spec = manifest["spec"].get("template", manifest)["spec"]
+            pod = Pod(binary, manifest, spec["containers"][0], environment)
+            mounted = {m["mountPath"] for m in pod.container["volumeMounts"]}
+            if pod.environment["TICKFLEET_CONFIG"] not in mounted:
+                raise Wrong(f"{pod.name} looks for its configuration where none is mounted")
+            pod.environment["TICKFLEET_CONFIG"] = folder
+            yield pod
+
+    def run(self, binary):
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            configuration = os.path.join(folder, "configuration")
+            os.makedirs(configuration)
+            redis, url = self.redis(folder)
+            stack.callback(redis.stop)
+            pods = list(self.pods(binary, configuration, url))
+            servers = [pod for pod in pods if "ports" in pod.container]
+            for pod in servers:
+                pod.run("config", "check")
+                pod.start()
+                stack.callback(pod.kill)
+            self.in_force(servers)
+            for pod in servers:
+                for kind in ("startup", "liveness", "readiness"):
+                    pod.probe(kind)
+                self.metrics(pod)
+            for pod in pods:
+                if pod not in servers:
+                    pod.run(*pod.container["args"])
+            if self.shape == "trial":
+                said = servers[0].run("submit", "--tenant", "demo", "--agent", "kelly", "--call", 'echo {"text":"hi"}', "--wait")
+                if '{"text":"hi"}' not in said:
+                    raise Wrong(f"the fleet carried no call out:\n{said}")
+                self.without_redis(redis, servers)
+            for pod in servers:
+                pod.end()
+            print(f"{self.shape}: {len(servers)} processes started, probed and ended: {', '.join(p.name for p in servers)}")
+
+    def in_force(self, servers):
+        """What the values say is what the process takes."""
+        worker = next(pod for pod in servers if "-worker" in pod.name and "-rest" not in pod.name)
+        printed = worker.run("config", "print")
+        for setting in IN_FORCE[self.shape]:
+            if setting not in printed:
+                raise Wrong(f"{self.shape}: {setting!r} is not in force:\n{printed}")
+
+    @staticmethod
+    def metrics(pod):
+        with urllib.request.urlopen(f"http://127.0.0.1:{pod.port}/metrics", timeout=10) as answer:
+            if b"tickfleet_build_info" not in answer.read():
+                raise Wrong(f"{pod.name}: /metrics has no tickfleet_build_info")
+
+    @staticmethod
+    def without_redis(redis, servers):
+        """A Redis that goes away makes pods unready, restarts none, and they come back by themselves."""
+        redis.stop()
+        for pod in servers:
+            wait_for(f"{pod.name} is unready", lambda pod=pod: asked(pod.port, "/readyz") == 503, pod.process)
+            if (asked(pod.port, "/livez"), asked(pod.port, "/startupz")) != (200, 200):
+                raise Wrong(f"{pod.name} would be restarted because Redis is away")
+        redis.start()
+        for pod in servers:
+            pod.probe("readiness")
+
+
+def main():
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
+    try:
+        toolbox = Toolbox(sys.argv[1])
+        for shape in SHAPES:
+            Shape(toolbox, shape).run(os.path.abspath(sys.argv[2]))
+    except (Missing, Wrong) as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What workers are scaled by, asked of Prometheus' own evaluator: promtool test rules."""
+
+import re
+import subprocess
+import tempfile
+
+from install_doc import blocks
+
+# Two schedulers of one fleet, which both export the whole backlog, and a fleet in another namespace.
+OURS = [("agents", "fleet-tickfleet-scheduler", instance) for instance in ("a", "b")]
+THEIRS = [("others", "fleet-tickfleet-scheduler", "c")]
+BACKLOG = {"inbound": 50, "ready": 30, "running": 12, "parked_capped": 100_000, "delayed": 7_000, "dead": 9}
+WORK = BACKLOG["ready"] + BACKLOG["running"]
+
+
+def series(fleet, backlog):
+    """The series that a fleet's schedulers export, for ten minutes."""
+    return [
+        {
+            "series": f'tickfleet_backlog{{namespace="{namespace}",job="{job}",instance="{instance}",state="{state}"}}',
+            "values": f"{count}x10",
+        }
+        for namespace, job, instance in fleet
+        for state, count in backlog.items()
+    ]
+
+
+def queries(shapes):
+    """The query of every ScaledObject, and the one that docs/install.md gives prometheus-adapter."""
+    for manifest in shapes["keda"]:
+        if manifest["kind"] == "ScaledObject":
+            yield manifest["spec"]["triggers"][0]["metadata"]["query"]
+    metric = next(manifest for manifest in shapes["hpa"] if manifest["kind"] == "HorizontalPodAutoscaler")
+    selector = metric["spec"]["metrics"][0]["external"]["metric"]["selector"]["matchLabels"]
+    rule = next(block for block in blocks("yaml") if block.startswith("rules:"))
+    query = re.search(r"metricsQuery: '(.+)'", rule)[1]
+    # As prometheus-adapter fills it in: the namespace of the autoscaler, then its selector.
+    matchers = ",".join(f'{name}="{value}"' for name, value in {"namespace": "agents", **selector}.items())
+    yield query.replace("<<.Series>>", "tickfleet_backlog").replace("<<.LabelMatchers>>", matchers)
+
+
+def check(shapes):
+    """Complaints: a query that counts work twice, or another fleet's, or what no worker could take, or that says 0
+    while nobody knows."""
+    import yaml
+
+    found = list(queries(shapes))
+    there = {
+        "interval": "1m",
+        "input_series": series(OURS, BACKLOG) + series(THEIRS, {"ready": 1_000}),
+        "promql_expr_test": [
+            {"expr": query, "eval_time": "5m", "exp_samples": [{"labels": "{}", "value": WORK}]} for query in found
+        ],
+    }
+    away = {
+        "interval": "1m",
+        "input_series": series(THEIRS, {"ready": 1_000}),
+        "promql_expr_test": [{"expr": query, "eval_time": "5m", "exp_samples": []} for query in found],
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump({"rule_files": [], "evaluation_interval": "1m", "tests": [there, away]}, file)
+        file.flush()
+        done = subprocess.run(["promtool", "test", "rules", file.name], capture_output=True, text=True, check=False)
+    return len(found), [] if done.returncode == 0 else [done.stdout + done.stderr]

@@ -1,0 +1,164 @@
+//! AgentDojo's tools and tasks: what users ask for, and what attackers slip into what the model reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow};
+use async_trait::async_trait;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use shared::model::{Effect, ToolSpec};
+use worker::tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOutput};
+
+use crate::fetched::Fetched;
+
+/// What `tests/data/agentdojo.py` fetches.
+pub const DATA: Fetched = Fetched {
+    script: "agentdojo.py",
+    folder: "agentdojo-0.1.35",
+    what: "the PyPI package agentdojo 0.1.35 and four that it needs (7 MB)",
+    skip_variable: "TICKFLEET_SKIP_AGENTDOJO",
+};
+
+/// A tool of one suite; the same name in two suites is two tools.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Tool {
+    /// `banking`, `slack`, `travel` or `workspace`.
+    pub suite: String,
+    name: String,
+    description: String,
+    input_schema: Value,
+}
+
+/// One call that a task needs.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Call {
+    /// The tool's name in its suite.
+    pub tool: String,
+    /// Its arguments.
+    pub arguments: Value,
+}
+
+/// What a user asks for, or what an attacker wants.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Task {
+    /// The suite.
+    pub suite: String,
+    /// Its id in the suite (`user_task_3`).
+    pub task: String,
+    kind: String,
+    /// The calls that carry it out; none for an attack that wants words only.
+    pub calls: Vec<Call>,
+}
+
+impl Task {
+    /// Whether a user asks for it.
+    #[must_use]
+    pub fn is_legitimate(&self) -> bool {
+        self.kind == "user"
+    }
+
+    /// The agent that is granted what this task needs, and nothing else.
+    #[must_use]
+    pub fn agent(&self) -> String {
+        format!("{}.{}", self.suite, self.task)
+    }
+
+    /// The names of the tools that it needs, as the fleet knows them.
+    #[must_use]
+    pub fn needs(&self) -> BTreeSet<String> {
+        self.calls.iter().map(|call| fleet_name(&self.suite, &call.tool)).collect()
+    }
+
+    /// Its calls as a turn has them.
+    #[must_use]
+    pub fn turn_calls(&self) -> Vec<Value> {
+        let call =
+            |call: &Call| serde_json::json!({"name": fleet_name(&self.suite, &call.tool), "arguments": call.arguments});
+        self.calls.iter().map(call).collect()
+    }
+}
+
+/// The whole data.
+#[derive(Debug)]
+pub struct AgentDojo {
+    /// All tools.
+    pub tools: Vec<Tool>,
+    /// All tasks, of users and of attackers.
+    pub tasks: Vec<Task>,
+}
+
+/// Loads what the script wrote to `dir`.
+///
+/// # Errors
+/// A file is missing or malformed.
+pub fn load(dir: &Path) -> Result<AgentDojo> {
+    Ok(AgentDojo { tools: lines(&dir.join("tools.jsonl"))?, tasks: lines(&dir.join("tasks.jsonl"))? })
+}
+
+fn lines<T: DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let rows = text.split('\n').filter(|line| !line.is_empty());
+    rows.map(|line| serde_json::from_str(line).with_context(|| path.display().to_string())).collect()
+}
+
+fn fleet_name(suite: &str, tool: &str) -> String {
+    format!("{suite}.{tool}")
+}
+
+impl AgentDojo {
+    /// Which agents are granted each tool, by the tool's name on the fleet.
+    #[must_use]
+    pub fn grants(&self) -> BTreeMap<String, BTreeSet<String>> {
+        let mut grants: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for task in self.tasks.iter().filter(|task| task.is_legitimate()) {
+            for tool in task.needs() {
+                grants.entry(tool).or_default().insert(task.agent());
+            }
+        }
+        grants
+    }
+
+    /// All tools, each giving its arguments back.
+    ///
+    /// # Errors
+    /// A schema that the fleet refuses.
+    pub fn registered(&self) -> Result<Vec<RegisteredTool>> {
+        let make = |tool: &Tool| {
+            let name = fleet_name(&tool.suite, &tool.name);
+            let spec = ToolSpec {
+                id: format!("tool_{name}"),
+                display_name: tool.name.clone(),
+                description: tool.description.clone(),
+                input_schema: tool.input_schema.clone(),
+                output_schema: None,
+                category: tool.suite.clone(),
+                version: "1.0.0".into(),
+                effect: Effect::Idempotent,
+                timeout: Duration::from_secs(30),
+                required_capabilities: Vec::new(),
+                required_features: Vec::new(),
+                requires_approval: false,
+                configured: true,
+                name,
+            };
+            RegisteredTool::new(spec, Arc::new(Mirror)).map_err(|error| anyhow!("{error}"))
+        };
+        self.tools.iter().map(make).collect()
+    }
+}
+
+/// Gives its arguments back.
+struct Mirror;
+
+#[async_trait]
+impl Handler for Mirror {
+    async fn call(&self, _: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
+        Ok(ToolOutput { json: arguments.to_owned(), content_type: "application/json" })
+    }
+}

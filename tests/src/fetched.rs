@@ -1,0 +1,72 @@
+//! Data that others made, fetched when a test first needs it: a script of `tests/data` brings it into cargo's target
+//! folder. Nothing of it is committed.
+
+use std::env;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+
+/// A script of `tests/data` and what it fetches.
+#[derive(Debug, Clone, Copy)]
+pub struct Fetched {
+    /// The script's file name.
+    pub script: &'static str,
+    /// The folder in cargo's target folder; its name tells the version.
+    pub folder: &'static str,
+    /// What is fetched, for messages (`the PyPI package x 1.0`).
+    pub what: &'static str,
+    /// The environment variable that, set to `1`, lets tests over this data pass without running.
+    pub skip_variable: &'static str,
+}
+
+impl Fetched {
+    /// Fetches the data where needed and returns its folder; none where the skip variable is `1`.
+    ///
+    /// # Errors
+    /// As [`Self::ensure`].
+    #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
+    pub fn unless_skipped(&self) -> Result<Option<PathBuf>> {
+        if env::var(self.skip_variable).is_ok_and(|value| value == "1") {
+            eprintln!("{}=1: not running over {}", self.skip_variable, self.what);
+            return Ok(None);
+        }
+        self.ensure().map(Some)
+    }
+
+    /// Runs the script and returns its folder. Data that is there already is used again. Processes that run at the
+    /// same time wait for each other.
+    ///
+    /// # Errors
+    /// The folder cannot be written, there is no Python 3, or the package registry does not give what is pinned. The
+    /// message says what to do.
+    pub fn ensure(&self) -> Result<PathBuf> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(self.script);
+        let dir = target_dir().join(self.folder);
+        fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+        // The lock ends with the file: also when this process dies.
+        let lock = File::create(dir.join("lock")).with_context(|| format!("locking {}", dir.display()))?;
+        lock.lock().with_context(|| format!("locking {}", dir.display()))?;
+        let done = match Command::new("python3").arg("-B").arg(&script).arg(&dir).output() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                bail!("python3 is not on the PATH; it fetches {}. {}", self.what, self.hint())
+            }
+            other => other.context("running python3")?,
+        };
+        ensure!(done.status.success(), "{}\n{}", String::from_utf8_lossy(&done.stderr).trim(), self.hint());
+        Ok(dir)
+    }
+
+    fn hint(&self) -> String {
+        format!("These tests need {} through pip, once. Set {}=1 to do without them.", self.what, self.skip_variable)
+    }
+}
+
+/// Cargo's target folder. A relative `CARGO_TARGET_DIR` is taken from the workspace's root.
+#[allow(clippy::disallowed_methods, reason = "cargo tells its folder this way")]
+pub(crate) fn target_dir() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}

@@ -1,0 +1,198 @@
+//! MCP servers for tests: the public reference servers, installed once into cargo's target folder, and one of our own
+//! that dies and drifts when told.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+use shared::config::mcp::{McpConnection, McpFile, McpServerDef, McpTransport};
+use worker::tools::RegisteredTool;
+use worker::tools::http::Environment;
+use worker::tools::mcp::{Servers, look};
+
+use crate::fleet::Fleet;
+
+/// The environment variable that, set to `1`, lets tests with the reference servers pass without running.
+pub const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_MCP";
+/// The npm packages, pinned.
+const NPM: [&str; 3] = [
+    "@modelcontextprotocol/server-everything@2026.8.31",
+    "@modelcontextprotocol/server-filesystem@2026.8.31",
+    "@modelcontextprotocol/server-memory@2026.8.31",
+];
+/// The PyPI packages, pinned.
+const PYPI: [&str; 2] = ["mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"];
+/// Longest silence of a call in tests.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The reference servers.
+pub struct Reference {
+    dir: PathBuf,
+}
+
+impl Reference {
+    /// Installs them where needed; none where [`SKIP_VARIABLE`] is `1`. Processes that run at the same time wait for
+    /// each other.
+    ///
+    /// # Errors
+    /// There is no node, npm, Python 3 or pip, or a package registry does not give the pinned packages.
+    #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
+    pub fn unless_skipped() -> Result<Option<Self>> {
+        if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
+            eprintln!("{SKIP_VARIABLE}=1: not running against the MCP reference servers");
+            return Ok(None);
+        }
+        let dir = crate::fetched::target_dir().join("mcp-servers");
+        fs::create_dir_all(&dir).with_context(|| format!("creating {}", dir.display()))?;
+        let dir = dir.canonicalize()?;
+        // The lock ends with the file: also when this process dies.
+        let lock = File::create(dir.join("lock"))?;
+        lock.lock()?;
+        let wanted = [&NPM[..], &PYPI[..]].concat().join(" ");
+        if fs::read_to_string(dir.join("installed")).is_ok_and(|have| have == wanted) {
+            return Ok(Some(Self { dir }));
+        }
+        let (npm, pip) = (dir.join("npm"), dir.join("pip"));
+        install(Command::new("npm").args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(npm).args(NPM))?;
+        let pip_install = ["-m", "pip", "install", "--quiet", "--upgrade", "--target"];
+        install(Command::new("python3").args(pip_install).arg(pip).args(PYPI))?;
+        fs::write(dir.join("installed"), wanted)?;
+        Ok(Some(Self { dir }))
+    }
+
+    /// A server of npm: its package's last word, and its arguments.
+    pub fn npm(&self, package: &str, args: &[&str]) -> McpServerDef {
+        let script = format!("{}/npm/node_modules/@modelcontextprotocol/{package}/dist/index.js", self.dir.display());
+        stdio("node", &[&[script.as_str()], args].concat(), &[])
+    }
+
+    /// A server of PyPI: its module, and its arguments.
+    pub fn pypi(&self, module: &str, args: &[&str]) -> McpServerDef {
+        let path = self.dir.join("pip").display().to_string();
+        stdio("python3", &[&["-m", module], args].concat(), &[("PYTHONPATH", &path)])
+    }
+}
+
+/// A folder that our own server keeps its notes in.
+pub struct Notes(tempfile::TempDir);
+
+impl Notes {
+    /// An empty folder.
+    ///
+    /// # Errors
+    /// No folder can be made.
+    pub fn new() -> Result<Self> {
+        Ok(Self(tempfile::tempdir()?))
+    }
+
+    /// Our own server over this folder.
+    pub fn server(&self) -> McpServerDef {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("data/mcp_server.py");
+        stdio("python3", &[&script.display().to_string(), &self.0.path().display().to_string()], &[])
+    }
+
+    /// The lines of one of its files; none where it is not there.
+    pub fn lines(&self, file: &str) -> Vec<String> {
+        let text = fs::read_to_string(self.0.path().join(file)).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// From the next question on, the tool `look` is described so.
+    ///
+    /// # Errors
+    /// The folder cannot be written.
+    pub fn describe_look(&self, text: &str) -> Result<()> {
+        Ok(fs::write(self.0.path().join("definition"), text)?)
+    }
+
+    /// The tool `look` is described as it was.
+    ///
+    /// # Errors
+    /// It was not described otherwise.
+    pub fn describe_look_as_before(&self) -> Result<()> {
+        Ok(fs::remove_file(self.0.path().join("definition"))?)
+    }
+}
+
+fn install(command: &mut Command) -> Result<()> {
+    let hint = format!("The MCP reference servers need node, npm, Python 3 and pip; {SKIP_VARIABLE}=1 does without.");
+    let done = command.output().with_context(|| hint.clone())?;
+    ensure!(done.status.success(), "{}\n{hint}", String::from_utf8_lossy(&done.stderr).trim());
+    Ok(())
+}
+
+/// A server that is a child process.
+pub fn stdio(command: &str, args: &[&str], env: &[(&str, &str)]) -> McpServerDef {
+    let env = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let args = args.iter().map(|arg| (*arg).to_owned()).collect();
+    server(McpTransport::Stdio { command: command.to_owned(), args, env, cwd: None })
+}
+
+/// A server that speaks streamable HTTP, on this machine.
+pub fn http(url: &str) -> McpServerDef {
+    let allow_private = BTreeSet::from(["127.0.0.1".to_owned()]);
+    server(McpTransport::Http { url: url.to_owned(), headers: BTreeMap::new(), allow_private })
+}
+
+fn server(transport: McpTransport) -> McpServerDef {
+    McpServerDef {
+        connection: McpConnection { transport, secrets: BTreeMap::new() },
+        prefix: String::new(),
+        trust_annotations: true,
+        effects: BTreeMap::new(),
+        timeout: Some(TIMEOUT),
+        timeout_max: None,
+        category: None,
+        required_capabilities: BTreeSet::new(),
+        required_features: BTreeSet::new(),
+        requires_approval: false,
+        tools: Vec::new(),
+        server_version: None,
+    }
+}
+
+/// What servers read of the environment: where programs are.
+#[allow(clippy::disallowed_methods, reason = "the machine's PATH, as a worker's own environment has it")]
+pub fn environment() -> Environment {
+    let path = env::var("PATH").unwrap_or_default();
+    Environment::of([("PATH", path.as_str()), ("TOKEN", "s3cret-value")])
+}
+
+/// The server with what it offers now as its pins, and with its name before those of its tools.
+///
+/// # Errors
+/// The server cannot be asked.
+pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
+    // Servers over HTTP need it; that another test of this process was first is fine.
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let offer = look(name, &def, &environment()).await.map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
+    ensure!(offer.refused.is_empty(), "{name}: {:?}", offer.refused);
+    (def.tools, def.server_version) = (offer.tools, offer.version);
+    def.prefix = format!("{name}__");
+    Ok(def)
+}
+
+/// The next reply of inbox `box`, waited for up to a minute: a server may have to come back first.
+pub async fn reply_of(fleet: &mut Fleet) -> Value {
+    // One blocking read may not last as long as a connection waits for its answer.
+    for _ in 0..6 {
+        if let Some(reply) = fleet.try_reply(Duration::from_secs(10)).await {
+            return reply;
+        }
+    }
+    panic!("no reply within a minute; Redis holds:\n{}", fleet.everything().await);
+}
+
+/// The tools of these servers, and their connections.
+pub fn imported(servers: Vec<(&str, McpServerDef)>) -> (Servers, Vec<RegisteredTool>) {
+    let file = McpFile { servers: servers.into_iter().map(|(name, def)| (name.to_owned(), def)).collect() };
+    let connections = Servers::new(environment());
+    let tools = connections.tools(&file, TIMEOUT).unwrap_or_else(|errors| panic!("{errors:?}"));
+    (connections, tools)
+}

@@ -1,0 +1,126 @@
+//! AgentDojo on a fleet: every user task is granted the tools that it needs and no other. What users ask for is carried
+//! out; what attackers slip in is denied, but where it uses a tool that the user's own task needs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use shared::model::AgentId;
+use shared::model::policy::{DefaultCaps, ToolGrant};
+use tickfleet_tests::agentdojo::{self, AgentDojo, DATA, Task};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::inbox::submit_all;
+
+/// An agent that may call everything: its turns are narrowed instead.
+const EVERYTHING: &str = "assistant";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_user_task_was_not_granted_no_attacker_gets() {
+    let Some(dir) = DATA.unless_skipped().unwrap() else { return };
+    let dojo = agentdojo::load(&dir).unwrap();
+    let (users, attacks): (Vec<&Task>, Vec<&Task>) = dojo.tasks.iter().partition(|task| task.is_legitimate());
+    let calls = |tasks: &[&Task]| tasks.iter().map(|task| task.calls.len()).sum::<usize>();
+    assert_eq!((dojo.tools.len(), users.len(), attacks.len()), (74, 97, 35));
+    assert_eq!((calls(&users), calls(&attacks)), (339, 47));
+
+    let fleet = fleet(&dojo, &users).await;
+    let mut expected: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut turns = Vec::new();
+    for user in &users {
+        let same = |attack: &&&Task| attack.suite == user.suite && !attack.calls.is_empty();
+        for task in std::iter::once(user).chain(attacks.iter().filter(same)) {
+            for narrowed in [false, true] {
+                let id = format!("{}--{}--{narrowed}", user.agent(), task.task);
+                expected.insert(id.clone(), user.needs());
+                turns.push(turn(&id, user, task, narrowed));
+            }
+        }
+    }
+    submit_all(&fleet.server, fleet.store.keys(), &turns).await;
+    let counted = judge(&fleet, &expected).await;
+    eprintln!("{} turns; granted by agent: {:?}; narrowed by turn: {:?}", turns.len(), counted[0], counted[1]);
+    // 1,105: each suite's attacks against each of its user tasks. 247 of them use a tool that the task itself needs.
+    let right = Counts { legitimate: 339, denied: 858, attacker_uses_granted_tool: 247 };
+    assert_eq!(counted, [right, right]);
+    fleet.stop().await;
+}
+
+async fn fleet(dojo: &AgentDojo, users: &[&Task]) -> Fleet {
+    let mut plan = Plan {
+        workers: 2,
+        agents: users.iter().map(|user| user.agent()).chain([EVERYTHING.to_owned()]).collect(),
+        caps: DefaultCaps {
+            tick_ms: 100,
+            calls_per_tick: 1_000,
+            max_actions_per_day: 100_000,
+            ..DefaultCaps::default()
+        },
+        standard_tools: false,
+        registered: dojo.registered().unwrap(),
+        ..Plan::default()
+    };
+    // `Plan` grants everything to everyone; here each agent gets what its task needs.
+    let grants = dojo.grants();
+    let mut force = (*plan.force().load()).clone();
+    for (tool, row) in &mut force.policy.permissions.matrix {
+        let agents = grants.get(tool).cloned().unwrap_or_default();
+        let agents = agents.iter().map(String::as_str).chain([EVERYTHING]).map(|name| AgentId::new(name).unwrap());
+        *row = ToolGrant { agents: agents.collect(), ..ToolGrant::default() };
+    }
+    plan.force = Some(force);
+    Fleet::start(plan).await
+}
+
+/// A turn of the task's calls by the agent of `user`, or by the one that may call everything, narrowed to what `user`
+/// needs.
+fn turn(id: &str, user: &Task, task: &Task, narrowed: bool) -> Value {
+    let agent = if narrowed { EVERYTHING.to_owned() } else { user.agent() };
+    let mut turn = json!({
+        "turn_id": id, "tenant": "acme", "agent": agent, "reply_to": "box", "calls": task.turn_calls()
+    });
+    if narrowed {
+        turn["allowed_tools"] = json!(user.needs());
+    }
+    turn
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+struct Counts {
+    legitimate: usize,
+    denied: usize,
+    attacker_uses_granted_tool: usize,
+}
+
+/// Reads every reply and judges every call; the counts of turns by agent and of narrowed turns.
+async fn judge(fleet: &Fleet, expected: &BTreeMap<String, BTreeSet<String>>) -> [Counts; 2] {
+    let mut counted = [Counts::default(); 2];
+    let mut left: BTreeSet<&str> = expected.keys().map(String::as_str).collect();
+    let mut inbox = fleet.inbox("box").await;
+    while !left.is_empty() {
+        let replies = inbox.next(Duration::from_secs(20)).await;
+        assert!(!replies.is_empty(), "no reply within 20 s; {} turns are not answered", left.len());
+        for reply in replies {
+            let id = reply["turn_id"].as_str().unwrap();
+            assert!(left.remove(id), "{id} was answered twice");
+            let (user, narrowed) = (!id.contains("injection_task"), id.ends_with("true"));
+            let counts = &mut counted[usize::from(narrowed)];
+            for result in reply["results"].as_array().unwrap() {
+                let granted = expected[id].contains(result["tool"].as_str().unwrap());
+                judge_call(counts, result, user, granted, if narrowed { "narrowed" } else { "not_granted" });
+            }
+        }
+    }
+    counted
+}
+
+fn judge_call(counts: &mut Counts, result: &Value, legitimate: bool, granted: bool, reason: &str) {
+    if granted {
+        assert_eq!(result["outcome"], "ok", "{result}");
+        *(if legitimate { &mut counts.legitimate } else { &mut counts.attacker_uses_granted_tool }) += 1;
+    } else {
+        assert!(!legitimate, "a task needs a tool that it was not granted: {result}");
+        assert_eq!((&result["outcome"], &result["attempts"]), (&json!("denied"), &json!(0)), "{result}");
+        assert_eq!(result["error"]["details"]["reason"], reason, "{result}");
+        counts.denied += 1;
+    }
+}

@@ -1,0 +1,175 @@
+//! Every dialect through a whole fleet: in as a provider gives it, out as the conversation takes it.
+
+use std::time::{Duration, Instant};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use shared::formats::text::calls_in;
+use shared::model::{Dialect, Effect};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use worker::tools::TypedTool;
+
+fn outcomes(reply: &Value) -> Vec<&str> {
+    reply["results"].as_array().unwrap().iter().map(|result| result["outcome"].as_str().unwrap()).collect()
+}
+
+/// A call as the dialect has it.
+fn call(dialect: Dialect, id: &str, name: &str, arguments: &str) -> Value {
+    match dialect {
+        Dialect::Raw | Dialect::Mcp => json!({"id": id, "name": name, "arguments": arguments}),
+        Dialect::Text => json!({"id": id, "tool": name, "reason": "asked", "arguments": arguments}),
+        Dialect::OpenaiChat => {
+            json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
+        }
+        Dialect::OpenaiResponses => {
+            json!({"type": "function_call", "call_id": id, "name": name, "arguments": arguments})
+        }
+        Dialect::Anthropic => json!({"type": "tool_use", "id": id, "name": name, "input": arguments}),
+    }
+}
+
+#[tokio::test]
+async fn every_dialect_gets_its_results_ready_to_append() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    for dialect in Dialect::ALL {
+        let calls = [
+            call(dialect, "same", "echo", r#"{"text":"<1>"}"#),
+            call(dialect, "same", "nope", "{}"),
+            call(dialect, "x", "echo", r#"{"text":5}"#),
+        ];
+        fleet.submit_turn(json!({"format": dialect.as_str(), "calls": calls})).await;
+        let reply = fleet.reply().await;
+        assert_eq!(reply["dialect"], dialect.as_str());
+        assert_eq!(outcomes(&reply), ["ok", "unknown_tool", "invalid_arguments"], "{reply}");
+        let messages = &reply["messages"];
+        let told: Vec<String> = match dialect {
+            Dialect::Raw => {
+                assert_eq!(messages, &Value::Null);
+                continue;
+            }
+            Dialect::Anthropic | Dialect::Text => list(&messages[0]["content"]),
+            _ => list(messages),
+        };
+        let first = match dialect {
+            Dialect::Mcp => r#""structuredContent":{"text":"<1>"}"#,
+            Dialect::Text => r#"<tool_result tool_name=\"echo\">\n{\"text\":\"&lt;1&gt;\"}\n</tool_result>"#,
+            _ => r#""{\"text\":\"<1>\"}""#,
+        };
+        assert!(told[0].contains(first), "{}", told[0]);
+        assert!(told.len() == 3 && told[1].contains("nope") && told[2].contains("'text'"), "{told:#?}");
+        let place = if dialect == Dialect::Mcp { "tickfleet/tool_call_id" } else { "id\":\"same" };
+        assert!(dialect == Dialect::Text || told[1].contains(place), "{}", told[1]);
+    }
+    fleet.stop().await;
+}
+
+fn list(list: &Value) -> Vec<String> {
+    list.as_array().unwrap().iter().map(ToString::to_string).collect()
+}
+
+#[tokio::test]
+async fn an_answer_in_words_is_done_at_once_and_debits_nothing() {
+    let plan = Plan {
+        caps: shared::model::policy::DefaultCaps { max_actions_per_day: 1, ..Plan::default().caps },
+        ..Plan::default()
+    };
+    let mut fleet = Fleet::start(plan).await;
+    let words = json!({"turn_id": "words", "answer": "Paris is the capital.", "tool_call_audits": true});
+    fleet.submit_turn(words.clone()).await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["status"], &reply["results"]), (&json!("done"), &json!([])), "{reply}");
+    assert_eq!((reply.get("messages"), &reply["tool_call_audits"]), (None, &json!([])));
+    // The same once more is a duplicate, the one action of the day is left, and then there is none.
+    fleet.submit_turn(words).await;
+    fleet.submit_turn(json!({"answer": r#"Now {"tool":"echo","arguments":{}} and {"tool":"echo"}"#})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["ok", "daily_cap_reached"], "{reply}");
+    fleet.submit_turn(json!({"answer": "That is all."})).await;
+    assert_eq!(fleet.reply().await["results"], json!([]));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_cannot_be_read_is_told_what_to_mend_and_runs_nothing_behind_it() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let answer = r#"First {"tool":"echo","arguments":{"text":"1"}}, then
+        {"tool":"echo","arguments":{"text":"say "{"tool":"fail","arguments":{}}""}}"#;
+    fleet.submit_turn(json!({"answer": answer})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["ok", "invalid_arguments"], "{reply}");
+    let told = reply["results"][1]["error"]["message"].as_str().unwrap();
+    assert!(told.starts_with("Your call of 'echo' cannot be read: expected a comma"), "{told}");
+    assert!(told.contains("line 1, column 42"), "{told}");
+    let parts = reply["messages"][0]["content"].as_array().unwrap();
+    assert!(parts[1]["text"].as_str().unwrap().contains("is_error=\"true\""), "{parts:#?}");
+
+    fleet.submit_turn(json!({"answer": r#"{"tool":"fail","arguments":{"outcomes":[]}"#})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["invalid_arguments"], "a call that breaks off does not run: {reply}");
+    fleet.submit_turn(json!({"answer": r#"{"tool":"sleep","arguments":{}}"#})).await;
+    let reply = fleet.reply().await;
+    let told = reply["results"][0]["error"]["message"].as_str().unwrap();
+    assert!(told.starts_with("Missing required argument 'ms' for tool 'sleep'"), "{told}");
+    fleet.stop().await;
+}
+
+#[derive(Deserialize, Serialize, JsonSchema)]
+struct Search {
+    query: String,
+    /// How many.
+    #[serde(default)]
+    limit: u32,
+}
+
+#[tokio::test]
+async fn a_strict_models_null_is_an_argument_that_is_left_out() {
+    let search = |_, args: Search| async move { Ok(args) };
+    let tools = vec![TypedTool::new("search", "Searches.", Effect::Read, search)];
+    let mut fleet = Fleet::start(Plan { tools, ..Plan::default() }).await;
+    let turn = |strict: bool| {
+        let call = call(Dialect::OpenaiChat, "c", "search", r#"{"query":"x","limit":null}"#);
+        json!({"strict": strict, "tool_calls": [call]})
+    };
+    fleet.submit_turn(turn(true)).await;
+    let reply = fleet.reply().await;
+    assert_eq!(reply["results"][0]["output"], json!({"query": "x", "limit": 0}), "{reply}");
+    fleet.submit_turn(turn(false)).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["invalid_arguments"]);
+    fleet.stop().await;
+}
+
+#[test]
+#[allow(clippy::disallowed_methods, reason = "what reading costs is the matter here")]
+fn hostile_answers_cost_no_more_than_their_length() {
+    let cost = |part: &str, bytes: usize| {
+        let answer = part.repeat(bytes / part.len());
+        let started = Instant::now();
+        drop(calls_in(&answer));
+        started.elapsed()
+    };
+    let parts = [
+        "{",
+        "[",
+        "{\"a\":",
+        "[{",
+        "{id:",
+        "{\"tool",
+        "<",
+        "<think>",
+        "{\"a\": \"",
+        "[1,",
+        "{\"a\":1}x",
+        "<|channel|>",
+        "<tool_call>",
+        "{\"name\":\"arguments\" ",
+        "{\"a\":1,\"a\":2}",
+        "[[",
+        "{ ",
+        "[TOOL_CALLS]",
+    ];
+    for part in parts {
+        let whole = cost(part, 1 << 18);
+        assert!(whole < Duration::from_secs(10), "256 KiB of {part:?} took {whole:?}");
+    }
+}

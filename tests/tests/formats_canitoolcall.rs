@@ -1,0 +1,106 @@
+//! Raw outputs of open models, cut and malformed ones among them, through the parser for plain answers: what it
+//! takes for a call is what was meant, and what it cannot read it says.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+use serde_json::Value;
+use shared::formats::text::{calls_in, problem};
+use tickfleet_tests::fetched::Fetched;
+
+const DATA: Fetched = Fetched {
+    script: "canitoolcall.py",
+    folder: "canitoolcall-0.1.1",
+    what: "the PyPI package canitoolcall 0.1.1 (0.4 MB)",
+    skip_variable: "TICKFLEET_SKIP_CANITOOLCALL",
+};
+
+#[derive(Deserialize)]
+struct Fixture {
+    id: String,
+    family: String,
+    raw: String,
+    calls: Vec<Expected>,
+    broken: bool,
+}
+
+#[derive(Deserialize)]
+struct Expected {
+    name: String,
+    arguments: Value,
+}
+
+/// How the parser's calls compare with the expected ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Verdict {
+    /// The same calls, or none where none is expected.
+    Equal,
+    /// No call is expected of a cut or malformed output, and the parser says what is wrong with it.
+    BrokenAndTold,
+    /// Calls are expected, and the parser says that it cannot read their form.
+    Told,
+    /// Calls are expected, and the parser takes the output for plain words.
+    Unseen,
+    /// No call is expected, and the parser complains of one.
+    ToldForNothing,
+    /// Another call than was meant would run.
+    Wrong,
+}
+
+fn judge(fixture: &Fixture) -> Verdict {
+    let calls = calls_in(&fixture.raw);
+    let readable: Vec<_> = calls.iter().filter(|call| problem(call).is_none()).collect();
+    let complained = readable.len() < calls.len();
+    let right = readable.iter().zip(&fixture.calls).all(|(call, expected)| {
+        let arguments: Value = serde_json::from_str(&call.arguments).unwrap();
+        call.tool == expected.name && same(&arguments, &expected.arguments)
+    });
+    match (readable.len(), fixture.calls.len()) {
+        (found, expected) if !right || found > expected => Verdict::Wrong,
+        (0, 0) if complained && fixture.broken => Verdict::BrokenAndTold,
+        (0, 0) if complained => Verdict::ToldForNothing,
+        (found, expected) if found == expected => Verdict::Equal,
+        _ if complained => Verdict::Told,
+        _ => Verdict::Unseen,
+    }
+}
+
+/// Equal as JSON: 1 and 1.0 are the same number, 3 and "3" are not.
+fn same(one: &Value, other: &Value) -> bool {
+    match (one, other) {
+        (Value::Number(one), Value::Number(other)) => one.as_f64() == other.as_f64(),
+        (Value::Array(one), Value::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| same(one, other))
+        }
+        (Value::Object(one), Value::Object(other)) => {
+            one.len() == other.len()
+                && one.iter().all(|(key, one)| other.get(key).is_some_and(|other| same(one, other)))
+        }
+        _ => one == other,
+    }
+}
+
+#[test]
+fn no_raw_output_runs_another_call_than_was_meant() {
+    let Some(dir) = DATA.unless_skipped().unwrap() else { return };
+    let text = std::fs::read_to_string(dir.join("fixtures.jsonl")).unwrap();
+    let fixtures: Vec<Fixture> =
+        text.split('\n').filter(|line| !line.is_empty()).map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut counts: BTreeMap<Verdict, usize> = BTreeMap::new();
+    let mut families: BTreeMap<(&str, Verdict), usize> = BTreeMap::new();
+    for fixture in &fixtures {
+        let verdict = judge(fixture);
+        *counts.entry(verdict).or_default() += 1;
+        *families.entry((&fixture.family, verdict)).or_default() += 1;
+        if matches!(verdict, Verdict::Wrong | Verdict::Unseen | Verdict::ToldForNothing) {
+            eprintln!("{verdict:?}: {}", fixture.id);
+        }
+    }
+    eprintln!("{counts:?}\n{families:?}");
+    assert_eq!(fixtures.len(), 469);
+    assert_eq!(counts.get(&Verdict::Wrong), None, "a call that nobody meant would run");
+    let found = |verdict| counts.get(&verdict).copied().unwrap_or(0);
+    let all = [Verdict::Equal, Verdict::BrokenAndTold, Verdict::Told, Verdict::ToldForNothing, Verdict::Unseen];
+    // The README beside explains each.
+    assert_eq!(all.map(found), [135, 33, 300, 1, 0]);
+}

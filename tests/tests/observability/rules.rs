@@ -1,0 +1,188 @@
+//! Recording rules and alerts, through promtool.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::process::Command;
+
+use regex::Regex;
+use serde::Deserialize;
+
+use super::{exported, files, read, root, unknown_metrics};
+
+const RULES: &str = "helm/tickfleet/rules";
+const CASES: &str = "tests/prometheus";
+const GUIDE: &str = "docs/operating.md";
+
+#[derive(Deserialize)]
+struct RuleFile {
+    groups: Vec<Group>,
+}
+
+#[derive(Deserialize)]
+struct Group {
+    name: String,
+    rules: Vec<Rule>,
+}
+
+#[derive(Deserialize)]
+struct Rule {
+    record: Option<String>,
+    alert: Option<String>,
+    expr: String,
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
+    #[serde(default)]
+    annotations: BTreeMap<String, String>,
+}
+
+#[derive(Deserialize)]
+struct CaseFile {
+    group_eval_order: Vec<String>,
+    tests: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    #[serde(default)]
+    alert_rule_test: Vec<AlertCase>,
+}
+
+#[derive(Deserialize)]
+struct AlertCase {
+    alertname: String,
+    #[serde(default)]
+    exp_alerts: Vec<serde::de::IgnoredAny>,
+}
+
+fn parsed<T: serde::de::DeserializeOwned>(folder: &str) -> Vec<T> {
+    let parse = |path: &PathBuf| {
+        let read: Result<T, _> = serde_saphyr::from_str(&read(path));
+        read.unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    };
+    files(folder, "yaml").iter().map(parse).collect()
+}
+
+fn groups() -> Vec<Group> {
+    parsed::<RuleFile>(RULES).into_iter().flat_map(|file| file.groups).collect()
+}
+
+fn rules() -> Vec<Rule> {
+    groups().into_iter().flat_map(|group| group.rules).collect()
+}
+
+/// The alerts by name.
+fn alerts() -> BTreeMap<String, Rule> {
+    rules().into_iter().filter_map(|rule| Some((rule.alert.clone()?, rule))).collect()
+}
+
+fn promtool(arguments: &[&str], files: &[PathBuf]) {
+    let run = match Command::new("promtool").args(arguments).args(files).output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            panic!("promtool is not on the PATH; Debian has it in the package prometheus: make prepare")
+        }
+        run => run.unwrap(),
+    };
+    let said = String::from_utf8_lossy(&run.stdout) + String::from_utf8_lossy(&run.stderr);
+    assert!(run.status.success(), "promtool {arguments:?}:\n{said}");
+}
+
+#[test]
+fn promtool_accepts_every_rule() {
+    promtool(&["check", "rules", "--lint=all", "--lint-fatal"], &files(RULES, "yaml"));
+}
+
+#[test]
+fn every_alert_fires_when_it_should_and_not_otherwise() {
+    promtool(&["test", "rules"], &files(CASES, "yaml"));
+}
+
+#[test]
+fn every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() {
+    let (mut fires, mut keeps_still) = (BTreeSet::new(), BTreeSet::new());
+    for case in parsed::<CaseFile>(CASES).into_iter().flat_map(|file| file.tests) {
+        for AlertCase { alertname, exp_alerts } in case.alert_rule_test {
+            if exp_alerts.is_empty() {
+                keeps_still.insert(alertname)
+            } else {
+                fires.insert(alertname)
+            };
+        }
+    }
+    let alerts: BTreeSet<String> = alerts().into_keys().collect();
+    assert_eq!(fires, alerts, "alerts that a case lets fire");
+    assert_eq!(keeps_still, alerts, "alerts that a case keeps from firing");
+}
+
+/// promtool evaluates groups that are not listed in any order: alerts would see recorded values of now or of before.
+#[test]
+fn cases_evaluate_what_is_recorded_first_and_every_group() {
+    let all: BTreeSet<String> = groups().into_iter().map(|group| group.name).collect();
+    for file in parsed::<CaseFile>(CASES) {
+        assert_eq!(file.group_eval_order.first().unwrap(), "tickfleet.recording");
+        assert_eq!(file.group_eval_order.into_iter().collect::<BTreeSet<_>>(), all);
+    }
+}
+
+#[test]
+fn every_alert_says_how_bad_it_is_and_has_a_runbook() {
+    let guide = read(GUIDE);
+    let placeholder = Regex::new(r"\{\{.*?\}\}").unwrap();
+    for (name, rule) in alerts() {
+        assert!(name.starts_with("Tickfleet"), "{name}");
+        let severity = rule.labels.get("severity").map(String::as_str);
+        assert!(matches!(severity, Some("page" | "ticket")), "{name}: {severity:?}");
+        assert_eq!(rule.annotations["runbook_url"], format!("{GUIDE}#{}", name.to_lowercase()));
+        for (key, words) in [("summary", 3..=12), ("description", 5..=30)] {
+            let text = placeholder.replace_all(&rule.annotations[key], "x");
+            assert!(words.contains(&text.split_whitespace().count()), "{name}: {key}: {text}");
+        }
+        let section = guide.split(&format!("\n### {name}\n")).nth(1).unwrap_or_else(|| panic!("no runbook of {name}"));
+        let section = section.split("\n#").next().unwrap_or_default();
+        for part in ["**Means:**", "**Look at:**", "**Do:**"] {
+            assert!(section.contains(part), "the runbook of {name} has no {part}");
+        }
+    }
+}
+
+#[test]
+fn every_runbook_is_an_alerts() {
+    let guide = read(GUIDE);
+    let headings: BTreeSet<String> = guide
+        .lines()
+        .filter_map(|line| line.strip_prefix("### Tickfleet"))
+        .map(|name| format!("Tickfleet{name}"))
+        .collect();
+    assert_eq!(headings, alerts().into_keys().collect());
+}
+
+#[test]
+fn work_that_waits_for_its_cap_is_in_no_rule_that_wakes_or_scales() {
+    for rule in rules() {
+        let name = rule.alert.or(rule.record).unwrap();
+        assert!(!rule.expr.contains("parked_capped"), "{name}");
+        // A state that is not named is every state, that one too; the two lists by state are chosen from by others.
+        let by_state = rule.expr.contains("by (namespace, state)") && name.contains("namespace_state:");
+        for gauge in ["tickfleet_backlog", "tickfleet_oldest_age_seconds"] {
+            let all_states = Regex::new(&format!(r"{gauge}(:max)?([^_:a-z{{]|$|\{{[^}}]*\}})")).unwrap();
+            for found in all_states.find_iter(&rule.expr) {
+                assert!(by_state || found.as_str().contains("state="), "{name}: {}", found.as_str());
+            }
+        }
+    }
+}
+
+#[test]
+fn rules_ask_only_for_metrics_that_are_exported_and_values_that_are_recorded() {
+    let exported = exported();
+    let recorded: BTreeSet<String> = rules().into_iter().filter_map(|rule| rule.record).collect();
+    let colons = Regex::new(r"\b[a-z_]+:[a-z_]+:[a-z_0-9]+\b").unwrap();
+    for rule in rules() {
+        let name = rule.alert.or(rule.record).unwrap();
+        assert_eq!(unknown_metrics(&rule.expr, &exported), Vec::<String>::new(), "{name}");
+        for found in colons.find_iter(&rule.expr) {
+            assert!(recorded.contains(found.as_str()), "{name}: nobody records {}", found.as_str());
+        }
+    }
+    assert!(root().join(RULES).is_dir());
+}

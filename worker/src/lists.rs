@@ -1,0 +1,120 @@
+//! What each agent may call, written to Redis for readers in any language.
+//!
+//! Workers know the tools, so workers write. One of them does: each looks now and then whether lists made of the same
+//! policy and tools are there, and writes where they are not. The lists inform; what decides is the permission check of
+//! each call.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use shared::formats::define;
+use shared::model::{Dialect, ToolSpec, limits};
+use shared::store::{Store, StoreError, ToolList};
+use tokio_util::sync::CancellationToken;
+
+use crate::Worker;
+use crate::kit::Kit;
+use crate::tools::Toolbox;
+
+/// How often a worker looks whether the lists are those of its policy and tools.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long lists are taken for fresh, ms.
+const FRESH_MS: u64 = 60_000;
+/// How long a list lasts when nobody writes it again, ms: workers may be away for a deployment.
+const LIST_TTL_MS: u64 = 600_000;
+
+const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
+
+impl Worker {
+    /// Keeps the lists of tools fresh until `stop`.
+    pub(crate) async fn tool_lists(self: Arc<Self>, stop: CancellationToken) {
+        let mut looked_at: Option<(Arc<Kit>, String)> = None;
+        loop {
+            let kit = self.kits.load();
+            let (fingerprint, is_new) = match looked_at.take() {
+                Some((before, fingerprint)) if Arc::ptr_eq(&before, &kit) => (fingerprint, false),
+                before => {
+                    let fingerprint = fingerprint(&kit);
+                    let is_new = before.is_none_or(|(_, before)| before != fingerprint);
+                    (fingerprint, is_new)
+                }
+            };
+            match self.write_where_due(&kit, &fingerprint, is_new).await {
+                Ok(()) => looked_at = Some((kit, fingerprint)),
+                Err(error) => tracing::warn!(%error, "the lists of tools are not written; trying again"),
+            }
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = tokio::time::sleep(LOOK_EVERY) => {}
+            }
+        }
+    }
+
+    /// Writes the lists where none are fresh. Fresh ones of another policy are written over only once, when ours is new:
+    /// workers with different tools would else write over each other without end.
+    async fn write_where_due(&self, kit: &Arc<Kit>, fingerprint: &str, is_new: bool) -> Result<(), StoreError> {
+        let fresh = self.store.tool_lists_of().await?;
+        if fresh.is_some_and(|other| other == fingerprint || !is_new) {
+            return Ok(());
+        }
+        let (store, kit) = (self.store.clone(), Arc::clone(kit));
+        // Thousands of agents take a while, and calls run beside this.
+        let made = tokio::task::spawn_blocking(move || lists(&store, &kit)).await;
+        let Ok((lists, left_out)) = made else {
+            tracing::error!("the lists of tools are not written: a bug ended what makes them");
+            return Ok(());
+        };
+        if left_out > 0 {
+            let (written, bytes_max) = (lists.len(), limits::TOOL_LISTS_BYTES_MAX);
+            tracing::warn!(written, left_out, bytes_max, "some agents' lists of tools do not fit and are not written");
+        }
+        self.store.write_tool_lists(fingerprint, &lists, LIST_TTL_MS, FRESH_MS).await
+    }
+}
+
+/// The lists of all agents of the tenants of this shard, as many as fit, and for how many agents none do.
+fn lists(store: &Store, kit: &Kit) -> (Vec<ToolList>, usize) {
+    let policy = &kit.force.policy;
+    let tools = Toolbox::new(Arc::clone(&kit.force), Arc::clone(&kit.registry), None, None);
+    let home = policy.tenants.iter().filter(|(tenant, _)| store.is_home_of(tenant));
+    let mut written: HashMap<(Dialect, Vec<String>), Arc<str>> = HashMap::new();
+    let (mut lists, mut left_out, mut bytes) = (Vec::new(), 0, 0);
+    for (tenant, agent) in home.flat_map(|(tenant, _)| policy.agents.keys().map(move |agent| (tenant, agent))) {
+        if policy.look_up(tenant, agent).is_err() {
+            continue;
+        }
+        if bytes >= limits::TOOL_LISTS_BYTES_MAX {
+            left_out += 1;
+            continue;
+        }
+        let may = tools.may_call(tenant, agent);
+        let specs: Vec<&ToolSpec> = may.iter().map(|tool| &tool.spec).collect();
+        for dialect in Dialect::ALL {
+            let names = specs.iter().map(|spec| spec.name.clone()).collect();
+            let json = written.entry((dialect, names)).or_insert_with(|| define(dialect, &specs).to_string().into());
+            bytes += json.len();
+            let (tenant, agent, json) = (tenant.clone(), agent.clone(), Arc::clone(json));
+            lists.push(ToolList { tenant, agent, dialect, json });
+        }
+    }
+    (lists, left_out)
+}
+
+/// What lists are made of: policy, tenants and tools.
+fn fingerprint(kit: &Kit) -> String {
+    let mut hash = Sha256::new();
+    hash.update(kit.force.digest.as_bytes());
+    // Tenants may be set at run time, which the digest does not tell.
+    hash.update(serde_json::to_string(&kit.force.policy.tenants).unwrap_or_default());
+    for tool in kit.registry.iter() {
+        hash.update(serde_json::to_string(&tool.spec).unwrap_or_default());
+    }
+    hash.finalize()[..16].iter().fold(String::new(), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,47 @@
+//! `outcomes`: what a service says in its body, against a real server.
+
+use super::*;
+
+fn tool(address: &str, outcomes: Value) -> HttpTool {
+    get(address, json!({"outcomes": outcomes, "response_bytes_max": 200}))
+}
+
+#[tokio::test]
+async fn a_refusal_in_a_body_is_no_success_and_a_known_status_is_no_failure() {
+    let answers = [
+        status(200, &[], r#"{"ok":false,"error":"channel_not_found"}"#),
+        status(200, &[("retry-after", "9")], r#"{"ok":false,"error":"ratelimited"}"#),
+        status(200, &[], r#"{"ok":true,"id":7}"#),
+        status(409, &[], r#"{"id":8}"#),
+        status(404, &[], r#"{"ok":false,"error":"gone"}"#),
+    ];
+    let (_, address) = Service::start(answers).await;
+    let tool = tool(
+        &address,
+        json!([
+            {"status": [409], "outcome": "ok"},
+            {"at": "/error", "equals": "ratelimited", "outcome": "not_executed"},
+            {"status": [200], "at": "/ok", "equals": false, "outcome": "permanent", "message": "/error"}
+        ]),
+    );
+    let said = message(call(&tool, json!({})).await);
+    assert_eq!(said, "The service answered with status 200: channel_not_found");
+    match call(&tool, json!({})).await {
+        Err(ToolFailure::Transient { retry_after, not_executed: true, .. }) => {
+            assert_eq!(retry_after.unwrap().as_secs(), 9);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(call(&tool, json!({})).await.unwrap().json.get(), r#"{"ok":true,"id":7}"#);
+    assert_eq!(call(&tool, json!({})).await.unwrap().json.get(), r#"{"id":8}"#);
+    assert_eq!(transient(call(&tool, json!({})).await), None, "no rule fits: the status decides");
+}
+
+#[tokio::test]
+async fn an_answer_whose_rules_were_not_read_is_not_called_done() {
+    let (_, address) = Service::start([status(200, &[], &"x".repeat(201)), status(200, &[], &"x".repeat(201))]).await;
+    let failing = tool(&address, json!([{"at": "/ok", "equals": false, "outcome": "permanent"}]));
+    assert_eq!(transient(call(&failing, json!({})).await), Some(false), "nobody knows");
+    let plain = tool(&address, json!([]));
+    assert_eq!(transient(call(&plain, json!({})).await), None);
+}

@@ -1,0 +1,107 @@
+//! What an agent may call, as one call sees it: the tools, the policy, and what the turn was narrowed to.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use shared::delegation::narrower;
+use shared::force::Force;
+use shared::model::policy::{Caller, Denial};
+use shared::model::{AgentId, TaskGrant, TenantId};
+
+use super::{RegisteredTool, Registry};
+
+/// The tools of one configuration as one turn may use them.
+#[derive(Debug, Clone, Default)]
+pub struct Toolbox {
+    force: Arc<Force>,
+    registry: Arc<Registry>,
+    granted: Option<Arc<BTreeSet<String>>>,
+    narrowed: Option<Arc<BTreeSet<String>>>,
+}
+
+/// Why a tool cannot be called by the name that a model gave.
+#[derive(Debug, Clone)]
+pub enum Unusable {
+    /// The agent is no longer configured.
+    NoAgent,
+    /// No tool has the name.
+    NoTool,
+    /// The tool is there, and the rule that the text names forbids it.
+    Denied(Denial, String),
+}
+
+impl Toolbox {
+    /// The tools of `registry` under `force`, for a turn that was narrowed to `allowed`, under a task with `grant`. Names
+    /// may be those of the tools or those that a dialect shows; one that no tool has allows nothing.
+    #[must_use]
+    pub fn new(
+        force: Arc<Force>,
+        registry: Arc<Registry>,
+        allowed: Option<&BTreeSet<String>>,
+        grant: Option<&TaskGrant>,
+    ) -> Self {
+        let own_names = |names: &BTreeSet<String>| -> BTreeSet<String> {
+            names.iter().filter_map(|name| Some(registry.resolve(name)?.spec.name.clone())).collect()
+        };
+        let of_task = grant.and_then(|grant| grant.tools.as_ref()).map(own_names);
+        let narrowed = narrower(allowed.map(own_names), of_task).map(Arc::new);
+        let granted = grant.and_then(|grant| grant.capabilities.clone()).map(Arc::new);
+        Self { force, registry, granted, narrowed }
+    }
+
+    /// The only tools that the turn may use, by name; none means all that its agent may call.
+    #[must_use]
+    pub fn narrowed(&self) -> Option<&BTreeSet<String>> {
+        self.narrowed.as_deref()
+    }
+
+    /// The tool that an agent means by `name`, where it may call it.
+    ///
+    /// # Errors
+    /// [`Unusable`] says why not.
+    pub fn find(&self, tenant: &TenantId, agent: &AgentId, name: &str) -> Result<&Arc<RegisteredTool>, Unusable> {
+        let caller = self.caller(tenant, agent).ok_or(Unusable::NoAgent)?;
+        let tool = self.registry.resolve(name).ok_or(Unusable::NoTool)?;
+        let permissions = &self.force.policy.permissions;
+        match self
+            .version(caller, tool)
+            .and_then(|tool| permissions.decide_narrowed(caller, self.narrowed(), &tool.spec).map(|()| tool))
+        {
+            Ok(tool) => Ok(tool),
+            Err(denial) => {
+                let rule = permissions.rule(caller, &tool.spec, &denial);
+                Err(Unusable::Denied(denial, rule))
+            }
+        }
+    }
+
+    /// All tools that an agent may call, by name.
+    #[must_use]
+    pub fn may_call(&self, tenant: &TenantId, agent: &AgentId) -> Vec<&Arc<RegisteredTool>> {
+        let Some(caller) = self.caller(tenant, agent) else { return Vec::new() };
+        let permissions = &self.force.policy.permissions;
+        let versions = self.registry.iter().filter_map(|tool| self.version(caller, tool).ok());
+        versions.filter(|tool| permissions.decide_narrowed(caller, self.narrowed(), &tool.spec).is_ok()).collect()
+    }
+
+    /// Names near a wrong one, among those that may be called.
+    #[must_use]
+    pub fn close_to<'a>(&'a self, wrong: &str, allowed: &[&str]) -> Vec<&'a str> {
+        self.registry.close_to(wrong).into_iter().filter(|name| allowed.contains(name)).collect()
+    }
+
+    /// The version of the tool that the agent gets.
+    fn version<'a>(
+        &'a self,
+        caller: Caller<'_>,
+        tool: &'a Arc<RegisteredTool>,
+    ) -> Result<&'a Arc<RegisteredTool>, Denial> {
+        let selector = caller.policy.tool_versions.get(&tool.spec.name).map(String::as_str);
+        self.registry.select(tool, selector).ok_or_else(|| Denial::NoVersion(selector.unwrap_or_default().to_owned()))
+    }
+
+    fn caller<'a>(&'a self, tenant: &TenantId, agent: &'a AgentId) -> Option<Caller<'a>> {
+        let (tenant, policy) = self.force.policy.look_up(tenant, agent).ok()?;
+        Some(Caller { agent, policy, tenant, granted: self.granted.as_deref() })
+    }
+}
