@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::own::Own;
 use crate::{bench, cancel, config, delegate, demo, dev, doctor, explain, mcp, submit, tenant, tools, top};
 
 const EXAMPLES: &str = "\
@@ -42,6 +43,9 @@ pub(crate) struct Global {
     /// Print data as JSON, for programs.
     #[arg(long, global = true)]
     pub(crate) json: bool,
+    /// What the program brings along. No option sets it.
+    #[arg(skip)]
+    pub(crate) own: Own,
 }
 
 #[derive(Debug, Subcommand)]

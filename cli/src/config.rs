@@ -34,6 +34,15 @@ struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     policy_digest: Option<&'a str>,
     errors: Vec<Wrong>,
+    warnings: Vec<Warning>,
+}
+
+/// What works, and should be looked at.
+#[derive(Serialize)]
+struct Warning {
+    place: String,
+    field: String,
+    message: String,
 }
 
 #[derive(Serialize)]
@@ -65,7 +74,8 @@ pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(),
 
 fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     if let Err(errors) = configuration::load(&setup::sources(global)?) {
-        output.show(&Report { valid: false, policy_digest: None, errors: wrong(&errors) }, |_| errors.to_string())?;
+        let report = Report { valid: false, policy_digest: None, errors: wrong(&errors), warnings: Vec::new() };
+        output.show(&report, |_| errors.to_string())?;
         return Err(Failure::Told);
     }
     // What only the tools themselves know: schemas that compile, templates that fit.
@@ -76,17 +86,41 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
         setup.registry(store, &force)?;
     }
     let configuration = &setup.configuration;
-    let report = Report { valid: true, policy_digest: Some(&configuration.digest), errors: Vec::new() };
-    output.show(&report, |_| {
+    let warnings = warnings(&setup);
+    let report = Report { valid: true, policy_digest: Some(&configuration.digest), errors: Vec::new(), warnings };
+    output.show(&report, |report| {
         let (policy, ok) = (&configuration.policy, output.paint(Mood::Good, "valid"));
-        format!(
+        let mut text = format!(
             "The configuration is {ok}: {} tenants, {} agents, {} declared tools, policy {}",
             policy.tenants.len(),
             policy.agents.len(),
             configuration.tools.tools.len(),
             configuration.digest.get(..12).unwrap_or_default()
-        )
+        );
+        let word = output.paint(Mood::Doubtful, "warning");
+        for Warning { place, field, message } in &report.warnings {
+            text.push_str(&format!("\n{word}: {place}: {field}: {message}"));
+        }
+        text
     })
+}
+
+/// What the configuration says of itself, and what can be said of the program's own tools.
+fn warnings(setup: &Setup) -> Vec<Warning> {
+    let written = setup.configuration.warnings.iter().map(|warning| Warning {
+        place: warning.place.to_string(),
+        field: warning.path.clone(),
+        message: warning.message.clone(),
+    });
+    let own = setup.own.tools.iter().flat_map(|tool| {
+        let name = tool.spec().name.clone();
+        tool.undescribed().into_iter().map(move |field| Warning {
+            place: format!("the tool {name}"),
+            field,
+            message: "it has no doc comment: models see its name and type alone".into(),
+        })
+    });
+    written.chain(own).collect()
 }
 
 fn wrong(errors: &ConfigErrors) -> Vec<Wrong> {

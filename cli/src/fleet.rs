@@ -15,9 +15,12 @@ use tokio::signal::unix::Signal;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use worker::tools::mcp::Servers;
+use worker::tools::{start_all, stop_all};
 use worker::{Surroundings, Worker};
 
 use crate::failure::Failure;
+use crate::own::Own;
+use crate::registrar::Registrar;
 use crate::reload::Reload;
 use crate::setup::{Setup, millis};
 
@@ -70,6 +73,8 @@ pub(crate) struct Live {
     pub(crate) workers: Vec<Arc<Worker>>,
     /// The MCP servers: a reload keeps the connections that stay as they are.
     pub(crate) mcp: Arc<Servers>,
+    /// The program's own tools: they live as long as the process.
+    pub(crate) own: Own,
 }
 
 /// What the schedulers and workers of one process share.
@@ -95,6 +100,10 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
     let (health, address) = listen(&shared, &stores, roles, answer, &drained).await?;
 
     if roles.worker {
+        if let Err(failure) = start_tools(setup).await {
+            drained.cancel();
+            return Err(failure);
+        }
         setup.mcp.start();
     }
     let live = Live {
@@ -102,6 +111,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
         metrics: Arc::clone(&shared.metrics),
         workers: workers.clone(),
         mcp: Arc::clone(&setup.mcp),
+        own: setup.own.clone(),
     };
     let mut running = JoinSet::new();
     for scheduler in schedulers {
@@ -125,11 +135,16 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
 
 impl Fleet {
     /// Takes over changes of the configuration while it runs: when its folder has changed, and on each of `hangups`
-    /// where there are such.
+    /// where there are such. Runs what the program wants beside its workers.
     pub(crate) fn follow_configuration(&self, setup: &Setup, hangups: Option<Signal>) {
         let reload = Reload::new(setup, self.live.clone());
+        let (registrar, requests) = Registrar::new();
         let stop = self.drained.clone();
-        tokio::spawn(async move { stop.run_until_cancelled(reload.run(hangups)).await });
+        tokio::spawn(async move { stop.run_until_cancelled(reload.run(hangups, requests)).await });
+        if let Some(beside) = setup.own.beside.clone().filter(|_| !self.live.workers.is_empty()) {
+            let draining = self.shutdown.draining.clone();
+            tokio::spawn(async move { draining.run_until_cancelled(beside(registrar)).await });
+        }
     }
 
     /// Waits until everything has drained. One that ends by itself ends them all: half a process helps nobody.
@@ -152,11 +167,22 @@ impl Fleet {
             }
             self.shutdown.drain();
         }
-        self.live.mcp.stop().await;
+        if !self.live.workers.is_empty() {
+            let own = self.live.own.all();
+            tokio::join!(self.live.mcp.stop(), stop_all(&own));
+        }
         self.drained.cancel();
         tracing::info!("stopped");
         outcome
     }
+}
+
+/// Runs the start hooks of the program's own tools.
+async fn start_tools(setup: &Setup) -> Result<(), Failure> {
+    start_all(&setup.own.fixed(), &setup.tool_environment()).await.map_err(|errors| {
+        let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
+        Failure::failed(anyhow::anyhow!("tools did not start:{}", lines.concat()))
+    })
 }
 
 fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Vec<Scheduler> {

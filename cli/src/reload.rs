@@ -1,4 +1,5 @@
-//! Live configuration: a change of the folder, or SIGHUP, replaces policy and tools as a whole, or nothing at all.
+//! Live configuration: a change of the folder, or SIGHUP, replaces policy and tools as a whole, or nothing at all. Tools
+//! that a program registers while it runs come the same way.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,11 +8,13 @@ use shared::config::{self, Configuration, Sources};
 use shared::force::short_digest;
 use shared::ops::telemetry;
 use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
 use worker::agents::TaskHandlers;
-use worker::tools::Registry;
+use worker::tools::{Registry, TypedTool, start_all, stop_all};
 
 use crate::failure::Failure;
 use crate::fleet::Live;
+use crate::registrar::{RegisterError, Request};
 use crate::setup::Setup;
 
 /// How often the folder is looked at. A change is taken over when two looks in a row have seen the same, so that
@@ -25,6 +28,8 @@ pub(crate) struct Reload {
     sources: Arc<Sources>,
     /// What the process was started with: the settings that only a restart changes.
     started: Configuration,
+    /// What is in force: registered tools come to it.
+    current: Setup,
     live: Live,
     /// State of the folder that was tried last, and the one that was seen last.
     tried: String,
@@ -44,23 +49,87 @@ impl Reload {
         Self {
             sources: Arc::new(setup.sources().clone()),
             started: setup.configuration.clone(),
+            current: setup.clone(),
             live,
             tried: setup.fingerprint.clone(),
             seen: setup.fingerprint.clone(),
         }
     }
 
-    /// Looks and reloads for ever.
-    pub(crate) async fn run(mut self, mut hangups: Option<Signal>) {
+    /// Looks, reloads and registers for ever.
+    pub(crate) async fn run(mut self, mut hangups: Option<Signal>, mut requests: mpsc::Receiver<Request>) {
         loop {
             let asked = tokio::select! {
                 () = hangup(&mut hangups) => true,
                 () = tokio::time::sleep(LOOK_EVERY) => false,
+                Some(request) = requests.recv() => {
+                    self.answer(request).await;
+                    continue;
+                }
             };
             if asked || self.has_changed().await {
                 self.reload().await;
             }
         }
+    }
+
+    /// Carries out what a registrar asks for.
+    async fn answer(&self, request: Request) {
+        // Who has stopped waiting needs no answer.
+        match request {
+            Request::Register(tool, answer) => drop(answer.send(self.register(*tool).await)),
+            Request::Unregister(name, answer) => drop(answer.send(self.unregister(&name).await)),
+        }
+    }
+
+    async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
+        if !self.current.settings().worker.allow_dynamic_registration {
+            return Err(RegisterError::NotAllowed);
+        }
+        let name = tool.spec().name.clone();
+        let one = std::slice::from_ref(&tool);
+        start_all(one, &self.current.tool_environment()).await.map_err(|errors| {
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            RegisterError::Refused(errors.join("; "))
+        })?;
+        self.live.own.add(tool.clone());
+        if let Err(refused) = self.equip_anew().await {
+            self.live.own.take(&name);
+            stop_all(one).await;
+            return Err(refused);
+        }
+        tracing::info!(tool = name, "a tool was registered");
+        Ok(())
+    }
+
+    async fn unregister(&self, name: &str) -> Result<(), RegisterError> {
+        let tool = self.live.own.take(name).ok_or_else(|| RegisterError::Unknown(name.to_owned()))?;
+        let before = self.live.workers.iter().map(|worker| worker.tools()).collect::<Vec<_>>();
+        if let Err(refused) = self.equip_anew().await {
+            self.live.own.add(tool);
+            return Err(refused);
+        }
+        tracing::info!(tool = name, "a tool was taken away");
+        // Calls that run have their tools still.
+        tokio::spawn(async move {
+            while before.iter().any(|registry| Arc::strong_count(registry) > 1) {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            stop_all(&[tool]).await;
+        });
+        Ok(())
+    }
+
+    /// Gives the workers the tools that there are now, under the policy in force.
+    async fn equip_anew(&self) -> Result<(), RegisterError> {
+        let (setup, live) = (self.current.clone(), self.live.clone());
+        let built = off_the_runtime(move || registries(&setup, &live)).await.ok_or(RegisterError::Stopped)?;
+        let registries = built.map_err(|failure| RegisterError::Refused(failure.message().unwrap_or_default()))?;
+        let force = self.live.force.load();
+        for (worker, registry) in self.live.workers.iter().zip(registries) {
+            worker.equip_tools(Arc::clone(&force), registry);
+        }
+        Ok(())
     }
 
     /// Whether the folder is in another state than the one that was tried last, and rests in it.
@@ -77,7 +146,10 @@ impl Reload {
         let Some((fingerprint, made)) = off_the_runtime(move || make(&sources, &live)).await else { return };
         (self.tried, self.seen) = (fingerprint.clone(), fingerprint);
         match made {
-            Ok(made) => self.take_over(made),
+            Ok(made) => {
+                self.take_over(&made);
+                self.current = made.setup;
+            }
             Err(failure) => {
                 self.live.metrics.config_reloaded(false);
                 tracing::error!(
@@ -90,12 +162,12 @@ impl Reload {
     }
 
     /// Nothing here can fail, so all of it happens.
-    fn take_over(&self, made: Made) {
+    fn take_over(&self, made: &Made) {
         let configuration = &made.setup.configuration;
         let before = self.live.force.load().digest.clone();
         let force = self.live.force.replace(made.setup.configured());
-        for (worker, registry) in self.live.workers.iter().zip(made.registries) {
-            worker.equip(Arc::clone(&force), registry, Arc::clone(&made.task_handlers));
+        for (worker, registry) in self.live.workers.iter().zip(&made.registries) {
+            worker.equip(Arc::clone(&force), Arc::clone(registry), Arc::clone(&made.task_handlers));
         }
         let level = &configuration.settings.log.level;
         if let Err(error) = telemetry::set_level(level) {
@@ -121,17 +193,17 @@ impl Reload {
 
 /// Reads, checks and builds everything. Answers the state of the folder, too.
 fn make(sources: &Sources, live: &Live) -> (String, Result<Made, Failure>) {
-    let (fingerprint, setup) = match Setup::of(sources) {
+    let (fingerprint, setup) = match Setup::of(sources, &live.own) {
         Ok(setup) => (setup.fingerprint.clone(), setup.sharing(&live.mcp)),
         Err(failure) => return (sources.dir.as_deref().map(config::fingerprint).unwrap_or_default(), Err(failure)),
     };
-    let build = || {
-        let registry = |worker: &Arc<worker::Worker>| setup.registry(worker.store(), &live.force).map(Arc::new);
-        let registries = live.workers.iter().map(registry).collect::<Result<_, _>>()?;
-        Ok((registries, Arc::new(setup.task_handlers()?)))
-    };
-    let built = build();
+    let built = registries(&setup, live).and_then(|made| Ok((made, Arc::new(setup.task_handlers()?))));
     (fingerprint, built.map(|(registries, task_handlers)| Made { setup, registries, task_handlers }))
+}
+
+/// The tools of each worker, in their order.
+fn registries(setup: &Setup, live: &Live) -> Result<Vec<Arc<Registry>>, Failure> {
+    live.workers.iter().map(|worker| setup.registry(worker.store(), &live.force).map(Arc::new)).collect()
 }
 
 /// The next hangup; never where there are none.

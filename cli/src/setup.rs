@@ -15,13 +15,15 @@ use shared::ops::traces::{TraceOptions, Traces};
 use shared::report::ReportOptions;
 use shared::store::{Pool, Store, StoreOptions};
 use worker::agents::TaskHandlers;
-use worker::tools::Registry;
 use worker::tools::mcp::Servers;
+use worker::tools::{Registry, TypedTool};
 
 use crate::args::Global;
 use crate::failure::Failure;
+use crate::own::Own;
 
 /// The configuration of this process.
+#[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) configuration: Configuration,
     /// Redis.
@@ -33,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) fingerprint: String,
     /// The MCP servers of the process: its registries share their connections.
     pub(crate) mcp: Arc<Servers>,
+    /// The program's own tools.
+    pub(crate) own: Own,
 }
 
 /// The process' environment variables that are text. Those that are not can be no setting of ours.
@@ -65,15 +69,16 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
         environment.remove("TICKFLEET_REDIS_URL");
         environment.insert("REDIS_URL".into(), url.clone());
     }
-    let handlers: BTreeSet<String> = worker::standard_handlers().iter().map(|tool| tool.spec().name.clone()).collect();
-    let builtin = worker::tools::builtin::all().into_iter().map(|tool| tool.spec().name.clone());
-    let tools = builtin.filter(|name| !handlers.contains(name)).chain([TASK_TOOL.to_owned()]);
-    let tools = tools.chain(META_TOOLS.map(String::from));
+    let name = |tool: &TypedTool| tool.spec().name.clone();
+    let standard: BTreeSet<String> = worker::standard_handlers().iter().map(name).collect();
+    let builtin = worker::tools::builtin::all();
+    let tools = builtin.iter().map(name).filter(|name| !standard.contains(name)).chain([TASK_TOOL.to_owned()]);
+    let tools = tools.chain(META_TOOLS.map(String::from)).chain(global.own.tools.iter().map(name));
     Ok(Sources {
         dir: global.config.clone(),
         environment,
         built_in_tools: tools.collect(),
-        built_in_handlers: handlers,
+        built_in_handlers: standard.iter().cloned().chain(global.own.task_handlers.iter().map(name)).collect(),
     })
 }
 
@@ -83,14 +88,14 @@ impl Setup {
     /// # Errors
     /// Everything that is wrong with it.
     pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
-        Self::of(&sources(global)?)
+        Self::of(&sources(global)?, &global.own)
     }
 
     /// Loads the configuration that these sources make.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub(crate) fn of(sources: &Sources) -> Result<Self, Failure> {
+    pub(crate) fn of(sources: &Sources, own: &Own) -> Result<Self, Failure> {
         let (fingerprint, configuration) = config::load_settled(sources);
         let configuration = configuration.map_err(Failure::failed)?;
         let given = |name: &str| sources.environment.get(name).is_some_and(|value| !value.trim().is_empty());
@@ -101,6 +106,7 @@ impl Setup {
             sources: sources.clone(),
             fingerprint,
             mcp: Arc::new(Servers::new(tool_environment(&sources.environment))),
+            own: own.clone(),
         })
     }
 
@@ -126,14 +132,7 @@ impl Setup {
 
     /// The same configuration with another Redis.
     pub(crate) fn at(&self, url: String) -> Self {
-        Self {
-            configuration: self.configuration.clone(),
-            url,
-            url_chosen: self.url_chosen,
-            sources: self.sources.clone(),
-            fingerprint: self.fingerprint.clone(),
-            mcp: Arc::clone(&self.mcp),
-        }
+        Self { url, ..self.clone() }
     }
 
     /// A producer's end of the fleet.
@@ -193,7 +192,8 @@ impl Setup {
     /// # Errors
     /// Every tool that cannot be used.
     pub(crate) fn registry(&self, store: &Store, force: &Arc<InForce>) -> Result<Registry, Failure> {
-        let typed = worker::standard_tools(store, force);
+        let mut typed = worker::standard_tools(store, force);
+        typed.extend(self.own.tools_now());
         let timeout = self.settings().worker.tool_timeout;
         let built = Registry::build(typed, &self.configuration.tools, &self.tool_environment(), timeout);
         let built = built.and_then(|mut registry| {
@@ -213,7 +213,9 @@ impl Setup {
     /// Every handler that cannot be used.
     pub(crate) fn task_handlers(&self) -> Result<TaskHandlers, Failure> {
         let (defs, timeout) = (&self.configuration.task_handlers, self.settings().worker.tool_timeout);
-        worker::agents::bind(defs, worker::standard_handlers(), &self.tool_environment(), timeout).map_err(|errors| {
+        let mut typed = worker::standard_handlers();
+        typed.extend(self.own.task_handlers.iter().cloned());
+        worker::agents::bind(defs, typed, &self.tool_environment(), timeout).map_err(|errors| {
             Failure::failed(anyhow::anyhow!("the task handlers cannot be used:\n  {}", errors.join("\n  ")))
         })
     }
@@ -270,6 +272,13 @@ impl Setup {
 fn tool_environment(environment: &Environment) -> worker::tools::http::Environment {
     let variables = environment.clone();
     worker::tools::http::Environment::new(move |name| variables.get(name).cloned())
+}
+
+/// This machine's time, ms since the epoch, for what no shard takes part in.
+#[allow(clippy::disallowed_methods, reason = "the edge: no shard takes part, so none has a clock to ask")]
+pub(crate) fn now_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    millis(since)
 }
 
 /// A duration in whole milliseconds.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use shared::config::units::format_duration;
+use shared::force::InForce;
 use shared::formats::{Prompts, define, define_strict};
 use shared::model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant, Unknown};
 use shared::model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
@@ -14,6 +15,7 @@ use crate::failure::Failure;
 use crate::import::Import;
 use crate::output::{Mood, Output, lines, table};
 use crate::setup::Setup;
+use crate::try_tool::Try;
 
 /// List all tools with who may call them; with an agent, what it may call, or its definitions for a model.
 #[derive(Debug, Args)]
@@ -25,7 +27,8 @@ Examples:
   tickfleet tools --tenant atlas-ux --agent kelly
   tickfleet tools --tenant atlas-ux --agent kelly --format openai > tools.json
   tickfleet tools --tenant atlas-ux --agent kelly --format openai-responses --strict
-  tickfleet tools --tenant atlas-ux --agent kelly --format text > prompt.txt"
+  tickfleet tools --tenant atlas-ux --agent kelly --format text > prompt.txt
+  tickfleet tools try echo --agent kelly '{\"text\": \"hi\"}'"
 )]
 pub(crate) struct Tools {
     #[command(subcommand)]
@@ -50,6 +53,8 @@ pub(crate) struct Tools {
 pub(crate) enum What {
     /// Print the operations of an OpenAPI document as a section of tools.yaml.
     Import(Import),
+    /// Run one call through every guard of a worker, and show what each of them says.
+    Try(Try),
 }
 
 /// The dialects, as options name them.
@@ -116,9 +121,8 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
     let stores = setup.stores()?;
     let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
     let registry = setup.registry(store, &force)?;
-    // Only a tenant that was set at run time has to be asked for.
-    if let Some(tenant) = args.tenant.as_ref().filter(|tenant| !force.load().policy.tenants.contains_key(*tenant)) {
-        force.set_tenants(setup.client().await?.store(tenant).tenants().await?);
+    if let Some(tenant) = &args.tenant {
+        with_tenant(setup, &force, tenant).await?;
     }
     let policy = &force.load().policy;
     let (Some(tenant), Some(agent)) = (&args.tenant, &args.agent) else {
@@ -133,6 +137,15 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
     let allowed: Vec<&ToolSpec> =
         decisions.iter().filter(|(_, denial)| denial.is_none()).map(|(spec, _)| *spec).collect();
     emit(format, args.strict, &allowed, &setup.configuration.prompts, output)
+}
+
+/// Takes over the tenants that were set at run time, where `tenant` is none of the configured ones: Redis need not be
+/// there for those.
+pub(crate) async fn with_tenant(setup: &Setup, force: &InForce, tenant: &TenantId) -> Result<(), Failure> {
+    if !force.load().policy.tenants.contains_key(tenant) {
+        force.set_tenants(setup.client().await?.store(tenant).tenants().await?);
+    }
+    Ok(())
 }
 
 /// Prints the definitions of `tools` for a model.
@@ -159,12 +172,7 @@ fn decide<'a>(
     tenant: &TenantId,
     agent: &AgentId,
 ) -> Result<Vec<(&'a ToolSpec, Option<String>)>, Failure> {
-    let (owner, declared) = policy.look_up(tenant, agent).map_err(|unknown| {
-        Failure::failed(match unknown {
-            Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str()),
-            Unknown::Agent => anyhow::anyhow!("tenant {:?} has no agent {:?}", tenant.as_str(), agent.as_str()),
-        })
-    })?;
+    let (owner, declared) = policy.look_up(tenant, agent).map_err(|unknown| nobody(unknown, tenant, agent))?;
     let caller = Caller { agent, policy: declared, tenant: owner, granted: None };
     let decide = |tool: &'a Arc<RegisteredTool>| {
         let selector = declared.tool_versions.get(&tool.spec.name).map(String::as_str);
@@ -175,6 +183,14 @@ fn decide<'a>(
         (spec, denial.map(|denial| denial_text(&denial)))
     };
     Ok(registry.iter().map(decide).collect())
+}
+
+/// Who was named does not exist.
+pub(crate) fn nobody(unknown: Unknown, tenant: &TenantId, agent: &AgentId) -> Failure {
+    Failure::failed(match unknown {
+        Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str()),
+        Unknown::Agent => anyhow::anyhow!("tenant {:?} has no agent {:?}", tenant.as_str(), agent.as_str()),
+    })
 }
 
 fn denial_text(denial: &Denial) -> String {

@@ -29,6 +29,8 @@ mod security;
 mod top;
 #[path = "cli/traces.rs"]
 mod traces;
+#[path = "cli/typed_tools.rs"]
+mod typed_tools;
 #[path = "cli/watched.rs"]
 mod watched;
 

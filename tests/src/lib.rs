@@ -13,8 +13,3 @@ pub mod inspect;
 pub mod ledger;
 pub mod mcp;
 pub mod runtime;
-
-/// The Rust in the README, compiled and run with the other examples of the documentation.
-#[cfg(doctest)]
-#[doc = include_str!("../../README.md")]
-pub struct Readme;

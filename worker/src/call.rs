@@ -1,22 +1,22 @@
-//! START HERE (2): one call, end to end. Known tool → permission → arguments → approval → begin → execute → classify.
+//! START HERE (2): one call, end to end. Known tool → permission → arguments → approval ([`guards`]) → begin → execute →
+//! judge ([`attempt`]).
 
-use std::borrow::Cow;
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::FutureExt;
 use serde_json::value::RawValue;
-use shared::formats::{cut_output, text, without_nulls};
+use shared::formats::text;
 use shared::model::retry::Verdict;
-use shared::model::{Call, CallError, CallId, CallResult, Dialect, Effect, Outcome, idempotency_key, limits};
+use shared::model::{Call, CallError, CallId, CallResult, Dialect, Effect, Outcome, idempotency_key};
 use shared::ops::traces;
 use shared::store::{Begin, Begun, EndReason, SliceEntry};
 use tokio::time::Instant;
 use tracing::Span;
 
+use crate::attempt::{self, Judged};
+use crate::guards::{self, Refusal};
 use crate::kit::Kit;
-use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput, Toolbox, Unusable};
+use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 use crate::{Lease, Worker, say};
 
 /// What became of one try of a call.
@@ -102,29 +102,10 @@ impl Worker {
         let grant = meta.task.as_ref().map(|(_, grant)| grant);
         let (force, registry) = (Arc::clone(&trying.kit.force), Arc::clone(&trying.kit.registry));
         let tools = Toolbox::new(force, registry, meta.allowed_tools.as_ref(), grant);
-        let tool = match self.permitted(trying, &tools) {
-            Ok(tool) => tool,
+        let (tool, arguments) = match self.admitted(trying, &tools).await {
+            Ok(admitted) => admitted,
             Err((outcome, error)) => return trying.refused(outcome, error),
         };
-        let text = if meta.strict {
-            without_nulls(&tool.spec.input_schema, &trying.call.arguments)
-        } else {
-            Cow::Borrowed(trying.call.arguments.as_str())
-        };
-        let arguments = match tool.arguments.check_in_time(&text).await {
-            Ok(arguments) => arguments,
-            Err(error) => {
-                let told = CallError {
-                    details: Some(error.details()),
-                    ..say::error(Outcome::InvalidArguments, error.message(&trying.call.tool))
-                };
-                return trying.refused(Outcome::InvalidArguments, told);
-            }
-        };
-        if tool.spec.requires_approval {
-            let message = "This tool needs a person's approval, and this fleet has no way to ask for one.";
-            return trying.refused(Outcome::ApprovalRefused, say::error(Outcome::ApprovalRefused, message));
-        }
         if tool.spec.effect == Effect::Once {
             // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
             if !self.still_leased(trying).await {
@@ -166,34 +147,25 @@ impl Worker {
         Some(trying.ended(reason))
     }
 
-    /// The tool, if it is known and the agent may call it. A task's work is its agent's handler.
-    fn permitted(&self, trying: &Trying<'_>, tools: &Toolbox) -> Result<Arc<RegisteredTool>, (Outcome, CallError)> {
-        let meta = &trying.slice.meta;
-        if meta.is_task {
-            let handler = trying.kit.task_handlers.get(&meta.agent).cloned();
-            return handler.ok_or_else(|| {
+    /// The tool and its arguments, where the call passes every guard. A task's work is its agent's handler.
+    async fn admitted(
+        &self,
+        trying: &Trying<'_>,
+        tools: &Toolbox,
+    ) -> Result<(Arc<RegisteredTool>, Box<RawValue>), Refusal> {
+        let (meta, name) = (&trying.slice.meta, trying.call.tool.as_str());
+        let tool = if meta.is_task {
+            trying.kit.task_handlers.get(&meta.agent).cloned().ok_or_else(|| {
                 let message = format!("Agent {:?} has no task handler on this fleet any more.", meta.agent.as_str());
                 (Outcome::Permanent, say::error(Outcome::Permanent, message))
-            });
-        }
-        let (tenant, name) = (&trying.slice.name.tenant, trying.call.tool.as_str());
-        let unusable = match tools.find(tenant, &meta.agent, name) {
-            Ok(tool) => return Ok(Arc::clone(tool)),
-            Err(unusable) => unusable,
+            })?
+        } else {
+            guards::usable(tools, &trying.slice.name.tenant, &meta.agent, name)?
         };
-        let may = tools.may_call(tenant, &meta.agent);
-        let allowed: Vec<&str> = may.iter().map(|tool| tool.spec.name.as_str()).collect();
-        Err(match unusable {
-            Unusable::NoAgent => {
-                let message = format!("Agent {:?} is no longer configured.", meta.agent.as_str());
-                (Outcome::Denied, say::error(Outcome::Denied, message))
-            }
-            Unusable::NoTool => {
-                let close = tools.close_to(name, &allowed);
-                (Outcome::UnknownTool, say::unknown_tool(name, &close, &allowed))
-            }
-            Unusable::Denied(denial, rule) => (Outcome::Denied, say::denied(name, &denial, &rule, &allowed)),
-        })
+        let arguments = guards::fitting(&tool, name, &trying.call.arguments, meta.strict).await?;
+        guards::validated(&tool, &arguments)?;
+        guards::approved(&tool)?;
+        Ok((tool, arguments))
     }
 
     /// Records the intent of a call whose effect must not happen twice. Answers how the call ends instead, if it does.
@@ -245,7 +217,6 @@ impl Worker {
         let meta = &trying.slice.meta;
         let left = self.clock.until(meta.deadline_ms);
         let limit = tool.spec.timeout.min(left);
-        let stop = trying.lease.cancel.child_token();
         let context = CallContext {
             tenant: trying.slice.name.tenant.clone(),
             agent: meta.agent.clone(),
@@ -262,20 +233,15 @@ impl Worker {
             task: meta.task.clone(),
             tools,
             reply_to: meta.reply_to.clone(),
-            cancel: stop.clone(),
+            secrets: ToolSecrets::default(),
+            cancel: trying.lease.cancel.child_token(),
         };
         let started = Instant::now();
-        let running = AssertUnwindSafe(tool.handler.call(&context, arguments)).catch_unwind();
-        let ran = tokio::select! {
-            biased;
-            ran = running => Ran::Returned(ran),
-            () = tokio::time::sleep(limit) => Ran::TimedOut,
-            () = trying.lease.cancel.cancelled() => Ran::Cancelled,
-            () = self.now.cancelled() => Ran::MustStop,
-        };
-        stop.cancel();
+        let (cancelled, must_stop) = (trying.lease.cancel.cancelled(), self.now.cancelled());
+        let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).await;
         let took = started.elapsed();
-        let carried = self.classify(trying, tool, ran, limit);
+        let judged = attempt::judge(ran, tool, &trying.id, &trying.call.tool, limit);
+        let carried = self.carried(trying, judged);
         match carried {
             Carried::Ended(mut result) => {
                 result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
@@ -287,53 +253,18 @@ impl Worker {
         }
     }
 
-    /// From what a handler did to the call's outcome, by the tool's effect.
-    fn classify(&self, trying: &Trying<'_>, tool: &RegisteredTool, ran: Ran, limit: Duration) -> Carried {
-        let once = tool.spec.effect == Effect::Once;
-        let name = trying.call.tool.as_str();
-        let unknown = |what: &str| trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(name, what));
-        match ran {
-            Ran::Returned(Ok(Ok(output))) => Carried::Ended(Box::new(succeeded(trying, output))),
-            Ran::Returned(Ok(Err(failure))) => self.failed(trying, once, failure),
-            Ran::Returned(Err(_)) => {
-                tracing::error!(call = %trying.id, tool = name, "a handler panicked");
-                if once {
-                    unknown("The tool crashed while it ran.")
-                } else {
-                    trying.refused(Outcome::Internal, say::internal())
-                }
+    fn carried(&self, trying: &Trying<'_>, judged: Judged) -> Carried {
+        match judged {
+            Judged::Output(output) => {
+                let result = |outcome, error| trying.result(outcome, error);
+                Carried::Ended(Box::new(attempt::succeeded(output, result)))
             }
-            Ran::TimedOut if once => unknown(&say::timed_out(name, limit)),
-            Ran::TimedOut => self.try_again(trying, &say::timed_out(name, limit), None, "timeout"),
-            Ran::Cancelled if once => unknown("The turn was cancelled while the call ran."),
-            Ran::Cancelled => trying.stopped(),
-            Ran::MustStop if once => unknown("The worker had to stop while the call ran."),
-            Ran::MustStop => Carried::HandBack,
-        }
-    }
-
-    fn failed(&self, trying: &Trying<'_>, once: bool, failure: ToolFailure) -> Carried {
-        match failure {
-            ToolFailure::Permanent { message, details } => {
-                trying.refused(Outcome::Permanent, CallError { details, ..say::error(Outcome::Permanent, message) })
-            }
-            ToolFailure::NotConfigured { message } => {
-                let error = CallError { code: "not_configured".into(), ..say::error(Outcome::Permanent, message) };
-                trying.refused(Outcome::Permanent, error)
-            }
-            ToolFailure::Internal { message } => {
-                tracing::error!(call = %trying.id, tool = trying.call.tool, reason = message, "a tool failed by a bug");
-                trying.refused(Outcome::Internal, say::internal())
-            }
-            // Rule 7: a `once` tool is tried again only where it is certain that nothing took effect.
-            ToolFailure::Transient { message, not_executed: false, .. } if once => {
-                trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, &message))
-            }
-            // The handler heard of the cancel before we looked.
-            ToolFailure::Transient { .. } if trying.lease.cancel.is_cancelled() => trying.stopped(),
-            ToolFailure::Transient { message, retry_after, .. } => {
-                self.try_again(trying, &message, retry_after, "transient")
-            }
+            Judged::Refused((outcome, error)) => trying.refused(outcome, error),
+            // The handler may have heard of the cancel before we looked.
+            Judged::Again { .. } if trying.lease.cancel.is_cancelled() => trying.stopped(),
+            Judged::Again { message, after, reason } => self.try_again(trying, &message, after, reason),
+            Judged::Stopped => trying.stopped(),
+            Judged::HandBack => Carried::HandBack,
         }
     }
 
@@ -353,29 +284,4 @@ impl Worker {
 fn unreadable(trying: &Trying<'_>) -> Option<String> {
     let meta = &trying.slice.meta;
     (meta.dialect == Dialect::Text && !meta.is_task).then(|| text::problem(trying.call)).flatten()
-}
-
-/// How a handler came to its end.
-enum Ran {
-    Returned(Result<Result<ToolOutput, ToolFailure>, Box<dyn std::any::Any + Send>>),
-    TimedOut,
-    Cancelled,
-    MustStop,
-}
-
-fn succeeded(trying: &Trying<'_>, output: ToolOutput) -> CallResult {
-    let json = if output.json.get().len() > limits::OUTPUT_BYTES_MAX {
-        let cut = cut_output(output.json.get(), limits::OUTPUT_BYTES_MAX).into_owned();
-        RawValue::from_string(cut).unwrap_or(output.json)
-    } else {
-        output.json
-    };
-    CallResult {
-        success: true,
-        outcome: Outcome::Ok,
-        output: Some(json),
-        error: None,
-        content_type: output.content_type.into(),
-        ..trying.result(Outcome::Ok, CallError { code: String::new(), message: String::new(), details: None })
-    }
 }

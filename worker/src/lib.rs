@@ -3,14 +3,17 @@
 //! START HERE: [`turn`] is one slice, end to end; [`call`] is one call, end to end; [`run`] leases and drains.
 
 pub mod agents;
+mod attempt;
 mod batch;
 pub mod call;
+mod guards;
 mod kit;
 mod lists;
 mod pulse;
 pub mod run;
 mod say;
 pub mod tools;
+pub mod trial;
 pub mod turn;
 
 use std::collections::HashMap;
@@ -162,7 +165,20 @@ impl Worker {
     /// Judges and carries out calls by another configuration from here on: its policy and its tools in one step. Calls
     /// that run keep what they began with.
     pub fn equip(&self, force: Arc<Force>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
+        self.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         self.kits.replace(force, registry, task_handlers);
+    }
+
+    /// The same with other tools alone.
+    pub fn equip_tools(&self, force: Arc<Force>, registry: Arc<Registry>) {
+        let task_handlers = Arc::clone(&self.kits.load().task_handlers);
+        self.equip(force, registry, task_handlers);
+    }
+
+    /// The tools that it carries calls out with now.
+    #[must_use]
+    pub fn tools(&self) -> Arc<Registry> {
+        Arc::clone(&self.kits.load().registry)
     }
 
     /// The worker's shard.

@@ -72,6 +72,17 @@ pub(crate) fn internal() -> CallError {
     error(Outcome::Internal, "Tool execution failed. The error has been logged for investigation.")
 }
 
+/// A tool ran, and returned something else than it promises.
+pub(crate) fn unfit_output(tool: &str, problem: &str, once: bool) -> CallError {
+    let done = if once { " What it did is done: do not call it again to repeat it." } else { "" };
+    let message = format!(
+        "{tool:?} ran, but what it returned does not fit its output schema and is withheld: {}. The error has been \
+         logged for investigation.{done}",
+        problem.trim_end_matches('.')
+    );
+    CallError { code: "invalid_output".into(), ..error(Outcome::Internal, message) }
+}
+
 /// A try took too long.
 pub(crate) fn timed_out(tool: &str, after: Duration) -> String {
     format!("{tool:?} did not answer within {:.1} s.", after.as_secs_f64())

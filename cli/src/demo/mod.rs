@@ -22,6 +22,7 @@ use crate::args::Global;
 use crate::failure::Failure;
 use crate::fleet::{self, Answer, Roles};
 use crate::output::Output;
+use crate::own::Own;
 use crate::setup::{self, Setup};
 use day::Planned;
 use report::Report;
@@ -99,8 +100,8 @@ async fn configured(url: &str, stand_in: &StandIn) -> Result<Setup, Failure> {
     ];
     let pairs = pairs.into_iter().chain(HASTE);
     let environment: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let global = Global { config: None, redis_url: None, json: false };
-    let mut setup = Setup::of(&setup::sources_in(environment, &global)?)?;
+    let global = Global { config: None, redis_url: None, json: false, own: Own::default() };
+    let mut setup = Setup::of(&setup::sources_in(environment, &global)?, &global.own)?;
     let policy = &mut setup.configuration.policy;
     let capped = policy.agents.get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);

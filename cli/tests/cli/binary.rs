@@ -19,7 +19,11 @@ const FOREIGN: [&str; 6] = [
 
 /// The binary with these arguments.
 pub fn command(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tickfleet"));
+    command_of(Path::new(env!("CARGO_BIN_EXE_tickfleet")), args)
+}
+
+fn command_of(program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
     for name in FOREIGN {
         command.env_remove(name);
     }
@@ -89,7 +93,12 @@ impl DevFleet {
 
     /// Starts it in this folder, with more variables in its environment.
     pub fn start_in(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut command = command(&[&["dev"], args].concat());
+        Self::start_program(Path::new(env!("CARGO_BIN_EXE_tickfleet")), folder, args, variables)
+    }
+
+    /// As [`Self::start_in`], of another program that is a fleet.
+    pub fn start_program(program: &Path, folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = command_of(program, &[&["dev"], args].concat());
         command.current_dir(folder);
         command.env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").envs(variables.iter().copied()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();

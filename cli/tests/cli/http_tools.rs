@@ -11,13 +11,13 @@ use super::documents::{agrees, files, shown, with_binary};
 const TUTORIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tools-http.md");
 
 /// A Python service that prints its port when it is ready. Dropping it kills it.
-struct Service {
+pub struct Service {
     child: Child,
-    port: String,
+    pub port: String,
 }
 
 impl Service {
-    fn start(folder: &Path, script: &str) -> Self {
+    pub fn start(folder: &Path, script: &str) -> Self {
         let mut python = Command::new("python3");
         let mut child = python.args([script, "0"]).current_dir(folder).stdout(Stdio::piped()).spawn().unwrap();
         let mut port = String::new();

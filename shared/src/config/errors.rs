@@ -105,9 +105,26 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// Gathers errors while the configuration is read, so that one run reports all of them.
+/// Something that works, and that its author should look at.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConfigWarning {
+    /// Where it was written.
+    pub place: Place,
+    /// The field.
+    pub path: String,
+    /// What is wrong with it, and what it leads to.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.place, self.path, self.message)
+    }
+}
+
+/// Gathers errors while the configuration is read, so that one run reports all of them; and warnings.
 #[derive(Debug, Default)]
-pub(super) struct Errors(RefCell<Vec<ConfigError>>);
+pub(super) struct Errors(RefCell<Vec<ConfigError>>, RefCell<Vec<ConfigWarning>>);
 
 impl Errors {
     /// Notes an error and goes on.
@@ -126,6 +143,19 @@ impl Errors {
     ) {
         let (found, expected) = (found.into(), expected.into());
         self.0.borrow_mut().push(ConfigError { place: place.clone(), path: path.into(), found, expected, suggestion });
+    }
+
+    /// Notes something that works and should be looked at.
+    pub(super) fn warn(&self, place: &Place, path: &str, message: impl Into<String>) {
+        let (path, message) = (path.to_owned(), message.into());
+        self.1.borrow_mut().push(ConfigWarning { place: place.clone(), path, message });
+    }
+
+    /// The warnings so far, by file and line.
+    pub(super) fn warnings(&self) -> Vec<ConfigWarning> {
+        let mut warnings = self.1.borrow().clone();
+        warnings.sort();
+        warnings
     }
 
     /// How many things are wrong so far.

@@ -37,7 +37,7 @@ use std::path::PathBuf;
 
 pub use agents::{EXTERNAL_LEASE_DEFAULT, TASK_ARGUMENTS, TaskHandlerDef};
 pub use environment::Environment;
-pub use errors::{ConfigError, ConfigErrors, Place};
+pub use errors::{ConfigError, ConfigErrors, ConfigWarning, Place};
 pub use mcp::McpFile;
 pub use mcp_lock::{MCP_LOCK_FILE, McpAnnotations, McpDefinition, McpPinned, McpPins};
 pub use print::print;
@@ -98,6 +98,8 @@ pub struct Configuration {
     /// SHA-256, hex, of what decides about calls: caps, agents, tenants, permissions and tools. Equal on every
     /// process with the same policy, whatever its other settings and the URLs that its tools take from the environment.
     pub digest: String,
+    /// What works and should be looked at, by file and line.
+    pub warnings: Vec<ConfigWarning>,
     trees: Trees,
 }
 
@@ -149,13 +151,16 @@ fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) 
         _ => None,
     };
     let tools = tools.filter(|_| servers.is_some());
-    let tool_names = tools.as_ref().map(|tools| &tools.names);
+    // Where tools may be registered while a worker runs, a name that nothing has yet is not a mistake.
+    let more_may_come = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
+    let known_tools = tools.as_ref().filter(|_| !more_may_come);
+    let tool_names = known_tools.map(|tools| &tools.names);
     let agents = trees.agents.as_ref().map(|tree| agents::read(tree, sources, tool_names, errors));
     let known = Known {
         agents: agents.as_ref().map(|agents| agents.names.clone()),
         roles: agents.as_ref().map(|agents| roles(agents.policies.values())),
-        tools: tools.as_ref().map(|tools| tools.names.clone()),
-        tools_and_ids: tools.as_ref().map(|tools| tools.names_and_ids.clone()),
+        tools: known_tools.map(|tools| tools.names.clone()),
+        tools_and_ids: known_tools.map(|tools| tools.names_and_ids.clone()),
     };
     let matrix = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, errors));
     let tenants = trees.tenants.as_ref().map(|tree| policy::tenants(tree, &known, errors));
@@ -175,7 +180,8 @@ fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) 
     };
     let digest = digest::digest(&policy, &trees);
     let (tools, task_handlers) = (tools.file, agents.task_handlers);
-    Some(Configuration { settings, policy, tools, mcp: servers?, task_handlers, prompts, digest, trees })
+    let warnings = errors.warnings();
+    Some(Configuration { settings, policy, tools, mcp: servers?, task_handlers, prompts, digest, warnings, trees })
 }
 
 fn roles<'a>(agents: impl Iterator<Item = &'a AgentPolicy>) -> BTreeSet<String> {

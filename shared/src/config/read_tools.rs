@@ -8,7 +8,7 @@ use super::errors::{Errors, Place};
 use super::http::{self, Arguments};
 use super::reader::{Cursor, Section};
 use super::tools::{ToolDef, ToolsFile};
-use super::tree::{Node, Value};
+use super::tree::{Node, Value, join};
 use crate::model::version::{parse, split};
 use crate::model::{Effect, limits};
 
@@ -111,13 +111,31 @@ fn object_schema(cursor: &Cursor<'_>) -> serde_json::Value {
     }
     if let Some(properties) = node.get("properties") {
         let path = format!("{}.properties", cursor.path);
-        for (_, _, property) in (Cursor { node: properties, path, errors: cursor.errors }).members() {
+        for (_, place, property) in (Cursor { node: properties, path, errors: cursor.errors }).members() {
             if !matches!(property.node.value, Value::Mapping(_) | Value::Boolean(_)) {
                 property.refuse("a schema: a mapping such as {type: string}");
             }
+            warn_undescribed(place, &property);
         }
     }
     schema
+}
+
+/// A model fills in what it understands: a parameter without a description is a guess.
+fn warn_undescribed(place: &Place, parameter: &Cursor<'_>) {
+    let node = parameter.node;
+    let says = |key: &str| node.get(key).is_some();
+    if matches!(node.value, Value::Mapping(_)) && !says("description") && !says("$ref") && !says("const") {
+        parameter.errors.warn(place, &parameter.path, "it has no description: models see its name and type alone");
+    }
+    for (inner, path) in [(Some(node), parameter.path.clone()), (node.get("items"), join(&parameter.path, "items"))] {
+        let Some(properties) = inner.and_then(|inner| inner.get("properties")) else { continue };
+        if !matches!(properties.value, Value::Mapping(_)) {
+            continue;
+        }
+        let members = Cursor { node: properties, path: join(&path, "properties"), errors: parameter.errors };
+        members.members().iter().for_each(|(_, place, member)| warn_undescribed(place, member));
+    }
 }
 
 fn mapping(cursor: &Cursor<'_>) -> serde_json::Value {

@@ -11,7 +11,8 @@ use super::{ConfigErrors, Configuration, Sources, load};
 
 /// Settings that take effect with a reload, as a section or a field; a change of any other needs a restart. What the
 /// other files hold always takes effect.
-const LIVE: [&str; 4] = ["caps.", "permission.", "log.level", "worker.tool_timeout"];
+const LIVE: [&str; 5] =
+    ["caps.", "permission.", "log.level", "worker.tool_timeout", "worker.allow_dynamic_registration"];
 
 /// How often a folder is read that changes while it is read.
 const READS_MAX: usize = 5;

@@ -44,6 +44,9 @@ pub const ALLOWED_TOOLS_MAX: usize = 128;
 
 /// Bytes of one call's output in a result: the one choke point that keeps contexts small.
 pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a result that are checked against the tool's output schema; what is longer does not fit it. As much as
+/// an MCP server may send at once.
+pub const OUTPUT_CHECKED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of an error message that a model reads.
 pub const ERROR_BYTES_MAX: usize = 1_000;
 /// Characters of a result in the audit log.

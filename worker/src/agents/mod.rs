@@ -28,15 +28,8 @@ pub fn bind(
     environment: &Environment,
     timeout_default: Duration,
 ) -> Result<TaskHandlers, Vec<String>> {
-    let typed: BTreeMap<String, (ToolSpec, _)> = typed
-        .into_iter()
-        .map(|tool| {
-            let handler = tool.handler();
-            let mut spec = tool.spec().clone();
-            spec.timeout = if spec.timeout.is_zero() { timeout_default } else { spec.timeout };
-            (spec.name.clone(), (spec, handler))
-        })
-        .collect();
+    let parts = typed.into_iter().map(|tool| tool.into_parts(timeout_default, environment));
+    let typed: BTreeMap<String, (ToolSpec, _)> = parts.map(|parts| (parts.0.name.clone(), parts)).collect();
     let clients = HttpClients::default();
     let (mut bound, mut errors) = (TaskHandlers::new(), Vec::new());
     for (agent, def) in defs {

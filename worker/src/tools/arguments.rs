@@ -1,7 +1,7 @@
 //! Arguments as a model wrote them: parsed under bounds, validated against the tool's schema, explained when wrong.
 //!
 //! [`ValueCheck`] judges any JSON value by any schema; [`ArgumentCheck`] is one whose values are objects, as arguments
-//! are. Both compile, parse and validate along the same path.
+//! are; [`OutputCheck`] is one for what a tool returns. All compile, parse and validate along the same path.
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
@@ -33,19 +33,49 @@ const CHECK_TIME_MAX: Duration = Duration::from_secs(2);
 /// Bytes of a compiled `pattern`; beyond it, a pattern like `(a{1000}){1000}` eats memory.
 const PATTERN_BYTES_MAX: usize = 1024 * 1024;
 
-/// Why a schema cannot be a tool's input schema.
+/// Why a schema cannot be used, as the rest of a sentence that begins with which schema it is.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SchemaError {
     /// It does not describe an object, as arguments are.
-    #[error("the input schema must describe an object: {0}")]
+    #[error("must describe an object: {0}")]
     NotAnObject(String),
-    /// Checking arguments against it could take unbounded time, or need the network.
-    #[error("the input schema is refused: {0}")]
+    /// Checking values against it could take unbounded time, or need the network.
+    #[error("is refused: {0}")]
     Unbounded(String),
     /// It is not a JSON Schema.
-    #[error("the input schema is not valid: {0}")]
+    #[error("is not valid: {0}")]
     Invalid(String),
 }
+
+/// What a checked value is called in messages.
+#[derive(Debug, Clone, Copy)]
+struct Subject {
+    whole: &'static str,
+    /// Of the whole: `are` or `is`.
+    is: &'static str,
+    part: &'static str,
+    missing: &'static str,
+    unknown: &'static str,
+    bytes_max: usize,
+}
+
+const ARGUMENTS: Subject = Subject {
+    whole: "The arguments",
+    is: "are",
+    part: "Argument",
+    missing: "Missing required argument",
+    unknown: "Unknown argument",
+    bytes_max: limits::ARGUMENTS_BYTES_MAX,
+};
+
+const OUTPUT: Subject = Subject {
+    whole: "The result",
+    is: "is",
+    part: "Its member",
+    missing: "It lacks the member",
+    unknown: "It has the undeclared member",
+    bytes_max: limits::OUTPUT_CHECKED_BYTES_MAX,
+};
 
 /// What is wrong with one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -99,6 +129,10 @@ pub struct ValueCheck(Arc<Compiled>);
 #[derive(Debug, Clone)]
 pub struct ArgumentCheck(ValueCheck);
 
+/// A tool's output schema, compiled: a [`ValueCheck`] for results.
+#[derive(Debug, Clone)]
+pub struct OutputCheck(ValueCheck);
+
 #[derive(Debug)]
 struct Compiled {
     validator: Validator,
@@ -130,7 +164,7 @@ impl ArgumentCheck {
     /// # Errors
     /// [`ArgumentError`] when the text is no JSON object within bounds, or does not fit the schema.
     pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
-        self.0.checked(text, true)
+        self.0.checked(text, &ARGUMENTS, true)
     }
 
     /// As [`Self::check`], from within a worker: nothing else waits for it, and it ends within two seconds.
@@ -145,16 +179,49 @@ impl ArgumentCheck {
     }
 
     async fn check_within(&self, text: &str, limit: Duration) -> Result<Box<RawValue>, ArgumentError> {
-        let (check, text) = (self.clone(), text.to_owned());
-        // A thread cannot be stopped. What it still does is bounded by the schema's cost and the arguments' size.
-        let checked = tokio::task::spawn_blocking(move || check.check(&text));
-        match tokio::time::timeout(limit, checked).await {
-            Ok(Ok(checked)) => checked,
-            Ok(Err(_)) => Err(ArgumentError::whole("The arguments could not be checked".to_owned())),
-            Err(_) => {
-                let message = format!("The arguments could not be checked within {} ms", limit.as_millis());
-                Err(ArgumentError::whole(message))
-            }
+        let check = self.clone();
+        apart(text, &ARGUMENTS, limit, move |text| check.check(text)).await
+    }
+}
+
+impl OutputCheck {
+    /// Compiles `schema`, once for each content.
+    ///
+    /// # Errors
+    /// As [`ValueCheck::compile`].
+    pub fn compile(schema: &Value) -> Result<Self, SchemaError> {
+        ValueCheck::compile(schema).map(Self)
+    }
+
+    /// Checks `json`, what a tool returned: nothing else waits for it, and it ends within two seconds.
+    ///
+    /// # Errors
+    /// [`ArgumentError`] when it does not fit the schema, is not JSON within bounds, or the time was not enough.
+    pub async fn check_in_time(&self, json: &str) -> Result<(), ArgumentError> {
+        if json.len() <= CHECKED_IN_PLACE_BYTES_MAX {
+            return self.0.checked(json, &OUTPUT, false).map(drop);
+        }
+        let check = self.0.clone();
+        apart(json, &OUTPUT, CHECK_TIME_MAX, move |json| check.checked(json, &OUTPUT, false).map(drop)).await
+    }
+}
+
+/// Checks on a thread of its own, for `limit` at most.
+async fn apart<T: Send + 'static>(
+    text: &str,
+    subject: &Subject,
+    limit: Duration,
+    check: impl FnOnce(&str) -> Result<T, ArgumentError> + Send + 'static,
+) -> Result<T, ArgumentError> {
+    let text = text.to_owned();
+    // A thread cannot be stopped. What it still does is bounded by the schema's cost and the value's size.
+    let checked = tokio::task::spawn_blocking(move || check(&text));
+    match tokio::time::timeout(limit, checked).await {
+        Ok(Ok(checked)) => checked,
+        Ok(Err(_)) => Err(ArgumentError::whole(format!("{} could not be checked", subject.whole))),
+        Err(_) => {
+            let message = format!("{} could not be checked within {} ms", subject.whole, limit.as_millis());
+            Err(ArgumentError::whole(message))
         }
     }
 }
@@ -191,51 +258,51 @@ impl ValueCheck {
     /// # Errors
     /// [`ArgumentError`] when the text is no JSON within bounds, or does not fit the schema.
     pub fn check(&self, text: &str) -> Result<Box<RawValue>, ArgumentError> {
-        self.checked(text, false)
+        self.checked(text, &ARGUMENTS, false)
     }
 
-    fn checked(&self, text: &str, object: bool) -> Result<Box<RawValue>, ArgumentError> {
-        let value = parse::parse_bounded(text)
-            .map_err(|why| ArgumentError::whole(format!("The arguments are not valid JSON ({why})")))?;
+    fn checked(&self, text: &str, subject: &Subject, object: bool) -> Result<Box<RawValue>, ArgumentError> {
+        let whole = subject.whole;
+        let not_json = |why: String| ArgumentError::whole(format!("{whole} {} not valid JSON ({why})", subject.is));
+        let value = parse::parse_bounded(text, subject.bytes_max).map_err(not_json)?;
         if object && !value.is_object() {
             let found = quoted(&value);
-            return Err(ArgumentError::whole(format!("The arguments must be a JSON object, not {found},")));
+            return Err(ArgumentError::whole(format!("{whole} must be a JSON object, not {found},")));
         }
         if !self.0.validator.is_valid(&value) {
-            return Err(self.explain(&value, text.len() <= EXPLAINED_BYTES_MAX));
+            return Err(self.explain(&value, subject, text.len() <= EXPLAINED_BYTES_MAX));
         }
-        RawValue::from_string(text.trim().to_owned())
-            .map_err(|e| ArgumentError::whole(format!("The arguments are not valid JSON ({e})")))
+        RawValue::from_string(text.trim().to_owned()).map_err(|e| not_json(e.to_string()))
     }
 
-    fn explain(&self, value: &Value, all: bool) -> ArgumentError {
+    fn explain(&self, value: &Value, subject: &Subject, all: bool) -> ArgumentError {
         let validator = &self.0.validator;
         let problems: Vec<Problem> = if all {
-            validator.iter_errors(value).take(PROBLEMS_MAX).map(|error| self.problem(&error)).collect()
+            validator.iter_errors(value).take(PROBLEMS_MAX).map(|error| self.problem(&error, subject)).collect()
         } else {
-            validator.validate(value).err().iter().map(|error| self.problem(error)).collect()
+            validator.validate(value).err().iter().map(|error| self.problem(error, subject)).collect()
         };
         if problems.is_empty() {
-            return ArgumentError::whole("The arguments do not fit the schema".to_owned());
+            return ArgumentError::whole(format!("{} {} not what the schema allows", subject.whole, subject.is));
         }
         ArgumentError { problems }
     }
 
-    fn problem(&self, error: &ValidationError<'_>) -> Problem {
+    fn problem(&self, error: &ValidationError<'_>, subject: &Subject) -> Problem {
         let path = dotted(error.instance_path().as_str());
         let message = match error.kind() {
             ValidationErrorKind::Required { property } => {
                 let name = wording::cut(&join(&path, property.as_str().unwrap_or_default()), QUOTED_BYTES_MAX);
-                format!("Missing required argument '{name}'")
+                format!("{} '{name}'", subject.missing)
             }
             ValidationErrorKind::AdditionalProperties { unexpected }
-            | ValidationErrorKind::UnevaluatedProperties { unexpected } => self.unknown(&path, unexpected),
+            | ValidationErrorKind::UnevaluatedProperties { unexpected } => self.unknown(&path, unexpected, subject),
             kind => {
                 let at = error.instance_path().as_str();
                 let expected = expected(kind, at).unwrap_or_else(|| format!("does not fit '{}'", kind.keyword()));
                 let who = match path.as_str() {
-                    "" => "The arguments".to_owned(),
-                    path => format!("Argument '{}'", wording::cut(path, QUOTED_BYTES_MAX)),
+                    "" => subject.whole.to_owned(),
+                    path => format!("{} '{}'", subject.part, wording::cut(path, QUOTED_BYTES_MAX)),
                 };
                 format!("{who} {expected}; found {}", quoted(error.instance()))
             }
@@ -243,15 +310,16 @@ impl ValueCheck {
         Problem { message: wording::cut(&message, PROBLEM_BYTES_MAX), path: wording::cut(&path, PROBLEM_BYTES_MAX) }
     }
 
-    fn unknown(&self, path: &str, unexpected: &[String]) -> String {
+    fn unknown(&self, path: &str, unexpected: &[String], subject: &Subject) -> String {
+        let unknown = subject.unknown;
         let first = unexpected.first().map(String::as_str).unwrap_or_default();
         let shown = wording::cut(&join(path, first), QUOTED_BYTES_MAX);
         // Hints are for the top level only: the names below it are not collected.
         let names = if path.is_empty() { self.0.names.as_slice() } else { &[] };
         match wording::closest(first, names.iter().map(String::as_str), 1).first() {
-            Some(meant) => format!("Unknown argument '{shown}', did you mean '{meant}'?"),
-            None if names.is_empty() => format!("Unknown argument '{shown}'"),
-            None => format!("Unknown argument '{shown}', expected: {}", names.join(", ")),
+            Some(meant) => format!("{unknown} '{shown}', did you mean '{meant}'?"),
+            None if names.is_empty() => format!("{unknown} '{shown}'"),
+            None => format!("{unknown} '{shown}', expected: {}", names.join(", ")),
         }
     }
 }
@@ -455,6 +523,29 @@ mod tests {
         assert!(error.problems.len() <= PROBLEMS_MAX);
         let long = format!(r#"{{"path":"a","owner":{{"emails":[0{}]}}}}"#, ",0".repeat(100_000));
         assert_eq!(check().check(&long).unwrap_err().problems.len(), 1, "the first problem stands for all");
+    }
+
+    #[tokio::test]
+    async fn a_result_is_told_of_as_a_result() {
+        let schema = json!({
+            "properties": {"area": {"type": "number"}, "unit": {}}, "required": ["area", "unit"],
+            "additionalProperties": false
+        });
+        let check = OutputCheck::compile(&schema).unwrap();
+        assert!(check.check_in_time(r#"{"area":1,"unit":"m2"}"#).await.is_ok());
+        let unfit = check.check_in_time(r#"{"area":"one","zone":1}"#).await.unwrap_err();
+        let mut said: Vec<&str> = unfit.problems.iter().map(|problem| problem.message.as_str()).collect();
+        said.sort_unstable();
+        let expected = [
+            "It has the undeclared member 'zone', expected: area, unit",
+            "It lacks the member 'unit'",
+            "Its member 'area' must be of type number; found \"one\"",
+        ];
+        assert_eq!(said, expected);
+        let long = format!(r#"{{"area":"{}"}}"#, "x".repeat(limits::ARGUMENTS_BYTES_MAX));
+        assert_eq!(check.check_in_time(&long).await.unwrap_err().problems.len(), 1, "long, and still looked at");
+        let strings = OutputCheck::compile(&json!({"type": "string"})).unwrap();
+        assert!(strings.check_in_time("\"a\"").await.is_ok(), "a result need not be an object");
     }
 
     #[test]

@@ -163,13 +163,13 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::tools::tests::{arguments, context};
+    use crate::tools::tests::{arguments, context, handler};
     use crate::tools::{ArgumentCheck, ToolFailure, ToolOutput};
 
     async fn run(name: &str, attempt: u32, args: Value) -> Result<ToolOutput, ToolFailure> {
         let tool = all().into_iter().find(|t| t.spec().name == name).unwrap();
         ArgumentCheck::compile(&tool.spec().input_schema).unwrap().check(&args.to_string()).unwrap();
-        tool.handler().call(&context(attempt), &arguments(args)).await
+        handler(tool).call(&context(attempt), &arguments(args)).await
     }
 
     #[tokio::test]
@@ -177,7 +177,7 @@ mod tests {
         let echo = all().remove(0);
         let text = r#"{"text":"hi","value":{"n":123456789012345678901234567890}}"#;
         let checked = ArgumentCheck::compile(&echo.spec().input_schema).unwrap().check(text).unwrap();
-        assert_eq!(echo.handler().call(&context(1), &checked).await.unwrap().json.get(), text);
+        assert_eq!(handler(echo.clone()).call(&context(1), &checked).await.unwrap().json.get(), text);
     }
 
     #[tokio::test]
@@ -199,7 +199,7 @@ mod tests {
         let tool = all().into_iter().find(|t| t.spec().name == "sleep").unwrap();
         let context = context(1);
         context.cancel.cancel();
-        let ended = tool.handler().call(&context, &arguments(json!({"ms": 600_000}))).await;
+        let ended = handler(tool).call(&context, &arguments(json!({"ms": 600_000}))).await;
         assert!(matches!(ended, Err(ToolFailure::Transient { .. })));
     }
 

@@ -1,17 +1,19 @@
 //! Tools: what runs a call. However a tool is made, it is a [`Handler`] behind one [`RegisteredTool`].
 //!
-//! Read on in [`registry`] (which tools there are), [`arguments`] (what they are called with), [`typed`] (tools written
-//! in Rust), [`builtin`] (the ones that come with the worker), [`http`] (tools declared in `tools.yaml`) and [`mcp`]
+//! Read on in [`registry`] (which tools there are), [`arguments`] (what they are called with and return), [`typed`] (tools
+//! written in Rust), [`builtin`] (the ones that come with the worker), [`http`] (tools declared in `tools.yaml`) and [`mcp`]
 //! (tools of MCP servers).
 
 pub mod arguments;
 pub mod builtin;
 pub mod http;
+mod lifecycle;
 pub mod mcp;
 pub mod meta;
 mod parse;
 pub mod registry;
 mod schema_cost;
+mod secrets;
 mod toolbox;
 pub mod typed;
 mod wording;
@@ -25,8 +27,10 @@ use shared::model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, Tena
 use shared::ops::traces::{self, Outgoing};
 use tokio_util::sync::CancellationToken;
 
-pub use arguments::{ArgumentCheck, ArgumentError, SchemaError, ValueCheck};
+pub use arguments::{ArgumentCheck, ArgumentError, OutputCheck, SchemaError, ValueCheck};
+pub use lifecycle::{HookError, Startup, StartupError, start_all, stop_all};
 pub use registry::{RegisteredTool, Registry, RegistryError};
+pub use secrets::ToolSecrets;
 pub use toolbox::{Toolbox, Unusable};
 pub use typed::{ToolError, TypedTool};
 
@@ -53,6 +57,8 @@ pub struct CallContext {
     pub tools: Toolbox,
     /// Where the turn's reply goes: a task that the call delegates is answered there too.
     pub reply_to: Option<InboxName>,
+    /// The secrets that the tool declares, read for this call.
+    pub secrets: ToolSecrets,
     /// Cancelled when the call times out, is cancelled, or the worker must stop.
     pub cancel: CancellationToken,
 }
@@ -63,6 +69,14 @@ impl CallContext {
     #[must_use]
     pub fn trace(&self) -> Option<Outgoing> {
         traces::outgoing(&self.context)
+    }
+
+    /// The value of a secret that the tool declares. It never shows: what the tool returns is searched for it.
+    ///
+    /// # Errors
+    /// [`ToolError::Internal`] where the tool declares no secret of this name: a bug in the tool.
+    pub fn secret(&self, name: &str) -> Result<&str, ToolError> {
+        self.secrets.get(name)
     }
 }
 
@@ -78,6 +92,11 @@ pub struct ToolOutput {
 /// How a handler fails. A failure is data: the pipeline turns it into an outcome by the tool's effect.
 #[derive(Debug, Clone)]
 pub enum ToolFailure {
+    /// The arguments pass the schema, and still are not what the tool can take. Nothing was done.
+    InvalidArguments {
+        /// What the model is told.
+        message: String,
+    },
     /// For good: the tool or its service refused. The message is for the model.
     Permanent {
         /// What the model is told.
@@ -109,6 +128,16 @@ pub enum ToolFailure {
 /// Carries out one call. A timeout drops the future, and cancels [`CallContext::cancel`].
 #[async_trait]
 pub trait Handler: Send + Sync + 'static {
+    /// Looks at arguments that have passed the tool's schema for what a schema cannot say. Runs before anything is
+    /// recorded or done; must not wait for anything.
+    ///
+    /// # Errors
+    /// What is wrong with them, for the model.
+    fn validate(&self, arguments: &RawValue) -> Result<(), String> {
+        let _ = arguments;
+        Ok(())
+    }
+
     /// Runs the call. `arguments` have passed the tool's schema.
     ///
     /// # Errors
@@ -137,8 +166,14 @@ mod tests {
             task: None,
             tools: Toolbox::default(),
             reply_to: None,
+            secrets: ToolSecrets::default(),
             cancel: CancellationToken::new(),
         }
+    }
+
+    /// What runs a tool, in an empty environment.
+    pub(crate) fn handler(tool: TypedTool) -> Arc<dyn Handler> {
+        tool.into_parts(Duration::from_secs(9), &http::Environment::of([])).1
     }
 
     /// Arguments as a handler gets them.

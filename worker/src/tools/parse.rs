@@ -6,16 +6,16 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use serde_json::{Map, Value};
 use shared::model::limits;
 
-/// Parses `text` within [`limits::ARGUMENTS_BYTES_MAX`] and [`limits::JSON_DEPTH_MAX`].
+/// Parses `text` within `bytes_max` and [`limits::JSON_DEPTH_MAX`].
 ///
 /// Integers beyond 64 bits become floats in the value (good enough to validate); the text keeps them.
 ///
 /// # Errors
 /// One line for a model: what is wrong and where. A key given twice is refused with its path: whoever reads such a
 /// text elsewhere may take the other value.
-pub(super) fn parse_bounded(text: &str) -> Result<Value, String> {
-    if text.len() > limits::ARGUMENTS_BYTES_MAX {
-        return Err(format!("{} bytes; at most {} are allowed", text.len(), limits::ARGUMENTS_BYTES_MAX));
+pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, String> {
+    if text.len() > bytes_max {
+        return Err(format!("{} bytes; at most {bytes_max} are allowed", text.len()));
     }
     let mut from = serde_json::Deserializer::from_str(text);
     let value = Bounded { at: At::Root, depth: 0 }.deserialize(&mut from).map_err(|e| e.to_string())?;
@@ -131,26 +131,30 @@ mod tests {
 
     use super::*;
 
+    fn parsed(text: &str) -> Result<Value, String> {
+        parse_bounded(text, limits::ARGUMENTS_BYTES_MAX)
+    }
+
     #[test]
     fn a_key_given_twice_is_refused_with_its_path() {
-        let error = parse_bounded(r#"{"a":[{"b":1},{"b":1,"b":2}]}"#).unwrap_err();
+        let error = parsed(r#"{"a":[{"b":1},{"b":1,"b":2}]}"#).unwrap_err();
         assert!(error.starts_with("the key 'a[1].b' is given twice"), "{error}");
     }
 
     #[test]
     fn depth_and_bytes_are_bounded() {
         let nest = |levels| format!("{}{}", "[".repeat(levels), "]".repeat(levels));
-        assert!(parse_bounded(&nest(limits::JSON_DEPTH_MAX)).is_ok());
-        assert!(parse_bounded(&nest(limits::JSON_DEPTH_MAX + 1)).unwrap_err().contains("nested deeper than 64"));
-        assert!(parse_bounded(&nest(100_000)).unwrap_err().contains("nested deeper than 64"));
+        assert!(parsed(&nest(limits::JSON_DEPTH_MAX)).is_ok());
+        assert!(parsed(&nest(limits::JSON_DEPTH_MAX + 1)).unwrap_err().contains("nested deeper than 64"));
+        assert!(parsed(&nest(100_000)).unwrap_err().contains("nested deeper than 64"));
         let long = format!("\"{}\"", "x".repeat(limits::ARGUMENTS_BYTES_MAX));
-        assert!(parse_bounded(&long).unwrap_err().contains("at most 262144"));
+        assert!(parsed(&long).unwrap_err().contains("at most 262144"));
     }
 
     #[test]
     fn truncated_trailing_and_empty_text_is_refused_with_its_place() {
         for bad in ["", "{\"a\":", "{} {}", "{'a':1}", "nul", "{\"a\":1e999}", "\"\\ud800\""] {
-            assert!(parse_bounded(bad).unwrap_err().contains("line 1"), "{bad}");
+            assert!(parsed(bad).unwrap_err().contains("line 1"), "{bad}");
         }
     }
 }

@@ -13,18 +13,23 @@ use shared::model::version::{self, Selector};
 use shared::model::{Effect, ToolSpec, limits};
 
 use super::http::{Environment, HttpClients, HttpTool, HttpToolError};
-use super::{ArgumentCheck, CallContext, Handler, SchemaError, ToolFailure, ToolOutput, TypedTool, wording};
+use super::{
+    ArgumentCheck, ArgumentError, CallContext, Handler, OutputCheck, SchemaError, ToolFailure, ToolOutput, TypedTool,
+    wording,
+};
 
 /// Names offered for a wrong one.
 const NAMES_OFFERED_MAX: usize = 3;
 
-/// One tool: what it declares, how its arguments are checked, what runs it.
+/// One tool: what it declares, how its arguments and results are checked, what runs it.
 #[derive(Clone)]
 pub struct RegisteredTool {
     /// What it declares.
     pub spec: ToolSpec,
     /// Its compiled input schema.
     pub arguments: ArgumentCheck,
+    /// Its compiled output schema, where it declares one.
+    pub output: Option<OutputCheck>,
     /// What runs it.
     pub handler: Arc<dyn Handler>,
 }
@@ -36,14 +41,29 @@ impl fmt::Debug for RegisteredTool {
 }
 
 impl RegisteredTool {
-    /// Compiles the input schema of `spec`.
+    /// Compiles the schemas of `spec`.
     ///
     /// # Errors
     /// [`RegistryError::Schema`].
     pub fn new(spec: ToolSpec, handler: Arc<dyn Handler>) -> Result<Self, RegistryError> {
-        let arguments = ArgumentCheck::compile(&spec.input_schema)
-            .map_err(|source| RegistryError::Schema { tool: spec.name.clone(), source })?;
-        Ok(Self { spec, arguments, handler })
+        let wrong = |which| {
+            let tool = spec.name.clone();
+            move |source| RegistryError::Schema { tool, which, source }
+        };
+        let arguments = ArgumentCheck::compile(&spec.input_schema).map_err(wrong("input"))?;
+        let output = spec.output_schema.as_ref().map(OutputCheck::compile).transpose().map_err(wrong("output"))?;
+        Ok(Self { spec, arguments, output, handler })
+    }
+
+    /// Holds what the tool returned against its output schema: every kind of tool comes through here.
+    ///
+    /// # Errors
+    /// Where the output is not what the tool promises.
+    pub async fn check_output(&self, output: &ToolOutput) -> Result<(), ArgumentError> {
+        match &self.output {
+            Some(check) => check.check_in_time(output.json.get()).await,
+            None => Ok(()),
+        }
     }
 }
 
@@ -84,11 +104,13 @@ pub enum RegistryError {
         /// The name.
         tool: String,
     },
-    /// Its input schema cannot be used.
-    #[error("tool '{tool}': {source}")]
+    /// One of its schemas cannot be used.
+    #[error("tool '{tool}': the {which} schema {source}")]
     Schema {
         /// The name.
         tool: String,
+        /// `input` or `output`.
+        which: &'static str,
         /// Why not.
         source: SchemaError,
     },
@@ -135,7 +157,7 @@ impl Registry {
         let mut errors = Vec::new();
         let clients = HttpClients::default();
         for tool in typed {
-            let (spec, handler) = tool.into_parts(timeout_default);
+            let (spec, handler) = tool.into_parts(timeout_default, environment);
             let declared = file.tools.get(&spec.name);
             let made = match declared {
                 Some(def) if def.http.is_some() => Err(RegistryError::TypedAndHttp { tool: spec.name }),
@@ -302,7 +324,7 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
         required_capabilities: union(typed.required_capabilities, &def.required_capabilities),
         required_features: union(typed.required_features, &def.required_features),
         requires_approval: typed.requires_approval || def.requires_approval,
-        configured: true,
+        configured: typed.configured,
         name: typed.name,
     })
 }

@@ -1,6 +1,7 @@
 //! Tools written in Rust: an async function over an argument struct. The schema and the descriptions of the arguments
 //! come from the struct and its doc comments.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -14,13 +15,21 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
+use shared::config::tools::SecretRef;
 use shared::model::{Effect, ToolSpec, limits};
 
+use super::http::Environment;
+use super::lifecycle::{HookError, Hooks, Startup};
+use super::secrets::{self, WithSecrets};
 use super::{CallContext, Handler, ToolFailure, ToolOutput, wording};
 
 /// How a tool function fails; turns into a [`ToolFailure`].
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ToolError {
+    /// The arguments pass the schema, and still are not what the tool can take; the text is for the model, which may
+    /// correct them. What can be told without doing anything belongs into [`TypedTool::validate`].
+    #[error("{0}")]
+    InvalidArguments(String),
     /// The tool refuses for good; the text is for the model.
     #[error("{0}")]
     Permanent(String),
@@ -59,6 +68,7 @@ impl From<ToolError> for ToolFailure {
     fn from(error: ToolError) -> Self {
         let bounded = |message: String| wording::cut(&message, limits::ERROR_BYTES_MAX);
         match error {
+            ToolError::InvalidArguments(message) => Self::InvalidArguments { message: bounded(message) },
             ToolError::Permanent(message) => Self::Permanent { message: bounded(message), details: None },
             ToolError::Refused { message, details } => {
                 Self::Permanent { message: bounded(message), details: Some(details) }
@@ -112,7 +122,13 @@ pub struct TypedTool {
     spec: ToolSpec,
     timeout: Option<Duration>,
     handler: Arc<dyn Handler>,
+    validate: Option<Arc<Validate>>,
+    secrets: BTreeMap<String, SecretRef>,
+    hooks: Hooks,
 }
+
+/// What a schema cannot say of arguments.
+type Validate = dyn Fn(&RawValue) -> Result<(), String> + Send + Sync;
 
 impl fmt::Debug for TypedTool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -149,7 +165,62 @@ impl TypedTool {
             requires_approval: false,
             configured: true,
         };
-        Self { spec, timeout: None, handler: Arc::new(TypedHandler { run, arguments: PhantomData::<fn(Args)> }) }
+        let handler = Arc::new(TypedHandler { run, arguments: PhantomData::<fn(Args)> });
+        Self { spec, timeout: None, handler, validate: None, secrets: BTreeMap::new(), hooks: Hooks::default() }
+    }
+
+    /// Looks at arguments for what their schema cannot say, before anything is recorded or done: two fields that
+    /// exclude each other, a checksum. What it answers is for the model, which may correct its call. It must not wait
+    /// for anything. `Args` is the tool's own argument struct.
+    #[must_use]
+    pub fn validate<Args>(mut self, look: impl Fn(&Args) -> Result<(), String> + Send + Sync + 'static) -> Self
+    where
+        Args: DeserializeOwned,
+    {
+        self.validate = Some(Arc::new(move |text| {
+            let arguments: Args = serde_json::from_str(text.get()).map_err(|e| unfit(&e))?;
+            look(&arguments)
+        }));
+        self
+    }
+
+    /// Has the variable `variable` of the worker's environment handed to the function as the secret `name`, read for
+    /// each call: see [`CallContext::secret`]. `{tenant}` in it stands for the calling tenant. While it is not set, the
+    /// tool answers that it is not configured. Wherever its value turns up in a result, it is taken out.
+    #[must_use]
+    pub fn secret_from_env(mut self, name: &str, variable: &str) -> Self {
+        self.secrets.insert(name.to_owned(), SecretRef::Env(variable.to_owned()));
+        self
+    }
+
+    /// As [`Self::secret_from_env`], from a file: a mounted Kubernetes secret may change while the worker runs.
+    #[must_use]
+    pub fn secret_from_file(mut self, name: &str, path: &str) -> Self {
+        self.secrets.insert(name.to_owned(), SecretRef::File(path.to_owned()));
+        self
+    }
+
+    /// Runs once in each process that carries out calls, before the first of them, 30 s at most: to connect, to load,
+    /// to warm up. A process whose hook fails does not start; a tool that is registered at run time is not registered.
+    #[must_use]
+    pub fn on_start<Hook, Running>(mut self, hook: Hook) -> Self
+    where
+        Hook: Fn(Startup) -> Running + Send + Sync + 'static,
+        Running: Future<Output = Result<(), HookError>> + Send + 'static,
+    {
+        self.hooks.on_start(hook);
+        self
+    }
+
+    /// Runs once after the last call, when the process drains, 5 s at most.
+    #[must_use]
+    pub fn on_stop<Hook, Running>(mut self, hook: Hook) -> Self
+    where
+        Hook: Fn() -> Running + Send + Sync + 'static,
+        Running: Future<Output = ()> + Send + 'static,
+    {
+        self.hooks.on_stop(hook);
+        self
     }
 
     /// Sets the stable id; `tool_<name>` otherwise.
@@ -215,17 +286,78 @@ impl TypedTool {
         &self.spec
     }
 
-    /// What runs it.
+    /// The arguments that say nothing of themselves, as paths (`owner.email`): a model fills them in by guessing.
     #[must_use]
-    pub fn handler(&self) -> Arc<dyn Handler> {
-        Arc::clone(&self.handler)
+    pub fn undescribed(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        undescribed(&self.spec.input_schema, "", &mut found);
+        found
     }
 
-    /// The declaration with `timeout_default` where the tool sets no timeout, and what runs it.
-    pub(super) fn into_parts(mut self, timeout_default: Duration) -> (ToolSpec, Arc<dyn Handler>) {
-        self.spec.timeout = self.timeout.unwrap_or(timeout_default);
-        (self.spec, self.handler)
+    pub(super) const fn hooks(&self) -> &Hooks {
+        &self.hooks
     }
+
+    pub(super) const fn secret_references(&self) -> &BTreeMap<String, SecretRef> {
+        &self.secrets
+    }
+
+    /// The declaration with `timeout_default` where the tool sets no timeout, and what runs it: the function behind
+    /// what it asked for. Secrets are looked up in `environment`.
+    pub(crate) fn into_parts(
+        mut self,
+        timeout_default: Duration,
+        environment: &Environment,
+    ) -> (ToolSpec, Arc<dyn Handler>) {
+        self.spec.timeout = self.timeout.unwrap_or(timeout_default);
+        let mut handler = self.handler;
+        if let Some(validate) = self.validate {
+            handler = Arc::new(Validated { handler, validate });
+        }
+        if !self.secrets.is_empty() {
+            self.spec.configured = secrets::are_set(&self.secrets, environment);
+            let (tool, environment) = (self.spec.name.clone(), environment.clone());
+            handler = Arc::new(WithSecrets { tool, handler, references: self.secrets, environment });
+        }
+        (self.spec, handler)
+    }
+}
+
+/// Finds the members of an object schema without a description, and those of the objects and lists in them. The schemas
+/// of types have everything in place, and end.
+fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
+    for (name, member) in schema.get("properties").and_then(Value::as_object).into_iter().flatten() {
+        let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+        if member.get("description").is_none() {
+            found.push(path.clone());
+        }
+        undescribed(member, &path, found);
+        if let Some(items) = member.get("items") {
+            undescribed(items, &path, found);
+        }
+    }
+}
+
+/// A handler with a look at its arguments.
+struct Validated {
+    handler: Arc<dyn Handler>,
+    validate: Arc<Validate>,
+}
+
+#[async_trait]
+impl Handler for Validated {
+    fn validate(&self, arguments: &RawValue) -> Result<(), String> {
+        (self.validate)(arguments)
+    }
+
+    async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
+        self.handler.call(context, arguments).await
+    }
+}
+
+/// What a model is told of arguments that pass the schema and do not become the struct.
+fn unfit(error: &serde_json::Error) -> String {
+    format!("The arguments do not fit this tool: {error}.")
 }
 
 /// The schema of a type for models: everything in place, without what tells them nothing.
@@ -262,8 +394,8 @@ where
 {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
         // A declared schema may be wider than the struct, and a struct may check more than a schema can say.
-        let arguments: Args = serde_json::from_str(arguments.get())
-            .map_err(|e| ToolError::Permanent(format!("The arguments do not fit this tool: {e}.")))?;
+        let arguments: Args =
+            serde_json::from_str(arguments.get()).map_err(|e| ToolError::InvalidArguments(unfit(&e)))?;
         let output = (self.run)(context.clone(), arguments).await?;
         let json = to_raw_value(&output).map_err(ToolError::internal)?;
         Ok(ToolOutput { json, content_type: "application/json" })
@@ -278,7 +410,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::tools::tests::{arguments, context};
+    use crate::tools::tests::{arguments, context, handler};
 
     /// Notes for programmers only.
     #[derive(Deserialize, JsonSchema)]
@@ -299,6 +431,14 @@ mod tests {
     struct Sent {
         mailbox: String,
         copies: u8,
+    }
+
+    #[derive(Deserialize, JsonSchema)]
+    struct Nothing {}
+
+    #[derive(Serialize, JsonSchema)]
+    struct Told {
+        told: String,
     }
 
     fn tool() -> TypedTool {
@@ -337,12 +477,90 @@ mod tests {
 
     #[tokio::test]
     async fn output_and_failures_come_back_as_data() {
-        let handler = tool().handler();
+        let handler = handler(tool());
         let sent = handler.call(&context(1), &arguments(json!({"to": {"mailbox": "kim"}}))).await.unwrap();
         assert_eq!(sent.json.get(), r#"{"mailbox":"kim","copies":1}"#);
         let busy = handler.call(&context(1), &arguments(json!({"to": {"mailbox": "nobody"}}))).await;
         assert!(matches!(busy, Err(ToolFailure::Transient { not_executed: true, .. })));
         let unfit = handler.call(&context(1), &arguments(json!({"to": 7}))).await;
-        assert!(matches!(unfit, Err(ToolFailure::Permanent { .. })));
+        assert!(matches!(unfit, Err(ToolFailure::InvalidArguments { .. })));
+    }
+
+    #[tokio::test]
+    async fn secrets_are_handed_over_for_each_tenant_and_taken_out_of_what_comes_back() {
+        let leaky = TypedTool::new("leaky", "Tells all.", Effect::Read, |context, _: Nothing| async move {
+            let told = format!("the key is {}", context.secret("KEY")?);
+            if context.agent.as_str() == "kelly" { Ok(Told { told }) } else { Err(ToolError::Permanent(told)) }
+        })
+        .secret_from_env("KEY", "LEAKY_{tenant}");
+        let environment = Environment::of([("LEAKY_acme", "s3cret-of-acme")]);
+        let (spec, handler) = leaky.into_parts(Duration::from_secs(1), &environment);
+        assert!(spec.configured, "a tenant's own secret may come with the tenant");
+        let told = handler.call(&context(1), &arguments(json!({}))).await.unwrap();
+        assert_eq!(told.json.get(), r#"{"told":"the key is [REDACTED]"}"#);
+        let tina = CallContext { agent: shared::model::AgentId::new("tina").unwrap(), ..context(1) };
+        let Err(ToolFailure::Permanent { message, .. }) = handler.call(&tina, &arguments(json!({}))).await else {
+            panic!("refused")
+        };
+        assert_eq!(message, "the key is [REDACTED]");
+        let other = CallContext { tenant: shared::model::TenantId::new("other").unwrap(), ..context(1) };
+        let Err(ToolFailure::NotConfigured { message }) = handler.call(&other, &arguments(json!({}))).await else {
+            panic!("not configured")
+        };
+        assert_eq!(message, "The tool 'leaky' cannot run: its secret KEY is missing.");
+    }
+
+    #[test]
+    fn what_the_schema_cannot_say_is_validated_before_anything_happens() {
+        let tool =
+            tool().validate(
+                |mail: &Mail| {
+                    if mail.copies == Some(0) { Err("Ask for one copy at least.".into()) } else { Ok(()) }
+                },
+            );
+        let handler = handler(tool);
+        let look = |copies: u8| handler.validate(&arguments(json!({"to": {"mailbox": "kim"}, "copies": copies})));
+        assert_eq!((look(0), look(1)), (Err("Ask for one copy at least.".into()), Ok(())));
+        assert!(handler.validate(&arguments(json!({"to": 7}))).unwrap_err().contains("do not fit this tool"));
+    }
+
+    #[tokio::test]
+    async fn tools_start_and_stop_together_and_one_that_fails_stops_the_others() {
+        use std::sync::Mutex;
+
+        use crate::tools::{start_all, stop_all};
+
+        let log: Arc<Mutex<Vec<String>>> = Arc::default();
+        let hooked = |name: &'static str, fails: bool| {
+            let (started, stopped) = (Arc::clone(&log), Arc::clone(&log));
+            TypedTool::new(name, "", Effect::Read, |_, _: Nothing| async { Ok(Told { told: String::new() }) })
+                .secret_from_env("KEY", "KEY")
+                .on_start(move |startup| {
+                    let started = Arc::clone(&started);
+                    async move {
+                        let key = startup.secret("KEY")?.to_owned();
+                        if fails {
+                            return Err("no connection".into());
+                        }
+                        started.lock().unwrap().push(format!("{name} starts with {key}"));
+                        Ok(())
+                    }
+                })
+                .on_stop(move || {
+                    let stopped = Arc::clone(&stopped);
+                    async move { stopped.lock().unwrap().push(format!("{name} stops")) }
+                })
+        };
+        let environment = Environment::of([("KEY", "k-1")]);
+        let one = [hooked("one", false)];
+        start_all(&one, &environment).await.unwrap();
+        stop_all(&one).await;
+        assert_eq!(log.lock().unwrap().drain(..).collect::<Vec<_>>(), ["one starts with k-1", "one stops"]);
+        let errors = start_all(&[hooked("one", false), hooked("two", true)], &environment).await.unwrap_err();
+        let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(errors, ["tool 'two': its start hook failed: no connection"]);
+        assert_eq!(log.lock().unwrap().drain(..).collect::<Vec<_>>(), ["one starts with k-1", "one stops"]);
+        let errors = start_all(&[hooked("one", false)], &Environment::of([])).await.unwrap_err();
+        assert_eq!(errors[0].to_string(), "tool 'one': its start hook failed: the secret KEY is not there");
     }
 }

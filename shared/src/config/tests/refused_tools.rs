@@ -229,3 +229,26 @@ fn a_rule_of_outcomes_says_when_it_fits() {
          is compared",
     );
 }
+
+#[test]
+fn a_parameter_without_a_description_is_worth_a_warning_with_its_place() {
+    let schema = "{type: object, properties: {a: {type: string}, b: {description: B., type: object, properties: {c: {}}}, \
+                  d: {description: D., type: array, items: {type: object, properties: {e: {type: string}}}}}}";
+    let loaded =
+        tools(&format!("tools:\n  call:\n    description: Calls.\n    input_schema: {schema}\n")).load().unwrap();
+    let warned: Vec<String> = loaded.warnings.iter().map(ToString::to_string).collect();
+    let at = |column: usize, path: &str| {
+        format!(
+            "tools.yaml:4:{column}: tools.call.input_schema.properties.{path}: it has no description: models see its name and type alone"
+        )
+    };
+    assert_eq!(warned.len(), 3, "{warned:?}");
+    for (warning, wanted) in
+        warned.iter().zip([at(50, "a"), at(121, "b.properties.c"), at(204, "d.items.properties.e")])
+    {
+        let end = |text: &str| text.split_once(": ").map(|(_, rest)| rest.to_owned());
+        assert_eq!(end(warning), end(&wanted));
+        assert!(warning.contains("tools.yaml:4:"), "{warning}");
+    }
+    assert_eq!(given().load().unwrap().warnings, [], "ours say what their parameters are");
+}

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 use shared::config::tools::SecretRef;
+use shared::model::TenantId;
 
 use super::Environment;
 use super::guard::{Guard, Resolver};
@@ -46,15 +47,21 @@ pub(in crate::tools) fn guarded_client(
 pub(in crate::tools) struct SecretSet(Secrets);
 
 impl SecretSet {
-    /// Reads every secret. None of them is a tenant's own.
+    /// Reads every secret. Without a tenant, one of a tenant's own is missing.
     ///
     /// # Errors
     /// The name of the first that is missing, empty or unreadable.
     pub(in crate::tools) async fn read(
         references: &BTreeMap<String, SecretRef>,
         environment: &Environment,
+        tenant: Option<&TenantId>,
     ) -> Result<Self, String> {
-        Secrets::resolve(references, environment, None).await.map(Self)
+        Secrets::resolve(references, environment, tenant).await.map(Self)
+    }
+
+    /// The value of a secret.
+    pub(in crate::tools) fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name)
     }
 
     /// `template` with every `${NAME}` replaced by that secret. A name that is no secret stays as it is: the

@@ -157,7 +157,7 @@ mod tests {
         let transport = McpTransport::Stdio { command: "sh".into(), args, env, cwd: None };
         let environment = Environment::of([("PATH", "/usr/bin:/bin"), ("TOKEN", "s3cret-value"), ("OTHER", "x")]);
         let references = [("T".to_owned(), shared::config::tools::SecretRef::Env("TOKEN".into()))];
-        let secrets = SecretSet::read(&BTreeMap::from(references), &environment).await.unwrap();
+        let secrets = SecretSet::read(&BTreeMap::from(references), &environment, None).await.unwrap();
         start("test", &transport, &Arc::new(secrets), &environment).unwrap()
     }
 

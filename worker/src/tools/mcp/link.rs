@@ -108,7 +108,7 @@ pub(super) struct Link {
 /// # Errors
 /// Why not, in words for an operator, without secrets.
 pub(super) async fn connect(name: &str, connection: &McpConnection, environment: &Environment) -> Result<Link, String> {
-    let secrets = SecretSet::read(&connection.secrets, environment).await;
+    let secrets = SecretSet::read(&connection.secrets, environment, None).await;
     let secrets = Arc::new(secrets.map_err(|name| format!("the secret '{name}' is missing"))?);
     let heard = Heard { progress: Mutex::default(), verdicts: watch::Sender::new(None), changed: Notify::new() };
     let (heard, stop) = (Arc::new(heard), CancellationToken::new());

@@ -7,8 +7,8 @@ use shared::config::mcp::McpServerDef;
 use shared::model::limits;
 
 use super::{definition, link};
-use crate::tools::ArgumentCheck;
 use crate::tools::http::Environment;
+use crate::tools::{ArgumentCheck, OutputCheck};
 
 /// Limit of the whole look: `npx` may have to fetch a package first.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(120);
@@ -63,5 +63,9 @@ fn unusable(def: &McpServerDef, tool: &McpDefinition, before: &[McpDefinition]) 
     if definition::too_large(tool) {
         return Some(format!("its definition has more than {} bytes", limits::MCP_DEFINITION_BYTES_MAX));
     }
-    ArgumentCheck::compile(&tool.input_schema).err().map(|error| error.to_string())
+    if let Err(error) = ArgumentCheck::compile(&tool.input_schema) {
+        return Some(format!("the input schema {error}"));
+    }
+    let output = tool.output_schema.as_ref().map(OutputCheck::compile);
+    output.and_then(Result::err).map(|error| format!("the output schema {error}"))
 }

@@ -197,7 +197,7 @@ mod tests {
 
     async fn secrets() -> SecretSet {
         let references = BTreeMap::from([("T".to_owned(), SecretRef::Env("T".into()))]);
-        SecretSet::read(&references, &Environment::of([("T", "s3cret-value")])).await.unwrap()
+        SecretSet::read(&references, &Environment::of([("T", "s3cret-value")]), None).await.unwrap()
     }
 
     fn result(value: Value) -> ServerResult {

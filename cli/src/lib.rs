@@ -1,0 +1,86 @@
+//! The program `tickfleet` as a library: it runs a fleet, submits to it, and tells what happens in it. A program of your
+//! own that calls [`Program`] has tools written in Rust beside all of that.
+//!
+//! START HERE: [`Program`] is what a binary calls; `run` maps commands to the files that carry them out; `fleet` is the
+//! boot of a scheduler and a worker; `dev` is a whole fleet in one process.
+
+mod args;
+mod bench;
+mod cancel;
+mod config;
+mod delegate;
+mod demo;
+mod deploy;
+mod dev;
+mod doctor;
+mod explain;
+mod failure;
+mod fleet;
+mod import;
+mod mcp;
+mod moment;
+mod output;
+mod own;
+mod program;
+mod registrar;
+mod reload;
+mod results;
+mod setup;
+mod submit;
+mod tenant;
+mod tools;
+mod top;
+mod try_tool;
+
+/// The Rust in the README, compiled and run with the other examples of the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;
+
+use clap::CommandFactory;
+
+pub use program::Program;
+pub use registrar::{RegisterError, Registrar};
+pub use shared::model::Effect;
+pub use worker::tools::{CallContext, HookError, Startup, ToolError, TypedTool};
+
+use args::{Cli, Command};
+use failure::Failure;
+use output::Output;
+use setup::Setup;
+
+/// Carries one command out.
+async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
+    // What needs no configuration works with a broken one too.
+    let command = match cli.command {
+        Command::Completions { shell } => return output.completions(shell, &mut Cli::command()),
+        Command::Config(args) => return config::run(&args, &cli.global, output),
+        Command::Bench(args) => return bench::command(&args, output).await,
+        Command::Mcp(args) => return mcp::run(&args, &cli.global, output).await,
+        Command::Demo(_) => return demo::run(output).await,
+        Command::Tools(tools::Tools { what: Some(tools::What::Import(args)), .. }) => {
+            return import::run(&args, &cli.global, output);
+        }
+        command => command,
+    };
+    let setup = Setup::load(&cli.global)?;
+    match command {
+        Command::Scheduler => deploy::run(&setup, fleet::Roles::SCHEDULER).await,
+        Command::Worker => deploy::run(&setup, fleet::Roles::WORKER).await,
+        Command::Dev(args) => dev::run(&setup, &args, output).await,
+        Command::Submit(args) => submit::run(&setup, &args, output).await,
+        Command::Delegate(args) => delegate::run(&setup, &args, output).await,
+        Command::Cancel(args) => cancel::run(&setup, &args, output).await,
+        Command::Explain(args) => explain::run(&setup, &args, output).await,
+        Command::Tenant(args) => tenant::run(&setup, &args, output).await,
+        Command::Tools(tools::Tools { what: Some(tools::What::Try(args)), .. }) => {
+            try_tool::run(&setup, &args, output).await
+        }
+        Command::Tools(args) => tools::run(&setup, &args, output).await,
+        Command::Doctor(args) => doctor::run(&setup, &args, output).await,
+        Command::Top(args) => top::run(&setup, &args, output).await,
+        Command::Bench(_) | Command::Config(_) | Command::Demo(_) | Command::Mcp(_) | Command::Completions { .. } => {
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The whole program as a value: what is on the command line, and tools of one's own.
+
+use std::future::Future;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use worker::tools::TypedTool;
+
+use crate::args::Cli;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::own::Own;
+use crate::registrar::Registrar;
+
+/// The program `tickfleet`, with tools of your own: every command knows them.
+///
+/// ```no_run
+/// use schemars::JsonSchema;
+/// use serde::{Deserialize, Serialize};
+/// use tickfleet::{Effect, Program, ToolError, TypedTool};
+///
+/// #[derive(Deserialize, JsonSchema)]
+/// struct Area {
+///     /// Width in metres.
+///     width: f64,
+///     /// Height in metres.
+///     height: f64,
+/// }
+///
+/// #[derive(Serialize, JsonSchema)]
+/// struct SquareMetres {
+///     area: f64,
+/// }
+///
+/// fn main() -> std::process::ExitCode {
+///     let area = TypedTool::new("area", "Multiplies width by height.", Effect::Read, |_, args: Area| async move {
+///         Ok::<_, ToolError>(SquareMetres { area: args.width * args.height })
+///     });
+///     Program::new().tool(area).main()
+/// }
+/// ```
+#[derive(Debug, Default)]
+#[must_use = "nothing runs before `main`"]
+pub struct Program {
+    own: Own,
+}
+
+impl Program {
+    /// The program as it is.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a tool. A section of `tools.yaml` with its name may describe it in other words and make it stricter.
+    pub fn tool(mut self, tool: TypedTool) -> Self {
+        self.own.tools.push(tool);
+        self
+    }
+
+    /// Adds a task handler: `agents.yaml` binds agents to it by its name. Its arguments are those of a task.
+    pub fn task_handler(mut self, handler: TypedTool) -> Self {
+        self.own.task_handlers.push(handler);
+        self
+    }
+
+    /// Runs beside every worker of the program until it drains, and may register tools meanwhile, where
+    /// `worker.allow_dynamic_registration` is true: those of a plug-in, or of a service that is discovered.
+    pub fn beside_worker<Beside, Running>(mut self, beside: Beside) -> Self
+    where
+        Beside: Fn(Registrar) -> Running + Send + Sync + 'static,
+        Running: Future<Output = ()> + Send + 'static,
+    {
+        self.own.beside = Some(Arc::new(move |registrar| Box::pin(beside(registrar))));
+        self
+    }
+
+    /// Reads the command line, carries the command out and answers the exit code: call it from `main`, outside any
+    /// runtime. The first SIGTERM or SIGINT drains, a second one stops at once.
+    pub fn main(self) -> ExitCode {
+        let mut cli = match Cli::try_parse() {
+            Ok(cli) => cli,
+            Err(error) => return not_parsed(&error),
+        };
+        cli.global.own = self.own;
+        // TLS, for HTTP tools and `rediss://`. It fails only where one is installed already.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let output = Output::new(cli.global.json);
+        let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+            Ok(runtime) => runtime,
+            Err(error) => {
+                return output.fail(&Failure::failed(anyhow::anyhow!("no runtime could be started: {error}")));
+            }
+        };
+        match runtime.block_on(crate::run(cli, &output)) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(failure) => output.fail(&failure),
+        }
+    }
+}
+
+/// Help and version are answers; anything else is a mistake in the command line.
+fn not_parsed(error: &clap::Error) -> ExitCode {
+    // Nothing is left to tell where even this cannot be written.
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(crate::failure::USAGE) } else { ExitCode::SUCCESS }
+}

@@ -1,0 +1,147 @@
+//! One try of a call that has passed every guard: the handler runs under a limit, and what it did is judged by the
+//! tool's effect.
+
+use std::any::Any;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures::FutureExt;
+use serde_json::value::RawValue;
+use shared::formats::cut_output;
+use shared::model::{CallError, CallId, CallResult, Effect, Outcome, limits};
+
+use crate::guards::Refusal;
+use crate::say;
+use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput};
+
+/// How a handler came to its end.
+pub(crate) enum Ran {
+    Returned(Result<Result<ToolOutput, ToolFailure>, Box<dyn Any + Send>>),
+    /// It returned something that is not what the tool promises; in words.
+    Unfit(String),
+    TimedOut,
+    Cancelled,
+    MustStop,
+}
+
+/// What a try comes to.
+pub(crate) enum Judged {
+    /// It succeeded.
+    Output(ToolOutput),
+    /// It failed for good.
+    Refused(Refusal),
+    /// It failed, and another try does no harm.
+    Again {
+        /// What the model is told when there is no other try.
+        message: String,
+        /// The far side's wish, a floor for the wait.
+        after: Option<Duration>,
+        /// `timeout` or `transient`, for metrics.
+        reason: &'static str,
+    },
+    /// The turn was cancelled, and the call had no lasting effect.
+    Stopped,
+    /// The worker must stop, and another may run the call.
+    HandBack,
+}
+
+/// Runs the handler for `limit` at most, until one of the two futures resolves.
+pub(crate) async fn run(
+    tool: &RegisteredTool,
+    context: &CallContext,
+    arguments: &RawValue,
+    limit: Duration,
+    cancelled: impl Future<Output = ()>,
+    must_stop: impl Future<Output = ()>,
+) -> Ran {
+    let running = AssertUnwindSafe(tool.handler.call(context, arguments)).catch_unwind();
+    let ran = tokio::select! {
+        biased;
+        ran = running => Ran::Returned(ran),
+        () = tokio::time::sleep(limit) => Ran::TimedOut,
+        () = cancelled => Ran::Cancelled,
+        () = must_stop => Ran::MustStop,
+    };
+    context.cancel.cancel();
+    if let Ran::Returned(Ok(Ok(output))) = &ran
+        && let Err(unfit) = tool.check_output(output).await
+    {
+        let problems: Vec<&str> = unfit.problems.iter().map(|problem| problem.message.as_str()).collect();
+        return Ran::Unfit(problems.join("; "));
+    }
+    ran
+}
+
+/// From what a handler did to what the call comes to, by the tool's effect. `name` is what the model called it.
+pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, limit: Duration) -> Judged {
+    let once = tool.spec.effect == Effect::Once;
+    let refused = |outcome, error| Judged::Refused((outcome, error));
+    let unknown = |what: &str| refused(Outcome::OutcomeUnknown, say::outcome_unknown(name, what));
+    match ran {
+        Ran::Returned(Ok(Ok(output))) => Judged::Output(output),
+        Ran::Returned(Ok(Err(failure))) => failed(failure, once, call, name),
+        Ran::Returned(Err(_)) => {
+            tracing::error!(%call, tool = name, "a handler panicked");
+            if once { unknown("The tool crashed while it ran.") } else { refused(Outcome::Internal, say::internal()) }
+        }
+        Ran::Unfit(problem) => {
+            tracing::error!(%call, tool = name, problem, "a tool returned what its output schema does not allow");
+            refused(Outcome::Internal, say::unfit_output(name, &problem, once))
+        }
+        Ran::TimedOut if once => unknown(&say::timed_out(name, limit)),
+        Ran::TimedOut => Judged::Again { message: say::timed_out(name, limit), after: None, reason: "timeout" },
+        Ran::Cancelled if once => unknown("The turn was cancelled while the call ran."),
+        Ran::Cancelled => Judged::Stopped,
+        Ran::MustStop if once => unknown("The worker had to stop while the call ran."),
+        Ran::MustStop => Judged::HandBack,
+    }
+}
+
+fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged {
+    Judged::Refused(match failure {
+        ToolFailure::InvalidArguments { message } => {
+            (Outcome::InvalidArguments, say::error(Outcome::InvalidArguments, message))
+        }
+        ToolFailure::Permanent { message, details } => {
+            let mut error = say::error(Outcome::Permanent, message);
+            error.details = details;
+            (Outcome::Permanent, error)
+        }
+        ToolFailure::NotConfigured { message } => {
+            let mut error = say::error(Outcome::Permanent, message);
+            error.code = "not_configured".into();
+            (Outcome::Permanent, error)
+        }
+        ToolFailure::Internal { message } => {
+            tracing::error!(%call, tool = name, reason = message, "a tool failed by a bug");
+            (Outcome::Internal, say::internal())
+        }
+        // Rule 7: a `once` tool is tried again only where it is certain that nothing took effect.
+        ToolFailure::Transient { message, not_executed: false, .. } if once => {
+            (Outcome::OutcomeUnknown, say::outcome_unknown(name, &message))
+        }
+        ToolFailure::Transient { message, retry_after, .. } => {
+            return Judged::Again { message, after: retry_after, reason: "transient" };
+        }
+    })
+}
+
+/// The result of a call that succeeded, made of what `result` makes of an outcome. A huge output is cut here, and here
+/// alone.
+pub(crate) fn succeeded(output: ToolOutput, result: impl FnOnce(Outcome, CallError) -> CallResult) -> CallResult {
+    let json = if output.json.get().len() > limits::OUTPUT_BYTES_MAX {
+        let cut = cut_output(output.json.get(), limits::OUTPUT_BYTES_MAX).into_owned();
+        RawValue::from_string(cut).unwrap_or(output.json)
+    } else {
+        output.json
+    };
+    let none = CallError { code: String::new(), message: String::new(), details: None };
+    CallResult {
+        success: true,
+        output: Some(json),
+        error: None,
+        content_type: output.content_type.into(),
+        ..result(Outcome::Ok, none)
+    }
+}

@@ -1,0 +1,99 @@
+//! Secrets of tools written in Rust: read for each call, handed to the function, taken out of whatever it returns.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use shared::config::tools::{SecretRef, TENANT};
+
+use super::http::Environment;
+use super::http::parts::SecretSet;
+use super::{CallContext, Handler, ToolError, ToolFailure, ToolOutput};
+
+/// The secrets of one call. Nothing prints them.
+#[derive(Debug, Clone, Default)]
+pub struct ToolSecrets(Option<Arc<SecretSet>>);
+
+impl ToolSecrets {
+    /// The value of the secret that the tool declares as `name`.
+    ///
+    /// # Errors
+    /// [`ToolError::Internal`] where it declares none of this name.
+    pub fn get(&self, name: &str) -> Result<&str, ToolError> {
+        let value = self.0.as_ref().and_then(|set| set.get(name));
+        value.ok_or_else(|| ToolError::Internal(format!("the tool declares no secret {name:?}")))
+    }
+
+    /// What can be read without a tenant, for hooks that run before any call.
+    pub(super) async fn at_startup(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> Self {
+        let mut there = BTreeMap::new();
+        for (name, reference) in references {
+            let one = BTreeMap::from([(name.clone(), reference.clone())]);
+            if SecretSet::read(&one, environment, None).await.is_ok() {
+                there.extend(one);
+            }
+        }
+        Self(SecretSet::read(&there, environment, None).await.ok().map(Arc::new))
+    }
+}
+
+/// Whether every secret that is the same for all tenants, and comes from a variable, is there. A file may still appear.
+pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> bool {
+    references.values().all(|reference| match reference {
+        SecretRef::Env(variable) => variable.contains(TENANT) || environment.get(variable).is_some(),
+        SecretRef::File(_) => true,
+    })
+}
+
+/// Hands secrets to a handler.
+pub(super) struct WithSecrets {
+    pub(super) tool: String,
+    pub(super) handler: Arc<dyn Handler>,
+    pub(super) references: BTreeMap<String, SecretRef>,
+    pub(super) environment: Environment,
+}
+
+#[async_trait]
+impl Handler for WithSecrets {
+    fn validate(&self, arguments: &RawValue) -> Result<(), String> {
+        self.handler.validate(arguments)
+    }
+
+    async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
+        let read = SecretSet::read(&self.references, &self.environment, Some(&context.tenant)).await;
+        let set = read.map_err(|name| ToolFailure::NotConfigured {
+            message: format!("The tool '{}' cannot run: its secret {name} is missing.", self.tool),
+        })?;
+        let set = Arc::new(set);
+        let context = CallContext { secrets: ToolSecrets(Some(Arc::clone(&set))), ..context.clone() };
+        let ran = self.handler.call(&context, arguments).await;
+        ran.and_then(|output| scrubbed_output(output, &set)).map_err(|failure| scrubbed_failure(failure, &set))
+    }
+}
+
+fn scrubbed_output(output: ToolOutput, set: &SecretSet) -> Result<ToolOutput, ToolFailure> {
+    let json = RawValue::from_string(set.scrub(output.json.get()));
+    let json = json.map_err(|e| ToolFailure::Internal { message: format!("not JSON after scrubbing: {e}") })?;
+    Ok(ToolOutput { json, ..output })
+}
+
+fn scrubbed_failure(failure: ToolFailure, set: &SecretSet) -> ToolFailure {
+    let clean = |message: String| set.scrub(&message);
+    match failure {
+        ToolFailure::InvalidArguments { message } => ToolFailure::InvalidArguments { message: clean(message) },
+        ToolFailure::Permanent { message, details } => {
+            let details = details.map(|details| {
+                // Where a secret was more than a string's text, nothing readable is left to pass on.
+                serde_json::from_str(&set.scrub(&details.to_string())).unwrap_or(Value::Null)
+            });
+            ToolFailure::Permanent { message: clean(message), details }
+        }
+        ToolFailure::Transient { message, retry_after, not_executed } => {
+            ToolFailure::Transient { message: clean(message), retry_after, not_executed }
+        }
+        ToolFailure::Internal { message } => ToolFailure::Internal { message: clean(message) },
+        ToolFailure::NotConfigured { message } => ToolFailure::NotConfigured { message: clean(message) },
+    }
+}

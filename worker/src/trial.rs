@@ -1,0 +1,180 @@
+//! One call outside a fleet: through the guards of a worker, one try, and what each of them said. Nothing is admitted,
+//! debited, recorded or repeated.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use shared::model::retry::{Ladder, Verdict};
+use shared::model::{AgentId, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::attempt::{self, Judged};
+use crate::guards::{self, Refusal};
+use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
+
+/// The call that is tried.
+#[derive(Debug, Clone)]
+pub struct Trial {
+    /// Whose call.
+    pub tenant: TenantId,
+    /// Who makes it.
+    pub agent: AgentId,
+    /// The tool, as a model would name it.
+    pub tool: String,
+    /// The arguments, as a model would write them.
+    pub arguments: String,
+    /// The tools, as a worker has them.
+    pub tools: Toolbox,
+    /// The waits between tries, to tell what a worker would do.
+    pub ladder: Ladder,
+    /// Whether to stop before the tool runs.
+    pub dry: bool,
+}
+
+/// What one guard said.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Step {
+    /// `tool and permission`, `arguments`, `validation`, `approval`, `run`, `output`.
+    pub step: &'static str,
+    /// Whether the call passed.
+    pub passed: bool,
+    /// What there is to say.
+    pub detail: String,
+}
+
+/// What became of a trial.
+#[derive(Debug, Clone, Serialize)]
+pub struct Tried {
+    /// The guards in their order, up to the one that ended the call.
+    pub steps: Vec<Step>,
+    /// What the agent would get; none where the trial stopped before the tool ran.
+    pub result: Option<CallResult>,
+    /// What a worker would do next, where it would not end here.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next: Option<String>,
+}
+
+impl Trial {
+    /// The tool's effect, if there is such a tool and the agent may call it.
+    #[must_use]
+    pub fn effect(&self) -> Option<Effect> {
+        self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.effect)
+    }
+
+    /// Tries the call. `id` stands for the turn, `now_ms` is the time in ms since the epoch.
+    pub async fn run(&self, id: TurnId, now_ms: i64) -> Tried {
+        let mut tried = Tried { steps: Vec::new(), result: None, next: None };
+        let call = CallId { turn: id, position: 0 };
+        let (tool, arguments) = match self.pass(&mut tried.steps).await {
+            Ok(passed) => passed,
+            Err((outcome, error)) => {
+                tried.result = Some(self.result(&call, outcome, error));
+                return tried;
+            }
+        };
+        if self.dry {
+            return tried;
+        }
+        let context = self.context(&call, now_ms, tool.spec.timeout);
+        let never = std::future::pending;
+        let started = Instant::now();
+        let ran = attempt::run(&tool, &context, &arguments, tool.spec.timeout, never(), never()).await;
+        let took = started.elapsed();
+        let unfit = matches!(ran, attempt::Ran::Unfit(_));
+        let judged = attempt::judge(ran, &tool, &call, &self.tool, tool.spec.timeout);
+        self.tell(&mut tried, &tool, &call, judged, unfit, took);
+        tried
+    }
+
+    /// Every guard before the tool runs.
+    async fn pass(&self, steps: &mut Vec<Step>) -> Result<(Arc<RegisteredTool>, Box<RawValue>), Refusal> {
+        let noted = |steps: &mut Vec<Step>, step, said: Result<String, &Refusal>| {
+            let passed = said.is_ok();
+            let detail = said.unwrap_or_else(|(outcome, error)| format!("{}: {}", outcome.as_str(), error.message));
+            steps.push(Step { step, passed, detail });
+        };
+        let found = guards::usable(&self.tools, &self.tenant, &self.agent, &self.tool);
+        let known = found.as_ref().map(|tool| format!("{} may call {}", self.agent, tool.spec.name));
+        noted(steps, "tool and permission", known);
+        let tool = found?;
+        let fitting = guards::fitting(&tool, &self.tool, &self.arguments, false).await;
+        noted(steps, "arguments", fitting.as_ref().map(|_| "they fit the input schema".to_owned()));
+        let arguments = fitting?;
+        let validated = guards::validated(&tool, &arguments);
+        noted(steps, "validation", validated.as_ref().map(|()| "the tool takes them".to_owned()));
+        validated?;
+        let approved = guards::approved(&tool);
+        noted(steps, "approval", approved.as_ref().map(|()| "none is needed".to_owned()));
+        approved?;
+        Ok((tool, arguments))
+    }
+
+    fn context(&self, call: &CallId, now_ms: i64, timeout: Duration) -> CallContext {
+        CallContext {
+            tenant: self.tenant.clone(),
+            agent: self.agent.clone(),
+            call: call.clone(),
+            idempotency_key: call.to_string(),
+            deadline_ms: now_ms.saturating_add(i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX)),
+            attempt: 1,
+            context: Arc::new(Context::default()),
+            task: None,
+            tools: self.tools.clone(),
+            reply_to: None,
+            secrets: ToolSecrets::default(),
+            cancel: CancellationToken::new(),
+        }
+    }
+
+    /// Adds what the run came to.
+    fn tell(
+        &self,
+        tried: &mut Tried,
+        tool: &RegisteredTool,
+        call: &CallId,
+        judged: Judged,
+        unfit: bool,
+        took: Duration,
+    ) {
+        let seconds = took.as_secs_f64();
+        let mut step = |step, passed, detail: String| tried.steps.push(Step { step, passed, detail });
+        let mut result = match judged {
+            Judged::Output(output) => {
+                step("run", true, format!("done in {seconds:.3} s"));
+                let fits = if tool.output.is_some() { "it fits the output schema" } else { "no schema is declared" };
+                step("output", true, fits.to_owned());
+                attempt::succeeded(output, |outcome, error| self.result(call, outcome, error))
+            }
+            Judged::Refused((outcome, error)) => {
+                let detail = format!("{} after {seconds:.3} s: {}", outcome.as_str(), error.message);
+                step("run", unfit, if unfit { format!("done in {seconds:.3} s") } else { detail.clone() });
+                if unfit {
+                    step("output", false, error.message.clone());
+                }
+                self.result(call, outcome, error)
+            }
+            Judged::Again { message, after, .. } => {
+                step("run", false, format!("failed after {seconds:.3} s, and may pass: {message}"));
+                tried.next = Some(match self.ladder.verdict(1, after, Duration::MAX) {
+                    Verdict::RetryAfter(wait) => {
+                        format!("A worker would try again after {:.1} s", wait.as_secs_f64())
+                    }
+                    Verdict::GiveUp(_) => "A worker would not try again".to_owned(),
+                });
+                self.result(call, Outcome::Transient, crate::say::gave_up(&message, 1))
+            }
+            // Nobody cancels a trial, and nobody stops it.
+            Judged::Stopped | Judged::HandBack => return,
+        };
+        result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
+        result.attempts = 1;
+        tried.result = Some(result);
+    }
+
+    fn result(&self, call: &CallId, outcome: Outcome, error: CallError) -> CallResult {
+        CallResult::refused(call, None, &self.tool, outcome, error)
+    }
+}
