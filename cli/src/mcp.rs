@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
-use std::path::Path;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -87,10 +86,7 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
     let founds: Vec<&Found> = looked.iter().map(|(found, _)| found).collect();
     let written = match &args.what {
         What::Pin(_) if !failed && !looked.is_empty() => {
-            let dir = sources.dir.as_deref();
-            let dir =
-                dir.ok_or_else(|| Failure::usage(format!("--config: name the folder that {MCP_LOCK_FILE} is in")))?;
-            write(dir, &merged(&file, pins, &which.servers, &looked))?;
+            write(&sources, &merged(&file, pins, &which.servers, &looked))?;
             true
         }
         _ => false,
@@ -98,6 +94,19 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
     output.show(&founds, |founds| text(founds, written, output))?;
     let checked = matches!(args.what, What::Check(_));
     if failed || (checked && differs) { Err(Failure::Told) } else { Ok(()) }
+}
+
+/// Pins what every configured server offers, without a word about it.
+///
+/// # Errors
+/// A wrong `mcp.yaml`, a server that cannot be asked, a file that cannot be written.
+pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
+    let (file, pins) = config::load_mcp(sources).map_err(Failure::failed)?;
+    let looked = look_at(&chosen(&file, &[])?, &pins, &environment(sources)).await;
+    if let Some((server, error)) = looked.iter().find_map(|(found, _)| Some((&found.server, found.error.as_ref()?))) {
+        return Err(Failure::failed(anyhow::anyhow!("the MCP server {server}: {error}")));
+    }
+    write(sources, &merged(&file, pins, &[], &looked))
 }
 
 /// Looks at every configured server, for the doctor: its name, and whether the imported tools are what was pinned.
@@ -213,7 +222,9 @@ fn merged(file: &McpFile, pins: McpPins, only: &[String], looked: &[(Found, Opti
 }
 
 /// Writes the file so that a reader sees the old one or the new one, whole.
-fn write(dir: &Path, pins: &McpPins) -> Result<(), Failure> {
+fn write(sources: &Sources, pins: &McpPins) -> Result<(), Failure> {
+    let dir = sources.dir.as_deref();
+    let dir = dir.ok_or_else(|| Failure::usage(format!("--config: name the folder that {MCP_LOCK_FILE} is in")))?;
     let path = dir.join(MCP_LOCK_FILE);
     let beside = dir.join(format!(".{MCP_LOCK_FILE}.new"));
     let written = std::fs::File::create(&beside).and_then(|mut file| {

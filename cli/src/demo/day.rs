@@ -74,7 +74,7 @@ pub(super) struct Planned {
     pub(super) after: Duration,
     pub(super) story: String,
     pub(super) turn: Turn,
-    /// What each call asks a service for (its text or query), by which the stand-in knows it again.
+    /// What each call asks a service for (its text, query or title), by which the stand-in knows it again.
     pub(super) asks: Vec<Option<String>>,
     pub(super) stand_in: Vec<Answer>,
     pub(super) expires_after_ms: Option<i64>,
@@ -139,7 +139,7 @@ fn repeated(call: &Value, times: usize) -> Result<Value> {
 /// What arguments ask a service for.
 fn asked(arguments: &str) -> Option<String> {
     let arguments: Value = serde_json::from_str(arguments).ok()?;
-    let asked = arguments.get("text").or_else(|| arguments.get("query"))?;
+    let asked = ["text", "query", "title"].iter().find_map(|name| arguments.get(*name))?;
     asked.as_str().map(ToOwned::to_owned)
 }
 

@@ -1,15 +1,19 @@
 //! `tickfleet demo`: a working day of a dozen and more agents in twenty seconds, with nothing to set up.
 //!
-//! [`day`] is what happens, [`stand_in`] the two services that it happens to, [`play`] submits and collects,
-//! [`report`] counts and looks for broken promises, and [`show`] is what a person reads.
+//! [`day`] is what happens, [`stand_in`] the three services that it happens to ([`calendar`] is the MCP server among
+//! them), [`play`] submits and collects, [`report`] counts and looks for broken promises, and [`show`] is what a person
+//! reads.
 
+mod calendar;
 mod day;
+mod kinds;
 mod play;
 mod report;
 mod show;
 mod stand_in;
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 
 use anyhow::Context;
 use clap::Args;
@@ -21,10 +25,12 @@ use shared::ops::shutdown::Shutdown;
 use crate::args::Global;
 use crate::failure::Failure;
 use crate::fleet::{self, Answer, Roles};
+use crate::mcp;
 use crate::output::Output;
 use crate::own::Own;
 use crate::setup::{self, Setup};
 use day::Planned;
+use kinds::Kinds;
 use report::Report;
 use stand_in::StandIn;
 
@@ -34,14 +40,28 @@ const CAPPED: (&str, u32) = ("dwight", 6);
 const HASTE: [(&str, &str); 2] =
     [("TICKFLEET_CAPS_TICK", "1s"), ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms")];
 
+/// The files of the demo's configuration folder; all else is built in. The calendar's tools are granted here.
+const FILES: [(&str, &str); 2] = [
+    ("mcp.yaml", include_str!("mcp.yaml")),
+    (
+        "permissions.yaml",
+        concat!(
+            include_str!("../../../config/permissions.yaml"),
+            "\n  # The team calendar.\n\
+             \x20 calendar__list_meetings: {everyone: true}\n\
+             \x20 calendar__book_meeting: {agents: [atlas, binky, petra]}\n"
+        ),
+    ),
+];
+
 /// Plays a day and shows what came of it.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
 Example: tickfleet demo
-It starts a private Redis, a scheduler, a worker, and a stand-in for Telegram and X. Nothing leaves
-this machine, and nothing stays. It runs on the built-in configuration, whatever --config, REDIS_URL
-and the environment say. Exit code 0 only if every call got exactly one result, no cap was exceeded,
-and nothing was sent or posted twice.")]
+It starts a private Redis, a scheduler, a worker, and a stand-in for Telegram, X and an MCP server.
+Nothing leaves this machine, and nothing stays. It runs on the built-in configuration, whatever
+--config, REDIS_URL and the environment say. Exit code 0 only if every call got exactly one result,
+no cap was exceeded, and nothing was sent, posted or booked twice.")]
 pub(crate) struct Demo {}
 
 /// Plays the day.
@@ -53,7 +73,7 @@ pub(crate) async fn run(output: &Output) -> Result<(), Failure> {
     let stand_in = StandIn::start(&day).await?;
     let dir = std::env::temp_dir().join(format!("tickfleet-demo-{}", std::process::id()));
     let mut redis = PrivateRedis::start(ServerOptions::new(&dir)).await.map_err(Failure::failed)?;
-    let outcome = on(&redis.url(), &day, &stand_in, output).await;
+    let outcome = on(&redis.url(), &dir, &day, &stand_in, output).await;
     let stopped = redis.stop().await;
     // What cannot be tidied up is in the system's folder for temporary files.
     drop(std::fs::remove_dir_all(&dir));
@@ -64,13 +84,14 @@ pub(crate) async fn run(output: &Output) -> Result<(), Failure> {
 }
 
 /// Plays the day on a fleet of its own on this Redis.
-async fn on(url: &str, day: &[Planned], stand_in: &StandIn, output: &Output) -> Result<Report, Failure> {
-    let setup = configured(url, stand_in).await?;
+async fn on(url: &str, dir: &Path, day: &[Planned], stand_in: &StandIn, output: &Output) -> Result<Report, Failure> {
+    let setup = configured(url, &dir.join("conf"), stand_in).await?;
+    let kinds = Kinds::of(&setup);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let fleet = fleet::start(&setup, Roles::BOTH, Answer::On(probes), shutdown.clone()).await?;
     if !output.json {
-        output.print(&show::opening(day, output))?;
+        output.print(&show::opening(day, &kinds, output))?;
     }
     let mut running = std::pin::pin!(fleet.wait());
     let played = tokio::select! {
@@ -80,15 +101,17 @@ async fn on(url: &str, day: &[Planned], stand_in: &StandIn, output: &Output) -> 
             return Err(Failure::failed(anyhow::anyhow!("stopped before the day was over")));
         }
     };
-    let report = played.map(|played| Report::new(day, &played, stand_in.ledger()));
+    let report = played.map(|played| Report::new(day, &played, stand_in.ledger(), &kinds));
     shutdown.drain();
     running.await?;
     report
 }
 
-/// The built-in configuration in haste, its tools pointed at the stand-in.
-async fn configured(url: &str, stand_in: &StandIn) -> Result<Setup, Failure> {
+/// The built-in configuration in haste, its tools pointed at the stand-in; in the folder `dir`, the calendar's tools
+/// are named, granted and pinned.
+async fn configured(url: &str, dir: &Path, stand_in: &StandIn) -> Result<Setup, Failure> {
     let base = stand_in.base_url.as_str();
+    let calendar_url = format!("{base}{}", calendar::PATH);
     let pairs = [
         ("REDIS_URL", url),
         ("TELEGRAM_BASE_URL", base),
@@ -97,11 +120,16 @@ async fn configured(url: &str, stand_in: &StandIn) -> Result<Setup, Failure> {
         ("TELEGRAM_BOT_TOKEN", stand_in::BOT_TOKEN),
         ("X_USER_TOKEN", stand_in::X_USER_TOKEN),
         ("X_BEARER_TOKEN", stand_in::X_BEARER_TOKEN),
+        ("CALENDAR_URL", &calendar_url),
+        ("CALENDAR_TOKEN", calendar::TOKEN),
     ];
     let pairs = pairs.into_iter().chain(HASTE);
     let environment: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let global = Global { config: None, redis_url: None, json: false, own: Own::default() };
-    let mut setup = Setup::of(&setup::sources_in(environment, &global)?, &global.own)?;
+    let global = Global { config: Some(dir.to_owned()), redis_url: None, json: false, own: Own::default() };
+    let sources = setup::sources_in(environment, &global)?;
+    write_all(dir).with_context(|| format!("{} cannot be written", dir.display()))?;
+    mcp::pin_all(&sources).await?;
+    let mut setup = Setup::of(&sources, &global.own)?;
     let policy = &mut setup.configuration.policy;
     let capped = policy.agents.get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);
@@ -112,4 +140,9 @@ async fn configured(url: &str, stand_in: &StandIn) -> Result<Setup, Failure> {
     let zone = if (6..18).contains(&hour) { "UTC" } else { "Etc/GMT-12" };
     tenant.context("the tenant of the day is not configured")?.time_zone = Some(zone.to_owned());
     Ok(setup)
+}
+
+fn write_all(dir: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    FILES.iter().try_for_each(|(name, text)| std::fs::write(dir.join(name), text))
 }

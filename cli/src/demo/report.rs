@@ -8,6 +8,7 @@ use shared::client::Reply;
 use shared::model::{CallResult, Outcome};
 
 use super::day::{Answer, Planned};
+use super::kinds::{Kind, Kinds};
 use super::play::{self, Played, PlayedTurn};
 use super::stand_in::Ledger;
 
@@ -69,14 +70,16 @@ pub(super) struct Figures {
     pub(super) p99_ms: f64,
 }
 
-/// What the stand-in of the two services saw.
+/// What the stand-in of the three services saw.
 #[derive(Debug, Serialize)]
 pub(super) struct Seen {
     pub(super) requests: usize,
     pub(super) searches: usize,
+    pub(super) calendar_looks: usize,
     pub(super) messages_sent: usize,
     pub(super) posts_published: usize,
-    /// Texts that were sent or posted more than once.
+    pub(super) meetings_booked: usize,
+    /// Texts that were sent or posted, and titles that were booked, more than once.
     pub(super) twice: Vec<String>,
     pub(super) answered_429: usize,
     pub(super) answered_503: usize,
@@ -100,6 +103,9 @@ pub(super) struct Row {
 #[derive(Debug, Serialize)]
 pub(super) struct CallRow {
     pub(super) tool: String,
+    /// What runs it, where something does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) kind: Option<Kind>,
     pub(super) outcome: Outcome,
     pub(super) attempts: u32,
     /// A stable word for what went wrong.
@@ -111,7 +117,7 @@ pub(super) struct CallRow {
 }
 
 impl Report {
-    pub(super) fn new(day: &[Planned], played: &Played, ledger: Ledger) -> Self {
+    pub(super) fn new(day: &[Planned], played: &Played, ledger: Ledger, kinds: &Kinds) -> Self {
         let mut broken = Vec::new();
         for (planned, turn) in day.iter().zip(&played.turns) {
             broken.extend(answered_once(planned, turn));
@@ -123,7 +129,7 @@ impl Report {
             broken.push(format!("task {task} got {} replies", replies.len()));
         }
         let seen = Seen::new(&ledger);
-        broken.extend(seen.twice.iter().map(|text| format!("sent or posted more than once: {text}")));
+        broken.extend(seen.twice.iter().map(|text| format!("sent, posted or booked more than once: {text}")));
         let results: Vec<&CallResult> = played.turns.iter().flat_map(results).collect();
         let mut outcomes = BTreeMap::new();
         for result in &results {
@@ -143,7 +149,7 @@ impl Report {
             retries: Retries::new(&results),
             latency: Latency::new(&played.turns),
             stand_in: seen,
-            day: day.iter().zip(&played.turns).map(|(planned, turn)| row(planned, turn)).collect(),
+            day: day.iter().zip(&played.turns).map(|(planned, turn)| row(planned, turn, kinds)).collect(),
         }
     }
 }
@@ -207,7 +213,7 @@ fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<S
 
 /// Whether a tool of the day has an effect that must not happen twice.
 fn is_once(tool: &str) -> bool {
-    matches!(tool, "post_to_x" | "send_telegram_message")
+    matches!(tool, "post_to_x" | "send_telegram_message" | "calendar__book_meeting")
 }
 
 fn capped(planned: &Planned, turn: &PlayedTurn) -> Option<Capped> {
@@ -254,14 +260,17 @@ impl Figures {
 
 impl Seen {
     fn new(ledger: &Ledger) -> Self {
-        let effects = || ledger.messages.iter().chain(&ledger.posts);
+        let texts = ledger.messages.iter().chain(&ledger.posts).map(|(text, times)| (text, *times));
+        let effects = texts.chain(ledger.meetings.iter().map(|(title, meetings)| (title, meetings.len())));
         let answered = |answer| ledger.troubles.get(&answer).copied().unwrap_or(0);
         Self {
             requests: ledger.requests,
             searches: ledger.searches,
+            calendar_looks: ledger.looks,
             messages_sent: ledger.messages.values().sum(),
             posts_published: ledger.posts.values().sum(),
-            twice: effects().filter(|(_, times)| **times > 1).map(|(text, _)| text.clone()).collect(),
+            meetings_booked: ledger.meetings.values().map(Vec::len).sum(),
+            twice: effects.filter(|(_, times)| *times > 1).map(|(text, _)| text.clone()).collect(),
             answered_429: answered(Answer::SlowDown),
             answered_503: answered(Answer::Unavailable),
             answered_403: answered(Answer::Forbidden),
@@ -270,9 +279,10 @@ impl Seen {
     }
 }
 
-fn row(planned: &Planned, turn: &PlayedTurn) -> Row {
+fn row(planned: &Planned, turn: &PlayedTurn, kinds: &Kinds) -> Row {
     let call = |result: &CallResult| CallRow {
         tool: result.tool.clone(),
+        kind: kinds.get(&result.tool),
         outcome: result.outcome,
         attempts: result.attempts,
         code: result.error.as_ref().map(|error| error.code.clone()),
@@ -375,10 +385,11 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_was_sent_twice_is_told() {
+    fn what_was_sent_or_booked_twice_is_told() {
         let mut ledger = Ledger::default();
         ledger.posts.insert("once".into(), 1);
         ledger.messages.insert("again".into(), 2);
-        assert_eq!(Seen::new(&ledger).twice, ["again"]);
+        ledger.meetings.insert("review".into(), vec![json!({}); 2]);
+        assert_eq!(Seen::new(&ledger).twice, ["again", "review"]);
     }
 }

@@ -3,34 +3,57 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use comfy_table::Cell;
+use comfy_table::{Cell, ContentArrangement};
 use shared::client::{Reply, ReplyStatus};
 use shared::model::Outcome;
 
 use super::day::Planned;
+use super::kinds::{Kind, Kinds};
 use super::report::{CallRow, Capped, Report, Row};
 use super::{CAPPED, play};
 use crate::moment::span;
 use crate::output::{Mood, Output, lines, short, table};
 use crate::results::mood;
 
-/// Characters of what an agent was told that the table shows.
-const TOLD_CHARS: usize = 84;
+/// Characters of what an agent was told that the table shows: its lines have at most 110.
+const TOLD_CHARS: usize = 87;
+/// What the day's table shows of each call.
+const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", "WAITED"];
 
 /// What is about to happen.
-pub(super) fn opening(day: &[Planned], output: &Output) -> String {
+pub(super) fn opening(day: &[Planned], kinds: &Kinds, output: &Output) -> String {
     let agents = day.iter().map(|planned| &planned.turn.agent).collect::<BTreeSet<_>>().len();
     let title = format!("A day at Atlas UX: {} turns of {agents} agents, an hour a second", day.len());
     let (who, cap) = CAPPED;
     format!(
         "{}\n\n\
-         In this process: a private Redis, one scheduler, one worker, and a stand-in for Telegram and X on a port of\n\
-         this machine, which has its bad moments. Agents, tools and permissions are those of config/.\n\
-         Quicker than by default, so that a day fits: ticks of 1 s (not 5 s) with 10 calls per agent in each, retries\n\
-         after 0.2, 0.4 and 0.8 s (not 1, 3 and 9 s). {who} may make {cap} calls a day.\n\n\
+         In this process: a private Redis, one scheduler, one worker, and a stand-in for Telegram, X and a calendar\n\
+         (an MCP server) on a port of this machine, which has its bad moments. Agents, tools and permissions are\n\
+         those of config/; the calendar comes on top. Quicker than by default, so that a day fits: ticks of 1 s\n\
+         (not 5 s) with 10 calls per agent in each, retries after 0.2, 0.4 and 0.8 s (not 1, 3 and 9 s).\n\
+         {who} may make {cap} calls a day.\n\n\
+         Three kinds of tools, governed alike:\n{}\n\
          Replies as they come, each with the time at which its turn was submitted:\n",
-        output.paint(Mood::Strong, &title)
+        output.paint(Mood::Strong, &title),
+        tools_by_kind(day, kinds, output)
     )
+}
+
+/// The tools that the day calls, by what runs them.
+fn tools_by_kind(day: &[Planned], kinds: &Kinds, output: &Output) -> String {
+    let called: BTreeSet<&str> = day.iter().flat_map(|p| &p.turn.calls).map(|call| call.tool.as_str()).collect();
+    let mut text = String::new();
+    for kind in Kind::ALL {
+        let what = match kind {
+            Kind::Typed => "Rust functions in the worker",
+            Kind::Http => "requests described in YAML",
+            Kind::Mcp => "an MCP server's, pinned just now",
+        };
+        let tools: Vec<&str> = called.iter().copied().filter(|tool| kinds.get(tool) == Some(kind)).collect();
+        let word = output.paint(Mood::Strong, &format!("{:5}", kind.as_str()));
+        let _ = writeln!(text, "  {word}  {what:32}  {}", tools.join(", "));
+    }
+    text
 }
 
 /// One reply, as it comes.
@@ -69,7 +92,7 @@ fn counted(words: impl Iterator<Item = (String, Mood)>, output: &Output) -> Stri
 pub(super) fn account(report: &Report, output: &Output) -> String {
     let mut text = format!("\n{}\n", output.paint(Mood::Strong, "The day, call by call"));
     // Writing to a String cannot fail, here and below.
-    let _ = writeln!(text, "{}", day_table(&report.day, output));
+    text.push_str(&day_table(&report.day, output));
     let parts: [(&str, String); 5] = [
         ("Calls by outcome", outcomes(report, output)),
         ("Caps in action", caps(report)),
@@ -92,25 +115,43 @@ Where to go next
   tickfleet demo --json            this account, for programs
 ";
 
+/// Each call in a line. What an agent was told has a line of its own below: a column would be too narrow for it.
 fn day_table(day: &[Row], output: &Output) -> String {
-    let mut table = table(&["TIME", "AGENT", "WANTED", "RESULT", "TRIES", "WAITED", "WHY"]);
+    let mut table = table(&COLUMNS);
+    // A row that were wrapped would part the calls from what is told of them.
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    let mut told = vec![String::new()];
     for row in day {
         for (index, (call, times)) in groups(&row.calls).into_iter().enumerate() {
             let first = |text: &str| if index == 0 { Cell::new(text) } else { Cell::new("") };
-            let wanted = if times == 1 { short(&call.tool, 64) } else { format!("{} x{times}", short(&call.tool, 60)) };
+            let tool = if times == 1 { short(&call.tool, 64) } else { format!("{} x{times}", short(&call.tool, 60)) };
             let waited = if row.waited_ms > 0 { span(row.waited_ms) } else { "-".to_owned() };
             table.add_row([
                 first(&row.at),
                 first(&row.agent),
-                Cell::new(wanted),
+                Cell::new(call.kind.map_or("-", Kind::as_str)),
+                Cell::new(tool),
                 output.cell(mood(call.outcome), call.outcome.as_str()),
                 Cell::new(if call.attempts == 0 { "-".to_owned() } else { call.attempts.to_string() }),
                 first(&waited),
-                Cell::new(why(call)),
             ]);
+            told.push(why(call));
         }
     }
-    lines(table)
+    interleaved(&lines(table), &told)
+}
+
+/// The lines of a table, each with what is told of it in a line below, where there is something.
+fn interleaved(table: &str, told: &[String]) -> String {
+    let indent = table.lines().next().and_then(|head| head.find(COLUMNS[2])).unwrap_or_default() + 2;
+    let mut text = String::new();
+    for (row, told) in table.lines().zip(told) {
+        let _ = writeln!(text, "{row}");
+        if !told.is_empty() {
+            let _ = writeln!(text, "{:indent$}{told}", "");
+        }
+    }
+    text
 }
 
 /// Calls that follow each other and ended alike, with how many they are.
@@ -182,12 +223,15 @@ fn stand_in(report: &Report) -> String {
     let twice =
         if seen.twice.is_empty() { "none of them twice".to_owned() } else { format!("{} TWICE", seen.twice.len()) };
     format!(
-        "  {} requests: {} messages sent, {} posts published ({twice}), {} searches\n\
+        "  {} requests: {} messages sent, {} posts published, {} meetings booked ({twice}),\n\
+         \x20 {} searches, {} looks at the calendar\n\
          \x20 it answered 429 x{}, 503 x{}, 403 x{}, and lost the connection x{}\n",
         seen.requests,
         seen.messages_sent,
         seen.posts_published,
+        seen.meetings_booked,
         seen.searches,
+        seen.calendar_looks,
         seen.answered_429,
         seen.answered_503,
         seen.answered_403,
@@ -218,6 +262,13 @@ mod tests {
         assert_eq!(whole_sentences("One. Two.", 9), "One. Two.");
         assert_eq!(whole_sentences("A long one. Two.", 6), "A long…");
         assert_eq!(whole_sentences("", 6), "");
+    }
+
+    #[test]
+    fn what_an_agent_was_told_stands_below_its_call() {
+        let told = ["", "", "No."].map(str::to_owned);
+        let text = interleaved("TIME  KIND\n1     http\n2     mcp", &told);
+        assert_eq!(text, "TIME  KIND\n1     http\n2     mcp\n        No.\n");
     }
 
     #[test]

@@ -20,7 +20,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(Path::new(REPOSITORY).join(path)).unwrap()
 }
 
-/// The program that the tutorial writes: built beside ours, as a member of the workspace.
+/// The program that the tutorial writes. As a member of the workspace with a test of its own, it is built beside ours.
 fn own_fleet() -> PathBuf {
     let program = Path::new(env!("CARGO_BIN_EXE_tickfleet")).with_file_name("own-fleet");
     assert!(program.exists(), "{} is not built: cargo build --workspace", program.display());
@@ -42,8 +42,8 @@ fn write(folder: &Path, name: &str, text: &str) {
 fn the_typed_tutorial_shows_the_program_that_is_built() {
     let text = read(TUTORIAL);
     let rust = blocks(&text, "rust,ignore");
-    assert_eq!(rust.len(), 1);
-    assert_eq!(rust[0].1.join("\n") + "\n", read("docs/own-fleet/src/main.rs"));
+    let rust: Vec<String> = rust.into_iter().map(|(_, lines)| lines.join("\n") + "\n").collect();
+    assert_eq!(rust, ["src/main.rs", "tests/quotes.rs"].map(|file| read(&format!("docs/own-fleet/{file}"))));
     let (name, manifest) = files(&text, "toml").remove(0);
     // Where the checkout is differs.
     let manifest = manifest.replace("# Cargo.toml\n", "").replace("../tickfleet/cli", "../../cli");

@@ -1,0 +1,144 @@
+//! The team calendar of the stand-in: a small MCP server. It speaks streamable HTTP without sessions, so that every
+//! request is answered by one JSON message.
+
+use serde_json::{Value, json};
+
+/// Where it is on the stand-in.
+pub(super) const PATH: &str = "/mcp";
+/// Opens nothing.
+pub(super) const TOKEN: &str = "stand-in-for-a-calendar-token";
+/// Versions of the protocol that it speaks, the newest first.
+const VERSIONS: [&str; 3] = ["2025-11-25", "2025-06-18", "2025-03-26"];
+const METHOD_NOT_FOUND: i32 = -32601;
+const INVALID_REQUEST: i32 = -32600;
+const INVALID_PARAMS: i32 = -32602;
+
+/// A message of a client, as the calendar understands it.
+#[derive(Debug, PartialEq)]
+pub(super) enum Heard {
+    /// Nothing that has to be answered.
+    Notice,
+    /// A question about the server itself, or one that makes no sense: this is the answer.
+    Question(Value),
+    /// A call of a tool, with the id that its answer has to carry.
+    Call { id: Value, call: Call },
+}
+
+/// A call of a tool.
+#[derive(Debug, PartialEq)]
+pub(super) enum Call {
+    List,
+    /// The meeting as it was asked for.
+    Book(Value),
+}
+
+/// Understands a message.
+pub(super) fn heard(message: &Value) -> Heard {
+    let id = message["id"].clone();
+    if !message.is_object() {
+        return error(&id, INVALID_REQUEST, "This is no JSON-RPC message.");
+    }
+    let (true, Some(method)) = (message.get("id").is_some(), message["method"].as_str()) else {
+        return Heard::Notice;
+    };
+    let params = &message["params"];
+    match method {
+        "initialize" => Heard::Question(answer(&id, &handshake(params))),
+        "ping" => Heard::Question(answer(&id, &json!({}))),
+        "tools/list" => Heard::Question(answer(&id, &json!({"tools": tools()}))),
+        "tools/call" => match (params["name"].as_str(), &params["arguments"]) {
+            (Some("list_meetings"), _) => Heard::Call { id, call: Call::List },
+            (Some("book_meeting"), meeting) if meeting["title"].is_string() => {
+                Heard::Call { id, call: Call::Book(meeting.clone()) }
+            }
+            _ => error(&id, INVALID_PARAMS, "There is no such tool, or it needs other arguments."),
+        },
+        _ => error(&id, METHOD_NOT_FOUND, "There is no such method."),
+    }
+}
+
+/// The answer to a call: as JSON, and in words for clients that know only those.
+pub(super) fn called(id: &Value, output: &Value) -> Value {
+    answer(id, &json!({"content": [{"type": "text", "text": output.to_string()}], "structuredContent": output}))
+}
+
+fn answer(id: &Value, result: &Value) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "result": result})
+}
+
+fn error(id: &Value, code: i32, message: &str) -> Heard {
+    Heard::Question(json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}}))
+}
+
+fn handshake(params: &Value) -> Value {
+    let wanted = VERSIONS.into_iter().find(|version| params["protocolVersion"] == *version);
+    json!({
+        "protocolVersion": wanted.unwrap_or(VERSIONS[0]),
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "team-calendar", "version": "1.0.0"},
+    })
+}
+
+/// One that changes nothing and says so; one that says nothing of what a second run would do.
+fn tools() -> Value {
+    json!([
+        {
+            "name": "list_meetings",
+            "description": "Lists the meetings in the team's calendar, each with its title, day and start. Use it \
+                            before you book one, or to see whether a booking was made.",
+            "inputSchema": {"type": "object", "properties": {}, "additionalProperties": false},
+            "annotations": {"readOnlyHint": true},
+        },
+        {
+            "name": "book_meeting",
+            "description": "Books a meeting in the team's calendar and invites everybody at once. Returns the meeting.",
+            "inputSchema": {
+                "type": "object",
+                "properties": {
+                    "title": {"type": "string", "minLength": 1, "maxLength": 80, "description": "What it is about."},
+                    "day": {"type": "string", "enum": ["monday", "tuesday", "wednesday", "thursday", "friday"]},
+                    "starts_at": {"type": "string", "pattern": "^[0-2][0-9]:[0-5][0-9]$", "description": "HH:MM."},
+                },
+                "required": ["title", "day", "starts_at"],
+                "additionalProperties": false,
+            },
+        },
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(method: &str, params: &Value) -> Heard {
+        heard(&json!({"jsonrpc": "2.0", "id": 7, "method": method, "params": params}))
+    }
+
+    fn code(heard: &Heard) -> Option<i64> {
+        match heard {
+            Heard::Question(answer) => answer["error"]["code"].as_i64(),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_client_gets_the_version_that_it_asks_for_or_the_newest() {
+        for (wanted, got) in [("2025-06-18", "2025-06-18"), ("2030-01-01", VERSIONS[0])] {
+            let Heard::Question(answer) = request("initialize", &json!({"protocolVersion": wanted})) else { return };
+            assert_eq!((&answer["id"], &answer["result"]["protocolVersion"]), (&json!(7), &json!(got)));
+        }
+    }
+
+    #[test]
+    fn notices_are_not_answered_and_nonsense_is_told_from_calls() {
+        assert_eq!(heard(&json!({"jsonrpc": "2.0", "method": "notifications/initialized"})), Heard::Notice);
+        assert_eq!(heard(&json!({"jsonrpc": "2.0", "id": 1, "result": {}})), Heard::Notice);
+        assert_eq!(code(&heard(&Value::Null)), Some(-32600));
+        assert_eq!(code(&request("resources/list", &json!({}))), Some(-32601));
+        assert_eq!(code(&request("tools/call", &json!({"name": "cancel_meeting"}))), Some(-32602));
+        assert_eq!(code(&request("tools/call", &json!({"name": "book_meeting", "arguments": {}}))), Some(-32602));
+        let meeting = json!({"title": "Review"});
+        let called = request("tools/call", &json!({"name": "book_meeting", "arguments": meeting}));
+        assert_eq!(called, Heard::Call { id: json!(7), call: Call::Book(meeting) });
+    }
+}
