@@ -1,5 +1,5 @@
-//! START HERE (2): one call, end to end. Known tool → permission → arguments → approval ([`guards`]) → begin → execute →
-//! judge ([`attempt`]).
+//! START HERE (2): one call, end to end. Known tool → permission → arguments → approval (`guards`) → begin → execute →
+//! judge (`attempt`).
 
 use std::sync::Arc;
 use std::time::Duration;
