@@ -283,7 +283,7 @@ impl Watched {
             "TickfleetQuarantined",
             "TickfleetInternalErrors",
         ];
-        const ROUNDS_MAX: usize = 12;
+        const ROUNDS_MAX: usize = 30;
         // Of kills of the same slice, after which it is quarantined.
         const CRASHES_MAX: usize = 3;
         let mut started_at = 0.0;
