@@ -1,6 +1,7 @@
 //! `tickfleet bench`: producer, schedulers, workers and a reply reader as they really run, beside the raw stream
 //! cycle on the same payloads in the same run, so that every figure is also a ratio.
 
+mod floor;
 mod load;
 mod nodes;
 mod raw;
@@ -16,6 +17,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use load::{Load, Saturation};
 use nodes::{Fleet, Shape};
+use report::Costs;
 use server::Server;
 
 pub(crate) use report::Report;
@@ -137,5 +139,8 @@ async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report>
     say("measuring key expiry");
     let expiry_us_per_key = server.expiry_us_per_key().await?;
     fleet.stop().await;
-    Ok(Report::new(args, &raw, &steady, &saturation, cpu, rss_mb, expiry_us_per_key))
+    say("measuring the floor");
+    let floor_us = floor::measure(&server, args.payload_bytes).await.context("the floor")?;
+    let costs = Costs { cpu, floor_us, expiry_us_per_key };
+    Ok(Report::new(args, &raw, &steady, &saturation, &costs, rss_mb))
 }

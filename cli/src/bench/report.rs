@@ -8,6 +8,14 @@ use super::nodes::Rss;
 use super::raw::Raw;
 use super::server::Cpu;
 
+/// What Redis spent.
+pub(super) struct Costs {
+    /// CPU time of the saturation phase.
+    pub(super) cpu: Cpu,
+    pub(super) floor_us: f64,
+    pub(super) expiry_us_per_key: f64,
+}
+
 /// The figures of a run, or the medians of several.
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct Report {
@@ -33,6 +41,9 @@ pub(crate) struct Report {
     pub(crate) redis_ratio: f64,
     /// CPU time of Redis per call.
     pub(crate) redis_us_per_call: f64,
+    /// The same for the commands alone that store what a turn of one call leaves behind, pipelined, with no script around
+    /// them and nothing decided.
+    pub(crate) redis_us_floor: f64,
     /// Redis' CPU time for one expired key; a finished turn is one, `retain` after its end.
     pub(crate) expiry_us_per_key: f64,
     /// Resident memory of the largest process of each kind.
@@ -80,17 +91,9 @@ pub(crate) struct LoadShape {
 }
 
 impl Report {
-    pub(super) fn new(
-        args: &BenchArgs,
-        raw: &Raw,
-        steady: &Steady,
-        at: &Saturation,
-        cpu: Cpu,
-        rss: Rss,
-        expiry: f64,
-    ) -> Self {
+    pub(super) fn new(args: &BenchArgs, raw: &Raw, steady: &Steady, at: &Saturation, costs: &Costs, rss: Rss) -> Self {
         let turns_per_s = at.turns as f64 / at.seconds;
-        let us_per_turn = cpu.seconds * 1e6 / at.all_turns.max(1) as f64;
+        let us_per_turn = costs.cpu.seconds * 1e6 / at.all_turns.max(1) as f64;
         let calls = args.calls_per_turn.max(1) as f64;
         Self {
             turns_per_s,
@@ -104,7 +107,8 @@ impl Report {
             redis_us_per_raw_cycle: raw.redis_us,
             redis_ratio: us_per_turn / raw.redis_us,
             redis_us_per_call: us_per_turn / calls,
-            expiry_us_per_key: expiry,
+            redis_us_floor: costs.floor_us,
+            expiry_us_per_key: costs.expiry_us_per_key,
             rss_mb: RssMb { scheduler: rss.scheduler, worker: rss.worker },
             load: LoadShape {
                 calls_per_turn: args.calls_per_turn,
@@ -148,6 +152,7 @@ impl Report {
             redis_us_per_raw_cycle: of(|r| r.redis_us_per_raw_cycle),
             redis_ratio: of(|r| r.redis_ratio),
             redis_us_per_call: of(|r| r.redis_us_per_call),
+            redis_us_floor: of(|r| r.redis_us_floor),
             expiry_us_per_key: of(|r| r.expiry_us_per_key),
             rss_mb: RssMb { scheduler: of(|r| r.rss_mb.scheduler), worker: of(|r| r.rss_mb.worker) },
             not_ok: runs.iter().map(|r| r.not_ok).sum(),
@@ -176,6 +181,10 @@ impl Report {
             format!(
                 "Redis              {:>9.1} µs/turn  {:>9.1} µs/call  {:>6.1} × the raw cycle's {:.1} µs",
                 self.redis_us_per_turn, self.redis_us_per_call, self.redis_ratio, self.redis_us_per_raw_cycle
+            ),
+            format!(
+                "its floor          {:>9.1} µs/turn: what a turn of one call stores, without scripts or decisions",
+                self.redis_us_floor
             ),
             format!(
                 "key expiry         {:>9.1} µs/key, paid `retain` after a turn's end, not in the above",
