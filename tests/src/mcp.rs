@@ -72,11 +72,46 @@ impl Reference {
         stdio("node", &[&[script.as_str()], args].concat(), &[])
     }
 
+    /// A server of npm whose definitions are no longer those that were pinned: a copy beside it, in which `from` of one of
+    /// its files is `to`.
+    ///
+    /// # Errors
+    /// The copy cannot be written, or the file does not have the text.
+    pub fn npm_drifted(&self, package: &str, args: &[&str], file: &str, from: &str, to: &str) -> Result<McpServerDef> {
+        let packages = self.dir.join("npm/node_modules/@modelcontextprotocol");
+        let name = format!("{package}-drifted");
+        let copy = packages.join(&name);
+        if copy.exists() {
+            fs::remove_dir_all(&copy)?;
+        }
+        copy_folder(&packages.join(package), &copy)?;
+        let file = copy.join(file);
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        ensure!(text.contains(from), "{} has no {from:?}", file.display());
+        fs::write(file, text.replace(from, to))?;
+        Ok(self.npm(&name, args))
+    }
+
     /// A server of PyPI: its module, and its arguments.
     pub fn pypi(&self, module: &str, args: &[&str]) -> McpServerDef {
         let path = self.dir.join("pip").display().to_string();
         stdio("python3", &[&["-m", module], args].concat(), &[("PYTHONPATH", &path)])
     }
+}
+
+/// Copies a folder; what it depends on is found beside the copy as well.
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let target = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_folder(&entry.path(), &target)?;
+        } else {
+            fs::copy(entry.path(), target)?;
+        }
+    }
+    Ok(())
 }
 
 /// A folder that our own server keeps its notes in.

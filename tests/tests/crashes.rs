@@ -6,9 +6,9 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use shared::model::Effect;
 use shared::model::policy::DefaultCaps;
-use shared::store::StoreOptions;
+use shared::model::{Effect, TenantId, TurnId};
+use shared::store::{StoreOptions, TurnName};
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tokio::sync::mpsc;
@@ -59,6 +59,32 @@ async fn an_effect_that_a_lost_worker_began_is_never_begun_again_however_many_wo
     let survivor = Doomed::start(&fleet, "survivor");
     assert_eq!(outcomes(&fleet.reply().await), ["outcome_unknown"; 3]);
     assert_eq!(*log.lock().unwrap(), [0, 1, 2], "what ran");
+    drop(survivor);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_begun_call_of_a_turn_that_was_cancelled_when_its_worker_died_is_unknown_and_the_rest_is_cancelled() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let (runs, mut running) = mpsc::unbounded_channel();
+    let mut fleet = Fleet::start(Plan {
+        workers: 0,
+        tools: vec![strike(log.clone(), runs)],
+        store: StoreOptions { lease_ms: 1_000, crashes_max: 8, ..StoreOptions::default() },
+        ..Plan::default()
+    })
+    .await;
+    let turn = fleet.submit(&[("strike", json!({"n": 0})), ("strike", json!({"n": 1}))]).await;
+    let worker = Doomed::start(&fleet, "doomed");
+    assert_eq!(running.recv().await, Some(0));
+    worker.kill();
+    // Nobody holds it now who would hear of it: the next worker learns with the slice that somebody died over it.
+    let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(&turn).unwrap() };
+    fleet.store.cancel(&name, "no longer wanted").await.unwrap();
+    let survivor = Doomed::start(&fleet, "survivor");
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["outcome_unknown", "cancelled"], "{reply:#}");
+    assert_eq!(*log.lock().unwrap(), [0], "what ran");
     drop(survivor);
     fleet.stop().await;
 }

@@ -24,6 +24,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::child::{self, ServerProcess};
 use super::definition;
+use super::http::Answering;
 use crate::tools::http::Environment;
 use crate::tools::http::parts::{SecretSet, guarded_client};
 use crate::tools::wording;
@@ -139,7 +140,7 @@ pub(super) async fn connect(name: &str, connection: &McpConnection, environment:
                 .reinit_on_expired_session(false);
             config.channel_buffer_capacity = REQUESTS_MAX;
             config.retry_config = Arc::new(resumptions());
-            let messages = StreamableHttpClientTransport::with_client(client, config);
+            let messages = StreamableHttpClientTransport::with_client(Answering(client), config);
             (serve_client_with_ct(listener, messages, stop.clone()).await.map_err(in_words)?, None)
         }
     };
@@ -215,7 +216,12 @@ impl Link {
         self.gone.cancelled().await;
     }
 
-    /// Waits until the server says that its tools are others.
+    /// A call has waited in vain: whether the server still answers is found out by looking at its tools again.
+    pub(super) fn doubt(&self) {
+        self.heard.changed.notify_one();
+    }
+
+    /// Waits until the server says that its tools are others, or somebody doubts that it answers.
     pub(super) async fn changed(&self) {
         self.heard.changed.notified().await;
     }

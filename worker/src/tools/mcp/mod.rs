@@ -6,6 +6,7 @@
 
 mod child;
 mod definition;
+mod http;
 mod link;
 pub mod look;
 mod outcome;

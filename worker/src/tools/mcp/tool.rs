@@ -100,11 +100,14 @@ impl Handler for McpTool {
                 }
                 Err(failure)
             }
-            None => Err(ToolFailure::Transient {
-                message: format!("The MCP server was silent for {:.1} s.", self.silence_max.as_secs_f64()),
-                retry_after: None,
-                not_executed: false,
-            }),
+            None => {
+                link.doubt();
+                Err(ToolFailure::Transient {
+                    message: format!("The MCP server was silent for {:.1} s.", self.silence_max.as_secs_f64()),
+                    retry_after: None,
+                    not_executed: false,
+                })
+            }
         }
     }
 }
