@@ -1,8 +1,10 @@
 //! The boot of a scheduler and a worker: what both need, one of each per shard, and the wait for their end.
 
 use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use scheduler::Scheduler;
 use scheduler::collect::Scrape;
 use shared::force::InForce;
@@ -100,7 +102,9 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
     let (health, address) = listen(&shared, &stores, roles, answer, &drained).await?;
 
     if roles.worker {
-        if let Err(failure) = start_tools(setup).await {
+        // A drain that comes meanwhile goes on below: workers that drain take nothing.
+        let started = shutdown.draining.run_until_cancelled(start_tools(setup)).await;
+        if let Some(Err(failure)) = started {
             drained.cancel();
             return Err(failure);
         }
@@ -137,13 +141,18 @@ impl Fleet {
     /// Takes over changes of the configuration while it runs: when its folder has changed, and on each of `hangups`
     /// where there are such. Runs what the program wants beside its workers.
     pub(crate) fn follow_configuration(&self, setup: &Setup, hangups: Option<Signal>) {
-        let reload = Reload::new(setup, self.live.clone());
-        let (registrar, requests) = Registrar::new();
+        let reload = Reload::new(setup, self.live.clone(), self.shutdown.draining.clone());
+        let (registrar, requests) = Registrar::new(setup.tool_environment());
         let stop = self.drained.clone();
         tokio::spawn(async move { stop.run_until_cancelled(reload.run(hangups, requests)).await });
         if let Some(beside) = setup.own.beside.clone().filter(|_| !self.live.workers.is_empty()) {
             let draining = self.shutdown.draining.clone();
-            tokio::spawn(async move { draining.run_until_cancelled(beside(registrar)).await });
+            tokio::spawn(async move {
+                let running = AssertUnwindSafe(async { beside(registrar).await }).catch_unwind();
+                if let Some(Err(_)) = draining.run_until_cancelled(running).await {
+                    tracing::error!("what runs beside the worker panicked; it registers nothing any more");
+                }
+            });
         }
     }
 

@@ -18,6 +18,8 @@ pub(crate) struct Own {
     pub(crate) task_handlers: Vec<TypedTool>,
     /// What was registered at run time.
     registered: Arc<Mutex<Vec<TypedTool>>>,
+    /// What was taken away again, until its last call has ended and it has been stopped.
+    retiring: Arc<Mutex<Vec<TypedTool>>>,
     /// Runs beside a worker, and may register tools.
     pub(crate) beside: Option<Arc<Beside>>,
 }
@@ -39,24 +41,36 @@ impl Own {
         self.tools.iter().chain(&self.task_handlers).cloned().collect()
     }
 
-    /// Everything that is stopped after the last call.
+    /// Everything that is stopped after the last call, as far as it runs.
     pub(crate) fn all(&self) -> Vec<TypedTool> {
-        self.fixed().into_iter().chain(self.registered().iter().cloned()).collect()
+        let retiring = lock(&self.retiring).clone();
+        self.fixed().into_iter().chain(self.registered().iter().cloned()).chain(retiring).collect()
     }
 
     pub(crate) fn add(&self, tool: TypedTool) {
         self.registered().push(tool);
     }
 
-    /// Takes away what was registered at run time under this name.
-    pub(crate) fn take(&self, name: &str) -> Option<TypedTool> {
+    /// Takes away what was registered at run time under this name; it retires.
+    pub(crate) fn retire(&self, name: &str) -> Option<TypedTool> {
         let mut registered = self.registered();
         let at = registered.iter().position(|tool| tool.spec().name == name)?;
-        Some(registered.remove(at))
+        let tool = registered.remove(at);
+        lock(&self.retiring).push(tool.clone());
+        Some(tool)
+    }
+
+    /// Forgets what has been stopped.
+    pub(crate) fn forget(&self, name: &str) {
+        lock(&self.retiring).retain(|tool| tool.spec().name != name || tool.is_held());
     }
 
     fn registered(&self) -> MutexGuard<'_, Vec<TypedTool>> {
-        // Each change is one call: nothing can leave the list half changed.
-        self.registered.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registered)
     }
+}
+
+/// Each change of these lists is one call: nothing can leave them half changed.
+fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
+    list.lock().unwrap_or_else(PoisonError::into_inner)
 }

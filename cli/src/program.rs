@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
 use worker::tools::TypedTool;
@@ -12,6 +13,9 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::own::Own;
 use crate::registrar::Registrar;
+
+/// How long blocking work that is left over at the end is waited for.
+const LEFT_OVERS: Duration = Duration::from_secs(1);
 
 /// The program `tickfleet`, with tools of your own: every command knows them.
 ///
@@ -92,7 +96,10 @@ impl Program {
                 return output.fail(&Failure::failed(anyhow::anyhow!("no runtime could be started: {error}")));
             }
         };
-        match runtime.block_on(crate::run(cli, &output)) {
+        let outcome = runtime.block_on(crate::run(cli, &output));
+        // What a tool still does on a thread of its own is not waited for any longer.
+        runtime.shutdown_timeout(LEFT_OVERS);
+        match outcome {
             Ok(()) => ExitCode::SUCCESS,
             Err(failure) => output.fail(&failure),
         }

@@ -9,8 +9,10 @@ use shared::force::short_digest;
 use shared::ops::telemetry;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
 use worker::agents::TaskHandlers;
-use worker::tools::{Registry, TypedTool, start_all, stop_all};
+use worker::tools::{Registry, TypedTool, stop_all};
 
 use crate::failure::Failure;
 use crate::fleet::Live;
@@ -31,6 +33,8 @@ pub(crate) struct Reload {
     /// What is in force: registered tools come to it.
     current: Setup,
     live: Live,
+    /// Cancelled when nothing is registered any more.
+    draining: CancellationToken,
     /// State of the folder that was tried last, and the one that was seen last.
     tried: String,
     seen: String,
@@ -45,12 +49,13 @@ struct Made {
 }
 
 impl Reload {
-    pub(crate) fn new(setup: &Setup, live: Live) -> Self {
+    pub(crate) fn new(setup: &Setup, live: Live, draining: CancellationToken) -> Self {
         Self {
             sources: Arc::new(setup.sources().clone()),
             started: setup.configuration.clone(),
             current: setup.clone(),
             live,
+            draining,
             tried: setup.fingerprint.clone(),
             seen: setup.fingerprint.clone(),
         }
@@ -58,12 +63,14 @@ impl Reload {
 
     /// Looks, reloads and registers for ever.
     pub(crate) async fn run(mut self, mut hangups: Option<Signal>, mut requests: mpsc::Receiver<Request>) {
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let asked = tokio::select! {
                 () = hangup(&mut hangups) => true,
-                () = tokio::time::sleep(LOOK_EVERY) => false,
+                _ = looks.tick() => false,
                 Some(request) = requests.recv() => {
-                    self.answer(request).await;
+                    self.answer(request);
                     continue;
                 }
             };
@@ -74,62 +81,62 @@ impl Reload {
     }
 
     /// Carries out what a registrar asks for.
-    async fn answer(&self, request: Request) {
+    fn answer(&self, request: Request) {
         // Who has stopped waiting needs no answer.
         match request {
-            Request::Register(tool, answer) => drop(answer.send(self.register(*tool).await)),
-            Request::Unregister(name, answer) => drop(answer.send(self.unregister(&name).await)),
+            Request::May(name, answer) => drop(answer.send(self.may_register(&name))),
+            Request::Register(tool, answer) => drop(answer.send(self.register(*tool))),
+            Request::Unregister(name, answer) => drop(answer.send(self.unregister(&name))),
         }
     }
 
-    async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
+    fn may_register(&self, name: &str) -> Result<(), RegisterError> {
+        if self.draining.is_cancelled() {
+            return Err(RegisterError::Stopped);
+        }
         if !self.current.settings().worker.allow_dynamic_registration {
             return Err(RegisterError::NotAllowed);
         }
+        let taken = self.live.workers.iter().any(|worker| worker.tools().get(name).is_some_and(|t| t.spec.configured));
+        if taken { Err(RegisterError::Refused(format!("there is a tool {name:?} already"))) } else { Ok(()) }
+    }
+
+    /// The tool has been started.
+    fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
         let name = tool.spec().name.clone();
-        let one = std::slice::from_ref(&tool);
-        start_all(one, &self.current.tool_environment()).await.map_err(|errors| {
-            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
-            RegisterError::Refused(errors.join("; "))
-        })?;
-        self.live.own.add(tool.clone());
-        if let Err(refused) = self.equip_anew().await {
-            self.live.own.take(&name);
-            stop_all(one).await;
-            return Err(refused);
-        }
+        self.may_register(&name)?;
+        let (file, timeout) = (&self.current.configuration.tools, self.current.settings().worker.tool_timeout);
+        let environment = self.current.tool_environment();
+        let with = |worker: &Arc<worker::Worker>| worker.tools().with(tool.clone(), file, &environment, timeout);
+        let registries: Result<Vec<_>, _> = self.live.workers.iter().map(with).collect();
+        self.equip(registries.map_err(|error| RegisterError::Refused(error.to_string()))?);
+        self.live.own.add(tool);
         tracing::info!(tool = name, "a tool was registered");
         Ok(())
     }
 
-    async fn unregister(&self, name: &str) -> Result<(), RegisterError> {
-        let tool = self.live.own.take(name).ok_or_else(|| RegisterError::Unknown(name.to_owned()))?;
-        let before = self.live.workers.iter().map(|worker| worker.tools()).collect::<Vec<_>>();
-        if let Err(refused) = self.equip_anew().await {
-            self.live.own.add(tool);
-            return Err(refused);
-        }
+    fn unregister(&self, name: &str) -> Result<(), RegisterError> {
+        let tool = self.live.own.retire(name).ok_or_else(|| RegisterError::Unknown(name.to_owned()))?;
+        self.equip(self.live.workers.iter().map(|worker| worker.tools().without(name)).collect());
         tracing::info!(tool = name, "a tool was taken away");
-        // Calls that run have their tools still.
+        // Calls that run have it still.
+        let own = self.live.own.clone();
         tokio::spawn(async move {
-            while before.iter().any(|registry| Arc::strong_count(registry) > 1) {
+            while tool.is_held() {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
-            stop_all(&[tool]).await;
+            stop_all(std::slice::from_ref(&tool)).await;
+            own.forget(&tool.spec().name);
         });
         Ok(())
     }
 
-    /// Gives the workers the tools that there are now, under the policy in force.
-    async fn equip_anew(&self) -> Result<(), RegisterError> {
-        let (setup, live) = (self.current.clone(), self.live.clone());
-        let built = off_the_runtime(move || registries(&setup, &live)).await.ok_or(RegisterError::Stopped)?;
-        let registries = built.map_err(|failure| RegisterError::Refused(failure.message().unwrap_or_default()))?;
+    /// Gives the workers these tools, in their order, under the policy in force.
+    fn equip(&self, registries: Vec<Registry>) {
         let force = self.live.force.load();
         for (worker, registry) in self.live.workers.iter().zip(registries) {
-            worker.equip_tools(Arc::clone(&force), registry);
+            worker.equip_tools(Arc::clone(&force), Arc::new(registry));
         }
-        Ok(())
     }
 
     /// Whether the folder is in another state than the one that was tried last, and rests in it.

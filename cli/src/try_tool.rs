@@ -64,17 +64,24 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
             args.tool
         )));
     }
-    let mut own = setup.own.tools.clone();
-    own.retain(|tool| tool.spec().name == args.tool);
-    if !args.dry_run {
+    let traces = setup.start_log()?;
+    // An id of its own: a service that knows idempotency keys must not take two trials for one.
+    let now_ms = setup::now_ms();
+    let id = TurnId::new(format!("try{now_ms}"))?;
+    let dry = Trial { dry: true, ..trial.clone() }.run(id.clone(), now_ms).await;
+    let tried = if args.dry_run || dry.result.is_some() {
+        dry
+    } else {
+        let mut own = setup.own.tools.clone();
+        own.retain(|tool| Some(tool.spec().name.as_str()) == trial.name().as_deref());
         let started = start_all(&own, &setup.tool_environment()).await;
         started.map_err(|errors| errors.into_iter().next().map_or(Failure::Told, Failure::failed))?;
-    }
-    // Not read from any shard: nothing else happens at this time.
-    let now_ms = setup::now_ms();
-    let tried = trial.run(TurnId::new("try")?, now_ms).await;
-    if !args.dry_run {
+        let tried = trial.run(id, now_ms).await;
         tokio::join!(setup.mcp.stop(), stop_all(&own));
+        tried
+    };
+    if let Some(traces) = traces {
+        traces.flush().await;
     }
     let good = tried.result.as_ref().map_or(args.dry_run, |result| result.outcome == Outcome::Ok);
     let shown = Shown { tenant: &trial.tenant, agent: &trial.agent, tried };
@@ -101,7 +108,8 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
     in_force.policy.look_up(&tenant, &args.agent).map_err(|unknown| nobody(unknown, &tenant, &args.agent))?;
     // Only tools about the fleet itself ask it.
     let stores = setup.stores()?;
-    let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
+    let home = stores.iter().find(|store| store.is_home_of(&tenant));
+    let store = home.ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
     let registry = Arc::new(setup.registry(store, &force)?);
     Ok(Trial {
         tenant,

@@ -1,10 +1,12 @@
 //! A worker that dies as a process does: in the middle of whatever it does, without a word to anybody.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+use std::sync::Arc;
+
 use shared::ops::shutdown::Shutdown;
 use tokio::runtime::{Builder, Runtime};
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, Plan};
 
 /// A worker on a runtime of its own.
 pub struct Doomed {
@@ -14,8 +16,13 @@ pub struct Doomed {
 impl Doomed {
     /// Starts a worker of the fleet's plan.
     pub fn start(fleet: &Fleet, name: &str) -> Self {
+        Self::start_as(fleet, Arc::clone(fleet.plan()), name)
+    }
+
+    /// Starts a worker of another plan than the fleet's.
+    pub fn start_as(fleet: &Fleet, plan: Arc<Plan>, name: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (plan, url, name) = (fleet.plan().clone(), fleet.server.url(), name.to_owned());
+        let (url, name) = (fleet.server.url(), name.to_owned());
         let (force, metrics) = (fleet.force.clone(), fleet.metrics.clone());
         runtime.spawn(async move {
             let shutdown = Shutdown::default();

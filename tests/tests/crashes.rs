@@ -90,6 +90,28 @@ async fn a_begun_call_of_a_turn_that_was_cancelled_when_its_worker_died_is_unkno
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_begun_call_that_comes_to_a_worker_without_its_tool_is_unknown_all_the_same() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let (runs, mut running) = mpsc::unbounded_channel();
+    let plan = |tools| Plan {
+        workers: 0,
+        tools,
+        store: StoreOptions { lease_ms: 1_000, crashes_max: 8, ..StoreOptions::default() },
+        ..Plan::default()
+    };
+    let mut fleet = Fleet::start(plan(vec![strike(log.clone(), runs)])).await;
+    fleet.submit(&[("strike", json!({"n": 0})), ("strike", json!({"n": 1}))]).await;
+    let worker = Doomed::start(&fleet, "doomed");
+    assert_eq!(running.recv().await, Some(0));
+    worker.kill();
+    let survivor = Doomed::start_as(&fleet, Arc::new(plan(Vec::new())), "survivor");
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["outcome_unknown", "unknown_tool"], "{reply:#}");
+    drop(survivor);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_worker_whose_heartbeat_was_nearly_late_goes_on_when_redis_answers_again() {
     let mut fleet = Fleet::start(Plan {
         caps: DefaultCaps { calls_per_tick: 128, ..DefaultCaps::default() },

@@ -13,7 +13,7 @@ use shared::model::{CallError, CallId, CallResult, Effect, Outcome, limits};
 
 use crate::guards::Refusal;
 use crate::say;
-use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput};
+use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
 
 /// How a handler came to its end.
 pub(crate) enum Ran {
@@ -114,8 +114,14 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
             (Outcome::Permanent, error)
         }
         ToolFailure::Internal { message } => {
-            tracing::error!(%call, tool = name, reason = message, "a tool failed by a bug");
-            (Outcome::Internal, say::internal())
+            let reason = wording::cut(&message, limits::ERROR_BYTES_MAX);
+            tracing::error!(%call, tool = name, reason, "a tool failed by a bug");
+            if once {
+                // Where in its work it failed, nobody knows.
+                (Outcome::OutcomeUnknown, say::outcome_unknown(name, "The tool failed by a bug while it ran."))
+            } else {
+                (Outcome::Internal, say::internal())
+            }
         }
         // Rule 7: a `once` tool is tried again only where it is certain that nothing took effect.
         ToolFailure::Transient { message, not_executed: false, .. } if once => {

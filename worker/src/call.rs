@@ -104,7 +104,10 @@ impl Worker {
         let tools = Toolbox::new(force, registry, meta.allowed_tools.as_ref(), grant);
         let (tool, arguments) = match self.admitted(trying, &tools).await {
             Ok(admitted) => admitted,
-            Err((outcome, error)) => return trying.refused(outcome, error),
+            Err((outcome, error)) => {
+                let begun = self.begun_by_a_lost_holder(trying).await;
+                return begun.unwrap_or_else(|| trying.refused(outcome, error));
+            }
         };
         if tool.spec.effect == Effect::Once {
             // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
@@ -129,8 +132,7 @@ impl Worker {
         sure
     }
 
-    /// How a call ends whose turn was cancelled or has expired. Where a holder of the slice has died, it may have begun
-    /// the call: then what it did cannot be known, whatever has happened since, and only `begin` can tell.
+    /// How a call ends whose turn was cancelled or has expired.
     async fn over(&self, trying: &Trying<'_>) -> Option<Carried> {
         let reason = if trying.lease.cancel.is_cancelled() {
             EndReason::Cancelled
@@ -139,12 +141,14 @@ impl Worker {
         } else {
             return None;
         };
-        if trying.slice.crashes > 0
-            && let Some(stopped) = self.begin(trying).await
-        {
-            return Some(stopped);
-        }
-        Some(trying.ended(reason))
+        let begun = self.begun_by_a_lost_holder(trying).await;
+        Some(begun.unwrap_or_else(|| trying.ended(reason)))
+    }
+
+    /// How a call ends that is about to end without having run, where a holder of the slice was lost and had begun it.
+    /// The policy and the tools may be others by now; what was begun may have happened all the same.
+    async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Carried> {
+        if trying.slice.crashes > 0 { self.begin(trying).await } else { None }
     }
 
     /// The tool and its arguments, where the call passes every guard. A task's work is its agent's handler.

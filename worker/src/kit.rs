@@ -45,7 +45,9 @@ impl Kits {
 
     pub(crate) fn replace(&self, force: Arc<Force>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
         let short_digest = force.short_digest().into();
-        self.0.store(Arc::new(Kit { force, registry, task_handlers, generation: None, short_digest }));
+        let before = self.load();
+        let generation = before.generation.filter(|_| before.force.digest == force.digest);
+        self.0.store(Arc::new(Kit { force, registry, task_handlers, generation, short_digest }));
     }
 
     /// Takes over what a heartbeat brought: tenants that were set at run time, and the policy's generation. Answers

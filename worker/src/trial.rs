@@ -7,7 +7,9 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::value::RawValue;
 use shared::model::retry::{Ladder, Verdict};
-use shared::model::{AgentId, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId};
+use shared::model::{
+    AgentId, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId, idempotency_key,
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -64,6 +66,12 @@ impl Trial {
         self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.effect)
     }
 
+    /// The tool's own name, whatever a model calls it, if there is such a tool and the agent may call it.
+    #[must_use]
+    pub fn name(&self) -> Option<String> {
+        self.tools.find(&self.tenant, &self.agent, &self.tool).ok().map(|tool| tool.spec.name.clone())
+    }
+
     /// Tries the call. `id` stands for the turn, `now_ms` is the time in ms since the epoch.
     pub async fn run(&self, id: TurnId, now_ms: i64) -> Tried {
         let mut tried = Tried { steps: Vec::new(), result: None, next: None };
@@ -117,7 +125,7 @@ impl Trial {
             tenant: self.tenant.clone(),
             agent: self.agent.clone(),
             call: call.clone(),
-            idempotency_key: call.to_string(),
+            idempotency_key: idempotency_key(&self.tenant, &call.turn, "", call.position),
             deadline_ms: now_ms.saturating_add(i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX)),
             attempt: 1,
             context: Arc::new(Context::default()),

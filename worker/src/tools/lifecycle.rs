@@ -6,13 +6,15 @@ use std::future::Future;
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
+use shared::model::limits;
 
 use super::http::Environment;
-use super::{ToolError, ToolSecrets, TypedTool};
+use super::{ToolError, ToolSecrets, TypedTool, wording};
 
 /// Limit of one start hook. The process takes no work before.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -47,6 +49,9 @@ impl Startup {
 pub(super) struct Hooks {
     start: Option<Arc<StartHook>>,
     stop: Option<Arc<StopHook>>,
+    /// Whether it has been started and not been stopped since: shared by all clones of the tool, so that a tool that is
+    /// used twice starts and stops once.
+    running: Arc<AtomicBool>,
 }
 
 impl Hooks {
@@ -82,9 +87,15 @@ pub struct StartupError {
 /// # Errors
 /// Every tool that did not start.
 pub async fn start_all(tools: &[TypedTool], environment: &Environment) -> Result<(), Vec<StartupError>> {
-    let started = join_all(tools.iter().map(|tool| start(tool, environment))).await;
+    let mut once: Vec<&TypedTool> = Vec::new();
+    for tool in tools {
+        if !once.iter().any(|other| Arc::ptr_eq(&other.hooks().running, &tool.hooks().running)) {
+            once.push(tool);
+        }
+    }
+    let started = join_all(once.iter().map(|tool| start(tool, environment))).await;
     let (mut up, mut errors) = (Vec::new(), Vec::new());
-    for (tool, outcome) in tools.iter().zip(started) {
+    for (tool, outcome) in once.into_iter().zip(started) {
         match outcome {
             Ok(()) => up.push(tool.clone()),
             Err(error) => errors.push(error),
@@ -98,23 +109,38 @@ pub async fn start_all(tools: &[TypedTool], environment: &Environment) -> Result
 }
 
 async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), StartupError> {
-    let Some(hook) = &tool.hooks().start else { return Ok(()) };
-    let secrets = ToolSecrets::at_startup(tool.secret_references(), environment).await;
-    // The hook itself may panic too, before it gives a future.
-    let running = AssertUnwindSafe(async { hook(Startup { secrets }).await }).catch_unwind();
-    let why = match tokio::time::timeout(START_TIMEOUT, running).await {
-        Ok(Ok(Ok(()))) => return Ok(()),
-        Ok(Ok(Err(error))) => format!("failed: {error}"),
-        Ok(Err(_)) => "panicked".to_owned(),
-        Err(_) => format!("was not done after {} s", START_TIMEOUT.as_secs()),
+    let running = &tool.hooks().running;
+    let Some(hook) = tool.hooks().start.as_ref().filter(|_| !running.load(Ordering::Acquire)) else {
+        running.store(true, Ordering::Release);
+        return Ok(());
+    };
+    let run = async {
+        let secrets = ToolSecrets::at_startup(tool.secret_references(), environment).await;
+        // The hook itself may panic too, before it gives a future.
+        let startup = Startup { secrets: secrets.clone() };
+        let ran = AssertUnwindSafe(async { hook(startup).await }).catch_unwind().await;
+        match ran {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("failed: {}", secrets.scrub(&error.to_string()))),
+            Err(_) => Err("panicked".to_owned()),
+        }
+    };
+    let ended = tokio::time::timeout(START_TIMEOUT, run).await;
+    let why = match ended.unwrap_or_else(|_| Err(format!("was not done after {} s", START_TIMEOUT.as_secs()))) {
+        Ok(()) => {
+            running.store(true, Ordering::Release);
+            return Ok(());
+        }
+        Err(why) => wording::cut(&why, limits::ERROR_BYTES_MAX),
     };
     Err(StartupError { tool: tool.spec().name.clone(), why })
 }
 
-/// Runs every stop hook, all at the same time, 5 s at most. What goes wrong is logged: nothing waits for it any more.
+/// Runs the stop hook of every tool that has been started, all at the same time, 5 s at most. What goes wrong is logged: nothing waits for it any more.
 pub async fn stop_all(tools: &[TypedTool]) {
     let stopping = tools.iter().filter_map(|tool| {
-        let hook = tool.hooks().stop.clone()?;
+        let was_running = tool.hooks().running.swap(false, Ordering::AcqRel);
+        let hook = tool.hooks().stop.clone().filter(|_| was_running)?;
         let name = tool.spec().name.clone();
         Some(async move {
             if AssertUnwindSafe(async { hook().await }).catch_unwind().await.is_err() {

@@ -16,7 +16,7 @@ mod schema_cost;
 mod secrets;
 mod toolbox;
 pub mod typed;
-mod wording;
+pub(crate) mod wording;
 
 use std::sync::Arc;
 use std::time::Duration;

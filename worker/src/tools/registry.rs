@@ -125,7 +125,7 @@ pub enum RegistryError {
 }
 
 /// All tools of a worker by name. Immutable once shared: a reload builds another one.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub struct Registry {
     /// The newest version of each.
     by_name: BTreeMap<String, Arc<RegisteredTool>>,
@@ -157,13 +157,7 @@ impl Registry {
         let mut errors = Vec::new();
         let clients = HttpClients::default();
         for tool in typed {
-            let (spec, handler) = tool.into_parts(timeout_default, environment);
-            let declared = file.tools.get(&spec.name);
-            let made = match declared {
-                Some(def) if def.http.is_some() => Err(RegistryError::TypedAndHttp { tool: spec.name }),
-                Some(def) => merged(spec, def).and_then(|spec| RegisteredTool::new(spec, handler)),
-                None => RegisteredTool::new(spec, handler),
-            };
+            let made = typed_tool(tool, file, environment, timeout_default);
             errors.extend(made.and_then(|tool| registry.register(tool)).err());
         }
         let only_declared: Vec<_> =
@@ -179,6 +173,36 @@ impl Registry {
             errors.extend(registered.err());
         }
         if errors.is_empty() { Ok(registry) } else { Err(errors) }
+    }
+
+    /// These tools and one more. What the others have in memory (connections, access tokens) stays theirs.
+    ///
+    /// # Errors
+    /// As [`Self::register`], and as [`Self::build`] of this tool. A tool of its name that is only declared, without
+    /// anything to run it, makes room.
+    pub fn with(
+        &self,
+        tool: TypedTool,
+        file: &ToolsFile,
+        environment: &Environment,
+        timeout_default: Duration,
+    ) -> Result<Self, RegistryError> {
+        let made = typed_tool(tool, file, environment, timeout_default)?;
+        let name = made.spec.name.clone();
+        let only_declared = file.tools.contains_key(&name) && self.get(&name).is_some_and(|tool| !tool.spec.configured);
+        let mut next = if only_declared { self.without(&name) } else { self.clone() };
+        next.register(made)?;
+        Ok(next)
+    }
+
+    /// These tools but one.
+    #[must_use]
+    pub fn without(&self, name: &str) -> Self {
+        let mut next = Self { shown: OnceLock::new(), ..self.clone() };
+        if let Some(tool) = next.by_name.remove(name) {
+            next.name_of_id.remove(&tool.spec.id);
+        }
+        next
     }
 
     /// Adds one version of a tool beside the others, where there are any.
@@ -303,6 +327,21 @@ fn timeout_of(name: &str, def: &ToolDef) -> Result<Option<Duration>, RegistryErr
     match def.timeout_ms {
         Some(0) => Err(RegistryError::Timeout { tool: name.to_owned() }),
         set => Ok(set.map(Duration::from_millis)),
+    }
+}
+
+/// A typed tool, as its declaration says it is where there is one.
+fn typed_tool(
+    tool: TypedTool,
+    file: &ToolsFile,
+    environment: &Environment,
+    timeout_default: Duration,
+) -> Result<RegisteredTool, RegistryError> {
+    let (spec, handler) = tool.into_parts(timeout_default, environment);
+    match file.tools.get(&spec.name) {
+        Some(def) if def.http.is_some() => Err(RegistryError::TypedAndHttp { tool: spec.name }),
+        Some(def) => merged(spec, def).and_then(|spec| RegisteredTool::new(spec, handler)),
+        None => RegisteredTool::new(spec, handler),
     }
 }
 

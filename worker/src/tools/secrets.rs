@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use serde_json::Value;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use shared::config::tools::{SecretRef, TENANT};
 
 use super::http::Environment;
@@ -24,6 +24,11 @@ impl ToolSecrets {
     pub fn get(&self, name: &str) -> Result<&str, ToolError> {
         let value = self.0.as_ref().and_then(|set| set.get(name));
         value.ok_or_else(|| ToolError::Internal(format!("the tool declares no secret {name:?}")))
+    }
+
+    /// `text` without the secrets.
+    pub(super) fn scrub(&self, text: &str) -> String {
+        self.0.as_ref().map_or_else(|| text.to_owned(), |set| set.scrub(text))
     }
 
     /// What can be read without a tenant, for hooks that run before any call.
@@ -57,6 +62,7 @@ pub(super) struct WithSecrets {
 
 #[async_trait]
 impl Handler for WithSecrets {
+    // No secret is handed to it.
     fn validate(&self, arguments: &RawValue) -> Result<(), String> {
         self.handler.validate(arguments)
     }
@@ -69,14 +75,20 @@ impl Handler for WithSecrets {
         let set = Arc::new(set);
         let context = CallContext { secrets: ToolSecrets(Some(Arc::clone(&set))), ..context.clone() };
         let ran = self.handler.call(&context, arguments).await;
-        ran.and_then(|output| scrubbed_output(output, &set)).map_err(|failure| scrubbed_failure(failure, &set))
+        ran.map(|output| scrubbed_output(output, &set)).map_err(|failure| scrubbed_failure(failure, &set))
     }
 }
 
-fn scrubbed_output(output: ToolOutput, set: &SecretSet) -> Result<ToolOutput, ToolFailure> {
-    let json = RawValue::from_string(set.scrub(output.json.get()));
-    let json = json.map_err(|e| ToolFailure::Internal { message: format!("not JSON after scrubbing: {e}") })?;
-    Ok(ToolOutput { json, ..output })
+/// The output without the secrets. Where one of them stood outside a string, what is left is no JSON any more, and is
+/// passed on as text: the tool has done its work, so there is a result.
+fn scrubbed_output(output: ToolOutput, set: &SecretSet) -> ToolOutput {
+    let clean = set.scrub(output.json.get());
+    if let Ok(json) = RawValue::from_string(clean.clone()) {
+        return ToolOutput { json, ..output };
+    }
+    // A string is JSON, whatever stands in it.
+    let json = to_raw_value(&clean).unwrap_or_else(|_| RawValue::NULL.to_owned());
+    ToolOutput { json, content_type: "text/plain" }
 }
 
 fn scrubbed_failure(failure: ToolFailure, set: &SecretSet) -> ToolFailure {

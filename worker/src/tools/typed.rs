@@ -16,12 +16,12 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use shared::config::tools::SecretRef;
-use shared::model::{Effect, ToolSpec, limits};
+use shared::model::{Effect, ToolSpec};
 
 use super::http::Environment;
 use super::lifecycle::{HookError, Hooks, Startup};
 use super::secrets::{self, WithSecrets};
-use super::{CallContext, Handler, ToolFailure, ToolOutput, wording};
+use super::{CallContext, Handler, ToolFailure, ToolOutput};
 
 /// How a tool function fails; turns into a [`ToolFailure`].
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -66,18 +66,14 @@ impl ToolError {
 
 impl From<ToolError> for ToolFailure {
     fn from(error: ToolError) -> Self {
-        let bounded = |message: String| wording::cut(&message, limits::ERROR_BYTES_MAX);
+        // Whole: secrets are taken out first, and what is left is cut where it is told.
         match error {
-            ToolError::InvalidArguments(message) => Self::InvalidArguments { message: bounded(message) },
-            ToolError::Permanent(message) => Self::Permanent { message: bounded(message), details: None },
-            ToolError::Refused { message, details } => {
-                Self::Permanent { message: bounded(message), details: Some(details) }
-            }
-            ToolError::Transient(message) => {
-                Self::Transient { message: bounded(message), retry_after: None, not_executed: false }
-            }
+            ToolError::InvalidArguments(message) => Self::InvalidArguments { message },
+            ToolError::Permanent(message) => Self::Permanent { message, details: None },
+            ToolError::Refused { message, details } => Self::Permanent { message, details: Some(details) },
+            ToolError::Transient(message) => Self::Transient { message, retry_after: None, not_executed: false },
             ToolError::NotExecuted { message, retry_after } => {
-                Self::Transient { message: bounded(message), retry_after, not_executed: true }
+                Self::Transient { message, retry_after, not_executed: true }
             }
             ToolError::Internal(message) => Self::Internal { message },
         }
@@ -125,6 +121,10 @@ pub struct TypedTool {
     validate: Option<Arc<Validate>>,
     secrets: BTreeMap<String, SecretRef>,
     hooks: Hooks,
+    /// Every clone of this value has both, and every handler that is made of one the first: their difference is how many
+    /// handlers there are.
+    held: Arc<()>,
+    clones: Arc<()>,
 }
 
 /// What a schema cannot say of arguments.
@@ -166,7 +166,16 @@ impl TypedTool {
             configured: true,
         };
         let handler = Arc::new(TypedHandler { run, arguments: PhantomData::<fn(Args)> });
-        Self { spec, timeout: None, handler, validate: None, secrets: BTreeMap::new(), hooks: Hooks::default() }
+        Self {
+            spec,
+            timeout: None,
+            handler,
+            validate: None,
+            secrets: BTreeMap::new(),
+            hooks: Hooks::default(),
+            held: Arc::default(),
+            clones: Arc::default(),
+        }
     }
 
     /// Looks at arguments for what their schema cannot say, before anything is recorded or done: two fields that
@@ -294,6 +303,12 @@ impl TypedTool {
         found
     }
 
+    /// Whether any set of tools has this one still: those in force, and those that running calls have kept.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        Arc::strong_count(&self.held) > Arc::strong_count(&self.clones)
+    }
+
     pub(super) const fn hooks(&self) -> &Hooks {
         &self.hooks
     }
@@ -310,10 +325,8 @@ impl TypedTool {
         environment: &Environment,
     ) -> (ToolSpec, Arc<dyn Handler>) {
         self.spec.timeout = self.timeout.unwrap_or(timeout_default);
-        let mut handler = self.handler;
-        if let Some(validate) = self.validate {
-            handler = Arc::new(Validated { handler, validate });
-        }
+        let mut handler: Arc<dyn Handler> =
+            Arc::new(Validated { handler: self.handler, validate: self.validate, _held: self.held });
         if !self.secrets.is_empty() {
             self.spec.configured = secrets::are_set(&self.secrets, environment);
             let (tool, environment) = (self.spec.name.clone(), environment.clone());
@@ -338,16 +351,17 @@ fn undescribed(schema: &Value, path: &str, found: &mut Vec<String>) {
     }
 }
 
-/// A handler with a look at its arguments.
+/// A handler with a look at its arguments, where the tool has one.
 struct Validated {
     handler: Arc<dyn Handler>,
-    validate: Arc<Validate>,
+    validate: Option<Arc<Validate>>,
+    _held: Arc<()>,
 }
 
 #[async_trait]
 impl Handler for Validated {
     fn validate(&self, arguments: &RawValue) -> Result<(), String> {
-        (self.validate)(arguments)
+        self.validate.as_ref().map_or(Ok(()), |validate| validate(arguments))
     }
 
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {

@@ -85,7 +85,7 @@ impl Servers {
                 let timeout = def.timeout.unwrap_or(timeout_default);
                 let spec = spec(def, tool, timeout, configured);
                 let handler = McpTool::new(Arc::clone(&server), tool.name.clone(), timeout);
-                match RegisteredTool::new(spec, Arc::new(handler)) {
+                match registered(spec, Arc::new(handler)) {
                     Ok(tool) => tools.push(tool),
                     Err(error) => errors.push(error),
                 }
@@ -137,6 +137,17 @@ impl Servers {
         if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
             tracing::warn!("an MCP server did not end in time; it is killed with this process");
         }
+    }
+}
+
+/// The tool. What a server promises of its results is its own word: where that cannot be checked, the tool goes without.
+fn registered(spec: ToolSpec, handler: Arc<McpTool>) -> Result<RegisteredTool, RegistryError> {
+    match RegisteredTool::new(spec.clone(), Arc::clone(&handler) as _) {
+        Err(error @ RegistryError::Schema { which: "output", .. }) => {
+            tracing::warn!(%error, "results of an MCP tool are not checked");
+            RegisteredTool::new(ToolSpec { output_schema: None, ..spec }, handler)
+        }
+        made => made,
     }
 }
 
