@@ -109,6 +109,8 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
             return Err(failure);
         }
         setup.mcp.start();
+        let servers = Arc::clone(&setup.mcp);
+        shared.metrics.watch_mcp(move || servers.state());
     }
     let live = Live {
         force: Arc::clone(&shared.force),

@@ -21,7 +21,8 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
-use self::live::{Parked, Slots, Worst};
+pub use self::live::McpServer;
+use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;
 pub(crate) use self::words::OTHER;
 pub use self::words::{Decision, Invariant, Place};
@@ -99,6 +100,9 @@ pub struct Metrics {
     slots: IntGauge,
     slots_busy: IntGauge,
     slots_now: Slots,
+    mcp_up: GaugeVec,
+    mcp_quarantined: GaugeVec,
+    mcp_now: McpServers,
     redis_commands: IntCounterVec,
     redis_seconds: HistogramVec,
     redis_errors: IntCounterVec,
@@ -167,6 +171,9 @@ impl Metrics {
             slots: make.gauge(&c::SLOTS)?,
             slots_busy: make.gauge(&c::SLOTS_BUSY)?,
             slots_now: Slots::default(),
+            mcp_up: make.gauges(&c::MCP_SERVER_UP)?,
+            mcp_quarantined: make.gauges(&c::MCP_QUARANTINED)?,
+            mcp_now: McpServers::default(),
             redis_commands: make.counters(&c::REDIS_COMMANDS)?,
             redis_seconds: make.histograms(&c::REDIS_DURATION)?,
             redis_errors: make.counters(&c::REDIS_ERRORS)?,
@@ -316,6 +323,11 @@ impl Metrics {
     pub fn watch_slots(&self, busy_and_all: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
         self.slots_now.watch(busy_and_all);
     }
+
+    /// Asks `servers` for the MCP servers of the process whenever the metrics are read.
+    pub fn watch_mcp(&self, servers: impl Fn() -> Vec<McpServer> + Send + Sync + 'static) {
+        self.mcp_now.watch(servers);
+    }
 }
 
 /// Redis, as the processes and their scrapes see it.
@@ -429,6 +441,13 @@ impl Metrics {
         self.slots_busy.set(busy);
         self.slots.set(all);
         self.tick_lag.set(self.tick_lags.worst().as_secs_f64());
+        // A server that is configured no more has no series any more.
+        self.mcp_up.reset();
+        self.mcp_quarantined.reset();
+        for McpServer { name, up, quarantined } in self.mcp_now.now() {
+            self.mcp_up.with_label_values(&[&name]).set(f64::from(u8::from(up)));
+            self.mcp_quarantined.with_label_values(&[&name]).set(quarantined as f64);
+        }
         let mut text = Vec::new();
         if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
             tracing::error!(%error, "a metric cannot be written");

@@ -128,6 +128,12 @@ catalogue! {
         "Slots of the process: slices that it can carry out at the same time.";
     SLOTS_BUSY = "slots_busy", Gauge, Workers, [],
         "Slots that carry out a slice now.";
+    MCP_SERVER_UP = "mcp_server_up", Gauge, Workers,
+        ["server": Bounded("servers of `mcp.yaml`, the first 64 by name")],
+        "1 while this process has a connection to the MCP server and calls can be sent on it, else 0.";
+    MCP_QUARANTINED = "mcp_tools_quarantined", Gauge, Workers,
+        ["server": Bounded("servers of `mcp.yaml`, the first 64 by name")],
+        "Tools of the MCP server that are not called because they no longer are what was pinned. As last seen on a connection.";
     REDIS_COMMANDS = "redis_commands_total", Counter, Everyone, ["verb": Words(|| VERBS.to_vec())],
         "Questions to Redis that were answered. A script, a pipeline or a single command counts as one.";
     REDIS_DURATION = "redis_command_duration_seconds", Histogram(&REDIS_SECONDS), Everyone,

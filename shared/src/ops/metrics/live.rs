@@ -8,6 +8,48 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 type Probe = Box<dyn Fn() -> Option<(usize, usize)> + Send + Sync>;
+type McpProbe = Box<dyn Fn() -> Vec<McpServer> + Send + Sync>;
+
+/// MCP servers that have series of their own.
+const MCP_SERVERS_MAX: usize = 64;
+
+/// What is known of one MCP server.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct McpServer {
+    /// Its name in `mcp.yaml`.
+    pub name: String,
+    /// Whether calls can be sent to it.
+    pub up: bool,
+    /// Tools that are not called because they are not what was pinned.
+    pub quarantined: usize,
+}
+
+/// The MCP servers of a process.
+#[derive(Default)]
+pub(super) struct McpServers {
+    probe: Mutex<Option<McpProbe>>,
+}
+
+impl fmt::Debug for McpServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("McpServers").finish_non_exhaustive()
+    }
+}
+
+impl McpServers {
+    pub(super) fn watch(&self, probe: impl Fn() -> Vec<McpServer> + Send + Sync + 'static) {
+        *self.probe.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(probe));
+    }
+
+    /// The servers by name, as many as have series.
+    pub(super) fn now(&self) -> Vec<McpServer> {
+        let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut servers = probe.as_ref().map(|probe| probe()).unwrap_or_default();
+        servers.sort();
+        servers.truncate(MCP_SERVERS_MAX);
+        servers
+    }
+}
 
 /// The slots of all workers of a process.
 #[derive(Default)]

@@ -40,6 +40,8 @@ fn a_scrape_shows_what_happened() {
     metrics.watch_slots(|| Some((2, 8)));
     metrics.watch_slots(|| Some((1, 4)));
     metrics.watch_slots(|| None);
+    let server = |name: &str, up, quarantined| McpServer { name: name.into(), up, quarantined };
+    metrics.watch_mcp(move || vec![server("notes", true, 2), server("files", false, 0)]);
     metrics.ticked(0, Duration::from_millis(2), Duration::from_secs(3));
     metrics.ticked(1, Duration::from_millis(2), Duration::ZERO);
     let text = metrics.render();
@@ -52,6 +54,9 @@ fn a_scrape_shows_what_happened() {
         "tickfleet_turns_refused_total{reason=\"unknown_agent\"} 1",
         "tickfleet_turns_refused_total{reason=\"other\"} 1",
         "tickfleet_slots_busy 3",
+        "tickfleet_mcp_server_up{server=\"files\"} 0",
+        "tickfleet_mcp_server_up{server=\"notes\"} 1",
+        "tickfleet_mcp_tools_quarantined{server=\"notes\"} 2",
         "tickfleet_slots 12",
         "tickfleet_tick_lag_seconds 3",
         "tickfleet_tick_duration_seconds_count 2",
@@ -266,6 +271,9 @@ fn a_thousand_agents_and_more_than_500_tools_stay_within_the_bound_on_series() {
         }
         metrics.refused(&format!("code_{agent}"));
     }
+    metrics.watch_mcp(|| {
+        (0..500).map(|n| McpServer { name: format!("server_{n:03}"), up: true, quarantined: n }).collect()
+    });
     let text = metrics.render();
     let series = samples(&text).len();
     assert!(series <= SERIES_MAX, "{series} series, at most {SERIES_MAX} are allowed");

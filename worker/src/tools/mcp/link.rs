@@ -292,6 +292,12 @@ impl Link {
         Some(known?.get(tool).cloned().unwrap_or(Verdict::Gone))
     }
 
+    /// How many of the pinned tools are not what was pinned, as they were seen last.
+    pub(super) fn quarantined(&self) -> usize {
+        let verdicts = self.heard.verdicts.borrow();
+        verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != Verdict::AsPinned).count())
+    }
+
     /// Hears of a call's progress until it is dropped.
     pub(super) fn progress_of(self: &Arc<Self>, token: ProgressToken) -> Progress {
         let heard = Arc::new(Notify::new());

@@ -9,6 +9,7 @@ use std::time::Duration;
 use shared::config::mcp::{McpConnection, McpFile, McpServerDef};
 use shared::config::{McpDefinition, default_id};
 use shared::model::ToolSpec;
+use shared::ops::metrics::McpServer;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -116,6 +117,21 @@ impl Servers {
             server.start();
         }
         server
+    }
+
+    /// What is known of each server now. Of two ways to one server, as during a reload, the better one counts.
+    #[must_use]
+    pub fn state(&self) -> Vec<McpServer> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_name: BTreeMap<String, McpServer> = BTreeMap::new();
+        for server in known.servers.values().filter_map(Weak::upgrade) {
+            let now = server.now();
+            let best = by_name.entry(now.name.clone()).or_insert_with(|| now.clone());
+            if now.up && !best.up {
+                *best = now;
+            }
+        }
+        by_name.into_values().collect()
     }
 
     /// Connects to every server now, and to later ones as soon as their tools are asked for. Call it in a runtime.
@@ -232,6 +248,15 @@ impl Server {
 
     pub(super) fn name(&self) -> &str {
         &self.inner.name
+    }
+
+    fn now(&self) -> McpServer {
+        let state = self.inner.state.borrow();
+        let (up, quarantined) = match &*state {
+            State::Up(link) => (link.is_open(), link.quarantined()),
+            State::Connecting | State::Away | State::Stopped => (false, 0),
+        };
+        McpServer { name: self.inner.name.clone(), up, quarantined }
     }
 
     fn start(&self) {
