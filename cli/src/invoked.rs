@@ -17,6 +17,7 @@ pub(crate) fn into_path() -> Option<String> {
 
 fn folder_in_path(program: &Path, here: &Path) -> Option<String> {
     let folder = program.parent().filter(|folder| !folder.as_os_str().is_empty())?;
+    let folder = folder.strip_prefix(".").unwrap_or(folder);
     let below = if folder.is_absolute() { folder.strip_prefix(here).ok() } else { Some(folder) };
     let folder = match below {
         Some(below) => format!("$PWD/{}", below.display()),
@@ -46,6 +47,7 @@ mod tests {
         assert_eq!(said("tickfleet"), None);
         let here = Some("export PATH=\"$PWD/target/debug:$PATH\"".to_owned());
         assert_eq!(said("target/debug/tickfleet"), here);
+        assert_eq!(said("./target/debug/tickfleet"), here);
         assert_eq!(said("/home/ada/fleet/target/debug/tickfleet"), here);
         assert_eq!(said("/opt/bin/tickfleet"), Some("export PATH=\"/opt/bin:$PATH\"".to_owned()));
         assert_eq!(said("/opt/$x/tickfleet"), None);

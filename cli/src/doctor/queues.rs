@@ -241,6 +241,16 @@ mod tests {
     }
 
     #[test]
+    fn streams_of_shards_that_do_not_exist_are_named() {
+        assert_eq!(strays(&[], 1), None);
+        let said = strays(&["{tickfleet:2}:turns".to_owned()], 2).unwrap();
+        assert_eq!(
+            (said.level, said.says.as_str()),
+            (Level::Warn, "nobody reads {tickfleet:2}:turns: the shards are 0 to 1")
+        );
+    }
+
+    #[test]
     fn late_timers_mean_that_nobody_schedules() {
         let settings = shared::config::load(&shared::config::Sources {
             built_in_tools: ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from).into(),
