@@ -43,12 +43,12 @@ mod tests {
 
     #[test]
     fn a_program_that_was_started_by_its_path_is_put_into_path() {
-        let said = |program: &str| folder_in_path(Path::new(program), Path::new("/home/ada/fleet"));
+        let said = |program: &str| folder_in_path(Path::new(program), Path::new("/srv/fleet"));
         assert_eq!(said("tickfleet"), None);
         let here = Some("export PATH=\"$PWD/target/debug:$PATH\"".to_owned());
         assert_eq!(said("target/debug/tickfleet"), here);
         assert_eq!(said("./target/debug/tickfleet"), here);
-        assert_eq!(said("/home/ada/fleet/target/debug/tickfleet"), here);
+        assert_eq!(said("/srv/fleet/target/debug/tickfleet"), here);
         assert_eq!(said("/opt/bin/tickfleet"), Some("export PATH=\"/opt/bin:$PATH\"".to_owned()));
         assert_eq!(said("/opt/$x/tickfleet"), None);
     }
