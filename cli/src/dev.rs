@@ -33,7 +33,7 @@ pub(crate) struct Dev {
 /// Runs until a signal.
 ///
 /// # Errors
-/// What keeps it from starting; [`Failure::Redis`] where the Redis that was chosen cannot be reached.
+/// What keeps it from starting; [`Failure::RedisTold`] where the Redis that was chosen cannot be reached.
 pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let outcome = run_on(setup, args, output).await;
@@ -62,7 +62,7 @@ async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failur
 /// A Redis that was chosen in another terminal, and long ago, is easily forgotten.
 fn chosen_is_away(failure: Failure) -> Failure {
     match failure {
-        Failure::Redis(message) => Failure::Redis(format!(
+        Failure::Redis(message) => Failure::RedisTold(format!(
             "{message}\nREDIS_URL (or --redis-url) names this Redis; unset it, and dev starts a private one."
         )),
         other => other,
