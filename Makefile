@@ -6,16 +6,19 @@ SHELL := bash
 
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test lint bench clean prepare
+.PHONY: help demo test lint bench clean prepare prepare-demo
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-prepare: ## Check the tools that are needed (as root, installs redis-server and prometheus where they are missing)
+prepare: ## Check the tools that the tests need (as root, installs redis-server and prometheus where they are missing)
 	@.ci/prepare
 
+prepare-demo:
+	@.ci/prepare demo
+
 # Not the release build, which takes three times as long: the demo waits for its caps, not for the processor.
-demo: prepare ## Build the binary and run the demo: a fleet, its agents, their results
+demo: prepare-demo ## Build the binary and run the demo: a fleet, its agents, their results
 	cargo build --workspace --bin tickfleet --locked
 	"$(TARGET)/debug/tickfleet" demo
 
@@ -31,7 +34,7 @@ test: prepare ## Run every test
 lint: ## Check formatting, lints, documentation and dependencies
 	@.ci/lint
 
-bench: prepare ## Build the release binary and measure it
+bench: prepare-demo ## Build the release binary and measure it
 	cargo build --release --locked -p tickfleet
 	"$(TARGET)/release/tickfleet" bench
 

@@ -32,8 +32,8 @@ pub(crate) struct Cli {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Options of every command")]
 pub(crate) struct Global {
-    /// Folder with tickfleet.yaml, agents.yaml, tools.yaml, permissions.yaml, tenants.yaml, mcp.yaml and
-    /// mcp.lock.yaml, each optional.
+    /// Folder with tickfleet.yaml, agents.yaml, tools.yaml, permissions.yaml, tenants.yaml, mcp.yaml,
+    /// mcp.lock.yaml and the folder prompts/, each optional.
     /// Without one, the built-in configuration.
     #[arg(long, global = true, value_name = "DIR", env = "TICKFLEET_CONFIG")]
     pub(crate) config: Option<PathBuf>,

@@ -33,6 +33,9 @@ struct Report<'a> {
     valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     policy_digest: Option<&'a str>,
+    /// The files of the built-in sample business that are in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    built_in: Option<Vec<&'static str>>,
     errors: Vec<Wrong>,
     warnings: Vec<Warning>,
 }
@@ -74,7 +77,8 @@ pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(),
 
 fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     if let Err(errors) = configuration::load(&setup::sources(global)?) {
-        let report = Report { valid: false, policy_digest: None, errors: wrong(&errors), warnings: Vec::new() };
+        let (errors_shown, warnings) = (wrong(&errors), Vec::new());
+        let report = Report { valid: false, policy_digest: None, built_in: None, errors: errors_shown, warnings };
         output.show(&report, |_| errors.to_string())?;
         return Err(Failure::Told);
     }
@@ -87,22 +91,30 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     }
     let configuration = &setup.configuration;
     let warnings = warnings(&setup);
-    let report = Report { valid: true, policy_digest: Some(&configuration.digest), errors: Vec::new(), warnings };
+    let (digest, built_in) = (Some(&*configuration.digest), Some(configuration.samples()));
+    let report = Report { valid: true, policy_digest: digest, built_in, errors: Vec::new(), warnings };
     output.show(&report, |report| {
         let (policy, ok) = (&configuration.policy, output.paint(Mood::Good, "valid"));
         let mut text = format!(
-            "The configuration is {ok}: {} tenants, {} agents, {} declared tools, policy {}",
-            policy.tenants.len(),
-            policy.agents.len(),
-            configuration.tools.tools.len(),
+            "The configuration is {ok}: {}, {}, {}, policy {}",
+            counted(policy.tenants.len(), "tenant"),
+            counted(policy.agents.len(), "agent"),
+            counted(configuration.tools.tools.len(), "declared tool"),
             configuration.digest.get(..12).unwrap_or_default()
         );
         let word = output.paint(Mood::Doubtful, "warning");
         for Warning { place, field, message } in &report.warnings {
             text.push_str(&format!("\n{word}: {place}: {field}: {message}"));
         }
+        if let (Some(_), Some(samples)) = (&global.config, report.built_in.as_ref().filter(|files| !files.is_empty())) {
+            text.push_str(&format!("\nbuilt-in samples in use: {}", samples.join(", ")));
+        }
         text
     })
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// What the configuration says of itself, and what can be said of the program's own tools.

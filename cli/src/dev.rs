@@ -1,14 +1,19 @@
 //! `tickfleet dev`: a whole fleet in one process, with nothing to set up.
 
+use std::fs::DirBuilder;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use shared::model::policy::Policy;
+use shared::model::{AgentId, TenantId};
 use shared::ops::redis_server::{PrivateRedis, ServerOptions};
 use shared::ops::shutdown::Shutdown;
 
 use crate::failure::Failure;
 use crate::fleet::{self, Answer, Fleet, Roles};
+use crate::invoked::{program, quoted};
 use crate::output::Output;
 use crate::setup::Setup;
 
@@ -17,7 +22,8 @@ use crate::setup::Setup;
 #[command(after_help = "\
 Example: tickfleet dev
 What it prints shows how to submit a first turn from another terminal. Ctrl-C drains and stops;
-what is unfinished goes on at the next start, because the private Redis keeps its data in --dir.")]
+what is unfinished goes on at the next start, because the private Redis keeps its data in --dir.
+Where --redis-url or the variable REDIS_URL names a Redis, that one is used: unset it for a private one.")]
 pub(crate) struct Dev {
     /// Folder of the private Redis: socket, append-only file, log.
     #[arg(long, value_name = "DIR", default_value = ".tickfleet")]
@@ -27,7 +33,7 @@ pub(crate) struct Dev {
 /// Runs until a signal.
 ///
 /// # Errors
-/// What keeps it from starting; [`Failure::Redis`] where the Redis that was chosen cannot be reached.
+/// What keeps it from starting; [`Failure::RedisTold`] where the Redis that was chosen cannot be reached.
 pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let outcome = run_on(setup, args, output).await;
@@ -41,15 +47,34 @@ pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<()
 async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     if setup.url_chosen {
-        setup.pool()?.time_ms().await?;
+        setup.pool()?.time_ms().await.map_err(|error| chosen_is_away(error.into()))?;
         return serve(setup, None, shutdown, output).await;
     }
+    keep_out_of_git(&args.dir);
     let options = ServerOptions { appendonly: true, ..ServerOptions::new(&args.dir) };
     let mut redis = PrivateRedis::start(options).await.map_err(Failure::failed)?;
     let outcome = serve(&setup.at(redis.url()), Some(&redis), shutdown, output).await;
     // However it went, Redis saves before it ends. Where we do not come here at all, its watchdog ends it.
     redis.stop().await.map_err(Failure::failed)?;
     outcome
+}
+
+/// A Redis that was chosen in another terminal, and long ago, is easily forgotten.
+fn chosen_is_away(failure: Failure) -> Failure {
+    match failure {
+        Failure::Redis(message) => Failure::RedisTold(format!(
+            "{message}\nREDIS_URL (or --redis-url) names this Redis; unset it, and dev starts a private one."
+        )),
+        other => other,
+    }
+}
+
+/// What the private Redis leaves behind is nothing to commit. A folder that is there already is left as it is: it
+/// may hold other things. Without the file, everything works as well.
+fn keep_out_of_git(dir: &Path) {
+    if !dir.exists() && DirBuilder::new().recursive(true).mode(0o700).create(dir).is_ok() {
+        let _ = std::fs::write(dir.join(".gitignore"), "*\n");
+    }
 }
 
 async fn serve(
@@ -82,11 +107,33 @@ fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet) -> String
     format!(
         "Tickfleet runs: {place}, one scheduler, one worker with {slots} slots.\n\
          Health and metrics: http://{}/metrics\n\n\
-         In another terminal:\n{export}\
-         \x20 tickfleet submit --tenant demo --agent kelly --call 'echo {{\"text\":\"hi\"}}' --wait\n\
-         \x20 tickfleet tools --tenant demo --agent kelly\n\
-         \x20 tickfleet doctor\n\n\
+         In another terminal:\n{export}{}\n\
          Ctrl-C drains and stops.\n",
-        fleet.health
+        fleet.health,
+        next_steps(setup)
     )
+}
+
+/// Commands that work with this configuration.
+fn next_steps(setup: &Setup) -> String {
+    let program = program();
+    let dir = setup.sources().dir.as_deref();
+    let config = dir.map(|dir| format!(" --config {}", quoted(&dir.display().to_string()))).unwrap_or_default();
+    // Every agent may call `list_tools`; only the built-in permissions are known to grant `echo`.
+    let call = if dir.is_some() { "list_tools" } else { "'echo {\"text\":\"hi\"}'" };
+    let who =
+        somebody(&setup.configuration.policy).map(|(tenant, agent)| format!(" --tenant {tenant} --agent {agent}"));
+    let turn = who.as_ref().map(|who| format!("  {program} submit{who} --call {call} --wait{config}\n"));
+    let who = who.unwrap_or_default();
+    format!("{}  {program} tools{who}{config}\n  {program} doctor{config}\n", turn.unwrap_or_default())
+}
+
+/// A tenant with an agent of it: those of the documentation, where the configuration has them.
+fn somebody(policy: &Policy) -> Option<(&TenantId, &AgentId)> {
+    let tenants = policy.tenants.keys().filter(|t| t.as_str() == "demo").chain(policy.tenants.keys());
+    let pairs = tenants.flat_map(|tenant| {
+        let agents = policy.agents.keys().filter(|a| a.as_str() == "kelly").chain(policy.agents.keys());
+        agents.map(move |agent| (tenant, agent))
+    });
+    pairs.into_iter().find(|(tenant, agent)| policy.look_up(tenant, agent).is_ok())
 }

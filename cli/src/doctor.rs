@@ -77,6 +77,8 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     for (shard, store) in setup.stores()?.iter().enumerate() {
         findings.extend(shard_findings(setup, &pool, store, shard).await?);
     }
+    let redis = &setup.settings().redis;
+    findings.extend(queues::strays(&pool.strays(&redis.namespace, redis.shards.max(1)).await?, redis.shards));
     findings.extend(mcp_findings(setup).await);
     let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
     let report = Report { redis: setup.shown_url(), level, findings };

@@ -21,6 +21,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// Redis cannot be reached.
     Redis(String),
+    /// Redis cannot be reached, and the message says what to do.
+    RedisTold(String),
 }
 
 impl Failure {
@@ -36,7 +38,7 @@ impl Failure {
         match self {
             Self::Failed(_) | Self::Told => FAILED,
             Self::Usage(_) => USAGE,
-            Self::Redis(_) => REDIS,
+            Self::Redis(_) | Self::RedisTold(_) => REDIS,
         }
     }
 
@@ -44,7 +46,7 @@ impl Failure {
     pub(crate) fn message(&self) -> Option<String> {
         match self {
             Self::Failed(reason) => Some(format!("{reason:#}")),
-            Self::Usage(message) => Some(message.clone()),
+            Self::Usage(message) | Self::RedisTold(message) => Some(message.clone()),
             Self::Redis(message) => Some(format!(
                 "{message}\nIs it running? --redis-url and REDIS_URL name another one; `tickfleet dev` starts one."
             )),

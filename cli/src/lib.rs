@@ -17,6 +17,7 @@ mod explain;
 mod failure;
 mod fleet;
 mod import;
+mod invoked;
 mod mcp;
 mod moment;
 mod output;

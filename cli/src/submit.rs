@@ -29,10 +29,11 @@ Examples:
 A file holds one turn: {tenant, agent, calls: [{id?, name, arguments}]}, or with tool_calls as
 OpenAI gives them, or content as Anthropic does. With --format it holds nothing but the calls: the
 list as that dialect has it, or for text the model's answer as it is. Options go before what the file says. With --wait
-the exit code is 1 unless every call ended ok; without it, tickfleet explain tells what happened.")]
+the exit code is 1 unless every call ended ok; without it, 0 means that the turn was appended, and
+tickfleet explain tells what happened.")]
 pub(crate) struct Submit {
     /// File with one turn as JSON; - reads stdin.
-    #[arg(value_name = "FILE", conflicts_with = "call", required_unless_present = "call")]
+    #[arg(value_name = "FILE", conflicts_with = "call")]
     file: Option<String>,
     /// The file holds the calls alone, in this dialect.
     #[arg(long, value_enum, requires_all = ["file", "tenant", "agent"])]
@@ -115,7 +116,12 @@ fn said(accepted: &Accepted<'_>) -> String {
 
 /// The turn as file or arguments say it.
 fn turn(args: &Submit) -> Result<Turn, Failure> {
-    let Some(file) = &args.file else { return from_arguments(args) };
+    let Some(file) = &args.file else {
+        if args.call.is_empty() {
+            return Err(Failure::usage("nothing to submit: give --call or a file (- reads stdin)"));
+        }
+        return from_arguments(args);
+    };
     let bytes = read(file)?;
     let bytes = match args.format {
         Some(format) => around_calls(format, &bytes).map_err(|why| Failure::usage(format!("{file} {why}")))?,

@@ -143,9 +143,24 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
 /// there for those.
 pub(crate) async fn with_tenant(setup: &Setup, force: &InForce, tenant: &TenantId) -> Result<(), Failure> {
     if !force.load().policy.tenants.contains_key(tenant) {
-        force.set_tenants(setup.client().await?.store(tenant).tenants().await?);
+        let set = match setup.client().await {
+            Ok(client) => client.store(tenant).tenants().await.map_err(Failure::from),
+            Err(failure) => Err(failure),
+        };
+        force.set_tenants(set.map_err(|failure| not_configured(tenant, failure))?);
     }
     Ok(())
+}
+
+/// Where Redis is away, a misspelt tenant is the likelier mistake.
+fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
+    match failure {
+        Failure::Redis(message) => Failure::Redis(format!(
+            "the configuration has no tenant {:?}, and Redis, where it could have been set, is away: {message}",
+            tenant.as_str()
+        )),
+        other => other,
+    }
 }
 
 /// Prints the definitions of `tools` for a model.

@@ -35,9 +35,10 @@ mod typed_tools;
 mod watched;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
-use binary::{DevFleet, Said, tickfleet};
+use binary::{DevFleet, Said, command, tickfleet};
 use serde_json::{Value, json};
 use shared::testkit::{RedisOptions, RedisServer};
 
@@ -212,6 +213,49 @@ async fn a_producer_with_another_number_of_shards_is_refused() {
     said.exits(1).complains("4 shards").complains("written with 1");
     let doctor = Said::of(fleet.command(&["doctor"]).env("TICKFLEET_REDIS_SHARDS", "4"), "");
     doctor.exits(1).says("set redis.shards to 1");
+    // Nobody stopped a producer in another language.
+    let mut redis = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+    let () = redis::cmd("XADD").arg("{tickfleet:2}:turns").arg(&["*", "turn", "{}"]).query(&mut redis).unwrap();
+    fleet.run(&["doctor"]).exits(0).says("nobody reads {tickfleet:2}:turns: the shards are 0 to 0");
+}
+
+/// The files of `docs/permissions.md` are a configuration, and what `dev` says next works with it.
+#[test]
+fn the_smallest_configuration_of_ones_own_runs_and_dev_shows_commands_that_fit_it() {
+    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let guide = std::fs::read_to_string(Path::new(documents::REPOSITORY).join("docs/permissions.md")).unwrap();
+    let files = documents::files(&guide, "yaml");
+    assert_eq!(files.len(), 3, "agents, tenants, permissions");
+    std::fs::create_dir(folder.path().join("conf")).unwrap();
+    files.iter().for_each(|(name, text)| std::fs::write(folder.path().join(name), text).unwrap());
+    let conf = folder.path().join("conf");
+    let conf = conf.to_str().unwrap();
+    let check = tickfleet(&["config", "check", "--config", conf]).exits(0);
+    check.says("valid: 1 tenant, 1 agent, 7 declared tools").says("built-in samples in use: tools.yaml");
+    tickfleet(&[
+        "tools",
+        "--config",
+        conf,
+        "--tenant",
+        "nope",
+        "--agent",
+        "bot",
+        "--redis-url",
+        "redis://127.0.0.1:1/",
+    ])
+    .exits(3)
+    .complains("the configuration has no tenant \"nope\"");
+
+    let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
+    let next: Vec<&String> = fleet.welcome.iter().filter(|line| line.starts_with("  tickfleet ")).collect();
+    assert_eq!(next.len(), 3, "{:?}", fleet.welcome);
+    for command in next {
+        let said = Said::of(documents::with_binary(&mut fleet.shell(command)).current_dir(folder.path()), "");
+        assert_eq!(said.code, 0, "{command}: {}{}", said.stdout, said.stderr);
+    }
+    let ignored = std::fs::read_to_string(folder.path().join(".tickfleet/.gitignore"));
+    assert_eq!(ignored.unwrap(), "*\n");
+    assert_eq!(fleet.stop(), Some(0));
 }
 
 #[test]
@@ -247,8 +291,8 @@ fn the_configuration_in_force_is_printed_with_its_origins_and_without_passwords(
 #[test]
 fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
     let nowhere = ["--redis-url", "redis://127.0.0.1:1/"];
-    for command in [&["doctor"][..], &["explain", "demo:x"], &["tenant", "list"], &["cancel", "demo:x"]] {
-        tickfleet(&[command, &nowhere].concat()).exits(3).complains("cannot be reached");
+    for asked in [&["doctor"][..], &["explain", "demo:x"], &["tenant", "list"], &["cancel", "demo:x"]] {
+        tickfleet(&[asked, &nowhere].concat()).exits(3).complains("cannot be reached");
     }
     tickfleet(&submit(&["--call", "echo", nowhere[0], nowhere[1]])).exits(3);
     for wrong in [
@@ -260,6 +304,9 @@ fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
     ] {
         tickfleet(wrong).exits(2);
     }
+    tickfleet(&submit(&[])).exits(2).complains("give --call or a file");
+    let away = Said::of(command(&["dev"]).env("REDIS_URL", nowhere[1]), "").exits(3);
+    away.complains("REDIS_URL (or --redis-url) names this Redis; unset it");
     tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).complains("no JSON");
     tickfleet(&["doctor", "--redis-url", "localhost"]).exits(2).complains("redis://");
     tickfleet(&["--help"]).exits(0).says("Examples:").says("Exit codes:");

@@ -91,7 +91,7 @@ async fn on(url: &str, dir: &Path, day: &[Planned], stand_in: &StandIn, output: 
     let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let fleet = fleet::start(&setup, Roles::BOTH, Answer::On(probes), shutdown.clone()).await?;
     if !output.json {
-        output.print(&show::opening(day, &kinds, output))?;
+        output.print(&show::opening(day, &setup.configuration.policy, &kinds, output))?;
     }
     let mut running = std::pin::pin!(fleet.wait());
     let played = tokio::select! {

@@ -6,11 +6,13 @@ use std::fmt::Write as _;
 use comfy_table::{Cell, ContentArrangement};
 use shared::client::{Reply, ReplyStatus};
 use shared::model::Outcome;
+use shared::model::policy::Policy;
 
 use super::day::Planned;
 use super::kinds::{Kind, Kinds};
 use super::report::{CallRow, Capped, Report, Row};
 use super::{CAPPED, play};
+use crate::invoked::into_path;
 use crate::moment::span;
 use crate::output::{Mood, Output, lines, short, table};
 use crate::results::mood;
@@ -21,9 +23,15 @@ const TOLD_CHARS: usize = 87;
 const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", "WAITED"];
 
 /// What is about to happen.
-pub(super) fn opening(day: &[Planned], kinds: &Kinds, output: &Output) -> String {
-    let agents = day.iter().map(|planned| &planned.turn.agent).collect::<BTreeSet<_>>().len();
-    let title = format!("A day at Atlas UX: {} turns of {agents} agents, an hour a second", day.len());
+pub(super) fn opening(day: &[Planned], policy: &Policy, kinds: &Kinds, output: &Output) -> String {
+    let agents: BTreeSet<_> = day.iter().map(|planned| &planned.turn.agent).collect();
+    let known = agents.iter().filter(|agent| policy.agents.contains_key(**agent)).count();
+    let strangers = match agents.len() - known {
+        0 => String::new(),
+        1 => " and one that nobody knows".to_owned(),
+        more => format!(" and {more} that nobody knows"),
+    };
+    let title = format!("A day at Atlas UX: {} turns of {known} agents{strangers}, an hour a second", day.len());
     let (who, cap) = CAPPED;
     format!(
         "{}\n\n\
@@ -103,15 +111,21 @@ pub(super) fn account(report: &Report, output: &Output) -> String {
     for (title, body) in parts {
         let _ = write!(text, "\n{}\n{body}", output.paint(Mood::Strong, title));
     }
-    let _ = write!(text, "\n{}\n{}", verdict(report, output), NEXT);
+    let _ = write!(text, "\n{}\n{}", verdict(report, output), next());
     text
 }
 
-const NEXT: &str = "\
-Where to go next
-  tickfleet dev                    the same fleet, to play with from another terminal; there:
+/// What to type next; where the program is not in PATH, how it comes there.
+fn next() -> String {
+    let path = into_path().map(|export| format!("  {export}\n")).unwrap_or_default();
+    format!("Where to go next\n{path}{NEXT}")
+}
+
+const NEXT: &str =
+    "  tickfleet dev                    a fleet with the same agents, to play with from another terminal; there:
   tickfleet explain TENANT:TURN    why a turn waits and until when, or how it ended
-  tickfleet tools --agent fran     what an agent may call, and why not the rest (with --tenant atlas-ux)
+  tickfleet tools --tenant atlas-ux --agent fran
+                                   what an agent may call, and why not the rest
   tickfleet demo --json            this account, for programs
 ";
 

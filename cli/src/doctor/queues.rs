@@ -168,6 +168,15 @@ pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
     findings
 }
 
+/// Inbound streams of shards that do not exist.
+pub(super) fn strays(streams: &[String], shards: u32) -> Option<Finding> {
+    let last = shards.saturating_sub(1);
+    let says = format!("nobody reads {}: the shards are 0 to {last}", streams.join(", "));
+    let advice = "producers count other shards than redis.shards: with one shard, N is always 0; delete the streams \
+                  when their messages were sent again";
+    (!streams.is_empty()).then(|| Finding::warn("strays", says, advice))
+}
+
 /// The dead stream, and its last entries.
 pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64) -> Finding {
     if count == 0 {
@@ -229,6 +238,16 @@ mod tests {
         assert_eq!(worst(&findings), Level::Warn);
         let said = &findings.last().unwrap().says;
         assert!(said.contains("w-b (2 on ready:normal") && !said.contains("w-a"), "{said}");
+    }
+
+    #[test]
+    fn streams_of_shards_that_do_not_exist_are_named() {
+        assert_eq!(strays(&[], 1), None);
+        let said = strays(&["{tickfleet:2}:turns".to_owned()], 2).unwrap();
+        assert_eq!(
+            (said.level, said.says.as_str()),
+            (Level::Warn, "nobody reads {tickfleet:2}:turns: the shards are 0 to 1")
+        );
     }
 
     #[test]

@@ -78,6 +78,8 @@ impl Said {
 pub struct DevFleet {
     child: Child,
     url: String,
+    /// What it said when it ran.
+    pub welcome: Vec<String>,
 }
 
 impl DevFleet {
@@ -103,13 +105,15 @@ impl DevFleet {
         command.env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").envs(variables.iter().copied()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
         let mut url = args.iter().skip_while(|arg| **arg != "--redis-url").nth(1).map(ToString::to_string);
+        let mut welcome = Vec::new();
         for line in BufReader::new(child.stdout.as_mut().unwrap()).lines() {
             let line = line.unwrap();
+            welcome.push(line.clone());
             if let Some((_, rest)) = line.split_once("export REDIS_URL='") {
                 url = Some(rest.trim_end_matches('\'').to_owned());
             }
             if line.starts_with("Ctrl-C") {
-                return Self { child, url: url.unwrap() };
+                return Self { child, url: url.unwrap(), welcome };
             }
         }
         panic!("tickfleet dev ended instead of running: {:?}", child.wait());

@@ -171,8 +171,52 @@ impl Errors {
             _ => {
                 errors.sort();
                 errors.dedup();
-                Err(ConfigErrors(errors))
+                Err(ConfigErrors(gathered(errors)))
             }
         }
     }
+}
+
+/// The files of the built-in configuration whose errors say only that they name what another file no longer has.
+/// Operators bring a file of their own in the place of another, so these are theirs to replace too.
+const OF_SAMPLES: [&str; 3] = ["agents.yaml", "permissions.yaml", "tenants.yaml"];
+
+/// The sorted errors, with one for each built-in file in the place of all that it has: nobody can mend them there.
+fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
+    let sample = |error: &ConfigError| match &error.place {
+        Place::BuiltIn { file, .. } if OF_SAMPLES.contains(&&**file) => Some(Arc::clone(file)),
+        _ => None,
+    };
+    let runs = errors.chunk_by(|a, b| sample(a).is_some() && sample(a) == sample(b));
+    let one = |run: &[ConfigError]| match run.first().and_then(sample) {
+        Some(file) => vec![of_sample(&file, run)],
+        None => run.to_vec(),
+    };
+    runs.flat_map(one).collect()
+}
+
+/// What is wrong in a built-in file, as the one thing that an operator can do about it.
+fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
+    const SHOWN: usize = 3;
+    let expected = format!("a {file} of your own: each file that you bring replaces the built-in one as a whole");
+    let mut names: Vec<&str> = errors.iter().map(|error| named(&error.found)).collect();
+    names.sort_unstable();
+    names.dedup();
+    let shown = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let more = if names.len() > SHOWN { ", …" } else { "" };
+    let found = match names.len() {
+        1 => format!("the name {shown}, which your files do not have"),
+        count => format!("{count} names that your files do not have ({shown}{more})"),
+    };
+    let (place, path) = errors
+        .first()
+        .map(|first| (first.place.clone(), first.path.clone()))
+        .unwrap_or_else(|| (Place::BuiltIn { file: file.into(), line: 1, column: 1 }, String::new()));
+    let path = if names.len() == 1 { path } else { String::new() };
+    ConfigError { place, path, found, expected, suggestion: None }
+}
+
+/// The name in what was found: `"atlas"`, or the unknown tool `search_x`.
+fn named(found: &str) -> &str {
+    found.split(['`', '"']).nth(1).unwrap_or(found)
 }

@@ -58,6 +58,14 @@ impl fmt::Debug for Trees {
 }
 
 impl Trees {
+    /// Which of the files that describe a business are the built-in ones.
+    pub(super) fn samples(&self) -> Vec<&'static str> {
+        let files =
+            [(AGENTS, &self.agents), (TOOLS, &self.tools), (PERMISSIONS, &self.permissions), (TENANTS, &self.tenants)];
+        let built_in = |tree: &Option<Node>| tree.as_ref().is_some_and(|tree| tree.place.is_built_in());
+        files.into_iter().filter(|(_, tree)| built_in(tree)).map(|(name, _)| name).collect()
+    }
+
     /// Where tools are disabled.
     pub(super) fn disabled_tools<'a>(&'a self, errors: &'a Errors) -> Option<Cursor<'a>> {
         let node = self.settings.as_ref()?.get("permission")?.get("disabled_tools")?;

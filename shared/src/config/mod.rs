@@ -104,6 +104,13 @@ pub struct Configuration {
 }
 
 impl Configuration {
+    /// The files with agents, tools, permissions and tenants that the folder does not have: those of the built-in
+    /// sample business are in use.
+    #[must_use]
+    pub fn samples(&self) -> Vec<&'static str> {
+        self.trees.samples()
+    }
+
     /// The waits between tries.
     #[must_use]
     pub fn ladder(&self) -> Ladder {

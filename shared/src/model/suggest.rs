@@ -16,10 +16,13 @@ pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
         .map(|(_, name)| name.to_owned())
 }
 
-/// Joins names for a message: `a, b, c`; a long list is cut.
+/// Joins names for a message: `a, b, c`; a long list is cut, and an empty one says so.
 pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     const SHOWN: usize = 30;
     let names: Vec<&str> = names.into_iter().collect();
+    if names.is_empty() {
+        return "there are none".into();
+    }
     match names.len().checked_sub(SHOWN) {
         None | Some(0) => names.join(", "),
         Some(more) => format!("{} … ({more} more)", names[..SHOWN].join(", ")),

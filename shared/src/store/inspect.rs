@@ -15,6 +15,9 @@ use crate::model::Priority;
 /// Audit entries that a look for one turn's reads at most.
 const AUDIT_LOOK_MAX: usize = 2_000;
 
+/// Shards beyond the last one that are looked at for messages that went astray.
+const STRAYS_LOOK_MAX: u32 = 16;
+
 /// A shard's own account of itself.
 #[derive(Debug, Clone, Default)]
 pub struct ShardFacts {
@@ -221,6 +224,22 @@ impl Pool {
             tenant_day_ends_ms: of_tenant(1),
             ahead_on_lane: ahead,
         })
+    }
+
+    /// Inbound streams of the next few shards beyond those that there are: what a producer that counts more shards
+    /// appends there is read by nobody.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn strays(&self, namespace: &str, shards: u32) -> Result<Vec<String>, StoreError> {
+        let beyond = (shards..shards.saturating_add(STRAYS_LOOK_MAX)).map(|shard| Keys::new(namespace, shard));
+        let streams: Vec<String> = beyond.flat_map(|keys| [keys.key("turns"), keys.key("tasks")]).collect();
+        let mut pipe = redis::pipe();
+        for stream in &streams {
+            pipe.cmd("EXISTS").arg(stream);
+        }
+        let there: Vec<bool> = self.pipeline("strays", &pipe).await?;
+        Ok(streams.into_iter().zip(there).filter(|(_, there)| *there).map(|(stream, _)| stream).collect())
     }
 
     /// The newest `count` entries of a shard's dead stream, newest first.

@@ -23,6 +23,38 @@ fn permissions_for_an_unknown_tool_are_refused() {
 }
 
 #[test]
+fn a_file_that_replaces_a_sample_gives_one_error_for_each_other_sample_that_speaks_of_it() {
+    let errors = given().file("agents.yaml", "agents: {bot: {roles: [support]}}\n").errors();
+    let [error] = &*errors else { panic!("{errors:?}") };
+    assert!(error.starts_with("built-in permissions.yaml:"), "{error}");
+    assert!(error.contains(" names that your files do not have (`archy`, `atlas`, `binky`, …)"), "{error}");
+    assert!(
+        error
+            .ends_with("a permissions.yaml of your own: each file that you bring replaces the built-in one as a whole")
+    );
+
+    let errors = given().file("tools.yaml", "tools: {}\n").errors();
+    assert!(matches!(&*errors, [error] if error.contains("expected a permissions.yaml of your own")), "{errors:?}");
+
+    let agents = include_str!("../../../../config/agents.yaml").replace("  archy:", "  archie:");
+    let errors = given().file("agents.yaml", agents).errors();
+    assert!(
+        matches!(&*errors, [error] if error.contains("found the name `archy`, which your files do not")),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn a_role_that_nobody_has_is_refused_where_there_are_none() {
+    agents("agents: {ada: {}}\n")
+        .file_again("permissions.yaml", "permissions: {echo: {roles: [writer]}}\n")
+        .assert_refused(
+            "permissions.yaml:1:30: permissions.echo.roles[0]: found \"writer\"; expected a role that an agent of \
+         agents.yaml has: there are none",
+        );
+}
+
+#[test]
 fn a_selector_of_versions_names_a_tool_and_is_a_range() {
     agents("agents:\n  ada:\n    tool_versions: {eco: latest}\n").assert_refused(
         "agents.yaml:3:21: agents.ada.tool_versions.eco: found the unknown tool `eco`; expected a tool of tools.yaml or \
