@@ -145,6 +145,9 @@ fn busy(part: Part) -> Metrics {
     metrics.scraped(Some(&Scraped { backlog, ..Scraped::default() }));
     metrics.config_in_force("0123456789abcdef", 1);
     metrics.call_ended("search", Outcome::Ok, Some(Duration::ZERO));
+    metrics.watch_mcp(|| vec![McpServer { name: "notes".into(), up: true, quarantined: 0 }]);
+    // Servers are asked when the metrics are read.
+    drop(metrics.render());
     metrics
 }
 
