@@ -21,7 +21,7 @@ REFUSED = [
     (["--set", "http.port=70000"], "at '/http/port'"),
     # Times that would kill what runs.
     (["--set", "worker.drainSeconds=30"], "drainSeconds (30) must be more than the longest time-out of a tool (30 s)"),
-    (["--set", "worker.terminationGracePeriodSeconds=49"], "must be at least drainSeconds + 5 (50)"),
+    (["--set", "worker.terminationGracePeriodSeconds=54"], "must be at least drainSeconds + 10 (55)"),
     (["--set", "config.settings.worker.tool_timeout=2m"], "the longest time-out of a tool (120 s)"),
     (
         ["--set-json", r'config.files={"tools.yaml":"tools: {slow: {timeout_ms: 50500}}"}'],

@@ -56,9 +56,9 @@ tickfleet/pool: {{ .pool }}
 {{- if le (float64 $drain) (float64 $longest) -}}
 {{- fail (printf "worker pool %q: drainSeconds (%d) must be more than the longest time-out of a tool (%s s): a call that runs at SIGTERM could not end. Raise drainSeconds, or lower config.settings.worker.tool_timeout or the tool's timeout_ms" .name $drain $longest) -}}
 {{- end -}}
-{{- /* After the drain, a worker hands back what is left; that takes up to 3 s. */ -}}
-{{- if lt $grace (add $drain 5 | int) -}}
-{{- fail (printf "worker pool %q: terminationGracePeriodSeconds (%d) must be at least drainSeconds + 5 (%d), or Kubernetes kills workers that still drain" .name $grace (add $drain 5 | int)) -}}
+{{- /* After the drain, a worker hands back what is left; that takes up to 3 s. Then tools are stopped, and MCP servers ended: up to 5 s. */ -}}
+{{- if lt $grace (add $drain 10 | int) -}}
+{{- fail (printf "worker pool %q: terminationGracePeriodSeconds (%d) must be at least drainSeconds + 10 (%d), or Kubernetes kills workers that still drain" .name $grace (add $drain 10 | int)) -}}
 {{- end -}}
 {{- end -}}
 
