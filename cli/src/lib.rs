@@ -64,7 +64,9 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         }
         command => command,
     };
-    let setup = Setup::load(&cli.global)?;
+    // Who runs a fleet holds every name against what there is: half of a change must not be taken for a whole one.
+    let knows_tools = matches!(command, Command::Scheduler | Command::Worker | Command::Dev(_) | Command::Tools(_));
+    let setup = if knows_tools { Setup::load(&cli.global)? } else { Setup::load_beside(&cli.global)? };
     match command {
         Command::Scheduler => deploy::run(&setup, fleet::Roles::SCHEDULER).await,
         Command::Worker => deploy::run(&setup, fleet::Roles::WORKER).await,

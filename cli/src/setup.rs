@@ -79,6 +79,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
         environment,
         built_in_tools: tools.collect(),
         built_in_handlers: standard.iter().cloned().chain(global.own.task_handlers.iter().map(name)).collect(),
+        others_carry_out: false,
     })
 }
 
@@ -89,6 +90,16 @@ impl Setup {
     /// Everything that is wrong with it.
     pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
         Self::of(&sources(global)?, &global.own)
+    }
+
+    /// Loads the configuration for a command beside a fleet: it need not know the tools and task handlers of the program
+    /// that the fleet runs.
+    ///
+    /// # Errors
+    /// Everything else that is wrong with it.
+    pub(crate) fn load_beside(global: &Global) -> Result<Self, Failure> {
+        let sources = Sources { others_carry_out: true, ..sources(global)? };
+        Self::of(&sources, &global.own)
     }
 
     /// Loads the configuration that these sources make.

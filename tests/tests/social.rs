@@ -85,6 +85,7 @@ async fn fleet(tokens: bool) -> (Fleet, Arc<Services>) {
         environment: variables.iter().cloned().collect(),
         built_in_tools: ["delegate_task", "echo", "sleep", "fail", "fail_once"].map(String::from).into(),
         built_in_handlers: ["note"].map(String::from).into(),
+        ..Sources::default()
     })
     .unwrap();
     let force = Force { policy: loaded.policy, task_handlers: loaded.task_handlers, digest: loaded.digest };

@@ -160,6 +160,32 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
 }
 
 #[test]
+fn a_plain_producer_serves_a_programs_own_fleet_and_a_plain_scheduler_refuses_its_rows() {
+    let (folder, redis) = (folder(), tokio::runtime::Runtime::new().unwrap());
+    let server = redis.block_on(shared::testkit::RedisServer::start());
+    write(folder.path(), "conf/permissions.yaml", "permissions: {quote_parcel: {everyone: true}}\n");
+    let run = |program: &Path, args: &[&str]| {
+        let mut run = Command::new(program);
+        run.args(args).args(["--config", "conf"]).current_dir(folder.path()).env("REDIS_URL", server.url());
+        run.env("CARRIER_KEY", "k-1").env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").env_remove("TICKFLEET_CONFIG");
+        run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        run
+    };
+    let plain = Path::new(env!("CARGO_BIN_EXE_tickfleet"));
+    Said::of(&mut run(plain, &["config", "check"]), "").exits(1).says("the unknown tool `quote_parcel`");
+    Said::of(&mut run(plain, &["scheduler"]), "").exits(1).complains("the unknown tool `quote_parcel`");
+    let mut running = ["scheduler", "worker"].map(|role| run(&own_fleet(), &[role]).spawn().unwrap());
+    let call = ["submit", "--tenant", "demo", "--agent", "fran", "--wait", "--json"];
+    let call = [&call[..], &["--call", "quote_parcel {\"country\":\"AT\",\"weight_g\":1}"]].concat();
+    let reply = Said::of(&mut run(plain, &call), "").exits(0).json();
+    for process in &mut running {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    assert_eq!(reply["results"][0]["output"]["price_cents"], 690, "{reply}");
+}
+
+#[test]
 fn a_program_whose_tool_does_not_start_says_why_and_takes_no_calls() {
     let folder = folder();
     let mut dev = Command::new(own_fleet());

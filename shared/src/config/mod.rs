@@ -66,6 +66,9 @@ pub struct Sources {
     pub built_in_tools: BTreeSet<String>,
     /// Task handlers that the binary registers itself: agents may be bound to them.
     pub built_in_handlers: BTreeSet<String>,
+    /// Whether names of tools and task handlers that nobody here has may be those of the program that runs the fleet:
+    /// a command beside it need not know them.
+    pub others_carry_out: bool,
 }
 
 impl fmt::Debug for Sources {
@@ -159,7 +162,8 @@ fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) 
     };
     let tools = tools.filter(|_| servers.is_some());
     // Where tools may be registered while a worker runs, a name that nothing has yet is not a mistake.
-    let more_may_come = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
+    let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
+    let more_may_come = registers || sources.others_carry_out;
     let known_tools = tools.as_ref().filter(|_| !more_may_come);
     let tool_names = known_tools.map(|tools| &tools.names);
     let agents = trees.agents.as_ref().map(|tree| agents::read(tree, sources, tool_names, errors));

@@ -54,6 +54,7 @@ impl Given {
             environment: self.variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
             built_in_tools: set(&["delegate_task", "echo", "sleep", "fail", "fail_once"]),
             built_in_handlers: set(&["note"]),
+            ..Sources::default()
         })
     }
 
