@@ -136,7 +136,8 @@ async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), Startu
     Err(StartupError { tool: tool.spec().name.clone(), why })
 }
 
-/// Runs the stop hook of every tool that has been started, all at the same time, 5 s at most. What goes wrong is logged: nothing waits for it any more.
+/// Runs the stop hook of every tool that has been started, all at the same time, 5 s at most. What goes wrong is logged:
+/// nothing waits for it any more.
 pub async fn stop_all(tools: &[TypedTool]) {
     let stopping = tools.iter().filter_map(|tool| {
         let was_running = tool.hooks().running.swap(false, Ordering::AcqRel);
