@@ -6,6 +6,7 @@ mod server;
 
 use clap::Args;
 use serde::Serialize;
+use shared::model::TenantId;
 use shared::store::{Pool, Store};
 
 use crate::failure::Failure;
@@ -118,6 +119,7 @@ async fn shard_findings(setup: &Setup, pool: &Pool, store: &Store, shard: usize)
     let facts = pool.shard(store.keys()).await?;
     let shards = setup.settings().redis.shards;
     let mut findings = queues::shard(shard, &facts, shards, &setup.configuration.digest);
+    findings.extend(tenants(store).await?);
     if facts.groups_missing.is_empty() {
         let backlog = store.backlog(&[]).await?;
         findings.extend(queues::backlog(&backlog, setup.settings()));
@@ -129,6 +131,15 @@ async fn shard_findings(setup: &Setup, pool: &Pool, store: &Store, shard: usize)
         findings.push(queues::dead(backlog.dead, &dead, facts.now_ms));
     }
     Ok(findings)
+}
+
+/// Tenants that nothing is decided about.
+async fn tenants(store: &Store) -> Result<Vec<Finding>, Failure> {
+    let finding = |(tenant, why): (TenantId, String)| {
+        let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");
+        Finding::fail("tenants", format!("{tenant}: {why}; its turns are refused"), advice)
+    };
+    Ok(crate::tenant::unreadable(&store.tenants().await?).into_iter().map(finding).collect())
 }
 
 #[allow(clippy::disallowed_methods, reason = "the edge: the doctor compares this machine's clock with Redis' own")]

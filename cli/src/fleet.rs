@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::own::Own;
 use crate::registrar::Registrar;
 use crate::reload::Reload;
-use crate::setup::{Setup, millis};
+use crate::setup::Setup;
 
 /// What a process is.
 #[derive(Debug, Clone, Copy)]
@@ -197,15 +197,7 @@ async fn start_tools(setup: &Setup) -> Result<(), Failure> {
 }
 
 fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Vec<Scheduler> {
-    let (s, retention) = (&setup.settings().scheduler, &setup.settings().retention);
-    let options = scheduler::Options {
-        batch: s.batch,
-        tick_poll: s.tick_poll,
-        reap_every: s.reap_every,
-        collect_every: s.collect_every,
-        audit_bytes_max: retention.audit_bytes_max,
-        dead_retain_ms: millis(retention.dead),
-    };
+    let options = scheduler::Options::of(setup.settings());
     let make = |store: &Store| {
         let (force, metrics) = (Arc::clone(&shared.force), Arc::clone(&shared.metrics));
         let progress = shared.progress.clone();

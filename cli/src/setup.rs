@@ -195,6 +195,7 @@ impl Setup {
             policy: self.configuration.policy.clone(),
             task_handlers: self.configuration.task_handlers.clone(),
             digest: self.configuration.digest.clone(),
+            ..Force::default()
         }
     }
 

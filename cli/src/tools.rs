@@ -139,15 +139,15 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
     emit(format, args.strict, &allowed, &setup.configuration.prompts, output)
 }
 
-/// Takes over the tenants that were set at run time, where `tenant` is none of the configured ones: Redis need not be
-/// there for those.
+/// Takes over what was set at run time where `tenant` is at home. Where Redis is away, a tenant of the configuration is
+/// shown as configured.
 pub(crate) async fn with_tenant(setup: &Setup, force: &InForce, tenant: &TenantId) -> Result<(), Failure> {
     if !force.load().policy.tenants.contains_key(tenant) {
-        let set = match setup.client().await {
-            Ok(client) => client.store(tenant).tenants().await.map_err(Failure::from),
+        let read = match setup.client().await {
+            Ok(client) => force.refresh(client.store(tenant)).await.map_err(Failure::from),
             Err(failure) => Err(failure),
         };
-        force.set_tenants(set.map_err(|failure| not_configured(tenant, failure))?);
+        read.map_err(|failure| not_configured(tenant, failure))?;
     }
     Ok(())
 }
@@ -204,6 +204,7 @@ fn decide<'a>(
 pub(crate) fn nobody(unknown: Unknown, tenant: &TenantId, agent: &AgentId) -> Failure {
     Failure::failed(match unknown {
         Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str()),
+        Unknown::Withheld => anyhow::anyhow!(shared::delegation::unreadable(tenant)),
         Unknown::Agent => anyhow::anyhow!("tenant {:?} has no agent {:?}", tenant.as_str(), agent.as_str()),
     })
 }

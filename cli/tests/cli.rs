@@ -21,6 +21,10 @@ mod mcp;
 mod process;
 #[path = "cli/prometheus.rs"]
 mod prometheus;
+#[path = "cli/reaping.rs"]
+mod reaping;
+#[path = "cli/run_time.rs"]
+mod run_time;
 #[path = "cli/scaling/mod.rs"]
 mod scaling;
 #[path = "cli/security.rs"]

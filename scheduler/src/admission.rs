@@ -117,7 +117,7 @@ fn odd() -> TurnId {
 /// Checks what only the policy knows, and builds what the script wants.
 ///
 /// # Errors
-/// The refusal: unknown tenant or agent, a deadline too far away.
+/// The refusal: unknown or unreadable tenant, unknown agent, a deadline too far away.
 pub(crate) fn admission(
     candidate: &Candidate,
     force: &Force,
@@ -131,6 +131,7 @@ pub(crate) fn admission(
         Unknown::Tenant => {
             refuse("unknown_tenant", format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
         }
+        Unknown::Withheld => refuse("unreadable_tenant", shared::delegation::unreadable(&turn.tenant), turn),
         Unknown::Agent => {
             let message = format!("tenant {:?} has no agent {:?}", turn.tenant.as_str(), turn.agent.as_str());
             refuse("unknown_agent", message, turn)

@@ -127,6 +127,14 @@ impl Scheduler {
     async fn admit_some(&self, candidates: &[Candidate]) -> Vec<Rejection> {
         let mut patience = Patience::default();
         loop {
+            if let Err(error) = self.hear_of_new_tenants(candidates).await {
+                tracing::warn!(%error, "what was set at run time could not be read; trying again");
+                if self.is_over() {
+                    return Vec::new();
+                }
+                tokio::time::sleep(patience.pause()).await;
+                continue;
+            }
             let grants = match self.grants(candidates).await {
                 Ok(grants) => grants,
                 Err(error) => {
@@ -157,7 +165,7 @@ impl Scheduler {
                 return rejections;
             }
             let turns: Vec<Admission> = batch.iter().map(|(_, a)| a.clone()).collect();
-            let decided = self.store.admit(deciding.generation, &rows.rows, &turns).await;
+            let decided = self.store.admit(deciding.generations, &rows.rows, &turns).await;
             match decided {
                 Ok(AdmitReply::Decided { now_ms, turns }) => {
                     self.clock.set(now_ms);
@@ -165,6 +173,12 @@ impl Scheduler {
                     return rejections;
                 }
                 Ok(AdmitReply::PolicyStale) => self.policy_stale(),
+                Ok(AdmitReply::TenantsStale) => {
+                    if let Err(error) = self.tenants_stale().await {
+                        tracing::warn!(%error, "what was set at run time could not be read; trying again");
+                        tokio::time::sleep(patience.pause()).await;
+                    }
+                }
                 Ok(AdmitReply::DayStale { now_ms }) => self.clock.set(now_ms),
                 Ok(AdmitReply::Pressure) => tokio::time::sleep(Duration::from_millis(500)).await,
                 Err(error) if error.is_script_error() => {
@@ -182,6 +196,16 @@ impl Scheduler {
                 return Vec::new();
             }
         }
+    }
+
+    /// Before a turn is refused because nobody knows its tenant or agent: it may have been set a moment ago.
+    async fn hear_of_new_tenants(&self, candidates: &[Candidate]) -> Result<(), StoreError> {
+        let force = self.force.load();
+        let unknown = |c: &Candidate| force.policy.look_up(&c.turn.tenant, &c.turn.agent).is_err();
+        if candidates.iter().any(unknown) {
+            self.force.refresh_where_news(&self.store).await?;
+        }
+        Ok(())
     }
 
     /// Rule 11: a script error is the fault of one turn; that one is rejected, the others are admitted.

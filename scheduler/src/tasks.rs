@@ -105,6 +105,10 @@ impl Scheduler {
         if !self.store.is_home_of(&task.tenant) {
             return Ok(Some(refuse(&task, "wrong_shard", crate::intake::WRONG_SHARD.into())));
         }
+        if self.force.load().policy.look_up(&task.tenant, &task.target).is_err() {
+            // It may have been set a moment ago.
+            self.force.refresh_where_news(&self.store).await?;
+        }
         let force = self.force.load();
         if let Some(parent) = task.parent.clone().filter(|_| force.policy.tenants.contains_key(&task.tenant)) {
             let Some((agent, grant)) = self.store.task_grant(&TurnName::task(&task.tenant, &parent)).await? else {

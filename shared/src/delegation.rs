@@ -35,6 +35,9 @@ pub struct Planned {
 /// # Errors
 /// A stable code and a message for whoever delegates.
 pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'static str, String)> {
+    if force.policy.withheld.contains(&task.tenant) {
+        return Err(("unreadable_tenant", unreadable(&task.tenant)));
+    }
     if !force.policy.tenants.contains_key(&task.tenant) {
         return Err(("unknown_tenant", format!("tenant {:?} is not configured", task.tenant.as_str())));
     }
@@ -73,6 +76,13 @@ pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'stati
         digest: digest(task),
         grant,
     })
+}
+
+/// Why nothing is decided about a tenant whose declaration was set at run time and cannot be read.
+#[must_use]
+pub fn unreadable(tenant: &TenantId) -> String {
+    let tenant = tenant.as_str();
+    format!("tenant {tenant:?} was set at run time, and what was set cannot be read; set it again, then try again")
 }
 
 /// What turns under the task may do: what it is granted, cut to what its delegator has itself.

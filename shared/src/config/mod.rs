@@ -182,6 +182,7 @@ fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) 
     let policy = Policy {
         agents: agents.policies,
         tenants: tenants?,
+        withheld: BTreeSet::new(),
         permissions: Permissions {
             matrix: matrix?,
             disabled_tools: settings.permission.disabled_tools.clone(),

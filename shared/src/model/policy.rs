@@ -239,6 +239,9 @@ pub struct Policy {
     pub agents: BTreeMap<AgentId, AgentPolicy>,
     /// Tenant → declaration. A tenant that is not here is unknown.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
+    /// Tenants that were set at run time, and whose declaration cannot be read: nothing is decided about them, least of
+    /// all by what the configuration says.
+    pub withheld: BTreeSet<TenantId>,
     /// Who may call what.
     pub permissions: Permissions,
     /// Caps that agents and tenants override.
@@ -278,6 +281,9 @@ impl Policy {
     /// # Errors
     /// [`Unknown`] names the unknown one.
     pub fn look_up(&self, tenant: &TenantId, agent: &AgentId) -> Result<(&TenantPolicy, &AgentPolicy), Unknown> {
+        if self.withheld.contains(tenant) {
+            return Err(Unknown::Withheld);
+        }
         let owner = self.tenants.get(tenant).ok_or(Unknown::Tenant)?;
         let known = self.agents.get(agent).filter(|_| owner.agents.is_empty() || owner.agents.contains(agent));
         Ok((owner, known.ok_or(Unknown::Agent)?))
@@ -302,11 +308,13 @@ impl Policy {
     }
 }
 
-/// Which name of a turn is not in the policy.
+/// Why the policy says nothing about an agent of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
     /// No such tenant.
     Tenant,
     /// No such agent, or the tenant does not have it.
     Agent,
+    /// The tenant was set at run time, and its declaration cannot be read.
+    Withheld,
 }

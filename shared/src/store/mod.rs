@@ -32,7 +32,7 @@ mod wire;
 mod words;
 
 pub use admit::{
-    Admission, AdmitReply, Admitted, Inbound, LaneRelease, PolicyRow, Promoted, Rejection, ReleaseReply, Released,
+    Admission, AdmitReply, Admitted, Generations, Inbound, LanePolicy, LaneRelease, PolicyRow, Promoted, Rejection, ReleaseReply, Released,
 };
 pub use backlog::Backlog;
 pub use call::{Begin, Begun, HandBack, Parked, Retry};
@@ -53,6 +53,7 @@ pub use script::Scripts;
 pub use settle::{ReplyFrame, Settled, SettledCall, Settlement};
 pub use submit::{Submission, Submitted};
 pub use sweep::{SweepAt, Swept};
+pub use tenants::TenantsSet;
 pub use tool_lists::ToolList;
 pub use watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
 pub use wire::{SliceEntry, SliceMeta, entry_ms};

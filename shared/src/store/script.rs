@@ -33,6 +33,7 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "delegate": [BASE, TENANTS, SLICE],
     "touch": [BASE],
     "announce": [BASE],
+    "set_tenant": [BASE],
     "prune": [BASE],
 };
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use shared::model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TaskId, TenantId, TurnId};
 use shared::store::{
-    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, HandBack, PolicyRow, Promoted, Queue,
+    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, Generations, HandBack, PolicyRow, Promoted, Queue,
     Reader, ReplyFrame, Retry, Scripts, Settled, SettledCall, Settlement, Store, StoreOptions, Submission, TimeSource,
     Touched, TurnName,
 };
@@ -85,7 +85,7 @@ impl Shard {
             on_day_cap: DayCapAction::Reject,
         };
         let row = PolicyRow { caps, day_start_ms: START_MS, day_end_ms: START_MS + 86_400_000 };
-        self.store.admit(1, &[row], turns).await
+        self.store.admit(Generations { policy: 1, tenants: 0 }, &[row], turns).await
     }
 
     /// Admits turns and has `w` read their slices.
