@@ -139,7 +139,7 @@ async fn tenants(store: &Store) -> Result<Vec<Finding>, Failure> {
         let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");
         Finding::fail("tenants", format!("{tenant}: {why}; its turns are refused"), advice)
     };
-    Ok(crate::tenant::unreadable(&store.tenants().await?).into_iter().map(finding).collect())
+    Ok(crate::tenant::unreadable(&store.at_run_time().await?).into_iter().map(finding).collect())
 }
 
 #[allow(clippy::disallowed_methods, reason = "the edge: the doctor compares this machine's clock with Redis' own")]

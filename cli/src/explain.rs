@@ -196,7 +196,7 @@ async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeS
     }
     let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
     for store in client.stores() {
-        tenants.extend(store.tenants().await?.declared.into_keys());
+        tenants.extend(store.at_run_time().await?.declared.into_keys());
     }
     Ok(tenants)
 }

@@ -91,6 +91,10 @@ struct Shared {
 /// # Errors
 /// Tools or handlers that cannot be used; an address that cannot be had. Redis may be away: it is waited for.
 pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown: Shutdown) -> Result<Fleet, Failure> {
+    if !roles.worker {
+        // A worker makes them all.
+        setup.check_tools()?;
+    }
     let metrics = Arc::new(Metrics::of(roles.part()).map_err(Failure::failed)?);
     let shared = Shared { force: setup.force(), metrics, progress: Progress::default() };
     // Its generation is known when a scheduler has announced it.

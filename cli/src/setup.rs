@@ -219,6 +219,19 @@ impl Setup {
         })
     }
 
+    /// Holds the configuration against everything that the loader cannot see: schemas that do not compile, addresses
+    /// that are refused, names that are taken twice. Every role asks this before it goes by a configuration, at its start
+    /// and at a reload, so that none takes what another one refuses.
+    ///
+    /// # Errors
+    /// Every tool and handler that cannot be used.
+    pub(crate) fn check_tools(&self) -> Result<(), Failure> {
+        self.task_handlers()?;
+        // Nothing connects: tools are only made here.
+        let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
+        self.registry(&store, &self.force()).map(drop)
+    }
+
     /// What carries out tasks.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use shared::model::policy::TenantPolicy;
 use shared::model::{AgentId, TenantId};
-use shared::store::TenantsSet;
+use shared::store::AtRunTime;
 
 use crate::failure::Failure;
 use crate::output::{Output, lines, table};
@@ -102,7 +102,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
         What::List => {
             let mut set = BTreeMap::new();
             for store in client.stores() {
-                let found = store.tenants().await?;
+                let found = store.at_run_time().await?;
                 unreadable(&found).iter().for_each(|(tenant, why)| output.note(&format!("{tenant}: {why}")));
                 set.extend(found.declared);
             }
@@ -113,7 +113,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
             output.show(&rows, |rows| shown(rows))
         }
         What::Show { tenant } => {
-            let set = client.store(tenant).tenants().await?;
+            let set = client.store(tenant).at_run_time().await?;
             if let Some((tenant, why)) = unreadable(&set).into_iter().find(|(of, _)| of == tenant) {
                 return Err(Failure::failed(anyhow::anyhow!("{tenant}: {why}; set it again, or take it back")));
             }
@@ -125,7 +125,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
         }
         What::Set(change) => {
             let store = client.store(&change.tenant);
-            let before = store.tenants().await?.declared.remove(&change.tenant);
+            let before = store.at_run_time().await?.declared.remove(&change.tenant);
             let before = before.or_else(|| configured.get(&change.tenant).cloned()).unwrap_or_default();
             let policy = changed(before, change, setup)?;
             store.set_tenant(&change.tenant, &policy).await?;
@@ -144,10 +144,11 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
 }
 
 /// Tenants that were set, and that nothing is decided about, with the reason.
-pub(crate) fn unreadable(set: &TenantsSet) -> Vec<(TenantId, String)> {
-    let unreadable = set.unreadable.iter().map(|(tenant, problem)| {
-        (tenant.clone(), format!("what was set at run time cannot be read ({problem})"))
-    });
+pub(crate) fn unreadable(set: &AtRunTime) -> Vec<(TenantId, String)> {
+    let unreadable = set
+        .unreadable
+        .iter()
+        .map(|(tenant, problem)| (tenant.clone(), format!("what was set at run time cannot be read ({problem})")));
     let missing = |tenant: &TenantId| (tenant.clone(), "what was set at run time is gone from Redis".to_owned());
     unreadable.chain(set.missing.iter().map(missing)).collect()
 }

@@ -21,7 +21,7 @@ use shared::model::{ConsumerId, limits};
 use shared::ops::metrics::Metrics;
 use shared::ops::progress::Progress;
 use shared::report::ReportOptions;
-use shared::store::{Announced, Generations, Patience, ShardClock, Slots, Store, StoreError};
+use shared::store::{Announced, Beat, Generations, Patience, ShardClock, Slots, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use policy::{Deciding, PolicyClock};
@@ -186,7 +186,7 @@ impl Scheduler {
         self.consumer.store(Some(Arc::new(consumer.clone())));
         let (mut waits, mut silent_since) = (false, None);
         loop {
-            self.clock.set(self.store.beat_with(&consumer, Slots::default()).await?.now_ms);
+            self.clock.set(self.beat(&consumer).await?.now_ms);
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
             // Who fell silent may be back in a moment: Redis may have been away, and we are the first to beat again.
             let take = silent_since.is_some_and(|since: tokio::time::Instant| since.elapsed() > lease);
@@ -213,6 +213,10 @@ impl Scheduler {
                 () = tokio::time::sleep(STAND_BY.min(lease / 4)) => {}
             }
         }
+    }
+
+    async fn beat(&self, consumer: &ConsumerId) -> Result<Beat, StoreError> {
+        self.store.beat_with(consumer, Slots::default(), self.force.load().short_digest()).await
     }
 
     /// Says by which policy we decide: at the start, after a reload, and when Redis has lost it.
@@ -305,7 +309,7 @@ impl Scheduler {
                 }
                 () = tokio::time::sleep(every) => {}
             }
-            match self.store.beat_with(consumer, Slots::default()).await {
+            match self.beat(consumer).await {
                 Ok(beat) => {
                     since = beat.now_ms;
                     self.heard(&beat).await;
@@ -327,7 +331,7 @@ impl Scheduler {
     }
 
     /// What a heartbeat brings: time, clock trouble, tenants that were set meanwhile.
-    async fn heard(&self, beat: &shared::store::Beat) {
+    async fn heard(&self, beat: &Beat) {
         self.clock.set(beat.now_ms);
         self.policy.saw_steps(beat.clock_steps, &self.metrics);
         self.policy.saw_epoch(beat.epoch_ms, &self.metrics);

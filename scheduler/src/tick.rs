@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::force::Force;
-use shared::model::{AgentId, TenantId};
 use shared::model::policy::Unknown;
+use shared::model::{AgentId, TenantId};
 use shared::store::{LanePolicy, LaneRelease, Promoted, ReleaseReply, StoreError, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::{PATIENCE, Scheduler};
 use crate::policy::{Rows, stagger_ms};
+use crate::{PATIENCE, Scheduler};
 
 /// Timers looked at in one round.
 const DUE_MAX: usize = 256;

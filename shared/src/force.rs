@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use crate::config::TaskHandlerDef;
 use crate::model::policy::TenantPolicy;
 use crate::model::{AgentId, ConsumerId, Policy, TenantId};
-use crate::store::{Store, StoreError, TenantsSet};
+use crate::store::{AtRunTime, Store, StoreError};
 
 /// One consistent state of everything that decides.
 #[derive(Debug, Clone, Default)]
@@ -65,8 +65,8 @@ struct Sources {
     shards: BTreeMap<u32, Shard>,
 }
 
-/// What was set at run time in one shard, as last read: tenants. Whatever else decides and is set at run time (a pause,
-/// a limit) has its place here, so that it comes with the same look and nothing is decided before it is there.
+/// What was set at run time in one shard, as last read. Whatever else decides and is set at run time (a pause, a limit)
+/// has its place here, so that it comes with the same look and nothing is decided before it is there.
 #[derive(Debug, Default)]
 struct Shard {
     /// The look that it is from.
@@ -75,16 +75,26 @@ struct Shard {
     tenants: BTreeMap<TenantId, TenantPolicy>,
     /// Tenants whose declaration cannot be read, or is lost, and was never read before.
     withheld: BTreeSet<TenantId>,
+    tools_off: BTreeSet<String>,
+}
+
+/// What Redis has lost and this process still knows.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Lost {
+    tenants: BTreeMap<TenantId, TenantPolicy>,
+    tools_off: BTreeSet<String>,
 }
 
 impl Shard {
     /// Takes over what was read. What cannot be read, or was lost, stays as it was read last; where it never was, the
     /// tenant is withheld: its declaration in the configuration may be laxer. Answers what was lost and is known here.
-    fn take_over(&mut self, look: u64, read: TenantsSet) -> BTreeMap<TenantId, TenantPolicy> {
+    fn take_over(&mut self, look: u64, read: AtRunTime) -> Lost {
         let known = std::mem::take(&mut self.tenants);
-        let mut lost = read.missing;
+        let (mut lost, mut tools_off, mut lost_tools) = (read.missing, read.tools_off, BTreeSet::new());
         if read.generation < self.generation {
             // Redis has forgotten more than the declarations: that they were set at all.
+            lost_tools = self.tools_off.difference(&tools_off).cloned().collect();
+            tools_off.extend(lost_tools.iter().cloned());
             lost.extend(known.keys().filter(|t| !read.declared.contains_key(*t)).cloned());
         }
         let (mut tenants, mut withheld, mut restored) = (read.declared, BTreeSet::new(), BTreeMap::new());
@@ -103,8 +113,8 @@ impl Shard {
             let problem = read.unreadable.get(tenant).map_or("it is gone from Redis", String::as_str);
             tracing::error!(%tenant, problem, "a tenant set at run time has no readable declaration; nothing is decided about it");
         }
-        *self = Self { look, generation: read.generation, tenants, withheld };
-        restored
+        *self = Self { look, generation: read.generation, tenants, withheld, tools_off };
+        Lost { tenants: restored, tools_off: lost_tools }
     }
 }
 
@@ -114,10 +124,13 @@ impl Sources {
         let policy = &mut force.policy;
         policy.tenants = self.configured.clone();
         policy.withheld.clear();
+        policy.permissions.switched_off.clear();
         for shard in self.shards.values() {
             policy.tenants.extend(shard.tenants.iter().map(|(id, tenant)| (id.clone(), tenant.clone())));
             policy.tenants.retain(|tenant, _| !shard.withheld.contains(tenant));
             policy.withheld.extend(shard.withheld.iter().cloned());
+            // Every shard is told; one that knows is enough.
+            policy.permissions.switched_off.extend(shard.tools_off.iter().cloned());
         }
         force.tenants_generation = self.shards.iter().map(|(number, shard)| (*number, shard.generation)).collect();
     }
@@ -144,10 +157,19 @@ impl InForce {
     /// [`StoreError`]; what is in force stays.
     pub async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
         let look = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
-        let read = store.tenants().await?;
-        for (tenant, policy) in self.take_over(store.shard(), look, read) {
-            let restored = store.restore_tenant(&tenant, &policy).await;
+        let read = store.at_run_time().await?;
+        let lost = self.take_over(store.shard(), look, read);
+        for (tenant, policy) in &lost.tenants {
+            let restored = store.restore_tenant(tenant, policy).await;
             tracing::error!(%tenant, ?restored, "what was set for a tenant at run time was lost in Redis; putting it back");
+        }
+        for tool in &lost.tools_off {
+            let restored = store.switch_tool(tool, false).await;
+            tracing::error!(
+                tool,
+                ?restored,
+                "a tool was switched off, and Redis has lost that; switching it off again"
+            );
         }
         Ok(())
     }
@@ -165,20 +187,17 @@ impl InForce {
     }
 
     /// Takes over the answer to a look. Answers what Redis has lost.
-    fn take_over(&self, shard: u32, look: u64, read: TenantsSet) -> BTreeMap<TenantId, TenantPolicy> {
+    fn take_over(&self, shard: u32, look: u64, read: AtRunTime) -> Lost {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
         let held = sources.shards.entry(shard).or_default();
         if held.look > look {
-            return BTreeMap::new();
+            return Lost::default();
         }
         let lost = held.take_over(look, read);
         let current = self.current.load();
         let mut next = (**current).clone();
         sources.put_into(&mut next);
-        let now = &current.policy;
-        if (&now.tenants, &now.withheld) != (&next.policy.tenants, &next.policy.withheld)
-            || current.tenants_generation != next.tenants_generation
-        {
+        if !is_same(&current, &next) {
             self.current.store(Arc::new(next));
         }
         lost
@@ -193,6 +212,14 @@ impl InForce {
         self.current.store(Arc::clone(&force));
         force
     }
+}
+
+/// Whether two states have the same set at run time. Those who keep a snapshot need no new one then.
+fn is_same(one: &Force, other: &Force) -> bool {
+    one.policy.tenants == other.policy.tenants
+        && one.policy.withheld == other.policy.withheld
+        && one.policy.permissions.switched_off == other.policy.permissions.switched_off
+        && one.tenants_generation == other.tenants_generation
 }
 
 /// A fresh consumer name: what kind of process, which one, and which start of it. Never used twice, for a name
@@ -232,9 +259,9 @@ mod tests {
         (TenantId::new(name).unwrap(), TenantPolicy { max_actions_per_day: cap, ..TenantPolicy::default() })
     }
 
-    fn read(generation: u64, declared: &[(&str, u32)]) -> TenantsSet {
+    fn read(generation: u64, declared: &[(&str, u32)]) -> AtRunTime {
         let declared = declared.iter().map(|(name, cap)| capped(name, Some(*cap))).collect();
-        TenantsSet { generation, declared, ..TenantsSet::default() }
+        AtRunTime { generation, declared, ..AtRunTime::default() }
     }
 
     /// Tenants with their caps, and those that are withheld.
@@ -273,17 +300,24 @@ mod tests {
     fn what_cannot_be_read_stays_as_it_was_read_last_or_is_withheld() {
         let unreadable = |generation, declared: &[(&str, u32)]| {
             let unreadable = [(TenantId::new("acme").unwrap(), "no JSON".to_owned())].into();
-            TenantsSet { unreadable, ..read(generation, declared) }
+            AtRunTime { unreadable, ..read(generation, declared) }
         };
         let fresh = InForce::new(force("one", &["acme", "bolt"]));
         fresh.take_over(0, 1, unreadable(2, &[("bolt", 5)]));
         let withheld = vec!["acme".to_owned()];
-        assert_eq!(seen(&fresh), (tenants(&[("bolt", Some(5))]), withheld.clone()), "one poison item costs itself alone");
+        assert_eq!(
+            seen(&fresh),
+            (tenants(&[("bolt", Some(5))]), withheld.clone()),
+            "one poison item costs itself alone"
+        );
         fresh.replace(force("two", &["acme"]));
         assert_eq!(seen(&fresh), (tenants(&[("bolt", Some(5))]), withheld));
         fresh.take_over(0, 2, read(3, &[("acme", 4)]));
         assert_eq!(seen(&fresh), (tenants(&[("acme", Some(4))]), vec![]), "mended");
-        assert!(fresh.take_over(0, 3, unreadable(4, &[])).is_empty(), "what is there is nobody's to write over");
+        assert!(
+            fresh.take_over(0, 3, unreadable(4, &[])).tenants.is_empty(),
+            "what is there is nobody's to write over"
+        );
         assert_eq!(seen(&fresh), (tenants(&[("acme", Some(4))]), vec![]), "the last good one");
     }
 
@@ -291,12 +325,29 @@ mod tests {
     fn what_redis_has_lost_is_known_and_put_back() {
         let in_force = InForce::new(force("one", &["acme"]));
         in_force.take_over(0, 1, read(5, &[("acme", 3), ("bolt", 4)]));
-        let gone = TenantsSet { missing: [TenantId::new("bolt").unwrap()].into(), ..read(5, &[("acme", 3)]) };
-        assert_eq!(in_force.take_over(0, 2, gone), [capped("bolt", Some(4))].into());
+        let gone = AtRunTime { missing: [TenantId::new("bolt").unwrap()].into(), ..read(5, &[("acme", 3)]) };
+        assert_eq!(in_force.take_over(0, 2, gone).tenants, [capped("bolt", Some(4))].into());
         // After a flush not even the names are there.
         let lost = in_force.take_over(0, 3, read(0, &[]));
-        assert_eq!(lost.len(), 2, "{lost:?}");
+        assert_eq!(lost.tenants.len(), 2, "{lost:?}");
         assert_eq!(seen(&in_force).0, tenants(&[("acme", Some(3)), ("bolt", Some(4))]));
+    }
+
+    #[test]
+    fn a_tool_that_was_switched_off_stays_off_until_it_is_switched_on() {
+        let off = |generation, tools: &[&str]| {
+            let tools_off = tools.iter().map(ToString::to_string).collect();
+            AtRunTime { tools_off, ..read(generation, &[]) }
+        };
+        let in_force = InForce::new(force("one", &[]));
+        let now = || in_force.load().policy.permissions.switched_off.iter().cloned().collect::<Vec<_>>();
+        in_force.take_over(0, 1, off(1, &["pay"]));
+        in_force.replace(force("two", &[]));
+        assert_eq!(now(), ["pay"], "a new configuration does not know of it");
+        let lost = in_force.take_over(0, 2, off(0, &[]));
+        assert_eq!((lost.tools_off.len(), now()), (1, vec!["pay".to_owned()]), "a flush switches nothing on");
+        in_force.take_over(0, 3, off(2, &[]));
+        assert!(now().is_empty());
     }
 
     #[test]

@@ -113,12 +113,18 @@ impl Plan {
             permissions: Permissions {
                 matrix: all.map(|name| (name, every.clone())).collect(),
                 disabled_tools: self.disabled.iter().cloned().collect(),
+                switched_off: BTreeSet::new(),
                 strict_capabilities: true,
             },
             defaults: self.caps.clone(),
         };
         (self.policy)(&mut policy);
-        Arc::new(InForce::new(Force { policy, task_handlers: self.handlers.clone(), digest: "test".into(), ..Force::default() }))
+        Arc::new(InForce::new(Force {
+            policy,
+            task_handlers: self.handlers.clone(),
+            digest: "test".into(),
+            ..Force::default()
+        }))
     }
 
     /// The shard at `url`, on a connection of its own.

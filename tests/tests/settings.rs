@@ -15,7 +15,7 @@ use shared::store::{
 };
 use shared::testkit::RedisServer;
 
-const DRAWS: u64 = 150;
+const DRAWS: u64 = 60;
 const START_MS: i64 = 1_767_571_200_000;
 const DAY_MS: i64 = 86_400_000;
 
@@ -23,16 +23,18 @@ fn any_of<T: Copy>(rng: &mut StdRng, values: &[T]) -> T {
     values[rng.random_range(0..values.len())]
 }
 
-/// Settings as an operator may write them; the edges of every range come up often.
+/// Settings as an operator may write them: the edges of every range come up often, and most relate as they must.
 fn drawn(rng: &mut StdRng) -> String {
-    const MS: [u64; 14] = [10, 100, 499, 500, 501, 1_000, 2_000, 3_000, 10_000, 15_000, 60_000, 90_000, 300_000, 600_000];
+    const MS: [u64; 14] =
+        [10, 100, 499, 500, 501, 1_000, 2_000, 3_000, 10_000, 15_000, 60_000, 90_000, 300_000, 600_000];
     let mut ms = |from: u64, upto: u64| {
         let edges: Vec<u64> = MS.into_iter().chain([from, upto]).filter(|ms| (from..=upto).contains(ms)).collect();
         if rng.random_bool(0.7) { any_of(rng, &edges) } else { rng.random_range(from..=upto) }
     };
-    let (lease, drain, reap) = (ms(1_000, 600_000), ms(1_000, 3_600_000), ms(10, 600_000));
-    let (tick, poll, collect) = (ms(100, 3_600_000), ms(1, 60_000), ms(100, 600_000));
-    let (records, dedupe) = (ms(1_000, 600_000), ms(1_000, 600_000));
+    let lease = ms(1_000, 600_000);
+    let (drain, reap) = (ms((lease / 4).max(1_000), 3_600_000), ms(10, lease));
+    let (poll, collect, records) = (ms(1, 60_000), ms(100, 600_000), ms(1_000, 600_000));
+    let (tick, dedupe) = (ms(poll.max(100), 3_600_000), ms(records, 900_000));
     let (slots, batch) = (any_of(rng, &[1, 2, 32, 10_000]), any_of(rng, &[1, 2, 256]));
     format!(
         "worker: {{lease: {lease}ms, drain: {drain}ms, slots: {slots}}}\n\
@@ -136,7 +138,8 @@ async fn a_killed_workers_work_comes_back_under_whatever_settings_the_loader_tak
         let mut since = Duration::ZERO;
         let mut killed = None;
         let requeued = loop {
-            let late = options.reap_period(lease).mul_f64(rng.random_range(1.0..1.5));
+            // Looks that follow each other closely are left out.
+            let late = options.reap_period(lease).max(lease / 40).mul_f64(rng.random_range(1.0..1.5));
             shard.advance(late);
             since += late;
             match killed {
@@ -156,5 +159,5 @@ async fn a_killed_workers_work_comes_back_under_whatever_settings_the_loader_tak
         };
         assert_eq!(requeued, 1, "nothing came back within three leases under seed {seed}:\n{text}");
     }
-    assert!(taken > 40 && slow > 5, "of {DRAWS} draws {taken} were taken, {slow} of them with slow reaping");
+    assert!(taken > 40 && slow > 10, "of {DRAWS} draws {taken} were taken, {slow} of them with slow reaping");
 }

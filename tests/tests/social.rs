@@ -88,7 +88,8 @@ async fn fleet(tokens: bool) -> (Fleet, Arc<Services>) {
         ..Sources::default()
     })
     .unwrap();
-    let force = Force { policy: loaded.policy, task_handlers: loaded.task_handlers, digest: loaded.digest, ..Force::default() };
+    let force =
+        Force { policy: loaded.policy, task_handlers: loaded.task_handlers, digest: loaded.digest, ..Force::default() };
     let plan = Plan { declared: loaded.tools, environment: variables, force: Some(force), ..Plan::default() };
     (Fleet::start(plan).await, services)
 }

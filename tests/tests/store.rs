@@ -9,9 +9,8 @@ use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, Tu
 use shared::report::{ReportOptions, ending as ending_of};
 use shared::store::{
     Admission, AdmitReply, Admitted, Begin, Begun, EndReason, Ending, Generations, HandBack, Inbound, LanePolicy,
-    LaneRelease, Parked,
-    PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Settled, SettledCall, Settlement,
-    SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
+    LaneRelease, Parked, PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Settled, SettledCall,
+    Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
 };
 use shared::testkit::RedisServer;
 
@@ -172,6 +171,33 @@ async fn calls_beyond_the_tick_wait_on_the_lane_and_beyond_the_day_are_ended() {
     last.calls.iter_mut().for_each(|c| c.result = "9".into());
     assert_eq!(w.store.settle(&[last]).await.unwrap(), [Settled::Done]);
     assert_eq!(w.replies().await, [r#"{"results":[0,1,2,3,4,5,6,7,8,9,10,11,9,9,9]}"#]);
+}
+
+#[tokio::test]
+async fn a_lane_whose_tenant_cannot_be_decided_about_rests_and_loses_nothing() {
+    let w = World::new().await;
+    let row = w.row(10, 100, DayCapAction::Reject);
+    assert!(matches!(w.admit(row, &[w.turn("t1", 12)]).await[0], Admitted::Dispatched));
+    let slice = w.lease("w1").await.remove(0);
+    assert_eq!(w.store.settle(&[settlement(&slice, 10)]).await.unwrap(), [Settled::Laned]);
+    w.advance(5_000);
+    let lane = |policy| LaneRelease {
+        tenant: slice.name.tenant.clone(),
+        agent: slice.meta.agent.clone(),
+        policy,
+        stagger_ms: 0,
+    };
+    let release = async |policy| match w.store.release(BY, 10, &[row], &[lane(policy)]).await.unwrap() {
+        ReleaseReply::Released(mut released) => released.remove(0),
+        other => panic!("{other:?}"),
+    };
+    let rests = release(LanePolicy::Withheld).await;
+    assert_eq!((rests.calls, rests.endings.len()), (0, 0));
+    let now = w.store.now_ms().await.unwrap();
+    assert!(w.store.due(now, 10).await.unwrap().0.is_empty(), "it stands in nobody's way");
+    w.advance(1_000);
+    assert_eq!(w.store.due(now + 1_000, 10).await.unwrap().0.len(), 1);
+    assert_eq!(release(LanePolicy::Row(0)).await.calls, 2);
 }
 
 #[tokio::test]

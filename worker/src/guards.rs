@@ -32,9 +32,7 @@ pub(crate) fn usable(
             let message = format!("Agent {:?} is no longer configured.", agent.as_str());
             (Outcome::Denied, say::error(Outcome::Denied, message))
         }
-        Unusable::Withheld => {
-            (Outcome::Denied, say::error(Outcome::Denied, shared::delegation::unreadable(tenant)))
-        }
+        Unusable::Withheld => (Outcome::Denied, say::error(Outcome::Denied, shared::delegation::unreadable(tenant))),
         Unusable::NoTool => {
             let close = tools.close_to(name, &allowed);
             (Outcome::UnknownTool, say::unknown_tool(name, &close, &allowed))

@@ -35,7 +35,7 @@ impl Worker {
                     patience.reset();
                     // They are made of what was set at run time, too.
                     let write = || tokio::spawn(Arc::clone(&self).tool_lists(shutdown.draining.clone()));
-                    drop(lists.get_or_insert_with(write));
+                    lists.get_or_insert_with(write);
                     self.incarnation(&consumer, &shutdown.draining, &tracker).await;
                     left = Some(consumer);
                 }
@@ -66,7 +66,7 @@ impl Worker {
     async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let sent = self.pulse.sending();
         let slots = Slots { busy: self.busy.load(Ordering::Relaxed), all: self.options.slots };
-        let beat = self.store.beat_with(consumer, slots).await?;
+        let beat = self.store.beat_with(consumer, slots, self.kits.load().force.short_digest()).await?;
         self.pulse.confirm(sent);
         self.clock.set(beat.now_ms);
         self.cancel_running(&beat.cancelled);

@@ -1,6 +1,9 @@
 //! Judges a shard: its settings, what waits on it, who works on it. Pure.
 
+use std::collections::BTreeMap;
+
 use shared::config::Settings;
+use shared::force::short_digest;
 use shared::store::{Backlog, DeadLetter, ShardFacts};
 
 use super::Finding;
@@ -31,6 +34,11 @@ pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str
         _ => Finding::ok("shards", format!("{shards} in use, this is number {number}")),
     });
     findings.push(policy(facts, digest));
+    findings.extend(others(facts));
+    if !facts.tools_off.is_empty() {
+        let says = format!("switched off at run time, for everybody: {}", facts.tools_off.join(", "));
+        findings.push(Finding::warn("tools", says, "give one back with tickfleet tools enable <tool>"));
+    }
     findings.push(match facts.steps {
         (0, _) => Finding::ok("shard time", "Redis' clock has never stepped back"),
         (count, step) => Finding::warn(
@@ -79,6 +87,27 @@ fn policy(facts: &ShardFacts, digest: &str) -> Finding {
         says,
         "compare `tickfleet config print` here and there, or restart the schedulers with this configuration",
     )
+}
+
+/// Who decides by another policy than the one in force: schedulers and workers say so with each heartbeat.
+fn others(facts: &ShardFacts) -> Option<Finding> {
+    let in_force = short_digest(&facts.policy_digest);
+    let lives = |name: &str| facts.beats.get(name).is_some_and(|until| *until > facts.now_ms);
+    let mut by_policy: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, policy) in facts.policies.iter().filter(|(name, policy)| lives(name) && *policy != in_force) {
+        by_policy.entry(policy).or_default().push(name);
+    }
+    let named = by_policy.iter_mut().map(|(policy, names)| {
+        names.sort_unstable();
+        let more = names.len().saturating_sub(NAMED_MAX);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{policy} decides in {}{more}", names[..names.len().min(NAMED_MAX)].join(", "))
+    });
+    let named: Vec<String> = named.collect();
+    let says = format!("{in_force} is in force, but {}", named.join("; "));
+    let advice = "after a change this lasts seconds; else a process refused the change, and its log says why. \
+                  Until then: tickfleet tools disable <tool>";
+    (!named.is_empty()).then(|| Finding::warn("policies", says, advice))
 }
 
 /// What waits, and how long.
@@ -227,6 +256,17 @@ mod tests {
         assert_eq!(worst(&shard(0, &facts(), 2, "abc")), Level::Fail);
         assert_eq!(worst(&shard(0, &facts(), 1, "other")), Level::Warn);
         assert_eq!(worst(&shard(0, &ShardFacts::default(), 1, "abc")), Level::Warn);
+    }
+
+    #[test]
+    fn who_decides_by_another_policy_than_the_one_in_force_is_named() {
+        let policies = |of: &[(&str, &str)]| of.iter().map(|(n, p)| ((*n).to_owned(), (*p).to_owned())).collect();
+        // What the dead one decided by is over.
+        let same = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "abc"), ("w-b", "old")]), ..facts() };
+        assert_eq!(others(&same), None);
+        let split = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "old")]), ..facts() };
+        let said = others(&split).unwrap();
+        assert_eq!((said.level, said.says.as_str()), (Level::Warn, "abc is in force, but old decides in w-a"));
     }
 
     #[test]

@@ -42,7 +42,8 @@ impl Place {
     /// Submits a turn of `calls` calls by kelly.
     fn submit(&self, tenant: &str, calls: usize, more: &[&str]) -> Value {
         let calls = ["--call", "echo"].repeat(calls);
-        self.run(&[&["submit", "--tenant", tenant, "--agent", "kelly", "--json"], calls.as_slice(), more].concat()).json()
+        self.run(&[&["submit", "--tenant", tenant, "--agent", "kelly", "--json"], calls.as_slice(), more].concat())
+            .json()
     }
 
     /// The finished turn, waited for up to a minute.
@@ -145,11 +146,12 @@ async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
         place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
     }
     // What the other shard says of a tenant that is not at home there does not count.
-    place.redis(&["HSET", "{tickfleet:1}:tenants", &first, r#"{"plan":"","features":[],"agents":[],"users":[]}"#]).await;
+    place
+        .redis(&["HSET", "{tickfleet:1}:tenants", &first, r#"{"plan":"","features":[],"agents":[],"users":[]}"#])
+        .await;
     // Over several heartbeats of both shards.
-    let turns = |tenant: &str| -> Vec<Value> {
-        (0..20).flat_map(|_| results(&place.submit(tenant, 2, &["--wait"]))).collect()
-    };
+    let turns =
+        |tenant: &str| -> Vec<Value> { (0..20).flat_map(|_| results(&place.submit(tenant, 2, &["--wait"]))).collect() };
     let ended = thread::scope(|scope| {
         let running = tenants.map(|tenant| scope.spawn(move || turns(tenant)));
         running.map(|running| running.join().unwrap())
@@ -181,7 +183,10 @@ async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
     let fleet = [place.start("scheduler"), place.start("worker")];
     fleet[0].says("a tenant set at run time has no readable declaration; nothing is decided about it");
     let refused = place.submit("demo", 1, &["--wait"]);
-    assert_eq!((refused["status"].as_str(), refused["error"]["code"].as_str()), (Some("rejected"), Some("unreadable_tenant")));
+    assert_eq!(
+        (refused["status"].as_str(), refused["error"]["code"].as_str()),
+        (Some("rejected"), Some("unreadable_tenant"))
+    );
     let ended = results(&place.submit("other", 4, &["--wait"]));
     assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 1), ("ok", 3)]));
     place.run(&["doctor"]).says("demo");

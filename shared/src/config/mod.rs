@@ -186,6 +186,7 @@ fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) 
         permissions: Permissions {
             matrix: matrix?,
             disabled_tools: settings.permission.disabled_tools.clone(),
+            switched_off: BTreeSet::new(),
             strict_capabilities: settings.permission.strict_capabilities,
         },
         defaults: default_caps(&settings.caps),

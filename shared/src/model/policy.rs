@@ -101,6 +101,8 @@ pub struct Permissions {
     pub matrix: BTreeMap<String, ToolGrant>,
     /// Tool ids or names that nobody may call.
     pub disabled_tools: BTreeSet<String>,
+    /// The same, switched off at run time: no file has to be in order for that.
+    pub switched_off: BTreeSet<String>,
     /// Whether `required_capabilities` are checked. False only warns.
     pub strict_capabilities: bool,
 }
@@ -169,7 +171,7 @@ impl Permissions {
     /// # Errors
     /// The first [`Denial`] that applies: disabled, denied, not granted, capability, feature.
     pub fn decide(&self, caller: Caller<'_>, tool: &ToolSpec) -> Result<(), Denial> {
-        if self.disabled_tools.contains(&tool.name) || self.disabled_tools.contains(&tool.id) {
+        if self.is_disabled(tool) {
             return Err(Denial::Disabled);
         }
         match self.matrix.get(&tool.name) {
@@ -198,13 +200,20 @@ impl Permissions {
         if narrowed.is_none_or(|names| names.contains(&tool.name)) { Ok(()) } else { Err(Denial::Narrowed) }
     }
 
+    /// Whether nobody may call the tool, by the configuration or at run time.
+    #[must_use]
+    pub fn is_disabled(&self, tool: &ToolSpec) -> bool {
+        names_one(&self.disabled_tools, tool) || names_one(&self.switched_off, tool)
+    }
+
     /// The rule that a denial comes from, as the configuration or the message spells it
     /// (`permissions.post_to_x.deny_agents`).
     #[must_use]
     pub fn rule(&self, caller: Caller<'_>, tool: &ToolSpec, denial: &Denial) -> String {
         let (name, agent) = (&tool.name, caller.agent);
         match denial {
-            Denial::Disabled => "permission.disabled_tools".into(),
+            Denial::Disabled if names_one(&self.disabled_tools, tool) => "permission.disabled_tools".into(),
+            Denial::Disabled => "tickfleet tools disable".into(),
             Denial::DeniedByRule => {
                 let by_name = self.matrix.get(name).is_some_and(|row| row.deny_agents.contains(agent));
                 format!("permissions.{name}.{}", if by_name { "deny_agents" } else { "deny_roles" })
@@ -230,6 +239,11 @@ impl Permissions {
             _ => Ok(()),
         }
     }
+}
+
+/// Whether a list of names and ids has the tool.
+fn names_one(names: &BTreeSet<String>, tool: &ToolSpec) -> bool {
+    names.contains(&tool.name) || names.contains(&tool.id)
 }
 
 /// Everything that decides about agents and tenants, as one consistent whole.

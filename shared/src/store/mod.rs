@@ -21,18 +21,19 @@ mod pool;
 mod preflight;
 mod read;
 mod recover;
+mod run_time;
 mod script;
 mod settle;
 mod submit;
 mod sweep;
-mod tenants;
 mod tool_lists;
 mod watch;
 mod wire;
 mod words;
 
 pub use admit::{
-    Admission, AdmitReply, Admitted, Generations, Inbound, LanePolicy, LaneRelease, PolicyRow, Promoted, Rejection, ReleaseReply, Released,
+    Admission, AdmitReply, Admitted, Generations, Inbound, LanePolicy, LaneRelease, PolicyRow, Promoted, Rejection,
+    ReleaseReply, Released,
 };
 pub use backlog::Backlog;
 pub use call::{Begin, Begun, HandBack, Parked, Retry};
@@ -49,11 +50,11 @@ pub use pool::Pool;
 pub use preflight::ServerFacts;
 pub use read::{Entry, Reader};
 pub use recover::{Announced, Beat, Cancelled, Reaped, Slots};
+pub use run_time::AtRunTime;
 pub use script::Scripts;
 pub use settle::{ReplyFrame, Settled, SettledCall, Settlement};
 pub use submit::{Submission, Submitted};
 pub use sweep::{SweepAt, Swept};
-pub use tenants::TenantsSet;
 pub use tool_lists::ToolList;
 pub use watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
 pub use wire::{SliceEntry, SliceMeta, entry_ms};

@@ -34,6 +34,7 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "touch": [BASE],
     "announce": [BASE],
     "set_tenant": [BASE],
+    "switch_tool": [BASE],
     "prune": [BASE],
 };
 

@@ -175,6 +175,12 @@ impl<'t> Game<'t> {
         self.caps_set[generation as usize]
     }
 
+    /// The caps in force.
+    pub fn rows_now(&self) -> Rows {
+        let set = self.caps_set(self.world.tenants_generation);
+        self.policy(self.world.generation).rows(self.now_ms(), &set)
+    }
+
     /// One random step of anybody.
     pub async fn step(&mut self) -> Result<(), Violation> {
         if self.rng.random_range(0..100) < self.deadly {

@@ -126,8 +126,8 @@ impl Game<'_> {
         if found == "OK" {
             self.tasks.push((spec.tenant, id));
         }
-        let caps = self.policy(self.world.generation).caps;
-        self.look_at_queues(caps).await
+        let rows = self.rows_now();
+        self.look_at_queues(&rows).await
     }
 
     pub(super) async fn cancel(&mut self) -> Result<(), Violation> {
@@ -171,8 +171,8 @@ impl Game<'_> {
         let tenant = TenantId::new(TENANTS[number]).unwrap();
         let mut set = self.caps_set(self.world.tenants_generation);
         let before = set[number];
-        set[number] = self.rng.random_bool(0.75).then(|| self.rng.random_bool(0.8).then(|| self.rng.random_range(0..12)));
-        self.world.clock(self.raw_now_ms);
+        set[number] =
+            self.rng.random_bool(0.75).then(|| self.rng.random_bool(0.8).then(|| self.rng.random_range(0..12)));
         self.note(|| format!("{tenant} is set: {:?}", set[number]));
         let store = &self.table.store;
         let changed = match set[number] {
@@ -187,7 +187,7 @@ impl Game<'_> {
             self.world.tenants_generation += 1;
             self.caps_set.push(set);
         }
-        let found = self.table.store.tenants().await.map_err(|e| e.to_string())?;
+        let found = self.table.store.at_run_time().await.map_err(|e| e.to_string())?;
         same("generation of tenants", &self.world.tenants_generation, &found.generation)?;
         let declared = found.declared.iter().map(|(id, t)| (id.as_str(), t.max_actions_per_day)).collect::<Vec<_>>();
         let expected = TENANTS.iter().zip(set).filter_map(|(name, cap)| Some((*name, cap?))).collect::<Vec<_>>();
@@ -220,8 +220,7 @@ impl Game<'_> {
     /// TTLs are of Redis' own clock: what they would remove is removed by hand.
     pub(super) async fn expire(&mut self) -> Result<(), Violation> {
         // What is about to be forgotten is still known to the witness.
-        let set = self.caps_set(self.world.tenants_generation);
-        let rows = self.policy(self.world.generation).rows(self.now_ms(), &set);
+        let rows = self.rows_now();
         self.look_at_queues(&rows).await?;
         let now_ms = self.now_ms();
         let gone = self.world.expire(now_ms, RETAIN_MS);

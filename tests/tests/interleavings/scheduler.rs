@@ -359,12 +359,8 @@ impl Scheduler {
         let batch: Vec<_> = batch.collect();
         let expected = game.world.release(game.raw_now_ms, self.by(), &rows, &expected)?;
         game.note(|| format!("{} releases {lanes:?}: {expected:?}", self.id));
-        let found = game
-            .table
-            .store
-            .release(self.by(), RELEASE_BOUND, &rows, &batch)
-            .await
-            .map_err(|e| e.to_string())?;
+        let found =
+            game.table.store.release(self.by(), RELEASE_BOUND, &rows, &batch).await.map_err(|e| e.to_string())?;
         match (expected, found) {
             (Batch::PolicyStale, ReleaseReply::PolicyStale) => self.generation = game.world.generation,
             (Batch::TenantsStale, ReleaseReply::TenantsStale) => self.tenants = game.world.tenants_generation,

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use shared::model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TaskId, TenantId, TurnId};
 use shared::store::{
-    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, Generations, HandBack, PolicyRow, Promoted, Queue,
-    Reader, ReplyFrame, Retry, Scripts, Settled, SettledCall, Settlement, Store, StoreOptions, Submission, TimeSource,
-    Touched, TurnName,
+    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, Generations, HandBack, PolicyRow,
+    Promoted, Queue, Reader, ReplyFrame, Retry, Scripts, Settled, SettledCall, Settlement, Store, StoreOptions,
+    Submission, TimeSource, Touched, TurnName,
 };
 use shared::testkit::{RedisOptions, RedisServer};
 

@@ -101,7 +101,7 @@ pub(crate) const OTHER: &str = "other";
 pub(super) const STREAMS: [&str; 2] = ["turns", "tasks"];
 
 /// Why a message is refused, or an entry dead: the codes of `rejected` replies, and `poison`.
-pub(super) const REFUSALS: [&str; 28] = [
+pub(super) const REFUSALS: [&str; 29] = [
     "malformed_json",
     "too_large",
     "too_deep",
@@ -112,6 +112,7 @@ pub(super) const REFUSALS: [&str; 28] = [
     "no_calls",
     "too_many_calls",
     "unknown_tenant",
+    "unreadable_tenant",
     "unknown_agent",
     "unknown_task",
     "wrong_shard",
@@ -139,7 +140,7 @@ pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 pub(super) const FENCED: [&str; 7] = ["settle", "retry", "begin", "execute", "touch", "finish", OTHER];
 
 /// What Redis is asked: the scripts, and the names that the store gives its other commands.
-pub(super) const VERBS: [&str; 34] = [
+pub(super) const VERBS: [&str; 36] = [
     "submit",
     "admit",
     "reject",
@@ -165,6 +166,8 @@ pub(super) const VERBS: [&str; 34] = [
     "housekeep",
     "memory",
     "tenants",
+    "set_tenant",
+    "switch_tool",
     "policy",
     "held",
     "entry",

@@ -1,4 +1,4 @@
-//! Tenants that were set at run time, beside those of the configuration.
+//! What was set at run time, beside the configuration: tenants, and tools that were switched off.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use super::{Store, StoreError};
 use crate::model::policy::TenantPolicy;
 use crate::model::{TenantId, day};
 
-/// What a shard holds of tenants that were set at run time. Only those at home there: what a shard says of others'
-/// tenants counts for nothing.
+/// What was set at run time in a shard. Of tenants only those at home there: what a shard says of others' counts for
+/// nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TenantsSet {
+pub struct AtRunTime {
     /// Grows with every change. Who decides by an older one is told so.
     pub generation: u64,
     /// The declarations.
@@ -19,22 +19,24 @@ pub struct TenantsSet {
     pub unreadable: BTreeMap<TenantId, String>,
     /// Those that were set and never taken back, and whose declaration is gone.
     pub missing: BTreeSet<TenantId>,
+    /// Tools that nobody may call, by name or id.
+    pub tools_off: BTreeSet<String>,
 }
 
-/// What a shard answers about its tenants: generation and names, and the declarations.
-type Answer = ((Option<u64>, Option<String>), Vec<(Vec<u8>, Vec<u8>)>);
+/// What a shard answers: generation, names of tenants, names of tools; and the tenants' declarations.
+type Answer = ((Option<u64>, Option<String>, Option<String>), Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Store {
-    /// All tenants of this shard that were set at run time, as of one moment.
+    /// All that was set at run time in this shard, as of one moment.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn tenants(&self) -> Result<TenantsSet, StoreError> {
+    pub async fn at_run_time(&self) -> Result<AtRunTime, StoreError> {
         let mut pipe = redis::pipe();
-        pipe.atomic().cmd("HMGET").arg(self.keys.key("meta")).arg("tenants_gen").arg("tenants_set");
+        pipe.atomic().cmd("HMGET").arg(self.keys.key("meta")).arg(&["tenants_gen", "tenants_set", "tools_off"]);
         pipe.cmd("HGETALL").arg(self.keys.key("tenants"));
-        let ((generation, names), all): Answer = self.connection.pipeline("tenants", &pipe).await?;
-        let mut set = TenantsSet { generation: generation.unwrap_or(0), ..TenantsSet::default() };
+        let ((generation, names, tools), all): Answer = self.connection.pipeline("tenants", &pipe).await?;
+        let mut set = AtRunTime { generation: generation.unwrap_or(0), ..AtRunTime::default() };
         let ours = |name: &str| TenantId::new(name).ok().filter(|tenant| self.is_home_of(tenant));
         for (name, declaration) in all {
             // What is no tenant's name declares none.
@@ -47,10 +49,11 @@ impl Store {
         let there = |tenant: &TenantId| set.declared.contains_key(tenant) || set.unreadable.contains_key(tenant);
         let names = names.unwrap_or_default();
         set.missing = names.split_whitespace().filter_map(ours).filter(|tenant| !there(tenant)).collect();
+        set.tools_off = tools.unwrap_or_default().split_whitespace().map(String::from).collect();
         Ok(set)
     }
 
-    /// The generation of the tenants that were set at run time: whether [`Self::tenants`] has news.
+    /// The generation of the tenants that were set at run time: whether [`Self::at_run_time`] has news.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -82,6 +85,18 @@ impl Store {
     /// [`StoreError`].
     pub async fn restore_tenant(&self, tenant: &TenantId, policy: &TenantPolicy) -> Result<bool, StoreError> {
         self.change_tenant("restore", tenant, Some(policy)).await
+    }
+
+    /// Takes a tool away from everybody, by name or id, or gives it back where it was switched off at run time. False
+    /// where it was so already.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn switch_tool(&self, tool: &str, on: bool) -> Result<bool, StoreError> {
+        let mut args = self.args();
+        args.text(if on { "on" } else { "off" }).text(tool);
+        let mut words = Words::new("switch_tool", self.run("switch_tool", args).await?)?;
+        Ok(words.text()? == "OK")
     }
 
     async fn change_tenant(
