@@ -124,11 +124,8 @@ async fn shard_findings(setup: &Setup, pool: &Pool, store: &Store, shard: usize)
         let backlog = store.backlog(&[]).await?;
         findings.extend(queues::backlog(&backlog, setup.settings()));
         findings.extend(queues::consumers(&facts));
-        let mut dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;
-        // What nobody could read may hold anything.
-        let redactor = setup.report().redactor;
-        dead.iter_mut().for_each(|letter| letter.raw = redactor.text(&letter.raw).into_owned());
-        findings.push(queues::dead(backlog.dead, &dead, facts.now_ms));
+        let dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;
+        findings.push(queues::dead(backlog.dead, &dead, facts.now_ms, &setup.report().redactor));
     }
     Ok(findings)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use shared::config::Settings;
 use shared::force::short_digest;
+use shared::model::Redactor;
 use shared::store::{Backlog, DeadLetter, ShardFacts};
 
 use super::Finding;
@@ -206,23 +207,38 @@ pub(super) fn strays(streams: &[String], shards: u32) -> Option<Finding> {
     (!streams.is_empty()).then(|| Finding::warn("strays", says, advice))
 }
 
-/// The dead stream, and its last entries.
-pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64) -> Finding {
+/// The dead stream, and its last entries: never their text, which may hold anything.
+pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> Finding {
     if count == 0 {
         return Finding::ok("dead", "no message was refused or poisonous");
     }
     let told = last.iter().map(|letter| {
         let tenant = if letter.tenant.is_empty() { "?" } else { &letter.tenant };
-        let raw = short(&letter.raw, 80);
+        let (when, what) = (from_now(letter.at_ms, now_ms), named(&letter.raw, redactor));
         format!(
-            "\n                   {} {} of {tenant}: {} {raw}",
-            from_now(letter.at_ms, now_ms),
-            letter.from,
-            letter.reason
+            "\n                   {when} {} of {tenant}: {} ({what}, entry {})",
+            letter.from, letter.reason, letter.entry
         )
     });
     let says = format!("{count} messages were refused or poisonous; the last:{}", told.collect::<String>());
     Finding::warn("dead", says, "their producers were told where a reply_to could be read; mend what sends them")
+}
+
+/// What a message goes by: its ids and the names of its agent and tools, as far as they can be read.
+fn named(raw: &str, redactor: &Redactor) -> String {
+    const TOOLS_SHOWN: usize = 3;
+    let message = shared::formats::glance(raw.as_bytes());
+    let clean = |name: &str| short(&redactor.text(name), 40);
+    let id = match (&message.turn_id, &message.task_id) {
+        (Some(turn), _) => format!("turn {turn}"),
+        (None, Some(task)) => format!("task {task}"),
+        (None, None) => "without an id".to_owned(),
+    };
+    let agent = message.agent.as_deref().map(|agent| format!(", agent {}", clean(agent))).unwrap_or_default();
+    let tools: Vec<String> = message.calls.iter().take(TOOLS_SHOWN).map(|call| clean(&call.tool)).collect();
+    let more = if message.calls.len() > TOOLS_SHOWN { ", …" } else { "" };
+    let calls = if tools.is_empty() { String::new() } else { format!(", calls {}{more}", tools.join(", ")) };
+    format!("{id}{agent}{calls}")
 }
 
 #[cfg(test)]
@@ -288,6 +304,24 @@ mod tests {
             (said.level, said.says.as_str()),
             (Level::Warn, "nobody reads {tickfleet:2}:turns: the shards are 0 to 1")
         );
+    }
+
+    #[test]
+    fn what_is_told_of_dead_letters_never_shows_their_arguments() {
+        let letter = |raw: &str| DeadLetter {
+            at_ms: 1,
+            from: "turns".into(),
+            entry: "7-0".into(),
+            reason: "unknown_field".into(),
+            tenant: "acme".into(),
+            raw: raw.into(),
+        };
+        let whole = r#"{"turn_id":"t-1","agent":"kelly","prio":1,"calls":[{"name":"send","arguments":{"text":"the code is 4711"}}]}"#;
+        let told = dead(2, &[letter(whole), letter("hunter2 {")], 2, &Redactor::default()).says;
+        assert!(told.contains("unknown_field (turn t-1, agent kelly, calls send, entry 7-0)"), "{told}");
+        assert!(told.contains("(without an id, entry 7-0)") && !told.contains("4711") && !told.contains("hunter2"));
+        let cut = &whole[..whole.len() - 30];
+        assert!(dead(1, &[letter(cut)], 2, &Redactor::default()).says.contains("turn t-1, agent kelly, calls send"));
     }
 
     #[test]

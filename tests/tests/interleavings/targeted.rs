@@ -154,6 +154,30 @@ async fn without_its_flag_a_settle_fails_when_memory_is_full() {
     assert!(shard.settle(&slices[0], 2).await.is_err());
 }
 
+#[tokio::test]
+async fn of_a_message_that_kills_whoever_reads_it_the_ids_are_kept_and_nothing_else() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let raw =
+        r#"{"turn_id":"t-1", "tenant" : "acme","agent":"kel\"ly","calls":[{"name":"x","arguments":{"pin":4711}}]}"#;
+    let mut redis = shard.server.connection().await;
+    let add = redis::cmd("XADD").arg(shard.store.keys().key("turns")).arg(&["*", "turn", raw]).to_owned();
+    let () = add.query_async(&mut redis).await.unwrap();
+    for n in 1..=3 {
+        let name = format!("s{n}");
+        shard.beat(&name).await;
+        let entry = shard.reader(&name).take("turns", 1).await.unwrap().remove(0);
+        shard.store.suspect(&ConsumerId::new(&name).unwrap(), Some(&entry.id)).await.unwrap();
+        for _ in 0..6 {
+            shard.advance(4_000);
+            shard.store.reap(10).await.unwrap();
+        }
+    }
+    let dead = redis::cmd("XRANGE").arg(shard.store.keys().key("dead")).arg(&["-", "+"]).to_owned();
+    let dead: Vec<(String, HashMap<String, String>)> = dead.query_async(&mut redis).await.unwrap();
+    let expected = format!(r#"{{"turn_id":"t-1","tenant":"acme","unread_bytes":{}}}"#, raw.len());
+    assert_eq!(dead.iter().map(|(_, letter)| letter["raw"].as_str()).collect::<Vec<_>>(), [expected]);
+}
+
 /// Reaps one entry at a time until the hold is over and nothing is left.
 async fn reap_in_small_bites(shard: &Shard) -> u64 {
     let mut requeued = 0;
