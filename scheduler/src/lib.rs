@@ -83,7 +83,7 @@ pub struct Scheduler {
     stopping: ArcSwap<CancellationToken>,
     /// The name of the present incarnation.
     consumer: ArcSwapOption<ConsumerId>,
-    report: ReportOptions,
+    pub(crate) report: ReportOptions,
     name: String,
 }
 
