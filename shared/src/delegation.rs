@@ -168,22 +168,25 @@ fn targets(force: &Force) -> String {
 }
 
 /// What the handler is called with: [`crate::config::TASK_ARGUMENTS`] without the id, which is added when it is known.
+/// The input stays the producer's own text: its digits and the order of its members are nobody else's to change.
 fn arguments(task: &Task) -> String {
-    let mut map = serde_json::Map::new();
-    map.insert("tenant".into(), task.tenant.as_str().into());
-    map.insert("agent".into(), task.target.as_str().into());
-    map.insert("description".into(), task.description.as_str().into());
-    map.insert("priority".into(), task.priority.as_str().into());
-    if let Some(input) = task.input.as_ref().and_then(|i| serde_json::from_str(i.get()).ok()) {
-        map.insert("input".into(), input);
+    use serde_json::value::{RawValue, to_raw_value};
+    let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
+    let text = |value: &str| to_raw_value(value).unwrap_or_default();
+    map.insert("tenant", text(task.tenant.as_str()));
+    map.insert("agent", text(task.target.as_str()));
+    map.insert("description", text(&task.description));
+    map.insert("priority", text(task.priority.as_str()));
+    if let Some(input) = &task.input {
+        map.insert("input", input.clone());
     }
     if let Some(deadline) = task.deadline_ms {
-        map.insert("deadline".into(), crate::report::rfc3339(deadline).into());
+        map.insert("deadline", text(&crate::report::rfc3339(deadline)));
     }
     if let Some(delegator) = &task.delegator {
-        map.insert("delegator".into(), delegator.as_str().into());
+        map.insert("delegator", text(delegator.as_str()));
     }
-    serde_json::Value::Object(map).to_string()
+    serde_json::to_string(&map).unwrap_or_default()
 }
 
 /// What makes two tasks the same: target, work and delegator.
