@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::client::Client;
-use shared::config::{self, Configuration, Environment, RedisUrl, Settings, Sources};
+use shared::config::{self, Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources};
 use shared::delegation::TASK_TOOL;
 use shared::force::{Force, InForce};
 use shared::model::Redactor;
-use shared::model::policy::META_TOOLS;
+use shared::model::policy::{META_TOOLS, TRIAL_TOOLS};
 use shared::ops::telemetry::{self, LogFormat, LogOptions};
 use shared::ops::traces::{TraceOptions, Traces};
 use shared::report::ReportOptions;
@@ -80,6 +80,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
         built_in_tools: tools.collect(),
         built_in_handlers: standard.iter().cloned().chain(global.own.task_handlers.iter().map(name)).collect(),
         others_carry_out: false,
+        schema_check: SchemaCheck(worker::tools::check_schema),
     })
 }
 
@@ -205,6 +206,9 @@ impl Setup {
     /// Every tool that cannot be used.
     pub(crate) fn registry(&self, store: &Store, force: &Arc<InForce>) -> Result<Registry, Failure> {
         let mut typed = worker::standard_tools(store, force);
+        // Trial tools are there for whom a row names, and for nobody else.
+        let granted = |name: &str| self.configuration.policy.permissions.matrix.contains_key(name);
+        typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || granted(&tool.spec().name));
         typed.extend(self.own.tools_now());
         let timeout = self.settings().worker.tool_timeout;
         let built = Registry::build(typed, &self.configuration.tools, &self.tool_environment(), timeout);

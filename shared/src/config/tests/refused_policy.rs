@@ -197,7 +197,7 @@ fn an_effect_and_a_limit_stand_beside_an_http_task_handler_alone() {
     assert_eq!(handler("ada"), (Effect::Idempotent, Some(5_000)));
     assert_eq!(handler("bob"), (Effect::Once, None));
     agents(format!("agents:\n  ada: {{task_handler: {{{http}, effect: twice}}}}\n").as_str()).assert_refused(
-        "agents.yaml:2:120: agents.ada.task_handler.effect: found \"twice\"; expected read, idempotent or once",
+        "agents.yaml:2:116: agents.ada.task_handler.effect: found \"twice\"; expected one of read, idempotent, once",
     );
     agents("agents:\n  ada: {task_handler: {typed: note, effect: read}}\n").assert_refused(
         "agents.yaml:2:45: agents.ada.task_handler.effect: found \"read\"; expected nothing here: it belongs to http; a \
