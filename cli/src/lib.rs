@@ -68,10 +68,14 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     let knows_tools = match &command {
         // An emergency waits for no mistake elsewhere to be mended.
         Command::Tools(tools::Tools { what: Some(tools::What::Disable(_) | tools::What::Enable(_)), .. }) => false,
-        Command::Scheduler | Command::Worker | Command::Dev(_) | Command::Tools(_) => true,
+        Command::Scheduler | Command::Worker | Command::Tools(_) => true,
         _ => false,
     };
-    let setup = if knows_tools { Setup::load(&cli.global)? } else { Setup::load_beside(&cli.global)? };
+    let setup = match &command {
+        Command::Dev(_) => dev::setup(&cli.global)?,
+        _ if knows_tools => Setup::load(&cli.global)?,
+        _ => Setup::load_beside(&cli.global)?,
+    };
     match command {
         Command::Scheduler => deploy::run(&setup, fleet::Roles::SCHEDULER).await,
         Command::Worker => deploy::run(&setup, fleet::Roles::WORKER).await,

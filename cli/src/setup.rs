@@ -99,7 +99,9 @@ impl Setup {
     /// # Errors
     /// Everything else that is wrong with it.
     pub(crate) fn load_beside(global: &Global) -> Result<Self, Failure> {
-        let sources = Sources { others_carry_out: true, ..sources(global)? };
+        // Nor need it carry anything out: a schema that cannot be used is for the fleet to refuse.
+        let schema_check = SchemaCheck::default();
+        let sources = Sources { others_carry_out: true, schema_check, ..sources(global)? };
         Self::of(&sources, &global.own)
     }
 

@@ -28,7 +28,7 @@ Examples:
   tickfleet tools --tenant atlas-ux --agent kelly --format openai > tools.json
   tickfleet tools --tenant atlas-ux --agent kelly --format openai-responses --strict
   tickfleet tools --tenant atlas-ux --agent kelly --format text > prompt.txt
-  tickfleet tools try echo --agent kelly '{\"text\": \"hi\"}'
+  tickfleet tools try search_x --agent kelly '{\"query\": \"ux\"}'
   tickfleet tools disable post_to_x"
 )]
 pub(crate) struct Tools {

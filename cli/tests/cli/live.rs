@@ -44,7 +44,7 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
     let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
     let worker = &fleet[1];
     let before = ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "sleep {\"ms\":6000}"]);
-    assert_eq!(outcome(&url, "echo"), "denied");
+    assert_eq!(outcome(&url, "echo"), "unknown_tool", "no row names it: a plain fleet has no trial tools");
 
     write(dir, "permissions.yaml", "permissions: {sleep: {everyone: false}, echo: {everyone: true}}");
     for process in &fleet {
@@ -72,7 +72,7 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
     let reply =
         ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "look_up", "--call", "echo", "--wait"]);
     assert_eq!(reply["results"][0]["error"]["code"], "not_configured", "{reply}");
-    assert_eq!(reply["results"][1]["outcome"], "denied");
+    assert_eq!(reply["results"][1]["outcome"], "unknown_tool");
 
     // What was in flight has gone on, under what it began with.
     let long = before["turn_id"].as_str().unwrap();

@@ -107,6 +107,10 @@ pub struct Permissions {
     pub strict_capabilities: bool,
 }
 
+/// Tools that come with every worker for trying a fleet out. They are there only for whom the matrix names: no agent of a
+/// real fleet should be shown them.
+pub const TRIAL_TOOLS: [&str; 4] = ["echo", "sleep", "fail", "fail_once"];
+
 /// Tools about the fleet itself. Where the matrix has no row for one, every agent may call it; a row decides as for any
 /// other tool. They debit like any call.
 pub const META_TOOLS: [&str; 3] = ["list_tools", "check_task", "fetch_result"];
