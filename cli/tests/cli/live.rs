@@ -108,6 +108,7 @@ async fn a_swapped_config_map_lowers_caps_changes_the_log_level_and_names_what_n
     };
     settings("..one", "caps: {max_actions_per_day: 100}");
     symlink("..data/tickfleet.yaml", dir.join("tickfleet.yaml")).unwrap();
+    write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}}");
     let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
     let scheduler = &fleet[0];
     let stranger = || ask(&url, &["submit", "--tenant", "nobody", "--agent", "kelly", "--call", "echo", "--wait"]);
