@@ -63,16 +63,20 @@ pub(super) fn is_secret(key: &str, extra: &[String]) -> bool {
 fn judge(words: &[u8], extra: &[String]) -> bool {
     let mut before: &[u8] = b"";
     let (mut count, mut token, mut measured) = (0, false, false);
+    let (mut pin, mut pinned) = (false, false);
     for word in words.split(|byte| *byte == b'_').filter(|word| !word.is_empty()) {
         if is_secret_word(word) || is_secret_pair(before, word) {
             return true;
         }
-        token |= matches!(word, b"token" | b"otp" | b"totp" | b"pin");
+        token |= matches!(word, b"token" | b"otp" | b"totp");
         measured |= is_measure(word);
+        pin |= word == b"pin";
+        pinned |= is_pinned(word);
         count += 1;
         before = word;
     }
     (token && !measured)
+        || (pin && !measured && !pinned)
         || matches!(before, b"auth" | b"pass" | b"ssn")
         || (count == 1 && is_secret_alone(before))
         || extra.iter().any(|extra| words.windows(extra.len()).any(|window| window == extra.as_bytes()))
@@ -226,15 +230,10 @@ fn is_measure(word: &[u8]) -> bool {
             | b"endpoint"
             | b"url"
             | b"uri"
-            // What a pin fastens, or where one is on a board.
-            | b"message"
-            | b"post"
-            | b"top"
-            | b"to"
-            | b"id"
-            | b"ids"
-            | b"gpio"
-            | b"map"
-            | b"board"
     )
+}
+
+/// Words that make of a `pin` something that fastens, or that is one of many: `pin_message`, `gpio_pin`, `pin_id`.
+fn is_pinned(word: &[u8]) -> bool {
+    matches!(word, b"message" | b"post" | b"to" | b"top" | b"id" | b"ids" | b"gpio" | b"map" | b"board")
 }

@@ -19,7 +19,7 @@ const SECRET: &str = "\
     session_id sessionId sessionid mcp-session-id PHPSESSID connect.sid sid \
     session Cookie cookie_header X-CSRF-Token csrfmiddlewaretoken_csrf XSRF-TOKEN Ocp-Apim-Subscription-Key \
     x-functions-key consumer_key license_key webhookKey mfa_code verificationCode recovery_codes \
-    client_assertion code_verifier X-Amz-Signature sig card_number ssn employee_ssn \
+    id_token board_token token_id client_assertion code_verifier X-Amz-Signature sig card_number ssn employee_ssn \
 ";
 
 /// Keys that look like them.
@@ -27,7 +27,7 @@ const PLAIN: &str = "\
     max_tokens maxTokens tokens total_tokens token_count tokenCount tokenizer \
     keywords keys primary_key foreignKey sort_key cache_key object_key \
     public_key idempotency_key key_id keyboard passenger passes bypass \
-    pass_rate spin pinned pinning pin_message pin_to_top gpio_pin \
+    pass_rate spin pinned pinning pin_message pin_to_top pin_id gpio_pin \
     opinion session_data session_count account_sid message_sid side signature \
     design otp_length hotplug postal_code country_code error_code card_type \
     author authors monkey passenger compass secretary cookiecutter \
