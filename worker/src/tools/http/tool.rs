@@ -78,6 +78,9 @@ impl From<Unset> for HttpToolError {
     }
 }
 
+/// What optional arguments are where a call leaves them out; where that is nothing, the call has to give them.
+type Defaults = Vec<(String, Option<Box<RawValue>>)>;
+
 /// Runs calls of one declared HTTP tool.
 pub struct HttpTool {
     method: Method,
@@ -85,8 +88,7 @@ pub struct HttpTool {
     path: Template,
     query: Vec<(String, Template)>,
     headers: Vec<(HeaderName, Template)>,
-    /// What optional arguments are where a call leaves them out; where that is nothing, the call has to give them.
-    defaults: Vec<(String, Option<Box<RawValue>>)>,
+    defaults: Defaults,
     body: Option<Body>,
     body_is_secret: bool,
     secrets: BTreeMap<String, SecretRef>,
@@ -459,7 +461,7 @@ fn is_absent(arguments: &Arguments, name: &str) -> bool {
     arguments.get(name).is_none_or(|value| value.get() == "null")
 }
 
-fn defaults(def: &HttpDef, environment: &Environment) -> Result<Vec<(String, Option<Box<RawValue>>)>, HttpToolError> {
+fn defaults(def: &HttpDef, environment: &Environment) -> Result<Defaults, HttpToolError> {
     let default = |(name, text): (&String, &String)| {
         let text = environment.expand(text)?;
         let value = Some(text).filter(|text| !text.is_empty()).and_then(|text| to_raw_value(&text).ok());
