@@ -4,6 +4,10 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 
+# Cargo refuses a variable that is set and empty: it stands for none.
+ifeq ($(strip $(CARGO_TARGET_DIR)),)
+unexport CARGO_TARGET_DIR
+endif
 TARGET := $(or $(CARGO_TARGET_DIR),target)
 
 .PHONY: help demo test lint bench clean prepare prepare-demo
@@ -11,7 +15,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-prepare: ## Check the tools that the tests need (as root, installs redis-server and prometheus where they are missing)
+prepare: ## Check the tools that the tests need (as root on Debian, installs what is missing)
 	@.ci/prepare
 
 prepare-demo:

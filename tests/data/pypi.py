@@ -39,7 +39,8 @@ def fetch(outdir, package, version, filename, sha256):
 
 def download(outdir, package, version, filename, sha256):
     """Lets pip fetch the pinned file; pip checks the hash."""
-    kind = "--only-binary=:all:" if filename.endswith(".whl") else "--no-binary=:all:"
+    # Of a source package pip asks the build backend for its metadata: the backend itself need not be built from source.
+    kind = "--only-binary=:all:" if filename.endswith(".whl") else f"--no-binary={package}"
     with tempfile.TemporaryDirectory() as scratch:
         pins = os.path.join(scratch, "requirements.txt")
         with open(pins, "w", encoding="utf-8") as file:

