@@ -1,5 +1,7 @@
 //! `tickfleet explain`: the whole story of a turn, call or task. Here it is gathered; [`words`] tells it.
 
+mod attendance;
+mod audit;
 mod record;
 mod words;
 
@@ -7,21 +9,21 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::value::RawValue;
 use shared::client::{Client, Reply};
 use shared::force::short_digest;
 use shared::model::{CallResult, TenantId, TurnId};
-use shared::store::{DeadLetter, Inbound, Pool, Remembered, Store, TurnName, TurnView};
+use shared::store::{DeadLetter, FailedTry, Inbound, Keys, Pool, Remembered, Store, TurnName, TurnView};
 
+use self::attendance::Attendance;
+use self::audit::Audit;
 use crate::failure::Failure;
+use crate::moment::Past;
 use crate::output::Output;
 use crate::setup::Setup;
 pub(crate) use record::Admission;
 
 /// Dead letters that are searched for an entry.
 const DEAD_SEARCHED: usize = 500;
-/// Time around a turn in which its audit entries are looked for: Redis' own clock numbers them, ms.
-const AUDIT_SLACK_MS: i64 = 1_000;
 
 /// Tell the whole story of a turn, call or task.
 #[derive(Debug, Args)]
@@ -31,10 +33,12 @@ Examples:
   tickfleet explain demo:t1700000000000-0/2          one call of it
   tickfleet explain t1700000000000-0 --tenant demo
   tickfleet explain t1700000000000-0                 looks for it at every tenant
+  tickfleet explain demo:order-17 --since 2026-11-22T10:00:00Z --until 2026-11-22T11:00:00Z
 
-It tells when calls were admitted and which counters decided, where the rest waits and when it is
-eligible, retries, crashes, how each call ended, and the audit entries. Finished turns are known for
-retention.records.")]
+It tells when calls were admitted and which counters decided, where the rest waits, for whom, and when
+it is eligible, each try that failed and why, crashes, how each call ended, and the audit entries.
+Finished turns are known for retention.records, audit entries for retention.audit: after that, an id
+that the fleet made tells where to search the audit log, and for one of your own --since does.")]
 pub(crate) struct Explain {
     /// tenant:turn, tenant:turn/position, or the id alone; a task's id works the same.
     #[arg(value_name = "ID")]
@@ -42,6 +46,12 @@ pub(crate) struct Explain {
     /// Whose, where the id does not say it.
     #[arg(long)]
     tenant: Option<TenantId>,
+    /// Search the audit log from this time on (RFC 3339), or from so long ago (2h).
+    #[arg(long, value_name = "WHEN", value_parser = Past::parse)]
+    since: Option<Past>,
+    /// And up to this time, or so long ago. Default: the turn's end, else a day after --since.
+    #[arg(long, value_name = "WHEN", value_parser = Past::parse)]
+    until: Option<Past>,
 }
 
 /// Where a turn or task is in its life.
@@ -93,6 +103,18 @@ struct Story {
     calls_done: usize,
     /// Each admission, with the counters that decided.
     admissions: Vec<Admission>,
+    /// Each try that failed and was made again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tries: Vec<FailedTry>,
+    /// Of a task: the agent that gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delegator: Option<String>,
+    /// Of a task: what is to be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// Who could take it, where nobody has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attendance: Option<Attendance>,
     /// What the wait is about, where it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits: Option<record::Wait>,
@@ -111,9 +133,8 @@ struct Story {
     /// The policy that decides now; none before a scheduler has announced one.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyInForce>,
-    /// Audit entries; none where the log is too long to be searched.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    audit: Option<Vec<Box<RawValue>>>,
+    /// Audit entries, and whether these are all.
+    audit: Audit,
 }
 
 /// What names a policy.
@@ -147,13 +168,10 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
             break;
         }
     }
-    let Some((name, mut story)) = found else {
-        return Err(Failure::failed(anyhow::anyhow!(
-            "{} is not known{}: never submitted, or it ended longer ago than retention.records",
-            asked.turn,
-            asked.tenant.map_or_else(|| " for any tenant".into(), |tenant| format!(" for tenant {tenant}"))
-        )));
-    };
+    if found.is_none() {
+        found = remembered_by_audit(&client, &pool, &asked, args).await?;
+    }
+    let Some((name, mut story)) = found else { return Err(unknown(&asked, args)) };
     story.position = asked.position;
     if let Some(position) = asked.position.filter(|position| *position >= story.calls && story.calls > 0) {
         return Err(Failure::usage(format!(
@@ -162,7 +180,10 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
         )));
     }
     story.policy = policy_in_force(client.store(&name.tenant)).await?;
-    story.audit = audit(&client, &pool, &name, &story).await?;
+    if story.audit.read == 0 {
+        story.audit = audit::of_story(&pool, client.store(&name.tenant).keys(), &name, &story, args).await?;
+    }
+    record::describe_by_audit(&mut story);
     output.show(&story, |story| words::tell(story, output))
 }
 
@@ -212,7 +233,11 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
             let force = setup.force();
             force.refresh(store).await?;
             let caps = record::caps(&force.load().policy, &name.tenant, &agent);
-            Ok(Some(record::live(name, &live, budget, caps, now_ms)))
+            let mut story = record::live(name, &live, budget, caps, now_ms);
+            if let (State::Ready, Some(queue)) = (story.state, &story.queue) {
+                story.attendance = Some(Attendance::of_queue(pool, store.keys(), queue, now_ms).await?);
+            }
+            Ok(Some(story))
         }
         TurnView::Finished(finished) => {
             let reply: Option<Reply> = serde_json::from_str(&finished.reply).ok();
@@ -232,11 +257,11 @@ async fn not_admitted(client: &Client, pool: &Pool, name: &TurnName, now_ms: i64
     if let Some((from, entry)) = minted
         && pool.is_inbound(keys, from, entry).await?
     {
-        return Ok(Some(record::unadmitted(name, State::Inbound, None, now_ms)));
+        return inbound(pool, keys, name, now_ms).await.map(Some);
     }
     let remembered = pool.remembered(keys, name).await?;
     if remembered == Some(Remembered::Queued) {
-        return Ok(Some(record::unadmitted(name, State::Inbound, None, now_ms)));
+        return inbound(pool, keys, name, now_ms).await.map(Some);
     }
     let is_it = |letter: &&DeadLetter| {
         let by_id = ["turn_id", "task_id"].iter().any(|field| says(&letter.raw, field, name.turn.as_str()));
@@ -252,26 +277,46 @@ async fn not_admitted(client: &Client, pool: &Pool, name: &TurnName, now_ms: i64
     Ok(remembered.map(|_| record::unadmitted(name, State::Forgotten, None, now_ms)))
 }
 
+/// A message that no scheduler has decided about, and who could.
+async fn inbound(pool: &Pool, keys: &Keys, name: &TurnName, now_ms: i64) -> Result<Story, Failure> {
+    let attendance = Some(Attendance::of_inbound(pool, keys, now_ms).await?);
+    Ok(Story { attendance, ..record::unadmitted(name, State::Inbound, None, now_ms) })
+}
+
+/// A turn of which no record is left, as far as the audit log has it. Where no tenant was named, there are too many
+/// logs to look into.
+async fn remembered_by_audit(
+    client: &Client,
+    pool: &Pool,
+    asked: &Asked,
+    args: &Explain,
+) -> Result<Option<(TurnName, Story)>, Failure> {
+    let Some(tenant) = asked.tenant.clone() else { return Ok(None) };
+    let name = TurnName { tenant, turn: asked.turn.clone() };
+    let store = client.store(&name.tenant);
+    let now_ms = store.now_ms().await?;
+    let audit = audit::unrecorded(pool, store.keys(), &name, now_ms, args).await?;
+    let story = Story { audit, ..record::unadmitted(&name, State::Forgotten, None, now_ms) };
+    Ok((!story.audit.entries.is_empty()).then_some((name, story)))
+}
+
+/// Nothing is known, and where else it could be.
+fn unknown(asked: &Asked, args: &Explain) -> Failure {
+    let (id, tenant) = (&asked.turn, &asked.tenant);
+    let whose = tenant.as_ref().map_or_else(|| " for any tenant".into(), |tenant| format!(" for tenant {tenant}"));
+    let more = match tenant {
+        None => " Audit entries are kept longer: name the tenant, and they are searched.",
+        Some(_) if args.since.is_none() && audit::minted_ms(id.as_str()).is_none() => {
+            " Audit entries are kept longer: --since searches them from a time on."
+        }
+        Some(_) => "",
+    };
+    Failure::failed(anyhow::anyhow!(
+        "{id} is not known{whose}: never submitted, or it ended longer ago than retention.records.{more}"
+    ))
+}
+
 /// Whether a message, of which only the beginning may be left, has a member with this id. Ids need no escaping.
 fn says(raw: &str, member: &str, id: &str) -> bool {
     ["", " "].iter().any(|blank| raw.contains(&format!("\"{member}\":{blank}\"{id}\"")))
-}
-
-/// The audit entries of the turn, or of the one call.
-async fn audit(
-    client: &Client,
-    pool: &Pool,
-    name: &TurnName,
-    story: &Story,
-) -> Result<Option<Vec<Box<RawValue>>>, Failure> {
-    let Some(accepted) = story.accepted_ms else { return Ok(Some(Vec::new())) };
-    let until = story.ended_ms.unwrap_or(story.now_ms) + AUDIT_SLACK_MS;
-    let keys = client.store(&name.tenant).keys();
-    let found = pool.audit_of(keys, name, accepted - AUDIT_SLACK_MS, until).await?;
-    let call = story.position.map(|position| format!("\"call\":\"{}/{position}\"", name.turn));
-    let wanted = |entry: &String| call.as_ref().is_none_or(|call| entry.contains(call));
-    let raw = |entries: Vec<String>| {
-        entries.into_iter().filter(wanted).filter_map(|entry| RawValue::from_string(entry).ok()).collect()
-    };
-    Ok(found.map(raw))
 }

@@ -37,6 +37,37 @@ impl Deadline {
     }
 }
 
+/// When something was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Past {
+    /// At this time, ms since the epoch.
+    At(i64),
+    /// So long ago, ms.
+    Ago(i64),
+}
+
+impl Past {
+    /// Reads `2026-03-01T12:00:00Z`, or `2h` for two hours ago.
+    ///
+    /// # Errors
+    /// What was expected, for the command line.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        match Deadline::parse(text) {
+            Ok(Deadline::At(ms)) => Ok(Self::At(ms)),
+            Ok(Deadline::In(ms)) => Ok(Self::Ago(ms)),
+            Err(_) => Err("expected a time (2026-03-01T12:00:00Z), or how long ago (90s, 2h)".into()),
+        }
+    }
+
+    /// The time, ms since the epoch, where it is `now_ms`.
+    pub(crate) const fn at(self, now_ms: i64) -> i64 {
+        match self {
+            Self::At(ms) => ms,
+            Self::Ago(ms) => now_ms.saturating_sub(ms),
+        }
+    }
+}
+
 /// A time of day for a story: `2026-03-01 12:00:00.123 UTC`.
 pub(crate) fn clock(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms).unwrap_or_default().format("%Y-%m-%d %H:%M:%S%.3f UTC").to_string()
@@ -68,6 +99,8 @@ mod tests {
         assert_eq!(Deadline::parse("90s").map(|d| d.at(10_000)), Ok(100_000));
         assert_eq!(Deadline::parse("1970-01-01T00:00:05Z").map(|d| d.at(10_000)), Ok(5_000));
         assert!(Deadline::parse("tomorrow").is_err());
+        assert_eq!(Past::parse("90s").map(|past| past.at(100_000)), Ok(10_000));
+        assert_eq!(Past::parse("1970-01-01T00:00:05Z").map(|past| past.at(0)), Ok(5_000));
     }
 
     #[test]

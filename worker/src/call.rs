@@ -23,8 +23,8 @@ use crate::{Lease, Worker, say};
 pub(crate) enum Carried {
     /// It has its result.
     Ended(Box<CallResult>),
-    /// It is tried again after this wait.
-    Again(Duration),
+    /// It is tried again after this wait, for this try failed, for this reason.
+    Again(Duration, String),
     /// The worker must stop, or its lease is over; nothing took effect, so another may run it.
     HandBack,
     /// Somebody else holds the turn, or we can no longer be sure that nobody does.
@@ -49,7 +49,7 @@ impl Carried {
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Ended(result) => result.outcome.as_str(),
-            Self::Again(_) => "again",
+            Self::Again(..) => "again",
             Self::HandBack => "hand_back",
             Self::Lost => "lost",
         }
@@ -282,7 +282,8 @@ impl Worker {
         match self.options.ladder.verdict(trying.attempt, after, left) {
             Verdict::RetryAfter(wait) => {
                 self.metrics.retried(reason);
-                Carried::Again(wait)
+                // It goes into the turn's log, which people read.
+                Carried::Again(wait, self.options.report.redactor.text(message).into_owned())
             }
             Verdict::GiveUp(_) => trying.refused(Outcome::Transient, say::gave_up(message, trying.attempt)),
         }

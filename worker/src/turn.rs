@@ -92,9 +92,9 @@ impl Worker {
                         holding.results.push(rendered);
                     }
                     // What ran beside it and came later in the turn is dropped, and read again after the wait.
-                    Carried::Again(wait) => {
+                    Carried::Again(wait, cause) => {
                         let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-                        return self.park(holding, delay_ms, attempt).await;
+                        return self.park(holding, delay_ms, attempt, cause).await;
                     }
                     Carried::HandBack => return self.give_back(holding).await,
                     Carried::Lost => return,
@@ -221,7 +221,7 @@ impl Worker {
     }
 
     /// Parks the slice until its call may be tried again. What is in memory is committed first.
-    async fn park(&self, mut holding: Holding, delay_ms: i64, attempt: u32) {
+    async fn park(&self, mut holding: Holding, delay_ms: i64, attempt: u32, cause: String) {
         if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
             return;
         }
@@ -232,6 +232,7 @@ impl Worker {
             position: holding.slice.first + holding.results.len(),
             delay_ms,
             attempt,
+            cause,
         };
         match self.retries.ask(retry).await {
             Some(Parked::Ok | Parked::Already) | None => {}

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 
 use serde::Serialize;
+use serde_json::Value;
 use shared::client::{Reply, ReplyStatus};
 use shared::model::{AgentId, CallResult, Caps, Policy, TenantId};
-use shared::store::{BudgetFacts, LiveTurn, TurnName};
+use shared::store::{BudgetFacts, FailedTry, LiveTurn, TurnName};
 
+use super::audit::Audit;
 use super::{State, Story};
 
 /// One admission: how many calls, and the counters after it.
@@ -109,6 +111,10 @@ fn blank(name: &TurnName, state: State, now_ms: i64) -> Story {
         calls_admitted: 0,
         calls_done: 0,
         admissions: Vec::new(),
+        tries: Vec::new(),
+        delegator: None,
+        description: None,
+        attendance: None,
         waits: None,
         holder: None,
         retries: 0,
@@ -118,7 +124,7 @@ fn blank(name: &TurnName, state: State, now_ms: i64) -> Story {
         refusal: None,
         results: Vec::new(),
         policy: None,
-        audit: None,
+        audit: Audit::default(),
     }
 }
 
@@ -135,8 +141,14 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
     let (calls, done) = (number(fields, "n").unwrap_or(0), number(fields, "dn").unwrap_or(0));
     let results = (0..done).filter_map(|at: usize| serde_json::from_str(fields.get(&format!("r{at}"))?).ok());
     let results: Vec<CallResult> = results.collect();
+    let is_task = fields.get("k").is_some_and(|kind| kind == "task");
+    let (delegator, description) =
+        fields.get("c0").filter(|_| is_task).map(|call| said_of_task(call)).unwrap_or_default();
     Story {
-        is_task: fields.get("k").is_some_and(|kind| kind == "task"),
+        is_task,
+        delegator,
+        description,
+        tries: fields.get("lg").map(|log| FailedTry::read_all(log)).unwrap_or_default(),
         agent: fields.get("ag").cloned(),
         queue: fields.get("q").cloned(),
         accepted_ms: number(fields, "ts"),
@@ -218,6 +230,9 @@ pub(super) fn finished(name: &TurnName, trace: &HashMap<String, String>, reply: 
         calls_admitted: if is_task { results.len() } else { calls_admitted },
         calls_done: results.len(),
         admissions,
+        tries: trace.get("lg").map(|log| FailedTry::read_all(log)).unwrap_or_default(),
+        delegator: reply.as_ref().and_then(|reply| reply.delegator.clone()),
+        cancel_asked: trace.get("cx").filter(|reason| !reason.is_empty()).cloned(),
         retries: number(trace, "rt").unwrap_or(0),
         crashes: number(trace, "cr").unwrap_or(0),
         // An answer without calls ends in the way of an ending, and nothing was the matter with it.
@@ -225,6 +240,32 @@ pub(super) fn finished(name: &TurnName, trace: &HashMap<String, String>, reply: 
         refusal: refused.and_then(|reply| reply.error.as_ref()).map(|error| error.message.clone()),
         results,
         ..blank(name, State::Done, now_ms)
+    }
+}
+
+/// Who gave a task, and what is to be done: from its call, whose arguments are a text, or from what an outside runtime
+/// reads.
+fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
+    let call: Value = serde_json::from_str(call).unwrap_or_default();
+    let inner = call.get("arguments").and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok());
+    let said: Value = inner.unwrap_or(call);
+    let text = |name: &str| said.get(name).and_then(Value::as_str).map(str::to_owned);
+    (text("delegator"), text("description").or_else(|| text("task_description")))
+}
+
+/// What the audit entries tell of a turn or task that its record does not, or that has none any more.
+pub(super) fn describe_by_audit(story: &mut Story) {
+    let Some(entry) = story.audit.entries.first() else { return };
+    let entry: Value = serde_json::from_str(entry.get()).unwrap_or_default();
+    if story.agent.is_none() {
+        story.agent = entry.get("actor_id").and_then(Value::as_str).map(str::to_owned);
+    }
+    if story.is_task {
+        let text =
+            |name: &str| entry.pointer(&format!("/meta/arguments/{name}")).and_then(Value::as_str).map(str::to_owned);
+        story.delegator = story.delegator.take().or_else(|| text("delegator"));
+        story.description =
+            story.description.take().or_else(|| text("description")).or_else(|| text("task_description"));
     }
 }
 

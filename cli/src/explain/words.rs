@@ -3,7 +3,9 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use shared::store::FailedTry;
 
+use super::attendance::Attendance;
 use super::record::{Admission, Rule, Wait};
 use super::{State, Story};
 use crate::moment::{clock, from_now, span};
@@ -12,6 +14,8 @@ use crate::results;
 
 /// Audit entries that are told.
 const AUDIT_TOLD: usize = 20;
+/// Characters of a task's description that are told.
+const DESCRIPTION_CHARS: usize = 200;
 
 /// Tells everything, a line for each step. Writing to a String cannot fail, so what `writeln!` says is dropped.
 pub(super) fn tell(story: &Story, output: &Output) -> String {
@@ -27,20 +31,32 @@ pub(super) fn tell(story: &Story, output: &Output) -> String {
     if !shown.is_empty() {
         let _ = writeln!(text, "\n{}", results::results(&shown, output));
     }
-    match &story.audit {
-        None => text.push_str("\nAudit: too much was written meanwhile to search it here.\n"),
-        Some(entries) if entries.is_empty() => {}
-        Some(entries) => {
-            let _ = writeln!(text, "\nAudit:");
-            for entry in entries.iter().take(AUDIT_TOLD) {
-                let _ = writeln!(text, "  {}", audit_line(entry.get()));
-            }
-            if let Some(more) = entries.len().checked_sub(AUDIT_TOLD).filter(|more| *more > 0) {
-                let _ = writeln!(text, "  … and {more} more (--json shows all)");
-            }
+    audit(story, &mut text);
+    text
+}
+
+/// The audit entries, and whether there may be more.
+fn audit(story: &Story, text: &mut String) {
+    let entries = &story.audit.entries;
+    if !entries.is_empty() {
+        let _ = writeln!(text, "\nAudit:");
+        for entry in entries.iter().take(AUDIT_TOLD) {
+            let _ = writeln!(text, "  {}", audit_line(entry.get()));
+        }
+        if let Some(more) = entries.len().checked_sub(AUDIT_TOLD).filter(|more| *more > 0) {
+            let _ = writeln!(text, "  … and {more} more (--json shows all)");
         }
     }
-    text
+    let (read, complete) = (story.audit.read, story.audit.complete);
+    if !complete && read > 0 {
+        let _ = writeln!(
+            text,
+            "\nAudit: {} found in the {read} that were read. There may be more: --since and --until say where to search.",
+            plural(entries.len(), "entry")
+        );
+    } else if !complete && story.state == State::Forgotten {
+        text.push_str("\nAudit entries are kept longer than records: --since searches them from a time on.\n");
+    }
 }
 
 fn head(story: &Story, output: &Output) -> String {
@@ -69,10 +85,7 @@ fn head(story: &Story, output: &Output) -> String {
 fn life(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     match (story.state, &story.refusal) {
-        (State::Inbound, _) => lines.push(
-            "It is on the inbound stream and no scheduler has decided about it yet. Does one run? tickfleet doctor"
-                .into(),
-        ),
+        (State::Inbound, _) => lines.extend(story.attendance.as_ref().map(Attendance::words)),
         (State::Rejected, Some(reason)) => lines.push(format!(
             "It was refused: {reason}. The message is on the dead stream; tickfleet doctor shows the last ones."
         )),
@@ -84,14 +97,26 @@ fn life(story: &Story) -> Vec<String> {
         let queue = story.queue.as_ref().map(|queue| format!(", queue {queue}")).unwrap_or_default();
         lines.push(format!("{}  accepted with {calls}{queue}", clock(at)));
     }
-    lines.extend(story.admissions.iter().map(admission));
+    if let Some(description) = &story.description {
+        let from = story.delegator.as_ref().map(|agent| format!(" (from {agent})")).unwrap_or_default();
+        lines.push(format!("To do{from}: {}", short(description, DESCRIPTION_CHARS)));
+    } else if let Some(agent) = &story.delegator {
+        lines.push(format!("Delegated by {agent}"));
+    }
+    let admissions = story.admissions.iter().map(|a| (a.at_ms, admission(a)));
+    let mut steps: Vec<(i64, String)> =
+        admissions.chain(story.tries.iter().map(|t| (t.at_ms, failed_try(t)))).collect();
+    steps.sort_by_key(|(at_ms, _)| *at_ms);
+    lines.extend(steps.into_iter().map(|(_, line)| line));
     if story.is_task && story.accepted_ms.is_some() {
         lines.push("A task is offered at once; caps count the calls of the turns that are made for it.".into());
     } else if story.admissions.is_empty() && story.accepted_ms.is_some() {
         lines.push("None of its calls has been admitted: nothing was debited.".into());
     }
+    // Those that are noted are told above.
+    let unnoted = story.retries.saturating_sub(u64::try_from(story.tries.len()).unwrap_or(u64::MAX));
     let trouble = [
-        (story.retries, "failed try", "repeated after a wait"),
+        (unnoted, if story.tries.is_empty() { "failed try" } else { "more failed try" }, "repeated after a wait"),
         (story.crashes, "lost worker", "taken over by another"),
     ];
     for (count, what, then) in trouble.into_iter().filter(|(count, ..)| *count > 0) {
@@ -127,7 +152,7 @@ fn present(story: &Story) -> Vec<String> {
     lines.push(format!("Now: {done} of {} done, {admitted} admitted", plural(all, "call")));
     match (&story.holder, story.state) {
         (Some(holder), _) => lines.push(format!("It is held by {holder}")),
-        (None, State::Ready) => lines.push("No worker has read it yet; all slots may be busy".into()),
+        (None, State::Ready) => lines.extend(story.attendance.as_ref().map(Attendance::words)),
         _ => {}
     }
     lines.extend(story.waits.map(|wait| waiting(&wait, story.now_ms)));
@@ -147,6 +172,17 @@ fn admission(a: &Admission) -> String {
         clock(a.tick_ends_ms),
         a.day_used,
         a.day_cap
+    )
+}
+
+fn failed_try(failed: &FailedTry) -> String {
+    let cause = if failed.cause.is_empty() { "no cause was noted" } else { &failed.cause };
+    format!(
+        "{}  try {} of call /{} failed: {cause} Tried again after {}",
+        clock(failed.at_ms),
+        failed.attempt,
+        failed.position,
+        span(failed.delay_ms)
     )
 }
 

@@ -49,6 +49,8 @@ pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 pub const OUTPUT_CHECKED_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes of an error message that a model reads.
 pub const ERROR_BYTES_MAX: usize = 1_000;
+/// Bytes of a turn's log of admissions and failed tries: every verb that ends the turn reads it.
+pub const LOG_BYTES_MAX: usize = 4 * 1024;
 /// Characters of a result in the audit log.
 pub const AUDIT_RESULT_CHARS: usize = 1_000;
 /// Bytes of redacted arguments in the audit log: most calls whole, and no entry as large as a turn.

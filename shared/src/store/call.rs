@@ -2,7 +2,8 @@
 
 use super::keys::{Queue, TurnName};
 use super::words::{Words, text_of, unexpected};
-use super::{Store, StoreError};
+use super::{Store, StoreError, notes};
+use crate::model::limits;
 
 /// The start of one call, or (without a nonce) the mark that a suspect slice was really started.
 #[derive(Debug, Clone)]
@@ -51,6 +52,8 @@ pub struct Retry {
     pub delay_ms: i64,
     /// Tries that the call has behind it.
     pub attempt: u32,
+    /// Why this try failed, without secrets: for the turn's log.
+    pub cause: String,
 }
 
 /// What became of a retry.
@@ -112,10 +115,11 @@ impl Store {
     /// [`StoreError`]; the same retry may be repeated.
     pub async fn retry(&self, slices: &[Retry]) -> Result<Vec<Parked>, StoreError> {
         let mut args = self.args();
-        args.show(slices.len());
+        args.show(limits::LOG_BYTES_MAX).show(slices.len());
         for s in slices {
             args.show(&s.name.tenant).show(&s.name.turn).text(s.fence.as_str()).show(&s.queue);
             args.show(s.position).show(s.delay_ms).show(s.attempt);
+            args.text(notes::noted(&s.cause));
         }
         let mut words = Words::new("retry", self.run("retry", args).await?)?;
         let parked = |value: &redis::Value| {

@@ -8,12 +8,10 @@ use redis::Value;
 use super::keys::GROUP;
 use super::pool::Pool;
 use super::read::{Entry, entry};
-use super::words::{into_text, number_of, text_of};
+use super::watch::{NodeView, nodes};
+use super::words::{number_of, text_of};
 use super::{Keys, StoreError, TurnName};
 use crate::model::Priority;
-
-/// Audit entries that a look for one turn's reads at most.
-const AUDIT_LOOK_MAX: usize = 2_000;
 
 /// Shards beyond the last one that are looked at for messages that went astray.
 const STRAYS_LOOK_MAX: u32 = 16;
@@ -264,28 +262,42 @@ impl Pool {
         Ok(found.into_iter().filter_map(entry).map(|e| dead_letter(&e)).collect())
     }
 
-    /// The audit entries of a turn between two times, ms of shard time, JSON each. The log has no index, so this
-    /// reads all that was written meanwhile; none where that is too much to read.
+    /// Who shows signs of life on a shard, by name; those that are gone for long are left out.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn audit_of(
-        &self,
-        keys: &Keys,
-        name: &TurnName,
-        from_ms: i64,
-        until_ms: i64,
-    ) -> Result<Option<Vec<String>>, StoreError> {
-        let mut command = redis::cmd("XRANGE");
-        command.arg(keys.key("audit")).arg(from_ms.max(0)).arg(until_ms.max(0)).arg("COUNT").arg(AUDIT_LOOK_MAX);
-        let found: Vec<(String, HashMap<String, Value>)> = self.query("audit", &command).await?;
-        if found.len() >= AUDIT_LOOK_MAX {
-            return Ok(None);
-        }
-        // Texts are compared, not parsed: ids need no escaping, and the writer puts no blanks between members.
-        let (turn, tenant) = (format!("\"turn\":\"{}\"", name.turn), format!("\"tenant\":\"{}\"", name.tenant));
-        let entries = found.into_iter().filter_map(|(_, mut fields)| fields.remove("audit").and_then(into_text));
-        Ok(Some(entries.filter(|e| e.contains(&turn) && e.contains(&tenant)).collect()))
+    pub async fn nodes(&self, keys: &Keys, now_ms: i64) -> Result<Vec<NodeView>, StoreError> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("HGETALL").arg(keys.key("beats")).cmd("HGETALL").arg(keys.key("nodes"));
+        let (beats, said): (HashMap<String, Value>, HashMap<String, Value>) = self.pipeline("nodes", &pipe).await?;
+        Ok(nodes(&beats, &said, now_ms))
+    }
+
+    /// Whether schedulers take nothing new in because memory is nearly full.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn pressure(&self, keys: &Keys) -> Result<bool, StoreError> {
+        let said: Option<String> =
+            self.query("pressure", redis::cmd("HGET").arg(keys.key("meta")).arg("pressure")).await?;
+        Ok(said.as_deref() == Some("1"))
+    }
+
+    /// What shard time is ahead of the server's clock, ms.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn clock_offset_ms(&self, keys: &Keys) -> Result<i64, StoreError> {
+        let said: Option<f64> = self.query("clock", redis::cmd("HGET").arg(keys.key("meta")).arg("offset_ms")).await?;
+        Ok(said.unwrap_or(0.0) as i64)
+    }
+
+    /// The runtimes that have read a queue of external tasks.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn runtimes(&self, keys: &Keys, queue: &str) -> Result<Vec<ConsumerFacts>, StoreError> {
+        Ok(self.consumers(keys, queue).await?.unwrap_or_default())
     }
 }
 

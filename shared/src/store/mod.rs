@@ -6,6 +6,7 @@
 
 mod admit;
 mod args;
+mod audit;
 mod backlog;
 mod call;
 mod clock;
@@ -17,6 +18,7 @@ mod inbox;
 mod inspect;
 mod keys;
 mod look;
+mod notes;
 mod pool;
 mod preflight;
 mod read;
@@ -35,6 +37,7 @@ pub use admit::{
     Admission, AdmitReply, Admitted, Generations, Inbound, LanePolicy, LaneRelease, PolicyRow, Promoted, Rejection,
     ReleaseReply, Released,
 };
+pub use audit::{AuditFound, AuditSearch};
 pub use backlog::Backlog;
 pub use call::{Begin, Begun, HandBack, Parked, Retry};
 pub use clock::ShardClock;
@@ -46,6 +49,7 @@ pub use inbox::{InboxEntry, InboxReader};
 pub use inspect::{BudgetFacts, ConsumerFacts, DeadLetter, Remembered, ShardFacts};
 pub use keys::{Keys, Queue, TurnName};
 pub use look::{FinishedTurn, LiveTurn, TurnView};
+pub use notes::FailedTry;
 pub use pool::Pool;
 pub use preflight::ServerFacts;
 pub use read::{Entry, Reader};

@@ -348,7 +348,7 @@ fn stream_view(name: String, groups: Value, pending: Value, clock_ms: i64) -> (S
     (view, last)
 }
 
-fn nodes(beats: &HashMap<String, Value>, said: &HashMap<String, Value>, now_ms: i64) -> Vec<NodeView> {
+pub(super) fn nodes(beats: &HashMap<String, Value>, said: &HashMap<String, Value>, now_ms: i64) -> Vec<NodeView> {
     let view = |(name, until): (&String, &Value)| {
         let said: Vec<i64> = said
             .get(name)

@@ -137,8 +137,8 @@ async fn what_is_in_can_be_finished_when_memory_is_full_and_nothing_new_comes_in
     assert_eq!(shard.settle(&slices[0], 2).await.unwrap(), [Settled::Done]);
     assert_eq!(shard.settle(&slices[1], 1).await.unwrap(), [Settled::Continue]);
     let queue = Queue::Ready(Priority::Normal);
-    let retry =
-        Retry { name: slices[2].0.clone(), fence: slices[2].1.clone(), queue, position: 0, delay_ms: 10, attempt: 1 };
+    let (name, fence) = (slices[2].0.clone(), slices[2].1.clone());
+    let retry = Retry { name, fence, queue, position: 0, delay_ms: 10, attempt: 1, cause: "full".into() };
     shard.store.retry(&[retry]).await.unwrap();
     shard.store.cancel(&slices[2].0, "why").await.unwrap();
     assert!(shard.admit(&more).await.is_err(), "nothing is admitted");

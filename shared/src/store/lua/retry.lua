@@ -1,17 +1,27 @@
 #!lua flags=allow-oom
 -- retry: parks a slice after a transient failure until its call may be tried again; the worker's slot is free.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 count, then per slice: tenant · turn · fence · queue · position · delay ms · tries made
+-- ARGV  1 injected clock · 2 bytes of a turn's log · 3 count, then per slice: tenant · turn · fence · queue ·
+--       position · delay ms · tries made · cause, escaped
 -- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
 --       the position is missing)
--- effect HSET turn (progress; clears b, so that the next try may begin), ZADD timers and delayed, XACK
+-- effect HSET turn (progress and a note of the try; clears b, so that the next try may begin), ZADD timers and delayed,
+--       XACK
 local now = clock(ARGV[1])
+local log_max = num(ARGV[2])
 local acked = {}
 
-local function retry(tenant, turn, fence, queue, position, delay, tries)
+-- What the log of a turn says of a try that failed: when, which, and why. A log that is full takes no more.
+local function note(log, position, tries, delay, cause)
+  local text = string.format('R%.0f,%d,%d,%.0f,%s', now, position, tries, delay, cause)
+  if log then text = log .. ';' .. text end
+  return #text <= log_max and text or log or ''
+end
+
+local function retry(tenant, turn, fence, queue, position, delay, tries, cause)
   local tt = tenant .. ':' .. turn
   local key = turn_key(tt)
-  local m = call('HMGET', key, 'f', 'dn', 'dl', 'cx', 'm', 'pf')
+  local m = call('HMGET', key, 'f', 'dn', 'dl', 'cx', 'm', 'pf', 'lg')
   if m[1] ~= fence then
     acked[queue] = acked[queue] or {}
     table.insert(acked[queue], fence)
@@ -25,7 +35,7 @@ local function retry(tenant, turn, fence, queue, position, delay, tries)
     keep_body(key, body)
   end
   call('HDEL', key, 'f', 'b', 'st')
-  call('HSET', key, 'at', tries, 'pf', fence, 'hx', '1')
+  call('HSET', key, 'at', tries, 'pf', fence, 'hx', '1', 'lg', note(m[7], position, tries, delay, cause))
   call('HINCRBY', key, 'rt', 1)
   -- Rule 15: one place among the timers, at the earlier of due and deadline.
   call('ZADD', TIMERS, math.min(now + delay, num(m[3])), 't:' .. tt)
@@ -39,9 +49,10 @@ local function retry(tenant, turn, fence, queue, position, delay, tries)
 end
 
 local replies = {}
-for i = 1, num(ARGV[2]) do
-  local at = i * 7 - 4
-  replies[i] = retry(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), num(ARGV[at + 5]), ARGV[at + 6])
+for i = 1, num(ARGV[3]) do
+  local at = i * 8 - 4
+  replies[i] = retry(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), num(ARGV[at + 5]), ARGV[at + 6],
+    ARGV[at + 7])
 end
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end
