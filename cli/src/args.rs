@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand};
 
 use crate::own::Own;
-use crate::{bench, cancel, config, delegate, demo, dev, doctor, explain, mcp, submit, tenant, tools, top};
+use crate::{bench, cancel, config, delegate, demo, dev, doctor, explain, mcp, reply, submit, tenant, tools, top};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -66,6 +66,8 @@ pub(crate) enum Command {
     Delegate(delegate::Delegate),
     /// End a turn or task before its time.
     Cancel(cancel::Cancel),
+    /// Print the reply to a turn or task once more.
+    Reply(reply::ReplyArgs),
     /// Tell the whole story of a turn, call or task: what decided, where it waits, how it ended.
     Explain(explain::Explain),
     /// Show tenants, or set one while the fleet runs.

@@ -27,6 +27,18 @@ pub(crate) struct Cancel {
     reason: String,
 }
 
+/// The turn or task that `tenant id` or `tenant:id` names.
+///
+/// # Errors
+/// It names none.
+pub(crate) fn named(tenant: &str, id: Option<&TurnId>) -> Result<TurnName, Failure> {
+    match id {
+        Some(turn) => Ok(TurnName { tenant: TenantId::new(tenant)?, turn: turn.clone() }),
+        None => TurnName::parse(tenant)
+            .ok_or_else(|| Failure::usage("expected tenant and id, or tenant:id, as demo:t1700000000000-0")),
+    }
+}
+
 #[derive(Serialize)]
 struct Answer<'a> {
     tenant: &'a TenantId,
@@ -39,11 +51,7 @@ struct Answer<'a> {
 /// # Errors
 /// Nothing of that name is known.
 pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result<(), Failure> {
-    let name = match &args.id {
-        Some(turn) => TurnName { tenant: TenantId::new(&args.tenant)?, turn: turn.clone() },
-        None => TurnName::parse(&args.tenant)
-            .ok_or_else(|| Failure::usage("expected tenant and id, or tenant:id, as demo:t1700000000000-0"))?,
-    };
+    let name = named(&args.tenant, args.id.as_ref())?;
     let cancelled = setup.client().await?.cancel(&name, &args.reason).await?;
     let (word, said) = match cancelled {
         Cancelled::Ok => ("ok", "it ends now: calls that have not run get the result `cancelled`"),

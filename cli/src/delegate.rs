@@ -98,6 +98,9 @@ pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Resu
         context: Context::default(),
     };
     let task_id = client.delegate(task).await?;
+    if let Some(hint) = setup.unserved(&client, &args.tenant).await? {
+        output.note(&hint);
+    }
     let (Some(timeout), Some(inbox)) = (args.wait, inbox) else {
         let enqueued = Enqueued { task_id: &task_id, tenant: &args.tenant };
         return output.show(&enqueued, |said| {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use shared::model::policy::Policy;
 use shared::model::{AgentId, TenantId};
-use shared::ops::redis_server::{PrivateRedis, ServerOptions};
+use shared::ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 use shared::ops::shutdown::Shutdown;
 
 use crate::args::Global;
@@ -18,17 +18,33 @@ use crate::invoked::{program, quoted};
 use crate::output::Output;
 use crate::setup::{self, Setup};
 
+/// Where `dev` keeps its data unless it is told otherwise.
+const DIR: &str = ".tickfleet";
+
 /// A private Redis (or the one that REDIS_URL names), a scheduler and a worker.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Example: tickfleet dev
+Examples:
+  tickfleet dev
+  tickfleet dev --port            where a client needs host and port instead of a socket
 What it prints shows how to submit a first turn from another terminal. Ctrl-C drains and stops;
 what is unfinished goes on at the next start, because the private Redis keeps its data in --dir.
 Where --redis-url or the variable REDIS_URL names a Redis, that one is used: unset it for a private one.")]
 pub(crate) struct Dev {
     /// Folder of the private Redis: socket, append-only file, log.
-    #[arg(long, value_name = "DIR", default_value = ".tickfleet")]
+    #[arg(long, value_name = "DIR", default_value = DIR)]
     dir: PathBuf,
+    /// Let the private Redis listen on this port of 127.0.0.1, 6379 unless said otherwise, instead of on a socket:
+    /// then every user of this machine can reach it.
+    #[arg(long, num_args = 0..=1, default_missing_value = "6379", value_parser = clap::value_parser!(u16).range(1..))]
+    port: Option<u16>,
+}
+
+/// The socket of a `dev` that was started in this folder; none where there is none.
+pub(crate) fn socket_of_dev_here() -> Option<PathBuf> {
+    let socket = Path::new(DIR).canonicalize().ok()?.join("redis.sock");
+    // One that nobody listens on was left behind.
+    std::os::unix::net::UnixStream::connect(&socket).ok().map(|_| socket)
 }
 
 /// The setting that makes the trial tools everybody's, as a variable.
@@ -66,12 +82,18 @@ pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<()
 /// Runs on the Redis that was chosen, or on a private one.
 async fn run_on(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
+    if setup.url_chosen && args.port.is_some() {
+        return Err(Failure::usage(
+            "--port is for a private Redis, and REDIS_URL (or --redis-url) names another: unset it, or leave --port out",
+        ));
+    }
     if setup.url_chosen {
         setup.pool()?.time_ms().await.map_err(|error| chosen_is_away(error.into()))?;
         return serve(setup, None, shutdown, output).await;
     }
     keep_out_of_git(&args.dir);
-    let options = ServerOptions { appendonly: true, ..ServerOptions::new(&args.dir) };
+    let listen = args.port.map_or(Listen::Socket, Listen::Loopback);
+    let options = ServerOptions { listen, appendonly: true, ..ServerOptions::new(&args.dir) };
     let mut redis = PrivateRedis::start(options).await.map_err(Failure::failed)?;
     let outcome = serve(&setup.at(redis.url()), Some(&redis), shutdown, output).await;
     // However it went, Redis saves before it ends. Where we do not come here at all, its watchdog ends it.
@@ -127,14 +149,20 @@ fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet) -> String
     // What is asked there is asked of the same policy.
     let trial = if has_trial_tools(setup) { format!("  export {TRIAL_TOOLS}=true\n") } else { String::new() };
     let export = format!("{url}{trial}");
+    let by_hand = redis.and_then(redis_cli).unwrap_or_default();
     format!(
         "Tickfleet runs: {place}, one scheduler, one worker with {slots} slots.\n\
          Health and metrics: http://{}/metrics\n\n\
-         In another terminal:\n{export}{}\n\
+         In another terminal:\n{export}{}{by_hand}\n\
          Ctrl-C drains and stops.\n",
         fleet.health,
         next_steps(setup)
     )
+}
+
+/// How redis-cli reaches the private Redis: client libraries take the URL of a socket, and it does not.
+fn redis_cli(redis: &PrivateRedis) -> Option<String> {
+    Some(format!("  redis-cli -s {}\n", quoted(&redis.socket()?.display().to_string())))
 }
 
 /// Commands that work with this configuration.

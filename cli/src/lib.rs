@@ -4,6 +4,7 @@
 //! START HERE: [`Program`] is what a binary calls; `run` maps commands to the files that carry them out; `fleet` is the
 //! boot of a scheduler and a worker; `dev` is a whole fleet in one process.
 
+mod answer;
 mod args;
 mod bench;
 mod cancel;
@@ -25,6 +26,7 @@ mod own;
 mod program;
 mod registrar;
 mod reload;
+mod reply;
 mod results;
 mod setup;
 mod submit;
@@ -83,6 +85,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Submit(args) => submit::run(&setup, &args, output).await,
         Command::Delegate(args) => delegate::run(&setup, &args, output).await,
         Command::Cancel(args) => cancel::run(&setup, &args, output).await,
+        Command::Reply(args) => reply::run(&setup, &args, output).await,
         Command::Explain(args) => explain::run(&setup, &args, output).await,
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
         Command::Tools(tools::Tools { what: Some(tools::What::Try(args)), .. }) => {

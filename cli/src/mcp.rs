@@ -2,18 +2,27 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use shared::config::mcp::McpServerDef;
-use shared::config::{self, MCP_LOCK_FILE, McpDefinition, McpFile, McpPinned, McpPins, Sources};
+use shared::config::mcp::{McpServerDef, McpTransport};
+use shared::config::{self, MCP_LOCK_FILE, McpChange, McpDefinition, McpFile, McpPinned, McpPins, Sources};
 use worker::tools::http::Environment;
-use worker::tools::mcp::{Offer, look};
+use worker::tools::mcp::{LOOK_TIMEOUT, Offer, look};
 
 use crate::args::Global;
 use crate::failure::Failure;
-use crate::output::{Mood, Output};
-use crate::setup;
+use crate::output::{Mood, Output, short};
+use crate::{results, setup};
+
+/// How long a server is waited for without a word.
+const TOLD_AFTER: Duration = Duration::from_secs(3);
+/// Characters of a server's command or address that are shown.
+const REACHED_BY_CHARS: usize = 120;
+/// Lines of one side of a change that are shown, and characters of each.
+const CHANGED_LINES: usize = 20;
+const CHANGED_CHARS: usize = 400;
 
 /// Pin the tools of MCP servers, or check that they still are what was pinned.
 #[derive(Debug, Args)]
@@ -22,6 +31,7 @@ Examples:
   tickfleet mcp pin --config conf             every server of conf/mcp.yaml, into conf/mcp.lock.yaml
   tickfleet mcp pin files --config conf       one of them
   tickfleet mcp check --config conf           write nothing; exit code 1 if anything differs
+  tickfleet mcp pin --timeout 2m --config conf    a server that npx has to fetch first takes its time
 
 Servers are started or connected to, asked for their tools, and closed again; no tool is called.
 Models read what is pinned: look at the descriptions before you let them.")]
@@ -42,6 +52,9 @@ enum What {
 struct Which {
     /// Only these servers.
     servers: Vec<String>,
+    /// How long a server may take to start and to tell its tools: seconds (30), or a duration (2m).
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = results::parse_wait)]
+    timeout: Duration,
 }
 
 /// What was found at one server.
@@ -66,6 +79,9 @@ struct Difference {
     /// What changed, or why it is refused.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     details: Vec<String>,
+    /// What exactly: the lines that were pinned and are gone, with `-`, and those that are new, with `+`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lines: Vec<String>,
     /// What a second run of it would do; none for a tool that is gone or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<shared::model::Effect>,
@@ -80,7 +96,8 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
     let (file, pins) = config::load_mcp(&sources).map_err(Failure::failed)?;
     let (What::Pin(which) | What::Check(which)) = &args.what;
     let chosen = chosen(&file, &which.servers)?;
-    let looked = look_at(&chosen, &pins, &environment(&sources)).await;
+    let patience = Patience { limit: which.timeout, output: Some(output) };
+    let looked = look_at(&chosen, &pins, &environment(&sources), patience).await;
     let failed = looked.iter().any(|(found, _)| found.error.is_some());
     let differs = looked.iter().any(|(found, _)| !found.is_as_pinned());
     let founds: Vec<&Found> = looked.iter().map(|(found, _)| found).collect();
@@ -102,7 +119,7 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
 /// A wrong `mcp.yaml`, a server that cannot be asked, a file that cannot be written.
 pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     let (file, pins) = config::load_mcp(sources).map_err(Failure::failed)?;
-    let looked = look_at(&chosen(&file, &[])?, &pins, &environment(sources)).await;
+    let looked = look_at(&chosen(&file, &[])?, &pins, &environment(sources), Patience::QUIET).await;
     if let Some((server, error)) = looked.iter().find_map(|(found, _)| Some((&found.server, found.error.as_ref()?))) {
         return Err(Failure::failed(anyhow::anyhow!("the MCP server {server}: {error}")));
     }
@@ -114,7 +131,7 @@ pub(crate) async fn look_at_all(file: &McpFile, environment: &Environment) -> Ve
     let servers: Vec<(&str, &McpServerDef)> = file.servers.iter().map(|(name, def)| (name.as_str(), def)).collect();
     let imported = |def: &McpServerDef| McpPinned { version: None, tools: def.tools.clone() };
     let pins = McpPins { servers: file.servers.iter().map(|(name, def)| (name.clone(), imported(def))).collect() };
-    let looked = look_at(&servers, &pins, environment).await.into_iter();
+    let looked = look_at(&servers, &pins, environment, Patience::QUIET).await.into_iter();
     let verdict = |(mut found, _): (Found, Option<Offer>)| {
         // What is not imported is nobody's concern here.
         found.differences.retain(|difference| matches!(difference.kind, "changed" | "gone"));
@@ -137,14 +154,53 @@ fn chosen<'a>(file: &'a McpFile, names: &[String]) -> Result<Vec<(&'a str, &'a M
     Ok(file.servers.iter().map(|(name, def)| (name.as_str(), def)).filter(|(name, _)| wanted(name)).collect())
 }
 
+/// How long a server is waited for, and who is told.
+#[derive(Clone, Copy)]
+struct Patience<'a> {
+    limit: Duration,
+    output: Option<&'a Output>,
+}
+
+impl Patience<'_> {
+    const QUIET: Self = Self { limit: LOOK_TIMEOUT, output: None };
+
+    /// Looks at a server, and says what is waited for where that takes long.
+    async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<Offer, String> {
+        let mut looking = std::pin::pin!(look(name, def, environment, self.limit));
+        tokio::select! {
+            offer = &mut looking => return offer,
+            () = tokio::time::sleep(TOLD_AFTER) => {}
+        }
+        if let Some(output) = self.output {
+            let server = reached_by(def);
+            let seconds = self.limit.as_secs();
+            output.note(&format!(
+                "waiting for the server {name} ({server}) to tell its tools, up to {seconds} s (--timeout)"
+            ));
+        }
+        looking.await
+    }
+}
+
+/// The command or the address of a server; templates of secrets stay as they are written.
+fn reached_by(def: &McpServerDef) -> String {
+    match &def.connection.transport {
+        McpTransport::Stdio { command, args, .. } => {
+            short(&[std::slice::from_ref(command), args.as_slice()].concat().join(" "), REACHED_BY_CHARS)
+        }
+        McpTransport::Http { url, .. } => short(url, REACHED_BY_CHARS),
+    }
+}
+
 async fn look_at(
     servers: &[(&str, &McpServerDef)],
     pins: &McpPins,
     environment: &Environment,
+    patience: Patience<'_>,
 ) -> Vec<(Found, Option<Offer>)> {
     let each = servers.iter().map(|(name, def)| async move {
         let pinned = pins.servers.get(*name);
-        match look(name, def, environment).await {
+        match patience.look(name, def, environment).await {
             Ok(offer) => (compared(name, def, pinned, &offer), Some(offer)),
             Err(error) => {
                 let (server, error) = ((*name).to_owned(), Some(error));
@@ -159,12 +215,14 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
     let pinned: &[McpDefinition] = pinned.map_or(&[], |pinned| &pinned.tools);
     let before = |tool: &McpDefinition| pinned.iter().find(|before| before.name == tool.name);
     let differs = |tool: &McpDefinition| {
-        let (kind, details) = match before(tool) {
+        let (kind, changes) = match before(tool) {
             None => ("new", Vec::new()),
             Some(before) if before.digest() == tool.digest() => return None,
-            Some(before) => ("changed", before.differences(tool).into_iter().map(str::to_owned).collect()),
+            Some(before) => ("changed", before.changes(tool)),
         };
-        Some(Difference { tool: tool.name.clone(), kind, details, effect: Some(def.effect(tool)) })
+        let details = changes.iter().map(|change| change.part.to_owned()).collect();
+        let lines = changes.iter().flat_map(changed_lines).collect();
+        Some(Difference { tool: tool.name.clone(), kind, details, lines, effect: Some(def.effect(tool)) })
     };
     let mut differences: Vec<Difference> = offer.tools.iter().filter_map(differs).collect();
     let refused: BTreeSet<&str> = offer.refused.iter().map(|(tool, _)| tool.as_str()).collect();
@@ -174,12 +232,14 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
         tool: tool.name.clone(),
         kind: "gone",
         details: Vec::new(),
+        lines: Vec::new(),
         effect: None,
     }));
     differences.extend(offer.refused.iter().map(|(tool, why)| Difference {
         tool: tool.clone(),
         kind: "refused",
         details: vec![why.clone()],
+        lines: Vec::new(),
         effect: None,
     }));
     Found {
@@ -189,6 +249,26 @@ fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &
         differences,
         error: None,
     }
+}
+
+/// A change as lines: what both texts begin and end with is left out, and so is what is too long to be read.
+fn changed_lines(change: &McpChange) -> Vec<String> {
+    let (before, now): (Vec<&str>, Vec<&str>) = (change.before.lines().collect(), change.now.lines().collect());
+    let same = |(one, two): &(&&str, &&str)| one == two;
+    let head = before.iter().zip(&now).take_while(same).count();
+    let tail = before[head..].iter().rev().zip(now[head..].iter().rev()).take_while(same).count();
+    let side = |sign: char, lines: &[&str]| {
+        let mut shown: Vec<String> =
+            lines.iter().take(CHANGED_LINES).map(|line| format!("{sign} {}", short(line, CHANGED_CHARS))).collect();
+        if lines.len() > CHANGED_LINES {
+            shown.push(format!("{sign} … and {} lines more", lines.len() - CHANGED_LINES));
+        }
+        shown
+    };
+    let mut lines = vec![format!("{}:", change.part)];
+    lines.extend(side('-', &before[head..before.len() - tail]));
+    lines.extend(side('+', &now[head..now.len() - tail]));
+    lines
 }
 
 impl Found {
@@ -257,6 +337,7 @@ fn text(founds: &[&Found], written: bool, output: &Output) -> String {
         }
         for difference in &found.differences {
             text.push_str(&format!("  {:8} {}{}\n", difference.kind, difference.tool, difference.rest()));
+            difference.lines.iter().for_each(|line| text.push_str(&format!("    {line}\n")));
         }
     }
     if founds.iter().any(|found| found.error.is_some()) {

@@ -54,7 +54,15 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
     if let Err(error) = tidied {
         output.note(&format!("the inbox could not be tidied: {error}"));
     }
-    output.show(&reply, |reply| text(reply, output))?;
+    print(&reply, output)
+}
+
+/// Prints a reply.
+///
+/// # Errors
+/// [`Failure::Told`] where a call did not succeed.
+pub(crate) fn print(reply: &Reply, output: &Output) -> Result<(), Failure> {
+    output.show(reply, |reply| text(reply, output))?;
     if reply.is_success() { Ok(()) } else { Err(Failure::Told) }
 }
 
@@ -63,7 +71,8 @@ fn text(reply: &Reply, output: &Output) -> String {
     let mut text = String::new();
     if let Some(error) = &reply.error {
         let word = if reply.status == ReplyStatus::Conflict { "conflict" } else { "rejected" };
-        text = format!("{}: {} ({})\n", output.paint(Mood::Bad, word), error.message, error.code);
+        let hint = to_do(&error.code).map(|hint| format!("{hint}\n")).unwrap_or_default();
+        text = format!("{}: {} ({})\n{hint}", output.paint(Mood::Bad, word), error.message, error.code);
     }
     if !reply.results.is_empty() {
         text.push_str(&results(&reply.results, output));
@@ -71,6 +80,18 @@ fn text(reply: &Reply, output: &Output) -> String {
         text.push_str("The answer calls no tool.\n");
     }
     text
+}
+
+/// What whoever submitted it can do about a refusal whose cause is not in the message.
+fn to_do(code: &str) -> Option<&'static str> {
+    match code {
+        "unknown_agent" => Some(
+            "The fleet decides by its own configuration: its agents stand in agents.yaml of the folder that its \
+             processes were started with (--config), or are the built-in ones, which tickfleet tools names.",
+        ),
+        "unknown_tenant" => Some("tickfleet tenant list shows the tenants; tickfleet tenant set makes one."),
+        _ => None,
+    }
 }
 
 /// A table of results.

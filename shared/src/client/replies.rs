@@ -90,6 +90,29 @@ impl Reply {
     }
 }
 
+/// What the record of a turn or task says about its reply.
+#[derive(Debug, Clone)]
+pub enum Recorded {
+    /// It has ended, with this reply.
+    Ended(Box<Reply>),
+    /// It has not ended.
+    UnderWay,
+    /// Nothing is known: it was not admitted, was rejected, or ended longer ago than records are kept.
+    Unknown,
+}
+
+/// Looks at the record of a turn or task.
+///
+/// # Errors
+/// [`StoreError`].
+pub(super) async fn recorded(store: &Store, name: &TurnName) -> Result<Recorded, StoreError> {
+    Ok(match store.look(name).await? {
+        TurnView::Finished(finished) => Recorded::Ended(Box::new(Reply::read(&finished.reply, name.turn.as_str())?)),
+        TurnView::Live(_) => Recorded::UnderWay,
+        TurnView::Unknown => Recorded::Unknown,
+    })
+}
+
 /// A reader of one inbox. An inbox has one reader: what it has handed out, it removes with its next read.
 #[derive(Debug)]
 pub struct Replies {
@@ -208,9 +231,9 @@ impl Replies {
 
     async fn recorded(&self, id: &TurnId) -> Result<Option<Reply>, StoreError> {
         let name = TurnName { tenant: self.tenant.clone(), turn: id.clone() };
-        match self.store.look(&name).await? {
-            TurnView::Finished(finished) => Reply::read(&finished.reply, id.as_str()).map(Some),
-            TurnView::Live(_) | TurnView::Unknown => Ok(None),
+        match recorded(&self.store, &name).await? {
+            Recorded::Ended(reply) => Ok(Some(*reply)),
+            Recorded::UnderWay | Recorded::Unknown => Ok(None),
         }
     }
 }

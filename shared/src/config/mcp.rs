@@ -14,6 +14,8 @@ use crate::model::{Effect, limits, suggest};
 
 /// Characters of a server's name: it begins the names of its tools.
 const SERVER_NAME_MAX: usize = 32;
+/// What other programs call the field `servers`.
+const OTHERS_KEY: &str = "mcpServers";
 /// Longest limit of one try, ms: longer work is a task.
 const TIMEOUT_MS_MAX: i128 = 3_600_000;
 /// Header names that belong to the connection or to the protocol.
@@ -143,7 +145,14 @@ pub(super) fn read_unpinned(tree: &Node, errors: &Errors) -> McpFile {
 fn servers<'a>(tree: &'a Node, errors: &'a Errors) -> Vec<(String, Cursor<'a>)> {
     let mut root = Section::open(tree, "", errors);
     let members = root.optional("servers").map(|c| c.members()).unwrap_or_default();
-    root.close();
+    match tree.entries().iter().find(|entry| entry.key == OTHERS_KEY) {
+        Some(other) => {
+            let found = format!("the field `{OTHERS_KEY}`, as other programs call it");
+            let expected = "`servers`, with the same entries below it: command, args and env, or url and headers";
+            errors.push(&other.key_place, OTHERS_KEY, found, expected);
+        }
+        None => root.close(),
+    }
     let mut sound = Vec::with_capacity(members.len());
     for (name, place, cursor) in members {
         let odd = |c: char| !(c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-'));

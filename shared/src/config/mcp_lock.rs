@@ -51,6 +51,17 @@ pub struct McpDefinition {
     pub annotations: McpAnnotations,
 }
 
+/// A part of a tool's definition that is another now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct McpChange {
+    /// Which: `description`, `input schema`.
+    pub part: &'static str,
+    /// As it was pinned.
+    pub before: String,
+    /// As the server says it now.
+    pub now: String,
+}
+
 /// A server's hints about a tool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct McpAnnotations {
@@ -120,6 +131,19 @@ impl McpDefinition {
             let _ = write!(hex, "{byte:02x}");
             hex
         })
+    }
+
+    /// What `other` says otherwise: each part as it is here and as it is there. Schemas and hints are JSON, one member a
+    /// line.
+    #[must_use]
+    pub fn changes(&self, other: &Self) -> Vec<McpChange> {
+        let text = |value: Json| match value {
+            Json::String(text) => text,
+            Json::Null => String::new(),
+            value => serde_json::to_string_pretty(&value).unwrap_or_default(),
+        };
+        let pairs = self.parts().into_iter().zip(other.parts()).filter(|((_, one), (_, two))| one != two);
+        pairs.map(|((part, one), (_, two))| McpChange { part, before: text(one), now: text(two) }).collect()
     }
 
     /// The parts in which `other` differs; none where the digests agree.

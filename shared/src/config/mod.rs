@@ -40,7 +40,7 @@ pub use agents::{EXTERNAL_LEASE_DEFAULT, HttpTaskDef, TASK_ARGUMENTS, TaskHandle
 pub use environment::Environment;
 pub use errors::{ConfigError, ConfigErrors, ConfigWarning, Place};
 pub use mcp::McpFile;
-pub use mcp_lock::{MCP_LOCK_FILE, McpAnnotations, McpDefinition, McpPinned, McpPins};
+pub use mcp_lock::{MCP_LOCK_FILE, McpAnnotations, McpChange, McpDefinition, McpPinned, McpPins};
 pub use print::print;
 pub use read_tools::default_id;
 pub use redis_url::RedisUrl;

@@ -36,4 +36,4 @@ pub use result::{messages, messages_frame, result_json, tool_message};
 pub use strict::{NotStrict, without_nulls};
 pub use task::{CancelTarget, Leased, TaskMessage, parse_task_message, write_task};
 pub use text::Prompts;
-pub use turn::{parse_turn, write_turn};
+pub use turn::{FIELDS as TURN_FIELDS, parse_turn, write_turn};

@@ -11,7 +11,7 @@ use super::write::{Object, time};
 use crate::model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};
 
 /// The fields of a turn on the wire.
-const FIELDS: [&str; 21] = [
+pub const FIELDS: [&str; 21] = [
     "turn_id",
     "tenant",
     "agent",

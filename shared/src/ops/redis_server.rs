@@ -117,6 +117,9 @@ pub enum ServerError {
         /// The end of its log.
         log: String,
     },
+    /// The port that was asked for is taken.
+    #[error("the port {0} of 127.0.0.1 is taken: choose another one")]
+    PortTaken(u16),
     /// It runs and does not answer.
     #[error("{binary:?} did not answer within {waited:?}; its last words:\n{log}")]
     Silent {
@@ -159,9 +162,15 @@ impl PrivateRedis {
         loop {
             let port = port_for(options.listen).await?;
             tries -= 1;
-            match Self::launch(options.clone(), binary.clone(), port).await {
-                Err(ServerError::Ended { log, .. }) if tries > 0 && log.contains("Address already in use") => {}
-                outcome => return outcome,
+            let outcome = Self::launch(options.clone(), binary.clone(), port).await;
+            match (&outcome, options.listen) {
+                (Err(ServerError::Ended { log, .. }), listen) if log.contains("Address already in use") => match listen
+                {
+                    Listen::Loopback(port) if port != 0 => return Err(ServerError::PortTaken(port)),
+                    _ if tries > 0 => {}
+                    _ => return outcome,
+                },
+                _ => return outcome,
             }
         }
     }
@@ -175,13 +184,20 @@ impl PrivateRedis {
         Ok(server)
     }
 
-    /// What clients connect to: `redis+unix:///…/redis.sock` or `redis://127.0.0.1:PORT/`.
+    /// What clients connect to: `unix:///…/redis.sock`, which clients of every language know, or
+    /// `redis://127.0.0.1:PORT/`.
     #[must_use]
     pub fn url(&self) -> String {
         match self.port {
             Some(port) => format!("redis://127.0.0.1:{port}/"),
-            None => format!("redis+unix://{}", socket_in(&self.options.dir).display()),
+            None => format!("unix://{}", socket_in(&self.options.dir).display()),
         }
+    }
+
+    /// Its socket; none where it listens on a port.
+    #[must_use]
+    pub fn socket(&self) -> Option<PathBuf> {
+        self.port.is_none().then(|| socket_in(&self.options.dir))
     }
 
     /// Its process id.

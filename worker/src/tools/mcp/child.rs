@@ -1,7 +1,8 @@
 //! A server that is a child process: a clean environment, a process group of its own, its last words in the log.
 
+use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
@@ -10,6 +11,7 @@ use shared::config::mcp::McpTransport;
 use shared::model::Redactor;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
 
 use crate::tools::http::Environment;
 use crate::tools::http::parts::SecretSet;
@@ -24,11 +26,43 @@ const LINE_BYTES_MAX: usize = 1_024;
 /// Lines that are logged of one run; a server that says more is too talkative to be read.
 const LINES_MAX: usize = 1_000;
 
+/// Lines of standard error that are told where a server fails, and bytes of each.
+const TAIL_LINES: usize = 5;
+const TAIL_LINE_BYTES: usize = 200;
+
+/// The last that a server has said on standard error, without its secrets: for whoever is told that it failed.
+#[derive(Debug, Default)]
+pub(super) struct Tail(Mutex<VecDeque<String>>);
+
+impl Tail {
+    fn push(&self, line: &str) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == TAIL_LINES {
+            lines.pop_front();
+        }
+        // It goes to terminals: what moves a cursor there is not shown.
+        let line = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+        lines.push_back(wording::cut(&line, TAIL_LINE_BYTES));
+    }
+
+    /// `; on standard error it said: …`, or nothing where it said nothing.
+    pub(super) fn words(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.is_empty() {
+            return String::new();
+        }
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        format!("; on standard error it said: {}", lines.join(" | "))
+    }
+}
+
 /// A running server. Dropping it kills it; [`ServerProcess::end`] lets it end first.
 pub(super) struct ServerProcess {
     child: Child,
     /// The process group: the server and whatever it started.
     group: Option<Pid>,
+    /// Who reads its standard error.
+    listening: Option<JoinHandle<()>>,
 }
 
 /// Starts the server. Its environment is `PATH` and what the configuration names.
@@ -40,6 +74,7 @@ pub(super) fn start(
     transport: &McpTransport,
     secrets: &Arc<SecretSet>,
     environment: &Environment,
+    tail: &Arc<Tail>,
 ) -> Result<(ServerProcess, ChildStdout, ChildStdin), String> {
     let McpTransport::Stdio { command, args, env, cwd } = transport else {
         return Err("it is no child process".to_owned());
@@ -60,10 +95,9 @@ pub(super) fn start(
     let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
         return Err(format!("'{command}' has no standard input or output"));
     };
-    if let Some(error) = child.stderr.take() {
-        tokio::spawn(log(name.to_owned(), error, Arc::clone(secrets)));
-    }
-    Ok((ServerProcess { child, group }, output, input))
+    let said = child.stderr.take();
+    let listening = said.map(|error| tokio::spawn(log(name.to_owned(), error, Arc::clone(secrets), Arc::clone(tail))));
+    Ok((ServerProcess { child, group, listening }, output, input))
 }
 
 impl ServerProcess {
@@ -79,6 +113,10 @@ impl ServerProcess {
         self.signal(Signal::SIGKILL);
         if status.is_none() {
             status = self.ended_within(TERMINATES_IN).await;
+        }
+        // Its last words may be on their way. Who holds its pipe open beyond its end is not waited for.
+        if let Some(listening) = self.listening.take() {
+            let _ = tokio::time::timeout(TERMINATES_IN, listening).await;
         }
         status
     }
@@ -105,7 +143,7 @@ impl Drop for ServerProcess {
 }
 
 /// Logs what a server says on standard error, without its secrets.
-async fn log(server: String, from: ChildStderr, secrets: Arc<SecretSet>) {
+async fn log(server: String, from: ChildStderr, secrets: Arc<SecretSet>, tail: Arc<Tail>) {
     let (mut from, redactor, mut lines) = (BufReader::new(from), Redactor::default(), 0_usize);
     while let Some(line) = next_line(&mut from).await {
         lines += 1;
@@ -114,6 +152,7 @@ async fn log(server: String, from: ChildStderr, secrets: Arc<SecretSet>) {
         }
         let clean = secrets.scrub(&String::from_utf8_lossy(&line));
         let clean = redactor.text(clean.trim_end());
+        tail.push(&clean);
         let line = wording::cut(&clean, LINE_BYTES_MAX);
         tracing::info!(server, line, "an MCP server's standard error");
         if lines == LINES_MAX {
@@ -158,7 +197,7 @@ mod tests {
         let environment = Environment::of([("PATH", "/usr/bin:/bin"), ("TOKEN", "s3cret-value"), ("OTHER", "x")]);
         let references = [("T".to_owned(), shared::config::tools::SecretRef::Env("TOKEN".into()))];
         let secrets = SecretSet::read(&BTreeMap::from(references), &environment, None).await.unwrap();
-        start("test", &transport, &Arc::new(secrets), &environment).unwrap()
+        start("test", &transport, &Arc::new(secrets), &environment, &Arc::default()).unwrap()
     }
 
     #[tokio::test]

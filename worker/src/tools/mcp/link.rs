@@ -22,7 +22,7 @@ use shared::model::limits;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::child::{self, ServerProcess};
+use super::child::{self, ServerProcess, Tail};
 use super::definition;
 use super::http::Answering;
 use crate::tools::http::Environment;
@@ -109,6 +109,19 @@ pub(super) struct Link {
 /// # Errors
 /// Why not, in words for an operator, without secrets.
 pub(super) async fn connect(name: &str, connection: &McpConnection, environment: &Environment) -> Result<Link, String> {
+    connect_heard(name, connection, environment, &Arc::default()).await
+}
+
+/// As [`connect`]; what a server that is a child process says on standard error can be read in `tail` meanwhile.
+///
+/// # Errors
+/// As [`connect`].
+pub(super) async fn connect_heard(
+    name: &str,
+    connection: &McpConnection,
+    environment: &Environment,
+    tail: &Arc<Tail>,
+) -> Result<Link, String> {
     let secrets = SecretSet::read(&connection.secrets, environment, None).await;
     let secrets = Arc::new(secrets.map_err(|name| format!("the secret '{name}' is missing"))?);
     let heard = Heard { progress: Mutex::default(), verdicts: watch::Sender::new(None), changed: Notify::new() };
@@ -119,14 +132,14 @@ pub(super) async fn connect(name: &str, connection: &McpConnection, environment:
     };
     let (service, process) = match &connection.transport {
         stdio @ McpTransport::Stdio { .. } => {
-            let (process, output, input) = child::start(name, stdio, &secrets, environment)?;
+            let (process, output, input) = child::start(name, stdio, &secrets, environment, tail)?;
             let messages = AsyncRwTransport::new_client(output, input);
             let messages = messages.with_max_line_length(limits::MCP_MESSAGE_BYTES_MAX);
             match serve_client_with_ct(listener, messages, stop.clone()).await {
                 Ok(service) => (service, Some(process)),
                 Err(error) => {
                     let ended = process.end().await.map(|status| format!("; it ended with {status}"));
-                    return Err(format!("{}{}", in_words(error), ended.unwrap_or_default()));
+                    return Err(format!("{}{}{}", in_words(error), ended.unwrap_or_default(), tail.words()));
                 }
             }
         }

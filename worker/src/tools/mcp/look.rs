@@ -1,17 +1,19 @@
 //! Asking a server what it offers, to pin it or to compare it with what is pinned.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use shared::config::McpDefinition;
 use shared::config::mcp::McpServerDef;
 use shared::model::limits;
 
+use super::child::Tail;
 use super::{definition, link};
 use crate::tools::http::Environment;
 use crate::tools::{ArgumentCheck, OutputCheck};
 
-/// Limit of the whole look: `npx` may have to fetch a package first.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(120);
+/// Limit of the whole look, unless somebody chooses another one.
+pub const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a server offers.
 #[derive(Debug, Clone)]
@@ -24,19 +26,21 @@ pub struct Offer {
     pub refused: Vec<(String, String)>,
 }
 
-/// Connects to a server, asks for its tools, and closes the connection.
+/// Connects to a server, asks for its tools, and closes the connection, all within `limit`.
 ///
 /// # Errors
 /// Why not, in words for an operator, without secrets.
-pub async fn look(name: &str, def: &McpServerDef, environment: &Environment) -> Result<Offer, String> {
-    let looked = tokio::time::timeout(LOOK_TIMEOUT, async {
-        let link = link::connect(name, &def.connection, environment).await?;
+pub async fn look(name: &str, def: &McpServerDef, environment: &Environment, limit: Duration) -> Result<Offer, String> {
+    let tail = Arc::new(Tail::default());
+    let looked = tokio::time::timeout(limit, async {
+        let link = link::connect_heard(name, &def.connection, environment, &tail).await?;
         let listed = link.tools().await;
         let version = link.version();
         link.stop().await;
         Ok::<_, String>((listed?, version))
     });
-    let (listed, version) = looked.await.map_err(|_| format!("not ready within {} s", LOOK_TIMEOUT.as_secs()))??;
+    let silent = || format!("it did not tell its tools within {} s{}", limit.as_secs(), tail.words());
+    let (listed, version) = looked.await.map_err(|_| silent())??;
     let mut offer = Offer { version, tools: Vec::new(), refused: Vec::new() };
     for tool in listed {
         match unusable(def, &tool, &offer.tools) {

@@ -13,5 +13,5 @@ mod outcome;
 pub mod server;
 pub mod tool;
 
-pub use look::{Offer, look};
+pub use look::{LOOK_TIMEOUT, Offer, look};
 pub use server::Servers;
