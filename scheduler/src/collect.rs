@@ -8,13 +8,15 @@ use futures::future::try_join_all;
 use shared::force::InForce;
 use shared::model::TenantId;
 use shared::ops::metrics::{Backlog, Invariant, Metrics, Place, Scraped};
-use shared::store::{self, Store, StoreError, SweepAt, TurnName};
+use shared::store::{self, Store, StoreError, SweepAt, Swept, TurnName};
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
 
 /// Steps of the sweep in one turn of the loop: about 1,000 turns, a few ms of Redis.
 const STEPS: usize = 4;
+/// Steps of it while there is something to mend: what was lost was mostly lost together.
+const STEPS_MENDING_MAX: usize = 64;
 /// Violations that are remembered, so that each is reported once.
 const REPORTED_MAX: usize = 1_000;
 
@@ -69,36 +71,43 @@ impl Sweep {
     /// Looks again at what seemed wrong, and goes on.
     async fn steps(&mut self, scheduler: &Scheduler) -> Result<(), StoreError> {
         self.confirm(scheduler).await?;
-        for _ in 0..STEPS {
-            if self.step(scheduler).await? {
+        let (mut steps, mut mending) = (0, false);
+        while steps < STEPS || (mending && steps < STEPS_MENDING_MAX) {
+            let swept = self.step(scheduler).await?;
+            steps += 1;
+            mending |= !swept.adrift.is_empty();
+            if swept.round_complete {
                 break;
             }
         }
         Ok(())
     }
 
-    /// Reports the suspects of the last time that are still without a timer.
+    /// Reports the suspects of the last time that are still without a timer, and has them looked at again.
     async fn confirm(&mut self, scheduler: &Scheduler) -> Result<(), StoreError> {
         let suspects = std::mem::take(&mut self.suspects);
-        for name in scheduler.store.waiting_without_timer(&suspects).await? {
+        let lost = scheduler.store.waiting_without_timer(&suspects).await?;
+        scheduler.store.wake(&lost).await?;
+        for name in lost {
             if self.reported.len() < REPORTED_MAX && self.reported.insert(name.clone()) {
                 scheduler.metrics.violated(Invariant::WaitingWithoutTimer);
-                tracing::error!(turn = %name, "a turn has calls left, but nothing will look at it again: a bug, or a hand in Redis");
+                tracing::error!(turn = %name, "a turn has calls left, but nothing would have looked at it again: a bug, or a hand in Redis");
             }
         }
         Ok(())
     }
 
-    /// Looks at some more turns. Answers whether that was the last of a round.
-    async fn step(&mut self, scheduler: &Scheduler) -> Result<bool, StoreError> {
+    /// Looks at some more turns, and wakes those whose slice seems to be nowhere: `promote` looks closer.
+    async fn step(&mut self, scheduler: &Scheduler) -> Result<Swept, StoreError> {
         let swept = scheduler.store.sweep(self.at).await?;
         self.at = swept.next;
-        self.suspects.extend(swept.waiting_without_timer.into_iter().filter(|name| !self.reported.contains(name)));
+        self.suspects.extend(swept.waiting_without_timer.iter().cloned());
+        scheduler.store.wake(&swept.adrift).await?;
         self.oldest_ms = [self.oldest_ms, swept.oldest_parked_ms].into_iter().flatten().min();
         if swept.round_complete {
             scheduler.metrics.parked_since(scheduler.store.shard(), self.oldest_ms.take());
         }
-        Ok(swept.round_complete)
+        Ok(swept)
     }
 }
 

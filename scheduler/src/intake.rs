@@ -12,6 +12,7 @@ use shared::ops::metrics::Decision;
 use shared::store::{
     Admission, AdmitReply, Admitted, Ending, Entry, Inbound, Patience, Reader, Rejection, StoreError, TurnName,
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
@@ -42,10 +43,18 @@ impl Scheduler {
         let block = Duration::from_millis(self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION);
         let handle = self.progress.register(from.stream(), block * 4 + Duration::from_secs(30));
         let streams = [from.stream().to_owned()];
+        let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let mut reader = self.store.reader(&consumer, block);
         let mut patience = Patience::default();
+        let mut compared = Instant::now();
         while !stop.is_cancelled() {
-            match self.next(&mut reader, &streams, &stop).await {
+            // Rule 12: here nothing is in hand. Whatever is pending was delivered to a connection that broke, some of it
+            // after the new one was made; nobody takes it from a consumer that lives.
+            let compare = reader.is_fresh() || compared.elapsed() >= lease;
+            if compare {
+                compared = Instant::now();
+            }
+            match self.next(&mut reader, &streams, &stop, compare).await {
                 Ok(entries) => {
                     patience.reset();
                     if !entries.is_empty() {
@@ -65,14 +74,15 @@ impl Scheduler {
         handle.finished();
     }
 
-    /// The next batch. What was delivered on a connection that broke is read again first.
+    /// The next batch. What was delivered and never arrived is read again first, where `compare` says so.
     async fn next(
         &self,
         reader: &mut Reader,
         streams: &[String],
         stop: &CancellationToken,
+        compare: bool,
     ) -> Result<Vec<Entry>, StoreError> {
-        if reader.is_fresh() {
+        if compare {
             let mine = reader.mine(&streams[0], self.options.batch).await?;
             if !mine.is_empty() {
                 return Ok(mine);
@@ -90,11 +100,11 @@ impl Scheduler {
         let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|a| a.crashes > 0);
         self.admit_batch(clean).await;
         for suspect in suspects {
-            if let Err(error) = self.store.suspect(consumer, Some(&suspect.entry)).await {
+            if let Err(error) = self.store.suspect(Inbound::Turns, consumer, Some(&suspect.entry)).await {
                 tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
             }
             self.admit_batch(vec![suspect]).await;
-            if let Err(error) = self.store.suspect(consumer, None).await {
+            if let Err(error) = self.store.suspect(Inbound::Turns, consumer, None).await {
                 tracing::debug!(%error, "the mark of a suspect entry stays until the next");
             }
         }
@@ -279,7 +289,11 @@ impl Scheduler {
         let mut grants = HashMap::new();
         for (index, candidate) in candidates.iter().enumerate() {
             let Some(task) = &candidate.turn.task else { continue };
-            let found = self.store.task_grant(&TurnName::task(&candidate.turn.tenant, task)).await?;
+            let found = match self.store.task_grant(&TurnName::task(&candidate.turn.tenant, task)).await {
+                // What is there under the task's name cannot be read: no other turn may suffer for it.
+                Err(error) if error.is_script_error() => None,
+                found => found?,
+            };
             grants.extend(found.filter(|(agent, _)| *agent == candidate.turn.agent).map(|(_, grant)| (index, grant)));
         }
         Ok(grants)

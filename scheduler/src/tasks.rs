@@ -25,11 +25,12 @@ pub(crate) async fn tasks(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop:
         .read(Inbound::Tasks, consumer, stop, async |this, consumer, arrivals| {
             for arrival in arrivals {
                 let suspect = arrival.crashes > 0;
-                if suspect && let Err(error) = this.store.suspect(consumer, Some(&arrival.entry)).await {
+                let mark = |entry| this.store.suspect(Inbound::Tasks, consumer, entry);
+                if suspect && let Err(error) = mark(Some(&arrival.entry)).await {
                     tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
                 }
                 this.message(&arrival).await;
-                if suspect && let Err(error) = this.store.suspect(consumer, None).await {
+                if suspect && let Err(error) = mark(None).await {
                     tracing::debug!(%error, "the mark of a suspect entry stays until the next");
                 }
             }

@@ -64,8 +64,17 @@ pub(crate) async fn reap(scheduler: Arc<Scheduler>, stop: CancellationToken) {
     let every = scheduler.options.reap_period(lease);
     let handle = scheduler.progress.register("reap", every * 2 + PATIENCE * 2);
     loop {
+        let mut more = false;
         match scheduler.store.reap(REAP_MAX).await {
             Ok(reaped) => {
+                more = reaped.more;
+                for (what, why) in &reaped.aside {
+                    tracing::error!(
+                        what,
+                        why,
+                        "something that a dead consumer held cannot be taken back; see the dead letters"
+                    );
+                }
                 if reaped.requeued + reaped.dead + reaped.endings.len() as u64 > 0 {
                     tracing::warn!(
                         requeued = reaped.requeued,
@@ -75,9 +84,11 @@ pub(crate) async fn reap(scheduler: Arc<Scheduler>, stop: CancellationToken) {
                     );
                 }
                 scheduler.metrics.reaped(reaped.requeued);
-                for _ in 0..reaped.dead {
+                let unreadable = reaped.aside.len() as u64;
+                for _ in 0..reaped.dead.saturating_sub(unreadable) {
                     scheduler.metrics.dead("poison");
                 }
+                (0..unreadable).for_each(|_| scheduler.metrics.dead("unreadable"));
                 scheduler.settle_endings(reaped.endings).await;
             }
             Err(StoreError::StateLost(what)) => scheduler.state_lost(&what).await,
@@ -86,9 +97,11 @@ pub(crate) async fn reap(scheduler: Arc<Scheduler>, stop: CancellationToken) {
             }
         }
         handle.advanced();
+        // A script moves a bounded number of bytes; others are answered between two.
+        let pause = if more { Duration::from_millis(5) } else { every };
         tokio::select! {
             () = stop.cancelled() => break,
-            () = tokio::time::sleep(every) => {}
+            () = tokio::time::sleep(pause) => {}
         }
     }
     handle.finished();
@@ -103,14 +116,18 @@ impl Scheduler {
         }
         let (lanes, turns) = self.store.due(self.clock.now_ms(), DUE_MAX).await?;
         let full = lanes.len() + turns.len() >= DUE_MAX;
-        let mut late = Duration::ZERO;
+        // Rule 18: what fails of one chunk keeps no other from being fired.
+        let (mut late, mut failed) = (Duration::ZERO, None);
         for chunk in lanes.chunks(LANES_MAX) {
-            late = late.max(self.release(chunk).await?);
+            match self.release(chunk).await {
+                Ok(by) => late = late.max(by),
+                Err(error) => failed = Some(error),
+            }
         }
         for chunk in turns.chunks(LANES_MAX) {
-            self.promote(chunk).await?;
+            failed = self.promote(chunk).await.err().or(failed);
         }
-        Ok(Fired { full, late })
+        failed.map_or(Ok(Fired { full, late }), Err)
     }
 
     /// Releases lanes. Answers how late the latest was.
@@ -125,6 +142,7 @@ impl Scheduler {
                     let late_ms = released.iter().map(|lane| lane.late_ms).max().unwrap_or(0);
                     for lane in released {
                         self.metrics.released(lane.turns, lane.calls);
+                        lane.aside.iter().for_each(|why| self.put_aside("a lane", why));
                         self.settle_endings(lane.endings).await;
                     }
                     return Ok(Duration::from_millis(late_ms.max(0).unsigned_abs()));
@@ -165,16 +183,27 @@ impl Scheduler {
     async fn promote(&self, turns: &[TurnName]) -> Result<(), StoreError> {
         let promoted = self.store.promote(turns).await?;
         let mut endings = Vec::new();
-        for promoted in promoted {
+        for (turn, promoted) in turns.iter().zip(promoted) {
             match promoted {
                 Promoted::Ending(ending) => endings.push(*ending),
                 Promoted::Promoted => self.metrics.promoted(1),
                 Promoted::Lapsed => self.metrics.lease_lost("external"),
+                Promoted::Restored => {
+                    self.metrics.reaped(1);
+                    tracing::warn!(%turn, "a turn's slice, or what times it, was gone; it is made anew from its record");
+                }
+                Promoted::Aside(why) => self.put_aside(&turn.to_string(), &why),
                 Promoted::Later | Promoted::Gone => {}
             }
         }
         self.settle_endings(endings).await;
         Ok(())
+    }
+
+    /// One item of a batch failed, and no other: people must look at it.
+    fn put_aside(&self, what: &str, why: &str) {
+        self.metrics.dead("unreadable");
+        tracing::error!(what, why, "this cannot be looked at as it is; see the dead letters");
     }
 
     /// A newer policy is in force than ours: another replica has a newer configuration. This incarnation ends.
@@ -186,7 +215,10 @@ impl Scheduler {
     /// Streams or groups are gone: somebody has flushed Redis. They are made anew, with a signal that people see.
     pub(crate) async fn state_lost(&self, what: &str) {
         self.metrics.state_lost();
-        tracing::error!(what, "streams or groups of the shard are gone; what was in them is lost");
+        tracing::error!(
+            what,
+            "streams or groups of the shard are gone; they are made anew, and slices from their records"
+        );
         if let Err(error) = self.store.ensure_groups().await {
             tracing::warn!(%error, "streams and groups could not be made anew");
         }

@@ -209,16 +209,29 @@ pub fn call_of(meta: &SliceMeta, blob: Option<&String>) -> Call {
     })
 }
 
+/// The meta of an ending's turn. Of one that cannot be read (a later build's, or changed by a hand) whatever can be:
+/// its calls are answered all the same.
+fn meta_of(ending: &Ending) -> Result<SliceMeta, String> {
+    let read = serde_json::from_str::<SliceMeta>(&ending.meta);
+    let Err(problem) = read else { return read.map_err(|e| e.to_string()) };
+    let parts: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&ending.meta).unwrap_or_default();
+    let mut plain = serde_json::json!({"ag": "unknown", "dl": 0, "dg": "", "n": ending.upto});
+    for (name, value) in parts {
+        let mut more = plain.clone();
+        more[&name] = value;
+        if serde_json::from_value::<SliceMeta>(more.clone()).is_ok() {
+            plain = more;
+        }
+    }
+    serde_json::from_value(plain).map_err(|_| format!("meta: {problem}"))
+}
+
 /// The settlement of calls that nobody runs.
 ///
 /// # Errors
 /// What is wrong with the ending's data, for the log: only a foreign writer leaves such.
 pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<Settlement, String> {
-    let meta: SliceMeta = if ending.meta.is_empty() {
-        return Err("the turn's meta is lost".into());
-    } else {
-        serde_json::from_str(&ending.meta).map_err(|e| format!("meta: {e}"))?
-    };
+    let meta = meta_of(ending)?;
     let plain = ended(ending.reason, ending.info);
     let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));
     let settle = |(position, blob): (usize, Option<&String>)| {

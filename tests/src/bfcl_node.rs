@@ -120,6 +120,11 @@ impl Node {
         self.signal(Signal::SIGCONT);
     }
 
+    /// SIGKILL, for good.
+    pub fn end(mut self) {
+        self.kill();
+    }
+
     fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         nix::sys::signal::kill(pid, signal).unwrap();

@@ -413,6 +413,7 @@ pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:audit", "bounded by age, entries and bytes"),
     ("{tickfleet:0}:dead", "bounded by age and entries"),
     ("{tickfleet:0}:budgets", "one field per agent that was active; pruned a day after"),
+    ("{tickfleet:0}:queued", "one field per id that waits for its decision"),
     ("{tickfleet:0}:beats", "one field per living consumer"),
     ("{tickfleet:0}:nodes", "one field per living consumer"),
     ("{tickfleet:0}:suspects", "one field per living scheduler at most"),

@@ -12,4 +12,5 @@ pub mod inbox;
 pub mod inspect;
 pub mod ledger;
 pub mod mcp;
+pub mod plain_node;
 pub mod runtime;

@@ -11,6 +11,7 @@ mod crashes;
 mod delegation;
 mod formats;
 mod formats_canitoolcall;
+mod gone;
 mod governance;
 mod interleavings;
 mod life_of_a_turn;

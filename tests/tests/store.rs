@@ -9,8 +9,8 @@ use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, Tu
 use shared::report::{ReportOptions, ending as ending_of};
 use shared::store::{
     Admission, AdmitReply, Admitted, Begin, Begun, EndReason, Ending, Generations, HandBack, Inbound, LanePolicy,
-    LaneRelease, Parked, PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Settled, SettledCall,
-    Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
+    LaneRelease, Parked, PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Returned, Settled,
+    SettledCall, Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
 };
 use shared::testkit::RedisServer;
 
@@ -316,7 +316,12 @@ async fn handing_back_keeps_the_slice_for_another() {
     let w = World::new().await;
     w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 2)]).await;
     let slice = w.lease("w1").await.remove(0);
-    let back = HandBack { name: slice.name.clone(), fence: slice.fence.clone(), queue: slice.queue.clone() };
+    let back = HandBack {
+        name: slice.name.clone(),
+        fence: slice.fence.clone(),
+        queue: slice.queue.clone(),
+        why: Returned::Unsent,
+    };
     assert_eq!(w.store.hand_back(std::slice::from_ref(&back)).await.unwrap(), 1);
     assert_eq!(w.store.hand_back(&[back]).await.unwrap(), 0);
     let again = w.lease("w2").await.remove(0);

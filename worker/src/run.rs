@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shared::model::{ConsumerId, Priority, limits};
 use shared::ops::shutdown::Shutdown;
-use shared::store::{Entry, Patience, Queue, Reader, SliceEntry, Slots, StoreError, TurnName};
+use shared::store::{Entry, Patience, Queue, Reader, Returned, SliceEntry, Slots, StoreError, TurnName};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -148,7 +148,7 @@ impl Worker {
             Ok(held) => {
                 for slice in held.iter().filter(|slice| !self.holds(slice)) {
                     tracing::warn!(turn = %slice.name, "a slice was leased and nobody carries it out; handing it back");
-                    self.hand_back(slice).await;
+                    self.hand_back(slice, Returned::Stray).await;
                 }
             }
             Err(error) => tracing::debug!(%error, "what is held could not be compared"),
@@ -183,7 +183,10 @@ impl Worker {
                 }
                 Err(StoreError::StateLost(what)) => {
                     self.metrics.state_lost();
-                    tracing::error!(what, "the streams of the shard are gone; what was in them is lost");
+                    tracing::error!(
+                        what,
+                        "the streams of the shard are gone; they are made anew, and slices from the records of their turns"
+                    );
                     if let Err(error) = self.store.ensure_groups().await {
                         tracing::warn!(%error, "they could not be made anew");
                     }
@@ -206,9 +209,9 @@ impl Worker {
             for queue in leasing.priorities.clone().into_iter().map(Queue::Ready) {
                 for entry in leasing.reader.mine(&queue.to_string(), LOST_MAX).await? {
                     match SliceEntry::parse(queue.clone(), &entry) {
-                        Ok(slice) if !self.holds(&slice) => self.hand_back(&slice).await,
+                        Ok(slice) if !self.holds(&slice) => self.hand_back(&slice, Returned::Stray).await,
                         Ok(_) => {}
-                        Err(problem) => tracing::error!(entry = entry.id, problem, "an entry cannot be read"),
+                        Err(problem) => self.put_aside(&queue, &entry, &problem).await,
                     }
                 }
             }
@@ -240,7 +243,7 @@ impl Worker {
         tracker: &TaskTracker,
     ) {
         for (queue, entry) in entries {
-            match SliceEntry::parse(queue, &entry) {
+            match SliceEntry::parse(queue.clone(), &entry) {
                 Ok(slice) => {
                     let lease = self.hold(&slice);
                     match room.pop() {
@@ -251,8 +254,25 @@ impl Worker {
                         None => drop(tracker.spawn(self.clone().wait_for_slot(slice, lease))),
                     }
                 }
-                // Only a foreign writer puts such an entry there; it stays pending for people to look at.
-                Err(problem) => tracing::error!(entry = entry.id, problem, "an entry of a ready stream cannot be read"),
+                Err(problem) => {
+                    let this = self.clone();
+                    drop(tracker.spawn(async move { this.put_aside(&queue, &entry, &problem).await }));
+                }
+            }
+        }
+    }
+
+    /// An entry that this build cannot read: a later build's, which a worker of that build reads when it is offered
+    /// again, or a foreign writer's, which goes to the dead letters.
+    async fn put_aside(&self, queue: &Queue, entry: &Entry, problem: &str) {
+        tracing::error!(entry = entry.id, problem, "an entry of a ready stream cannot be read");
+        let named = entry.field("t").and_then(|name| std::str::from_utf8(name).ok()).and_then(TurnName::parse);
+        match named {
+            Some(name) => self.return_slice(name, queue, &entry.id, Returned::Unread).await,
+            None => {
+                if let Err(error) = self.store.put_aside(queue, &entry.id, problem).await {
+                    tracing::warn!(%error, "it stays with this worker until its lease ends");
+                }
             }
         }
     }

@@ -9,7 +9,8 @@ use shared::model::{Call, CallId, CallResult, Context, Effect, Outcome};
 use shared::ops::traces;
 use shared::report::{self, Reported};
 use shared::store::{
-    Begin, Begun, EndReason, HandBack, Parked, Retry, Settled, SettledCall, Settlement, SliceEntry, TurnName, entry_ms,
+    Begin, Begun, EndReason, HandBack, Parked, Queue, Retry, Returned, Settled, SettledCall, Settlement, SliceEntry,
+    TurnName, entry_ms,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -268,14 +269,19 @@ impl Worker {
         if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
             return;
         }
-        self.hand_back(&holding.slice).await;
+        // Of a call that must not run twice nothing was sent, or it would have ended as unknown.
+        self.hand_back(&holding.slice, Returned::Unsent).await;
     }
 
     /// Returns a slice that nothing was written for since its last commit.
-    pub(crate) async fn hand_back(&self, slice: &SliceEntry) {
-        let back = HandBack { name: slice.name.clone(), fence: slice.fence.clone(), queue: slice.queue.clone() };
+    pub(crate) async fn hand_back(&self, slice: &SliceEntry, why: Returned) {
+        self.return_slice(slice.name.clone(), &slice.queue, &slice.fence, why).await;
+    }
+
+    pub(crate) async fn return_slice(&self, name: TurnName, queue: &Queue, fence: &str, why: Returned) {
+        let back = HandBack { name: name.clone(), fence: fence.to_owned(), queue: queue.clone(), why };
         if self.hand_backs.ask(back).await.is_none() {
-            tracing::warn!(turn = %slice.name, "a slice could not be handed back; it is taken back when our lease ends");
+            tracing::warn!(turn = %name, "a slice could not be handed back; it is taken back when our lease ends");
         }
     }
 

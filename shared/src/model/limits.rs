@@ -74,11 +74,16 @@ pub const BATCH_ENTRIES_MAX: usize = 256;
 pub const BATCH_CALLS_MAX: usize = 1_000;
 /// Bytes of one batch.
 pub const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes that one script moves where it must read them back from Redis, as `reap` does: about 2 ms. One entry may be
+/// more.
+pub const SCRIPT_BYTES_MAX: usize = 512 * 1024;
 /// Values that a script unpacks onto Lua's stack at most (Lua itself stops near 8,000).
 pub const UNPACK_MAX: usize = 1_000;
 
 /// A slice that was started and lost this often is quarantined.
 pub const CRASHES_MAX: u32 = 3;
+/// A slice that a worker cannot read is offered to others this often, after 1, 2, 4… s: four minutes of a roll-out.
+pub const UNREAD_OFFERS_MAX: u32 = 8;
 /// `Retry-After` beyond this is a final failure, ms.
 pub const RETRY_AFTER_MS_MAX: u64 = 60_000;
 /// Deadline of whatever gives none, ms (24 h).

@@ -143,6 +143,8 @@ pub struct Released {
     pub late_ms: i64,
     /// Turns that end instead.
     pub endings: Vec<Ending>,
+    /// Why something of it was put aside, or could not be done now.
+    pub aside: Vec<String>,
 }
 
 /// The answer to a batch of lanes.
@@ -172,6 +174,10 @@ pub enum Promoted {
     Lapsed,
     /// The turn has ended.
     Gone,
+    /// Its slice was with nobody and on no queue, or its lane's timer was gone: they are made anew from its record.
+    Restored,
+    /// Its record cannot be read and is put aside, or what is due cannot be done now: why.
+    Aside(String),
     /// The turn ends; to be settled.
     Ending(Box<Ending>),
 }
@@ -306,21 +312,26 @@ impl Store {
         now_ms: i64,
         count: usize,
     ) -> Result<(Vec<(TenantId, AgentId)>, Vec<TurnName>), StoreError> {
-        let mut command = redis::cmd("ZRANGEBYSCORE");
-        command.arg(self.keys.key("timers")).arg("-inf").arg(now_ms).arg("LIMIT").arg(0).arg(count);
-        let names: Vec<String> = self.connection.query("due", &command).await?;
-        let (mut lanes, mut turns) = (Vec::new(), Vec::new());
-        for name in names {
-            if let Some(lane) = name.strip_prefix("l:") {
-                let ids = lane.split_once(':').map(|(t, a)| (TenantId::new(t), AgentId::new(a)));
-                if let Some((Ok(tenant), Ok(agent))) = ids {
-                    lanes.push((tenant, agent));
+        let (mut lanes, mut turns, mut odd) = (Vec::new(), Vec::new(), 0);
+        loop {
+            let mut command = redis::cmd("ZRANGEBYSCORE");
+            command.arg(self.keys.key("timers")).arg("-inf").arg(now_ms).arg("LIMIT").arg(odd).arg(count);
+            let names: Vec<String> = self.connection.query("due", &command).await?;
+            for name in &names {
+                if let Some(lane) = name.strip_prefix("l:").and_then(lane_of) {
+                    lanes.push(lane);
+                } else if let Some(turn) = name.strip_prefix("t:").and_then(TurnName::parse) {
+                    turns.push(turn);
+                } else {
+                    odd += 1;
                 }
-            } else if let Some(turn) = name.strip_prefix("t:").and_then(TurnName::parse) {
-                turns.push(turn);
+            }
+            // Names that nobody here can read (a foreign writer's, a later build's) stay first: what is due behind
+            // them must not wait for them.
+            if !lanes.is_empty() || !turns.is_empty() || names.len() < count {
+                return Ok((lanes, turns));
             }
         }
-        Ok((lanes, turns))
     }
 
     /// Shard time, ms, without side effect: Redis `TIME` plus the shard's offset.
@@ -386,8 +397,13 @@ impl Store {
         let mut words = Words::new("promote", self.run("promote", args).await?)?;
         words.text()?;
         words.number()?;
-        words.rest().into_iter().map(promoted).collect()
+        Ok(words.rest().into_iter().map(promoted).collect())
     }
+}
+
+fn lane_of(name: &str) -> Option<(TenantId, AgentId)> {
+    let (tenant, agent) = name.split_once(':')?;
+    Some((TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?))
 }
 
 fn admitted(value: Value) -> Result<Admitted, StoreError> {
@@ -411,19 +427,27 @@ fn released(value: Value) -> Result<Released, StoreError> {
     let mut words = Words::new("release", value)?;
     let mut number = || words.next_value().as_ref().and_then(number_of).unwrap_or(0);
     let (turns, calls, late_ms) = (number(), number(), number());
-    let endings = words.rest().into_iter().map(|e| Ending::read("release", e)).collect::<Result<_, _>>()?;
-    Ok(Released { turns: turns.unsigned_abs(), calls: calls.unsigned_abs(), late_ms, endings })
+    let (endings, aside): (Vec<_>, Vec<_>) = words.rest().into_iter().partition(|v| matches!(v, Value::Array(_)));
+    let endings = endings.into_iter().filter_map(|e| Ending::read_one("release", e)).collect();
+    let aside = aside.iter().filter_map(text_of).collect();
+    Ok(Released { turns: turns.unsigned_abs(), calls: calls.unsigned_abs(), late_ms, endings, aside })
 }
 
-fn promoted(value: Value) -> Result<Promoted, StoreError> {
+/// One answer that cannot be read costs no other.
+fn promoted(value: Value) -> Promoted {
     if matches!(value, Value::Array(_)) {
-        return Ok(Promoted::Ending(Box::new(Ending::read("promote", value)?)));
+        return match Ending::read("promote", value) {
+            Ok(ending) => Promoted::Ending(Box::new(ending)),
+            Err(error) => Promoted::Aside(error.to_string()),
+        };
     }
     match text_of(&value).as_deref() {
-        Some("PROMOTED") => Ok(Promoted::Promoted),
-        Some("LATER") => Ok(Promoted::Later),
-        Some("LAPSED") => Ok(Promoted::Lapsed),
-        Some("GONE") => Ok(Promoted::Gone),
-        _ => Err(unexpected("promote", &value)),
+        Some("PROMOTED") => Promoted::Promoted,
+        Some("LATER") => Promoted::Later,
+        Some("LAPSED") => Promoted::Lapsed,
+        Some("GONE") => Promoted::Gone,
+        Some("RESTORED") => Promoted::Restored,
+        Some(other) => Promoted::Aside(other.trim_start_matches("ASIDE ").to_owned()),
+        None => Promoted::Aside(unexpected("promote", &value).to_string()),
     }
 }

@@ -185,7 +185,8 @@ impl StreamSeen {
 /// One stream from its groups, its pending entries and its length.
 fn seen(name: String, [groups, pending, length]: [Value; 3]) -> Result<StreamSeen, StoreError> {
     let groups: Vec<HashMap<String, Value>> = read(groups)?;
-    let group = groups.first();
+    // Others may have groups of their own there.
+    let group = groups.iter().find(|group| group.get("name").and_then(text_of).as_deref() == Some(GROUP));
     let Value::Array(pending) = pending else { return Err(unexpected("backlog", &pending)) };
     Ok(StreamSeen {
         name,

@@ -71,9 +71,22 @@ pub enum Parked {
     Gap,
 }
 
-/// A slice that its holder has not started.
+/// Why a slice is returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Returned {
+    /// Its holder knows that nothing of its next call was sent: if it was begun, it is so no longer.
+    Unsent,
+    /// It was delivered, and nobody knows of it: what was begun stays begun.
+    Stray,
+    /// This build cannot read it: another may, and in the end its calls are answered from its record.
+    Unread,
+}
+
+/// A slice that its holder returns.
 #[derive(Debug, Clone)]
 pub struct HandBack {
+    /// Why.
+    pub why: Returned,
     /// The turn.
     pub name: TurnName,
     /// The fence of the slice.
@@ -135,7 +148,7 @@ impl Store {
         words.rest().iter().map(parked).collect()
     }
 
-    /// Returns slices that were not started. Answers how many were still ours.
+    /// Returns slices. Answers how many were still ours.
     ///
     /// # Errors
     /// [`StoreError`]; the same hand-back may be repeated.
@@ -144,6 +157,11 @@ impl Store {
         args.show(slices.len());
         for s in slices {
             args.show(&s.name).text(s.fence.as_str()).show(&s.queue);
+            match s.why {
+                Returned::Unsent => args.text("unsent"),
+                Returned::Stray => args.text("stray"),
+                Returned::Unread => args.show(limits::UNREAD_OFFERS_MAX),
+            };
         }
         let mut words = Words::new("hand_back", self.run("hand_back", args).await?)?;
         Ok(words.rest().iter().filter(|w| text_of(w).as_deref() == Some("OK")).count())

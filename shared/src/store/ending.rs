@@ -82,6 +82,17 @@ impl Ending {
         self.calls.first().is_some_and(|call| call == Self::NO_CALL)
     }
 
+    /// As [`Self::read`]; one that cannot be read costs no other, and comes again with its timer.
+    pub(crate) fn read_one(verb: &'static str, value: Value) -> Option<Self> {
+        match Self::read(verb, value) {
+            Ok(ending) => Some(ending),
+            Err(error) => {
+                tracing::error!(%error, "an ending cannot be read");
+                None
+            }
+        }
+    }
+
     pub(crate) fn read(verb: &'static str, value: Value) -> Result<Self, StoreError> {
         let mut words = Words::new(verb, value)?;
         let name = words.text()?;
@@ -89,7 +100,8 @@ impl Ending {
         let name = TurnName::parse(&name).ok_or_else(|| bad("an odd name"))?;
         let fence = words.text()?;
         let reason = words.text()?;
-        let reason = EndReason::ALL.into_iter().find(|r| r.as_str() == reason).ok_or_else(|| bad("an odd reason"))?;
+        // A later build may know more reasons; that its calls end is what counts.
+        let reason = EndReason::ALL.into_iter().find(|r| r.as_str() == reason).unwrap_or(EndReason::Internal);
         let first = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
         let upto = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
         let info = words.text()?.parse::<f64>().unwrap_or(0.0) as i64;

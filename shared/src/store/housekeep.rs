@@ -58,10 +58,14 @@ impl Store {
     pub async fn housekeep(&self, now_ms: i64, audit_bytes_max: u64, dead_retain_ms: i64) -> Result<(), StoreError> {
         let audit = self.keys.key("audit");
         let mut pipe = redis::pipe();
+        pipe.ignore_errors();
         pipe.cmd("XLEN").arg(&audit).cmd("MEMORY").arg("USAGE").arg(&audit).arg("SAMPLES").arg(5);
-        let (entries, bytes): (u64, redis::Value) = self.connection.pipeline("housekeep", &pipe).await?;
-        let bytes = number_of(&bytes).unwrap_or(0).unsigned_abs();
+        // Rule 18: a key that holds something else keeps no other bound from being kept.
+        let size: Vec<redis::RedisResult<redis::Value>> = self.connection.pipeline("housekeep", &pipe).await?;
+        let number = |at: usize| size.get(at).and_then(|n| number_of(n.as_ref().ok()?)).unwrap_or(0).unsigned_abs();
+        let (entries, bytes) = (number(0), number(1));
         let mut pipe = redis::pipe();
+        pipe.ignore_errors();
         if bytes > audit_bytes_max {
             let keep = u128::from(entries) * u128::from(audit_bytes_max) / u128::from(bytes.max(1));
             pipe.cmd("XTRIM").arg(&audit).arg("MAXLEN").arg("~").arg(keep.to_string());
@@ -69,7 +73,8 @@ impl Store {
         pipe.cmd("XTRIM").arg(self.keys.key("dead")).arg("MINID").arg("~").arg((now_ms - dead_retain_ms).max(0));
         let idle = now_ms - self.options.reply_retain_ms;
         pipe.cmd("ZREMRANGEBYSCORE").arg(self.keys.key("inboxes")).arg("-inf").arg(idle);
-        self.connection.pipeline::<Vec<i64>>("housekeep", &pipe).await.map(drop)
+        let kept = self.connection.pipeline::<Vec<redis::RedisResult<i64>>>("housekeep", &pipe).await?;
+        kept.into_iter().find_map(Result::err).map_or(Ok(()), |error| Err(StoreError::verb("housekeep", error)))
     }
 }
 

@@ -39,7 +39,7 @@ pub use admit::{
 };
 pub use audit::{AuditFound, AuditSearch};
 pub use backlog::Backlog;
-pub use call::{Begin, Begun, HandBack, Parked, Retry};
+pub use call::{Begin, Begun, HandBack, Parked, Retry, Returned};
 pub use clock::ShardClock;
 pub use connection::{Connection, Observer, Patience, StoreError};
 pub use delegate::{Delegated, Delegation, Touched};

@@ -7,7 +7,10 @@ use super::keys::{Queue, TurnName};
 use super::read::Entry;
 use super::words::{Words, text_of, unexpected};
 use super::{Store, StoreError};
-use crate::model::{ConsumerId, Priority};
+use crate::model::{ConsumerId, Priority, limits};
+
+/// Characters of the reason that a dead letter keeps of what could not be read.
+const PUT_ASIDE_CHARS: usize = 500;
 
 /// What a consumer learns when it renews its lease.
 #[derive(Debug, Clone)]
@@ -46,8 +49,12 @@ pub struct Reaped {
     pub endings: Vec<Ending>,
     /// Dead consumers removed.
     pub removed: u64,
-    /// Inbound entries dead-lettered unread.
+    /// Entries dead-lettered unread: those that kill their readers, and those that cannot be read.
     pub dead: u64,
+    /// Whether a bound was reached, so that there may be more to take back.
+    pub more: bool,
+    /// What was put aside, and why.
+    pub aside: Vec<(String, String)>,
 }
 
 /// What became of an announced policy.
@@ -128,7 +135,7 @@ impl Store {
         })
     }
 
-    /// Takes back what dead consumers hold, at most `bound` entries.
+    /// Takes back what dead consumers hold, at most `bound` entries, and about as many bytes as a script may move.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -136,7 +143,8 @@ impl Store {
         let o = &self.options;
         let mut args = self.args();
         args.show(o.lease_ms).show(o.ending_lease_ms).show(o.crashes_max).show(o.dead_entries_max);
-        args.show(bound).show(o.slice_worst_ms).show(o.dedupe_ms.max(o.retain_ms)).text("turns").text("tasks");
+        args.show(bound).show(o.slice_worst_ms).show(o.dedupe_ms.max(o.retain_ms)).show(limits::SCRIPT_BYTES_MAX);
+        args.text("turns").text("tasks");
         for priority in Priority::ALL {
             args.show(Queue::Ready(priority));
         }
@@ -144,14 +152,12 @@ impl Store {
         let active = words.text()? == "OK";
         words.number()?;
         let requeued = words.number()?.unsigned_abs();
-        let endings = words.list()?.rest().into_iter().map(|e| Ending::read("reap", e)).collect::<Result<_, _>>()?;
-        Ok(Reaped {
-            active,
-            requeued,
-            endings,
-            removed: words.number()?.unsigned_abs(),
-            dead: words.number()?.unsigned_abs(),
-        })
+        let endings = words.list()?.rest().into_iter().filter_map(|e| Ending::read_one("reap", e)).collect();
+        let (removed, dead) = (words.number()?.unsigned_abs(), words.number()?.unsigned_abs());
+        let more = words.text()? == "1";
+        let aside: Vec<String> = words.list()?.rest().iter().filter_map(text_of).collect();
+        let aside = aside.chunks(2).filter_map(|pair| Some((pair.first()?.clone(), pair.get(1)?.clone()))).collect();
+        Ok(Reaped { active, requeued, endings, removed, dead, more, aside })
     }
 
     /// Entries of a queue that were delivered to the consumer at least `idle_ms` ago and are not acknowledged yet: at
@@ -183,17 +189,37 @@ impl Store {
         Ok(found.into_iter().next().and_then(super::read::entry))
     }
 
-    /// Marks the inbound entry that the consumer is about to read, because it was there when another died. None clears it.
+    /// Marks the entry of an inbound stream that the consumer is about to read, because it was there when another
+    /// died. None clears it. Each stream has a mark of its own, for its own loop reads it.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn suspect(&self, consumer: &ConsumerId, entry: Option<&str>) -> Result<(), StoreError> {
-        let key = self.keys.key("suspects");
+    pub async fn suspect(
+        &self,
+        from: super::Inbound,
+        consumer: &ConsumerId,
+        entry: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let (key, field) = (self.keys.key("suspects"), format!("{} {consumer}", from.stream()));
         let command = match entry {
-            Some(entry) => redis::cmd("HSET").arg(key).arg(consumer.as_str()).arg(entry).to_owned(),
-            None => redis::cmd("HDEL").arg(key).arg(consumer.as_str()).to_owned(),
+            Some(entry) => redis::cmd("HSET").arg(key).arg(field).arg(entry).to_owned(),
+            None => redis::cmd("HDEL").arg(key).arg(field).to_owned(),
         };
         self.connection.query::<Value>("suspect", &command).await.map(drop)
+    }
+
+    /// Takes an entry of a queue that is no slice of anybody's to the dead stream.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn put_aside(&self, queue: &Queue, entry: &str, why: &str) -> Result<(), StoreError> {
+        let (key, why) = (self.keys.key(queue), why.chars().take(PUT_ASIDE_CHARS).collect::<String>());
+        let mut pipe = redis::pipe();
+        pipe.atomic().cmd("XADD").arg(self.keys.key("dead")).arg("MAXLEN").arg("~").arg(self.options.dead_entries_max);
+        pipe.arg("*").arg("from").arg(queue.to_string()).arg("entry").arg(entry).arg("reason").arg("unreadable");
+        pipe.arg("raw").arg(why).arg("tenant").arg("");
+        pipe.cmd("XACK").arg(&key).arg(super::keys::GROUP).arg(entry).cmd("XDEL").arg(&key).arg(entry);
+        self.connection.pipeline::<(String, i64, i64)>("put_aside", &pipe).await.map(drop)
     }
 
     /// Acknowledges an inbound entry that needed no decision.

@@ -26,7 +26,7 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "begin": [BASE],
     "settle": [BASE, TENANTS, SLICE, REPLY],
     "retry": [BASE, TENANTS, SLICE],
-    "hand_back": [BASE, SLICE],
+    "hand_back": [BASE, TENANTS, SLICE],
     "reap": [BASE, TENANTS, SLICE],
     "beat": [BASE],
     "cancel": [BASE],

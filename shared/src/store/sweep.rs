@@ -1,10 +1,13 @@
-//! A slow, bounded look at all turns under way: whether each of them will be looked at again (rule 3), and how old the
-//! oldest is that waits on a lane.
+//! A slow, bounded look at all turns under way: whether each of them will be looked at again (rule 3), whether what is
+//! out is with somebody or on its queue (rule 21), and how old the oldest is that waits on a lane.
 
-use redis::Value;
+use std::collections::BTreeMap;
 
-use super::keys::TurnName;
-use super::words::unexpected;
+use redis::{RedisResult, Value};
+
+use super::keys::{GROUP, TurnName};
+use super::wire::entry_ms;
+use super::words::text_of;
 use super::{Store, StoreError};
 use crate::model::{AgentId, TurnId};
 
@@ -13,6 +16,8 @@ const TIMERS_PER_STEP: usize = 256;
 /// Keys that one step looks at, about: most of a busy shard's keys are records of turns that have ended.
 const KEYS_PER_STEP: usize = 512;
 
+/// What is read of a record.
+const FIELDS: &[&str] = &["ag", "f", "n", "ad", "dn", "ts", "q"];
 /// Turns that one transaction asks about: with four commands each, well below a script's time.
 const TOGETHER_MAX: usize = 128;
 
@@ -34,12 +39,18 @@ pub struct Swept {
     pub oldest_parked_ms: Option<i64>,
     /// Turns that have calls left, with no slice out, and that nothing will look at again.
     pub waiting_without_timer: Vec<TurnName>,
+    /// Turns whose slice seems to be with nobody and on no queue, or out without a timer of their own.
+    pub adrift: Vec<TurnName>,
 }
+
+/// Answers of a pipeline, one by one: a key that holds something else costs its own answer alone (rule 18).
+type Answers = Vec<RedisResult<Value>>;
 
 /// What decides whether a turn needs a timer.
 struct Record {
     name: TurnName,
     agent: AgentId,
+    queue: String,
     fence: Option<String>,
     calls: i64,
     admitted: i64,
@@ -76,14 +87,67 @@ impl Store {
             timed.chain(found.iter().filter_map(|key| TurnName::parse(key.strip_prefix(&records)?))).collect();
         names.sort_unstable();
         names.dedup();
-        let waiting = self.waiting(&names).await?;
+        let (out, waiting): (Vec<_>, Vec<_>) = self.records(&names).await?.into_iter().partition(Record::is_out);
         let on_lanes = waiting.iter().filter(|record| record.is_on_lane());
         Ok(Swept {
             next: SweepAt { timers, keys },
             round_complete: timers == 0,
             oldest_parked_ms: on_lanes.map(|record| record.since_ms).min(),
             waiting_without_timer: self.without_timer(waiting).await?,
+            adrift: self.adrift(&out).await?,
         })
+    }
+
+    /// Has turns looked at now, whatever they wait for: `promote` decides by their records.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn wake(&self, names: &[TurnName]) -> Result<(), StoreError> {
+        if names.is_empty() {
+            return Ok(());
+        }
+        let now_ms = self.now_ms().await?;
+        let mut command = redis::cmd("ZADD");
+        command.arg(self.keys.key("timers")).arg("LT");
+        for name in names {
+            command.arg(now_ms).arg(format!("t:{name}"));
+        }
+        self.connection.query::<i64>("sweep", &command).await.map(drop)
+    }
+
+    /// Those of `out` whose entry nobody holds, and that is not waiting to be read either. An entry was read, where the
+    /// group's last is not before it, and is gone, where its stream begins after it.
+    async fn adrift(&self, out: &[Record]) -> Result<Vec<TurnName>, StoreError> {
+        // An external task is looked at once in its lease.
+        let out: Vec<_> = out.iter().filter(|record| record.queue.starts_with("ready:")).collect();
+        let queues: BTreeMap<&str, ()> = out.iter().map(|record| (record.queue.as_str(), ())).collect();
+        let (mut pipe, timers) = (redis::pipe(), self.keys.key("timers"));
+        pipe.ignore_errors();
+        for record in &out {
+            let fence = record.fence.as_deref().unwrap_or_default();
+            pipe.cmd("ZSCORE").arg(&timers).arg(format!("t:{}", record.name));
+            pipe.cmd("XPENDING").arg(self.keys.key(&record.queue)).arg(GROUP).arg(fence).arg(fence).arg(1);
+        }
+        for queue in queues.keys() {
+            let key = self.keys.key(queue);
+            pipe.cmd("XINFO").arg("GROUPS").arg(&key);
+            pipe.cmd("XRANGE").arg(&key).arg("-").arg("+").arg("COUNT").arg(1);
+        }
+        if out.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut answers = self.connection.pipeline::<Answers>("sweep", &pipe).await?.into_iter();
+        let mut next = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
+        let seen: Vec<_> = out.into_iter().map(|record| (record, next() != Value::Nil, is_some(&next()))).collect();
+        let ends: BTreeMap<&str, (String, String)> =
+            queues.into_keys().map(|queue| (queue, (last_delivered(next()), first_of(next())))).collect();
+        let adrift = seen.into_iter().filter(|(record, timed, held)| {
+            let (last, first) = &ends[record.queue.as_str()];
+            let fence = record.fence.as_deref().unwrap_or_default();
+            let waits = after(fence, last) && !first.is_empty() && !after(first, fence);
+            !timed || !(*held || waits)
+        });
+        Ok(adrift.map(|(record, ..)| record.name.clone()).collect())
     }
 
     /// Those of `names` that have calls left, no slice out, and that nothing will look at again.
@@ -91,22 +155,22 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn waiting_without_timer(&self, names: &[TurnName]) -> Result<Vec<TurnName>, StoreError> {
-        let waiting = self.waiting(names).await?;
+        let waiting = self.records(names).await?.into_iter().filter(|record| !record.is_out()).collect();
         self.without_timer(waiting).await
     }
 
-    /// The records of turns that have calls left and no slice out.
-    async fn waiting(&self, names: &[TurnName]) -> Result<Vec<Record>, StoreError> {
+    /// The records of turns that have calls left.
+    async fn records(&self, names: &[TurnName]) -> Result<Vec<Record>, StoreError> {
         if names.is_empty() {
             return Ok(Vec::new());
         }
         let mut pipe = redis::pipe();
+        pipe.ignore_errors();
         for name in names {
-            pipe.cmd("HMGET").arg(self.keys.turn(name)).arg(&["ag", "f", "n", "ad", "dn", "ts"]);
+            pipe.cmd("HMGET").arg(self.keys.turn(name)).arg(FIELDS);
         }
-        let found: Vec<Vec<Option<String>>> = self.connection.pipeline("sweep", &pipe).await?;
-        let records = names.iter().zip(found).filter_map(|(name, fields)| record(name.clone(), fields));
-        Ok(records.filter(|record| !record.is_out()).collect())
+        let found = self.connection.pipeline::<Answers>("sweep", &pipe).await?;
+        Ok(names.iter().zip(found).filter_map(|(name, fields)| record(name.clone(), fields.ok()?)).collect())
     }
 
     /// Asks for each record and its timers in one transaction, so that no script runs in between.
@@ -121,20 +185,19 @@ impl Store {
     async fn some_without_timer(&self, waiting: &[Record]) -> Result<Vec<TurnName>, StoreError> {
         let timers = self.keys.key("timers");
         let mut pipe = redis::pipe();
-        pipe.atomic();
+        pipe.atomic().ignore_errors();
         for Record { name, agent, .. } in waiting {
             let lane = format!("{}:{agent}", name.tenant);
-            pipe.cmd("HMGET").arg(self.keys.turn(name)).arg(&["ag", "f", "n", "ad", "dn", "ts"]);
+            pipe.cmd("HMGET").arg(self.keys.turn(name)).arg(FIELDS);
             pipe.cmd("ZSCORE").arg(&timers).arg(format!("t:{name}"));
             pipe.cmd("ZSCORE").arg(&timers).arg(format!("l:{lane}"));
             pipe.cmd("ZSCORE").arg(self.keys.key(format_args!("lane:{lane}"))).arg(TurnId::as_str(&name.turn));
         }
-        let mut answers = self.connection.pipeline::<Vec<Value>>("sweep", &pipe).await?.into_iter();
-        let mut there = || answers.next().unwrap_or(Value::Nil);
+        let mut answers = self.connection.pipeline::<Answers>("sweep", &pipe).await?.into_iter();
+        let mut there = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
         let mut lost = Vec::new();
         for before in waiting {
             let (fields, own, lane, place) = (there(), there(), there(), there());
-            let fields = redis::from_redis_value(fields).map_err(|_| unexpected("sweep", &Value::Nil))?;
             let (own, lane) = (own != Value::Nil, lane != Value::Nil && place != Value::Nil);
             let Some(now) = record(before.name.clone(), fields) else { continue };
             if !now.is_out() && !(own && (lane || !now.is_on_lane())) {
@@ -146,12 +209,14 @@ impl Store {
 }
 
 /// A record as its fields say; none where the turn has ended, or has no calls left.
-fn record(name: TurnName, fields: Vec<Option<String>>) -> Option<Record> {
-    let [agent, fence, calls, admitted, done, since] = <[Option<String>; 6]>::try_from(fields).ok()?;
+fn record(name: TurnName, fields: Value) -> Option<Record> {
+    let fields: Vec<Option<String>> = redis::from_redis_value(fields).ok()?;
+    let [agent, fence, calls, admitted, done, since, queue] = <[Option<String>; 7]>::try_from(fields).ok()?;
     let number = |text: Option<String>| text.and_then(|text| text.parse::<f64>().ok()).map(|number| number as i64);
     let record = Record {
         name,
         agent: AgentId::new(agent?).ok()?,
+        queue: queue.unwrap_or_default(),
         fence,
         calls: number(calls)?,
         admitted: number(admitted)?,
@@ -159,4 +224,26 @@ fn record(name: TurnName, fields: Vec<Option<String>>) -> Option<Record> {
         since_ms: number(since).unwrap_or(0),
     };
     (record.done < record.calls).then_some(record)
+}
+
+fn is_some(value: &Value) -> bool {
+    matches!(value, Value::Array(found) if !found.is_empty())
+}
+
+/// What our group has read last; empty where there is none.
+fn last_delivered(groups: Value) -> String {
+    let groups: Vec<BTreeMap<String, Value>> = redis::from_redis_value(groups).unwrap_or_default();
+    let ours = groups.iter().find(|group| group.get("name").and_then(text_of).as_deref() == Some(GROUP));
+    ours.and_then(|group| group.get("last-delivered-id")).and_then(text_of).unwrap_or_default()
+}
+
+fn first_of(range: Value) -> String {
+    let entries: Vec<(String, Value)> = redis::from_redis_value(range).unwrap_or_default();
+    entries.into_iter().next().map(|(id, _)| id).unwrap_or_default()
+}
+
+/// Whether entry id `a` comes after `b`.
+fn after(a: &str, b: &str) -> bool {
+    let place = |id: &str| (entry_ms(id).unwrap_or(0), id.split_once('-').and_then(|(_, seq)| seq.parse::<u64>().ok()));
+    place(a) > place(b)
 }

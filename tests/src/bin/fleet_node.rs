@@ -1,6 +1,7 @@
 //! One scheduler or one worker with the leaderboard's tools as a process of its own, made to be killed.
 //!
-//! `fleet_node scheduler|worker <name> <Redis URL> <ledger host:port> <data folder>`. It ends when its standard input ends, so
+//! `fleet_node scheduler|worker <name> <Redis URL> <ledger host:port> <data folder>`; with `-` for the last two it has
+//! the tools of every test fleet instead (`tests/src/plain_node.rs`). It ends when its standard input ends, so
 //! that nothing is left behind where the test itself is killed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use shared::ops::metrics::Metrics;
 use shared::ops::shutdown::Shutdown;
 use shared::ops::telemetry::{self, LogOptions};
-use tickfleet_tests::{bfcl, bfcl_node};
+use tickfleet_tests::{bfcl, bfcl_node, plain_node};
 
 #[allow(clippy::disallowed_methods, reason = "a knob of the chaos run, documented beside it")]
 #[tokio::main(flavor = "current_thread")]
@@ -28,8 +29,12 @@ async fn main() {
     telemetry::init(&LogOptions { level, ..LogOptions::default() }, None).unwrap();
     rustls::crypto::ring::default_provider().install_default().unwrap();
 
-    let tools = if role == "worker" { bfcl::load_tools(data.as_ref()).unwrap() } else { Vec::new() };
-    let plan = bfcl_node::plan(&tools, ledger);
+    let plan = if data == "-" {
+        plain_node::plan()
+    } else {
+        let tools = if role == "worker" { bfcl::load_tools(data.as_ref()).unwrap() } else { Vec::new() };
+        bfcl_node::plan(&tools, ledger)
+    };
     let (store, force, metrics) = (plan.store(redis), plan.force(), Arc::new(Metrics::new().unwrap()));
     let shutdown = Shutdown::default();
     if role == "worker" {

@@ -12,8 +12,8 @@ use shared::store::{Queue, Scripts, Store, StoreOptions, TimeSource};
 
 use super::scheduler::Scheduler;
 use super::spec::{
-    CRASHES_MAX, CapsSet, DAY_MS, ENDING_LEASE_MS, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, PRIORITIES,
-    Policy, Rows, START_MS, TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
+    CRASHES_MAX, CapsSet, DAY_MS, ENDING_LEASE_MS, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, ODD_TASK,
+    PRIORITIES, Policy, Rows, START_MS, TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
 };
 use super::witness::Witness;
 use super::worker::Worker;
@@ -70,6 +70,7 @@ impl Table {
                 .arg(format!("{tenant}:{ODD_AGENT}"))
                 .arg("foreign")
                 .ignore();
+            pipe.cmd("SET").arg(self.store.keys().key(format!("turn:{tenant}:{ODD_TASK}"))).arg("foreign").ignore();
         }
         let () = pipe.query_async(&mut self.redis).await.unwrap();
     }
@@ -194,7 +195,8 @@ impl<'t> Game<'t> {
             17..18 => self.new_epoch().await,
             18..19 => self.expire().await,
             19..21 => self.set_tenant().await,
-            21..34 => {
+            21..23 => self.hand_in_redis().await,
+            23..34 => {
                 self.time_passes();
                 Ok(())
             }

@@ -69,6 +69,13 @@ impl Game<'_> {
     pub(super) async fn submit_raw(&mut self, number: usize) -> Result<(), Violation> {
         let mut command = redis::cmd("XADD");
         command.arg(self.table.store.keys().key("turns")).arg("*").arg("turn").arg(number);
+        // Whatever else a foreign writer adds costs its own entry at most.
+        if self.rng.random_bool(0.2) {
+            command.arg("x").arg("odd");
+            for i in 0..4_500 {
+                command.arg(format!("more{i}")).arg("");
+            }
+        }
         let entry: String = command.query_async(&mut self.table.redis).await.map_err(|e| e.to_string())?;
         self.note(|| format!("xadd #{number} {entry}"));
         self.world.push_inbound(Inbound {

@@ -27,6 +27,9 @@ impl World {
         if self.epoch_ms > 0 {
             self.reap_hold_ms = self.reap_hold_ms.max(self.epoch_ms + LEASE_MS);
         }
+        if self.beats.is_empty() {
+            self.reap_hold_ms = self.reap_hold_ms.max(now_ms + LEASE_MS);
+        }
         self.reap_seen_ms = Some(now_ms);
         let mut reaped = Reaped { active: now_ms >= self.reap_hold_ms, ..Reaped::default() };
         if !reaped.active {
@@ -62,7 +65,6 @@ impl World {
         for holder in holders {
             let (held, rest) = self.inbound.drain(..).partition::<Vec<_>, _>(|e| e.holder.as_ref() == Some(&holder));
             self.inbound = rest.into();
-            let any = !held.is_empty();
             for mut entry in held {
                 let suspect = entry.id.is_some() && self.suspects.get(&holder) == entry.id.as_ref();
                 entry.crashes += u32::from(entry.crashes == 0 || suspect);
@@ -75,8 +77,12 @@ impl World {
                     self.push_inbound(Inbound { id: None, holder: None, ..entry });
                 }
             }
-            if any {
-                self.trim();
+        }
+        // Delivered, held by nobody and not ended: their holder was deleted from the group.
+        while self.inbound.front().is_some_and(|e| e.holder.is_none() && e.order <= self.delivered) {
+            if let Some(entry) = self.inbound.pop_front() {
+                reaped.requeued += 1;
+                self.push_inbound(Inbound { id: None, holder: None, ..entry });
             }
         }
     }
@@ -95,9 +101,8 @@ impl World {
     /// Whether `reject` found the entry still to be rejected.
     pub fn reject(&mut self, raw_ms: i64, entry: &str) -> bool {
         self.clock(raw_ms);
-        let at = self.inbound.iter().position(|e| e.id.as_deref() == Some(entry) && e.holder.is_some());
+        let at = self.inbound.iter().position(|e| e.id.as_deref() == Some(entry));
         let entry = at.and_then(|at| self.inbound.remove(at));
-        self.trim();
         let Some(entry) = entry else { return false };
         self.dead += 1;
         self.forget(&entry);
@@ -112,6 +117,9 @@ impl World {
     /// Rule 2 and a consumer's lease.
     pub fn beat(&mut self, raw_ms: i64, consumer: &str) {
         let now_ms = self.clock(raw_ms);
+        if self.beats.is_empty() {
+            self.reap_seen_ms = None;
+        }
         self.beats.insert(consumer.to_owned(), now_ms + LEASE_MS);
     }
 

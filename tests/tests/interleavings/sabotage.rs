@@ -57,7 +57,7 @@ const RULES_4_TO_6: &[Sabotage] = &[
     (
         4,
         "whoever once read an inbound entry may admit it",
-        "if not (held[turn.entry] or pending(stream, turn.entry)) then return 'DUPLICATE' end",
+        "if not (held[turn.entry] or is_open(stream, turn.entry)) then return 'DUPLICATE' end",
         "",
     ),
     (
@@ -69,7 +69,7 @@ const RULES_4_TO_6: &[Sabotage] = &[
     (
         6,
         "a slice that a worker holds is ended by somebody else",
-        "if pending(queue, rec.f) or not reason then",
+        "if where == 'held' or not reason then",
         "if not reason then",
     ),
 ];
@@ -135,8 +135,8 @@ const RULES_9_TO_12: &[Sabotage] = &[
     (
         12,
         "a slice is never quarantined",
-        "if crashes >= crashes_max then\n    local tenant",
-        "if false then\n    local tenant",
+        "if crashes >= crashes_max or not body then\n    local tenant = split(tt)",
+        "if not body then\n    local tenant = split(tt)",
     ),
     (
         12,
@@ -180,6 +180,60 @@ const RULE_17: &[Sabotage] = &[
         "nobody is told that a tenant was set",
         "call('HSET', META, 'tenants_gen', gen + 1, 'tenants_set', names)",
         "call('HSET', META, 'tenants_set', names)",
+    ),
+];
+
+/// Poison items, and what is missing.
+const RULES_18_AND_21: &[Sabotage] = &[
+    (
+        18,
+        "a foreign number of crashes costs more than its entry",
+        "if k == 'x' then crashes = whole(v) or 0",
+        "if k == 'x' then crashes = num(v)",
+    ),
+    (18, "an entry of many fields fills Lua's stack", "or k == 'i' or #fields < 32)", "or true)"),
+    (18, "budgets that cannot be read open their windows anew", "  if a.lost then", "  if false then"),
+    (
+        21,
+        "a slice that is nowhere waits for its deadline",
+        "if where == 'gone' and not reason then return restore(tt, key, rec, tenant) end",
+        "",
+    ),
+    (
+        21,
+        "a slice that is nowhere is dispatched while its holder may still end it",
+        "elseif num(since) + ending_lease > now then",
+        "elseif false then",
+    ),
+    (
+        21,
+        "what was begun of a slice that is nowhere counts no crash",
+        "if m[2] == rec.f or begun >= rec.dn then",
+        "if false then",
+    ),
+    (
+        21,
+        "records of one admission do not hold their calls",
+        "record[at + 1], record[at + 2], at = 'c' .. (i - 1), turn.calls[i], at + 2",
+        "at = at",
+    ),
+    (
+        21,
+        "inbound entries whose reader was deleted are trimmed away",
+        "if group and group.lag and call('XLEN', stream) <= group.pending + group.lag + ended then",
+        "if group then",
+    ),
+    (
+        21,
+        "an ended inbound entry stays where an older one is held",
+        "    call('XDEL', stream, unpack(entries, from, math.min(from + 999, #entries)))\n  end\nend",
+        "  end\nend",
+    ),
+    (
+        21,
+        "nobody takes inbound entries whose reader was deleted",
+        "if is_inbound(queue) then take_lost(queue, group) end",
+        "",
     ),
 ];
 
@@ -233,4 +287,9 @@ async fn switching_off_a_guard_of_rules_14_to_16_is_noticed() {
 #[tokio::test]
 async fn switching_off_a_guard_of_rule_17_is_noticed() {
     each_is_noticed(RULE_17).await;
+}
+
+#[tokio::test]
+async fn switching_off_a_guard_of_rules_18_and_21_is_noticed() {
+    each_is_noticed(RULES_18_AND_21).await;
 }

@@ -7,7 +7,7 @@ use shared::model::referee::{Answer, Fence};
 use shared::model::{AgentId, ConsumerId, InboxName, TaskId, TenantId, TurnId};
 use shared::store::{
     Admission, AdmitReply, Admitted as Found, Ending, Entry, Generations, Inbound, LanePolicy, LaneRelease, Promoted,
-    Reader, Rejection, ReleaseReply, TurnName,
+    Reader, Rejection, ReleaseReply, SweepAt, TurnName,
 };
 
 use super::endings::{settle, take_ending};
@@ -67,8 +67,9 @@ impl Scheduler {
             28..45 => self.admit(game).await,
             45..50 => self.reject(game).await,
             50..60 => self.release(game).await,
-            60..70 => self.promote(game).await,
-            70..79 => self.settle(game).await,
+            60..69 => self.promote(game).await,
+            69..71 => self.sweep(game).await,
+            71..79 => self.settle(game).await,
             79..93 => self.reap(game).await,
             93..95 => {
                 (self.generation, self.tenants) = (game.world.generation, game.world.tenants_generation);
@@ -107,7 +108,9 @@ impl Scheduler {
         self.beat(game).await?;
         let others = |holder: &Option<String>| holder.as_ref().is_some_and(|h| h != self.id.as_str());
         let held = game.world.turns.values().any(|t| others(&t.holder))
-            || game.world.inbound.iter().any(|e| others(&e.holder));
+            || game.world.inbound.iter().any(|e| others(&e.holder))
+            // Delivered, and held by nobody: its reader was deleted.
+            || game.world.inbound.iter().any(|e| e.holder.is_none() && e.order <= game.world.delivered);
         if held {
             self.reap(game).await?;
         }
@@ -119,6 +122,9 @@ impl Scheduler {
         while !self.held.is_empty() || !self.refused.is_empty() {
             self.admit(game).await?;
             self.reject(game).await?;
+        }
+        if game.world.lost().next().is_some() {
+            self.sweep(game).await?;
         }
         if game.world.next_timer_ms().is_some_and(|at_ms| at_ms <= game.now_ms()) {
             self.release(game).await?;
@@ -148,7 +154,8 @@ impl Scheduler {
         let found = found.map_err(|e| e.to_string())?;
         let mut expected: Vec<usize> = Vec::new();
         for (at, entry) in game.world.inbound.iter().enumerate() {
-            let new = from == ">" && entry.holder.is_none() && expected.len() < count;
+            // What was delivered comes again to nobody, also where its reader was deleted: reap writes it anew.
+            let new = from == ">" && entry.order > game.world.delivered && expected.len() < count;
             let mine = from == "0" && entry.holder.as_deref() == Some(self.id.as_str());
             if new || mine {
                 expected.push(at);
@@ -200,7 +207,7 @@ impl Scheduler {
         let crashed =
             |h: &&Held| game.world.inbound.iter().any(|e| e.id.as_deref() == Some(&h.candidate.entry) && e.crashes > 0);
         let suspect = self.held.iter().find(crashed).map(|h| h.candidate.entry.clone());
-        game.table.store.suspect(&self.id, suspect.as_deref()).await.map_err(|e| e.to_string())?;
+        game.table.store.suspect(Inbound::Turns, &self.id, suspect.as_deref()).await.map_err(|e| e.to_string())?;
         match suspect {
             Some(entry) => game.world.suspects.insert(self.id.to_string(), entry),
             None => game.world.suspects.remove(self.id.as_str()),
@@ -413,6 +420,7 @@ impl Scheduler {
                 .remove(0);
             match (expected, found) {
                 (Answer::Queued, Promoted::Promoted)
+                | (Answer::Restored, Promoted::Restored)
                 | (Answer::Later, Promoted::Later)
                 | (Answer::Done, Promoted::Gone) => {}
                 (Answer::GivenOut, Promoted::Ending(ending)) => {
@@ -424,6 +432,22 @@ impl Scheduler {
             }
         }
         Ok(())
+    }
+
+    /// Looks at everything that is out, and wakes what is nowhere.
+    async fn sweep(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
+        let swept = game.table.store.sweep(SweepAt::default()).await.map_err(|e| e.to_string())?;
+        let expected: Vec<Name> = game.world.lost().cloned().collect();
+        let found: Vec<Name> = swept.adrift.iter().map(ToString::to_string).collect();
+        game.note(|| format!("{} sweeps: {found:?} are nowhere", self.id));
+        same("slices that are nowhere", &expected, &found)?;
+        same("turns without a timer", &Vec::new(), &swept.waiting_without_timer)?;
+        for name in &expected {
+            if let Some(timer_ms) = game.world.turns.get_mut(name).and_then(|turn| turn.timer_ms.as_mut()) {
+                *timer_ms = game.raw_now_ms.min(*timer_ms);
+            }
+        }
+        game.table.store.wake(&swept.adrift).await.map_err(|e| e.to_string())
     }
 
     async fn settle(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {

@@ -24,8 +24,12 @@ pub const RELEASE_BOUND: usize = 3;
 
 pub const TENANTS: [&str; 2] = ["acme", "bolt"];
 pub const AGENTS: [&str; 2] = ["kelly", "lucy"];
-/// This agent's key holds a foreign type, so that its admission is a script error.
+/// This agent's budgets cannot be read.
 pub const ODD_AGENT: &str = "odd";
+/// What budgets that cannot be read count as.
+pub const USED_UP: u32 = 1_000_000_000;
+/// The key of this task's record holds something else, so that admission under it is a script error.
+pub const ODD_TASK: &str = "odd-task";
 pub const PRIORITIES: [Priority; 2] = [Priority::High, Priority::Normal];
 
 /// A turn as its producer means it.
@@ -60,7 +64,7 @@ impl Spec {
             deadline_ms: now_ms + wait,
             priority: PRIORITIES[rng.random_range(0..PRIORITIES.len())],
             inbox: if rng.random_bool(0.1) { None } else { Some(["box", "post"][rng.random_range(0..2)]) },
-            task: task.map(|t| tasks[t].1.clone()),
+            task: if rng.random_bool(0.03) { Some(ODD_TASK.to_owned()) } else { task.map(|t| tasks[t].1.clone()) },
             budget: None,
         }
     }
@@ -70,6 +74,7 @@ impl Spec {
         spec.given = rng.random_bool(0.5).then(|| format!("k{number}"));
         spec.agent = AGENTS[number % AGENTS.len()];
         spec.once = vec![false];
+        spec.task = spec.task.filter(|task| task != ODD_TASK);
         spec.budget = Some(rng.random_range(1..8));
         spec
     }

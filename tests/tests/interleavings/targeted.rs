@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use shared::model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TaskId, TenantId, TurnId};
 use shared::store::{
-    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, Generations, HandBack, PolicyRow,
-    Promoted, Queue, Reader, ReplyFrame, Retry, Scripts, Settled, SettledCall, Settlement, Store, StoreOptions,
-    Submission, TimeSource, Touched, TurnName,
+    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, Generations, HandBack, Inbound,
+    PolicyRow, Promoted, Queue, Reader, ReplyFrame, Retry, Returned, Scripts, Settled, SettledCall, Settlement, Store,
+    StoreOptions, Submission, TimeSource, Touched, TurnName,
 };
 use shared::testkit::{RedisOptions, RedisServer};
 
@@ -166,7 +166,7 @@ async fn of_a_message_that_kills_whoever_reads_it_the_ids_are_kept_and_nothing_e
         let name = format!("s{n}");
         shard.beat(&name).await;
         let entry = shard.reader(&name).take("turns", 1).await.unwrap().remove(0);
-        shard.store.suspect(&ConsumerId::new(&name).unwrap(), Some(&entry.id)).await.unwrap();
+        shard.store.suspect(Inbound::Turns, &ConsumerId::new(&name).unwrap(), Some(&entry.id)).await.unwrap();
         for _ in 0..6 {
             shard.advance(4_000);
             shard.store.reap(10).await.unwrap();
@@ -206,14 +206,15 @@ async fn hand_back_a_stale_slice(scripts: Scripts) -> usize {
     }
     let text = String::from_utf8_lossy(entry.field("t").unwrap()).into_owned();
     let queue = Queue::Ready(Priority::Normal);
-    let back = HandBack { name: TurnName::parse(&text).unwrap(), fence: entry.id, queue };
+    let back = HandBack { name: TurnName::parse(&text).unwrap(), fence: entry.id, queue, why: Returned::Unsent };
     shard.store.hand_back(&[back]).await.unwrap()
 }
 
 #[tokio::test]
 async fn a_slice_is_handed_back_by_its_holder_only() {
     assert_eq!(hand_back_a_stale_slice(Scripts::embedded()).await, 0);
-    let sabotage = Scripts::embedded().sabotage("local body = m[1] == fence and", "local body = m[1] and").unwrap();
+    let guard = "if m[1] ~= fence then return 'STALE' end\n  if num(why)";
+    let sabotage = Scripts::embedded().sabotage(guard, "if num(why)").unwrap();
     assert_eq!(hand_back_a_stale_slice(sabotage).await, 1, "the slice would be out twice");
 }
 
@@ -356,6 +357,98 @@ async fn a_call_that_was_begun_is_named_where_its_slice_is_quarantined() {
         }
     }
     assert_eq!(endings.iter().map(|e| (e.reason, e.begun)).collect::<Vec<_>>(), [(EndReason::Internal, Some(0))]);
+}
+
+#[tokio::test]
+async fn what_was_begun_and_never_sent_is_begun_again_and_what_a_lost_holder_began_is_not() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let queue = Queue::Ready(Priority::Normal);
+    let mut reader = shard.reader("w");
+    for (mut slice, why) in shard.leased(2).await.into_iter().zip([Returned::Unsent, Returned::Stray]) {
+        let begin = |slice: &(TurnName, String)| Begin {
+            name: slice.0.clone(),
+            fence: slice.1.clone(),
+            position: 0,
+            nonce: Some(format!("{}.1", slice.1)),
+        };
+        assert_eq!(shard.store.begin(&[begin(&slice)]).await.unwrap(), [Begun::Ok]);
+        let back = HandBack { name: slice.0.clone(), fence: slice.1.clone(), queue: queue.clone(), why };
+        assert_eq!(shard.store.hand_back(&[back]).await.unwrap(), 1);
+        let entry = reader.take("ready:normal", 1).await.unwrap().remove(0);
+        let crashes = entry.field("x").map(<[u8]>::to_vec);
+        slice.1 = entry.id;
+        let begun = shard.store.begin(&[begin(&slice)]).await.unwrap();
+        match why {
+            Returned::Unsent => assert_eq!((begun, crashes), (vec![Begun::Ok], None)),
+            // Its next holder knows that it must ask, whatever the call is by now.
+            _ => assert_eq!((begun, crashes), (vec![Begun::Unknown], Some(b"1".to_vec()))),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_slice_that_no_worker_can_read_waits_for_another_build_and_is_answered_in_the_end() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (name, mut fence) = shard.leased(1).await.remove(0);
+    let mut reader = shard.reader("w");
+    let (mut waits, mut ended) = (Vec::new(), None);
+    while ended.is_none() {
+        let queue = Queue::Ready(Priority::Normal);
+        let back = HandBack { name: name.clone(), fence: fence.clone(), queue, why: Returned::Unread };
+        assert_eq!(shard.store.hand_back(&[back]).await.unwrap(), 1);
+        let mut wait_s = 0;
+        loop {
+            match promote(&shard, &name).await {
+                Promoted::Later => {
+                    shard.advance(1_000);
+                    wait_s += 1;
+                }
+                Promoted::Promoted => break fence = reader.take("ready:normal", 1).await.unwrap().remove(0).id,
+                Promoted::Ending(ending) => break ended = Some(ending),
+                other => panic!("{other:?}"),
+            }
+        }
+        waits.push(wait_s);
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 0], "s between two offers");
+    let ending = ended.unwrap();
+    assert_eq!((ending.reason, ending.first, ending.upto), (EndReason::Internal, 0, 2));
+    assert_eq!(ending.calls, ["c0", "c1"]);
+}
+
+#[tokio::test]
+async fn nobody_is_reaped_because_the_heartbeats_were_deleted() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    shard.leased(1).await;
+    let living = async || {
+        for _ in 0..4 {
+            shard.advance(4_000);
+            shard.beat("w").await;
+            shard.store.reap(10).await.unwrap();
+        }
+        shard.store.reap(10).await.unwrap().active
+    };
+    assert!(living().await);
+    let mut redis = shard.server.connection().await;
+    let () = redis::cmd("DEL").arg(shard.store.keys().key("beats")).query_async(&mut redis).await.unwrap();
+    // A scheduler beats before the worker does.
+    shard.beat("s").await;
+    let reaped = shard.store.reap(10).await.unwrap();
+    assert_eq!((reaped.active, reaped.requeued), (false, 0));
+    assert!(living().await, "it goes on after a lease");
+}
+
+#[tokio::test]
+async fn each_inbound_stream_has_a_mark_of_its_own_for_what_is_read_alone() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let turns = shard.inbound(1).await;
+    let scheduler = ConsumerId::new("s").unwrap();
+    shard.store.suspect(Inbound::Turns, &scheduler, Some(&turns[0].entry)).await.unwrap();
+    shard.store.suspect(Inbound::Tasks, &scheduler, None).await.unwrap();
+    let mut redis = shard.server.connection().await;
+    let marks: HashMap<String, String> =
+        redis::cmd("HGETALL").arg(shard.store.keys().key("suspects")).query_async(&mut redis).await.unwrap();
+    assert_eq!(marks, HashMap::from([("turns s".to_owned(), turns[0].entry.clone())]));
 }
 
 #[tokio::test]

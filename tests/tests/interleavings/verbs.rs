@@ -1,11 +1,14 @@
 //! What each verb of the store must do and answer, in the referee's world.
 
 use shared::model::DayCapAction;
-use shared::model::referee::{Answer, Chain, Event, Fence, Reason, Rules, State, TaskBudget, Verdict, decide};
+use shared::model::referee::{
+    Answer, Budget, Chain, Event, Fence, Reason, Rules, State, TaskBudget, Verdict, decide, window_end,
+};
 use shared::store::{Generations, PolicyRow};
 
 use super::spec::{
-    INBOX_UNREAD_MAX, INBOXES_MAX, ODD_AGENT, RELEASE_BOUND, Rows, TENANT_TURNS_MAX, TURNS_MAX, number_of,
+    CRASHES_MAX, INBOX_UNREAD_MAX, INBOXES_MAX, ODD_AGENT, ODD_TASK, RELEASE_BOUND, Rows, TENANT_TURNS_MAX, TURNS_MAX,
+    USED_UP, number_of,
 };
 use super::world::{Name, Turn, World, tenant_of};
 
@@ -52,7 +55,7 @@ impl World {
         if let Some((_, digest)) = id.as_ref().and_then(|id| self.ids.get(id)) {
             return if *digest == s.digest { "DUPLICATE" } else { "CONFLICT" };
         }
-        if self.stream.len() as u64 >= TURNS_MAX {
+        if self.inbound.len() as u64 >= TURNS_MAX {
             return "QUEUE_FULL";
         }
         if s.inbox.is_some_and(|inbox| self.unread(&format!("{}:{inbox}", s.tenant)) >= INBOX_UNREAD_MAX) {
@@ -97,7 +100,6 @@ impl World {
             }
         }
         *self = trial;
-        self.trim();
         Ok(Batch::Decided(words))
     }
 
@@ -119,18 +121,18 @@ impl World {
     ) -> Result<Option<Admitted>, String> {
         let spec = self.specs[c.spec].clone();
         let (name, lane) = (format!("{}:{}", spec.tenant, c.turn), format!("{}:{}", spec.tenant, spec.agent));
-        let at = self.inbound.iter().position(|e| e.id.as_deref() == Some(&c.entry) && e.holder.is_some());
+        let at = self.inbound.iter().position(|e| e.id.as_deref() == Some(&c.entry));
         if let Some(word) = self.known(&name, c.spec, at) {
             if word == Admitted::Duplicate {
                 at.map(|at| self.inbound.remove(at));
             }
             return Ok(Some(word));
         }
+        if spec.task.as_deref() == Some(ODD_TASK) {
+            return Ok(None);
+        }
         if let Some(code) = self.refuses(&name, c.spec) {
             return Ok(Some(Admitted::Refused(code)));
-        }
-        if spec.agent == ODD_AGENT {
-            return Ok(None);
         }
         at.map(|at| self.inbound.remove(at));
         self.roll(&lane, stagger_ms, row, now_ms);
@@ -241,7 +243,14 @@ impl World {
     }
 
     fn roll(&mut self, lane: &str, stagger_ms: i64, row: PolicyRow, now_ms: i64) {
+        // Budgets that cannot be read count as used up until the day ends.
+        let odd = lane.ends_with(ODD_AGENT) && !self.agents.contains_key(lane);
         let agent = self.agents.entry(lane.to_owned()).or_default();
+        if odd {
+            self.dead += 1;
+            agent.tick = Budget { used: USED_UP, end_ms: window_end(now_ms, stagger_ms, row.caps.tick_ms) };
+            agent.day = Budget { used: USED_UP, end_ms: row.day_end_ms };
+        }
         agent.roll(now_ms, stagger_ms, row.caps.tick_ms, row.day_end_ms);
         self.tenant(lane).day.roll(now_ms, row.day_end_ms);
     }
@@ -346,7 +355,7 @@ impl World {
         if self.turns.get(name).and_then(|t| t.timer_ms).is_none_or(|due_ms| due_ms > now_ms) {
             return Ok(Answer::Later);
         }
-        self.apply(name, Event::Timer, now_ms)
+        self.apply(name, Event::Timer { crashes_max: CRASHES_MAX }, now_ms)
     }
 
     /// What `delegate` answers; a task's record is entered.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::Rng;
 use shared::model::referee::{Answer, Event, Fence, State};
 use shared::model::{ConsumerId, Priority};
-use shared::store::{Begin, Begun, Entry, HandBack, Parked, Queue, Reader, Retry, TurnName};
+use shared::store::{Begin, Begun, Entry, HandBack, Parked, Queue, Reader, Retry, Returned, TurnName};
 
 use super::endings::settle;
 use super::game::{Game, Ghost, Violation, same};
@@ -156,6 +156,7 @@ impl Worker {
             name: TurnName::parse(&slice.name).unwrap(),
             fence: slice.fence.0.clone(),
             queue: Queue::Ready(slice.priority),
+            why: Returned::Stray,
         };
         let found = game.table.store.hand_back(&[back]).await.map_err(|e| e.to_string())?;
         same("hand_back", &usize::from(expected == Answer::Ok), &found)?;

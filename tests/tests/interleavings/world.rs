@@ -25,7 +25,7 @@ pub struct Turn {
     pub ended_ms: i64,
 }
 
-/// An inbound entry that nobody has decided about.
+/// An inbound entry that nobody has decided about. The stream holds these and no others.
 #[derive(Debug, Clone)]
 pub struct Inbound {
     /// Orders entries as their ids do.
@@ -66,8 +66,7 @@ pub struct World {
     pub turns: BTreeMap<Name, Turn>,
     pub ids: BTreeMap<Name, (char, String)>,
     pub inbound: VecDeque<Inbound>,
-    /// All entries that the inbound stream still has, acknowledged or not.
-    pub stream: Vec<u64>,
+    /// The last inbound entry that was read by anybody.
     pub delivered: u64,
     /// Real entry ids of fences, as far as somebody has seen them.
     pub fences: BTreeMap<(Name, Fence), String>,
@@ -207,15 +206,7 @@ impl World {
     pub fn push_inbound(&mut self, mut entry: Inbound) {
         self.entries += 1;
         entry.order = self.entries;
-        self.stream.push(entry.order);
         self.inbound.push_back(entry);
-    }
-
-    /// Rule 5: nothing that is pending or undelivered goes.
-    pub fn trim(&mut self) {
-        let oldest = self.inbound.iter().filter(|e| e.holder.is_some()).map(|e| e.order).min();
-        let keep_from = oldest.unwrap_or(self.delivered + 1);
-        self.stream.retain(|order| *order >= keep_from);
     }
 
     /// The earliest timer, ms.
@@ -231,5 +222,5 @@ pub fn tenant_of(name: &str) -> &str {
 
 /// Whether a slice is on its queue, read by nobody.
 fn queued(state: &State<String>) -> bool {
-    matches!(state, State::Out(_, slice) if !slice.held)
+    matches!(state, State::Out(_, slice) if !slice.held && slice.lost.is_none())
 }

@@ -3,7 +3,7 @@
 use super::admission::Verdict;
 
 /// What a holder must show to write: each dispatch and each ending gives a fresh one (rule 4).
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fence(pub u64);
 
 /// Why calls end without having run.
@@ -75,7 +75,7 @@ impl<R> Live<R> {
 }
 
 /// Consecutive calls that are out.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Slice {
     /// Its fence.
     pub fence: Fence,
@@ -87,6 +87,8 @@ pub struct Slice {
     pub attempt: u32,
     /// Whether a worker has read it.
     pub held: bool,
+    /// Whether its entry is with nobody and on no queue, and since when that is known, ms.
+    pub lost: Option<Option<i64>>,
     /// Whether this holder has begun any of it.
     pub started: bool,
     /// The call that some holder began last, with its nonce.
@@ -178,6 +180,8 @@ pub enum Event<R> {
         /// Its fence.
         fence: Fence,
     },
+    /// The slice's entry is gone, or whoever held it is no longer known: a hand in Redis, or a lost second.
+    Lose,
     /// The holder of this fence is dead.
     Reap {
         /// The fence of the entry.
@@ -186,7 +190,10 @@ pub enum Event<R> {
         crashes_max: u32,
     },
     /// The turn's own timer is due.
-    Timer,
+    Timer {
+        /// Crashes after which a slice is quarantined.
+        crashes_max: u32,
+    },
     /// Somebody asks for its end.
     Cancel,
 }
@@ -220,6 +227,8 @@ pub enum Answer {
     Hold,
     /// The slice is on its queue (again).
     Queued,
+    /// Its slice was nowhere, and is on its queue again.
+    Restored,
     /// Nothing to do yet.
     Later,
     /// An ending was given out.

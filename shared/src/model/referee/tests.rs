@@ -91,7 +91,7 @@ proptest! {
     /// Promise 1: whatever happens, in whatever order, with whatever stale fences.
     #[test]
     fn the_results_of_a_turn_are_exactly_its_calls_in_order(
-        calls in 1_usize..6, seeds in prop::collection::vec((0_u8..9, 0_u64..9, 0_usize..7, 0_i64..4_000), 0..200),
+        calls in 1_usize..6, seeds in prop::collection::vec((0_u8..10, 0_u64..9, 0_usize..7, 0_i64..4_000), 0..200),
     ) {
         let (mut state, mut now_ms) = (State::new(calls, 50_000, Fence(0)), 0);
         for (kind, fence, position, later_ms) in seeds {
@@ -103,7 +103,7 @@ proptest! {
         for _ in 0..50 {
             now_ms += 5_000;
             let own = state.fence().unwrap_or(Fence(0));
-            state = step(state, Event::Timer, now_ms);
+            state = step(state, Event::Timer { crashes_max: 3 }, now_ms);
             state = step(state, Event::Reap { fence: own, crashes_max: 3 }, now_ms);
             if let State::Ending(live, ending) = &state {
                 let results = (live.results.len()..ending.upto).collect();
@@ -125,7 +125,8 @@ fn event(kind: u8, fence: Fence, position: usize) -> Event<usize> {
         3 | 4 => Event::Settle { fence, first: position, results: (position..position + 1).collect() },
         5 => Event::Retry { fence, position, delay_ms: 1_000, attempt: 1 },
         6 => Event::HandBack { fence },
-        7 => Event::Timer,
+        7 => Event::Timer { crashes_max: 3 },
+        8 => Event::Lose,
         _ => Event::Cancel,
     }
 }

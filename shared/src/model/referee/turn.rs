@@ -36,7 +36,8 @@ pub fn next<R: Clone>(
         }
         Event::HandBack { fence } => Ok(hand_back(state, fence)),
         Event::Reap { fence, crashes_max } => Ok(reap(state, fence, crashes_max, now_ms, ending_lease_ms)),
-        Event::Timer => Ok(timer(state, now_ms, ending_lease_ms)),
+        Event::Lose => lose(state),
+        Event::Timer { crashes_max } => Ok(timer(state, crashes_max, now_ms, ending_lease_ms)),
         Event::Cancel => Ok(cancel(state, now_ms)),
     }
 }
@@ -66,7 +67,7 @@ fn release<R>(state: State<R>, verdict: Verdict, now_ms: i64, lease_ms: i64) -> 
         Verdict::Dispatch(count) => {
             let (first, fence) = (live.admitted, live.fence());
             live.admitted += count;
-            let slice = Slice { fence, first, crashes: 0, attempt: 0, held: false, started: false, begun: None };
+            let slice = Slice { fence, first, ..Slice::default() };
             Ok((
                 State::Out(live, slice),
                 Effects { out: 1, lane: Some(LaneMove::Leave), ..Effects::only(Answer::Queued) },
@@ -77,7 +78,7 @@ fn release<R>(state: State<R>, verdict: Verdict, now_ms: i64, lease_ms: i64) -> 
 
 fn lease<R>(state: State<R>) -> Result<(State<R>, Effects), Illegal> {
     match state {
-        State::Out(live, slice) if !slice.held => {
+        State::Out(live, slice) if !slice.held && slice.lost.is_none() => {
             Ok((State::Out(live, Slice { held: true, ..slice }), Effects::only(Answer::Ok)))
         }
         _ => Err(Illegal("an entry was delivered that is not waiting on its queue")),
@@ -191,13 +192,15 @@ fn requeue<R>(mut live: Live<R>, slice: &Slice, crashes: u32) -> State<R> {
     let first = slice.first.max(live.results.len());
     let attempt = if first > slice.first { 0 } else { slice.attempt };
     let fence = live.fence();
-    State::Out(live, Slice { fence, first, crashes, attempt, held: false, started: false, begun: slice.begun })
+    State::Out(live, Slice { fence, first, crashes, attempt, begun: slice.begun, ..Slice::default() })
 }
 
 fn hand_back<R>(state: State<R>, fence: Fence) -> (State<R>, Effects) {
     match state {
         State::Out(live, slice) if slice.fence == fence => {
-            let crashes = slice.crashes;
+            // What somebody has begun is asked for as after a crash.
+            let begun = slice.crashes == 0 && unsettled(&live, slice.begun).is_some();
+            let crashes = slice.crashes + u32::from(begun);
             (requeue(live, &slice, crashes), Effects::only(Answer::Ok))
         }
         other => (other, Effects::only(Answer::Stale)),
@@ -224,7 +227,38 @@ fn unsettled<R>(live: &Live<R>, begun: Option<(usize, u64)>) -> Option<usize> {
     begun.map(|(position, _)| position).filter(|position| *position >= live.results.len())
 }
 
-fn timer<R>(state: State<R>, now_ms: i64, lease_ms: i64) -> (State<R>, Effects) {
+fn lose<R>(state: State<R>) -> Result<(State<R>, Effects), Illegal> {
+    let State::Out(live, slice) = state else { return Err(Illegal("only what is out is lost")) };
+    let lost = slice.lost.or(Some(None));
+    Ok((State::Out(live, Slice { held: false, lost, ..slice }), Effects::only(Answer::Ok)))
+}
+
+/// Whoever holds a lost slice all the same gets a lease to end it; then it is dispatched anew.
+fn restore<R>(
+    live: Live<R>,
+    slice: Slice,
+    since_ms: Option<i64>,
+    crashes_max: u32,
+    (now_ms, lease_ms): (i64, i64),
+) -> (State<R>, Effects) {
+    let deadline_ms = live.deadline_ms;
+    let since_ms = since_ms.unwrap_or(now_ms);
+    if since_ms + lease_ms > now_ms {
+        let effects = Effects { timer_ms: Some(deadline_ms.min(since_ms + lease_ms)), ..Effects::only(Answer::Later) };
+        return (State::Out(live, Slice { lost: Some(Some(since_ms)), ..slice }), effects);
+    }
+    let begun = unsettled(&live, slice.begun);
+    let crashes = slice.crashes + u32::from(slice.started || begun.is_some());
+    if crashes >= crashes_max {
+        let upto = live.admitted;
+        let (state, effects) = give_out(live, (Reason::Internal, i64::from(crashes)), upto, begun, now_ms + lease_ms);
+        return (state, Effects { out: -1, ..effects });
+    }
+    let effects = Effects { timer_ms: Some(deadline_ms), ..Effects::only(Answer::Restored) };
+    (requeue(live, &slice, crashes), effects)
+}
+
+fn timer<R>(state: State<R>, crashes_max: u32, now_ms: i64, lease_ms: i64) -> (State<R>, Effects) {
     let at = |timer_ms| Effects { timer_ms: Some(timer_ms), ..Effects::only(Answer::Later) };
     match state {
         State::Ended { .. } => (state, Effects::only(Answer::Done)),
@@ -232,8 +266,16 @@ fn timer<R>(state: State<R>, now_ms: i64, lease_ms: i64) -> (State<R>, Effects) 
             let (upto, begun) = (old.upto, old.begun);
             give_out(live, (old.reason, old.info), upto, begun, now_ms + lease_ms)
         }
-        State::Out(live, slice) => match live.over(now_ms).filter(|_| !slice.held) {
-            None => (State::Out(live, slice), at(now_ms + lease_ms)),
+        State::Out(live, slice) => match live.over(now_ms) {
+            Some(_) if slice.held => (State::Out(live, slice), at(now_ms + lease_ms)),
+            None if slice.lost.is_some() => {
+                let since_ms = slice.lost.flatten();
+                restore(live, slice, since_ms, crashes_max, (now_ms, lease_ms))
+            }
+            None => {
+                let deadline_ms = live.deadline_ms;
+                (State::Out(live, slice), at(deadline_ms))
+            }
             Some(over) => {
                 let (upto, begun) = (live.calls, unsettled(&live, slice.begun));
                 let (state, effects) = give_out(live, over, upto, begun, now_ms + lease_ms);
@@ -245,7 +287,7 @@ fn timer<R>(state: State<R>, now_ms: i64, lease_ms: i64) -> (State<R>, Effects) 
             None => {
                 let mut live = live;
                 let (first, fence, deadline_ms) = (live.results.len(), live.fence(), live.deadline_ms);
-                let slice = Slice { fence, first, crashes, attempt, held: false, started: false, begun: None };
+                let slice = Slice { fence, first, crashes, attempt, ..Slice::default() };
                 let effects = Effects { out: 1, timer_ms: Some(deadline_ms), ..Effects::only(Answer::Queued) };
                 (State::Out(live, slice), effects)
             }

@@ -100,8 +100,8 @@ pub(crate) const OTHER: &str = "other";
 /// The inbound streams.
 pub(super) const STREAMS: [&str; 2] = ["turns", "tasks"];
 
-/// Why a message is refused, or an entry dead: the codes of `rejected` replies, and `poison`.
-pub(super) const REFUSALS: [&str; 29] = [
+/// Why a message is refused, or an entry dead: the codes of `rejected` replies, `poison` and `unreadable`.
+pub(super) const REFUSALS: [&str; 30] = [
     "malformed_json",
     "too_large",
     "too_deep",
@@ -130,6 +130,7 @@ pub(super) const REFUSALS: [&str; 29] = [
     "delegation_depth",
     "internal",
     "poison",
+    "unreadable",
     OTHER,
 ];
 

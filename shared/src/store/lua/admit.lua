@@ -22,7 +22,7 @@ local policies, at = read_policies(9, num(ARGV[8]))
 if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
 
 local seq, now_text = num(state[3] or 0), tostring(now)
-local tasks, boxes, seen, timers, held, stream = {}, {}, {}, {}, {}, P .. 'turns'
+local tasks, boxes, seen, timers, held, given, stream = {}, {}, {}, {}, {}, {}, P .. 'turns'
 local any_known
 
 -- The action budget of the task that a turn runs under; nil where there is no such task.
@@ -51,15 +51,15 @@ local function inbox_refuses(tenant, inbox)
   return boxes[name] or nil
 end
 
--- DUPLICATE, CONFLICT or nil. The pending entry is the fence: a scheduler that slept while reap put the entry back
+-- DUPLICATE, CONFLICT or nil. The inbound entry is the fence: a scheduler that slept while reap put the entry back
 -- must not admit it a second time, however long ago the first turn has ended and its record has gone.
 local function known(turn)
-  if not (held[turn.entry] or pending(stream, turn.entry)) then return 'DUPLICATE' end
+  if not (held[turn.entry] or is_open(stream, turn.entry)) then return 'DUPLICATE' end
   if seen[turn.tt] then return seen[turn.tt] == turn.digest and 'DUPLICATE' or 'CONFLICT' end
-  -- A minted id that is in use is another turn's, by whatever accident: this one is no duplicate of it.
+  -- A minted id that a producer gave to another turn is that one's, by whatever accident: this is no duplicate of it.
   if turn.digest == '' then
-    if not any_known then return nil end
-    return call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'CONFLICT' or nil
+    if not any_known or call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) == 0 then return nil end
+    return call('EXISTS', id_key(turn.tt)) == 1 and 'CONFLICT' or 'DUPLICATE'
   end
   local id = call('GET', id_key(turn.tt))
   -- Somebody's minted id: it cannot be given to another turn.
@@ -81,7 +81,7 @@ local function plan(turn)
     return
   end
   seen[turn.tt] = turn.digest
-  local a, policy = agent_of(turn.name), policies[turn.policy]
+  local a, policy = agent_of(turn.name, now), policies[turn.policy]
   roll(a, t, policy, turn.stagger, now)
   t.q = t.q + 1
   turn.a = a
@@ -110,23 +110,24 @@ local function plan(turn)
   end
 end
 
--- The record of a turn, and where its calls wait.
+-- The record of a turn, and where its calls wait. One table serves all records: making them costs more than filling them.
+local record = { 'ag', '', 'q', '', 'n', '', 'ad', '', 'dl', '', 'ts', now_text, 'm', '' }
 local function write(turn)
-  local key, k, n = turn_key(turn.tt), turn.admitted, #turn.calls
-  local record = { 'ag', turn.agent, 'q', turn.queue, 'n', turn.count, 'ad', k == n and turn.count or k, 'dl',
-    turn.deadline_text, 'ts', now_text }
-  local function put(name, value) record[#record + 1], record[#record + 2] = name, value end
+  local key, k, n, at = turn_key(turn.tt), turn.admitted, #turn.calls, 14
+  record[2], record[4], record[6], record[8] = turn.agent, turn.queue, turn.count, k == n and turn.count or k
+  record[10], record[14] = turn.deadline_text, turn.meta
+  -- Rule 21: the record answers without the entry, whatever becomes of that.
+  for i = 1, n do record[at + 1], record[at + 2], at = 'c' .. (i - 1), turn.calls[i], at + 2 end
   if turn.digest ~= '' then
-    put('gv', '1')
+    record[at + 1], record[at + 2], at = 'gv', '1', at + 2
     call('SET', id_key(turn.tt), 'a' .. turn.digest)
+    given[#given + 1] = turn.tt
   end
-  if turn.task ~= '' then put('tk', turn.task) end
-  if turn.note then put('lg', turn.note) end
+  if turn.task ~= '' then record[at + 1], record[at + 2], at = 'tk', turn.task, at + 2 end
+  if turn.note then record[at + 1], record[at + 2], at = 'lg', turn.note, at + 2 end
   if k < n then
     seq = seq + 1
-    put('sq', seq)
-    put('m', turn.meta)
-    for i = 1, n do put('c' .. (i - 1), turn.calls[i]) end
+    record[at + 1], record[at + 2], at = 'sq', seq, at + 2
   end
   if turn.word == 'DISPATCHED' then
     local out = turn.calls
@@ -134,9 +135,9 @@ local function write(turn)
       out = {}
       for i = 1, k do out[i] = turn.calls[i] end
     end
-    put('f', dispatch(turn.queue, turn.tt, turn.meta, 0, 0, 0, out))
+    record[at + 1], record[at + 2], at = 'f', dispatch(turn.queue, turn.tt, turn.meta, 0, 0, 0, out), at + 2
   end
-  call('HSET', key, unpack(record))
+  call('HSET', key, unpack(record, 1, at))
   if turn.word == 'ENDING' then
     local body = { meta = turn.meta, first = 0, calls = turn.calls }
     return lease_ending(turn.tt, key, { dn = 0 }, turn.reason, n, turn.info, now, ending_lease, body)
@@ -200,5 +201,6 @@ end
 save_agents()
 save_tenants()
 arm(timers)
-ack_and_trim(stream, acked)
+if #given > 0 then call('HDEL', QUEUED, unpack(given)) end
+end_inbound(stream, acked)
 return replies

@@ -32,6 +32,6 @@ end
 local replies = {}
 for i = 1, num(ARGV[3]) do
   local at = i * 4
-  replies[i] = begin(ARGV[at], ARGV[at + 1], num(ARGV[at + 2]), ARGV[at + 3])
+  replies[i] = word_of(begin, ARGV[at], ARGV[at + 1], num(ARGV[at + 2]), ARGV[at + 3])
 end
 return replies

@@ -43,8 +43,6 @@ local function delegate(at)
   if lease > 0 then record[#record + 1], record[#record + 2] = 'el', lease end
   call('HSET', turn_key(tt), unpack(record))
   if lease > 0 then
-    -- The group must exist before the runtime reads; the stream does since the XADD above.
-    if not call('XINFO', 'GROUPS', P .. queue)[1] then call('XGROUP', 'CREATE', P .. queue, GROUP, '0') end
     call('SADD', P .. 'externals', queue)
   end
   call('ZADD', TIMERS, lease > 0 and math.min(deadline, now + lease) or deadline, 't:' .. tt)
@@ -60,5 +58,5 @@ for i = 1, num(ARGV[3]) do
   if ARGV[at] ~= '' and (string.sub(word, 1, 2) == 'OK' or word == 'DUPLICATE') then acked[#acked + 1] = ARGV[at] end
 end
 save_tenants()
-if #acked > 0 then ack_and_trim(P .. 'tasks', acked) end
+end_inbound(P .. 'tasks', acked)
 return replies

@@ -1,26 +1,71 @@
 #!lua flags=allow-oom
--- hand_back: a worker returns slices that it has not started, so that another leases them at once.
+-- hand_back: a worker returns slices that it has not started, so that another leases them at once; or one that it
+-- cannot read, so that another build reads it later.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 count, then per slice: tenant:turn · fence · queue
+-- ARGV  1 injected clock · 2 count, then per slice: tenant:turn · fence · queue · why: 'unsent' (what its holder began
+--       was never sent) · 'stray' (nobody knows what became of it) · or, where it cannot be read, how often it is
+--       offered again before its calls are answered from its record
 -- reply per slice: OK · STALE
--- effect XADD ready under a fresh entry id, HSET turn f, XACK
-clock(ARGV[1])
+-- effect XADD ready under a fresh entry id, HSET turn f, HDEL b where it was not sent, XACK; what cannot be read: ZADD
+--       timers
+local now = clock(ARGV[1])
 local acked = {}
+
+-- It waits, each time twice as long, for a worker that can read it; in the end promote has its calls answered.
+local function unread(tt, key, fence, tries_max)
+  local tries = call('HINCRBY', key, 'ur', 1)
+  local tenant = split(tt)
+  local t = tenant_of(tenant)
+  t.out = t.out - 1
+  if tries >= tries_max then
+    local m = call('HMGET', key, 'n', 'ad', 'dn')
+    lease_ending(tt, key, { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0) }, 'internal', num(m[2]), 0, now, 0)
+  else
+    call('HDEL', key, 'f')
+    call('HSET', key, 'pf', fence)
+    call('ZADD', P .. 'delayed', now, tt)
+    local due = math.min(now + 1000 * 2 ^ (tries - 1), num(call('HGET', key, 'dl')))
+    call('ZADD', TIMERS, due, 't:' .. tt)
+  end
+  return 'OK'
+end
+
+-- What was begun and never sent is not begun. What an earlier holder began stays so: whoever takes the slice next must
+-- ask whether it took effect, as after a crash.
+local function unbegin(key, begun, fence, done, body, unsent)
+  local position, by = string.match(begun, '^(%d+):([^.]*)')
+  if not position or num(position) < done then return end
+  if unsent and by == fence then
+    call('HDEL', key, 'b')
+  elseif body.crashes == 0 then
+    body.crashes = 1
+    call('HSET', key, 'cr', 1, 'hx', '1')
+  end
+end
+
+local function hand_back(tt, fence, queue, why)
+  local key = turn_key(tt)
+  local m = call('HMGET', key, 'f', 'dn', 'ad', 'b')
+  if m[1] ~= fence then return 'STALE' end
+  if num(why) and call('HEXISTS', key, 'm') == 1 then return unread(tt, key, fence, num(why)) end
+  local done = num(m[2] or 0)
+  local body = body_of_entry(queue, fence)
+  body = body and rest_of(body, done) or body_of_record(key, done, num(m[3]))
+  -- Neither has its calls, which only a hand brings about: its timer ends it.
+  if not body then return 'STALE' end
+  if m[4] then unbegin(key, m[4], fence, done, body, why == 'unsent') end
+  call('HSET', key, 'f', dispatch(queue, tt, body.meta, body.first, body.crashes, body.attempt, body.calls))
+  return 'OK'
+end
+
 local replies = {}
 for i = 1, num(ARGV[2]) do
-  local at = i * 3
+  local at = i * 4 - 1
   local tt, fence, queue = ARGV[at], ARGV[at + 1], ARGV[at + 2]
-  local key, word = turn_key(tt), 'STALE'
-  local m = call('HMGET', key, 'f', 'dn')
-  local body = m[1] == fence and body_of_entry(queue, fence)
-  if body then
-    body = rest_of(body, num(m[2] or 0))
-    call('HSET', key, 'f', dispatch(queue, tt, body.meta, body.first, body.crashes, body.attempt, body.calls))
-    word = 'OK'
-  end
+  replies[i] = word_of(hand_back, tt, fence, queue, ARGV[at + 3])
   acked[queue] = acked[queue] or {}
   table.insert(acked[queue], fence)
-  replies[i] = word
 end
+save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end
 return replies

@@ -5,8 +5,9 @@
 -- ARGV  1 injected clock · 2 ending lease ms · 3 crashes_max · 4 count, then per timer:
 --       tenant:turn
 -- reply {OK, now, per timer: PROMOTED · LATER · LAPSED (an external task's runtime lost its lease: it is offered anew) ·
---       GONE · {an ending, see lease_ending}}
--- effect XADD ready, HSET turn, ZADD timers, ZREM delayed
+--       GONE · RESTORED (its slice was on no queue and with nobody: it is dispatched anew from its record) ·
+--       ASIDE <why> (it cannot be read, and is no longer looked at) · {an ending, see lease_ending}}
+-- effect XADD ready, HSET turn, ZADD timers, ZREM delayed; XADD dead
 local now = clock(ARGV[1])
 epoch(now)
 local ending_lease, crashes_max = num(ARGV[2]), num(ARGV[3])
@@ -16,17 +17,58 @@ local function later(tt, due)
   return 'LATER'
 end
 
+-- Where the slice of a fence is: with a holder, waiting to be read, or gone (its stream, its entry, its group or its
+-- consumer was deleted, or Redis lost them).
+local function whereabouts(queue, fence)
+  if not string.match(fence, '^%d+%-%d+$') then return 'gone' end
+  if pending(queue, fence) then return 'held' end
+  local group = group_of(queue)
+  if group and not after(fence, group['last-delivered-id']) then return 'gone' end
+  return redis.pcall('XRANGE', queue, fence, fence)[1] and 'waiting' or 'gone'
+end
+
+-- Rule 21: a slice that is nowhere is dispatched anew from its record. Whoever held it, and lives, gets a lease to end
+-- it under its fence, which is in force until then; what it had begun stays begun, and counts as a crash.
+local function restore(tt, key, rec, tenant)
+  local m = call('HMGET', key, 'lo', 'st', 'b', 'cr', 'm')
+  local since = m[1] and string.match(m[1], '^(%d+) ' .. string.gsub(rec.f, '%-', '%%-') .. '$')
+  if not since then
+    call('HSET', key, 'lo', now .. ' ' .. rec.f)
+    return later(tt, math.min(now + ending_lease, rec.dl))
+  elseif num(since) + ending_lease > now then
+    return later(tt, math.min(num(since) + ending_lease, rec.dl))
+  end
+  local body = body_of_record(key, rec.dn, rec.ad)
+  local crashes = whole(m[4]) or 0
+  local begun = m[3] and num(string.match(m[3], '^%d+')) or -1
+  if m[2] == rec.f or begun >= rec.dn then
+    crashes = crashes + 1
+    call('HSET', key, 'cr', crashes, 'hx', '1')
+  end
+  -- Whoever reads the old entry after all, of a stream that came back, is stale.
+  if crashes >= crashes_max or not body then
+    local t = tenant_of(tenant)
+    t.out = t.out - 1
+    return lease_ending(tt, key, rec, 'internal', rec.ad, crashes, now, ending_lease, body)
+  end
+  call('HSET', key, 'f', dispatch(rec.q, tt, body.meta, body.first, crashes, body.attempt, body.calls))
+  call('HDEL', key, 'lo')
+  later(tt, rec.el > 0 and math.min(rec.dl, now + rec.el) or rec.dl)
+  return 'RESTORED'
+end
+
 -- A slice that is out: only one that nobody has read may be taken back; else its holder ends it (rule 6).
 local function out(tt, key, rec, tenant, reason, info)
   local queue = P .. rec.q
-  if pending(queue, rec.f) or not reason then
-    return later(tt, now + ending_lease)
-  end
+  local where = whereabouts(queue, rec.f)
+  if where == 'gone' and not reason then return restore(tt, key, rec, tenant) end
+  if where == 'held' or not reason then return later(tt, reason and now + ending_lease or rec.dl) end
   local body = body_of_entry(rec.q, rec.f)
-  call('XDEL', queue, rec.f)
+  -- Entry and group may be gone: the record's fence keeps anybody from going on.
+  redis.pcall('XDEL', queue, rec.f)
   local t = tenant_of(tenant)
   t.out = t.out - 1
-  -- Calls that were never admitted are in the record; those of the slice that is taken back may not be.
+  -- Calls that were never admitted are in the record; in one of the build before this, those of the slice may not be.
   if body and not call('HGET', key, 'm') then keep_body(key, body) end
   return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
 end
@@ -35,9 +77,9 @@ end
 -- over (`reason`): nobody else would, for reap looks after our own workers only.
 local function external(tt, key, rec, tenant, reason, info)
   local queue = P .. rec.q
-  local found = call('XPENDING', queue, GROUP, rec.f, rec.f, 1)
-  if not found[1] then
-    if reason then return out(tt, key, rec, tenant, reason, info) end
+  local found = redis.pcall('XPENDING', queue, GROUP, rec.f, rec.f, 1)
+  if found.err or not found[1] then
+    if reason or whereabouts(queue, rec.f) == 'gone' then return out(tt, key, rec, tenant, reason, info) end
     return later(tt, math.min(rec.dl, now + rec.el))
   end
   local alive = math.max(now - found[1][3], rec.hb)
@@ -53,12 +95,11 @@ local function external(tt, key, rec, tenant, reason, info)
   end
   local crashes = num(call('HINCRBY', key, 'cr', 1))
   call('HSET', key, 'hx', '1')
-  local body = body_of_entry(rec.q, rec.f)
+  local body = body_of_record(key, rec.dn, rec.ad)
   call('XACK', queue, GROUP, rec.f)
   if crashes >= crashes_max or not body then
     local t = tenant_of(tenant)
     t.out = t.out - 1
-    if body then keep_body(key, body) end
     return lease_ending(tt, key, rec, 'internal', rec.ad, crashes, now, ending_lease)
   end
   call('HSET', key, 'f', dispatch(rec.q, tt, body.meta, body.first, crashes, body.attempt, body.calls), 'hb', now)
@@ -69,9 +110,10 @@ end
 -- A parked retry: its calls were admitted already, so nothing is debited.
 local function back_to_queue(tt, key, rec, tenant)
   call('ZREM', P .. 'delayed', tt)
-  local m = call('HMGET', key, 'at', 'cr')
   local body = body_of_record(key, rec.dn, rec.ad)
-  local fence = dispatch(rec.q, tt, body.meta, rec.dn, num(m[2] or 0), num(m[1] or 0), body.calls)
+  -- Its calls are lost: they are answered, and those that were never admitted go on.
+  if not body then return lease_ending(tt, key, rec, 'internal', rec.ad, 0, now, ending_lease) end
+  local fence = dispatch(rec.q, tt, body.meta, rec.dn, body.crashes, body.attempt, body.calls)
   call('HSET', key, 'f', fence)
   -- An external task is looked at again when its next lease could be over, else a silent runtime would keep it.
   call('ZADD', TIMERS, rec.el > 0 and math.min(rec.dl, now + rec.el) or rec.dl, 't:' .. tt)
@@ -80,38 +122,67 @@ local function back_to_queue(tt, key, rec, tenant)
   return 'PROMOTED'
 end
 
-local function promote(tt)
+-- What the record says; false where there is none.
+local function record_of(tt)
+  local m = call('HMGET', turn_key(tt), 'n', 'ad', 'dn', 'f', 'dl', 'cx', 'q', 'ag', 'er', 'eu', 'ei', 'hb', 'el')
+  if not m[1] then return false end
+  local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0), f = m[4], dl = num(m[5]), cx = m[6], q = m[7],
+    ag = m[8], er = m[9], eu = num(m[10] or m[1]), ei = m[11] or '', hb = num(m[12] or 0), el = num(m[13] or 0) }
+  if not (split(tt) and rec.n and rec.ad and rec.dn and rec.dl and rec.q and rec.ag and rec.eu and rec.hb and rec.el) then
+    error('its record cannot be read', 0)
+  end
+  return rec
+end
+
+local function promote(tt, rec)
   local name, key = 't:' .. tt, turn_key(tt)
-  local due = num(call('ZSCORE', TIMERS, name) or 'inf')
-  if due > now then return 'LATER' end
-  local m = call('HMGET', key, 'n', 'ad', 'dn', 'f', 'dl', 'cx', 'q', 'ag', 'er', 'eu', 'ei', 'hb', 'el')
-  if not m[1] then
+  if not rec then
     call('ZREM', TIMERS, name)
     call('ZREM', P .. 'delayed', tt)
     return 'GONE'
   end
   local tenant, turn = split(tt)
-  local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0), f = m[4], dl = num(m[5]), q = m[7],
-    hb = num(m[12] or 0), el = num(m[13] or 0) }
   local reason, info = nil, now
-  if m[6] then reason = 'cancelled' elseif rec.dl <= now then reason, info = 'expired', rec.dl end
+  if rec.cx then reason = 'cancelled' elseif rec.dl <= now then reason, info = 'expired', rec.dl end
   if rec.f and string.sub(rec.f, 1, 2) == 's:' then
-    return lease_ending(tt, key, rec, m[9], num(m[10]), m[11], now, ending_lease)
+    return lease_ending(tt, key, rec, rec.er or 'internal', rec.eu, rec.ei, now, ending_lease)
   elseif rec.f then
     if rec.el > 0 then return external(tt, key, rec, tenant, reason, info) end
     return out(tt, key, rec, tenant, reason, info)
   elseif reason then
-    call('ZREM', lane_key(tenant, m[8]), turn)
+    call('ZREM', lane_key(tenant, rec.ag), turn)
     call('ZREM', P .. 'delayed', tt)
     return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
   elseif rec.dn < rec.ad then
     return back_to_queue(tt, key, rec, tenant)
   end
-  -- On its lane, which has a timer of its own.
-  return later(tt, rec.dl)
+  later(tt, rec.dl)
+  -- On its lane, which has a timer of its own; where a hand has taken one of them, they are made anew.
+  local lane = 'l:' .. tenant .. ':' .. rec.ag
+  if call('ZSCORE', lane_key(tenant, rec.ag), turn) and call('ZSCORE', TIMERS, lane) then return 'LATER' end
+  put_on_lane(tenant, rec.ag, turn, whole(call('HGET', key, 'sq')) or 0, now)
+  return 'RESTORED'
+end
+
+-- Rule 18: one timer, whatever it is of. A record that cannot be read is put aside: nothing looks at it any more, and
+-- it stays for people to see. What only cannot be done now is tried again.
+local function fire(tt)
+  local due = num(call('ZSCORE', TIMERS, 't:' .. tt) or 'inf')
+  if due > now then return 'LATER' end
+  local readable, m = alone(record_of, tt)
+  if not readable then
+    call('ZREM', TIMERS, 't:' .. tt)
+    call('ZREM', P .. 'delayed', tt)
+    put_aside('timers', tt, m)
+    return 'ASIDE ' .. m
+  end
+  local done, answer = alone(promote, tt, m)
+  if done then return answer end
+  later(tt, now + ending_lease)
+  return 'ASIDE ' .. answer
 end
 
 local replies = { 'OK', now }
-for i = 1, num(ARGV[4]) do replies[i + 2] = promote(ARGV[4 + i]) end
+for i = 1, num(ARGV[4]) do replies[i + 2] = fire(ARGV[4 + i]) end
 save_tenants()
 return replies

@@ -14,5 +14,5 @@ for i = 1, #found[2], 2 do
     if math.max(te, de) + 86400000 <= now and call('EXISTS', P .. 'lane:' .. name) == 0 then old[#old + 1] = name end
   end
 end
-if #old > 0 then call('HDEL', P .. 'budgets', unpack(old)) end
+for from = 1, #old, 500 do call('HDEL', P .. 'budgets', unpack(old, from, math.min(from + 499, #old))) end
 return { found[1], tostring(#old) }

@@ -3,47 +3,62 @@
 -- and pending entries are looked at in one script (rule 12); an entry is never claimed, but written anew (rule 4).
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 lease ms · 3 ending lease ms · 4 crashes_max · 5 dead_max · 6 entries at most ·
---       7 worst case of a slice, ms idle (0: none) · 8 dedupe_for ms · 9… queues (turns, tasks, ready:…)
--- reply {OK | HOLD, now, requeued, {endings…}, consumers removed, dead entries}
--- effect XADD, HSET turn, XACK, XGROUP DELCONSUMER where nothing is pending; quarantine after crashes_max
+--       7 worst case of a slice, ms idle (0: none) · 8 dedupe_for ms · 9 bytes at most, about · 10… queues (turns,
+--       tasks, ready:…)
+-- reply {OK | HOLD, now, requeued, {endings…}, consumers removed, dead entries, more ('1': a bound was reached),
+--       put aside {entry, why, entry, why…}}
+-- effect XADD, HSET turn, XACK, XGROUP DELCONSUMER where nothing is pending; quarantine after crashes_max; what cannot
+--       be read goes to `dead`
 local now = clock(ARGV[1])
 local lease, ending_lease, crashes_max = num(ARGV[2]), num(ARGV[3]), num(ARGV[4])
-local dead_max, bound, worst = num(ARGV[5]), num(ARGV[6]), num(ARGV[7])
+local dead_max, bound, worst, bytes = num(ARGV[5]), num(ARGV[6]), num(ARGV[7]), num(ARGV[9])
+local BEATS = P .. 'beats'
 local epoch_ms = epoch(now)
-local m = call('HMGET', META, 'reap_seen', 'reap_hold')
+local m = call('HMGET', META, 'reap_seen', 'reap_hold', 'beats_at')
 local hold = num(m[2] or 0)
--- After a gap in the reapers' own beat Redis was away, not the workers: they get a lease to beat again.
+-- After a gap in the reapers' own beat Redis was away, not the workers: they get a lease to beat again. So they do
+-- where the beats themselves are gone.
 if not m[1] or now - num(m[1]) > lease / 2 then hold = now + lease end
+if call('EXISTS', BEATS) == 0 then hold = now + lease end
 hold = math.max(hold, epoch_ms > 0 and epoch_ms + lease or 0)
 call('HSET', META, 'reap_seen', now, 'reap_hold', hold)
-if now < hold then return { 'HOLD', now, 0, {}, 0, 0 } end
+if now < hold then return { 'HOLD', now, 0, {}, 0, 0, '', {} } end
 
-local requeued, endings, removed, dead = 0, {}, 0, 0
+-- A time that a hand may have changed: what is none has passed.
+local function time_of(text) return text and string.match(text, '^%d+$') and num(text) or 0 end
 
--- A slice of a dead worker: back to its queue, or into quarantine when it was started too often.
+local requeued, endings, removed, dead, aside = 0, {}, 0, 0, {}
+
+-- A slice of a dead worker: back to its queue, or into quarantine when it was started too often. What its entry does
+-- not tell, its record does.
 local function slice(queue, entry)
-  local body = body_of_entry(queue, entry)
-  if not body then return end
-  local key = turn_key(body.tt)
-  local r = call('HMGET', key, 'f', 'n', 'ad', 'dn', 'st', 'cr')
+  local body, tt, size = body_of_entry(queue, entry)
+  bytes = bytes - size
+  if not tt then
+    -- Nobody's: a foreign writer's, or already gone.
+    if size > 0 then error('it names no turn', 0) end
+    return
+  end
+  local key = turn_key(tt)
+  local r = call('HMGET', key, 'f', 'n', 'ad', 'dn', 'st', 'cr', 'b')
   if r[1] ~= entry then return end
   local rec = { n = num(r[2]), ad = num(r[3]), dn = num(r[4] or 0) }
-  local crashes = body.crashes
+  body = body and rest_of(body, rec.dn) or body_of_record(key, rec.dn, rec.ad)
+  local crashes = body and body.crashes or whole(r[6]) or 0
   -- The first crash counts for all that the worker held; later ones only for the slice that it had started alone.
   if crashes == 0 or r[5] == entry then
     crashes = crashes + 1
     call('HSET', key, 'cr', crashes, 'hx', '1')
   end
-  body = rest_of(body, rec.dn)
-  if crashes >= crashes_max then
-    local tenant = split(body.tt)
+  if crashes >= crashes_max or not body then
+    local tenant = split(tt)
     local t = tenant_of(tenant)
     t.out = t.out - 1
-    keep_body(key, body)
-    endings[#endings + 1] = lease_ending(body.tt, key, rec, 'internal', rec.ad, crashes, now, ending_lease, body)
+    if body then keep_body(key, body) end
+    endings[#endings + 1] = lease_ending(tt, key, rec, 'internal', rec.ad, crashes, now, ending_lease, body)
     return
   end
-  call('HSET', key, 'f', dispatch(queue, body.tt, body.meta, body.first, crashes, body.attempt, body.calls))
+  call('HSET', key, 'f', dispatch(queue, tt, body.meta, body.first, crashes, body.attempt, body.calls))
   requeued = requeued + 1
 end
 
@@ -58,18 +73,29 @@ local function unread(raw)
   return '{' .. table.concat(ids) .. '"unread_bytes":' .. #raw .. '}'
 end
 
--- An inbound entry of a dead scheduler: back to the stream, or to `dead` unread when it kills whoever reads it.
-local function inbound(queue, entry, suspect)
-  local found = call('XRANGE', P .. queue, entry, entry)
-  if not found[1] then return end
-  local f, fields, crashes, origin = found[1][2], {}, 0, entry
+-- What an inbound entry says: its message and id as they are, how often its readers died, and where it came from.
+-- Other fields are kept while they are few: what a foreign writer adds must not fill Lua's stack.
+local function fields_of(entry, f)
+  local fields, crashes, origin, seen = {}, 0, entry, {}
   for i = 1, #f, 2 do
-    if f[i] == 'x' then crashes = num(f[i + 1])
-    elseif f[i] == 'o' then origin = f[i + 1]
-    else fields[#fields + 1], fields[#fields + 2] = f[i], f[i + 1]
+    local k, v = f[i], f[i + 1]
+    bytes = bytes - #k - #v
+    if k == 'x' then crashes = whole(v) or 0
+    elseif k == 'o' then origin = v
+    elseif not seen[k] and (k == 'turn' or k == 'task' or k == 'i' or #fields < 32) then
+      seen[k], fields[#fields + 1], fields[#fields + 2] = true, k, v
     end
   end
-  if crashes == 0 or suspect == entry then crashes = crashes + 1 end
+  return fields, crashes, origin
+end
+
+-- An inbound entry of a dead scheduler (or of nobody: `lost`): back to the stream, or to `dead` unread when it kills
+-- whoever reads it.
+local function inbound(queue, entry, suspect, lost)
+  local found = call('XRANGE', P .. queue, entry, entry)
+  if not found[1] then return end
+  local fields, crashes, origin = fields_of(entry, found[1][2])
+  if not lost and (crashes == 0 or suspect == entry) then crashes = crashes + 1 end
   if crashes >= crashes_max then
     call('XADD', P .. 'dead', 'MAXLEN', '~', dead_max, '*', 'from', queue, 'entry', origin, 'reason', 'poison',
       'raw', unread(fields[2] or ''), 'tenant', '')
@@ -77,62 +103,99 @@ local function inbound(queue, entry, suspect)
     dead = dead + 1
     return
   end
-  call('XADD', P .. queue, '*', 'x', crashes, 'o', origin, unpack(fields))
+  local anew = call('XADD', P .. queue, '*', 'x', crashes, 'o', origin, unpack(fields))
+  for i = 1, #fields, 2 do
+    local tt = fields[i] == 'i' and fields[i + 1]
+    if tt and call('HGET', QUEUED, tt) == entry then call('HSET', QUEUED, tt, anew) end
+  end
   requeued = requeued + 1
+end
+
+local function is_inbound(queue) return queue == 'turns' or queue == 'tasks' end
+
+-- One entry, whatever it is (rule 18): one that cannot be taken back is put aside, and the others are.
+local function take(queue, entry, ...)
+  local done, why = alone(is_inbound(queue) and inbound or slice, queue, entry, ...)
+  bound = bound - 1
+  if not done then
+    put_aside(queue, entry, why)
+    aside[#aside + 1], aside[#aside + 2] = queue .. ' ' .. entry, why
+    dead = dead + 1
+  end
 end
 
 local function take_back(queue, found, suspect)
   local acked = {}
   for i = 1, #found do
-    local entry = found[i][1]
-    acked[i] = entry
-    if queue == 'turns' or queue == 'tasks' then inbound(queue, entry, suspect) else slice(queue, entry) end
-    bound = bound - 1
+    if bytes <= 0 then break end
+    take(queue, found[i][1], suspect)
+    acked[i] = found[i][1]
   end
-  if #acked > 0 then ack_and_trim(P .. queue, acked) end
+  if is_inbound(queue) then end_inbound(P .. queue, acked) elseif #acked > 0 then ack_and_trim(P .. queue, acked) end
 end
 
-local function consumer_of(info)
-  local name, held
-  for i = 1, #info, 2 do
-    if info[i] == 'name' then name = info[i + 1] elseif info[i] == 'pending' then held = info[i + 1] end
-  end
-  return name, held
-end
-
-for q = 9, #ARGV do
-  local queue = ARGV[q]
+-- Rule 21: inbound entries that were delivered, that nobody holds, and that nobody has ended (for those are removed):
+-- whoever held them was deleted from the group. They lie before all that is held or undelivered.
+local function take_lost(queue, group)
   local stream = P .. queue
-  local consumers = call('EXISTS', stream) == 1 and call('XINFO', 'GROUPS', stream)[1] and
-    call('XINFO', 'CONSUMERS', stream, GROUP) or {}
-  for c = 1, #consumers do
-    local name, held = consumer_of(consumers[c])
-    local beat = num(call('HGET', P .. 'beats', name) or 0)
-    if bound <= 0 then break end
-    if beat <= now then
-      if held > 0 then
-        local suspect = call('HGET', P .. 'suspects', name)
-        take_back(queue, call('XPENDING', stream, GROUP, '-', '+', bound, name), suspect)
-        held = call('XPENDING', stream, GROUP, '-', '+', 1, name)[1] and 1 or 0
-      end
-      -- A consumer is deleted only with nothing pending, for that would destroy its entries.
-      if held == 0 then
-        call('XGROUP', 'DELCONSUMER', stream, GROUP, name)
-        removed = removed + 1
-      end
-    elseif worst > 0 and held > 0 then
-      take_back(queue, call('XPENDING', stream, GROUP, 'IDLE', worst, '-', '+', bound, name))
+  while bound > 0 and bytes > 0 do
+    local first = call('XRANGE', stream, '-', '+', 'COUNT', 1)[1]
+    if not first or after(first[1], group['last-delivered-id']) or pending(stream, first[1]) then return end
+    take(queue, first[1], nil, true)
+    call('XDEL', stream, first[1])
+  end
+end
+
+-- What one consumer holds.
+local function consumer(queue, name, held)
+  local stream, beat = P .. queue, time_of(call('HGET', BEATS, name))
+  if beat <= now then
+    if held > 0 then
+      -- A mark of the build before this one names no queue.
+      local suspect = call('HMGET', P .. 'suspects', queue .. ' ' .. name, name)
+      take_back(queue, call('XPENDING', stream, GROUP, '-', '+', bound, name), suspect[1] or suspect[2])
+      held = call('XPENDING', stream, GROUP, '-', '+', 1, name)[1] and 1 or 0
     end
+    -- A consumer is deleted only with nothing pending, for that would destroy its entries.
+    if held == 0 then
+      call('XGROUP', 'DELCONSUMER', stream, GROUP, name)
+      removed, bound = removed + 1, bound - 1
+    end
+  elseif worst > 0 and held > 0 then
+    take_back(queue, call('XPENDING', stream, GROUP, 'IDLE', worst, '-', '+', bound, name))
   end
 end
--- Beats that ended a day ago name consumers that no stream knows any more.
-local beats = call('HGETALL', P .. 'beats')
-for i = 1, #beats, 2 do
-  if num(beats[i + 1]) < now - 86400000 then
-    call('HDEL', P .. 'beats', beats[i])
-    call('HDEL', P .. 'nodes', beats[i])
-    call('HDEL', P .. 'suspects', beats[i])
+
+local function look_at(queue)
+  local stream = P .. queue
+  local group = group_of(stream)
+  if not group then return end
+  local consumers = call('XINFO', 'CONSUMERS', stream, GROUP)
+  for c = 1, #consumers do
+    if bound <= 0 or bytes <= 0 then return end
+    local info = {}
+    for i = 1, #consumers[c], 2 do info[consumers[c][i]] = consumers[c][i + 1] end
+    consumer(queue, info.name, info.pending)
+  end
+  if is_inbound(queue) then take_lost(queue, group) end
+end
+
+for q = 10, #ARGV do
+  local done, why = alone(look_at, ARGV[q])
+  if not done then aside[#aside + 1], aside[#aside + 2] = ARGV[q], why end
+end
+
+-- Beats that ended a day ago name consumers that no stream knows any more: some at a time.
+local found = call('HSCAN', BEATS, m[3] or '0', 'COUNT', 64)
+for i = 1, #found[2], 2 do
+  if time_of(found[2][i + 1]) < now - 86400000 then
+    local name = found[2][i]
+    call('HDEL', BEATS, name)
+    call('HDEL', P .. 'nodes', name)
+    call('HDEL', P .. 'suspects', name, 'turns ' .. name, 'tasks ' .. name)
   end
 end
+call('HSET', META, 'beats_at', found[1])
 save_tenants()
-return { 'OK', now, requeued, endings, removed, dead }
+local more = (bound <= 0 or bytes <= 0) and '1' or ''
+return { 'OK', now, requeued, endings, removed, dead, more, aside }

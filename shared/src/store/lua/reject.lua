@@ -10,18 +10,18 @@ local retain, dead_max, dedupe, stream = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]
 local replies = {}
 for i = 1, num(ARGV[6]) do
   local at = i * 6 + 1
-  -- The acknowledgement is the fence: whoever takes the entry off the pending list writes its one reply.
-  if call('XACK', stream, GROUP, ARGV[at]) == 1 then
+  -- The entry is the fence: whoever ends it writes its one reply.
+  if is_open(stream, ARGV[at]) then
     call('XADD', P .. 'dead', 'MAXLEN', '~', dead_max, '*', 'from', ARGV[5], 'entry', ARGV[at],
       'reason', ARGV[at + 1], 'raw', ARGV[at + 2], 'tenant', ARGV[at + 3])
     if ARGV[at + 5] ~= '' then reply_to(ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]) end
     local found = call('XRANGE', stream, ARGV[at], ARGV[at])
     if found[1] then close_id(found[1][2], dedupe) end
+    end_inbound(stream, { ARGV[at] })
     replies[i] = 'OK'
   else
     replies[i] = 'STALE'
   end
 end
 save_inboxes(now, retain)
-trim(stream)
 return replies

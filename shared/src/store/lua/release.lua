@@ -5,9 +5,9 @@
 --       script · 6 policies, then per policy 7 values; then the count of lanes, and per lane:
 --       tenant · agent · policy number (0: the agent is no longer configured; -1: its tenant's declaration cannot be
 --       read, so nothing is decided) · stagger ms
--- reply {OK, now, per lane {released turns, released calls, late ms, endings…}}; or {POLICY_STALE, now} ·
+-- reply {OK, now, per lane {released turns, released calls, late ms, endings or 'ASIDE <why>'…}}; or {POLICY_STALE, now} ·
 --       {TENANTS_STALE, now} · {DAY_STALE, now}: nothing written
--- effect XADD ready, ZREM lane, HSET turn, re-arms or clears the lane's timer
+-- effect XADD ready, ZREM lane, HSET turn, re-arms or clears the lane's timer; XADD dead for what cannot be read
 local now = clock(ARGV[1])
 local epoch_ms = epoch(now)
 local generations = call('HMGET', META, 'policy_gen', 'tenants_gen')
@@ -27,14 +27,20 @@ local function task_left(tenant, task, wanted)
   return num(m[1]) - num(m[2] or 0), m[1]
 end
 
+-- What the record of a turn says; false where there is none, or a slice of it is out.
+local function record_of(tt)
+  local m = call('HMGET', turn_key(tt), 'n', 'ad', 'dn', 'q', 'tk', 'cx', 'dl', 'lg', 'f')
+  -- A lane names turns with calls left and nothing out; anything else is repaired by forgetting it here.
+  if not m[1] or m[9] then return false end
+  local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0) }
+  if not (rec.n and rec.ad and rec.dn and m[4] and num(m[7])) then error('its record cannot be read', 0) end
+  return rec, m
+end
+
 -- One turn at the head of a lane. Answers an ending, the number of calls dispatched, or nil and when to look again.
-local function release(tenant, agent, turn, a, t, policy)
+local function release(tenant, turn, rec, m, a, t, policy)
   local tt = tenant .. ':' .. turn
   local key = turn_key(tt)
-  local m = call('HMGET', key, 'n', 'ad', 'dn', 'q', 'tk', 'cx', 'dl', 'lg', 'f')
-  -- A lane names turns with calls left and nothing out; anything else is repaired by forgetting it here.
-  if not m[1] or m[9] then return 0 end
-  local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0) }
   local wanted = rec.n - rec.ad
   local function ending(reason, info)
     return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
@@ -52,11 +58,12 @@ local function release(tenant, agent, turn, a, t, policy)
   end
   local k = math.min(wanted, tick_left(a, policy, epoch_ms), day, left)
   if k <= 0 or t.out >= ready_max then return nil, a.te end
+  local body = body_of_record(key, rec.ad, rec.ad + k)
+  if not body then return ending('internal', 0) end
+  local fence = dispatch(m[4], tt, body.meta, rec.ad, 0, 0, body.calls)
   debit(a, t, k)
   t.out = t.out + 1
   if m[5] then call('HINCRBY', turn_key(tenant .. ':' .. m[5]), 'bu', k) end
-  local body = body_of_record(key, rec.ad, rec.ad + k)
-  local fence = dispatch(m[4], tt, body.meta, rec.ad, 0, 0, body.calls)
   local note = admission_note(tostring(now), k, a, policy)
   call('HSET', key, 'f', fence, 'ad', rec.ad + k, 'lg', m[8] and m[8] .. ';' .. note or note)
   return k
@@ -71,12 +78,20 @@ local function lane(tenant, agent, policy, stagger, withheld)
     call('ZADD', TIMERS, now + REST_MS, name)
     return { 0, 0, 0 }
   end
-  local a, t = agent_of(tenant .. ':' .. agent), tenant_of(tenant)
+  local a, t = agent_of(tenant .. ':' .. agent, now), tenant_of(tenant)
   if policy then roll(a, t, policy, stagger, now) end
   local reply, again = { 0, 0, now - due }, now
   local turns = call('ZRANGE', key, 0, bound - 1)
   for i = 1, #turns do
-    local out, later = release(tenant, agent, turns[i], a, t, policy)
+    -- Rule 18: a record that cannot be read leaves the lane; what only cannot be done now is tried again later.
+    local readable, rec, m = alone(record_of, tenant .. ':' .. turns[i])
+    local done, out, later = readable, 0, nil
+    if rec and readable then done, out, later = alone(release, tenant, turns[i], rec, m, a, t, policy) end
+    if not done then
+      reply[#reply + 1] = 'ASIDE ' .. (readable and out or rec)
+      if readable then out, later = nil, now + ending_lease else out = 0 end
+      if not readable then put_aside('lane', tenant .. ':' .. turns[i], rec) end
+    end
     if not out then
       again = later
       break
@@ -104,7 +119,13 @@ for i = 1, count do
 end
 load_agents(names)
 for i = 1, count do
-  replies[i + 2] = lane(ARGV[at], ARGV[at + 1], policies[num(ARGV[at + 2])], num(ARGV[at + 3]), ARGV[at + 2] == '-1')
+  local tenant, agent = ARGV[at], ARGV[at + 1]
+  local done, reply = alone(lane, tenant, agent, policies[num(ARGV[at + 2])], num(ARGV[at + 3]), ARGV[at + 2] == '-1')
+  if not done then
+    call('ZADD', TIMERS, now + ending_lease, 'l:' .. tenant .. ':' .. agent)
+    reply = { 0, 0, 0, 'ASIDE ' .. reply }
+  end
+  replies[i + 2] = reply
   at = at + 4
 end
 save_agents()

@@ -29,13 +29,14 @@ local function retry(tenant, turn, fence, queue, position, delay, tries, cause)
   end
   if num(m[2] or 0) ~= position then return 'GAP' end
   if m[4] then return 'CANCELLED' end
+  -- A record of the build before this one has the calls in the entry only.
   if not m[5] then
     local body = body_of_entry(queue, fence)
     if not body then return 'STALE' end
     keep_body(key, body)
   end
   call('HDEL', key, 'f', 'b', 'st')
-  call('HSET', key, 'at', tries, 'pf', fence, 'hx', '1', 'lg', note(m[7], position, tries, delay, cause))
+  call('HSET', key, 'at', tries, 'ap', position, 'pf', fence, 'hx', '1', 'lg', note(m[7], position, tries, delay, cause))
   call('HINCRBY', key, 'rt', 1)
   -- Rule 15: one place among the timers, at the earlier of due and deadline.
   call('ZADD', TIMERS, math.min(now + delay, num(m[3])), 't:' .. tt)
@@ -51,7 +52,7 @@ end
 local replies = {}
 for i = 1, num(ARGV[3]) do
   local at = i * 8 - 4
-  replies[i] = retry(ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), num(ARGV[at + 5]), ARGV[at + 6],
+  replies[i] = word_of(retry, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), num(ARGV[at + 5]), ARGV[at + 6],
     ARGV[at + 7])
 end
 save_tenants()

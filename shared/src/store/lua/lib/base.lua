@@ -2,6 +2,8 @@
 -- key is built from it, so all keys of a shard share one hash tag.
 local P = KEYS[1]
 local META, TIMERS = P .. 'meta', P .. 'timers'
+-- Which inbound entry an id waits in that `submit` remembered, by tenant:turn.
+local QUEUED = P .. 'queued'
 local GROUP = 'workers'
 local call = redis.call
 local num = tonumber
@@ -50,31 +52,97 @@ local function arm(timers)
   for from = 1, #timers, 1000 do call('ZADD', TIMERS, unpack(timers, from, math.min(from + 999, #timers))) end
 end
 
--- Whether `entry` has been delivered to some consumer and not been acknowledged; answers the consumer or nil.
-local function pending(stream, entry)
-  local found = call('XPENDING', stream, GROUP, entry, entry, 1)
-  return found[1] and found[1][2] or nil
+-- What an error says.
+local function why_of(problem) return type(problem) == 'table' and problem.err or tostring(problem) end
+
+-- Rule 18: does one item's share of a batch. What fails costs that item alone; answers false and why.
+local function alone(share, ...)
+  local done, answer, more = pcall(share, ...)
+  if done then return true, answer, more end
+  return false, why_of(answer)
 end
 
--- Rule 5: trims a stream up to what is neither pending nor undelivered. Never past the last delivered entry:
--- with nothing pending, trimming to the newest id would destroy what nobody has read. `acked` are entries just
--- acknowledged: where one old pending entry holds back many, they are deleted one by one instead.
-local function trim(stream, acked)
-  local groups = call('XINFO', 'GROUPS', stream)
-  if not groups[1] then return end
-  local last
-  for i = 1, #groups[1], 2 do
-    if groups[1][i] == 'last-delivered-id' then last = groups[1][i + 1] end
+-- The word of an item that failed: the caller repeats the batch item by item, and gives up that one.
+local function failed(problem) return 'FAILED ' .. why_of(problem) end
+
+local function word_of(share, ...)
+  local done, word = pcall(share, ...)
+  return done and word or failed(word)
+end
+
+-- A count that a hand may have changed: nil where it is no whole number.
+local function whole(text)
+  return text and #text <= 9 and string.match(text, '^%d+$') and num(text) or nil
+end
+
+-- Whether `entry` has been delivered to some consumer and not been acknowledged; answers the consumer or nil.
+-- Rule 21: where the stream or its group is gone, nobody holds anything.
+local function pending(stream, entry)
+  local found = redis.pcall('XPENDING', stream, GROUP, entry, entry, 1)
+  return not found.err and found[1] and found[1][2] or nil
+end
+
+-- What Redis knows of our group on a stream; nil where one of them is gone. Others may have groups of their own there.
+local function group_of(stream)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  for g = 1, groups.err and 0 or #groups do
+    local found = {}
+    for i = 1, #groups[g], 2 do found[groups[g][i]] = groups[g][i + 1] end
+    if found.name == GROUP then return found end
   end
+end
+
+-- Whether entry id `a` comes after `b`; their halves have up to 20 digits, more than a number holds.
+local function after(a, b)
+  local a_ms, a_seq = string.match(a, '^(%d+)-(%d+)$')
+  local b_ms, b_seq = string.match(b, '^(%d+)-(%d+)$')
+  if a_ms ~= b_ms then return #a_ms > #b_ms or #a_ms == #b_ms and a_ms > b_ms end
+  return #a_seq > #b_seq or #a_seq == #b_seq and a_seq > b_seq
+end
+
+-- Trims up to the oldest entry that is held, and where none is, up to what was delivered last: never past that, for
+-- with nothing held, trimming to the newest id would destroy what nobody has read. Answers how many went.
+local function trim_read(stream, group)
+  local oldest = group.pending > 0 and call('XPENDING', stream, GROUP)[2]
+  if oldest then return call('XTRIM', stream, 'MINID', oldest) end
+  local last = group['last-delivered-id']
   local ms, seq = string.match(last, '^(%d+)-(%d+)$')
-  local oldest = call('XPENDING', stream, GROUP)[2]
-  if oldest then
-    local removed = call('XTRIM', stream, 'MINID', oldest)
-    if removed == 0 and acked and #acked > 0 and call('XLEN', stream) > 1000 then
-      call('XDEL', stream, unpack(acked))
-    end
-  else
-    call('XTRIM', stream, 'MINID', ms .. '-' .. string.format('%.0f', num(seq) + 1))
+  -- The id after one with so many digits cannot be reckoned here.
+  if #seq > 15 then return call('XTRIM', stream, 'MINID', last) + call('XDEL', stream, last) end
+  return call('XTRIM', stream, 'MINID', ms .. '-' .. string.format('%.0f', num(seq) + 1))
+end
+
+-- Rule 5: trims a stream up to what is neither pending nor undelivered. `acked` are entries just acknowledged: where
+-- one old pending entry holds back many, they are deleted one by one instead.
+local function trim(stream, acked)
+  local group = group_of(stream)
+  if not group then return end
+  if trim_read(stream, group) == 0 and acked and #acked > 0 and call('XLEN', stream) > 1000 then
+    call('XDEL', stream, unpack(acked))
+  end
+end
+
+-- Whether an inbound entry has not been ended: whoever ends one removes it in the same script (`end_inbound`), so
+-- that what is there is still to be decided about, also where a hand took it from whoever held it.
+local function is_open(stream, entry)
+  return pending(stream, entry) or call('XRANGE', stream, entry, entry)[1] ~= nil
+end
+
+-- Acknowledges inbound entries and removes them. A trim takes them all at once where nothing older is held; but where
+-- there is more than is held, undelivered or ended here, somebody's entries were taken from him, and wait for reap.
+local function end_inbound(stream, entries)
+  if #entries == 0 then return end
+  local ended = 0
+  for from = 1, #entries, 1000 do
+    ended = ended + redis.call('XACK', stream, GROUP, unpack(entries, from, math.min(from + 999, #entries)))
+  end
+  local group = group_of(stream)
+  if group and group.lag and call('XLEN', stream) <= group.pending + group.lag + ended then
+    -- What was never delivered, or taken from its reader, lies beyond the trim.
+    if trim_read(stream, group) >= #entries then return end
+  end
+  for from = 1, #entries, 1000 do
+    call('XDEL', stream, unpack(entries, from, math.min(from + 999, #entries)))
   end
 end
 
@@ -86,6 +154,7 @@ local function close_id(fields, dedupe)
       local id = call('GET', id_key(fields[i + 1]))
       if id and string.sub(id, 1, 1) == 'q' then
         call('SET', id_key(fields[i + 1]), 'e' .. string.sub(id, 2), 'PX', dedupe)
+        call('HDEL', QUEUED, fields[i + 1])
       end
     end
   end

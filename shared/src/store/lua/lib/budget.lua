@@ -2,13 +2,23 @@
 -- a new tick length or cap applies to the next window.
 local agents = {}
 local BUDGETS = P .. 'budgets'
+-- More calls than any cap allows.
+local USED_UP = 1000000000
 
--- An agent's budgets, unpacked when a turn first needs them: what cannot be read concerns that turn only.
-local function agent_of(name)
+-- Whether a number can be one of a budget: none is negative, or later than any window's end.
+local function is_sane(value, now) return value >= 0 and value < now + 400 * 86400000 end
+
+-- An agent's budgets, unpacked when a turn first needs them. What a hand has changed into something else counts as
+-- used up until the day ends, for a window must not open twice; people are told.
+local function agent_of(name, now)
   local a = agents[name]
   if a.text then
-    a.tu, a.te, a.du, a.de, a.tb = struct.unpack('<ddddd', a.text)
+    local text = a.text
     a.text = nil
+    if #text == 40 then a.tu, a.te, a.du, a.de, a.tb = struct.unpack('<ddddd', text) end
+    if #text ~= 40 or not (is_sane(a.tu, now) and is_sane(a.te, now) and is_sane(a.du, now) and is_sane(a.de, now)) then
+      a.lost = true
+    end
   end
   return a
 end
@@ -34,6 +44,10 @@ end
 -- Opens the windows that have ended. Windows of agents are staggered, so that they do not all open at once.
 local function roll(a, t, policy, stagger, now)
   a.rolled = true
+  if a.lost then
+    a.lost, a.told, a.te = nil, true, now - (now - stagger) % policy.tick + policy.tick
+    a.tu, a.tb, a.du, a.de = USED_UP, a.te - policy.tick, USED_UP, policy.day_end
+  end
   if now >= a.te then
     a.tu, a.te = 0, now - (now - stagger) % policy.tick + policy.tick
     a.tb = a.te - policy.tick
@@ -66,6 +80,7 @@ end
 local function save_agents()
   local fields = {}
   for name, a in pairs(agents) do
+    if a.told then put_aside('budgets', name, 'its budgets could not be read: they count as used up until the day ends') end
     if a.rolled then
       local n = #fields
       fields[n + 1], fields[n + 2] = name, struct.pack('<ddddd', a.tu, a.te, a.du, a.de, a.tb)

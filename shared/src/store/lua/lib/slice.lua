@@ -1,9 +1,12 @@
 -- Slices: how calls get out, come back, and how a turn waits in between.
 
 -- Puts a slice on its queue and answers its entry id, which is the turn's new fence (rule 4).
--- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on.
+-- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on. One table serves all: making
+-- them costs more than filling them.
+local entry = { 't', '', 'm', '' }
 local function dispatch(queue, tt, meta, first, crashes, attempt, calls)
-  local entry, n = { 't', tt, 'm', meta }, 4
+  local n = 4
+  entry[2], entry[4] = tt, meta
   if first > 0 then entry[n + 1], entry[n + 2], n = 'p', first, n + 2 end
   if crashes > 0 then entry[n + 1], entry[n + 2], n = 'x', crashes, n + 2 end
   if attempt > 0 then entry[n + 1], entry[n + 2], n = 'a', attempt, n + 2 end
@@ -13,35 +16,48 @@ local function dispatch(queue, tt, meta, first, crashes, attempt, calls)
     entry[n + 1], entry[n + 2] = name, calls[i]
     n = n + 2
   end
-  return call('XADD', P .. queue, '*', unpack(entry))
+  local fence = call('XADD', P .. queue, '*', unpack(entry, 1, n))
+  -- The group must be there before a runtime reads; our own streams' groups are made by whoever reads them.
+  if name == 'task' and not group_of(P .. queue) then call('XGROUP', 'CREATE', P .. queue, GROUP, '0') end
+  return fence
 end
 
--- The body of an entry of a queue: meta, first position, calls, crashes, attempt; nil where it is gone.
+-- The body of an entry of a queue: meta, first position, calls, crashes, attempt; nil where it is gone or cannot be
+-- read. Answers also whose slice it says to be, and how many bytes it has.
 local function body_of_entry(queue, entry)
   local found = call('XRANGE', P .. queue, entry, entry)
-  if not found[1] then return nil end
-  local f, body = found[1][2], { calls = {}, first = 0, crashes = 0, attempt = 0 }
+  if not found[1] then return nil, nil, 0 end
+  local f, body, odd, bytes = found[1][2], { calls = {}, first = 0, crashes = 0, attempt = 0 }, false, 0
   for i = 1, #f, 2 do
     local k, v = f[i], f[i + 1]
+    bytes = bytes + #k + #v
     if k == 'c' or k == 'task' then body.calls[#body.calls + 1] = v
-    elseif k == 't' then body.tt = v
+    elseif k == 't' then body.tt = string.match(v, '^[^:]+:.+$')
     elseif k == 'm' then body.meta = v
-    elseif k == 'p' then body.first = num(v)
-    elseif k == 'x' then body.crashes = num(v)
-    elseif k == 'a' then body.attempt = num(v)
+    elseif k == 'p' then body.first, odd = whole(v), not whole(v)
+    elseif k == 'x' then body.crashes = whole(v) or 0
+    elseif k == 'a' then body.attempt = whole(v) or 0
     end
   end
-  return body
+  if odd or not body.tt or not body.meta or #body.calls == 0 or #body.calls > 500 then return nil, body.tt, bytes end
+  return body, body.tt, bytes
 end
 
--- The calls [first, upto) of a turn from its record; nil where they were never stored there.
+-- The calls [first, upto) of a turn from its record; nil where they were never stored there: a record of the build
+-- before this one, or one that a hand has changed.
 local function body_of_record(key, first, upto)
-  local fields = { 'm' }
+  if first >= upto or upto - first > 500 then return nil end
+  local fields = { 'm', 'cr', 'at', 'ap' }
   for i = first, upto - 1 do fields[#fields + 1] = 'c' .. i end
   local values = call('HMGET', key, unpack(fields))
   if not values[1] then return nil end
-  local body = { meta = values[1], first = first, calls = {} }
-  for i = 2, #values do body.calls[i - 1] = values[i] end
+  local body = { meta = values[1], first = first, crashes = whole(values[2]) or 0, attempt = whole(values[3]) or 0, calls = {} }
+  -- The tries are those of the call that was parked last, which may have its result by now.
+  if values[4] and num(values[4]) ~= first then body.attempt = 0 end
+  for i = 5, #values do
+    if not values[i] then return nil end
+    body.calls[i - 4] = values[i]
+  end
   return body
 end
 
@@ -71,7 +87,8 @@ end
 local function budget_of(name)
   local text = call('HGET', P .. 'budgets', name)
   local a = { tu = 0, te = 0, du = 0, de = 0, tb = 0 }
-  if text then a.tu, a.te, a.du, a.de, a.tb = struct.unpack('<ddddd', text) end
+  -- One that a hand has changed is mended where the next call is admitted.
+  if text and #text == 40 then a.tu, a.te, a.du, a.de, a.tb = struct.unpack('<ddddd', text) end
   return a
 end
 
@@ -89,16 +106,27 @@ local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   call('HSET', key, 'f', fence, 'er', reason, 'eu', upto, 'ei', info, 'hx', '1')
   call('ZADD', TIMERS, now + lease, 't:' .. tt)
   body = body or body_of_record(key, rec.dn, upto)
+  if not body then
+    -- What is lost is not made up: the calls are answered all the same, by number.
+    local m = call('HMGET', key, 'm', 'ag', 'dl', 'n')
+    body = { calls = {}, meta = m[1] or string.format('{"ag":"%s","dl":%d,"dg":"","n":%d}', m[2] or 'unknown', num(m[3]) or 0, num(m[4]) or upto) }
+    for i = rec.dn, upto - 1 do body.calls[i - rec.dn + 1] = call('HGET', key, 'c' .. i) or '{}' end
+  end
   -- A call that somebody who is gone had begun may have taken effect: its result must not deny it.
   local begun = string.match(call('HGET', key, 'b') or '', '^%d+')
   if begun and num(begun) < rec.dn then begun = nil end
-  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun or '', body and body.meta or '' }
-  if body then
-    for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
-  end
+  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun or '', body.meta }
+  for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
   return reply
 end
 
 local function split(tt)
   return string.match(tt, '^([^:]+):(.+)$')
+end
+
+-- Rule 18: puts aside what cannot be read, with the reason, so that the loop goes on and people see it. What it
+-- holds stays where it is: it may be anything, and secrets do not belong among the dead.
+local function put_aside(from, entry, why)
+  call('XADD', P .. 'dead', 'MAXLEN', '~', 10000, '*', 'from', from, 'entry', entry, 'reason', 'unreadable',
+    'raw', string.sub(why, 1, 500), 'tenant', '')
 end

@@ -1,0 +1,90 @@
+//! Schedulers and workers as processes with the tools of every test fleet: to be stopped, killed and cut off by hand.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::Value;
+use shared::config::TaskHandlerDef;
+use shared::model::AgentId;
+use shared::model::policy::DefaultCaps;
+use shared::store::StoreOptions;
+
+use crate::bfcl_node::{Node, Role, Surroundings};
+use crate::fleet::{Fleet, Plan};
+
+/// What such processes and the test agree on: kelly calls tools, archy is a runtime outside.
+#[must_use]
+pub fn plan() -> Plan {
+    Plan {
+        schedulers: 0,
+        workers: 0,
+        slots: 4,
+        agents: ["kelly", "archy"].map(String::from).into(),
+        handlers: [(AgentId::new("archy").unwrap(), TaskHandlerDef::External { lease: Duration::from_secs(2) })].into(),
+        caps: DefaultCaps {
+            tick_ms: 200,
+            calls_per_tick: 1_000,
+            max_actions_per_day: 100_000,
+            ..DefaultCaps::default()
+        },
+        store: StoreOptions { lease_ms: 1_500, ending_lease_ms: 1_500, ..StoreOptions::default() },
+        ..Plan::default()
+    }
+}
+
+impl Fleet {
+    /// Starts a scheduler or worker of [`plan`] as a process; `binary` is the `fleet_node` of this crate.
+    #[must_use]
+    pub fn node(&self, binary: &str, role: Role, number: usize) -> Node {
+        let surroundings = Surroundings { redis: self.server.url(), ledger: "-".into(), data: "-".into() };
+        Node::start(binary, role, number, &surroundings)
+    }
+
+    /// The consumers of a stream: their names and how many entries each holds.
+    pub async fn consumers(&self, stream: &str) -> BTreeMap<String, u64> {
+        let mut connection = self.server.connection().await;
+        let mut info = redis::cmd("XINFO");
+        info.arg("CONSUMERS").arg(self.store.keys().key(stream)).arg("workers");
+        // Before the first process has made its groups there is nothing to ask for.
+        let found: Vec<BTreeMap<String, Value>> = info.query_async(&mut connection).await.unwrap_or_default();
+        let read = |consumer: BTreeMap<String, Value>| {
+            let held: u64 = redis::from_redis_value(consumer["pending"].clone()).unwrap();
+            (redis::from_redis_value(consumer["name"].clone()).unwrap(), held)
+        };
+        found.into_iter().map(read).collect()
+    }
+
+    /// Waits until somebody reads the stream, and answers its name.
+    pub async fn reader_of(&self, stream: &str) -> String {
+        self.until("somebody reads", async |fleet| !fleet.consumers(stream).await.is_empty()).await;
+        self.consumers(stream).await.into_keys().next().unwrap()
+    }
+
+    /// Reads all that waits on a stream in the name of a consumer, as on a connection whose answers are lost.
+    pub async fn read_as(&self, stream: &str, consumer: &str) {
+        let mut connection = self.server.connection().await;
+        let mut read = redis::cmd("XREADGROUP");
+        read.arg("GROUP").arg("workers").arg(consumer).arg("COUNT").arg(10_000);
+        read.arg("STREAMS").arg(self.store.keys().key(stream)).arg(">");
+        let _: Value = read.query_async(&mut connection).await.unwrap();
+    }
+
+    /// Deletes a consumer with all that it holds.
+    pub async fn delete_consumer(&self, stream: &str, consumer: &str) {
+        let mut connection = self.server.connection().await;
+        let mut delete = redis::cmd("XGROUP");
+        delete.arg("DELCONSUMER").arg(self.store.keys().key(stream)).arg("workers").arg(consumer);
+        let _: u64 = delete.query_async(&mut connection).await.unwrap();
+    }
+
+    /// Writes an entry of any fields.
+    pub async fn foreign(&self, stream: &str, fields: &[(&str, &str)]) {
+        let mut command = redis::cmd("XADD");
+        command.arg(self.store.keys().key(stream)).arg("*");
+        for (name, value) in fields {
+            command.arg(name).arg(value);
+        }
+        let _: String = command.query_async(&mut self.server.connection().await).await.unwrap();
+    }
+}

@@ -1,0 +1,200 @@
+//! Processes that are stopped and killed while something in Redis is malformed, deleted or lost: it costs itself at most,
+//! and every turn is answered once.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use shared::model::{TenantId, TurnId};
+use shared::store::{Submission, Submitted};
+use tickfleet_tests::bfcl_node::{Node, Role};
+use tickfleet_tests::fleet::Fleet;
+use tickfleet_tests::inspect::outcomes;
+use tickfleet_tests::plain_node::plan;
+
+fn node(fleet: &Fleet, role: Role, number: usize) -> Node {
+    fleet.node(env!("CARGO_BIN_EXE_fleet_node"), role, number)
+}
+
+fn echo() -> Value {
+    json!({"id": "c", "name": "echo", "arguments": {"text": "x"}})
+}
+
+/// A call that is parked once.
+fn flaky() -> Value {
+    json!({"id": "c", "name": "fail", "arguments": {"outcomes": ["transient", "ok"]}})
+}
+
+/// Submits so many turns of one short call.
+async fn submit(fleet: &Fleet, prefix: &str, count: usize) {
+    for i in 0..count {
+        fleet.submit_turn(json!({"turn_id": format!("{prefix}{i}"), "calls": [echo()]})).await;
+    }
+}
+
+/// Waits for one reply to each of so many turns, and that no other comes.
+async fn answered(fleet: &mut Fleet, count: usize) {
+    let replies = fleet.replies(count).await;
+    for (turn, reply) in &replies {
+        assert_eq!(outcomes(reply), ["ok"], "{turn}: {reply}");
+    }
+    let more = fleet.try_reply(Duration::from_millis(300)).await;
+    assert!(more.is_none(), "a second reply: {more:?}");
+}
+
+async fn reasons(fleet: &Fleet) -> Vec<String> {
+    fleet.dead().await.into_iter().map(|letter| letter["reason"].clone()).collect()
+}
+
+/// More fields than Lua's stack holds.
+fn wide() -> Vec<(String, String)> {
+    (0..4_500).map(|i| (format!("more{i}"), String::new())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_killed_scheduler_and_a_killed_worker_held_comes_back_whatever_malformed_entries_lie_between() {
+    let mut fleet = Fleet::start(plan()).await;
+    let dying = (node(&fleet, Role::Scheduler, 0), node(&fleet, Role::Worker, 0));
+    let (scheduler, worker) = (fleet.reader_of("turns").await, fleet.reader_of("ready:normal").await);
+    submit(&fleet, "first", 1).await;
+    answered(&mut fleet, 1).await;
+    dying.1.pause();
+    submit(&fleet, "slice", 3).await;
+    fleet.until("slices wait", async |fleet| fleet.ask::<u64>("XLEN", "ready:normal", &[]).await >= 3).await;
+    dying.0.pause();
+    // What a foreign writer leaves, in front of and behind what is ours.
+    fleet.foreign("ready:normal", &[("m", "{}"), ("c", "{}"), ("x", "odd"), ("p", "odd")]).await;
+    let fields = wide();
+    let mut odd: Vec<(&str, &str)> = fields.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+    odd.push(("x", "odd"));
+    fleet.foreign("turns", &odd).await;
+    fleet.foreign("tasks", &odd).await;
+    submit(&fleet, "turn", 3).await;
+    fleet.foreign("turns", &[("turn", "{}"), ("x", "-3e400")]).await;
+    for (stream, consumer) in [("turns", &scheduler), ("tasks", &scheduler), ("ready:normal", &worker)] {
+        fleet.read_as(stream, consumer).await;
+    }
+    dying.0.end();
+    dying.1.end();
+    let _living = (node(&fleet, Role::Scheduler, 1), node(&fleet, Role::Worker, 1));
+    answered(&mut fleet, 6).await;
+    fleet.until("all is put aside", async |fleet| reasons(fleet).await.len() >= 4).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_behind_a_timer_of_something_else_are_promoted_and_their_lanes_released() {
+    let mut fleet = Fleet::start(plan()).await;
+    // A record that is none, one with words for numbers, a name that nobody can read, and a lane of such a record.
+    let () = fleet.ask("SET", "turn:acme:odd", &["foreign"]).await;
+    let _: u64 = fleet.ask("HSET", "turn:acme:odder", &["n", "x", "ad", "y", "q", "ready:normal"]).await;
+    let odd =
+        ["0", "t:acme:odd", "0", "t:acme:odder", "0", "t:no name", "0", "z:of a later build", "0", "l:acme:kelly"];
+    let _: u64 = fleet.ask("ZADD", "timers", &odd).await;
+    let _: u64 = fleet.ask("ZADD", "lane:acme:kelly", &["0", "odd", "0", "odder"]).await;
+    let _: u64 = fleet.ask("HSET", "budgets", &["acme:archy", "foreign"]).await;
+    let _nodes = (node(&fleet, Role::Scheduler, 0), node(&fleet, Role::Worker, 0));
+    fleet.submit_turn(json!({"turn_id": "t", "calls": [flaky()]})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["ok"], "{reply}");
+    // Budgets that cannot be read are none that are free.
+    fleet.submit_turn(json!({"turn_id": "u", "agent": "archy", "calls": [echo()]})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["daily_cap_reached"], "{reply}");
+    fleet.until("people are told", async |fleet| reasons(fleet).await.len() >= 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_external_stream_stops_no_promotion_and_its_task_is_offered_anew() {
+    let mut fleet = Fleet::start(plan()).await;
+    let _scheduler = node(&fleet, Role::Scheduler, 0);
+    let task = format!("k{}", fleet.delegate("archy", json!({"task_description": "far", "reply_to": "box"})).await);
+    let leased = fleet.lease_task("archy", "outside").await;
+    assert_eq!(leased.id(), task);
+    let _: u64 = fleet.ask("DEL", "external:acme:archy", &[]).await;
+    let _worker = node(&fleet, Role::Worker, 0);
+    // Its retry is promoted, although the task's timer comes first from now on.
+    fleet
+        .until("the task's timer is due", async |fleet| {
+            let due: Option<f64> = fleet.ask("ZSCORE", "timers", &[&format!("t:acme:{task}")]).await;
+            due.is_some_and(|due| due as i64 <= chrono::Utc::now().timestamp_millis())
+                || fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await == 1
+        })
+        .await;
+    fleet.submit_turn(json!({"turn_id": "t", "calls": [flaky()]})).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
+    let again = fleet.lease_task("archy", "outside").await;
+    assert_eq!(again.id(), task, "it is offered anew");
+    fleet.say(again.message("finish", json!({"output": "done"}))).await;
+    assert_eq!(fleet.reply().await["task_id"], task.as_str());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slices_of_a_deleted_queue_and_of_a_deleted_worker_are_dispatched_anew() {
+    let mut fleet = Fleet::start(plan()).await;
+    let _scheduler = node(&fleet, Role::Scheduler, 0);
+    submit(&fleet, "queued", 20).await;
+    fleet.until("slices wait", async |fleet| fleet.ask::<u64>("XLEN", "ready:normal", &[]).await == 20).await;
+    let _: u64 = fleet.ask("DEL", "ready:normal", &[]).await;
+    let worker = node(&fleet, Role::Worker, 0);
+    answered(&mut fleet, 20).await;
+
+    let name = fleet.reader_of("ready:normal").await;
+    worker.pause();
+    submit(&fleet, "held", 5).await;
+    fleet.until("slices wait", async |fleet| fleet.ask::<u64>("XLEN", "ready:normal", &[]).await >= 5).await;
+    fleet.read_as("ready:normal", &name).await;
+    fleet.delete_consumer("ready:normal", &name).await;
+    worker.end();
+    let _worker = node(&fleet, Role::Worker, 1);
+    answered(&mut fleet, 5).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn turns_that_a_scheduler_was_given_and_never_got_are_admitted_once() {
+    let mut fleet = Fleet::start(plan()).await;
+    let living = node(&fleet, Role::Scheduler, 0);
+    let _worker = node(&fleet, Role::Worker, 0);
+    let name = fleet.reader_of("turns").await;
+    // Bytes that come late on a connection that was given up: the scheduler lives, and knows nothing of them.
+    living.pause();
+    submit(&fleet, "late", 30).await;
+    fleet.read_as("turns", &name).await;
+    living.resume();
+    answered(&mut fleet, 30).await;
+
+    // Its consumer is deleted with all that it holds, while it stands still; others go on.
+    living.pause();
+    submit(&fleet, "orphan", 30).await;
+    fleet.read_as("turns", &name).await;
+    fleet.delete_consumer("turns", &name).await;
+    let _other = node(&fleet, Role::Scheduler, 1);
+    submit(&fleet, "after", 10).await;
+    let replies = fleet.replies(40).await;
+    assert_eq!(replies.len(), 40);
+    living.resume();
+    let more = fleet.try_reply(Duration::from_secs(2)).await;
+    assert!(more.is_none(), "a second reply: {more:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_of_a_deleted_stream_may_be_submitted_again_under_its_id() {
+    let mut fleet = Fleet::start(plan()).await;
+    let payload = json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "turn_id": "mine", "calls": [echo()]});
+    let submission = Submission {
+        tenant: TenantId::new("acme").unwrap(),
+        turn: TurnId::new("mine").ok(),
+        digest: shared::formats::parse_turn(payload.to_string().as_bytes())
+            .map(|turn| shared::model::content_digest(&turn))
+            .unwrap_or_else(|refusal| panic!("{}", refusal.message)),
+        reply_to: None,
+        payload: payload.to_string(),
+    };
+    let ask = async |fleet: &Fleet| fleet.store.submit(std::slice::from_ref(&submission)).await.unwrap().remove(0);
+    assert!(matches!(ask(&fleet).await, Submitted::Accepted { .. }));
+    assert_eq!(ask(&fleet).await, Submitted::Duplicate);
+    let _: u64 = fleet.ask("DEL", "turns", &[]).await;
+    assert!(matches!(ask(&fleet).await, Submitted::Accepted { .. }), "it is nowhere");
+    assert_eq!(ask(&fleet).await, Submitted::Duplicate);
+    let _nodes = (node(&fleet, Role::Scheduler, 0), node(&fleet, Role::Worker, 0));
+    answered(&mut fleet, 1).await;
+    assert_eq!(ask(&fleet).await, Submitted::Duplicate, "it has ended");
+}
