@@ -7,6 +7,8 @@ mod binary;
 mod chart;
 #[path = "cli/documents.rs"]
 mod documents;
+#[path = "cli/early.rs"]
+mod early;
 #[path = "cli/http_tools.rs"]
 mod http_tools;
 #[path = "cli/image.rs"]

@@ -11,6 +11,12 @@ local function done_key(tt) return P .. 'done:' .. tt end
 local function id_key(tt) return P .. 'id:' .. tt end
 local function lane_key(tenant, agent) return P .. 'lane:' .. tenant .. ':' .. agent end
 local function tenant_key(tenant) return P .. 'tenant:' .. tenant end
+-- Cancels of what has not come yet: of a tenant, its marks by their end; of a turn or task, the reason.
+local function early_key(name) return P .. 'early:' .. name end
+
+local function split(tt)
+  return string.match(tt, '^([^:]+):(.+)$')
+end
 
 -- Rule 2: Redis TIME plus an offset that grows when TIME steps back, so windows neither repeat nor stop.
 -- `injected` replaces TIME in tests and is empty otherwise.
@@ -73,21 +79,21 @@ local function trim(stream, acked)
     if removed == 0 and acked and #acked > 0 and call('XLEN', stream) > 1000 then
       call('XDEL', stream, unpack(acked))
     end
+  elseif #seq > 15 then
+    -- The id after one with so many digits cannot be reckoned here: a number does not hold it.
+    call('XTRIM', stream, 'MINID', last)
+    call('XDEL', stream, last)
   else
     call('XTRIM', stream, 'MINID', ms .. '-' .. string.format('%.0f', num(seq) + 1))
   end
 end
 
--- Closes the id that `submit` remembered for an inbound entry which ends unadmitted (rule 9): it keeps answering
--- DUPLICATE for a while, and then goes. An id that another entry was admitted under is not ours to close.
+-- Rule 9: an entry that ends unadmitted and unread says itself which id `submit` remembered for it (field `i`), and may
+-- lie. So the id is not taken away: it goes in a while, unless its own turn is admitted meanwhile.
 local function close_id(fields, dedupe)
   for i = 1, #fields, 2 do
-    if fields[i] == 'i' then
-      local id = call('GET', id_key(fields[i + 1]))
-      if id and string.sub(id, 1, 1) == 'q' then
-        call('SET', id_key(fields[i + 1]), 'e' .. string.sub(id, 2), 'PX', dedupe)
-      end
-    end
+    local key = fields[i] == 'i' and id_key(fields[i + 1])
+    if key and call('GETRANGE', key, 0, 0) == 'q' then call('PEXPIRE', key, dedupe, 'NX') end
   end
 end
 
