@@ -9,7 +9,8 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// End a turn or task before its time. Calls that run already end first; the others get the result `cancelled`.
+/// End a turn or task before its time. Calls that run already end first; the others get the result `cancelled`. What
+/// has not come yet is waited for: when it comes, it ends without running.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -49,7 +50,7 @@ struct Answer<'a> {
 /// Asks for the end.
 ///
 /// # Errors
-/// Nothing of that name is known.
+/// The cancel was not kept.
 pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result<(), Failure> {
     let name = named(&args.tenant, args.id.as_ref())?;
     let cancelled = setup.client().await?.cancel(&name, &args.reason).await?;
@@ -57,10 +58,19 @@ pub(crate) async fn run(setup: &Setup, args: &Cancel, output: &Output) -> Result
         Cancelled::Ok => ("ok", "it ends now: calls that have not run get the result `cancelled`"),
         Cancelled::Flagged => ("flagged", "it ends as soon as the worker that holds it has heard of it"),
         Cancelled::Ended => ("ended", "it had ended already"),
-        Cancelled::Unknown => {
+        Cancelled::Waiting => (
+            "waiting",
+            "nothing of this id has been admitted, or it ended longer ago than records are kept; should it come within \
+             24 h, it ends without running",
+        ),
+        Cancelled::Full => {
             return Err(Failure::failed(anyhow::anyhow!(
-                "{name} is not known: not admitted yet, or it ended longer ago than records are kept"
+                "{name} has not been admitted, and the tenant has too many cancels that wait for what has not come: \
+                 nothing was kept. Cancel it again when it has come"
             )));
+        }
+        Cancelled::Unknown => {
+            return Err(Failure::failed(anyhow::anyhow!("{name} was admitted once, and its record is lost")));
         }
     };
     let answer = Answer { tenant: &name.tenant, id: &name.turn, answer: word };

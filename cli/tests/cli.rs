@@ -7,6 +7,8 @@ mod binary;
 mod chart;
 #[path = "cli/documents.rs"]
 mod documents;
+#[path = "cli/early.rs"]
+mod early;
 #[path = "cli/explained.rs"]
 mod explained;
 #[path = "cli/first_steps.rs"]

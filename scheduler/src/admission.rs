@@ -6,7 +6,7 @@ use shared::formats::{Refusal, RefusalStatus, Refused, RefusedCall, refused_repl
 use shared::model::policy::Unknown;
 use shared::model::{Redactor, Turn, TurnId, content_digest, limits};
 use shared::ops::traces;
-use shared::store::{Admission, Ending, Inbound, Rejection, SliceMeta};
+use shared::store::{Admission, Ending, Inbound, Rejection, SliceMeta, TurnName};
 use tracing::Span;
 
 use crate::policy::{PolicyClock, Rows, stagger_ms};
@@ -54,6 +54,7 @@ pub(crate) fn refuse(code: &'static str, message: String, turn: &Turn) -> Box<Re
         message,
         tenant: Some(turn.tenant.clone()),
         turn_id: turn.id.clone(),
+        digest: turn.id.is_some().then(|| content_digest(turn)),
         task_id: turn.task.clone(),
         agent: Some(turn.agent.to_string()),
         reply_to: turn.reply_to.clone(),
@@ -86,7 +87,14 @@ pub(crate) fn rejection(
         raw: redactor.head(&arrival.raw, RAW_BYTES_MAX).into_bytes(),
         reply_to: refusal.tenant.clone().zip(refusal.reply_to.clone()),
         reply,
+        given: given(refusal),
     }
+}
+
+/// What `submit` may have remembered of the turn.
+fn given(refusal: &Refusal) -> Option<(TurnName, String)> {
+    let (tenant, turn) = (refusal.tenant.clone()?, refusal.turn_id.clone()?);
+    Some((TurnName { tenant, turn }, refusal.digest.clone()?))
 }
 
 /// The id of a turn or task: the producer's, or one minted from the inbound entry.
@@ -147,6 +155,7 @@ pub(crate) fn admission(
         context: turn.context.clone(),
         task: turn.task.clone().map(|task| (task, grant.unwrap_or_default())),
         is_task: false,
+        by: None,
         span: traces::traceparent(&candidate.span),
     };
     // A plain answer that calls nothing ends at once, like a turn whose deadline has passed: nothing is debited, and

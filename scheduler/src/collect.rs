@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
+use shared::config::TaskHandlerDef;
 use shared::force::InForce;
-use shared::model::TenantId;
+use shared::model::{AgentId, TenantId};
 use shared::ops::metrics::{Backlog, Invariant, Metrics, Place, Scraped};
 use shared::store::{self, Store, StoreError, SweepAt, Swept, TurnName};
 use tokio_util::sync::CancellationToken;
@@ -23,12 +24,16 @@ const REPORTED_MAX: usize = 1_000;
 /// Keeps house and sweeps until `stop`.
 pub(crate) async fn collect(scheduler: Arc<Scheduler>, stop: CancellationToken) {
     let handle = scheduler.progress.register("collect", scheduler.options.collect_every * 10 + Duration::from_secs(30));
-    let mut cursor = 0;
+    let (mut cursor, mut streams) = (0, 0);
     let mut sweep = Sweep::default();
     loop {
         match scheduler.store.prune(cursor).await {
             Ok(next) => cursor = next,
             Err(error) => tracing::debug!(%error, "budgets could not be pruned"),
+        }
+        match scheduler.retire(streams).await {
+            Ok(next) => streams = next,
+            Err(error) => tracing::debug!(%error, "the streams of runtimes outside could not be looked after"),
         }
         if let Err(error) = scheduler.keep_house().await {
             tracing::warn!(%error, "bounds could not be kept");
@@ -46,6 +51,16 @@ pub(crate) async fn collect(scheduler: Arc<Scheduler>, stop: CancellationToken) 
 }
 
 impl Scheduler {
+    /// Streams of agents that no runtime outside works for any more go when they are empty.
+    async fn retire(&self, cursor: u64) -> Result<u64, StoreError> {
+        let force = self.force.load();
+        let is_configured = |tenant: &TenantId, agent: &AgentId| {
+            force.policy.look_up(tenant, agent).is_ok()
+                && matches!(force.task_handlers.get(agent), Some(TaskHandlerDef::External { .. }))
+        };
+        self.store.retire(cursor, is_configured).await
+    }
+
     async fn keep_house(&self) -> Result<(), StoreError> {
         let memory = self.store.watch_memory().await?;
         if memory.is_tight() {

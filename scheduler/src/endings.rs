@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shared::model::Outcome;
+use shared::model::redaction::Redactor;
 use shared::report;
 use shared::store::{EndReason, Ending, Settled, Settlement, SliceMeta, StoreError};
 
@@ -69,14 +69,15 @@ impl Scheduler {
             if ending.is_of_no_calls() {
                 continue;
             }
-            let outcome = report::ended(ending.reason, ending.info).0;
-            for _ in ending.first..ending.upto {
-                self.metrics.call_ended("", outcome, None);
+            let redactor = Redactor::default();
+            let outcome = |position| report::ended_call(ending, position, "", &redactor).0;
+            for position in ending.first..ending.upto {
+                self.metrics.call_ended("", outcome(position), None);
             }
             if ending.reason == EndReason::Internal {
                 self.metrics.quarantined(1);
                 tracing::error!(turn = %ending.name, crashes = ending.info, "a slice killed its workers and was quarantined");
-            } else if outcome != Outcome::Expired {
+            } else if ending.reason != EndReason::Expired {
                 tracing::debug!(turn = %ending.name, reason = ending.reason.as_str(), "calls ended without running");
             }
         }

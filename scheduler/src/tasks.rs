@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use shared::delegation;
-use shared::formats::{CancelTarget, Leased, Refusal, RefusalStatus, TaskMessage, parse_task_message};
+use shared::formats::{CancelTarget, Leased, Refusal, RefusalStatus, TaskMessage, bounded_output, parse_task_message};
 use shared::model::retry::{Ladder, Verdict};
 use shared::model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, Task, TaskId, limits};
 use shared::ops::traces;
 use shared::report::{self, Reported};
 use shared::store::{
-    Delegated, Inbound, Parked, Patience, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched, TurnName,
-    TurnView,
+    Cancelled, Delegated, Inbound, Parked, Patience, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched,
+    TurnName, TurnView,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -157,7 +157,8 @@ impl Scheduler {
         let mut patience = Patience::default();
         loop {
             match self.act(&message).await {
-                Ok(()) => return Ok(()),
+                Ok(None) => return Ok(()),
+                Ok(Some(refusal)) => return Err(refusal),
                 Err(error) if error.is_script_error() => {
                     tracing::error!(%error, "a task message cannot be handled");
                     let message = "the message could not be handled; the error has been logged".to_owned();
@@ -173,23 +174,49 @@ impl Scheduler {
         }
     }
 
-    async fn act(&self, message: &TaskMessage) -> Result<(), StoreError> {
+    /// Answers the refusal of a message that cannot be acted on.
+    async fn act(&self, message: &TaskMessage) -> Result<Option<Box<Refusal>>, StoreError> {
         match message {
-            TaskMessage::Heartbeat(leased) => self.touched(leased).await,
-            TaskMessage::Finish { leased, output } => self.finish(leased, |call| finished(call, output.clone())).await,
-            TaskMessage::Fail { leased, error, retryable: true } => self.fail_for_now(leased, error.clone()).await,
+            TaskMessage::Heartbeat(leased) => self.touched(leased).await?,
+            TaskMessage::Finish { leased, output } => {
+                self.finish(leased, |call| finished(call, output.clone())).await?
+            }
+            TaskMessage::Fail { leased, error, retryable: true } => self.fail_for_now(leased, error.clone()).await?,
             TaskMessage::Fail { leased, error, retryable: false } => {
-                self.finish(leased, |call| failed(call, Outcome::Permanent, error.clone())).await
+                self.finish(leased, |call| failed(call, Outcome::Permanent, error.clone())).await?;
             }
             TaskMessage::Cancel { tenant, target, reason } => {
                 let turn = match target {
                     CancelTarget::Task(task) => task.clone().into(),
                     CancelTarget::Turn(turn) => turn.clone(),
                 };
-                let reason = reason.as_deref().unwrap_or("cancelled");
-                self.store.cancel(&TurnName { tenant: tenant.clone(), turn }, reason).await.map(drop)
+                let name = TurnName { tenant: tenant.clone(), turn };
+                return self.cancel(&name, reason.as_deref().unwrap_or("cancelled")).await;
             }
-            TaskMessage::Delegate(_) => Ok(()),
+            TaskMessage::Delegate(_) => {}
+        }
+        Ok(None)
+    }
+
+    /// What has not come yet is waited for, so a cancel leaves a trace: for tenants of this shard alone.
+    async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<Refusal>>, StoreError> {
+        let refusal = |code, message: String| Ok(Some(Box::new(Refusal { code, message, ..Refusal::default() })));
+        if !self.store.is_home_of(&name.tenant) {
+            return refusal("wrong_shard", crate::intake::WRONG_SHARD.into());
+        }
+        let is_known = || self.force.load().policy.tenants.contains_key(&name.tenant);
+        if !is_known() {
+            // It may have been set a moment ago.
+            self.force.refresh_where_news(&self.store).await?;
+        }
+        if !is_known() {
+            return refusal("unknown_tenant", format!("tenant {:?} is not configured", name.tenant.as_str()));
+        }
+        match self.store.cancel(name, reason).await? {
+            Cancelled::Full => {
+                refusal("too_many_cancels", "too many cancels wait for turns that have not come; try again".into())
+            }
+            _ => Ok(None),
         }
     }
 
@@ -225,6 +252,7 @@ impl Scheduler {
         let reported = Reported {
             tenant: &held.name.tenant,
             agent: &held.meta.agent,
+            delegated: report::delegated(&held.meta),
             turn: held.name.turn.as_str(),
             dialect: held.meta.dialect,
             tool_id: None,
@@ -261,6 +289,7 @@ impl Scheduler {
             return self.finish(leased, |call| failed(call, Outcome::Transient, error)).await;
         };
         self.metrics.retried("task");
+        let (name, report) = (held.name.clone(), self.report());
         let retry = Retry {
             name: held.name,
             fence: leased.lease.clone(),
@@ -271,6 +300,10 @@ impl Scheduler {
             cause: self.report().redactor.text(&format!("{}: {}", error.code, error.message)).into_owned(),
         };
         if self.store.retry(&[retry]).await?.first() == Some(&Parked::Cancelled) {
+            let why = self.store.cancelled_because(&name).await?;
+            let because = report::because(why.as_deref().map(|why| report.redactor.text(why)).as_deref());
+            let message = format!("The task was cancelled{because} after a try had failed: {}", error.message);
+            let error = CallError { message, ..error };
             return self.finish(leased, |call| failed(call, Outcome::Cancelled, error)).await;
         }
         Ok(())
@@ -301,7 +334,7 @@ struct Held {
 }
 
 fn finished(blank: CallResult, output: Box<serde_json::value::RawValue>) -> CallResult {
-    CallResult { success: true, outcome: Outcome::Ok, output: Some(output), error: None, ..blank }
+    CallResult { success: true, outcome: Outcome::Ok, output: Some(bounded_output(output)), error: None, ..blank }
 }
 
 fn failed(blank: CallResult, outcome: Outcome, error: CallError) -> CallResult {

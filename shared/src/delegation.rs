@@ -5,11 +5,15 @@ use std::collections::BTreeSet;
 use crate::config::TaskHandlerDef;
 use crate::force::Force;
 use crate::formats::write_task;
-use crate::model::{AgentId, Call, Context, Dialect, InboxName, Task, TaskGrant, TaskId, TenantId, limits};
+use crate::model::policy::Caller;
+use crate::model::{AgentId, Call, CallId, Context, Dialect, InboxName, Task, TaskGrant, TaskId, TenantId, limits};
 use crate::store::{Delegation, Queue, SliceMeta, entry_ms};
 
 /// The tool that a task's one result names.
 pub const TASK_TOOL: &str = "delegate_task";
+
+/// Its stable id.
+const TASK_TOOL_ID: &str = "tool_delegate_task";
 
 /// A task that may be written.
 #[derive(Debug, Clone)]
@@ -27,6 +31,7 @@ pub struct Planned {
     arguments: String,
     wire: Task,
     digest: String,
+    by: Option<String>,
 }
 
 /// Decides whether a task may be written, and how: its target is known and bound to a handler, and its delegator
@@ -74,6 +79,7 @@ pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'stati
         arguments: arguments(task),
         wire: Task { grant: grant.clone(), ..task.clone() },
         digest: digest(task),
+        by: None,
         grant,
     })
 }
@@ -89,9 +95,15 @@ pub fn unreadable(tenant: &TenantId) -> String {
 fn capabilities(force: &Force, task: &Task) -> Result<Option<BTreeSet<String>>, (&'static str, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
-    let Ok((_, policy)) = force.policy.look_up(&task.tenant, delegator) else {
+    let Ok((tenant, policy)) = force.policy.look_up(&task.tenant, delegator) else {
         return Err(("unknown_agent", format!("there is no agent {:?} that could delegate", delegator.as_str())));
     };
+    // Whoever enqueues a task in an agent's name gets no more than the agent's own call would.
+    let caller = Caller { agent: delegator, policy, tenant, granted: None };
+    if let Err(denial) = force.policy.permissions.decide_name(caller, TASK_TOOL, TASK_TOOL_ID) {
+        let message = format!("agent {:?} may not delegate ({})", delegator.as_str(), denial.reason());
+        return Err(("may_not_delegate", message));
+    }
     let own = &policy.capabilities;
     Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
 }
@@ -105,6 +117,10 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
         let message =
             format!("the parent task is worked on by {:?}, so nobody else delegates under it", agent.as_str());
         return Err(("wrong_delegator", message));
+    }
+    if parent.tools.as_ref().is_some_and(|tools| !tools.contains(TASK_TOOL)) {
+        let message = "the parent task was narrowed to tools that do not include delegate_task".to_owned();
+        return Err(("may_not_delegate", message));
     }
     task.delegator = Some(agent.clone());
     task.grant.chain.clone_from(&parent.chain);
@@ -208,6 +224,13 @@ impl Planned {
         self.deadline_ms
     }
 
+    /// Names the call that delegates it (`<turn id>/<position>`), for whoever reads the task's reply before the turn's.
+    #[must_use]
+    pub fn by_call(mut self, call: &CallId) -> Self {
+        self.by = Some(call.to_string());
+        self
+    }
+
     /// What is written, once the id is known. `given` says that the producer gave it.
     #[must_use]
     pub fn delegation(self, entry: Option<String>, task: TaskId, given: bool) -> Delegation {
@@ -226,6 +249,7 @@ impl Planned {
             context: self.context,
             task: Some((task.clone(), self.grant.clone())),
             is_task: true,
+            by: self.by,
             span: crate::ops::traces::traceparent(&tracing::Span::current()),
         };
         let call = if self.external_lease_ms > 0 {

@@ -48,6 +48,9 @@ struct Head<'a> {
     /// Of a task: the agent that asked for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     delegator: Option<&'a str>,
+    /// Of a task: the call that asked for it, whose own reply may come later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delegated_by: Option<&'a str>,
     status: &'a str,
     dialect: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -77,6 +80,7 @@ pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
         tenant: name.tenant.as_str(),
         agent: meta.agent.as_str(),
         delegator: delegator.filter(|_| meta.is_task).map(AgentId::as_str),
+        delegated_by: meta.by.as_deref(),
         status: "done",
         dialect: meta.dialect.as_str(),
         correlation_id: meta.context.correlation_id.as_deref(),
@@ -91,8 +95,10 @@ pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
 pub struct Reported<'a> {
     /// The tenant.
     pub tenant: &'a TenantId,
-    /// Who made the call.
+    /// Who made the call; of a task, who carried it out.
     pub agent: &'a AgentId,
+    /// Who delegated it, see [`delegated`].
+    pub delegated: Option<Option<&'a AgentId>>,
     /// The turn, for the audit log.
     pub turn: &'a str,
     /// The dialect of the message.
@@ -107,6 +113,12 @@ pub struct Reported<'a> {
     pub now_ms: i64,
 }
 
+/// Of a task, the agent that delegated it, or none where somebody else did; none of a turn.
+#[must_use]
+pub fn delegated(meta: &SliceMeta) -> Option<Option<&AgentId>> {
+    meta.is_task.then(|| meta.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
+}
+
 /// Renders one result.
 #[must_use]
 pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
@@ -115,6 +127,7 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
             timestamp_ms: r.now_ms,
             tenant: r.tenant,
             agent: r.agent,
+            delegated: r.delegated,
             turn: r.turn,
             tool_id: r.tool_id,
             arguments: r.arguments,
@@ -134,21 +147,50 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
     }
 }
 
-/// What the agent is told of calls that end without having run.
+/// What is known of a call that ends without a result of its own, beside the reason.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Past<'a> {
+    /// Tries that it has behind it.
+    pub tries: u32,
+    /// Whether a worker was lost while it held the call.
+    pub lost: bool,
+    /// Why somebody cancelled it, without secrets.
+    pub why: Option<&'a str>,
+}
+
+impl Past<'_> {
+    /// The end of the sentence that says why a call ended, in a way that never denies what began (rule 25).
+    fn told(&self) -> String {
+        match (self.tries, self.lost) {
+            (0, false) => " before this call could run. It was not executed.".into(),
+            (0, true) => {
+                ". A worker was lost while it held this call: whether it ran is not known, so check before you repeat it."
+                    .into()
+            }
+            (1, _) => " while this call waited for its second try. The first one failed; what it did before is not known."
+                .into(),
+            (tries, _) => format!(
+                " while this call waited for another try. {tries} tries failed; what they did before is not known."
+            ),
+        }
+    }
+}
+
+/// What the agent is told of calls that end without a result of their own.
 #[must_use]
-pub fn ended(reason: EndReason, info: i64) -> (Outcome, CallError) {
+pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallError) {
     let (outcome, code, message, details) = match reason {
         EndReason::Expired => (
             Outcome::Expired,
             "expired",
-            format!("The deadline {} came before this call could run. It was not executed.", rfc3339(info)),
+            format!("The deadline {} came{}", rfc3339(info), past.told()),
             Some(serde_json::json!({ "deadline": rfc3339(info) })),
         ),
         EndReason::Cancelled => (
             Outcome::Cancelled,
             "cancelled",
-            "The turn was cancelled before this call could run. It was not executed.".into(),
-            None,
+            format!("The turn was cancelled{}{}", because(past.why), past.told()),
+            past.why.map(|why| serde_json::json!({ "reason": why })),
         ),
         EndReason::DailyCapReached => (
             Outcome::DailyCapReached,
@@ -181,14 +223,55 @@ pub fn ended(reason: EndReason, info: i64) -> (Outcome, CallError) {
     (outcome, CallError { code: code.into(), message, details })
 }
 
+/// A cancel's reason within a sentence.
+#[must_use]
+pub fn because(why: Option<&str>) -> String {
+    why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
+}
+
+/// What the agent is told of one call of an ending.
+#[must_use]
+pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redactor) -> (Outcome, CallError) {
+    let why = ending.why.as_deref().map(|why| redactor.text(why));
+    let why = why.as_deref();
+    match ending.begun.filter(|begun| begun.position == position) {
+        Some(begun) if begun.by_runtime => taken_and_not_ended(ending, why),
+        Some(_) => begun_and_lost(tool),
+        None => {
+            let tries = if position == ending.first { ending.tries } else { 0 };
+            ended(
+                ending.reason,
+                ending.info,
+                &Past { tries, lost: ending.crashes > 0 && position < ending.admitted, why },
+            )
+        }
+    }
+}
+
 /// What the agent is told of a call that a worker had begun before it was lost: whatever ends the turn, the call must
 /// not be reported as not executed.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
-    let message = format!(
+    unknown(format!(
         "The worker that had begun this call was lost before it could report. {tool} may have taken effect or not: \
          check before you repeat it."
-    );
+    ))
+}
+
+/// What a delegator is told of a task that a runtime outside had taken and did not end.
+fn taken_and_not_ended(ending: &Ending, why: Option<&str>) -> (Outcome, CallError) {
+    let what = match ending.reason {
+        EndReason::Expired => format!("The deadline {} came", rfc3339(ending.info)),
+        EndReason::Cancelled => format!("The task was cancelled{}", because(why)),
+        _ => "The task was given up".into(),
+    };
+    unknown(format!(
+        "{what} after a runtime had taken the task, which did not say how it ended. It may have done some of it, all or \
+         nothing: check before you repeat it."
+    ))
+}
+
+fn unknown(message: String) -> (Outcome, CallError) {
     (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
 }
 
@@ -232,7 +315,6 @@ fn meta_of(ending: &Ending) -> Result<SliceMeta, String> {
 /// What is wrong with the ending's data, for the log: only a foreign writer leaves such.
 pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<Settlement, String> {
     let meta = meta_of(ending)?;
-    let plain = ended(ending.reason, ending.info);
     let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));
     let settle = |(position, blob): (usize, Option<&String>)| {
         if meta.calls == 0 {
@@ -240,11 +322,12 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
         }
         let call = call_of(&meta, blob);
         let id = CallId { turn: ending.name.turn.clone(), position };
-        let (outcome, error) = if ending.begun == Some(position) { begun_and_lost(&call.tool) } else { plain.clone() };
+        let (outcome, error) = ended_call(ending, position, &call.tool, &options.redactor);
         let result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error);
         let reported = Reported {
             tenant: &ending.name.tenant,
             agent: &meta.agent,
+            delegated: delegated(&meta),
             turn: ending.name.turn.as_str(),
             dialect: meta.dialect,
             tool_id: None,
@@ -280,7 +363,11 @@ mod tests {
             first: 1,
             upto: 3,
             info: 0,
-            begun: Some(1),
+            begun: Some(crate::store::BegunCall { position: 1, by_runtime: false }),
+            tries: 0,
+            crashes: 0,
+            admitted: 3,
+            why: None,
             meta: r#"{"ag":"kelly","dl":0,"dg":"d","n":3}"#.into(),
             calls: vec![r#"{"t":"send_invoice","a":"{}"}"#.into(), r#"{"t":"send_invoice","a":"{}"}"#.into()],
         };

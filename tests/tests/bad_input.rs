@@ -2,6 +2,9 @@
 //! one documented answer, nothing debited, and the good turn behind it is carried out as if nothing had been.
 
 use serde_json::{Value, json};
+use shared::client::Client;
+use shared::formats::parse_turn;
+use shared::store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
@@ -276,4 +279,44 @@ async fn a_turn_in_a_shard_that_is_not_its_tenants_is_rejected() {
 
 fn fleet_options() -> shared::store::StoreOptions {
     Plan::default().store
+}
+
+#[tokio::test]
+async fn a_turn_that_is_refused_for_now_can_be_sent_again_under_its_id() {
+    let store = StoreOptions { tenant_turns_max: 1, lease_ms: 2_000, ..StoreOptions::default() };
+    let mut fleet = Fleet::start(Plan { workers: 0, store, ..Plan::default() }).await;
+    let client = Client::connect(&fleet.server.url(), fleet.plan().store.clone()).await.unwrap();
+    let submit = async |id: &str| {
+        let turn = with(&format!(r#""turn_id":"{id}""#));
+        client.submit(parse_turn(turn.as_bytes()).unwrap()).await.unwrap().duplicate
+    };
+    submit("first").await;
+    fleet.until("the first waits", async |fleet| fleet.ask::<u64>("EXISTS", "turn:acme:first", &[]).await == 1).await;
+    for again in ["the first time", "the second time"] {
+        assert!(!submit("second").await, "{again}");
+        let reply = fleet.reply().await;
+        assert_eq!((&reply["turn_id"], &reply["error"]["code"]), (&json!("second"), &json!("tenant_queue_full")));
+    }
+    fleet.add_worker();
+    assert_eq!(fleet.reply().await["turn_id"], "first");
+    assert!(!submit("second").await, "there is room now");
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!("second"), vec!["ok"]));
+    assert!(submit("second").await, "what was carried out is not carried out again");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_entry_that_brings_an_odd_id_of_its_own_stops_nobody() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    // The last number of its millisecond; numbers that a double does not hold; a time far ahead, which all that come
+    // later are numbered after.
+    for id in ["5-18446744073709551615", "9007199254740993-9007199254740993", "99999999999999999-1"] {
+        let entry: String = fleet.ask("XADD", "turns", &[id, "turn", &with(r#""correlation_id":"odd""#)]).await;
+        let reply = fleet.reply().await;
+        assert_eq!((&reply["turn_id"], outcomes(&reply)), (&json!(format!("t{entry}")), vec!["ok"]), "{reply}");
+        fleet.no_more_replies().await;
+    }
+    fleet.until("the stream is trimmed", async |fleet| fleet.ask::<u64>("XLEN", "turns", &[]).await == 0).await;
+    fleet.stop().await;
 }

@@ -9,7 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use shared::config::{HttpTaskDef, TaskHandlerDef};
-use shared::model::{AgentId, Effect, Policy};
+use shared::model::retry::Ladder;
+use shared::model::{AgentId, Effect, Policy, limits};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use worker::tools::{CallContext, ToolError, TypedTool};
@@ -54,7 +55,7 @@ fn external(lease_ms: u64) -> TaskHandlerDef {
 /// kelly delegates; fran takes notes; emma's handler is flaky; archy and link are runtimes outside; terry takes none.
 fn plan(lease_ms: u64) -> Plan {
     Plan {
-        agents: ["kelly", "fran", "emma", "archy", "link", "terry"].map(String::from).into(),
+        agents: ["kelly", "fran", "emma", "archy", "link", "terry", "tina"].map(String::from).into(),
         handlers: handlers(&[
             ("kelly", external(60_000)),
             ("fran", typed("note")),
@@ -77,8 +78,10 @@ fn guarded(name: &'static str) -> TypedTool {
     TypedTool::new(name, "Needs a capability.", Effect::Read, run).requires(name)
 }
 
-/// archy may read files and send mail; kelly may read files only.
+/// archy may read files and send mail; kelly may read files only; tina may not delegate.
 fn capabilities(policy: &mut Policy) {
+    let delegate = policy.permissions.matrix.get_mut("delegate_task").unwrap();
+    delegate.deny_agents.insert(AgentId::new("tina").unwrap());
     for (agent, has) in [
         ("archy", &["read_files", "send_mail"][..]),
         ("kelly", &["read_files"]),
@@ -110,6 +113,17 @@ async fn an_agent_delegates_goes_on_and_the_answer_comes_as_a_reply_of_its_own()
     let job = confirmed["job_id"].as_str().unwrap();
     let reply = &replies[job];
     assert_eq!((&reply["agent"], &reply["correlation_id"]), (&json!("fran"), &json!("r-1")));
+    // It may come before the turn's own reply, so it says what it is the answer to.
+    assert_eq!(
+        (&reply["delegator"], &reply["delegated_by"]),
+        (&json!("kelly"), &json!(format!("{turn}/0"))),
+        "{reply}"
+    );
+    let audit = fleet.audits().await;
+    let done = audit.iter().find(|entry| entry["meta"]["turn"] == *job).unwrap();
+    assert_eq!((&done["actor_type"], &done["actor_id"]), (&json!("agent"), &json!("kelly")), "{done}");
+    assert_eq!(done["meta"]["agent"], "fran");
+    assert!(done["message"].as_str().unwrap().starts_with("kelly delegated a task to fran: ok"), "{done}");
     assert_eq!(
         result(reply)["output"],
         json!({"acknowledged": true, "agent": "fran", "task_description": "Call Bob."})
@@ -170,6 +184,7 @@ async fn a_task_that_may_not_be_delegated_is_rejected_before_an_agent_sees_it() 
         (json!({"target_agent": "terry"}), "no_task_handler"),
         (json!({"delegator": "fran"}), "delegation_cycle"),
         (json!({"delegator": "nobody"}), "unknown_agent"),
+        (json!({"delegator": "tina"}), "may_not_delegate"),
         (json!({"deadline": "2020-01-01T00:00:00Z"}), "invalid_deadline"),
         (json!({"deadline": "2999-01-01T00:00:00Z"}), "invalid_deadline"),
         (json!({"task_description": "  "}), "invalid_field"),
@@ -223,6 +238,92 @@ async fn a_task_expires_at_its_deadline_and_can_be_cancelled_while_its_handler_r
     fleet.say(json!({"op": "cancel", "task_id": "endless"})).await;
     let reply = fleet.reply().await;
     assert_eq!((&reply["task_id"], outcomes(&reply)), (&json!("endless"), vec!["cancelled"]));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_was_cancelled_before_it_came_ends_when_it_comes_and_no_handler_sees_it() {
+    let mut fleet = Fleet::start(plan(60_000)).await;
+    for (agent, task) in [("fran", "inside"), ("archy", "outside")] {
+        fleet.say(json!({"op": "cancel", "task_id": task, "reason": "api_key=abc123"})).await;
+        fleet.delegate(agent, json!({"task_id": task})).await;
+        let reply = fleet.reply().await;
+        assert_eq!((&reply["task_id"], outcomes(&reply)), (&json!(task), vec!["cancelled"]), "{reply}");
+        let message = result(&reply)["error"]["message"].as_str().unwrap();
+        assert!(message.contains("(reason: api_key=[REDACTED])") && message.contains("not executed"), "{message}");
+    }
+    assert_eq!(fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await, 0);
+    // A cancel for a tenant that is nobody's is put aside, and leaves no mark.
+    fleet.say(json!({"op": "cancel", "tenant": "nobody", "task_id": "x"})).await;
+    fleet.until("its dead letter", async |fleet| fleet.dead().await.len() == 1).await;
+    assert_eq!(fleet.ask::<u64>("EXISTS", "early:nobody", &[]).await, 0);
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_cancelled_between_two_tries_is_not_told_as_not_run() {
+    let mut slow = plan(60_000);
+    slow.ladder = Ladder::new(vec![Duration::from_secs(60)]);
+    let mut fleet = Fleet::start(slow).await;
+    fleet.delegate("emma", json!({"task_id": "tried", "task_description": "ok 3"})).await;
+    fleet
+        .until("its first try failed", async |fleet| {
+            fleet.ask::<Option<u64>>("HGET", "turn:acme:tried", &["at"]).await == Some(1)
+        })
+        .await;
+    fleet.say(json!({"op": "cancel", "task_id": "tried", "reason": "enough"})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["cancelled"]);
+    let message = result(&reply)["error"]["message"].as_str().unwrap();
+    assert!(message.contains("(reason: enough)") && message.contains("The first one failed"), "{message}");
+    assert!(!message.contains("not executed"), "{message}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_runtime_outside_answers_is_cut_like_any_other_output() {
+    let mut fleet = Fleet::start(plan(60_000)).await;
+    fleet.delegate("archy", json!({"task_id": "job"})).await;
+    let leased = fleet.lease_task("archy", "r1").await;
+    fleet.say(leased.message("finish", json!({"output": "x".repeat(300_000)}))).await;
+    let reply = fleet.reply().await;
+    let output = result(&reply)["output"].as_str().unwrap();
+    assert!(output.len() <= limits::OUTPUT_BYTES_MAX, "{} bytes", output.len());
+    assert!(output.contains("of 300000 bytes cut"), "it says so");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn the_stream_of_a_runtime_outside_keeps_nothing_and_goes_with_its_agent() {
+    let mut fleet = Fleet::start(plan(3_000)).await;
+    let waiting = async |fleet: &Fleet| fleet.ask::<u64>("XLEN", "external:acme:archy", &[]).await;
+    fleet.delegate("archy", json!({"task_id": "done"})).await;
+    let leased = fleet.lease_task("archy", "r1").await;
+    fleet.say(leased.message("finish", json!({"output": 1}))).await;
+    fleet.reply().await;
+    fleet.delegate("archy", json!({"task_id": "silent"})).await;
+    fleet.lease_task("archy", "r1").await;
+    fleet.say(json!({"op": "cancel", "task_id": "silent"})).await;
+    fleet.reply().await;
+    assert_eq!(waiting(&fleet).await, 0, "what has ended is not kept");
+    // Other tasks of its agent keep the stream, though nobody may give it more.
+    fleet.delegate("archy", json!({"task_id": "last"})).await;
+    fleet.until("it waits", async |fleet| waiting(fleet).await == 1).await;
+    let mut force = (*fleet.force.load()).clone();
+    force.task_handlers.remove(&AgentId::new("archy").unwrap());
+    force.digest = "without archy".into();
+    fleet.force.replace(force);
+    let last = fleet.lease_task("archy", "r1").await;
+    fleet.say(last.message("finish", json!({"output": 2}))).await;
+    fleet.reply().await;
+    fleet
+        .until("the stream has gone", async |fleet| {
+            fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await
+                + fleet.ask::<u64>("SISMEMBER", "externals", &["external:acme:archy"]).await
+                == 0
+        })
+        .await;
     fleet.stop().await;
 }
 
@@ -388,8 +489,9 @@ async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
     for name in ["r1", "r2", "r3"] {
         assert_eq!(fleet.lease_task("archy", name).await.id(), "cursed");
     }
+    // Three have had it: what they did is not known.
     let reply = fleet.reply().await;
-    assert_eq!(result(&reply)["outcome"], "internal");
+    assert_eq!(result(&reply)["outcome"], "outcome_unknown");
     fleet.stop().await;
 }
 
@@ -401,13 +503,19 @@ async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime
     let leased = fleet.lease_task("archy", "r1").await;
     fleet.say(json!({"op": "cancel", "task_id": "cancelled", "reason": "The customer called."})).await;
     let reply = fleet.reply().await;
-    assert_eq!(result(&reply)["outcome"], "cancelled");
+    let told = |reply: &Value| result(reply)["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(result(&reply)["outcome"], "outcome_unknown");
+    assert!(told(&reply).contains("cancelled (reason: The customer called.) after a runtime had taken"), "{reply}");
     fleet.say(leased.message("finish", json!({"output": 1}))).await;
     let deadline = fleet.in_ms(300).await;
     fleet.delegate("archy", json!({"task_id": "expired", "deadline": deadline})).await;
     fleet.lease_task("archy", "r1").await;
     let reply = fleet.reply().await;
-    assert_eq!((&reply["task_id"], &result(&reply)["outcome"]), (&json!("expired"), &json!("expired")));
+    assert_eq!((&reply["task_id"], &result(&reply)["outcome"]), (&json!("expired"), &json!("outcome_unknown")));
+    assert!(told(&reply).contains("came after a runtime had taken the task"), "{reply}");
+    assert!(!fleet.audits().await.iter().any(|entry| entry.to_string().contains("not executed")));
+    let metrics = fleet.metrics.render();
+    assert!(metrics.contains(r#"calls_total{outcome="outcome_unknown",tool=""} 2"#), "{metrics}");
     // Never leased at all.
     fleet.delegate("archy", json!({"task_id": "unread"})).await;
     fleet.until("it waits", async |fleet| fleet.ask::<u64>("EXISTS", "turn:acme:unread", &[]).await == 1).await;

@@ -305,6 +305,7 @@ async fn submitting_is_bounded_and_idempotent_and_rejecting_writes_one_reply() {
         raw: b"{}".to_vec(),
         reply_to: Some(to),
         reply: "{}".into(),
+        given: None,
     };
     assert_eq!(w.store.reject(Inbound::Turns, std::slice::from_ref(&rejection)).await.unwrap(), [true]);
     assert_eq!(w.store.reject(Inbound::Turns, &[rejection]).await.unwrap(), [false]);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::value::RawValue;
-use shared::formats::cut_output;
+use shared::formats::bounded_output;
 use shared::model::{CallError, CallId, CallResult, Effect, Outcome, limits};
 
 use crate::guards::Refusal;
@@ -136,16 +136,10 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
 /// The result of a call that succeeded, made of what `result` makes of an outcome. A huge output is cut here, and here
 /// alone.
 pub(crate) fn succeeded(output: ToolOutput, result: impl FnOnce(Outcome, CallError) -> CallResult) -> CallResult {
-    let json = if output.json.get().len() > limits::OUTPUT_BYTES_MAX {
-        let cut = cut_output(output.json.get(), limits::OUTPUT_BYTES_MAX).into_owned();
-        RawValue::from_string(cut).unwrap_or(output.json)
-    } else {
-        output.json
-    };
     let none = CallError { code: String::new(), message: String::new(), details: None };
     CallResult {
         success: true,
-        output: Some(json),
+        output: Some(bounded_output(output.json)),
         error: None,
         content_type: output.content_type.into(),
         ..result(Outcome::Ok, none)

@@ -9,6 +9,7 @@ use shared::formats::text;
 use shared::model::retry::Verdict;
 use shared::model::{Call, CallError, CallId, CallResult, Dialect, Effect, Outcome, idempotency_key};
 use shared::ops::traces;
+use shared::report::{self, Past};
 use shared::store::{Begin, Begun, EndReason, SliceEntry};
 use tokio::time::Instant;
 use tracing::Span;
@@ -74,15 +75,22 @@ impl Trying<'_> {
     }
 
     /// A call without lasting effect that was cancelled while it ran.
-    fn stopped(&self) -> Carried {
-        let message = "The turn was cancelled while this call ran; its result was dropped.";
+    fn stopped(&self, why: Option<&str>) -> Carried {
+        let because = report::because(why);
+        let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
         self.refused(Outcome::Cancelled, say::error(Outcome::Cancelled, message))
     }
 
-    /// A call that ended without running, for one of the reasons that schedulers know too.
-    pub(crate) fn ended(&self, reason: EndReason) -> Carried {
-        let (outcome, error) = shared::report::ended(reason, self.slice.meta.deadline_ms);
+    /// A call that ends without a result of its own, for one of the reasons that schedulers know too.
+    fn ended(&self, reason: EndReason, past: &Past<'_>) -> Carried {
+        let (outcome, error) = report::ended(reason, self.slice.meta.deadline_ms, past);
         self.refused(outcome, error)
+    }
+
+    /// What is known of the call where it ends before this try: a call that has begun is never told as not run.
+    pub(crate) fn ended_before_this_try(&self, reason: EndReason, why: Option<&str>) -> Carried {
+        let past = Past { tries: self.attempt.saturating_sub(1), lost: self.slice.crashes > 0, why };
+        self.ended(reason, &past)
     }
 }
 
@@ -142,7 +150,23 @@ impl Worker {
             return None;
         };
         let begun = self.begun_by_a_lost_holder(trying).await;
-        Some(begun.unwrap_or_else(|| trying.ended(reason)))
+        if begun.is_some() {
+            return begun;
+        }
+        let why = self.why(trying, reason).await;
+        Some(trying.ended_before_this_try(reason, why.as_deref()))
+    }
+
+    /// Why the turn was cancelled, where it was and somebody said so, without secrets.
+    pub(crate) async fn why(&self, trying: &Trying<'_>, reason: EndReason) -> Option<String> {
+        if reason != EndReason::Cancelled {
+            return None;
+        }
+        let why = self.store.cancelled_because(&trying.slice.name).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, "why a turn was cancelled could not be read; it ends without a reason");
+            None
+        })?;
+        Some(self.options.report.redactor.text(&why).into_owned())
     }
 
     /// How a call ends that is about to end without having run, where a holder of the slice was lost and had begun it.
@@ -195,8 +219,12 @@ impl Worker {
                         trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, what)),
                     );
                 }
-                Some(Begun::Cancelled) => return Some(trying.ended(EndReason::Cancelled)),
-                Some(Begun::Expired) => return Some(trying.ended(EndReason::Expired)),
+                // That it has not begun is certain, whoever held it before.
+                Some(over @ (Begun::Cancelled | Begun::Expired)) => {
+                    let reason = if over == Begun::Expired { EndReason::Expired } else { EndReason::Cancelled };
+                    let why = self.why(trying, reason).await;
+                    return Some(trying.ended(reason, &Past { why: why.as_deref(), ..Past::default() }));
+                }
                 Some(Begun::Hold) => {
                     // Redis restarted; what it lost may include another's begin of this very call.
                     tokio::select! {
@@ -250,7 +278,8 @@ impl Worker {
         let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).await;
         let took = started.elapsed();
         let judged = attempt::judge(ran, tool, &trying.id, &trying.call.tool, limit);
-        let carried = self.carried(trying, judged);
+        let why = if trying.lease.cancel.is_cancelled() { self.why(trying, EndReason::Cancelled).await } else { None };
+        let carried = self.carried(trying, judged, why.as_deref());
         match carried {
             Carried::Ended(mut result) => {
                 result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
@@ -262,7 +291,7 @@ impl Worker {
         }
     }
 
-    fn carried(&self, trying: &Trying<'_>, judged: Judged) -> Carried {
+    fn carried(&self, trying: &Trying<'_>, judged: Judged, why: Option<&str>) -> Carried {
         match judged {
             Judged::Output(output) => {
                 let result = |outcome, error| trying.result(outcome, error);
@@ -270,9 +299,9 @@ impl Worker {
             }
             Judged::Refused((outcome, error)) => trying.refused(outcome, error),
             // The handler may have heard of the cancel before we looked.
-            Judged::Again { .. } if trying.lease.cancel.is_cancelled() => trying.stopped(),
+            Judged::Again { .. } if trying.lease.cancel.is_cancelled() => trying.stopped(why),
             Judged::Again { message, after, reason } => self.try_again(trying, &message, after, reason),
-            Judged::Stopped => trying.stopped(),
+            Judged::Stopped => trying.stopped(why),
             Judged::HandBack => Carried::HandBack,
         }
     }

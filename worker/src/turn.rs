@@ -174,6 +174,7 @@ impl Worker {
         let reported = Reported {
             tenant: &slice.name.tenant,
             agent: &slice.meta.agent,
+            delegated: report::delegated(&slice.meta),
             turn: slice.name.turn.as_str(),
             dialect: slice.meta.dialect,
             tool_id: tool.map(|t| t.spec.id.as_str()),
@@ -237,26 +238,28 @@ impl Worker {
         };
         match self.retries.ask(retry).await {
             Some(Parked::Ok | Parked::Already) | None => {}
-            Some(Parked::Cancelled) => self.end_rest(holding).await,
+            Some(Parked::Cancelled) => self.end_rest(holding, attempt).await,
             Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("retry"),
         }
     }
 
-    /// The turn was cancelled while its call failed: the calls that are left end as cancelled.
-    async fn end_rest(&self, mut holding: Holding) {
+    /// The turn was cancelled while its call failed, which had so many tries: the calls that are left end as cancelled.
+    async fn end_rest(&self, mut holding: Holding, tries: u32) {
         let never = Lease { cancel: CancellationToken::new(), term: 0 };
         let kit = self.kits.load();
-        for index in holding.results.len()..holding.slice.calls.len() {
+        let failed = holding.results.len();
+        for index in failed..holding.slice.calls.len() {
             let trying = Trying {
                 slice: &holding.slice,
                 call: &holding.slice.calls[index],
                 id: CallId { turn: holding.slice.name.turn.clone(), position: holding.slice.first + index },
-                attempt: 0,
+                attempt: if index == failed { tries + 1 } else { 1 },
                 context: Arc::default(),
                 lease: &never,
                 kit: &kit,
             };
-            if let Carried::Ended(result) = trying.ended(EndReason::Cancelled) {
+            let why = self.why(&trying, EndReason::Cancelled).await;
+            if let Carried::Ended(result) = trying.ended_before_this_try(EndReason::Cancelled, why.as_deref()) {
                 let rendered = self.render(&kit, &holding.slice, index, &result);
                 holding.results.push(rendered);
             }

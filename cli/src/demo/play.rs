@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::anyhow;
 use shared::client::{Client, Replies, Reply, private_inbox};
 use shared::model::{InboxName, Outcome};
-use shared::store::{Cancelled, TurnName, TurnView};
+use shared::store::{TurnName, TurnView};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::day::{Planned, tenant};
@@ -103,12 +103,13 @@ async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Resu
     Ok(submitted)
 }
 
-/// Ends a turn before its time, as soon as a scheduler has taken it in.
+/// Ends a turn before its time, as soon as a scheduler has taken it in: what is cancelled before does not begin.
 async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), Failure> {
     let name = name(planned)?;
-    while client.cancel(&name, reason).await? == Cancelled::Unknown {
+    while matches!(client.store(&name.tenant).look(&name).await?, TurnView::Unknown) {
         sleep(Duration::from_millis(5)).await;
     }
+    client.cancel(&name, reason).await?;
     Ok(())
 }
 

@@ -126,7 +126,7 @@ fn life(story: &Story) -> Vec<String> {
         lines.push(format!("Its end was asked for: {reason}"));
     }
     if let Some(reason) = &story.ended_because {
-        lines.push(format!("Calls that had not run were ended: {}", because(reason)));
+        lines.push(format!("Calls without a result were ended: {}", because(reason)));
     }
     match story.ended_ms {
         Some(end) => {

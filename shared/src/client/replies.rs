@@ -41,6 +41,10 @@ pub struct Reply {
     /// The agent that asked for a task, where an agent did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegator: Option<String>,
+    /// The call that asked for a task, `<turn id>/<position>`, where an agent's call did. The turn's own reply may come
+    /// after the task's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delegated_by: Option<String>,
     /// How it ended.
     pub status: ReplyStatus,
     /// The dialect of [`Self::messages`].

@@ -14,8 +14,10 @@ pub struct AuditInput<'a> {
     pub timestamp_ms: i64,
     /// Whose call.
     pub tenant: &'a TenantId,
-    /// Who made it.
+    /// Who made it; of a task, who carried it out.
     pub agent: &'a AgentId,
+    /// Of a task, the agent that delegated it, or none where somebody else did.
+    pub delegated: Option<Option<&'a AgentId>>,
     /// The turn's id; the call's own is in the result.
     pub turn: &'a str,
     /// The tool's stable id; none where no tool has the name that the model said.
@@ -49,8 +51,13 @@ pub fn audit_entry(input: &AuditInput<'_>) -> String {
     // The tool's name is the model's own words: it may hold anything.
     let tool = redactor.text(&result.tool);
     entry.text("entity_id", input.tool_id.unwrap_or(&tool));
-    entry.text("actor_type", "agent");
-    entry.text("actor_id", input.agent.as_str());
+    let (actor_type, actor) = match input.delegated {
+        None => ("agent", input.agent.as_str()),
+        Some(Some(delegator)) => ("agent", delegator.as_str()),
+        Some(None) => ("service", "producer"),
+    };
+    entry.text("actor_type", actor_type);
+    entry.text("actor_id", actor);
     entry.text("tenant", input.tenant.as_str());
     entry.text("message", &message(input, &tool));
     entry.raw("meta", &meta(input));
@@ -59,10 +66,15 @@ pub fn audit_entry(input: &AuditInput<'_>) -> String {
 
 fn message(input: &AuditInput<'_>, tool: &str) -> String {
     let (agent, result) = (input.agent, input.result);
+    let what = match input.delegated {
+        None => format!("{agent} called {tool}"),
+        Some(Some(delegator)) => format!("{delegator} delegated a task to {agent}"),
+        Some(None) => format!("a task was enqueued for {agent}"),
+    };
     if result.success {
-        return format!("{agent} called {tool}: ok in {} ms", result.duration_ms);
+        return format!("{what}: ok in {} ms", result.duration_ms);
     }
-    format!("{agent} called {tool}: {}", result.outcome.as_str())
+    format!("{what}: {}", result.outcome.as_str())
 }
 
 fn meta(input: &AuditInput<'_>) -> String {
@@ -70,6 +82,9 @@ fn meta(input: &AuditInput<'_>) -> String {
     let mut meta = Object::new(512 + input.arguments.len().min(limits::AUDIT_ARGUMENTS_BYTES_MAX));
     meta.text("call", &result.call);
     meta.text("turn", input.turn);
+    if input.delegated.is_some() {
+        meta.text("agent", input.agent.as_str());
+    }
     match &result.tool_call_id {
         Some(id) => meta.text("tool_call_id", &redactor.text(id)),
         None => meta.raw("tool_call_id", "null"),
@@ -170,6 +185,7 @@ mod tests {
             timestamp_ms: 1_767_225_600_123,
             tenant: &tenant,
             agent: &agent,
+            delegated: None,
             turn: "t",
             tool_id: Some("tool_send"),
             arguments,

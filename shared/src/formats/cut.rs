@@ -2,13 +2,26 @@
 
 use std::borrow::Cow;
 
+use serde_json::value::RawValue;
+
 use super::json::{escaped_len, push_escaped, push_quoted, unescape};
+use crate::model::limits;
 
 /// Room for the marker and the braces around it, bytes.
 const MARKER_BYTES: usize = 120;
 
 /// How the object begins that stands for a value that was cut.
 pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
+
+/// An output as a result holds it: within [`limits::OUTPUT_BYTES_MAX`].
+#[must_use]
+pub fn bounded_output(json: Box<RawValue>) -> Box<RawValue> {
+    if json.get().len() <= limits::OUTPUT_BYTES_MAX {
+        return json;
+    }
+    let cut = cut_output(json.get(), limits::OUTPUT_BYTES_MAX).into_owned();
+    RawValue::from_string(cut).unwrap_or(json)
+}
 
 /// `json`, where it has at most `bytes_max` bytes; else a smaller value of at most that many bytes that says
 /// what is missing. Always valid JSON, never a character or an escape cut in two.

@@ -26,7 +26,7 @@ pub mod turn;
 mod write;
 
 pub use audit::{AuditInput, audit_entry};
-pub use cut::cut_output;
+pub use cut::{bounded_output, cut_output};
 pub use definitions::{Definitions, define, define_strict};
 pub use fields::glance;
 pub use names::{NameMap, mangle, unmangle};

@@ -32,6 +32,8 @@ pub struct Refusal {
     pub tenant: Option<TenantId>,
     /// The turn's id.
     pub turn_id: Option<TurnId>,
+    /// The digest of the turn's content, where that could be read.
+    pub digest: Option<String>,
     /// The task's id, in a message about a task or in a turn made for one.
     pub task_id: Option<TaskId>,
     /// The agent as it was named, well formed or not; at most [`limits::NAME_BYTES_MAX`] bytes and `…`.

@@ -34,6 +34,12 @@ pub const TASK_DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 
 /// Bytes of a reason or message that a producer gives (cancel, fail).
 pub const REASON_BYTES_MAX: usize = 1_000;
+/// Bytes of a cancel's reason that are kept, for results, records and marks of cancels that came early.
+pub const CANCEL_REASON_BYTES_MAX: usize = 500;
+/// How long a cancel waits for a turn or task that has not come yet, ms: as long as either may wait by default.
+pub const EARLY_CANCEL_MS: i64 = DEADLINE_DEFAULT_MS;
+/// Cancels of one tenant that wait for what has not come yet, at most: about 3 MB with the longest reasons.
+pub const EARLY_CANCELS_MAX: usize = 4_096;
 /// Capabilities that one task may name.
 pub const TASK_CAPABILITIES_MAX: usize = 128;
 

@@ -175,18 +175,27 @@ impl Permissions {
     /// # Errors
     /// The first [`Denial`] that applies: disabled, denied, not granted, capability, feature.
     pub fn decide(&self, caller: Caller<'_>, tool: &ToolSpec) -> Result<(), Denial> {
-        if self.is_disabled(tool) {
-            return Err(Denial::Disabled);
-        }
-        match self.matrix.get(&tool.name) {
-            Some(row) => row.decide(caller)?,
-            None if META_TOOLS.contains(&tool.name.as_str()) => {}
-            None => return Err(Denial::NotGranted),
-        }
+        self.decide_name(caller, &tool.name, &tool.id)?;
         self.capabilities(caller, tool)?;
         match tool.required_features.iter().find(|f| !caller.tenant.features.contains(*f)) {
             Some(missing) => Err(Denial::MissingFeature(missing.clone())),
             None => Ok(()),
+        }
+    }
+
+    /// What names alone decide about: whether the tool is disabled, and what the matrix says.
+    ///
+    /// # Errors
+    /// The first [`Denial`] that applies: disabled, denied, not granted.
+    pub fn decide_name(&self, caller: Caller<'_>, name: &str, id: &str) -> Result<(), Denial> {
+        let off = |names: &BTreeSet<String>| names.contains(name) || names.contains(id);
+        if off(&self.disabled_tools) || off(&self.switched_off) {
+            return Err(Denial::Disabled);
+        }
+        match self.matrix.get(name) {
+            Some(row) => row.decide(caller),
+            None if META_TOOLS.contains(&name) => Ok(()),
+            None => Err(Denial::NotGranted),
         }
     }
 

@@ -224,6 +224,9 @@ pub struct Rejection {
     pub reply_to: Option<(TenantId, InboxName)>,
     /// The reply, JSON; empty where there is nobody to tell.
     pub reply: String,
+    /// The id that its producer gave, and the digest of its content: it may be sent again. None where they cannot be
+    /// read.
+    pub given: Option<(TurnName, String)>,
 }
 
 fn policies(args: &mut Args, rows: &[PolicyRow]) {
@@ -297,6 +300,7 @@ impl Store {
             args.maybe(e.reply_to.as_ref().map(|(tenant, _)| tenant))
                 .maybe(e.reply_to.as_ref().map(|(_, inbox)| inbox));
             args.text(if e.reply_to.is_some() { e.reply.as_str() } else { "" });
+            args.maybe(e.given.as_ref().map(|(name, _)| name)).text(e.given.as_ref().map_or("", |(_, digest)| digest));
         }
         let mut words = Words::new("reject", self.run("reject", args).await?)?;
         Ok(words.rest().iter().map(|w| text_of(w).as_deref() == Some("OK")).collect())

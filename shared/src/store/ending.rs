@@ -64,11 +64,36 @@ pub struct Ending {
     /// See [`EndReason`].
     pub info: i64,
     /// The call that a holder who is gone had begun: whether it took effect is unknown, and its result must say so.
-    pub begun: Option<usize>,
+    pub begun: Option<BegunCall>,
+    /// Tries that the first call has behind it.
+    pub tries: u32,
+    /// Workers that were lost while they held the slice.
+    pub crashes: u32,
+    /// Calls of the turn that were admitted: those from here on have never been out.
+    pub admitted: usize,
+    /// Why somebody cancelled it, where somebody did and said so.
+    pub why: Option<String>,
     /// The turn's meta, JSON; empty where it is lost.
     pub meta: String,
     /// The calls, JSON each.
     pub calls: Vec<String>,
+}
+
+/// A call whose holder was lost after it had begun.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BegunCall {
+    /// Its position.
+    pub position: usize,
+    /// Whether it is a task that a runtime outside held, rather than a call of a worker.
+    pub by_runtime: bool,
+}
+
+impl BegunCall {
+    /// `<position>:<nonce>`, or `<position>:runtime`.
+    fn parse(text: &str) -> Option<Self> {
+        let (position, by) = text.split_once(':').unwrap_or((text, ""));
+        Some(Self { position: position.parse().ok()?, by_runtime: by == "runtime" })
+    }
 }
 
 impl Ending {
@@ -105,9 +130,12 @@ impl Ending {
         let first = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
         let upto = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
         let info = words.text()?.parse::<f64>().unwrap_or(0.0) as i64;
-        let begun = words.text()?.parse().ok();
+        let begun = BegunCall::parse(&words.text()?);
+        let count = |text: String| text.parse::<f64>().map_or(0, |count| count as u32);
+        let (tries, crashes, admitted) = (count(words.text()?), count(words.text()?), count(words.text()?) as usize);
+        let why = Some(words.text()?).filter(|why| !why.is_empty());
         let meta = words.text()?;
         let calls = words.rest().into_iter().filter_map(into_text).collect();
-        Ok(Self { name, fence, reason, first, upto, info, begun, meta, calls })
+        Ok(Self { name, fence, reason, first, upto, info, begun, tries, crashes, admitted, why, meta, calls })
     }
 }

@@ -25,7 +25,7 @@ pub struct LiveTurn {
 /// A turn that has ended.
 #[derive(Debug, Clone, Default)]
 pub struct FinishedTurn {
-    /// What the record says beside the reply (`f`, `ts`, `end`, `lg`, `cr`, `rt`, `er`).
+    /// What the record says beside the reply (`f`, `ts`, `end`, `lg`, `cr`, `rt`, `er`, `cx`).
     pub trace: HashMap<String, String>,
     /// The reply, JSON.
     pub reply: String,
@@ -56,7 +56,9 @@ impl Store {
             self.connection.pipeline("look", &pipe).await?;
         if let Some(done) = done {
             let (trace, reply) = done.split_once('\n').unwrap_or((&done, ""));
-            let trace = trace.split(' ').filter_map(|p| p.split_once('=')).map(|(k, v)| (k.into(), v.into())).collect();
+            let fields = trace.split(' ').filter_map(|p| p.split_once('='));
+            let trace =
+                fields.map(|(k, v)| (k.to_owned(), if k == "cx" { decoded(v) } else { v.to_owned() })).collect();
             return Ok(TurnView::Finished(FinishedTurn { trace, reply: reply.to_owned() }));
         }
         if fields.is_empty() {
@@ -76,6 +78,14 @@ impl Store {
         let meta: Option<String> = self.connection.query("look", &command).await?;
         let meta = meta.and_then(|meta| serde_json::from_str::<SliceMeta>(&meta).ok()).filter(|meta| meta.is_task);
         Ok(meta.and_then(|meta| Some((meta.agent, meta.task?.1))))
+    }
+
+    /// Why a turn or task that is under way was cancelled; none where it was not.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn cancelled_because(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
+        self.connection.query("look", redis::cmd("HGET").arg(self.keys.turn(name)).arg("cx")).await
     }
 
     /// How many calls of these turns were let through at their first admission, in all.
@@ -116,5 +126,32 @@ impl Store {
             live.holder = found.into_iter().next().map(|(_, consumer, _, _)| consumer);
         }
         Ok(())
+    }
+}
+
+/// A text as `settle.lua` writes it into a record's first line: some bytes as `%` and two hexadecimal digits.
+fn decoded(text: &str) -> String {
+    let mut parts = text.split('%');
+    let mut bytes = parts.next().unwrap_or_default().as_bytes().to_vec();
+    for part in parts {
+        match part.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                bytes.extend_from_slice(part.get(2..).unwrap_or_default().as_bytes());
+            }
+            None => bytes.extend_from_slice(part.as_bytes()),
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::decoded;
+
+    #[test]
+    fn what_would_break_a_records_first_line_is_read_as_it_was() {
+        assert_eq!(decoded("the%20price%0Ais%20100%25%20zu%20groß"), "the price\nis 100% zu groß");
+        assert_eq!(decoded("50%x%"), "50x");
     }
 }

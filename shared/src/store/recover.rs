@@ -83,7 +83,11 @@ pub enum Cancelled {
     Flagged,
     /// It had ended.
     Ended,
-    /// No such turn (or it is not admitted yet).
+    /// Nothing of that name has come yet. Should it come within [`limits::EARLY_CANCEL_MS`], it ends without running.
+    Waiting,
+    /// Nothing of that name has come yet, and too many cancels of the tenant wait already: this one is not kept.
+    Full,
+    /// It was admitted once, and its record is lost.
     Unknown,
 }
 
@@ -239,12 +243,15 @@ impl Store {
     /// [`StoreError`].
     pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Cancelled, StoreError> {
         let mut args = self.args();
-        args.show(name).text(reason).show(self.options.lease_ms);
+        args.show(name).text(cut(reason, limits::CANCEL_REASON_BYTES_MAX)).show(self.options.lease_ms);
+        args.show(limits::EARLY_CANCEL_MS).show(limits::EARLY_CANCELS_MAX);
         let value = self.run("cancel", args).await?;
         Ok(match text_of(&value).as_deref() {
             Some("OK") => Cancelled::Ok,
             Some("FLAGGED") => Cancelled::Flagged,
             Some("ENDED") => Cancelled::Ended,
+            Some("WAITING") => Cancelled::Waiting,
+            Some("FULL") => Cancelled::Full,
             Some("UNKNOWN") => Cancelled::Unknown,
             _ => return Err(unexpected("cancel", &value)),
         })
@@ -294,4 +301,9 @@ impl Store {
             _ => Announced::InForce { generation },
         })
     }
+}
+
+/// The beginning of a text, `bytes_max` long at most, that ends between characters.
+fn cut(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
 }

@@ -8,6 +8,7 @@ const BASE: &str = include_str!("lua/lib/base.lua");
 const TENANTS: &str = include_str!("lua/lib/tenants.lua");
 const SLICE: &str = include_str!("lua/lib/slice.lua");
 const BUDGET: &str = include_str!("lua/lib/budget.lua");
+const EARLY: &str = include_str!("lua/lib/early.lua");
 const REPLY: &str = include_str!("lua/lib/reply.lua");
 
 macro_rules! verbs {
@@ -19,7 +20,7 @@ macro_rules! verbs {
 /// Verb, its own text, and the fragments that go before it.
 const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "submit": [BASE],
-    "admit": [BASE, TENANTS, SLICE, BUDGET],
+    "admit": [BASE, TENANTS, SLICE, BUDGET, EARLY],
     "reject": [BASE, REPLY],
     "release": [BASE, TENANTS, SLICE, BUDGET],
     "promote": [BASE, TENANTS, SLICE],
@@ -29,13 +30,14 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "hand_back": [BASE, TENANTS, SLICE],
     "reap": [BASE, TENANTS, SLICE],
     "beat": [BASE],
-    "cancel": [BASE],
-    "delegate": [BASE, TENANTS, SLICE],
+    "cancel": [BASE, TENANTS, SLICE],
+    "delegate": [BASE, TENANTS, SLICE, EARLY],
     "touch": [BASE],
     "announce": [BASE],
     "set_tenant": [BASE],
     "switch_tool": [BASE],
     "prune": [BASE],
+    "retire": [BASE],
 };
 
 /// One script as Redis gets it.

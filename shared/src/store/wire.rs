@@ -54,6 +54,9 @@ pub struct SliceMeta {
     /// True for a task: its one call is the work itself, run by the agent's handler.
     #[serde(rename = "is", default, skip_serializing_if = "std::ops::Not::not")]
     pub is_task: bool,
+    /// Of a task, the call that delegated it, where an agent's call did.
+    #[serde(rename = "by", default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<String>,
     /// `traceparent` of the span that admitted it, which its slices' spans are children of; none where spans are not
     /// exported.
     #[serde(rename = "sp", default, skip_serializing_if = "Option::is_none")]

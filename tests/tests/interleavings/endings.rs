@@ -14,8 +14,14 @@ pub fn take_ending(game: &mut Game<'_>, name: &str, ending: Ending) -> Result<(E
     };
     let calls: Vec<String> = (live.results.len()..expected.upto).map(|i| format!("c{i}")).collect();
     let left = (name, expected.reason.as_str(), live.results.len(), expected.upto, expected.info, expected.begun);
-    let right =
-        (&*ending.name.to_string(), ending.reason.as_str(), ending.first, ending.upto, ending.info, ending.begun);
+    let right = (
+        &*ending.name.to_string(),
+        ending.reason.as_str(),
+        ending.first,
+        ending.upto,
+        ending.info,
+        ending.begun.map(|b| b.position),
+    );
     same("ending", &left, &right)?;
     same("calls of an ending", &calls, &ending.calls)?;
     same("meta of an ending", &format!("m{}", turn.spec), &ending.meta)?;

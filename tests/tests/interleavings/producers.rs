@@ -2,7 +2,6 @@
 
 use rand::Rng;
 use shared::model::policy::TenantPolicy;
-use shared::model::referee::Event;
 use shared::model::{AgentId, ConsumerId, InboxName, TaskId, TenantId, TurnId};
 use shared::store::{Announced, Cancelled, Delegated, Delegation, Queue, StoreError, Submission, Submitted, TurnName};
 
@@ -138,23 +137,38 @@ impl Game<'_> {
     }
 
     pub(super) async fn cancel(&mut self) -> Result<(), Violation> {
-        let names: Vec<String> = self.world.turns.keys().cloned().collect();
-        if names.is_empty() {
-            return Ok(());
-        }
-        let name = names[self.rng.random_range(0..names.len())].clone();
-        let now_ms = self.world.clock(self.raw_now_ms);
-        let expected = self.world.apply(&name, Event::Cancel, now_ms)?;
-        self.note(|| format!("cancel {name}: {expected:?}"));
+        let Some(name) = self.to_cancel() else { return Ok(()) };
+        let expected = self.world.cancel(self.raw_now_ms, &name)?;
+        self.note(|| format!("cancel {name}: {expected}"));
         let found =
             self.table.store.cancel(&TurnName::parse(&name).unwrap(), "why").await.map_err(|e| e.to_string())?;
         let word = match found {
             Cancelled::Ok => "Ok",
             Cancelled::Flagged => "Flagged",
             Cancelled::Ended => "Done",
+            Cancelled::Waiting => "Waiting",
+            Cancelled::Full => "Full",
             Cancelled::Unknown => "Unknown",
         };
-        same("cancel", &format!("{expected:?}"), &word.to_owned())
+        same("cancel", &expected, &word.to_owned())
+    }
+
+    /// A turn or task that was admitted, or one that has not come yet: on the inbound stream, or not even there.
+    fn to_cancel(&mut self) -> Option<String> {
+        if self.rng.random_bool(0.5) {
+            let names: Vec<String> = self.world.turns.keys().cloned().collect();
+            return (!names.is_empty()).then(|| names[self.rng.random_range(0..names.len())].clone());
+        }
+        let inbound = &self.world.inbound;
+        if !inbound.is_empty() && self.rng.random_bool(0.7) {
+            let entry = &inbound[self.rng.random_range(0..inbound.len())];
+            let spec = &self.world.specs[entry.spec];
+            let id = spec.given.clone().unwrap_or_else(|| format!("t{}", entry.origin));
+            return Some(format!("{}:{id}", spec.tenant));
+        }
+        let number = self.world.specs.len();
+        let tenant = TENANTS[self.rng.random_range(0..TENANTS.len())];
+        Some(format!("{tenant}:{}{number}", ["g", "k", "j"][self.rng.random_range(0..3)]))
     }
 
     pub(super) async fn announce(&mut self) -> Result<(), Violation> {

@@ -87,25 +87,40 @@ impl World {
         }
     }
 
-    /// An entry ends without having been admitted: the id that `submit` remembered for it is no longer open.
+    /// An entry ends without having been admitted or read: the id that `submit` remembered for it goes in a while.
     fn forget(&mut self, entry: &Inbound) {
         let spec = &self.specs[entry.spec];
-        if let (true, Some(id)) = (entry.remembered, &spec.given)
-            && let Some(id) = self.ids.get_mut(&format!("{}:{id}", spec.tenant))
-            && id.0 == 'q'
-        {
-            id.0 = 'e';
+        if let (true, Some(id)) = (entry.remembered, &spec.given) {
+            let name = format!("{}:{id}", spec.tenant);
+            if self.ids.get(&name).is_some_and(|(state, _)| *state == 'q') {
+                self.fading.insert(name);
+            }
+        }
+    }
+
+    /// A turn is refused: its id is free again, unless it belongs to one of other content.
+    fn free(&mut self, entry: &Inbound) {
+        let spec = &self.specs[entry.spec];
+        let Some(id) = &spec.given else { return };
+        let name = format!("{}:{id}", spec.tenant);
+        if self.ids.get(&name) == Some(&('q', spec.digest.clone())) {
+            self.ids.remove(&name);
+            self.fading.remove(&name);
         }
     }
 
     /// Whether `reject` found the entry still to be rejected.
-    pub fn reject(&mut self, raw_ms: i64, entry: &str) -> bool {
+    pub fn reject(&mut self, raw_ms: i64, entry: &str, readable: bool) -> bool {
         self.clock(raw_ms);
         let at = self.inbound.iter().position(|e| e.id.as_deref() == Some(entry));
         let entry = at.and_then(|at| self.inbound.remove(at));
         let Some(entry) = entry else { return false };
         self.dead += 1;
-        self.forget(&entry);
+        if readable && self.specs[entry.spec].given.is_some() {
+            self.free(&entry);
+        } else {
+            self.forget(&entry);
+        }
         let spec = &self.specs[entry.spec];
         if let Some(inbox) = spec.inbox {
             let inbox = format!("{}:{inbox}", spec.tenant);

@@ -120,7 +120,19 @@ const RULES_9_TO_12: &[Sabotage] = &[
         "call('SET', id_key(tenant .. ':' .. id), 'q' .. digest, 'PX', 3600000)",
     ),
     (9, "an id that has ended has no TTL", "or 'e', 2), 'PX', dedupe) end", "or 'e', 2)) end"),
-    (9, "an id whose turn was refused waits for ever", "if id and string.sub(id, 1, 1) == 'q' then", "if false then"),
+    (
+        9,
+        "an id whose turn was refused is not free again",
+        "if call('GET', id_key(ARGV[at + 6])) == 'q' .. ARGV[at + 7] then",
+        "if false then",
+    ),
+    (
+        9,
+        "an id is freed by a refused turn of other content",
+        "if call('GET', id_key(ARGV[at + 6])) == 'q' .. ARGV[at + 7] then",
+        "if true then",
+    ),
+    (9, "an id of what could not be read waits for ever", "call('PEXPIRE', key, dedupe, 'NX')", ""),
     (9, "an id stands for any content", "if string.sub(id, 2) ~= turn.digest then return 'CONFLICT' end", ""),
     (10, "processes disagree about the number of shards", "if m[3] and m[3] ~= ARGV[3] then", "if false then"),
     (
@@ -237,6 +249,24 @@ const RULES_18_AND_21: &[Sabotage] = &[
     ),
 ];
 
+/// What comes first.
+const RULE_22: &[Sabotage] = &[
+    (22, "a cancel does not wait for its turn", "cancelled_early = any_early(tts, state[5], now)", ""),
+    (
+        22,
+        "a cancel does not wait for its task",
+        "local cancelled = any_early({ tt }, early_ms, now) and early(tt)",
+        "local cancelled = false",
+    ),
+    (22, "a mark outlives what it was for", "call('DEL', early_key(tt))", ""),
+    (
+        22,
+        "a slice that nobody has read can be begun after its cancel",
+        "end_unread(tt, key, rec, tenant_of(tenant), 'cancelled', now, now, 0)",
+        "",
+    ),
+];
+
 async fn each_is_noticed(sabotages: &[Sabotage]) {
     let server = RedisServer::start().await;
     let mut missed = Vec::new();
@@ -292,4 +322,9 @@ async fn switching_off_a_guard_of_rule_17_is_noticed() {
 #[tokio::test]
 async fn switching_off_a_guard_of_rules_18_and_21_is_noticed() {
     each_is_noticed(RULES_18_AND_21).await;
+}
+
+#[tokio::test]
+async fn switching_off_a_guard_of_rule_22_is_noticed() {
+    each_is_noticed(RULE_22).await;
 }

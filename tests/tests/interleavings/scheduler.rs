@@ -311,7 +311,9 @@ impl Scheduler {
     async fn reject(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
         let Some((held, code)) = self.refused.first().cloned() else { return Ok(()) };
         let spec = game.world.specs[held.candidate.spec].clone();
-        let expected = game.world.reject(game.raw_now_ms, &held.candidate.entry);
+        // What cannot be read is refused too, and says nothing of its id that could be believed.
+        let readable = game.rng.random_bool(0.8);
+        let expected = game.world.reject(game.raw_now_ms, &held.candidate.entry, readable);
         game.note(|| format!("{} rejects {} as {code}: {expected}", self.id, held.candidate.entry));
         let rejection = Rejection {
             entry: held.candidate.entry.clone(),
@@ -319,6 +321,10 @@ impl Scheduler {
             raw: Vec::new(),
             reply_to: spec.inbox.map(|inbox| (TenantId::new(spec.tenant).unwrap(), InboxName::new(inbox).unwrap())),
             reply: format!("rejected {}", held.origin),
+            given: spec.given.clone().filter(|_| readable).map(|id| {
+                let name = TurnName { tenant: TenantId::new(spec.tenant).unwrap(), turn: TurnId::new(id).unwrap() };
+                (name, spec.digest.clone())
+            }),
         };
         let found = game.table.store.reject(Inbound::Turns, &[rejection]).await.map_err(|e| e.to_string())?;
         same("reject", &vec![expected], &found)?;
@@ -454,7 +460,7 @@ impl Scheduler {
         let Some((ending, fence)) = self.endings.first().cloned() else { return Ok(()) };
         let name = ending.name.to_string();
         let results = (ending.first..ending.upto).map(|position| {
-            let unknown = ending.begun == Some(position);
+            let unknown = ending.begun.is_some_and(|begun| begun.position == position);
             let outcome = if unknown { "unknown" } else { ending.reason.as_str() };
             format!(r#"{{"p":{position},"o":"{outcome}"}}"#)
         });

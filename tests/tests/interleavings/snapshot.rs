@@ -106,7 +106,9 @@ fn records(game: &mut Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Viola
     let ids: BTreeMap<Name, String> =
         game.world.ids.iter().map(|(n, (state, digest))| (n.clone(), format!("{state}{digest}"))).collect();
     let found = keys.iter().filter_map(|(k, v)| Some((k.strip_prefix("id:")?.to_owned(), v.list().concat()))).collect();
-    same("ids", &ids, &found)
+    same("ids", &ids, &found)?;
+    let early = keys.keys().filter_map(|k| k.strip_prefix("early:")).filter(|name| name.contains(':'));
+    same("cancels that wait", &game.world.early, &early.map(str::to_owned).collect())
 }
 
 fn record(name: &str, turn: &Turn, fields: &BTreeMap<String, String>) -> Result<(), Violation> {
@@ -238,7 +240,8 @@ fn streams(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violation
 /// Rule 9: what is unfinished has no TTL, everything else has one, but for what is bounded in another way.
 fn lifetimes(game: &Game<'_>, keys: &[Key]) -> Result<(), Violation> {
     for Key(name, _, ttl_ms, _) in keys {
-        let open = |tt: &str| game.world.ids.get(tt).is_some_and(|(state, _)| *state != 'e');
+        let fading = |tt: &str, state: char| state == 'q' && game.world.fading.contains(tt);
+        let open = |tt: &str| game.world.ids.get(tt).is_some_and(|(state, _)| *state != 'e' && !fading(tt, *state));
         let unfinished =
             name.starts_with("turn:") || name.starts_with("lane:") || name.strip_prefix("id:").is_some_and(open);
         let for_ever = NO_TTL.iter().any(|(prefix, _)| name.starts_with(prefix)) || name.ends_with(ODD_AGENT);

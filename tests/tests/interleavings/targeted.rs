@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use shared::model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TaskId, TenantId, TurnId};
+use shared::model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TaskId, TenantId, TurnId, limits};
 use shared::store::{
-    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, Generations, HandBack, Inbound,
-    PolicyRow, Promoted, Queue, Reader, ReplyFrame, Retry, Returned, Scripts, Settled, SettledCall, Settlement, Store,
-    StoreOptions, Submission, TimeSource, Touched, TurnName,
+    Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, Delegated, Delegation, EndReason, Entry, Generations,
+    HandBack, Inbound, PolicyRow, Promoted, Queue, Reader, Rejection, ReplyFrame, Retry, Returned, Scripts, Settled,
+    SettledCall, Settlement, Store, StoreOptions, Submission, TimeSource, Touched, TurnName,
 };
 use shared::testkit::{RedisOptions, RedisServer};
 
@@ -291,7 +291,7 @@ async fn an_external_task_whose_runtime_is_silent_is_offered_anew_and_ended_in_t
     idle(&shard, &queue, &second.id, 60_000).await;
     let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it goes on for ever") };
     assert_eq!((ending.reason, ending.first, ending.upto), (EndReason::Expired, 0, 1));
-    assert_eq!(ending.calls, ["c0"]);
+    assert_eq!((ending.calls, ending.begun.map(|begun| begun.by_runtime)), (vec!["c0".to_owned()], Some(true)));
 }
 
 #[tokio::test]
@@ -305,7 +305,8 @@ async fn a_cancelled_external_task_ends_once_its_runtime_has_had_its_lease() {
     idle(&shard, &queue, &entry.id, 6_000).await;
     shard.advance(6_000);
     let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it goes on for ever") };
-    assert_eq!(ending.reason, EndReason::Cancelled);
+    assert_eq!((ending.reason, ending.why.as_deref()), (EndReason::Cancelled, Some("why")));
+    assert!(ending.begun.is_some_and(|begun| begun.by_runtime), "what its runtime did is not known: {ending:?}");
 }
 
 #[tokio::test]
@@ -333,6 +334,111 @@ async fn an_inbound_entry_that_reap_put_back_is_admitted_once_even_after_its_rec
 }
 
 #[tokio::test]
+async fn a_slice_that_nobody_has_read_is_taken_back_by_its_cancel() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let batch = shard.inbound(1).await;
+    shard.admit(&batch).await.unwrap();
+    let name = TurnName::parse("acme:t0").unwrap();
+    assert_eq!(shard.store.cancel(&name, "why").await.unwrap(), Cancelled::Ok);
+    shard.beat("w").await;
+    assert!(shard.reader("w").take("ready:normal", 1).await.unwrap().is_empty(), "a worker would run it");
+    let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("nobody ends it") };
+    assert_eq!((ending.reason, ending.first, ending.upto), (EndReason::Cancelled, 0, 2));
+    assert_eq!((ending.why.as_deref(), ending.begun, ending.tries, ending.crashes), (Some("why"), None, 0, 0));
+    assert_eq!(shard.store.cancel(&name, "again").await.unwrap(), Cancelled::Ok);
+}
+
+#[tokio::test]
+async fn cancels_of_what_never_comes_are_bounded_by_tenant_and_time() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let name = |tenant: &str, i: usize| TurnName::parse(&format!("{tenant}:never-{i}")).unwrap();
+    let long = "ü".repeat(10_000);
+    for i in 0..limits::EARLY_CANCELS_MAX {
+        assert_eq!(shard.store.cancel(&name("acme", i), &long).await.unwrap(), Cancelled::Waiting);
+    }
+    assert_eq!(shard.store.cancel(&name("acme", limits::EARLY_CANCELS_MAX), "why").await.unwrap(), Cancelled::Full);
+    assert_eq!(shard.store.cancel(&name("acme", 0), "again").await.unwrap(), Cancelled::Waiting, "it has its place");
+    assert_eq!(shard.store.cancel(&name("bolt", 0), "why").await.unwrap(), Cancelled::Waiting, "another tenant's");
+    let mut redis = shard.server.connection().await;
+    let mark = shard.store.keys().key("early:acme:never-1");
+    let (length, ttl): (usize, i64) =
+        redis::pipe().cmd("STRLEN").arg(&mark).cmd("PTTL").arg(&mark).query_async(&mut redis).await.unwrap();
+    assert_eq!(length, limits::CANCEL_REASON_BYTES_MAX, "cut between characters");
+    assert!(ttl > 0 && ttl <= limits::EARLY_CANCEL_MS, "{ttl}");
+    // With time, the places are free again.
+    shard.advance(limits::EARLY_CANCEL_MS + 1);
+    assert_eq!(shard.store.cancel(&name("acme", 5_000), "why").await.unwrap(), Cancelled::Waiting);
+    let marks: u64 =
+        redis::cmd("ZCARD").arg(shard.store.keys().key("early:acme")).query_async(&mut redis).await.unwrap();
+    assert_eq!(marks, 1);
+}
+
+#[tokio::test]
+async fn a_forged_id_on_a_message_that_cannot_be_read_does_not_drop_the_turn_of_another() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let mut redis = shard.server.connection().await;
+    let forge = async |redis: &mut redis::aio::MultiplexedConnection| -> String {
+        let mut command = redis::cmd("XADD");
+        command.arg(shard.store.keys().key("turns")).arg("*").arg("turn").arg("{").arg("i").arg("acme:t0");
+        command.query_async(redis).await.unwrap()
+    };
+    let entry = forge(&mut redis).await;
+    let batch = shard.inbound(2).await;
+    let rejection = |entry: String, given: Option<&str>| Rejection {
+        entry,
+        reason: "malformed_json".into(),
+        raw: b"{".to_vec(),
+        reply_to: None,
+        reply: String::new(),
+        given: given.map(|digest| (TurnName::parse("acme:t0").unwrap(), digest.to_owned())),
+    };
+    // The forger's own entry, and one that names the same id with content of its own.
+    shard.store.reject(Inbound::Turns, &[rejection(entry, None)]).await.unwrap();
+    let entry = forge(&mut redis).await;
+    shard.reader("s").take("turns", 2).await.unwrap();
+    shard.store.reject(Inbound::Turns, &[rejection(entry, Some("other"))]).await.unwrap();
+    let victim = Admission { entry: batch[1].entry.clone(), ..batch[0].clone() };
+    let AdmitReply::Decided { turns, .. } = shard.admit(&[victim]).await.unwrap() else { panic!("not decided") };
+    assert!(matches!(turns[0], Admitted::Dispatched), "{turns:?}");
+    let ttl: i64 = redis::cmd("PTTL").arg(shard.store.keys().key("id:acme:t0")).query_async(&mut redis).await.unwrap();
+    assert_eq!(ttl, -1, "what is admitted is remembered until it has ended");
+}
+
+#[tokio::test]
+async fn a_scheduler_that_slept_does_not_delegate_a_second_time() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let mut redis = shard.server.connection().await;
+    let mut command = redis::cmd("XADD");
+    command.arg(shard.store.keys().key("tasks")).arg("*").arg("task").arg("{}");
+    let entry: String = command.query_async(&mut redis).await.unwrap();
+    shard.beat("s").await;
+    shard.reader("s").take("tasks", 1).await.unwrap();
+    // It sleeps; others take the entry back, carry the task out, and forget it.
+    for _ in 0..5 {
+        shard.advance(4_000);
+        shard.beat("s2").await;
+        shard.store.reap(10).await.unwrap();
+    }
+    let delegation = Delegation {
+        entry: Some(entry),
+        tenant: TenantId::new("acme").unwrap(),
+        task: TaskId::new("k1-0").unwrap(),
+        given: false,
+        digest: "d".into(),
+        queue: Queue::Ready(Priority::Normal),
+        agent: AgentId::new("kelly").unwrap(),
+        deadline_ms: START_MS + 3_600_000,
+        budget: 1,
+        parent: None,
+        meta: "m".into(),
+        call: "c0".into(),
+        external_lease_ms: 0,
+    };
+    assert_eq!(shard.store.delegate(&[delegation]).await.unwrap(), [Delegated::Duplicate]);
+    assert!(shard.reader("w").take("ready:normal", 1).await.unwrap().is_empty(), "it would run a second time");
+}
+
+#[tokio::test]
 async fn a_call_that_was_begun_is_named_where_its_slice_is_quarantined() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
     let mut slice = shard.leased(1).await.remove(0);
@@ -356,7 +462,8 @@ async fn a_call_that_was_begun_is_named_where_its_slice_is_quarantined() {
             assert_eq!(shard.store.begin(&[begin(&slice, None)]).await.unwrap(), [Begun::Ok]);
         }
     }
-    assert_eq!(endings.iter().map(|e| (e.reason, e.begun)).collect::<Vec<_>>(), [(EndReason::Internal, Some(0))]);
+    let told: Vec<_> = endings.iter().map(|e| (e.reason, e.begun.map(|begun| begun.position), e.crashes)).collect();
+    assert_eq!(told, [(EndReason::Internal, Some(0), 3)]);
 }
 
 #[tokio::test]

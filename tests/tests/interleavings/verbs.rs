@@ -111,6 +111,34 @@ impl World {
         (self.tenants_generation > by.tenants).then_some(Batch::TenantsStale)
     }
 
+    /// What `cancel` answers.
+    ///
+    /// # Errors
+    /// See [`World::apply`].
+    pub fn cancel(&mut self, raw_ms: i64, name: &str) -> Result<String, String> {
+        let now_ms = self.clock(raw_ms);
+        if self.turns.contains_key(name) {
+            return self.apply(name, Event::Cancel, now_ms).map(|answer| format!("{answer:?}"));
+        }
+        Ok(match self.ids.get(name) {
+            Some(('e', _)) => "Done".into(),
+            Some(('a', _)) => "Unknown".into(),
+            _ => {
+                self.early.insert(name.to_owned());
+                "Waiting".into()
+            }
+        })
+    }
+
+    /// Whether a turn or task that is entered now was cancelled before; then its mark goes.
+    fn take_early(&mut self, name: &str, now_ms: i64) -> Result<bool, String> {
+        let cancelled = self.early.remove(name);
+        if cancelled {
+            self.apply(name, Event::Cancel, now_ms)?;
+        }
+        Ok(cancelled)
+    }
+
     /// None: the script fails.
     fn admit_one(
         &mut self,
@@ -139,10 +167,13 @@ impl World {
         self.tenant(&name).unfinished += 1;
         if spec.given.is_some() {
             self.ids.insert(name.clone(), ('a', spec.digest.clone()));
+            self.fading.remove(&name);
         }
         let waiting = self.is_waiting(&lane);
         let ends = self.agents[&lane].tick.end_ms;
-        let verdict = if spec.deadline_ms <= now_ms {
+        let verdict = if self.early.contains(&name) {
+            Verdict::End(Reason::Cancelled, now_ms)
+        } else if spec.deadline_ms <= now_ms {
             Verdict::End(Reason::Expired, spec.deadline_ms)
         } else if waiting {
             Verdict::Wait(self.lane_due(&lane, row, ends))
@@ -151,6 +182,7 @@ impl World {
             self.decide(&name, &lane, task.as_deref(), spec.calls(), row)
         };
         self.enter(&name, &lane, c.spec);
+        self.take_early(&name, now_ms)?;
         self.release_by(&name, &lane, verdict, now_ms).map(Some)
     }
 
@@ -398,6 +430,14 @@ impl World {
         self.enter(&name, &format!("{}:{}", s.tenant, s.agent), spec);
         if let Some(turn) = self.turns.get_mut(&name) {
             turn.task = Some(TaskBudget { max: budget, used: 0 });
+        }
+        if self.take_early(&name, now_ms)? {
+            self.apply(&name, Event::Release(Verdict::End(Reason::Cancelled, now_ms)), now_ms)?;
+            // Nobody has been given the ending: promote gives it out.
+            if let Some(turn) = self.turns.get_mut(&name) {
+                turn.timer_ms = Some(now_ms);
+            }
+            return Ok("OK".into());
         }
         self.apply(&name, Event::Release(Verdict::Dispatch(1)), now_ms)?;
         Ok("OK".into())

@@ -1,6 +1,6 @@
 //! The referee's world: what Redis should hold, as plain data, moved by the pure model alone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use shared::model::Priority;
 use shared::model::referee::{AgentBudgets, Answer, Budget, Effects, Event, Fence, LaneMove, State, TaskBudget, next};
@@ -65,6 +65,10 @@ pub struct World {
     pub lane_timers: BTreeMap<Name, i64>,
     pub turns: BTreeMap<Name, Turn>,
     pub ids: BTreeMap<Name, (char, String)>,
+    /// Ids that go in a while, unless their turns are admitted meanwhile.
+    pub fading: BTreeSet<Name>,
+    /// What was cancelled before it came.
+    pub early: BTreeSet<Name>,
     pub inbound: VecDeque<Inbound>,
     /// The last inbound entry that was read by anybody.
     pub delivered: u64,

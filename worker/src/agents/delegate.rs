@@ -78,7 +78,7 @@ async fn delegate(
     let task = task(&context, args).map_err(refused)?;
     let planned = delegation::plan(&force.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
     let deadline = shared::report::rfc3339(planned.deadline_ms());
-    let delegation = planned.delegation(None, id.clone(), true);
+    let delegation = planned.by_call(&context.call).delegation(None, id.clone(), true);
     let written = store.delegate(&[delegation]).await.map_err(|e| ToolError::Transient(e.to_string()))?;
     match written.into_iter().next() {
         Some(Delegated::Ok | Delegated::Duplicate) => Ok(Confirmation {

@@ -309,14 +309,23 @@ fn leave<R>(live: Live<R>, over: (Reason, i64), timer_ms: i64) -> (State<R>, Eff
     (state, Effects { lane: Some(LaneMove::Leave), ..effects })
 }
 
-fn cancel<R>(mut state: State<R>, now_ms: i64) -> (State<R>, Effects) {
-    let held = matches!(&state, State::Out(_, slice) if slice.held);
+fn cancel<R>(state: State<R>, now_ms: i64) -> (State<R>, Effects) {
+    let mut state = state;
     match &mut state {
         State::Ended { .. } => return (state, Effects::only(Answer::Done)),
         State::Queued(live) | State::Out(live, _) | State::Parked { live, .. } | State::Ending(live, _) => {
             live.cancelled = true;
         }
     }
-    let answer = if held { Answer::Flagged } else { Answer::Ok };
-    (state, Effects { timer_ms: Some(now_ms), ..Effects::only(answer) })
+    let at_once = |answer| Effects { timer_ms: Some(now_ms), ..Effects::only(answer) };
+    match state {
+        State::Out(live, slice) if slice.held => (State::Out(live, slice), at_once(Answer::Flagged)),
+        // Nobody has read it, and nobody shall: it is taken back, and promote gives the ending out.
+        State::Out(live, slice) => {
+            let (upto, begun) = (live.calls, unsettled(&live, slice.begun));
+            let (state, _) = give_out(live, (Reason::Cancelled, now_ms), upto, begun, now_ms);
+            (state, Effects { out: -1, ..at_once(Answer::Ok) })
+        }
+        other => (other, at_once(Answer::Ok)),
+    }
 }

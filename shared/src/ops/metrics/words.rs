@@ -101,7 +101,7 @@ pub(crate) const OTHER: &str = "other";
 pub(super) const STREAMS: [&str; 2] = ["turns", "tasks"];
 
 /// Why a message is refused, or an entry dead: the codes of `rejected` replies, `poison` and `unreadable`.
-pub(super) const REFUSALS: [&str; 30] = [
+pub(super) const REFUSALS: [&str; 32] = [
     "malformed_json",
     "too_large",
     "too_deep",
@@ -120,10 +120,12 @@ pub(super) const REFUSALS: [&str; 30] = [
     "tenant_queue_full",
     "inbox_full",
     "too_many_inboxes",
+    "too_many_cancels",
     "refused",
     "no_task_handler",
     "invalid_deadline",
     "wrong_delegator",
+    "may_not_delegate",
     "unknown_parent",
     "budget_exceeds_parent",
     "delegation_cycle",
@@ -141,7 +143,7 @@ pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 pub(super) const FENCED: [&str; 7] = ["settle", "retry", "begin", "execute", "touch", "finish", OTHER];
 
 /// What Redis is asked: the scripts, and the names that the store gives its other commands.
-pub(super) const VERBS: [&str; 36] = [
+pub(super) const VERBS: [&str; 37] = [
     "submit",
     "admit",
     "reject",
@@ -158,6 +160,7 @@ pub(super) const VERBS: [&str; 36] = [
     "touch",
     "announce",
     "prune",
+    "retire",
     "read",
     "due",
     "look",

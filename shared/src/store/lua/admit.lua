@@ -12,7 +12,7 @@
 --       caller rejects with a reply
 local now = clock(ARGV[1])
 local epoch_ms = epoch(now)
-local state = call('HMGET', META, 'policy_gen', 'pressure', 'seq', 'tenants_gen')
+local state = call('HMGET', META, 'policy_gen', 'pressure', 'seq', 'tenants_gen', 'early_ms')
 local stale = outdated(state[1], state[4], ARGV[2])
 if stale then return { stale, now } end
 if state[2] == '1' then return { 'PRESSURE', now } end
@@ -23,7 +23,7 @@ if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
 
 local seq, now_text = num(state[3] or 0), tostring(now)
 local tasks, boxes, seen, timers, held, given, stream = {}, {}, {}, {}, {}, {}, P .. 'turns'
-local any_known
+local any_known, cancelled_early
 
 -- The action budget of the task that a turn runs under; nil where there is no such task.
 local function task_of(tenant, task)
@@ -87,7 +87,10 @@ local function plan(turn)
   turn.a = a
   local day, resets = day_left(a, t, policy)
   local left = task and task.max - task.used or #turn.calls
-  if turn.deadline <= now then
+  turn.cancelled = cancelled_early and early(turn.tt)
+  if turn.cancelled then
+    turn.word, turn.reason, turn.info = 'ENDING', 'cancelled', now
+  elseif turn.deadline <= now then
     turn.word, turn.reason, turn.info = 'ENDING', 'expired', turn.deadline
   elseif a.waiting then
     turn.word, turn.due = 'LANED', day <= 0 and not policy.reject and resets or a.te
@@ -124,6 +127,10 @@ local function write(turn)
     given[#given + 1] = turn.tt
   end
   if turn.task ~= '' then record[at + 1], record[at + 2], at = 'tk', turn.task, at + 2 end
+  if turn.cancelled then
+    record[at + 1], record[at + 2], at = 'cx', turn.cancelled, at + 2
+    take_early(turn.tt)
+  end
   if turn.note then record[at + 1], record[at + 2], at = 'lg', turn.note, at + 2 end
   if k < n then
     seq = seq + 1
@@ -149,7 +156,7 @@ local function write(turn)
 end
 
 -- Rule 11: everything is read and decided before anything is written, for a script error does not roll back.
-local batch, names, records, count = {}, {}, {}, num(ARGV[at])
+local batch, names, records, tts, count = {}, {}, {}, {}, num(ARGV[at])
 at = at + 1
 for i = 1, count do
   local turn = {
@@ -159,12 +166,13 @@ for i = 1, count do
     count = ARGV[at + 12], calls = {},
     -- What planning finds out; named here, so that the table is made at its full size.
     tt = false, name = false, a = false, admitted = 0, word = false, reason = false, info = false, due = false, note = false,
+    cancelled = false,
   }
   turn.tt, turn.name = turn.tenant .. ':' .. turn.turn, turn.tenant .. ':' .. turn.agent
   local calls = num(turn.count)
   for c = 1, calls do turn.calls[c] = ARGV[at + 12 + c] end
   at = at + 13 + calls
-  batch[i] = turn
+  batch[i], tts[i] = turn, turn.tt
   if not names[turn.name] then
     names[turn.name], names[#names + 1] = true, turn.name
   end
@@ -180,6 +188,7 @@ if count > 0 then
 end
 -- A minted id is new, but for accidents: one command says so for all.
 any_known = #records > 0 and call('EXISTS', unpack(records)) > 0
+cancelled_early = any_early(tts, state[5], now)
 load_agents(names)
 for i = 1, count do plan(batch[i]) end
 

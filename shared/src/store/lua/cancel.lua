@@ -1,19 +1,47 @@
 #!lua flags=allow-oom
--- cancel: asks for the end of a turn or a task. What is not out is ended by the next promote; what is out is
--- flagged, and its holder ends it (rule 6).
+-- cancel: asks for the end of a turn or a task. What nobody holds is ended by the next promote; what is held is
+-- flagged, and its holder ends it (rule 6). What has not come yet is waited for (rule 22): a mark is kept, bounded in
+-- number and time, and whoever admits the turn ends it.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 tenant:turn · 3 reason · 4 lease ms
--- reply OK · FLAGGED (its running calls end first) · ENDED (it had ended already) · UNKNOWN
--- effect HSET turn cx, ZADD timers
+-- ARGV  1 injected clock · 2 tenant:turn · 3 reason (bounded) · 4 lease ms · 5 how long a mark is kept, ms ·
+--       6 marks of one tenant at most
+-- reply OK · FLAGGED (its running calls end first) · ENDED (it had ended already) · WAITING (nothing of that name has
+--       come yet; when it comes, it ends) · FULL (as WAITING, but too many marks wait: none is kept) · UNKNOWN (it was
+--       admitted once, and its record is lost)
+-- effect HSET turn cx, ZADD timers, SADD cancel of its holder; XDEL of a slice that nobody has read; SET and ZADD of a mark
 local now = clock(ARGV[1])
-local tt = ARGV[2]
+local tt, why = ARGV[2], ARGV[3]
 local key = turn_key(tt)
-local m = call('HMGET', key, 'n', 'f', 'q')
-if not m[1] then return call('EXISTS', done_key(tt)) == 1 and 'ENDED' or 'UNKNOWN' end
-call('HSET', key, 'cx', ARGV[3])
+local tenant, turn = split(tt)
+
+local function wait_for_it()
+  local id = call('GETRANGE', id_key(tt), 0, 0)
+  if id == 'e' then return 'ENDED' elseif id == 'a' then return 'UNKNOWN' end
+  local marks, keep = early_key(tenant), num(ARGV[5])
+  call('ZREMRANGEBYSCORE', marks, '-inf', now)
+  if not call('ZSCORE', marks, turn) and call('ZCARD', marks) >= num(ARGV[6]) then return 'FULL' end
+  call('ZADD', marks, now + keep, turn)
+  call('PEXPIRE', marks, keep)
+  call('SET', early_key(tt), why, 'PX', keep)
+  call('HSET', META, 'early_ms', now + keep)
+  return 'WAITING'
+end
+
+local m = call('HMGET', key, 'n', 'f', 'q', 'dn')
+if not m[1] then return call('EXISTS', done_key(tt)) == 1 and 'ENDED' or wait_for_it() end
+call('HSET', key, 'cx', why)
 call('ZADD', TIMERS, now, 't:' .. tt)
-local holder = m[2] and string.sub(m[2], 1, 2) ~= 's:' and pending(P .. m[3], m[2])
-if not holder then return 'OK' end
-call('SADD', P .. 'cancel:' .. holder, tt)
-call('PEXPIRE', P .. 'cancel:' .. holder, num(ARGV[4]) * 2)
-return 'FLAGGED'
+if not m[2] or string.sub(m[2], 1, 2) == 's:' then return 'OK' end
+local holder = pending(P .. m[3], m[2])
+if holder then
+  call('SADD', P .. 'cancel:' .. holder, tt)
+  call('PEXPIRE', P .. 'cancel:' .. holder, num(ARGV[4]) * 2)
+  return 'FLAGGED'
+end
+-- Nobody has read the slice: nobody shall begin it before promote comes by, which gives the ending out.
+if call('XRANGE', P .. m[3], m[2], m[2])[1] then
+  local rec = { n = num(m[1]), f = m[2], q = m[3], dn = num(m[4] or 0) }
+  end_unread(tt, key, rec, tenant_of(tenant), 'cancelled', now, now, 0)
+  save_tenants()
+end
+return 'OK'

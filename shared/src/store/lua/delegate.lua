@@ -6,9 +6,11 @@
 --       tenant · task id · given ('1' or '') · digest · queue · agent · deadline ms · budget · parent task or '' ·
 --       meta · call · lease of an external runtime ms (0: workers run it)
 -- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code>}; a refused inbound task is rejected by the caller
+-- A task that was cancelled before it came is written and ended by the next promote.
 -- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's bu; XACK of the inbound entry
 local now = clock(ARGV[1])
 local turns_max = num(ARGV[2])
+local early_ms = call('HGET', META, 'early_ms')
 local acked = {}
 
 local function known(tt, given, digest)
@@ -18,6 +20,9 @@ local function known(tt, given, digest)
 end
 
 local function delegate(at)
+  -- The inbound entry is the fence: a scheduler that slept while reap wrote it anew must not delegate it a second time,
+  -- however long ago the task has ended and its record has gone.
+  if ARGV[at] ~= '' and not is_open(P .. 'tasks', ARGV[at]) then return 'DUPLICATE' end
   local tenant, tt = ARGV[at + 1], ARGV[at + 1] .. ':' .. ARGV[at + 2]
   local given, digest, queue, agent = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
   local deadline, budget, parent = num(ARGV[at + 7]), num(ARGV[at + 8]), ARGV[at + 9]
@@ -33,20 +38,29 @@ local function delegate(at)
     call('HINCRBY', turn_key(tenant .. ':' .. parent), 'bu', budget)
   end
   local lease = num(ARGV[at + 12])
-  local fence = dispatch(queue, tt, ARGV[at + 10], 0, 0, 0, { ARGV[at + 11] })
-  local record = { 'ag', agent, 'q', queue, 'n', 1, 'ad', 1, 'dl', deadline, 'ts', now, 'f', fence, 'k', 'task',
+  local cancelled = any_early({ tt }, early_ms, now) and early(tt)
+  local record = { 'ag', agent, 'q', queue, 'n', 1, 'ad', 1, 'dl', deadline, 'ts', now, 'k', 'task',
     'bm', budget, 'bu', 0, 'm', ARGV[at + 10], 'c0', ARGV[at + 11] }
   if given ~= '' then
     record[#record + 1], record[#record + 2] = 'gv', '1'
     call('SET', id_key(tt), 'a' .. digest)
   end
   if lease > 0 then record[#record + 1], record[#record + 2] = 'el', lease end
+  t.q = t.q + 1
+  if cancelled then
+    record[#record + 1], record[#record + 2] = 'cx', cancelled
+    call('HSET', turn_key(tt), unpack(record))
+    take_early(tt)
+    return 'OK ' .. lease_ending(tt, turn_key(tt), { dn = 0 }, 'cancelled', 1, now, now, 0)[2]
+  end
+  local fence = dispatch(queue, tt, ARGV[at + 10], 0, 0, 0, { ARGV[at + 11] })
+  record[#record + 1], record[#record + 2] = 'f', fence
   call('HSET', turn_key(tt), unpack(record))
   if lease > 0 then
     call('SADD', P .. 'externals', queue)
   end
   call('ZADD', TIMERS, lease > 0 and math.min(deadline, now + lease) or deadline, 't:' .. tt)
-  t.q, t.out = t.q + 1, t.out + 1
+  t.out = t.out + 1
   return 'OK ' .. fence
 end
 

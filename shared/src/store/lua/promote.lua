@@ -63,14 +63,7 @@ local function out(tt, key, rec, tenant, reason, info)
   local where = whereabouts(queue, rec.f)
   if where == 'gone' and not reason then return restore(tt, key, rec, tenant) end
   if where == 'held' or not reason then return later(tt, reason and now + ending_lease or rec.dl) end
-  local body = body_of_entry(rec.q, rec.f)
-  -- Entry and group may be gone: the record's fence keeps anybody from going on.
-  redis.pcall('XDEL', queue, rec.f)
-  local t = tenant_of(tenant)
-  t.out = t.out - 1
-  -- Calls that were never admitted are in the record; in one of the build before this, those of the slice may not be.
-  if body and not call('HGET', key, 'm') then keep_body(key, body) end
-  return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
+  return end_unread(tt, key, rec, tenant_of(tenant), reason, info, now, ending_lease)
 end
 
 -- An external task's runtime must beat within its lease, or the task is offered to another, or ended where it is
@@ -87,8 +80,10 @@ local function external(tt, key, rec, tenant, reason, info)
     -- What is over is not prolonged by touch, so this ends.
     return later(tt, reason and alive + rec.el or math.min(rec.dl, alive + rec.el))
   end
+  -- Rule 25: what it did with the task is not known, whatever ends the task now or later.
+  call('HSET', key, 'b', '0:runtime')
   if reason then
-    call('XACK', queue, GROUP, rec.f)
+    ack_and_trim(queue, { rec.f })
     local t = tenant_of(tenant)
     t.out = t.out - 1
     return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
@@ -96,7 +91,7 @@ local function external(tt, key, rec, tenant, reason, info)
   local crashes = num(call('HINCRBY', key, 'cr', 1))
   call('HSET', key, 'hx', '1')
   local body = body_of_record(key, rec.dn, rec.ad)
-  call('XACK', queue, GROUP, rec.f)
+  ack_and_trim(queue, { rec.f })
   if crashes >= crashes_max or not body then
     local t = tenant_of(tenant)
     t.out = t.out - 1

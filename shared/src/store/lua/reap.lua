@@ -99,7 +99,7 @@ local function inbound(queue, entry, suspect, lost)
   if crashes >= crashes_max then
     call('XADD', P .. 'dead', 'MAXLEN', '~', dead_max, '*', 'from', queue, 'entry', origin, 'reason', 'poison',
       'raw', unread(fields[2] or ''), 'tenant', '')
-    close_id(fields, num(ARGV[8]))
+    close_id(entry, fields, num(ARGV[8]))
     dead = dead + 1
     return
   end

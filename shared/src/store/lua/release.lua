@@ -49,7 +49,10 @@ local function release(tenant, turn, rec, m, a, t, policy)
   if m[6] then return ending('cancelled', now) end
   if num(m[7]) <= now then return ending('expired', m[7]) end
   local left, budget = task_left(tenant, m[5], wanted)
-  if not left then return ending('cancelled', now) end
+  if not left then
+    rec.why = 'the task that it ran under has ended'
+    return ending('cancelled', now)
+  end
   if left <= 0 then return ending('task_budget_reached', budget) end
   local day, resets = day_left(a, t, policy)
   if day <= 0 then

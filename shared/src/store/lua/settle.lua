@@ -36,6 +36,12 @@ local function all_results(item, key, rec, prefix, mine)
   return table.concat(earlier, ',')
 end
 
+-- Why a turn was cancelled, in a shape that blanks and line ends cannot break.
+local function why(cx)
+  if not cx then return '' end
+  return ' cx=' .. string.gsub(cx, '[%c%% ]', function(c) return string.format('%%%02X', string.byte(c)) end)
+end
+
 -- The one ending of every turn: reply, finished record, no timer, no live record.
 local function end_turn(item, key, rec)
   -- Joined at once: Lua hashes every byte of every string that it makes, and a reply is long.
@@ -54,7 +60,7 @@ local function end_turn(item, key, rec)
     cr, rt, er = m[1] or 0, m[2] or 0, m[3] or ''
   end
   call('SET', done_key(item.tt), 'f=' .. item.fence .. ' ts=' .. rec.ts .. ' end=' .. now_text .. ' lg=' .. (rec.lg or '')
-    .. ' cr=' .. cr .. ' rt=' .. rt .. ' er=' .. er .. '\n' .. text, 'PX', retain)
+    .. ' cr=' .. cr .. ' rt=' .. rt .. ' er=' .. er .. why(rec.cx) .. '\n' .. text, 'PX', retain)
   if rec.gv then call('SET', id_key(item.tt), 'e' .. string.sub(call('GET', id_key(item.tt)) or 'e', 2), 'PX', dedupe) end
   ended[item.tt] = item.fence
   gone[#gone + 1], records[#records + 1] = 't:' .. item.tt, key
@@ -74,6 +80,8 @@ local function keep(item, key, rec)
     if item.audits ~= '' then put('u' .. position, item.audit[i]) end
   end
   call('HSET', key, unpack(fields))
+  -- The tries were those of a call that has its result now.
+  if rec.hx then call('HDEL', key, 'at') end
 end
 
 -- The slice has ended and the turn has calls left: back on its lane, whose timer is armed.

@@ -13,6 +13,12 @@ local function done_key(tt) return P .. 'done:' .. tt end
 local function id_key(tt) return P .. 'id:' .. tt end
 local function lane_key(tenant, agent) return P .. 'lane:' .. tenant .. ':' .. agent end
 local function tenant_key(tenant) return P .. 'tenant:' .. tenant end
+-- Cancels of what has not come yet: of a tenant, its marks by their end; of a turn or task, the reason.
+local function early_key(name) return P .. 'early:' .. name end
+
+local function split(tt)
+  return string.match(tt, '^([^:]+):(.+)$')
+end
 
 -- Rule 2: Redis TIME plus an offset that grows when TIME steps back, so windows neither repeat nor stop.
 -- `injected` replaces TIME in tests and is empty otherwise.
@@ -146,16 +152,14 @@ local function end_inbound(stream, entries)
   end
 end
 
--- Closes the id that `submit` remembered for an inbound entry which ends unadmitted (rule 9): it keeps answering
--- DUPLICATE for a while, and then goes. An id that another entry was admitted under is not ours to close.
-local function close_id(fields, dedupe)
+-- Rule 9: an entry that ends unadmitted and unread says itself which id `submit` remembered for it (field `i`), and may
+-- lie. So the id is not taken away: it goes in a while, unless its own turn is admitted meanwhile.
+local function close_id(entry, fields, dedupe)
   for i = 1, #fields, 2 do
-    if fields[i] == 'i' then
-      local id = call('GET', id_key(fields[i + 1]))
-      if id and string.sub(id, 1, 1) == 'q' then
-        call('SET', id_key(fields[i + 1]), 'e' .. string.sub(id, 2), 'PX', dedupe)
-        call('HDEL', QUEUED, fields[i + 1])
-      end
+    local name = fields[i] == 'i' and fields[i + 1]
+    if name then
+      if call('GETRANGE', id_key(name), 0, 0) == 'q' then call('PEXPIRE', id_key(name), dedupe, 'NX') end
+      if call('HGET', QUEUED, name) == entry then call('HDEL', QUEUED, name) end
     end
   end
 end

@@ -100,28 +100,38 @@ end
 
 -- Gives the calls [done, upto) of a turn that is not out to the caller to end: the caller renders their results
 -- and settles them under the new fence. If it dies, the timer gives the ending to somebody else.
--- reply {tenant:turn, fence, reason, done, upto, info, begun position or '', meta, calls…}
+-- What is known of earlier tries goes along, for rule 25: what began is never told as not run.
+-- reply {tenant:turn, fence, reason, done, upto, info, begun (`<position>:<nonce or 'runtime'>`) or '', tries of the
+--        first call, crashes of its slice, calls admitted, why it was cancelled or '', meta, calls…}
 local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
   call('HSET', key, 'f', fence, 'er', reason, 'eu', upto, 'ei', info, 'hx', '1')
   call('ZADD', TIMERS, now + lease, 't:' .. tt)
   body = body or body_of_record(key, rec.dn, upto)
+  local m = call('HMGET', key, 'b', 'at', 'cr', 'ad', 'cx', 'm', 'ag', 'dl', 'n')
   if not body then
     -- What is lost is not made up: the calls are answered all the same, by number.
-    local m = call('HMGET', key, 'm', 'ag', 'dl', 'n')
-    body = { calls = {}, meta = m[1] or string.format('{"ag":"%s","dl":%d,"dg":"","n":%d}', m[2] or 'unknown', num(m[3]) or 0, num(m[4]) or upto) }
+    body = { calls = {}, meta = m[6] or string.format('{"ag":"%s","dl":%d,"dg":"","n":%d}', m[7] or 'unknown', num(m[8]) or 0, num(m[9]) or upto) }
     for i = rec.dn, upto - 1 do body.calls[i - rec.dn + 1] = call('HGET', key, 'c' .. i) or '{}' end
   end
   -- A call that somebody who is gone had begun may have taken effect: its result must not deny it.
-  local begun = string.match(call('HGET', key, 'b') or '', '^%d+')
+  local begun = string.match(m[1] or '', '^%d+')
   if begun and num(begun) < rec.dn then begun = nil end
-  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun or '', body.meta }
+  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun and m[1] or '', m[2] or '0',
+    m[3] or '0', m[4] or '0', reason == 'cancelled' and (rec.why or m[5]) or '', body.meta }
   for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
   return reply
 end
 
-local function split(tt)
-  return string.match(tt, '^([^:]+):(.+)$')
+-- Ends the calls of a slice that is out and that nobody has read: takes it back first. `t` are its tenant's counters.
+local function end_unread(tt, key, rec, t, reason, info, now, lease)
+  local body = body_of_entry(rec.q, rec.f)
+  -- Entry and group may be gone: the record's fence keeps anybody from going on.
+  redis.pcall('XDEL', P .. rec.q, rec.f)
+  t.out = t.out - 1
+  -- Calls that were never admitted are in the record; in one of the build before this, those of the slice may not be.
+  if body and not call('HGET', key, 'm') then keep_body(key, body) end
+  return lease_ending(tt, key, rec, reason, rec.n, info, now, lease)
 end
 
 -- Rule 18: puts aside what cannot be read, with the reason, so that the loop goes on and people see it. What it
