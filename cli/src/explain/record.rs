@@ -236,7 +236,6 @@ pub(super) fn finished(name: &TurnName, trace: &HashMap<String, String>, reply: 
         retries: number(trace, "rt").unwrap_or(0),
         crashes: number(trace, "cr").unwrap_or(0),
         // An answer without calls ends in the way of an ending, and nothing was the matter with it.
-        cancel_asked: trace.get("cx").cloned(),
         ended_because: trace.get("er").filter(|reason| !reason.is_empty() && !no_calls).cloned(),
         refusal: refused.and_then(|reply| reply.error.as_ref()).map(|error| error.message.clone()),
         results,
