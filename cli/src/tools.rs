@@ -1,6 +1,7 @@
 //! `tickfleet tools`: which tools there are, who may call them, and their definitions for a model.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -10,6 +11,7 @@ use shared::formats::{Prompts, define, define_strict};
 use shared::model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant, Unknown};
 use shared::model::suggest::{closest, list};
 use shared::model::{AgentId, Dialect, Effect, TenantId, ToolSpec, limits};
+use shared::store::Store;
 use worker::tools::{RegisteredTool, Registry};
 
 use crate::failure::Failure;
@@ -137,6 +139,9 @@ impl Format {
     }
 }
 
+/// How long Redis is waited for to say what was set at run time. Tools are described without it, too.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A tool and who may call it.
 #[derive(Serialize)]
 struct Row<'a> {
@@ -165,8 +170,8 @@ struct Decision<'a> {
 /// An unknown tenant or agent; tools that cannot be used.
 pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
     let force = setup.force();
-    // Nothing connects: tools are only described here.
     let stores = setup.stores()?;
+    with_run_time(&force, &stores).await;
     let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
     let registry = setup.registry(store, &force)?;
     if let Some(tenant) = &args.tenant {
@@ -188,6 +193,14 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
     let allowed: Vec<&ToolSpec> =
         decisions.iter().filter(|(_, denial)| denial.is_none()).map(|(spec, _)| *spec).collect();
     emit(format, args.strict, &allowed, &setup.configuration.prompts, output)
+}
+
+/// Takes over what was set at run time, where Redis is there to say so: a tool that was switched off is shown as that,
+/// and not tried.
+pub(crate) async fn with_run_time(force: &InForce, stores: &[Store]) {
+    let looks = stores.iter().map(|store| force.refresh(store));
+    // Without Redis, tools are as the configuration has them.
+    drop(tokio::time::timeout(LOOK_TIMEOUT, futures::future::join_all(looks)).await);
 }
 
 /// Takes over what was set at run time where `tenant` is at home. Where Redis is away, a tenant of the configuration is

@@ -12,7 +12,7 @@ use worker::trial::{Step, Trial, Tried};
 use crate::failure::Failure;
 use crate::output::{Mood, Output, lines, table};
 use crate::setup::{self, Setup};
-use crate::tools::{nobody, with_tenant};
+use crate::tools::{nobody, with_run_time, with_tenant};
 
 /// Run one call through every guard of a worker, and show what each of them says.
 #[derive(Debug, Args)]
@@ -93,6 +93,8 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
 /// The call, with the tools as a worker would have them.
 async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
     let force = setup.force();
+    let stores = setup.stores()?;
+    with_run_time(&force, &stores).await;
     if let Some(tenant) = &args.tenant {
         with_tenant(setup, &force, tenant).await?;
     }
@@ -115,7 +117,6 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
         .look_up(&tenant, &args.agent)
         .map_err(|unknown| nobody(unknown, &in_force.policy, &tenant, &args.agent))?;
     // Only tools about the fleet itself ask it.
-    let stores = setup.stores()?;
     let home = stores.iter().find(|store| store.is_home_of(&tenant));
     let store = home.ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
     let registry = Arc::new(setup.registry(store, &force)?);

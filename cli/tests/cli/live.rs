@@ -211,6 +211,9 @@ async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothi
     write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}");
     let worker = Process::start("worker", dir, &url);
     assert_eq!(outcome(&url, "echo"), "denied");
+    // So does who only looks.
+    tickfleet(&[&["tools"], &config[..]].concat()).exits(0).says("nobody: disabled");
+    tickfleet(&[&["tools", "try", "echo", "--agent", "kelly", "{}"], &config[..]].concat()).exits(1).says("denied");
     tickfleet(&["tools", "enable", "echo", "--redis-url", &url]).exits(0);
     until(|| outcome(&url, "echo") == "ok");
     assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
