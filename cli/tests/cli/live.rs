@@ -86,7 +86,7 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
     assert_eq!(story["results"][0]["outcome"], "ok", "{story}");
     let digest = now["policy"].as_str().unwrap();
     assert_eq!((story["policy"]["digest"].as_str(), story["policy"]["generation"].as_u64()), (Some(digest), Some(3)));
-    let judged = &story["audit"][0]["meta"];
+    let judged = &story["audit"]["entries"][0]["meta"];
     assert_eq!((judged["policy_version"].as_u64(), judged["policy_digest"] != *digest), (Some(1), true), "{judged}");
     for process in &fleet {
         let metrics = process.metrics();

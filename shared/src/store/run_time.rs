@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::words::Words;
+use super::words::{Words, text_of};
 use super::{Store, StoreError};
 use crate::model::policy::TenantPolicy;
 use crate::model::{TenantId, day};
@@ -23,33 +23,28 @@ pub struct AtRunTime {
     pub tools_off: BTreeSet<String>,
 }
 
-/// What a shard answers: generation, names of tenants, names of tools; and the tenants' declarations.
-type Answer = ((Option<u64>, Option<String>, Option<String>), Vec<(Vec<u8>, Vec<u8>)>);
-
 impl Store {
     /// All that was set at run time in this shard, as of one moment.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn at_run_time(&self) -> Result<AtRunTime, StoreError> {
-        let mut pipe = redis::pipe();
-        pipe.atomic().cmd("HMGET").arg(self.keys.key("meta")).arg(&["tenants_gen", "tenants_set", "tools_off"]);
-        pipe.cmd("HGETALL").arg(self.keys.key("tenants"));
-        let ((generation, names, tools), all): Answer = self.connection.pipeline("tenants", &pipe).await?;
-        let mut set = AtRunTime { generation: generation.unwrap_or(0), ..AtRunTime::default() };
+        let mut words = Words::new("at_run_time", self.run("at_run_time", self.args()).await?)?;
+        let (generation, names, tools) = (words.number()?.unsigned_abs(), words.text()?, words.text()?);
+        let mut set = AtRunTime { generation, ..AtRunTime::default() };
         let ours = |name: &str| TenantId::new(name).ok().filter(|tenant| self.is_home_of(tenant));
-        for (name, declaration) in all {
+        let mut declared = words.rest().into_iter();
+        while let (Some(name), Some(declaration)) = (declared.next(), declared.next()) {
             // What is no tenant's name declares none.
-            let Some(tenant) = std::str::from_utf8(&name).ok().and_then(ours) else { continue };
-            match read(&declaration) {
+            let Some(tenant) = text_of(&name).as_deref().and_then(ours) else { continue };
+            match read(text_of(&declaration).unwrap_or_default().as_bytes()) {
                 Ok(policy) => drop(set.declared.insert(tenant, policy)),
                 Err(problem) => drop(set.unreadable.insert(tenant, problem)),
             }
         }
         let there = |tenant: &TenantId| set.declared.contains_key(tenant) || set.unreadable.contains_key(tenant);
-        let names = names.unwrap_or_default();
         set.missing = names.split_whitespace().filter_map(ours).filter(|tenant| !there(tenant)).collect();
-        set.tools_off = tools.unwrap_or_default().split_whitespace().map(String::from).collect();
+        set.tools_off = tools.split_whitespace().map(String::from).collect();
         Ok(set)
     }
 

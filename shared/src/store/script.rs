@@ -34,6 +34,7 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "delegate": [BASE, TENANTS, SLICE, EARLY],
     "touch": [BASE],
     "announce": [BASE],
+    "at_run_time": [BASE],
     "set_tenant": [BASE],
     "switch_tool": [BASE],
     "prune": [BASE],

@@ -143,7 +143,7 @@ pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 pub(super) const FENCED: [&str; 7] = ["settle", "retry", "begin", "execute", "touch", "finish", OTHER];
 
 /// What Redis is asked: the scripts, and the names that the store gives its other commands.
-pub(super) const VERBS: [&str; 37] = [
+pub(super) const VERBS: [&str; 38] = [
     "submit",
     "admit",
     "reject",
@@ -170,6 +170,7 @@ pub(super) const VERBS: [&str; 37] = [
     "housekeep",
     "memory",
     "tenants",
+    "at_run_time",
     "set_tenant",
     "switch_tool",
     "policy",
