@@ -25,6 +25,8 @@ mod prometheus;
 mod scaling;
 #[path = "cli/security.rs"]
 mod security;
+#[path = "cli/suspects.rs"]
+mod suspects;
 #[path = "cli/top.rs"]
 mod top;
 #[path = "cli/traces.rs"]

@@ -184,13 +184,13 @@ pub fn ended(reason: EndReason, info: i64) -> (Outcome, CallError) {
     (outcome, CallError { code: code.into(), message, details })
 }
 
-/// What the agent is told of a call that a worker had begun before it was lost: whatever ends the turn, the call must
-/// not be reported as not executed.
+/// What the agent is told of a call that was begun and left without a result: whatever ends the turn, the call must not
+/// be reported as not executed.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     let message = format!(
-        "The worker that had begun this call was lost before it could report. {tool} may have taken effect or not: \
-         check before you repeat it."
+        "This call had been begun, and no result of it was recorded. {tool} may have taken effect or not: check before \
+         you repeat it."
     );
     (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
 }

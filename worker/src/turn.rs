@@ -54,15 +54,8 @@ impl Worker {
     ) {
         let (name, fence) = (slice.name.clone(), slice.fence.clone());
         let span = span_of(&slice);
-        if slice.crashes == 0 {
-            let _with_others = self.alone.read().await;
+        if slice.crashes == 0 || self.started(&slice).await {
             self.run_slice(slice, &lease, slot).instrument(span).await;
-        } else {
-            // A slice whose holder has died runs alone, so that innocents do not die with it.
-            let _alone = self.alone.write().await;
-            if self.started(&slice).await {
-                self.run_slice(slice, &lease, slot).instrument(span).await;
-            }
         }
         self.let_go(&name, &fence);
         drop(held);

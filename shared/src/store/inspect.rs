@@ -5,12 +5,11 @@ use std::collections::HashMap;
 
 use redis::Value;
 
-use super::keys::GROUP;
+use super::keys::{GROUP, streams};
 use super::pool::Pool;
 use super::read::{Entry, entry};
 use super::words::{into_text, number_of, text_of};
 use super::{Keys, StoreError, TurnName};
-use crate::model::Priority;
 
 /// Audit entries that a look for one turn's reads at most.
 const AUDIT_LOOK_MAX: usize = 2_000;
@@ -103,11 +102,6 @@ pub struct BudgetFacts {
     pub tenant_day_ends_ms: i64,
     /// Turns before this one on the agent's lane; none where the turn is not there.
     pub ahead_on_lane: Option<u64>,
-}
-
-fn streams() -> impl Iterator<Item = String> {
-    let ready = Priority::ALL.map(|priority| format!("ready:{}", priority.as_str()));
-    ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(ready)
 }
 
 impl Pool {

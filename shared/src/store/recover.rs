@@ -7,7 +7,7 @@ use super::keys::{Queue, TurnName};
 use super::read::Entry;
 use super::words::{Words, text_of, unexpected};
 use super::{Store, StoreError};
-use crate::model::{ConsumerId, Priority};
+use crate::model::ConsumerId;
 
 /// What a consumer learns when it renews its lease.
 #[derive(Debug, Clone)]
@@ -130,9 +130,9 @@ impl Store {
         let o = &self.options;
         let mut args = self.args();
         args.show(o.lease_ms).show(o.ending_lease_ms).show(o.crashes_max).show(o.dead_entries_max);
-        args.show(bound).show(o.slice_worst_ms).show(o.dedupe_ms.max(o.retain_ms)).text("turns").text("tasks");
-        for priority in Priority::ALL {
-            args.show(Queue::Ready(priority));
+        args.show(bound).show(o.slice_worst_ms).show(o.dedupe_ms.max(o.retain_ms));
+        for stream in super::keys::streams() {
+            args.text(stream);
         }
         let mut words = Words::new("reap", self.run("reap", args).await?)?;
         let active = words.text()? == "OK";

@@ -3,7 +3,7 @@
 use rand::Rng;
 use rand::rngs::StdRng;
 use shared::model::{Caps, DayCapAction, Priority};
-use shared::store::PolicyRow;
+use shared::store::{PolicyRow, Queue};
 
 /// 2026-01-05T00:00:00Z.
 pub const START_MS: i64 = 1_767_571_200_000;
@@ -27,6 +27,13 @@ pub const AGENTS: [&str; 2] = ["kelly", "lucy"];
 /// This agent's key holds a foreign type, so that its admission is a script error.
 pub const ODD_AGENT: &str = "odd";
 pub const PRIORITIES: [Priority; 2] = [Priority::High, Priority::Normal];
+/// The queues of these priorities.
+pub const QUEUES: &[Queue] = &[
+    Queue::Ready(Priority::High),
+    Queue::Ready(Priority::Normal),
+    Queue::Suspect(Priority::High),
+    Queue::Suspect(Priority::Normal),
+];
 
 /// A turn as its producer means it.
 #[derive(Debug, Clone)]

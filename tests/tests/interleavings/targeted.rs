@@ -326,7 +326,7 @@ async fn a_call_that_was_begun_is_named_where_its_slice_is_quarantined() {
         }
         let worker = format!("w{crash}");
         shard.beat(&worker).await;
-        for entry in shard.reader(&worker).take("ready:normal", 1).await.unwrap() {
+        for entry in shard.reader(&worker).take("ready:suspect:normal", 1).await.unwrap() {
             slice.1 = entry.id;
             assert_eq!(shard.store.begin(&[begin(&slice, None)]).await.unwrap(), [Begun::Ok]);
         }

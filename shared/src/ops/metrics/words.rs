@@ -45,6 +45,8 @@ pub enum Place {
     Inbound,
     /// On the ready streams, for a worker to take.
     Ready,
+    /// On the streams of suspects, for a worker whose lane for them is free: an earlier holder died.
+    Suspect,
     /// On a lane, for a later tick or day.
     ParkedCapped,
     /// Parked after a transient failure, for its next try.
@@ -57,8 +59,8 @@ pub enum Place {
 
 impl Place {
     /// All places.
-    pub const ALL: [Self; 6] =
-        [Self::Inbound, Self::Ready, Self::ParkedCapped, Self::Delayed, Self::Running, Self::Dead];
+    pub const ALL: [Self; 7] =
+        [Self::Inbound, Self::Ready, Self::Suspect, Self::ParkedCapped, Self::Delayed, Self::Running, Self::Dead];
 
     /// The label.
     #[must_use]
@@ -66,6 +68,7 @@ impl Place {
         match self {
             Self::Inbound => "inbound",
             Self::Ready => "ready",
+            Self::Suspect => "suspect",
             Self::ParkedCapped => "parked_capped",
             Self::Delayed => "delayed",
             Self::Running => "running",

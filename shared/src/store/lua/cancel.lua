@@ -8,11 +8,11 @@
 local now = clock(ARGV[1])
 local tt = ARGV[2]
 local key = turn_key(tt)
-local m = call('HMGET', key, 'n', 'f', 'q')
+local m = call('HMGET', key, 'n', 'f', 'q', 'cr')
 if not m[1] then return call('EXISTS', done_key(tt)) == 1 and 'ENDED' or 'UNKNOWN' end
 call('HSET', key, 'cx', ARGV[3])
 call('ZADD', TIMERS, now, 't:' .. tt)
-local holder = m[2] and string.sub(m[2], 1, 2) ~= 's:' and pending(P .. m[3], m[2])
+local holder = m[2] and string.sub(m[2], 1, 2) ~= 's:' and pending(P .. queue_of(m[3], m[4], m[2]), m[2])
 if not holder then return 'OK' end
 call('SADD', P .. 'cancel:' .. holder, tt)
 call('PEXPIRE', P .. 'cancel:' .. holder, num(ARGV[4]) * 2)

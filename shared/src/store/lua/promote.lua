@@ -18,6 +18,7 @@ end
 
 -- A slice that is out: only one that nobody has read may be taken back; else its holder ends it (rule 6).
 local function out(tt, key, rec, tenant, reason, info)
+  rec.q = queue_of(rec.q, rec.cr, rec.f)
   local queue = P .. rec.q
   if pending(queue, rec.f) or not reason then
     return later(tt, now + ending_lease)
@@ -84,7 +85,7 @@ local function promote(tt)
   local name, key = 't:' .. tt, turn_key(tt)
   local due = num(call('ZSCORE', TIMERS, name) or 'inf')
   if due > now then return 'LATER' end
-  local m = call('HMGET', key, 'n', 'ad', 'dn', 'f', 'dl', 'cx', 'q', 'ag', 'er', 'eu', 'ei', 'hb', 'el')
+  local m = call('HMGET', key, 'n', 'ad', 'dn', 'f', 'dl', 'cx', 'q', 'ag', 'er', 'eu', 'ei', 'hb', 'el', 'cr')
   if not m[1] then
     call('ZREM', TIMERS, name)
     call('ZREM', P .. 'delayed', tt)
@@ -92,7 +93,7 @@ local function promote(tt)
   end
   local tenant, turn = split(tt)
   local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0), f = m[4], dl = num(m[5]), q = m[7],
-    hb = num(m[12] or 0), el = num(m[13] or 0) }
+    hb = num(m[12] or 0), el = num(m[13] or 0), cr = m[14] }
   local reason, info = nil, now
   if m[6] then reason = 'cancelled' elseif rec.dl <= now then reason, info = 'expired', rec.dl end
   if rec.f and string.sub(rec.f, 1, 2) == 's:' then

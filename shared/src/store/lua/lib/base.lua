@@ -56,6 +56,21 @@ local function pending(stream, entry)
   return found[1] and found[1][2] or nil
 end
 
+-- Rule 23: slices whose holder has died wait on a queue of their own, named after the turn's, which workers read
+-- into a lane of its own.
+local function suspect_queue(queue)
+  if string.sub(queue, 1, 6) ~= 'ready:' or string.sub(queue, 7, 14) == 'suspect:' then return queue end
+  return 'ready:suspect:' .. string.sub(queue, 7)
+end
+
+-- The queue that the slice of a record is on: `queue` and `crashes` are the record's. A reap of an older build wrote
+-- suspects back to the turn's own queue.
+local function queue_of(queue, crashes, fence)
+  local other = crashes and suspect_queue(queue)
+  if other and call('XRANGE', P .. other, fence, fence)[1] then return other end
+  return queue
+end
+
 -- Rule 5: trims a stream up to what is neither pending nor undelivered. Never past the last delivered entry:
 -- with nothing pending, trimming to the newest id would destroy what nobody has read. `acked` are entries just
 -- acknowledged: where one old pending entry holds back many, they are deleted one by one instead.

@@ -1,8 +1,10 @@
 -- Slices: how calls get out, come back, and how a turn waits in between.
 
 -- Puts a slice on its queue and answers its entry id, which is the turn's new fence (rule 4).
--- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on.
+-- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on. A slice that a holder has
+-- died with goes to the suspects.
 local function dispatch(queue, tt, meta, first, crashes, attempt, calls)
+  if crashes > 0 then queue = suspect_queue(queue) end
   local entry, n = { 't', tt, 'm', meta }, 4
   if first > 0 then entry[n + 1], entry[n + 2], n = 'p', first, n + 2 end
   if crashes > 0 then entry[n + 1], entry[n + 2], n = 'x', crashes, n + 2 end
