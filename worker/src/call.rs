@@ -185,7 +185,8 @@ impl Worker {
             match self.begins.ask(begin).await {
                 Some(Begun::Ok) => return None,
                 Some(Begun::Unknown) => {
-                    let what = "The worker that ran this call was lost while it ran.";
+                    // Whoever began it was lost, or could not write its result: both are true of what is said.
+                    let what = "This call was begun before, and no result of it was recorded.";
                     return Some(
                         trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, what)),
                     );
@@ -279,7 +280,9 @@ impl Worker {
                 self.metrics.retried(reason);
                 Carried::Again(wait)
             }
-            Verdict::GiveUp(_) => trying.refused(Outcome::Transient, say::gave_up(message, trying.attempt)),
+            Verdict::GiveUp(why) => {
+                trying.refused(Outcome::Transient, say::gave_up(message, trying.attempt, Some(why), after))
+            }
         }
     }
 }

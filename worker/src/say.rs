@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use shared::model::policy::Denial;
+use shared::model::retry::GiveUp;
 use shared::model::{CallError, Outcome, limits};
 
 /// Names listed in a message at most.
@@ -46,13 +47,24 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
     error
 }
 
-/// A transient failure after its last try.
-pub(crate) fn gave_up(message: &str, attempts: u32) -> CallError {
+/// A transient failure after its last try. `why` says why it is the last one, `after` what wait the far side asked for.
+pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<GiveUp>, after: Option<Duration>) -> CallError {
     let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
-    error(
-        Outcome::Transient,
-        format!("{} (after {tries}). Try again later or use another approach.", message.trim_end_matches('.')),
-    )
+    let asked_s = after.unwrap_or_default().as_secs();
+    let (why, advice) = match why {
+        Some(GiveUp::RetryAfterTooLong) => (
+            format!(
+                " It asks to wait {asked_s} s before the next try, and a call waits {} s for one at most.",
+                limits::RETRY_AFTER_MS_MAX / 1_000
+            ),
+            "Try again after that time",
+        ),
+        Some(GiveUp::DeadlineFirst) => (" The deadline comes before the next try.".to_owned(), "Try again later"),
+        Some(GiveUp::TriesUsedUp) | None => (String::new(), "Try again later"),
+    };
+    let said = format!("{} (after {tries}).{why} {advice} or use another approach.", message.trim_end_matches('.'));
+    let details = after.map(|_| serde_json::json!({ "retry_after_s": asked_s }));
+    CallError { details, ..error(Outcome::Transient, said) }
 }
 
 /// A `once` tool whose effect nobody knows.
