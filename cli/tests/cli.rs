@@ -15,6 +15,8 @@ mod image;
 mod import;
 #[path = "cli/live.rs"]
 mod live;
+#[path = "cli/lost_second.rs"]
+mod lost_second;
 #[path = "cli/mcp.rs"]
 mod mcp;
 #[path = "cli/process.rs"]

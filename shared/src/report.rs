@@ -230,7 +230,8 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
         }
         let call = call_of(&meta, blob);
         let id = CallId { turn: ending.name.turn.clone(), position };
-        let (outcome, error) = if ending.begun == Some(position) { begun_and_lost(&call.tool) } else { plain.clone() };
+        let begun = ending.begun == Some(position) || ending.marked.contains(&position);
+        let (outcome, error) = if begun { begun_and_lost(&call.tool) } else { plain.clone() };
         let result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error);
         let reported = Reported {
             tenant: &ending.name.tenant,
@@ -322,6 +323,7 @@ mod tests {
             upto: 3,
             info: 0,
             begun: Some(1),
+            marked: Vec::new(),
             meta: r#"{"ag":"kelly","dl":0,"dg":"d","n":3}"#.into(),
             calls: vec![r#"{"t":"send_invoice","a":"{}"}"#.into(), r#"{"t":"send_invoice","a":"{}"}"#.into()],
         };

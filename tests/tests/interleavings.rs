@@ -14,6 +14,7 @@
 mod endings;
 mod finish;
 mod game;
+mod lost;
 mod producers;
 mod recovery;
 mod sabotage;

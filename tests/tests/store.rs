@@ -186,6 +186,7 @@ async fn a_retry_parks_the_slice_and_comes_back_with_its_progress() {
         fence: slice.fence.clone(),
         position: 1,
         nonce: Some(nonce.into()),
+        digest: "d".into(),
     };
     assert_eq!(
         w.store.begin(&[begin("a"), begin("a"), begin("b")]).await.unwrap(),
@@ -220,7 +221,8 @@ async fn a_dead_workers_slice_is_taken_back_and_quarantined_after_three_crashes(
         let slice = w.lease(&format!("w{crash}")).await.remove(0);
         assert_eq!(slice.crashes, crash - 1);
         assert_eq!(matches!(slice.queue, Queue::Suspect(_)), crash > 1, "suspects are in nobody's way");
-        let mark = Begin { name: slice.name.clone(), fence: slice.fence.clone(), position: 0, nonce: None };
+        let (name, fence) = (slice.name.clone(), slice.fence.clone());
+        let mark = Begin { name, fence, position: 0, nonce: None, digest: "d".into() };
         assert_eq!(w.store.begin(&[mark]).await.unwrap(), [Begun::Ok]);
         let mut reaped = w.store.reap(10).await.unwrap();
         for _ in 0..3 {

@@ -2,6 +2,7 @@
 //! judge (`attempt`).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -9,7 +10,7 @@ use shared::formats::text;
 use shared::model::retry::Verdict;
 use shared::model::{Call, CallError, CallId, CallResult, Dialect, Effect, Outcome, idempotency_key};
 use shared::ops::traces;
-use shared::store::{Begin, Begun, EndReason, SliceEntry};
+use shared::store::{Begin, Begun, EndReason, SettledCall, SliceEntry};
 use tokio::time::Instant;
 use tracing::Span;
 
@@ -23,6 +24,8 @@ use crate::{Lease, Worker, say};
 pub(crate) enum Carried {
     /// It has its result.
     Ended(Box<CallResult>),
+    /// It was carried out before, and this is its result.
+    Kept(Box<SettledCall>),
     /// It is tried again after this wait.
     Again(Duration),
     /// The worker must stop, or its lease is over; nothing took effect, so another may run it.
@@ -49,6 +52,7 @@ impl Carried {
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Ended(result) => result.outcome.as_str(),
+            Self::Kept(_) => "kept",
             Self::Again(_) => "again",
             Self::HandBack => "hand_back",
             Self::Lost => "lost",
@@ -148,7 +152,8 @@ impl Worker {
     /// How a call ends that is about to end without having run, where a holder of the slice was lost and had begun it.
     /// The policy and the tools may be others by now; what was begun may have happened all the same.
     async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Carried> {
-        if trying.slice.crashes > 0 { self.begin(trying).await } else { None }
+        let marks = self.clock.now_ms() < self.marks_ms.load(Ordering::Relaxed);
+        if trying.slice.crashes > 0 || marks { self.begin(trying).await } else { None }
     }
 
     /// The tool and its arguments, where the call passes every guard. A task's work is its agent's handler.
@@ -175,15 +180,27 @@ impl Worker {
     /// Records the intent of a call whose effect must not happen twice. Answers how the call ends instead, if it does.
     async fn begin(&self, trying: &Trying<'_>) -> Option<Carried> {
         let nonce = format!("{}.{}", trying.slice.fence, self.pulse.sending());
+        let (name, position) = (&trying.slice.name, trying.id.position);
         loop {
+            let rounds = self.claims.rounds();
             let begin = Begin {
                 name: trying.slice.name.clone(),
                 fence: trying.slice.fence.clone(),
                 position: trying.id.position,
                 nonce: Some(nonce.clone()),
+                digest: trying.slice.meta.digest.clone(),
             };
             match self.begins.ask(begin).await {
-                Some(Begun::Ok) => return None,
+                Some(Begun::Ok) => {
+                    let meta = &trying.slice.meta;
+                    self.claims.begun(name, position, &meta.digest, &nonce, meta.deadline_ms);
+                    if self.claims.rounds() == rounds || self.begun_for_sure(name, position).await {
+                        return None;
+                    }
+                    self.metrics.fenced("begin");
+                    return Some(Carried::Lost);
+                }
+                Some(Begun::Kept(result)) => return Some(Carried::Kept(result)),
                 Some(Begun::Unknown) => {
                     // Whoever began it was lost, or could not write its result: both are true of what is said.
                     let what = "This call was begun before, and no result of it was recorded.";

@@ -6,6 +6,7 @@ pub mod agents;
 mod attempt;
 mod batch;
 pub mod call;
+mod claims;
 mod guards;
 mod kit;
 mod lists;
@@ -17,7 +18,7 @@ pub mod trial;
 pub mod turn;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,6 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
 use batch::Batcher;
+use claims::Claims;
 use kit::Kits;
 use pulse::Pulse;
 use tools::Registry;
@@ -82,6 +84,10 @@ pub struct Worker {
     pub(crate) lane: Lane,
     /// Where slices run that a holder has died with: one at a time, in nobody else's place (rules 12 and 23).
     pub(crate) suspects: Lane,
+    /// What was begun, and what came of it.
+    pub(crate) claims: Claims,
+    /// Until when calls may be marked as begun by somebody whom Redis has forgotten, ms of shard time.
+    pub(crate) marks_ms: AtomicI64,
     /// What is held now, to be told of a cancel.
     pub(crate) running: Mutex<HashMap<TurnName, Held>>,
     pub(crate) settles: Batcher<Settlement>,
@@ -120,6 +126,8 @@ impl Worker {
             pulse: Pulse::new(lease),
             lane: Lane::new(options.slots, held),
             suspects: Lane::new(1, 1),
+            claims: Claims::default(),
+            marks_ms: AtomicI64::default(),
             running: Mutex::default(),
             options,
             now,

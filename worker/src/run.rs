@@ -1,6 +1,7 @@
 //! Leasing and draining: how slices come to a worker, and how it goes.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use shared::model::{ConsumerId, Priority, limits};
@@ -63,8 +64,10 @@ impl Worker {
         let sent = self.pulse.sending();
         let slots = Slots { busy: self.lane.busy(), all: self.options.slots };
         let beat = self.store.beat_with(consumer, slots).await?;
-        self.pulse.confirm(sent);
         self.clock.set(beat.now_ms);
+        self.marks_ms.store(beat.marks_ms, Ordering::Relaxed);
+        self.assert_after(&beat).await?;
+        self.pulse.confirm(sent);
         self.force.set_tenants(self.store.tenants().await?);
         if let Some(generation) = self.kits.refresh(&self.store, &self.force).await? {
             self.metrics.config_in_force(self.kits.load().force.short_digest(), generation);
@@ -179,6 +182,7 @@ impl Worker {
                 }
                 Err(StoreError::StateLost(what)) => {
                     self.metrics.state_lost();
+                    self.claims.doubt();
                     tracing::error!(what, "the streams of the shard are gone; what was in them is lost");
                     if let Err(error) = self.store.ensure_groups().await {
                         tracing::warn!(%error, "they could not be made anew");

@@ -122,3 +122,25 @@ fn bounded(mut message: String) -> String {
     }
     message
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_may_not_wait_so_long_says_what_wait_was_asked_for() {
+        let after = Some(Duration::from_secs(999_999));
+        let told = gave_up("The service answered with status 429.", 1, Some(GiveUp::RetryAfterTooLong), after);
+        assert_eq!(
+            told.message,
+            "The service answered with status 429 (after 1 try). It asks to wait 999999 s before the next try, and a call \
+             waits 60 s for one at most. Try again after that time or use another approach."
+        );
+        assert_eq!(told.details, Some(serde_json::json!({"retry_after_s": 999_999})));
+        let told = gave_up("No answer.", 2, Some(GiveUp::DeadlineFirst), None);
+        assert!(told.message.contains("The deadline comes before the next try."), "{}", told.message);
+        let told = gave_up("No answer.", 4, Some(GiveUp::TriesUsedUp), None);
+        assert_eq!(told.message, "No answer (after 4 tries). Try again later or use another approach.");
+        assert_eq!(told.details, None);
+    }
+}

@@ -53,17 +53,25 @@ impl Worker {
         held: OwnedSemaphorePermit,
     ) {
         let (name, fence) = (slice.name.clone(), slice.fence.clone());
+        let positions = slice.first..slice.first + slice.calls.len();
         let span = span_of(&slice);
         if slice.crashes == 0 || self.started(&slice).await {
             self.run_slice(slice, &lease, slot).instrument(span).await;
         }
+        self.claims.forget(&name, positions);
         self.let_go(&name, &fence);
         drop(held);
     }
 
     /// Marks that a suspect slice is really started now: only then does another crash count against it.
     async fn started(&self, slice: &SliceEntry) -> bool {
-        let mark = Begin { name: slice.name.clone(), fence: slice.fence.clone(), position: slice.first, nonce: None };
+        let mark = Begin {
+            name: slice.name.clone(),
+            fence: slice.fence.clone(),
+            position: slice.first,
+            nonce: None,
+            digest: slice.meta.digest.clone(),
+        };
         // A cancelled or expired turn goes on, to be ended call by call.
         !matches!(self.begins.ask(mark).await, None | Some(Begun::Stale | Begun::Done))
     }
@@ -84,12 +92,21 @@ impl Worker {
                         let rendered = self.render(&kit, &holding.slice, holding.results.len(), &result);
                         holding.results.push(rendered);
                     }
+                    // Redis lost it, and somebody knew: it is a result like any other.
+                    Carried::Kept(rendered) => {
+                        alone = true;
+                        holding.results.push(*rendered);
+                    }
                     // What ran beside it and came later in the turn is dropped, and read again after the wait.
                     Carried::Again(wait) => {
+                        self.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
                         let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
                         return self.park(holding, delay_ms, attempt).await;
                     }
-                    Carried::HandBack => return self.give_back(holding).await,
+                    Carried::HandBack => {
+                        self.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
+                        return self.give_back(holding).await;
+                    }
                     Carried::Lost => return,
                 }
             }
@@ -182,11 +199,11 @@ impl Worker {
             }
             match settled {
                 Some(Settled::Done | Settled::Laned | Settled::Continue | Settled::Already) => {
-                    holding.committed = holding.results.len();
+                    self.confirmed(holding);
                     return Commit::Ok;
                 }
                 Some(Settled::Cancelled) => {
-                    holding.committed = holding.results.len();
+                    self.confirmed(holding);
                     return Commit::Cancelled;
                 }
                 // Redis lost an earlier commit: all results of the slice once more.
@@ -194,11 +211,22 @@ impl Worker {
                 Some(Settled::Gap | Settled::Stale) => {
                     self.metrics.fenced("settle");
                     tracing::warn!(turn = %holding.slice.name, "results came too late; somebody else holds the turn");
+                    self.leave_for_others(&holding.slice.name, holding.slice.first, &holding.results).await;
                     return Commit::Lost;
                 }
                 None => return Commit::Lost,
             }
         }
+    }
+
+    /// Redis has all results so far.
+    fn confirmed(&self, holding: &mut Holding) {
+        self.remember(
+            &holding.slice.name,
+            holding.slice.first + holding.committed,
+            &holding.results[holding.committed..],
+        );
+        holding.committed = holding.results.len();
     }
 
     /// Parks the slice until its call may be tried again. What is in memory is committed first.

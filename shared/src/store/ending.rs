@@ -65,6 +65,8 @@ pub struct Ending {
     pub info: i64,
     /// The call that a holder who is gone had begun: whether it took effect is unknown, and its result must say so.
     pub begun: Option<usize>,
+    /// Calls that a worker said to have begun, where Redis had lost it: likewise.
+    pub marked: Vec<usize>,
     /// The turn's meta, JSON; empty where it is lost.
     pub meta: String,
     /// The calls, JSON each.
@@ -93,9 +95,11 @@ impl Ending {
         let first = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
         let upto = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
         let info = words.text()?.parse::<f64>().unwrap_or(0.0) as i64;
-        let begun = words.text()?.parse().ok();
+        let begun = words.text()?;
+        let mut begun = begun.split(',').map(|position| position.parse().ok());
+        let (begun, marked) = (begun.next().flatten(), begun.flatten().collect());
         let meta = words.text()?;
         let calls = words.rest().into_iter().filter_map(into_text).collect();
-        Ok(Self { name, fence, reason, first, upto, info, begun, meta, calls })
+        Ok(Self { name, fence, reason, first, upto, info, begun, marked, meta, calls })
     }
 }

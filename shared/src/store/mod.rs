@@ -6,6 +6,7 @@
 
 mod admit;
 mod args;
+mod assert;
 mod backlog;
 mod call;
 mod clock;
@@ -34,6 +35,7 @@ mod words;
 pub use admit::{
     Admission, AdmitReply, Admitted, Inbound, LaneRelease, PolicyRow, Promoted, Rejection, ReleaseReply, Released,
 };
+pub use assert::{Asserted, Assertion, Claim};
 pub use backlog::Backlog;
 pub use call::{Begin, Begun, HandBack, Parked, Retry};
 pub use clock::ShardClock;

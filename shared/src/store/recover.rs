@@ -22,6 +22,10 @@ pub struct Beat {
     pub pressure: bool,
     /// How often Redis' clock stepped back, and by how much the last time, ms.
     pub clock_steps: (u64, i64),
+    /// What Redis calls itself: another name is another process, which may know less.
+    pub run_id: String,
+    /// Until when calls may be marked as begun by somebody who Redis has forgotten, ms; 0 where there never was one.
+    pub marks_ms: i64,
     /// Turns that the consumer holds and should stop.
     pub cancelled: Vec<TurnName>,
 }
@@ -118,6 +122,8 @@ impl Store {
             policy_generation: words.number()?.unsigned_abs(),
             pressure: words.text()? == "1",
             clock_steps: (words.number()?.unsigned_abs(), words.number()?),
+            run_id: words.text()?,
+            marks_ms: words.number()?,
             cancelled: words.rest().iter().filter_map(text_of).filter_map(|t| TurnName::parse(&t)).collect(),
         })
     }

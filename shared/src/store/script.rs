@@ -28,6 +28,7 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "retry": [BASE, TENANTS, SLICE],
     "hand_back": [BASE, SLICE],
     "reap": [BASE, TENANTS, SLICE],
+    "assert": [BASE],
     "beat": [BASE],
     "cancel": [BASE],
     "delegate": [BASE, TENANTS, SLICE],

@@ -286,6 +286,7 @@ impl Holding {
             fence: self.fence.0.clone(),
             position: self.next,
             nonce: nonce.map(|n| n.to_string()),
+            digest: "d".into(),
         };
         let found = game.table.store.begin(&[call]).await.map_err(|e| e.to_string())?.remove(0);
         let word = match found {
@@ -296,6 +297,7 @@ impl Holding {
             Begun::Cancelled => Answer::Cancelled,
             Begun::Expired => Answer::Expired,
             Begun::Hold => Answer::Hold,
+            Begun::Kept(_) => return Err(format!("{}: nothing was asserted", self.name)),
         };
         same("begin", &expected, &word)?;
         if game.rng.random_bool(0.08) {

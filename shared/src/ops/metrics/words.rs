@@ -139,16 +139,17 @@ pub(super) const REFUSALS: [&str; 28] = [
 pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 
 /// What a fence refuses.
-pub(super) const FENCED: [&str; 7] = ["settle", "retry", "begin", "execute", "touch", "finish", OTHER];
+pub(super) const FENCED: [&str; 8] = ["settle", "retry", "begin", "assert", "execute", "touch", "finish", OTHER];
 
 /// What Redis is asked: the scripts, and the names that the store gives its other commands.
-pub(super) const VERBS: [&str; 34] = [
+pub(super) const VERBS: [&str; 35] = [
     "submit",
     "admit",
     "reject",
     "release",
     "promote",
     "begin",
+    "assert",
     "settle",
     "retry",
     "hand_back",

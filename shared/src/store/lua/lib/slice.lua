@@ -85,7 +85,22 @@ end
 
 -- Gives the calls [done, upto) of a turn that is not out to the caller to end: the caller renders their results
 -- and settles them under the new fence. If it dies, the timer gives the ending to somebody else.
--- reply {tenant:turn, fence, reason, done, upto, info, begun position or '', meta, calls…}
+-- reply {tenant:turn, fence, reason, done, upto, info, begun positions, meta, calls…}; begun positions: by the record or
+-- '', and behind commas those that are marked
+-- Which calls of [from, upto) are marked as begun by somebody, of a turn with this meta: each behind a comma. Whether
+-- the marks are of this very content, the digest in the meta says.
+local function marked(tt, from, upto, meta)
+  local digest = call('HGET', marks_key(tt), 'd')
+  if not digest or upto <= from or (meta and not string.find(meta, '"dg":"' .. digest .. '"', 1, true)) then return '' end
+  local fields, found = {}, ''
+  for i = from, upto - 1 do fields[#fields + 1] = 'b' .. i end
+  local marks = call('HMGET', marks_key(tt), unpack(fields))
+  for i = 1, #fields do
+    if marks[i] then found = found .. ',' .. (from + i - 1) end
+  end
+  return found
+end
+
 local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
   call('HSET', key, 'f', fence, 'er', reason, 'eu', upto, 'ei', info, 'hx', '1')
@@ -94,7 +109,9 @@ local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   -- A call that somebody who is gone had begun may have taken effect: its result must not deny it.
   local begun = string.match(call('HGET', key, 'b') or '', '^%d+')
   if begun and num(begun) < rec.dn then begun = nil end
-  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun or '', body and body.meta or '' }
+  begun = begun or ''
+  if now < marks_ms then begun = begun .. marked(tt, rec.dn, upto, body and body.meta) end
+  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun, body and body.meta or '' }
   if body then
     for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
   end
