@@ -7,7 +7,7 @@ use serde::Serialize;
 use crate::formats::{audit, result};
 use crate::model::redaction::Redactor;
 use crate::model::{AgentId, Call, CallError, CallId, CallResult, Context, Dialect, Outcome, TenantId, limits};
-use crate::store::{EndReason, Ending, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName};
+use crate::store::{Before, EndReason, Ending, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName};
 
 /// How results are reported.
 #[derive(Debug, Clone)]
@@ -184,6 +184,28 @@ pub fn ended(reason: EndReason, info: i64) -> (Outcome, CallError) {
     (outcome, CallError { code: code.into(), message, details })
 }
 
+/// As [`ended`], of a call that has something behind it: what began is not told as not run (rule 25).
+#[must_use]
+pub fn ended_after(reason: EndReason, info: i64, before: Before) -> (Outcome, CallError) {
+    let (outcome, error) = ended(reason, info);
+    let event = match reason {
+        EndReason::Expired => format!("The deadline {} came", rfc3339(info)),
+        EndReason::Cancelled => "The turn was cancelled".to_owned(),
+        _ => return (outcome, error),
+    };
+    let message = match before {
+        Before::Nothing => return (outcome, error),
+        Before::Tried(tries) => {
+            let tries = if tries == 1 { "1 try".to_owned() } else { format!("{tries} tries") };
+            format!("{event} after {tries} of this call, without success. It was not tried again.")
+        }
+        Before::Lost => {
+            format!("{event} after a worker was lost that may have run this call. Whether it did is not known.")
+        }
+    };
+    (outcome, CallError { message, ..error })
+}
+
 /// What the agent is told of a call that was begun and left without a result: whatever ends the turn, the call must not
 /// be reported as not executed.
 #[must_use]
@@ -222,7 +244,6 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
     } else {
         serde_json::from_str(&ending.meta).map_err(|e| format!("meta: {e}"))?
     };
-    let plain = ended(ending.reason, ending.info);
     let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));
     let settle = |(position, blob): (usize, Option<&String>)| {
         if meta.calls == 0 {
@@ -231,8 +252,13 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
         let call = call_of(&meta, blob);
         let id = CallId { turn: ending.name.turn.clone(), position };
         let begun = ending.begun == Some(position) || ending.marked.contains(&position);
-        let (outcome, error) = if begun { begun_and_lost(&call.tool) } else { plain.clone() };
-        let result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error);
+        let before = if position == ending.first { ending.before } else { Before::Nothing };
+        let (outcome, error) =
+            if begun { begun_and_lost(&call.tool) } else { ended_after(ending.reason, ending.info, before) };
+        let mut result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error);
+        if let Before::Tried(tries) = before {
+            result.attempts = tries;
+        }
         let reported = Reported {
             tenant: &ending.name.tenant,
             agent: &meta.agent,
@@ -324,6 +350,7 @@ mod tests {
             info: 0,
             begun: Some(1),
             marked: Vec::new(),
+            before: Before::Nothing,
             meta: r#"{"ag":"kelly","dl":0,"dg":"d","n":3}"#.into(),
             calls: vec![r#"{"t":"send_invoice","a":"{}"}"#.into(), r#"{"t":"send_invoice","a":"{}"}"#.into()],
         };

@@ -8,9 +8,9 @@ use shared::model::policy::DayCapAction;
 use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, TurnId};
 use shared::report::{ReportOptions, ending as ending_of};
 use shared::store::{
-    Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, EndReason, Ending, HandBack, Inbound, LaneRelease,
-    Parked, PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Settled, SettledCall, Settlement,
-    SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
+    Admission, AdmitReply, Admitted, Before, Begin, Begun, Cancelled, EndReason, Ending, HandBack, Inbound,
+    LaneRelease, Parked, PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Settled, SettledCall,
+    Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
 };
 use shared::testkit::RedisServer;
 
@@ -324,6 +324,24 @@ async fn a_turn_without_calls_ends_once_though_the_first_to_end_it_dies() {
     let replies = world.replies().await;
     assert_eq!(replies.len(), 1);
     assert!(replies[0].ends_with(r#""status":"done","dialect":"text","results":[]}"#), "{}", replies[0]);
+}
+
+#[tokio::test]
+async fn a_call_that_was_tried_is_not_told_as_not_run_when_its_turn_is_cancelled() {
+    let w = World::new().await;
+    w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 2)]).await;
+    let slice = w.lease("w1").await.remove(0);
+    let (name, fence, queue) = (slice.name.clone(), slice.fence.clone(), slice.queue.clone());
+    let retry = Retry { name: name.clone(), fence, queue, position: 0, delay_ms: 60_000, attempt: 2 };
+    assert_eq!(w.store.retry(&[retry]).await.unwrap(), [Parked::Ok]);
+    assert_eq!(w.store.cancel(&name, "enough").await.unwrap(), Cancelled::Ok);
+    let promoted = w.store.promote(&[name]).await.unwrap();
+    let Promoted::Ending(ending) = &promoted[0] else { panic!("{promoted:?}") };
+    assert_eq!(ending.before, Before::Tried(2));
+    let told = ending_of(&ReportOptions::default(), ending, w.clock.load(Ordering::SeqCst)).unwrap().calls;
+    assert!(told[0].result.contains("after 2 tries of this call, without success"), "{}", told[0].result);
+    assert!(told[0].result.contains("\"attempts\":2"), "{}", told[0].result);
+    assert!(told[1].result.contains("It was not executed"), "{}", told[1].result);
 }
 
 #[tokio::test]

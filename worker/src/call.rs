@@ -10,7 +10,7 @@ use shared::formats::text;
 use shared::model::retry::Verdict;
 use shared::model::{Call, CallError, CallId, CallResult, Dialect, Effect, Outcome, idempotency_key};
 use shared::ops::traces;
-use shared::store::{Begin, Begun, EndReason, SettledCall, SliceEntry};
+use shared::store::{Before, Begin, Begun, EndReason, SettledCall, SliceEntry};
 use tokio::time::Instant;
 use tracing::Span;
 
@@ -84,9 +84,15 @@ impl Trying<'_> {
     }
 
     /// A call that ended without running, for one of the reasons that schedulers know too.
-    pub(crate) fn ended(&self, reason: EndReason) -> Carried {
-        let (outcome, error) = shared::report::ended(reason, self.slice.meta.deadline_ms);
-        self.refused(outcome, error)
+    fn ended(&self, reason: EndReason) -> Box<CallResult> {
+        let tries = self.attempt.saturating_sub(1);
+        let before = match tries {
+            0 if self.slice.crashes > 0 && self.id.position == self.slice.first => Before::Lost,
+            0 => Before::Nothing,
+            _ => Before::Tried(tries),
+        };
+        let (outcome, error) = shared::report::ended_after(reason, self.slice.meta.deadline_ms, before);
+        Box::new(CallResult { attempts: tries, ..self.result(outcome, error) })
     }
 }
 
@@ -125,6 +131,16 @@ impl Worker {
         self.execute(trying, &tool, tools, &arguments).await
     }
 
+    /// The end of a call that does not run (again), for one of the reasons that schedulers know too.
+    pub(crate) fn ended(&self, trying: &Trying<'_>, reason: EndReason) -> Carried {
+        let result = trying.ended(reason);
+        // What has never run is counted where it is rendered.
+        if result.attempts > 0 {
+            self.metrics.call_ended(&trying.call.tool, result.outcome, None);
+        }
+        Carried::Ended(result)
+    }
+
     /// Whether the slice may go on. Where the lease that it came under is over, it is handed back: nothing died, so no
     /// crash should count against it.
     async fn still_leased(&self, trying: &Trying<'_>) -> bool {
@@ -146,7 +162,7 @@ impl Worker {
             return None;
         };
         let begun = self.begun_by_a_lost_holder(trying).await;
-        Some(begun.unwrap_or_else(|| trying.ended(reason)))
+        Some(begun.unwrap_or_else(|| self.ended(trying, reason)))
     }
 
     /// How a call ends that is about to end without having run, where a holder of the slice was lost and had begun it.
@@ -208,8 +224,8 @@ impl Worker {
                         trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, what)),
                     );
                 }
-                Some(Begun::Cancelled) => return Some(trying.ended(EndReason::Cancelled)),
-                Some(Begun::Expired) => return Some(trying.ended(EndReason::Expired)),
+                Some(Begun::Cancelled) => return Some(self.ended(trying, EndReason::Cancelled)),
+                Some(Begun::Expired) => return Some(self.ended(trying, EndReason::Expired)),
                 Some(Begun::Hold) => {
                     // Redis restarted; what it lost may include another's begin of this very call.
                     tokio::select! {

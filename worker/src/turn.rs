@@ -244,26 +244,27 @@ impl Worker {
         };
         match self.retries.ask(retry).await {
             Some(Parked::Ok | Parked::Already) | None => {}
-            Some(Parked::Cancelled) => self.end_rest(holding).await,
+            Some(Parked::Cancelled) => self.end_rest(holding, attempt).await,
             Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("retry"),
         }
     }
 
-    /// The turn was cancelled while its call failed: the calls that are left end as cancelled.
-    async fn end_rest(&self, mut holding: Holding) {
+    /// The turn was cancelled while its call failed at this try: the calls that are left end as cancelled.
+    async fn end_rest(&self, mut holding: Holding, failed: u32) {
         let never = Lease { cancel: CancellationToken::new(), term: 0 };
         let kit = self.kits.load();
-        for index in holding.results.len()..holding.slice.calls.len() {
+        let first = holding.results.len();
+        for index in first..holding.slice.calls.len() {
             let trying = Trying {
                 slice: &holding.slice,
                 call: &holding.slice.calls[index],
                 id: CallId { turn: holding.slice.name.turn.clone(), position: holding.slice.first + index },
-                attempt: 0,
+                attempt: if index == first { failed + 1 } else { 1 },
                 context: Arc::default(),
                 lease: &never,
                 kit: &kit,
             };
-            if let Carried::Ended(result) = trying.ended(EndReason::Cancelled) {
+            if let Carried::Ended(result) = self.ended(&trying, EndReason::Cancelled) {
                 let rendered = self.render(&kit, &holding.slice, index, &result);
                 holding.results.push(rendered);
             }

@@ -67,10 +67,23 @@ pub struct Ending {
     pub begun: Option<usize>,
     /// Calls that a worker said to have begun, where Redis had lost it: likewise.
     pub marked: Vec<usize>,
+    /// What the first call has behind it.
+    pub before: Before,
     /// The turn's meta, JSON; empty where it is lost.
     pub meta: String,
     /// The calls, JSON each.
     pub calls: Vec<String>,
+}
+
+/// What a call has behind it that is about to end without running (again).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// Nothing: it never ran.
+    Nothing,
+    /// So many tries, which failed.
+    Tried(u32),
+    /// A worker that was lost. It may have run the call.
+    Lost,
 }
 
 impl Ending {
@@ -98,8 +111,14 @@ impl Ending {
         let begun = words.text()?;
         let mut begun = begun.split(',').map(|position| position.parse().ok());
         let (begun, marked) = (begun.next().flatten(), begun.flatten().collect());
+        let before = words.text()?;
+        let before = match before.parse() {
+            Ok(0) => Before::Nothing,
+            Ok(tries) => Before::Tried(tries),
+            Err(_) => Before::Lost,
+        };
         let meta = words.text()?;
         let calls = words.rest().into_iter().filter_map(into_text).collect();
-        Ok(Self { name, fence, reason, first, upto, info, begun, marked, meta, calls })
+        Ok(Self { name, fence, reason, first, upto, info, begun, marked, before, meta, calls })
     }
 }

@@ -41,7 +41,7 @@ pub use call::{Begin, Begun, HandBack, Parked, Retry};
 pub use clock::ShardClock;
 pub use connection::{Connection, Observer, Patience, StoreError};
 pub use delegate::{Delegated, Delegation, Touched};
-pub use ending::{EndReason, Ending};
+pub use ending::{Before, EndReason, Ending};
 pub use housekeep::Memory;
 pub use inbox::{InboxEntry, InboxReader};
 pub use inspect::{BudgetFacts, ConsumerFacts, DeadLetter, Remembered, ShardFacts};

@@ -25,7 +25,7 @@ local function retry(tenant, turn, fence, queue, position, delay, tries)
     keep_body(key, body)
   end
   call('HDEL', key, 'f', 'b', 'st')
-  call('HSET', key, 'at', tries, 'pf', fence, 'hx', '1')
+  call('HSET', key, 'at', tries, 'ap', position, 'pf', fence, 'hx', '1')
   call('HINCRBY', key, 'rt', 1)
   -- Rule 15: one place among the timers, at the earlier of due and deadline.
   call('ZADD', TIMERS, math.min(now + delay, num(m[3])), 't:' .. tt)

@@ -85,8 +85,9 @@ end
 
 -- Gives the calls [done, upto) of a turn that is not out to the caller to end: the caller renders their results
 -- and settles them under the new fence. If it dies, the timer gives the ending to somebody else.
--- reply {tenant:turn, fence, reason, done, upto, info, begun positions, meta, calls…}; begun positions: by the record or
--- '', and behind commas those that are marked
+-- reply {tenant:turn, fence, reason, done, upto, info, begun positions, before, meta, calls…}; begun positions: by the
+-- record or '', and behind commas those that are marked; before: how often the first call was tried, or LOST where a
+-- worker was lost that may have run it
 -- Which calls of [from, upto) are marked as begun by somebody, of a turn with this meta: each behind a comma. Whether
 -- the marks are of this very content, the digest in the meta says.
 local function marked(tt, from, upto, meta)
@@ -107,11 +108,14 @@ local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   call('ZADD', TIMERS, now + lease, 't:' .. tt)
   body = body or body_of_record(key, rec.dn, upto)
   -- A call that somebody who is gone had begun may have taken effect: its result must not deny it.
-  local begun = string.match(call('HGET', key, 'b') or '', '^%d+')
+  local m = call('HMGET', key, 'b', 'at', 'ap', 'cr')
+  local begun = string.match(m[1] or '', '^%d+')
   if begun and num(begun) < rec.dn then begun = nil end
   begun = begun or ''
   if now < marks_ms then begun = begun .. marked(tt, rec.dn, upto, body and body.meta) end
-  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun, body and body.meta or '' }
+  local before = m[4] and 'LOST' or num(m[3] or -1) == rec.dn and m[2] or '0'
+  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun, before,
+    body and body.meta or '' }
   if body then
     for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
   end
