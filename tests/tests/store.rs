@@ -187,6 +187,7 @@ async fn a_retry_parks_the_slice_and_comes_back_with_its_progress() {
         position: 1,
         nonce: Some(nonce.into()),
         digest: "d".into(),
+        knows: None,
     };
     assert_eq!(
         w.store.begin(&[begin("a"), begin("a"), begin("b")]).await.unwrap(),
@@ -222,7 +223,7 @@ async fn a_dead_workers_slice_is_taken_back_and_quarantined_after_three_crashes(
         assert_eq!(slice.crashes, crash - 1);
         assert_eq!(matches!(slice.queue, Queue::Suspect(_)), crash > 1, "suspects are in nobody's way");
         let (name, fence) = (slice.name.clone(), slice.fence.clone());
-        let mark = Begin { name, fence, position: 0, nonce: None, digest: "d".into() };
+        let mark = Begin { name, fence, position: 0, nonce: None, digest: "d".into(), knows: None };
         assert_eq!(w.store.begin(&[mark]).await.unwrap(), [Begun::Ok]);
         let mut reaped = w.store.reap(10).await.unwrap();
         for _ in 0..3 {

@@ -205,6 +205,7 @@ impl Worker {
                 position: trying.id.position,
                 nonce: Some(nonce.clone()),
                 digest: trying.slice.meta.digest.clone(),
+                knows: self.claims.told_to(),
             };
             match self.begins.ask(begin).await {
                 Some(Begun::Ok) => {

@@ -118,6 +118,11 @@ impl Claims {
         self.lock().rounds
     }
 
+    /// The Redis that all of this was told to.
+    pub(crate) fn told_to(&self) -> Option<String> {
+        self.lock().run_id.clone()
+    }
+
     /// A call was begun.
     pub(crate) fn begun(&self, name: &TurnName, position: usize, digest: &str, nonce: &str, deadline_ms: i64) {
         let begun = Begun { digest: digest.to_owned(), nonce: nonce.to_owned(), deadline_ms };
@@ -170,7 +175,7 @@ impl Claims {
     pub(crate) fn doubt(&self) {
         let mut memory = self.lock();
         if memory.run_id.is_some() {
-            memory.run_id = Some(String::new());
+            memory.run_id = Some("in doubt".to_owned());
         }
     }
 

@@ -71,6 +71,7 @@ impl Worker {
             position: slice.first,
             nonce: None,
             digest: slice.meta.digest.clone(),
+            knows: None,
         };
         // A cancelled or expired turn goes on, to be ended call by call.
         !matches!(self.begins.ask(mark).await, None | Some(Begun::Stale | Begun::Done))

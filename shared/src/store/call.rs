@@ -17,6 +17,8 @@ pub struct Begin {
     pub nonce: Option<String>,
     /// Digest of the turn's content.
     pub digest: String,
+    /// The Redis (its `run_id`) that the worker has told of what it began; none where it knows none.
+    pub knows: Option<String>,
 }
 
 /// What became of a begin.
@@ -93,7 +95,7 @@ impl Store {
         args.show(self.options.lease_ms).show(calls.len());
         for call in calls {
             args.show(&call.name).text(call.fence.as_str()).show(call.position).maybe(call.nonce.as_ref());
-            args.text(call.digest.as_str());
+            args.text(call.digest.as_str()).maybe(call.knows.as_ref());
         }
         let mut words = Words::new("begin", self.run("begin", args).await?)?;
         let begun = |value: &redis::Value| {

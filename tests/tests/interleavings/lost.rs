@@ -53,7 +53,8 @@ fn name() -> TurnName {
 }
 
 fn begin(fence: &str, nonce: &str, digest: &str) -> [Begin; 1] {
-    [Begin { name: name(), fence: fence.into(), position: 0, nonce: Some(nonce.into()), digest: digest.into() }]
+    let (nonce, digest) = (Some(nonce.into()), digest.into());
+    [Begin { name: name(), fence: fence.into(), position: 0, nonce, digest, knows: None }]
 }
 
 fn says(claim: Claim) -> [Assertion; 1] {
@@ -203,4 +204,18 @@ async fn a_redis_that_has_lost_everything_is_no_new_one_to_a_worker_that_knew_it
     shard.store.assert(&[], true).await.unwrap();
     let beat = shard.store.beat(&ConsumerId::new("w").unwrap()).await.unwrap();
     assert_eq!(beat.epoch_ms, START_MS, "begins are held from here on");
+}
+
+async fn begin_knowing_another_redis(scripts: Scripts) -> Begun {
+    let shard = Shard::new(RedisOptions::default(), scripts).await;
+    let slice = shard.leased(1).await.remove(0);
+    let [call] = begin(&slice.1, "n", "d");
+    shard.store.begin(&[Begin { knows: Some("another".into()), ..call }]).await.unwrap().remove(0)
+}
+
+#[tokio::test]
+async fn who_has_not_told_this_redis_what_it_began_begins_nothing() {
+    assert_eq!(begin_knowing_another_redis(Scripts::embedded()).await, Begun::Hold);
+    let sabotage = Scripts::embedded().sabotage("and knows ~= run_id then", "and false then").unwrap();
+    assert_eq!(begin_knowing_another_redis(sabotage).await, Begun::Ok, "its own lost call would run a second time");
 }

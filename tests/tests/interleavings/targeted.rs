@@ -317,6 +317,7 @@ async fn a_call_that_was_begun_is_named_where_its_slice_is_quarantined() {
         position: 0,
         nonce: nonce.map(str::to_owned),
         digest: "d".into(),
+        knows: None,
     };
     assert_eq!(shard.store.begin(&[begin(&slice, Some("n"))]).await.unwrap(), [Begun::Ok]);
     let mut endings = Vec::new();

@@ -287,6 +287,7 @@ impl Holding {
             position: self.next,
             nonce: nonce.map(|n| n.to_string()),
             digest: "d".into(),
+            knows: None,
         };
         let found = game.table.store.begin(&[call]).await.map_err(|e| e.to_string())?.remove(0);
         let word = match found {

@@ -3,15 +3,17 @@
 -- suspect slice was really started (rule 12).
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 lease ms · 3 count, then per call: tenant:turn · fence · position · nonce or '' (mark only) ·
---       digest of the turn's content
+--       digest of the turn's content · the run_id of Redis that the caller has told of its begins, or ''
 -- reply per call: OK · DONE (its result is there) · UNKNOWN (begun by somebody who is gone) ·
 --       {KEPT, result, message, audit} (it was carried out, and Redis lost that) · STALE · CANCELLED ·
---       EXPIRED · HOLD (Redis restarted less than a lease ago)
+--       EXPIRED · HOLD (Redis restarted less than a lease ago, or
+--       is another than the caller knows: it asserts first)
 -- effect HSET turn b (position:nonce), st (fence)
 local now = clock(ARGV[1])
-local hold = epoch(now) + num(ARGV[2])
+local began, run_id = epoch(now)
+local hold = began + num(ARGV[2])
 
-local function begin(tt, fence, position, nonce, digest)
+local function begin(tt, fence, position, nonce, digest, knows)
   local key = turn_key(tt)
   local m = call('HMGET', key, 'f', 'dn', 'b', 'cx', 'dl')
   if m[1] ~= fence then return 'STALE' end
@@ -28,6 +30,7 @@ local function begin(tt, fence, position, nonce, digest)
   if m[4] then return 'CANCELLED' end
   if num(m[5]) <= now then return 'EXPIRED' end
   if nonce ~= '' and now < hold then return 'HOLD' end
+  if nonce ~= '' and knows ~= '' and knows ~= run_id then return 'HOLD' end
   if nonce == '' then
     call('HSET', key, 'st', fence)
   else
@@ -38,7 +41,7 @@ end
 
 local replies = {}
 for i = 1, num(ARGV[3]) do
-  local at = i * 5 - 1
-  replies[i] = begin(ARGV[at], ARGV[at + 1], num(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4])
+  local at = i * 6 - 2
+  replies[i] = begin(ARGV[at], ARGV[at + 1], num(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
 end
 return replies
