@@ -84,11 +84,7 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     }
     // What only the tools themselves know: schemas that compile, templates that fit.
     let setup = Setup::load(global)?;
-    let force = setup.force();
-    setup.task_handlers()?;
-    if let Some(store) = setup.stores()?.first() {
-        setup.registry(store, &force)?;
-    }
+    setup.check_tools()?;
     let configuration = &setup.configuration;
     let warnings = warnings(&setup);
     let (digest, built_in) = (Some(&*configuration.digest), Some(configuration.samples()));

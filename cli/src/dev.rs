@@ -11,11 +11,12 @@ use shared::model::{AgentId, TenantId};
 use shared::ops::redis_server::{PrivateRedis, ServerOptions};
 use shared::ops::shutdown::Shutdown;
 
+use crate::args::Global;
 use crate::failure::Failure;
 use crate::fleet::{self, Answer, Fleet, Roles};
 use crate::invoked::{program, quoted};
 use crate::output::Output;
-use crate::setup::Setup;
+use crate::setup::{self, Setup};
 
 /// A private Redis (or the one that REDIS_URL names), a scheduler and a worker.
 #[derive(Debug, Args)]
@@ -28,6 +29,25 @@ pub(crate) struct Dev {
     /// Folder of the private Redis: socket, append-only file, log.
     #[arg(long, value_name = "DIR", default_value = ".tickfleet")]
     dir: PathBuf,
+}
+
+/// The setting that makes the trial tools everybody's, as a variable.
+const TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
+
+/// The configuration; where its permissions are the built-in ones, every agent has the trial tools: there has to be
+/// something to call.
+///
+/// # Errors
+/// Everything that is wrong with it.
+pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
+    let mut sources = setup::sources(global)?;
+    sources.environment.entry(TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
+    Setup::of(&sources, &global.own)
+}
+
+/// Whether every agent has the trial tools.
+fn has_trial_tools(setup: &Setup) -> bool {
+    setup.settings().permission.trial_tools && setup.configuration.samples().contains(&"permissions.yaml")
 }
 
 /// Runs until a signal.
@@ -103,7 +123,10 @@ fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet) -> String
         None => format!("Redis at {}", setup.shown_url()),
     };
     let slots = setup.settings().worker.slots;
-    let export = redis.map(|redis| format!("  export REDIS_URL='{}'\n", redis.url())).unwrap_or_default();
+    let url = redis.map(|redis| format!("  export REDIS_URL='{}'\n", redis.url())).unwrap_or_default();
+    // What is asked there is asked of the same policy.
+    let trial = if has_trial_tools(setup) { format!("  export {TRIAL_TOOLS}=true\n") } else { String::new() };
+    let export = format!("{url}{trial}");
     format!(
         "Tickfleet runs: {place}, one scheduler, one worker with {slots} slots.\n\
          Health and metrics: http://{}/metrics\n\n\
@@ -119,8 +142,8 @@ fn next_steps(setup: &Setup) -> String {
     let program = program();
     let dir = setup.sources().dir.as_deref();
     let config = dir.map(|dir| format!(" --config {}", quoted(&dir.display().to_string()))).unwrap_or_default();
-    // Every agent may call `list_tools`; only the built-in permissions are known to grant `echo`.
-    let call = if dir.is_some() { "list_tools" } else { "'echo {\"text\":\"hi\"}'" };
+    // Every agent may call `list_tools`.
+    let call = if has_trial_tools(setup) { "'echo {\"text\":\"hi\"}'" } else { "list_tools" };
     let who =
         somebody(&setup.configuration.policy).map(|(tenant, agent)| format!(" --tenant {tenant} --agent {agent}"));
     let turn = who.as_ref().map(|who| format!("  {program} submit{who} --call {call} --wait{config}\n"));

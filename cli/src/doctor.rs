@@ -6,6 +6,7 @@ mod server;
 
 use clap::Args;
 use serde::Serialize;
+use shared::model::TenantId;
 use shared::store::{Pool, Store};
 
 use crate::failure::Failure;
@@ -118,17 +119,24 @@ async fn shard_findings(setup: &Setup, pool: &Pool, store: &Store, shard: usize)
     let facts = pool.shard(store.keys()).await?;
     let shards = setup.settings().redis.shards;
     let mut findings = queues::shard(shard, &facts, shards, &setup.configuration.digest);
+    findings.extend(tenants(store).await?);
     if facts.groups_missing.is_empty() {
         let backlog = store.backlog(&[]).await?;
         findings.extend(queues::backlog(&backlog, setup.settings()));
         findings.extend(queues::consumers(&facts));
-        let mut dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;
-        // What nobody could read may hold anything.
-        let redactor = setup.report().redactor;
-        dead.iter_mut().for_each(|letter| letter.raw = redactor.text(&letter.raw).into_owned());
-        findings.push(queues::dead(backlog.dead, &dead, facts.now_ms));
+        let dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;
+        findings.push(queues::dead(backlog.dead, &dead, facts.now_ms, &setup.report().redactor));
     }
     Ok(findings)
+}
+
+/// Tenants that nothing is decided about.
+async fn tenants(store: &Store) -> Result<Vec<Finding>, Failure> {
+    let finding = |(tenant, why): (TenantId, String)| {
+        let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");
+        Finding::fail("tenants", format!("{tenant}: {why}; its turns are refused"), advice)
+    };
+    Ok(crate::tenant::unreadable(&store.at_run_time().await?).into_iter().map(finding).collect())
 }
 
 #[allow(clippy::disallowed_methods, reason = "the edge: the doctor compares this machine's clock with Redis' own")]

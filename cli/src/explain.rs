@@ -196,7 +196,7 @@ async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeS
     }
     let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
     for store in client.stores() {
-        tenants.extend(store.tenants().await?.into_keys());
+        tenants.extend(store.at_run_time().await?.declared.into_keys());
     }
     Ok(tenants)
 }
@@ -210,7 +210,7 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
             let agent = live.fields.get("ag").cloned().unwrap_or_default();
             let budget = pool.budget(store.keys(), &agent, name).await?;
             let force = setup.force();
-            force.set_tenants(store.tenants().await?);
+            force.refresh(store).await?;
             let caps = record::caps(&force.load().policy, &name.tenant, &agent);
             Ok(Some(record::live(name, &live, budget, caps, now_ms)))
         }

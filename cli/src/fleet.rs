@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::own::Own;
 use crate::registrar::Registrar;
 use crate::reload::Reload;
-use crate::setup::{Setup, millis};
+use crate::setup::Setup;
 
 /// What a process is.
 #[derive(Debug, Clone, Copy)]
@@ -91,6 +91,10 @@ struct Shared {
 /// # Errors
 /// Tools or handlers that cannot be used; an address that cannot be had. Redis may be away: it is waited for.
 pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown: Shutdown) -> Result<Fleet, Failure> {
+    if !roles.worker {
+        // A worker makes them all.
+        setup.check_tools()?;
+    }
     let metrics = Arc::new(Metrics::of(roles.part()).map_err(Failure::failed)?);
     let shared = Shared { force: setup.force(), metrics, progress: Progress::default() };
     // Its generation is known when a scheduler has announced it.
@@ -197,15 +201,7 @@ async fn start_tools(setup: &Setup) -> Result<(), Failure> {
 }
 
 fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Vec<Scheduler> {
-    let (s, retention) = (&setup.settings().scheduler, &setup.settings().retention);
-    let options = scheduler::Options {
-        batch: s.batch,
-        tick_poll: s.tick_poll,
-        reap_every: s.reap_every,
-        collect_every: s.collect_every,
-        audit_bytes_max: retention.audit_bytes_max,
-        dead_retain_ms: millis(retention.dead),
-    };
+    let options = scheduler::Options::of(setup.settings());
     let make = |store: &Store| {
         let (force, metrics) = (Arc::clone(&shared.force), Arc::clone(&shared.metrics));
         let progress = shared.progress.clone();

@@ -65,8 +65,17 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         command => command,
     };
     // Who runs a fleet holds every name against what there is: half of a change must not be taken for a whole one.
-    let knows_tools = matches!(command, Command::Scheduler | Command::Worker | Command::Dev(_) | Command::Tools(_));
-    let setup = if knows_tools { Setup::load(&cli.global)? } else { Setup::load_beside(&cli.global)? };
+    let knows_tools = match &command {
+        // An emergency waits for no mistake elsewhere to be mended.
+        Command::Tools(tools::Tools { what: Some(tools::What::Disable(_) | tools::What::Enable(_)), .. }) => false,
+        Command::Scheduler | Command::Worker | Command::Tools(_) => true,
+        _ => false,
+    };
+    let setup = match &command {
+        Command::Dev(_) => dev::setup(&cli.global)?,
+        _ if knows_tools => Setup::load(&cli.global)?,
+        _ => Setup::load_beside(&cli.global)?,
+    };
     match command {
         Command::Scheduler => deploy::run(&setup, fleet::Roles::SCHEDULER).await,
         Command::Worker => deploy::run(&setup, fleet::Roles::WORKER).await,
@@ -78,6 +87,12 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
         Command::Tools(tools::Tools { what: Some(tools::What::Try(args)), .. }) => {
             try_tool::run(&setup, &args, output).await
+        }
+        Command::Tools(tools::Tools { what: Some(tools::What::Disable(args)), .. }) => {
+            tools::switch(&setup, &args, false, output).await
+        }
+        Command::Tools(tools::Tools { what: Some(tools::What::Enable(args)), .. }) => {
+            tools::switch(&setup, &args, true, output).await
         }
         Command::Tools(args) => tools::run(&setup, &args, output).await,
         Command::Doctor(args) => doctor::run(&setup, &args, output).await,

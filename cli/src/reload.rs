@@ -204,7 +204,9 @@ fn make(sources: &Sources, live: &Live) -> (String, Result<Made, Failure>) {
         Ok(setup) => (setup.fingerprint.clone(), setup.sharing(&live.mcp)),
         Err(failure) => return (sources.dir.as_deref().map(config::fingerprint).unwrap_or_default(), Err(failure)),
     };
-    let built = registries(&setup, live).and_then(|made| Ok((made, Arc::new(setup.task_handlers()?))));
+    // What no worker of this process makes is made all the same: every role refuses what one of them would.
+    let sound = if live.workers.is_empty() { setup.check_tools() } else { Ok(()) };
+    let built = sound.and_then(|()| Ok((registries(&setup, live)?, Arc::new(setup.task_handlers()?))));
     (fingerprint, built.map(|(registries, task_handlers)| Made { setup, registries, task_handlers }))
 }
 

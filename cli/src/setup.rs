@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::client::Client;
-use shared::config::{self, Configuration, Environment, RedisUrl, Settings, Sources};
+use shared::config::{self, Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources};
 use shared::delegation::TASK_TOOL;
 use shared::force::{Force, InForce};
 use shared::model::Redactor;
-use shared::model::policy::META_TOOLS;
+use shared::model::policy::{META_TOOLS, TRIAL_TOOLS};
 use shared::ops::telemetry::{self, LogFormat, LogOptions};
 use shared::ops::traces::{TraceOptions, Traces};
 use shared::report::ReportOptions;
@@ -80,6 +80,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
         built_in_tools: tools.collect(),
         built_in_handlers: standard.iter().cloned().chain(global.own.task_handlers.iter().map(name)).collect(),
         others_carry_out: false,
+        schema_check: SchemaCheck(worker::tools::check_schema),
     })
 }
 
@@ -98,7 +99,9 @@ impl Setup {
     /// # Errors
     /// Everything else that is wrong with it.
     pub(crate) fn load_beside(global: &Global) -> Result<Self, Failure> {
-        let sources = Sources { others_carry_out: true, ..sources(global)? };
+        // Nor need it carry anything out: a schema that cannot be used is for the fleet to refuse.
+        let schema_check = SchemaCheck::default();
+        let sources = Sources { others_carry_out: true, schema_check, ..sources(global)? };
         Self::of(&sources, &global.own)
     }
 
@@ -195,6 +198,7 @@ impl Setup {
             policy: self.configuration.policy.clone(),
             task_handlers: self.configuration.task_handlers.clone(),
             digest: self.configuration.digest.clone(),
+            ..Force::default()
         }
     }
 
@@ -204,6 +208,9 @@ impl Setup {
     /// Every tool that cannot be used.
     pub(crate) fn registry(&self, store: &Store, force: &Arc<InForce>) -> Result<Registry, Failure> {
         let mut typed = worker::standard_tools(store, force);
+        // Trial tools are there for whom a row names, and for nobody else.
+        let granted = |name: &str| self.configuration.policy.permissions.matrix.contains_key(name);
+        typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || granted(&tool.spec().name));
         typed.extend(self.own.tools_now());
         let timeout = self.settings().worker.tool_timeout;
         let built = Registry::build(typed, &self.configuration.tools, &self.tool_environment(), timeout);
@@ -216,6 +223,19 @@ impl Setup {
             let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
             Failure::failed(anyhow::anyhow!("the tools cannot be used:{}", lines.concat()))
         })
+    }
+
+    /// Holds the configuration against everything that the loader cannot see: schemas that do not compile, addresses
+    /// that are refused, names that are taken twice. Every role asks this before it goes by a configuration, at its start
+    /// and at a reload, so that none takes what another one refuses.
+    ///
+    /// # Errors
+    /// Every tool and handler that cannot be used.
+    pub(crate) fn check_tools(&self) -> Result<(), Failure> {
+        self.task_handlers()?;
+        // Nothing connects: tools are only made here.
+        let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
+        self.registry(&store, &self.force()).map(drop)
     }
 
     /// What carries out tasks.

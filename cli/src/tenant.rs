@@ -1,4 +1,4 @@
-//! `tickfleet tenant`: shows tenants, and sets one while the fleet runs.
+//! `tickfleet tenant`: shows tenants, sets one while the fleet runs, and takes that back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,6 +6,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use shared::model::policy::TenantPolicy;
 use shared::model::{AgentId, TenantId};
+use shared::store::AtRunTime;
 
 use crate::failure::Failure;
 use crate::output::{Output, lines, table};
@@ -18,9 +19,11 @@ Examples:
   tickfleet tenant list
   tickfleet tenant set acme --plan business --feature messaging --time-zone Europe/Berlin
   tickfleet tenant set acme --max-actions-per-day 5000
+  tickfleet tenant unset acme
 
-A tenant that was set goes before one of the same name in tenants.yaml. Schedulers and workers take
-it over with their next heartbeat, within a quarter of worker.lease.")]
+A tenant that was set goes before one of the same name in tenants.yaml, until it is taken back. Once
+the command has answered, no call is admitted by what was in force before. Features and agents reach
+workers with their next heartbeat, within a quarter of worker.lease.")]
 pub(crate) struct Tenant {
     #[command(subcommand)]
     what: What,
@@ -37,6 +40,11 @@ enum What {
     },
     /// Make a tenant, or change it: what is not named stays as it is.
     Set(Set),
+    /// Take back what was set: the tenant is again as tenants.yaml has it, or unknown.
+    Unset {
+        /// Which.
+        tenant: TenantId,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -94,7 +102,9 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
         What::List => {
             let mut set = BTreeMap::new();
             for store in client.stores() {
-                set.extend(store.tenants().await?);
+                let found = store.at_run_time().await?;
+                unreadable(&found).iter().for_each(|(tenant, why)| output.note(&format!("{tenant}: {why}")));
+                set.extend(found.declared);
             }
             let mut rows: Vec<Row<'_>> = set.iter().map(|(tenant, policy)| row(tenant, policy, true)).collect();
             let others = configured.iter().filter(|(tenant, _)| !set.contains_key(*tenant));
@@ -103,8 +113,11 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
             output.show(&rows, |rows| shown(rows))
         }
         What::Show { tenant } => {
-            let set = client.store(tenant).tenants().await?;
-            let found = set.get(tenant).map(|policy| row(tenant, policy, true));
+            let set = client.store(tenant).at_run_time().await?;
+            if let Some((tenant, why)) = unreadable(&set).into_iter().find(|(of, _)| of == tenant) {
+                return Err(Failure::failed(anyhow::anyhow!("{tenant}: {why}; set it again, or take it back")));
+            }
+            let found = set.declared.get(tenant).map(|policy| row(tenant, policy, true));
             let found = found.or_else(|| configured.get(tenant).map(|policy| row(tenant, policy, false)));
             let unknown =
                 || Failure::failed(anyhow::anyhow!("there is no tenant {tenant:?}; see tickfleet tenant list"));
@@ -112,13 +125,32 @@ pub(crate) async fn run(setup: &Setup, args: &Tenant, output: &Output) -> Result
         }
         What::Set(change) => {
             let store = client.store(&change.tenant);
-            let before = store.tenants().await?.remove(&change.tenant);
+            let before = store.at_run_time().await?.declared.remove(&change.tenant);
             let before = before.or_else(|| configured.get(&change.tenant).cloned()).unwrap_or_default();
             let policy = changed(before, change, setup)?;
             store.set_tenant(&change.tenant, &policy).await?;
             output.show(&row(&change.tenant, &policy, true), |row| shown(std::slice::from_ref(row)))
         }
+        What::Unset { tenant } => {
+            if !client.store(tenant).unset_tenant(tenant).await? {
+                return Err(Failure::failed(anyhow::anyhow!("nothing was set for tenant {:?}", tenant.as_str())));
+            }
+            match configured.get(tenant) {
+                Some(policy) => output.show(&row(tenant, policy, false), |row| shown(std::slice::from_ref(row))),
+                None => output.print(&format!("tenant {:?} is unknown again", tenant.as_str())),
+            }
+        }
     }
+}
+
+/// Tenants that were set, and that nothing is decided about, with the reason.
+pub(crate) fn unreadable(set: &AtRunTime) -> Vec<(TenantId, String)> {
+    let unreadable = set
+        .unreadable
+        .iter()
+        .map(|(tenant, problem)| (tenant.clone(), format!("what was set at run time cannot be read ({problem})")));
+    let missing = |tenant: &TenantId| (tenant.clone(), "what was set at run time is gone from Redis".to_owned());
+    unreadable.chain(set.missing.iter().map(missing)).collect()
 }
 
 const fn row<'a>(tenant: &'a TenantId, policy: &'a TenantPolicy, at_run_time: bool) -> Row<'a> {

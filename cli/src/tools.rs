@@ -8,7 +8,7 @@ use shared::config::units::format_duration;
 use shared::force::InForce;
 use shared::formats::{Prompts, define, define_strict};
 use shared::model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant, Unknown};
-use shared::model::{AgentId, Dialect, Effect, TenantId, ToolSpec};
+use shared::model::{AgentId, Dialect, Effect, TenantId, ToolSpec, limits};
 use worker::tools::{RegisteredTool, Registry};
 
 use crate::failure::Failure;
@@ -28,7 +28,8 @@ Examples:
   tickfleet tools --tenant atlas-ux --agent kelly --format openai > tools.json
   tickfleet tools --tenant atlas-ux --agent kelly --format openai-responses --strict
   tickfleet tools --tenant atlas-ux --agent kelly --format text > prompt.txt
-  tickfleet tools try echo --agent kelly '{\"text\": \"hi\"}'"
+  tickfleet tools try search_x --agent kelly '{\"query\": \"ux\"}'
+  tickfleet tools disable post_to_x"
 )]
 pub(crate) struct Tools {
     #[command(subcommand)]
@@ -55,6 +56,52 @@ pub(crate) enum What {
     Import(Import),
     /// Run one call through every guard of a worker, and show what each of them says.
     Try(Try),
+    /// Take a tool away from everybody, while the fleet runs and whatever state its files are in.
+    Disable(Switch),
+    /// Give a tool back that was taken away so.
+    Enable(Switch),
+}
+
+/// A tool to be switched.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Switch {
+    /// Its name or id.
+    #[arg(value_parser = parse_tool)]
+    tool: String,
+}
+
+/// Ids of versions have an `@`.
+fn parse_tool(text: &str) -> Result<String, String> {
+    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
+    let fits = !text.is_empty() && text.len() <= 2 * limits::NAME_BYTES_MAX && text.chars().all(sound);
+    if fits { Ok(text.to_owned()) } else { Err("expected the name or id of a tool".into()) }
+}
+
+/// Switches a tool in every shard.
+///
+/// # Errors
+/// Redis; a tool to be given back that was not taken away.
+pub(crate) async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    let mut changed = false;
+    for store in client.stores() {
+        changed |= store.switch_tool(&args.tool, on).await?;
+    }
+    let tool = &args.tool;
+    match (on, changed) {
+        (true, false) => Err(Failure::failed(anyhow::anyhow!("{tool} was not switched off at run time"))),
+        (true, true) => {
+            output.print(&format!("{tool} is as the configuration has it again, within a quarter of worker.lease"))
+        }
+        (false, _) => {
+            let known = setup.configuration.tools.tools.contains_key(tool)
+                || setup.configuration.policy.permissions.matrix.contains_key(tool);
+            if !known {
+                output.note(&format!("the configuration here knows no tool {tool}; see tickfleet tools for the names"));
+            }
+            output.print(&format!("nobody may call {tool} any more, within a quarter of worker.lease"))
+        }
+    }
 }
 
 /// The dialects, as options name them.
@@ -139,15 +186,15 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
     emit(format, args.strict, &allowed, &setup.configuration.prompts, output)
 }
 
-/// Takes over the tenants that were set at run time, where `tenant` is none of the configured ones: Redis need not be
-/// there for those.
+/// Takes over what was set at run time where `tenant` is at home. Where Redis is away, a tenant of the configuration is
+/// shown as configured.
 pub(crate) async fn with_tenant(setup: &Setup, force: &InForce, tenant: &TenantId) -> Result<(), Failure> {
     if !force.load().policy.tenants.contains_key(tenant) {
-        let set = match setup.client().await {
-            Ok(client) => client.store(tenant).tenants().await.map_err(Failure::from),
+        let read = match setup.client().await {
+            Ok(client) => force.refresh(client.store(tenant)).await.map_err(Failure::from),
             Err(failure) => Err(failure),
         };
-        force.set_tenants(set.map_err(|failure| not_configured(tenant, failure))?);
+        read.map_err(|failure| not_configured(tenant, failure))?;
     }
     Ok(())
 }
@@ -204,6 +251,7 @@ fn decide<'a>(
 pub(crate) fn nobody(unknown: Unknown, tenant: &TenantId, agent: &AgentId) -> Failure {
     Failure::failed(match unknown {
         Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str()),
+        Unknown::Withheld => anyhow::anyhow!(shared::delegation::unreadable(tenant)),
         Unknown::Agent => anyhow::anyhow!("tenant {:?} has no agent {:?}", tenant.as_str(), agent.as_str()),
     })
 }
@@ -239,7 +287,7 @@ fn row<'a>(spec: &'a ToolSpec, policy: &Policy) -> Row<'a> {
 /// Who may call a tool, as its row says it.
 fn who(spec: &ToolSpec, policy: &Policy) -> String {
     let permissions = &policy.permissions;
-    if permissions.disabled_tools.contains(&spec.name) || permissions.disabled_tools.contains(&spec.id) {
+    if permissions.is_disabled(spec) {
         return "nobody: disabled".into();
     }
     let Some(ToolGrant { agents, roles, deny_agents, deny_roles, everyone }) = permissions.matrix.get(&spec.name)

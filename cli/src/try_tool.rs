@@ -17,8 +17,8 @@ use crate::tools::{nobody, with_tenant};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  tickfleet tools try echo --agent kelly '{\"text\": \"hi\"}'
-  tickfleet tools try post_to_x --agent kelly --dry-run '{\"text\": \"hi\"}'
+  tickfleet tools try search_x --agent kelly '{\"query\": \"ux\"}'
+  tickfleet tools try post_to_x --agent kelly --dry-run '{\"content\": \"hi\"}'
 
 The call runs in this process, as a worker would run it: known tool, permission, arguments, the tool's
 own validation, approval, one try under its timeout, output schema. No fleet has to run. Caps, queues,

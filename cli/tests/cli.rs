@@ -23,6 +23,10 @@ mod mcp;
 mod process;
 #[path = "cli/prometheus.rs"]
 mod prometheus;
+#[path = "cli/reaping.rs"]
+mod reaping;
+#[path = "cli/run_time.rs"]
+mod run_time;
 #[path = "cli/scaling/mod.rs"]
 mod scaling;
 #[path = "cli/security.rs"]
@@ -279,7 +283,8 @@ fn configuration_errors_point_at_their_place() {
     std::fs::write(folder.path().join("tickfleet.yaml"), "").unwrap();
     std::fs::write(folder.path().join("tools.yaml"), schema).unwrap();
     std::fs::write(folder.path().join("permissions.yaml"), "permissions: {}").unwrap();
-    tickfleet(&["config", "check", "--config", dir]).exits(1).complains("tool 'bad'");
+    let said = tickfleet(&["config", "check", "--config", dir]).exits(1);
+    said.says("tools.bad.input_schema.properties.a.type: found \"what\"");
 }
 
 #[test]
@@ -343,6 +348,58 @@ fn tools_are_listed_and_defined_for_a_model() {
     tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "fran"])
         .exits(0)
         .says("no row in permissions.yaml allows it");
+}
+
+#[test]
+fn a_schema_that_cannot_be_used_is_refused_with_its_place_by_every_role() {
+    let folder = tempfile::tempdir().unwrap();
+    let tools = "tools:
+  look:
+    description: Looks.
+    effect: read
+    input_schema:
+      type: object
+      properties:
+        kind: {type: strnig, description: Which.}
+  find:
+    description: Finds.
+    effect: read
+    input_schema:
+      type: object
+      properties:
+        name: {type: string, description: Whose.}
+      required: [name, nmae]
+      additionalProperties: false
+    output_schema:
+      properties: {area: {minimum: low}}
+";
+    std::fs::write(folder.path().join("tools.yaml"), tools).unwrap();
+    std::fs::write(folder.path().join("permissions.yaml"), "permissions: {look: {everyone: true}}").unwrap();
+    let conf = folder.path().to_str().unwrap();
+    for role in [&["config", "check"][..], &["scheduler"], &["worker"]] {
+        let said = tickfleet(&[role, &["--config", conf, "--redis-url", "redis://127.0.0.1:1"]].concat()).exits(1);
+        let told = said.stdout + &said.stderr;
+        for (place, why) in [
+            ("tools.yaml:8:22: tools.look.input_schema.properties.kind.type: found \"strnig\"", "is valid"),
+            ("tools.yaml:16:24: tools.find.input_schema.required[1]: found \"nmae\"", "allows only `name`"),
+            ("tools.yaml:19:36: tools.find.output_schema.properties.area.minimum: found \"low\"", "type number"),
+        ] {
+            let line = told.lines().find(|line| line.contains(place));
+            assert!(line.is_some_and(|line| line.contains(why)), "{role:?}: {place}: {told}");
+        }
+    }
+}
+
+#[test]
+fn a_plain_fleet_has_no_trial_tools_and_dev_has_them() {
+    let listed = tickfleet(&["tools"]).exits(0).stdout;
+    let defined =
+        tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "kelly", "--format", "openai"]).exits(0).stdout;
+    for trial in ["echo", "sleep", "fail", "fail_once"] {
+        assert!(!listed.lines().any(|line| line.starts_with(trial)) && !defined.contains(&format!("\"{trial}\"")));
+    }
+    let with = Said::of(command(&["tools"]).env("TICKFLEET_PERMISSION_TRIAL_TOOLS", "true"), "").exits(0);
+    with.says("echo").says("fail_once");
 }
 
 #[test]

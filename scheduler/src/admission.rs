@@ -2,11 +2,10 @@
 
 use serde::Serialize;
 use shared::force::Force;
-use shared::formats::Refusal;
+use shared::formats::{Refusal, RefusalStatus, Refused, RefusedCall, refused_reply};
 use shared::model::policy::Unknown;
-use shared::model::{CallError, CallResult, Context, Turn, TurnId, content_digest, limits};
+use shared::model::{Redactor, Turn, TurnId, content_digest, limits};
 use shared::ops::traces;
-use shared::report::{Refused, refusal_reply};
 use shared::store::{Admission, Ending, Inbound, Rejection, SliceMeta};
 use tracing::Span;
 
@@ -50,10 +49,6 @@ impl Candidate {
 
 /// Everything about a refusal but where it came from.
 pub(crate) fn refuse(code: &'static str, message: String, turn: &Turn) -> Box<Refusal> {
-    let calls = turn
-        .calls
-        .iter()
-        .map(|c| shared::formats::RefusedCall { provider_id: c.provider_id.clone(), tool: c.tool.clone() });
     Box::new(Refusal {
         code,
         message,
@@ -65,36 +60,30 @@ pub(crate) fn refuse(code: &'static str, message: String, turn: &Turn) -> Box<Re
         dialect: turn.dialect,
         correlation_id: turn.context.correlation_id.clone(),
         traceparent: turn.context.traceparent.clone(),
-        calls: calls.collect(),
+        calls: turn.calls.iter().cloned().map(RefusedCall::of).collect(),
     })
 }
 
 /// The rejection of an inbound entry, with its reply where tenant and inbox can be read.
-pub(crate) fn rejection(from: Inbound, arrival: &Arrival, refusal: &Refusal, status: &str) -> Rejection {
+pub(crate) fn rejection(
+    from: Inbound,
+    arrival: &Arrival,
+    refusal: &Refusal,
+    status: RefusalStatus,
+    redactor: &Redactor,
+) -> Rejection {
     let id = minted(from, &arrival.origin, refusal.turn_id.clone());
-    let error = CallError { code: refusal.code.into(), message: refusal.message.clone(), details: None };
-    // A conflict concerns an id that belongs to another turn: its results are not ours to give.
-    let results: Vec<CallResult> = if status == "conflict" { Vec::new() } else { refusal.results(&id) };
-    let context = Context {
-        correlation_id: refusal.correlation_id.clone(),
-        traceparent: refusal.traceparent.clone(),
-        ..Context::default()
+    let answered = match (from, &refusal.task_id) {
+        (Inbound::Turns, _) => Refused::Turn(&id),
+        (Inbound::Tasks, Some(task)) => Refused::Task(task.as_str()),
+        (Inbound::Tasks, None) => Refused::Task(id.as_str()),
     };
-    let reply = refusal_reply(&Refused {
-        status,
-        turn: (from == Inbound::Turns).then(|| id.as_str()),
-        task: (from == Inbound::Tasks).then(|| refusal.task_id.as_ref().map_or(id.as_str(), |t| t.as_str())),
-        tenant: refusal.tenant.as_ref().map_or("", |t| t.as_str()),
-        agent: refusal.agent.as_deref().unwrap_or(""),
-        dialect: refusal.dialect,
-        context: &context,
-        error: &error,
-        results: &results,
-    });
+    let reply = refused_reply(refusal, status, answered);
     Rejection {
         entry: arrival.entry.clone(),
         reason: refusal.code.to_owned(),
-        raw: arrival.raw[..arrival.raw.len().min(RAW_BYTES_MAX)].to_vec(),
+        // It stays for days, and anybody may have written it.
+        raw: redactor.head(&arrival.raw, RAW_BYTES_MAX).into_bytes(),
         reply_to: refusal.tenant.clone().zip(refusal.reply_to.clone()),
         reply,
     }
@@ -117,7 +106,7 @@ fn odd() -> TurnId {
 /// Checks what only the policy knows, and builds what the script wants.
 ///
 /// # Errors
-/// The refusal: unknown tenant or agent, a deadline too far away.
+/// The refusal: unknown or unreadable tenant, unknown agent, a deadline too far away.
 pub(crate) fn admission(
     candidate: &Candidate,
     force: &Force,
@@ -131,6 +120,7 @@ pub(crate) fn admission(
         Unknown::Tenant => {
             refuse("unknown_tenant", format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
         }
+        Unknown::Withheld => refuse("unreadable_tenant", shared::delegation::unreadable(&turn.tenant), turn),
         Unknown::Agent => {
             let message = format!("tenant {:?} has no agent {:?}", turn.tenant.as_str(), turn.agent.as_str());
             refuse("unknown_agent", message, turn)

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::force::Force;
-use shared::formats::{Refusal, parse_turn};
+use shared::formats::{Refusal, RefusalStatus, parse_turn};
 use shared::model::{ConsumerId, TaskGrant, limits};
 use shared::ops::metrics::Decision;
 use shared::store::{
@@ -108,6 +108,10 @@ impl Scheduler {
                 Ok(turn) => candidates.push(Candidate::new(turn, arrival)),
                 Err(refusal) => rejections.push(self.rejected(&arrival, &refusal)),
             }
+            // A batch of refused turns may ask for many times its own bytes.
+            if rejections_length(&rejections) < rejections.len() {
+                self.reject_all(Inbound::Turns, std::mem::take(&mut rejections)).await;
+            }
         }
         while !candidates.is_empty() {
             let rest = candidates.split_off(batch_length(&candidates));
@@ -117,16 +121,35 @@ impl Scheduler {
         self.reject_all(Inbound::Turns, rejections).await;
     }
 
+    /// The rejection of an inbound entry, without the secrets that it may hold.
+    pub(crate) fn rejection(
+        &self,
+        from: Inbound,
+        arrival: &Arrival,
+        refusal: &Refusal,
+        status: RefusalStatus,
+    ) -> Rejection {
+        rejection(from, arrival, refusal, status, &self.report.redactor)
+    }
+
     fn rejected(&self, arrival: &Arrival, refusal: &Refusal) -> Rejection {
         self.metrics.admitted(Decision::Rejected, 1);
         tracing::debug!(entry = arrival.entry, code = refusal.code, reason = refusal.message, "a turn is rejected");
-        rejection(Inbound::Turns, arrival, refusal, "rejected")
+        self.rejection(Inbound::Turns, arrival, refusal, RefusalStatus::Rejected)
     }
 
     /// Admits turns that fit one script, trying until Redis has decided. Answers what is to be rejected.
     async fn admit_some(&self, candidates: &[Candidate]) -> Vec<Rejection> {
         let mut patience = Patience::default();
         loop {
+            if let Err(error) = self.hear_of_new_tenants(candidates).await {
+                tracing::warn!(%error, "what was set at run time could not be read; trying again");
+                if self.is_over() {
+                    return Vec::new();
+                }
+                tokio::time::sleep(patience.pause()).await;
+                continue;
+            }
             let grants = match self.grants(candidates).await {
                 Ok(grants) => grants,
                 Err(error) => {
@@ -157,7 +180,7 @@ impl Scheduler {
                 return rejections;
             }
             let turns: Vec<Admission> = batch.iter().map(|(_, a)| a.clone()).collect();
-            let decided = self.store.admit(deciding.generation, &rows.rows, &turns).await;
+            let decided = self.store.admit(deciding.generations, &rows.rows, &turns).await;
             match decided {
                 Ok(AdmitReply::Decided { now_ms, turns }) => {
                     self.clock.set(now_ms);
@@ -165,6 +188,12 @@ impl Scheduler {
                     return rejections;
                 }
                 Ok(AdmitReply::PolicyStale) => self.policy_stale(),
+                Ok(AdmitReply::TenantsStale) => {
+                    if let Err(error) = self.tenants_stale().await {
+                        tracing::warn!(%error, "what was set at run time could not be read; trying again");
+                        tokio::time::sleep(patience.pause()).await;
+                    }
+                }
                 Ok(AdmitReply::DayStale { now_ms }) => self.clock.set(now_ms),
                 Ok(AdmitReply::Pressure) => tokio::time::sleep(Duration::from_millis(500)).await,
                 Err(error) if error.is_script_error() => {
@@ -182,6 +211,16 @@ impl Scheduler {
                 return Vec::new();
             }
         }
+    }
+
+    /// Before a turn is refused because nobody knows its tenant or agent: it may have been set a moment ago.
+    async fn hear_of_new_tenants(&self, candidates: &[Candidate]) -> Result<(), StoreError> {
+        let force = self.force.load();
+        let unknown = |c: &Candidate| force.policy.look_up(&c.turn.tenant, &c.turn.agent).is_err();
+        if candidates.iter().any(unknown) {
+            self.force.refresh_where_news(&self.store).await?;
+        }
+        Ok(())
     }
 
     /// Rule 11: a script error is the fault of one turn; that one is rejected, the others are admitted.
@@ -275,12 +314,22 @@ impl Scheduler {
                 Admitted::Conflict => {
                     let message = "this turn_id was accepted before with other content".to_owned();
                     let refusal = refuse("conflict", message, &candidate.turn);
-                    rejections.push(rejection(Inbound::Turns, &candidate.arrival, &refusal, "conflict"));
+                    rejections.push(self.rejection(
+                        Inbound::Turns,
+                        &candidate.arrival,
+                        &refusal,
+                        RefusalStatus::Conflict,
+                    ));
                     Decision::Conflict
                 }
                 Admitted::Refused(code) => {
                     let refusal = refuse(refusal_code(&code), refusal_message(&code), &candidate.turn);
-                    rejections.push(rejection(Inbound::Turns, &candidate.arrival, &refusal, "rejected"));
+                    rejections.push(self.rejection(
+                        Inbound::Turns,
+                        &candidate.arrival,
+                        &refusal,
+                        RefusalStatus::Rejected,
+                    ));
                     Decision::Rejected
                 }
             };
@@ -296,9 +345,11 @@ impl Scheduler {
     }
 
     /// Rejects until Redis has written it.
-    pub(crate) async fn reject_all(&self, from: Inbound, rejections: Vec<Rejection>) {
+    pub(crate) async fn reject_all(&self, from: Inbound, mut rejections: Vec<Rejection>) {
         let mut patience = Patience::default();
-        for chunk in rejections.chunks(64) {
+        while !rejections.is_empty() {
+            let rest = rejections.split_off(rejections_length(&rejections));
+            let chunk = rejections.as_slice();
             loop {
                 match self.store.reject(from, chunk).await {
                     Ok(ours) => break self.count_rejected(from, chunk, &ours),
@@ -309,6 +360,7 @@ impl Scheduler {
                 }
                 tokio::time::sleep(patience.pause()).await;
             }
+            rejections = rest;
         }
     }
 
@@ -350,6 +402,16 @@ fn batch_length(candidates: &[Candidate]) -> usize {
         calls <= limits::BATCH_CALLS_MAX && bytes <= limits::BATCH_BYTES_MAX
     };
     candidates.iter().take_while(fits).count().max(1)
+}
+
+/// How many of the rejections fit one script, by number and by bytes; at least one.
+fn rejections_length(rejections: &[Rejection]) -> usize {
+    let mut bytes = 0;
+    let fits = |rejection: &&Rejection| {
+        bytes += rejection.raw.len() + rejection.reply.len();
+        bytes <= limits::BATCH_BYTES_MAX
+    };
+    rejections.iter().take(64).take_while(fits).count().max(1)
 }
 
 fn arrival(from: Inbound, entry: Entry) -> Arrival {

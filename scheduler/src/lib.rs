@@ -15,12 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
+use shared::config::Settings;
 use shared::force::{Force, InForce};
 use shared::model::{ConsumerId, limits};
 use shared::ops::metrics::Metrics;
 use shared::ops::progress::Progress;
 use shared::report::ReportOptions;
-use shared::store::{Announced, Patience, ShardClock, Slots, Store, StoreError};
+use shared::store::{Announced, Beat, Generations, Patience, ShardClock, Slots, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use policy::{Deciding, PolicyClock};
@@ -32,7 +33,7 @@ pub struct Options {
     pub batch: usize,
     /// How often due timers are looked for.
     pub tick_poll: Duration,
-    /// How often dead workers are looked for.
+    /// How often dead workers are looked for; see [`Options::reap_period`].
     pub reap_every: Duration,
     /// How often bounds are kept, and how often the sweep takes a step.
     pub collect_every: Duration,
@@ -41,6 +42,33 @@ pub struct Options {
     /// How long dead entries are kept, ms.
     pub dead_retain_ms: i64,
 }
+
+impl Options {
+    /// The options of a configuration.
+    #[must_use]
+    pub fn of(settings: &Settings) -> Self {
+        let (s, retention) = (&settings.scheduler, &settings.retention);
+        Self {
+            batch: s.batch,
+            tick_poll: s.tick_poll,
+            reap_every: s.reap_every,
+            collect_every: s.collect_every,
+            audit_bytes_max: retention.audit_bytes_max,
+            dead_retain_ms: i64::try_from(retention.dead.as_millis()).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// How often dead workers are looked for under this lease. Whatever the setting says, it is often enough: after a
+    /// pause of more than half a lease, `reap` takes it that Redis was away and gives workers a lease to beat again, so
+    /// whoever pauses that long each time never takes anything back.
+    #[must_use]
+    pub fn reap_period(&self, lease: Duration) -> Duration {
+        self.reap_every.min(lease / REAPS_PER_LEASE)
+    }
+}
+
+/// Looks for dead workers per lease, at least. Half of it would do; the rest is for a busy machine.
+const REAPS_PER_LEASE: u32 = 6;
 
 /// One scheduler on one shard.
 pub struct Scheduler {
@@ -55,7 +83,7 @@ pub struct Scheduler {
     stopping: ArcSwap<CancellationToken>,
     /// The name of the present incarnation.
     consumer: ArcSwapOption<ConsumerId>,
-    report: ReportOptions,
+    pub(crate) report: ReportOptions,
     name: String,
 }
 
@@ -65,6 +93,9 @@ enum Ended {
     LeaseLost,
     PolicyStale,
 }
+
+/// What a loop may take beyond its own pace: Redis may be away, and the loops of a process do not stall for that.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How often a scheduler that stands by looks whether it still must, at most.
 const STAND_BY: Duration = Duration::from_secs(1);
@@ -143,8 +174,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Groups, first heartbeat, policy: all before anything is read (rule 12). Where a newer policy than ours is in
-    /// force, it stands by until ours may decide. None where it was told to shut down meanwhile.
+    /// Groups, first heartbeat, what was set at run time, policy: all before anything is read (rules 12 and 17). Where a
+    /// newer policy than ours is in force, it stands by until ours may decide. None where it was told to shut down
+    /// meanwhile.
     async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         let made = self.store.ensure_groups().await?;
         if made > 0 {
@@ -154,10 +186,11 @@ impl Scheduler {
         self.consumer.store(Some(Arc::new(consumer.clone())));
         let (mut waits, mut silent_since) = (false, None);
         loop {
-            self.clock.set(self.store.beat_with(&consumer, Slots::default()).await?.now_ms);
+            self.clock.set(self.beat(&consumer).await?.now_ms);
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
             // Who fell silent may be back in a moment: Redis may have been away, and we are the first to beat again.
             let take = silent_since.is_some_and(|since: tokio::time::Instant| since.elapsed() > lease);
+            self.force.refresh(&self.store).await?;
             let force = self.force.load();
             match self.announce(&force, take).await? {
                 Announced::InForce { .. } => return Ok(Some(consumer)),
@@ -182,6 +215,10 @@ impl Scheduler {
         }
     }
 
+    async fn beat(&self, consumer: &ConsumerId) -> Result<Beat, StoreError> {
+        self.store.beat_with(consumer, Slots::default(), self.force.load().short_digest()).await
+    }
+
     /// Says by which policy we decide: at the start, after a reload, and when Redis has lost it.
     pub(crate) async fn announce(&self, force: &Force, take: bool) -> Result<Announced, StoreError> {
         let consumer = self.consumer.load();
@@ -203,15 +240,27 @@ impl Scheduler {
         let force = self.force.load();
         let announced = self.policy.announced();
         if announced.digest == force.digest {
-            return Ok(Some(Deciding { force, generation: announced.generation }));
+            return Ok(Some(self.by(force, announced.generation)));
         }
         match self.announce(&force, false).await? {
-            Announced::InForce { generation } => Ok(Some(Deciding { force, generation })),
+            Announced::InForce { generation } => Ok(Some(self.by(force, generation))),
             Announced::Older { .. } => {
                 self.policy_stale();
                 Ok(None)
             }
         }
+    }
+
+    /// A policy with what was set at run time, and the generations that this shard knows them under.
+    fn by(&self, force: Arc<Force>, policy: u64) -> Deciding {
+        let generations = Generations { policy, tenants: force.tenants_generation(self.store.shard()) };
+        Deciding { force, generations }
+    }
+
+    /// The shard has tenants that we do not know yet: they are read before anything else is decided.
+    pub(crate) async fn tenants_stale(&self) -> Result<(), StoreError> {
+        tracing::debug!("tenants were set; reading them");
+        self.force.refresh(&self.store).await
     }
 
     /// So that nobody waits a lease for what this name held.
@@ -249,7 +298,7 @@ impl Scheduler {
     /// Beats until `stop`. Answers true where a whole lease passed without one.
     async fn beats(&self, consumer: &ConsumerId, stop: &CancellationToken) -> bool {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-        let handle = self.progress.register("beat", lease * 3);
+        let handle = self.progress.register("beat", lease * 3 + PATIENCE);
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
         let mut since = self.clock.now_ms();
         loop {
@@ -260,7 +309,7 @@ impl Scheduler {
                 }
                 () = tokio::time::sleep(every) => {}
             }
-            match self.store.beat_with(consumer, Slots::default()).await {
+            match self.beat(consumer).await {
                 Ok(beat) => {
                     since = beat.now_ms;
                     self.heard(&beat).await;
@@ -282,13 +331,13 @@ impl Scheduler {
     }
 
     /// What a heartbeat brings: time, clock trouble, tenants that were set meanwhile.
-    async fn heard(&self, beat: &shared::store::Beat) {
+    async fn heard(&self, beat: &Beat) {
         self.clock.set(beat.now_ms);
         self.policy.saw_steps(beat.clock_steps, &self.metrics);
         self.policy.saw_epoch(beat.epoch_ms, &self.metrics);
-        match self.store.tenants().await {
-            Ok(tenants) => self.force.set_tenants(tenants),
-            Err(error) => tracing::debug!(%error, "tenants could not be read"),
+        // What is missed here is noticed by the script that decides.
+        if let Err(error) = self.force.refresh(&self.store).await {
+            tracing::warn!(%error, "what was set at run time could not be read; what was read last stays in force");
         }
     }
 }

@@ -9,7 +9,7 @@ use shared::force::{Force, short_digest};
 use shared::model::day;
 use shared::model::{AgentId, AgentPolicy, Policy, TenantId, policy::TenantPolicy};
 use shared::ops::metrics::Metrics;
-use shared::store::PolicyRow;
+use shared::store::{Generations, PolicyRow};
 
 /// Which policy we announced, and which day each time zone has.
 #[derive(Debug)]
@@ -45,10 +45,10 @@ pub(crate) struct AnnouncedPolicy {
     pub(crate) generation: u64,
 }
 
-/// What a batch is decided by: a policy, and the generation that Redis knows it under.
+/// What a batch is decided by: a policy with what was set at run time, and the generations that Redis knows them under.
 pub(crate) struct Deciding {
     pub(crate) force: Arc<Force>,
-    pub(crate) generation: u64,
+    pub(crate) generations: Generations,
 }
 
 /// A step of Redis' clock that operators should hear of, ms.

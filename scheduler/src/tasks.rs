@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use shared::delegation;
-use shared::formats::{CancelTarget, Leased, Refusal, TaskMessage, parse_task_message};
+use shared::formats::{CancelTarget, Leased, Refusal, RefusalStatus, TaskMessage, parse_task_message};
 use shared::model::retry::{Ladder, Verdict};
 use shared::model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, Task, TaskId, limits};
 use shared::ops::traces;
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::Scheduler;
-use crate::admission::{Arrival, minted, rejection};
+use crate::admission::{Arrival, minted};
 
 /// Reads and handles task messages until `stop`.
 pub(crate) async fn tasks(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop: CancellationToken) {
@@ -64,7 +64,11 @@ impl Scheduler {
             reason = refusal.message,
             "a task message is rejected"
         );
-        self.reject_all(Inbound::Tasks, vec![rejection(Inbound::Tasks, arrival, refusal, "rejected")]).await;
+        self.reject_all(
+            Inbound::Tasks,
+            vec![self.rejection(Inbound::Tasks, arrival, refusal, RefusalStatus::Rejected)],
+        )
+        .await;
     }
 
     async fn acknowledge(&self, arrival: &Arrival) {
@@ -81,7 +85,7 @@ impl Scheduler {
             match self.try_delegate(arrival, task.clone()).await {
                 Ok(None) => return,
                 Ok(Some(refusal)) if refusal.code == "conflict" => {
-                    let rejected = rejection(Inbound::Tasks, arrival, &refusal, "conflict");
+                    let rejected = self.rejection(Inbound::Tasks, arrival, &refusal, RefusalStatus::Conflict);
                     return self.reject_all(Inbound::Tasks, vec![rejected]).await;
                 }
                 Ok(Some(refusal)) => return self.refuse_task(arrival, &refusal).await,
@@ -104,6 +108,10 @@ impl Scheduler {
         let id = minted(Inbound::Tasks, &arrival.origin, task.id.clone().map(Into::into));
         if !self.store.is_home_of(&task.tenant) {
             return Ok(Some(refuse(&task, "wrong_shard", crate::intake::WRONG_SHARD.into())));
+        }
+        if self.force.load().policy.look_up(&task.tenant, &task.target).is_err() {
+            // It may have been set a moment ago.
+            self.force.refresh_where_news(&self.store).await?;
         }
         let force = self.force.load();
         if let Some(parent) = task.parent.clone().filter(|_| force.policy.tenants.contains_key(&task.tenant)) {

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shared::force::Force;
+use shared::model::policy::Unknown;
 use shared::model::{AgentId, TenantId};
-use shared::store::{LaneRelease, Promoted, ReleaseReply, StoreError, TurnName};
+use shared::store::{LanePolicy, LaneRelease, Promoted, ReleaseReply, StoreError, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::Scheduler;
-use crate::policy::{Deciding, Rows, stagger_ms};
+use crate::policy::{Rows, stagger_ms};
+use crate::{PATIENCE, Scheduler};
 
 /// Timers looked at in one round.
 const DUE_MAX: usize = 256;
@@ -32,7 +33,7 @@ struct Fired {
 
 /// Fires timers until `stop`.
 pub(crate) async fn tick(scheduler: Arc<Scheduler>, stop: CancellationToken) {
-    let handle = scheduler.progress.register("tick", Duration::from_secs(30));
+    let handle = scheduler.progress.register("tick", scheduler.options.tick_poll * 2 + PATIENCE);
     while !stop.is_cancelled() {
         let began = Instant::now();
         let full = match scheduler.fire().await {
@@ -59,7 +60,9 @@ pub(crate) async fn tick(scheduler: Arc<Scheduler>, stop: CancellationToken) {
 
 /// Reaps until `stop`.
 pub(crate) async fn reap(scheduler: Arc<Scheduler>, stop: CancellationToken) {
-    let handle = scheduler.progress.register("reap", Duration::from_secs(60));
+    let lease = Duration::from_millis(scheduler.store.options().lease_ms.unsigned_abs());
+    let every = scheduler.options.reap_period(lease);
+    let handle = scheduler.progress.register("reap", every * 2 + PATIENCE * 2);
     loop {
         match scheduler.store.reap(REAP_MAX).await {
             Ok(reaped) => {
@@ -85,7 +88,7 @@ pub(crate) async fn reap(scheduler: Arc<Scheduler>, stop: CancellationToken) {
         handle.advanced();
         tokio::select! {
             () = stop.cancelled() => break,
-            () = tokio::time::sleep(scheduler.options.reap_every) => {}
+            () = tokio::time::sleep(every) => {}
         }
     }
     handle.finished();
@@ -95,12 +98,14 @@ impl Scheduler {
     /// Fires what is due.
     async fn fire(&self) -> Result<Fired, StoreError> {
         // A new policy is announced here even where nothing is due.
-        let Some(deciding) = self.deciding().await? else { return Ok(Fired::default()) };
+        if self.deciding().await?.is_none() {
+            return Ok(Fired::default());
+        }
         let (lanes, turns) = self.store.due(self.clock.now_ms(), DUE_MAX).await?;
         let full = lanes.len() + turns.len() >= DUE_MAX;
         let mut late = Duration::ZERO;
         for chunk in lanes.chunks(LANES_MAX) {
-            late = late.max(self.release(&deciding, chunk).await?);
+            late = late.max(self.release(chunk).await?);
         }
         for chunk in turns.chunks(LANES_MAX) {
             self.promote(chunk).await?;
@@ -109,12 +114,13 @@ impl Scheduler {
     }
 
     /// Releases lanes. Answers how late the latest was.
-    async fn release(&self, deciding: &Deciding, lanes: &[(TenantId, AgentId)]) -> Result<Duration, StoreError> {
+    async fn release(&self, lanes: &[(TenantId, AgentId)]) -> Result<Duration, StoreError> {
         let mut now_ms = self.clock.now_ms();
-        // A second round only where a day has ended between our reckoning and Redis'.
-        for _ in 0..2 {
+        // More rounds only where a day has ended between our reckoning and Redis', or tenants were set meanwhile.
+        for _ in 0..3 {
+            let Some(deciding) = self.deciding().await? else { break };
             let (rows, batch) = self.lane_batch(&deciding.force, lanes, now_ms);
-            match self.store.release(deciding.generation, TURNS_PER_LANE_MAX, &rows.rows, &batch).await? {
+            match self.store.release(deciding.generations, TURNS_PER_LANE_MAX, &rows.rows, &batch).await? {
                 ReleaseReply::Released(released) => {
                     let late_ms = released.iter().map(|lane| lane.late_ms).max().unwrap_or(0);
                     for lane in released {
@@ -127,6 +133,7 @@ impl Scheduler {
                     self.policy_stale();
                     return Ok(Duration::ZERO);
                 }
+                ReleaseReply::TenantsStale => self.tenants_stale().await?,
                 ReleaseReply::DayStale { now_ms: now } => {
                     self.clock.set(now);
                     now_ms = now;
@@ -139,13 +146,16 @@ impl Scheduler {
     fn lane_batch(&self, force: &Force, lanes: &[(TenantId, AgentId)], now_ms: i64) -> (Rows, Vec<LaneRelease>) {
         let mut rows = Rows::default();
         let release = |(tenant, agent): &(TenantId, AgentId)| {
-            let known = force.policy.look_up(tenant, agent).ok();
-            let row = known.map(|(t, a)| self.policy.row(&force.policy, t, a, now_ms));
+            let policy = match force.policy.look_up(tenant, agent) {
+                Ok((t, a)) => LanePolicy::Row(rows.number(self.policy.row(&force.policy, t, a, now_ms))),
+                Err(Unknown::Tenant | Unknown::Agent) => LanePolicy::NoAgent,
+                Err(Unknown::Withheld) => LanePolicy::Withheld,
+            };
             LaneRelease {
                 tenant: tenant.clone(),
                 agent: agent.clone(),
                 stagger_ms: stagger_ms(tenant, agent, force.policy.defaults.tick_ms),
-                policy: row.map(|row| rows.number(row)),
+                policy,
             }
         };
         let batch = lanes.iter().map(release).collect();

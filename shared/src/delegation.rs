@@ -35,6 +35,9 @@ pub struct Planned {
 /// # Errors
 /// A stable code and a message for whoever delegates.
 pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'static str, String)> {
+    if force.policy.withheld.contains(&task.tenant) {
+        return Err(("unreadable_tenant", unreadable(&task.tenant)));
+    }
     if !force.policy.tenants.contains_key(&task.tenant) {
         return Err(("unknown_tenant", format!("tenant {:?} is not configured", task.tenant.as_str())));
     }
@@ -73,6 +76,13 @@ pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'stati
         digest: digest(task),
         grant,
     })
+}
+
+/// Why nothing is decided about a tenant whose declaration was set at run time and cannot be read.
+#[must_use]
+pub fn unreadable(tenant: &TenantId) -> String {
+    let tenant = tenant.as_str();
+    format!("tenant {tenant:?} was set at run time, and what was set cannot be read; set it again, then try again")
 }
 
 /// What turns under the task may do: what it is granted, cut to what its delegator has itself.
@@ -158,22 +168,25 @@ fn targets(force: &Force) -> String {
 }
 
 /// What the handler is called with: [`crate::config::TASK_ARGUMENTS`] without the id, which is added when it is known.
+/// The input stays the producer's own text: its digits and the order of its members are nobody else's to change.
 fn arguments(task: &Task) -> String {
-    let mut map = serde_json::Map::new();
-    map.insert("tenant".into(), task.tenant.as_str().into());
-    map.insert("agent".into(), task.target.as_str().into());
-    map.insert("description".into(), task.description.as_str().into());
-    map.insert("priority".into(), task.priority.as_str().into());
-    if let Some(input) = task.input.as_ref().and_then(|i| serde_json::from_str(i.get()).ok()) {
-        map.insert("input".into(), input);
+    use serde_json::value::{RawValue, to_raw_value};
+    let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
+    let text = |value: &str| to_raw_value(value).unwrap_or_default();
+    map.insert("tenant", text(task.tenant.as_str()));
+    map.insert("agent", text(task.target.as_str()));
+    map.insert("description", text(&task.description));
+    map.insert("priority", text(task.priority.as_str()));
+    if let Some(input) = &task.input {
+        map.insert("input", input.clone());
     }
     if let Some(deadline) = task.deadline_ms {
-        map.insert("deadline".into(), crate::report::rfc3339(deadline).into());
+        map.insert("deadline", text(&crate::report::rfc3339(deadline)));
     }
     if let Some(delegator) = &task.delegator {
-        map.insert("delegator".into(), delegator.as_str().into());
+        map.insert("delegator", text(delegator.as_str()));
     }
-    serde_json::Value::Object(map).to_string()
+    serde_json::to_string(&map).unwrap_or_default()
 }
 
 /// What makes two tasks the same: target, work and delegator.

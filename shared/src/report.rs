@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::formats::{audit, result};
 use crate::model::redaction::Redactor;
-use crate::model::{AgentId, Call, CallError, CallId, CallResult, Context, Dialect, Outcome, TenantId, limits};
+use crate::model::{AgentId, Call, CallError, CallId, CallResult, Dialect, Outcome, TenantId, limits};
 use crate::store::{Before, EndReason, Ending, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName};
 
 /// How results are reported.
@@ -54,8 +54,6 @@ struct Head<'a> {
     correlation_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     traceparent: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'a CallError>,
 }
 
 impl Head<'_> {
@@ -83,7 +81,6 @@ pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
         dialect: meta.dialect.as_str(),
         correlation_id: meta.context.correlation_id.as_deref(),
         traceparent: meta.context.traceparent.as_deref(),
-        error: None,
     };
     // Providers refuse a message that says nothing.
     let messages = result::messages_frame(meta.dialect).filter(|_| meta.calls > 0);
@@ -280,57 +277,6 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
         frame: frame(&ending.name, &meta),
         calls: calls.map(settle).collect(),
     })
-}
-
-/// The reply to a message that is not accepted: `rejected`, or `conflict` (which has no results).
-#[must_use]
-pub fn refusal_reply(refused: &Refused<'_>) -> String {
-    let head = Head {
-        turn_id: refused.turn,
-        task_id: refused.task,
-        tenant: refused.tenant,
-        agent: refused.agent,
-        delegator: None,
-        status: refused.status,
-        dialect: refused.dialect.as_str(),
-        correlation_id: refused.context.correlation_id.as_deref(),
-        traceparent: refused.context.traceparent.as_deref(),
-        error: Some(refused.error),
-    };
-    let join = |parts: Vec<String>| parts.join(",");
-    let mut text = head.open();
-    text.push_str(&join(refused.results.iter().map(result::result_json).collect()));
-    text.push(']');
-    if let Some((open, close)) = result::messages_frame(refused.dialect).filter(|_| !refused.results.is_empty()) {
-        text.push_str(",\"messages\":");
-        text.push_str(open);
-        text.push_str(&join(refused.results.iter().filter_map(|r| result::tool_message(refused.dialect, r)).collect()));
-        text.push_str(close);
-    }
-    text.push('}');
-    text
-}
-
-/// A message that is not accepted.
-pub struct Refused<'a> {
-    /// `rejected` or `conflict`.
-    pub status: &'a str,
-    /// The turn's id, where it is a turn.
-    pub turn: Option<&'a str>,
-    /// The task's id, where it is a task.
-    pub task: Option<&'a str>,
-    /// The tenant as far as it is known.
-    pub tenant: &'a str,
-    /// The agent as it was named.
-    pub agent: &'a str,
-    /// The dialect of the messages.
-    pub dialect: Dialect,
-    /// Correlation and trace of the producer.
-    pub context: &'a Context,
-    /// Why.
-    pub error: &'a CallError,
-    /// One result per call that could be read.
-    pub results: &'a [CallResult],
 }
 
 #[cfg(test)]

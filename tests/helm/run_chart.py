@@ -240,8 +240,8 @@ class Shape:
                 if pod not in servers:
                     pod.run(*pod.container["args"])
             if self.shape == "trial":
-                said = servers[0].run("submit", "--tenant", "demo", "--agent", "kelly", "--call", 'echo {"text":"hi"}', "--wait")
-                if '{"text":"hi"}' not in said:
+                said = servers[0].run("submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait")
+                if "list_tools  ok" not in said:
                     raise Wrong(f"the fleet carried no call out:\n{said}")
                 self.without_redis(redis, servers)
             for pod in servers:

@@ -1,7 +1,7 @@
 //! A whole fleet in one process: a private Redis, schedulers, workers, a producer and its inbox.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,15 +109,22 @@ impl Plan {
         let mut policy = Policy {
             agents: self.agents.iter().map(|a| (AgentId::new(a).unwrap(), AgentPolicy::default())).collect(),
             tenants: [(TenantId::new("acme").unwrap(), TenantPolicy::default())].into(),
+            withheld: BTreeSet::new(),
             permissions: Permissions {
                 matrix: all.map(|name| (name, every.clone())).collect(),
                 disabled_tools: self.disabled.iter().cloned().collect(),
+                switched_off: BTreeSet::new(),
                 strict_capabilities: true,
             },
             defaults: self.caps.clone(),
         };
         (self.policy)(&mut policy);
-        Arc::new(InForce::new(Force { policy, task_handlers: self.handlers.clone(), digest: "test".into() }))
+        Arc::new(InForce::new(Force {
+            policy,
+            task_handlers: self.handlers.clone(),
+            digest: "test".into(),
+            ..Force::default()
+        }))
     }
 
     /// The shard at `url`, on a connection of its own.

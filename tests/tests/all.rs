@@ -23,6 +23,7 @@ mod permission;
 mod policy;
 mod pools;
 mod schema_suite;
+mod settings;
 mod social;
 mod store;
 mod survival;

@@ -130,8 +130,20 @@ async fn a_refused_turn_gets_one_result_for_every_call_that_can_be_read() {
     fleet.xadd("turns", "turn", calls(10_000).as_bytes()).await;
     let reply = fleet.reply().await;
     let results = reply["results"].as_array().unwrap();
-    assert_eq!(results.len(), 128, "as many as a turn may have");
-    assert_eq!(results[127]["tool_call_id"], "c127");
+    assert!(results.len() > 5_000, "as many as a reply has room for");
+    assert_eq!(results[4_999]["tool_call_id"], "c4999");
+    assert_eq!(reply["error"]["details"]["calls_without_result"], 10_000 - results.len());
+    fleet.xadd("turns", "turn", calls(129).as_bytes()).await;
+    let reply = fleet.reply().await;
+    let ids: Vec<&str> =
+        reply["results"].as_array().unwrap().iter().map(|result| result["tool_call_id"].as_str().unwrap()).collect();
+    assert_eq!((ids.len(), ids[128]), (129, "c128"), "nothing that was parsed is left without its answer");
+    let long = "i".repeat(257);
+    let chat = json!({"agent": "kelly", "reply_to": "box", "tenant": "acme",
+        "tool_calls": [{"id": long, "function": {"name": "echo", "arguments": "{}"}}]});
+    fleet.xadd("turns", "turn", chat.to_string().as_bytes()).await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["error"]["code"], &reply["messages"][0]["tool_call_id"]), (&json!("too_large"), &json!(long)));
     let anthropic = json!({"agent": "kelly", "reply_to": "box", "tenant": "acme", "prio": 1,
         "content": [{"type": "text", "text": "hm"}, {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": {}}]});
     fleet.xadd("turns", "turn", anthropic.to_string().as_bytes()).await;
@@ -139,6 +151,35 @@ async fn a_refused_turn_gets_one_result_for_every_call_that_can_be_read() {
     assert_eq!(reply["messages"][0]["content"][0]["tool_use_id"], "toolu_1");
     assert_eq!(reply["messages"][0]["content"][0]["is_error"], true);
     fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn the_secrets_of_a_refused_message_are_kept_nowhere() {
+    let mut fleet = Fleet::start(Plan::default()).await;
+    let arguments = r#"{"password":"hunter2","pin":"hunter2","note":"Bearer hunter2-hunter2-hunter2"}"#;
+    let quoted = json!(arguments).to_string();
+    for message in [
+        with(&format!(r#""prio":1,"calls":[{{"id":"c1","name":"echo","arguments":{arguments}}}]"#)),
+        with(&format!(r#""prio":1,"calls":[{{"id":"c1","name":"echo","arguments":{quoted}}}]"#)),
+        with(&format!(r#""calls":[{{"id":"c1","name":"echo","arguments":{arguments}}}],}} broken"#)),
+        format!("password=hunter2 session_id=hunter2 Cookie: hunter2 {}", "x".repeat(2_000_000)),
+    ] {
+        fleet.xadd("turns", "turn", message.as_bytes()).await;
+    }
+    fleet.until("four dead letters", async |fleet| fleet.dead().await.len() == 4).await;
+    let dead = fleet.dead().await;
+    assert!(
+        dead[0]["raw"]
+            .contains(r#""arguments":{"password":"[REDACTED]","pin":"[REDACTED]","note":"Bearer [REDACTED]"}"#)
+    );
+    assert!(dead.iter().all(|letter| letter["raw"].len() <= 4_096));
+    for _ in 0..3 {
+        assert_eq!(fleet.reply().await["status"], "rejected");
+    }
+    fleet.until("an empty stream", async |fleet| fleet.ask::<u64>("XLEN", "turns", &[]).await == 0).await;
+    let kept = fleet.everything().await;
+    assert!(!kept.contains("hunter2"), "{kept}");
     fleet.stop().await;
 }
 

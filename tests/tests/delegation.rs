@@ -8,7 +8,7 @@ use axum::extract::State;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use shared::config::TaskHandlerDef;
+use shared::config::{HttpTaskDef, TaskHandlerDef};
 use shared::model::{AgentId, Effect, Policy};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
@@ -226,33 +226,79 @@ async fn a_task_expires_at_its_deadline_and_can_be_cancelled_while_its_handler_r
     fleet.stop().await;
 }
 
-#[tokio::test]
-async fn a_service_is_called_once_per_task_over_http() {
-    let seen: Arc<Mutex<Vec<Value>>> = Arc::default();
-    let app = axum::Router::new()
-        .route(
-            "/tasks/{id}",
-            axum::routing::post(async |State(seen): State<Arc<Mutex<Vec<Value>>>>, body: axum::Json<Value>| {
-                seen.lock().unwrap().push(body.0);
-                axum::Json(json!({"summary": "done"}))
-            }),
-        )
-        .with_state(seen.clone());
+/// A service for tasks: it keeps each request's body as it came, and answers the first of a task with this status.
+async fn service(first: u16) -> (String, Arc<Mutex<Vec<String>>>) {
+    use axum::http::StatusCode;
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let answer = async move |State(seen): State<Arc<Mutex<Vec<String>>>>, body: String| {
+        let mut seen = seen.lock().unwrap();
+        seen.push(body);
+        let status = if seen.len() == 1 { first } else { 200 };
+        (StatusCode::from_u16(status).unwrap(), axum::Json(json!({"summary": "done"})))
+    };
+    let app = axum::Router::new().route("/tasks/{id}", axum::routing::post(answer)).with_state(seen.clone());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    (base, seen)
+}
+
+/// fran's tasks go to that service.
+fn over_http(base: &str, effect: Effect, not_executed: &[u16]) -> Plan {
     let http = json!({
         "method": "POST", "base_url": base, "path": "/tasks/{{task_id}}", "allow_private": ["127.0.0.1"],
+        "not_executed": not_executed,
         "body": {"agent": "{{agent}}", "what": "{{description}}", "input": "{{input}}", "by": "{{delegator}}"}
     });
-    let handler = TaskHandlerDef::Http(Box::new(serde_json::from_value(http).unwrap()));
-    let mut fleet = Fleet::start(Plan { handlers: handlers(&[("fran", handler)]), ..plan(1_000) }).await;
+    let def = HttpTaskDef { http: serde_json::from_value(http).unwrap(), effect, timeout: None };
+    Plan { handlers: handlers(&[("fran", TaskHandlerDef::Http(Box::new(def)))]), ..plan(1_000) }
+}
+
+#[tokio::test]
+async fn a_service_is_called_once_per_task_over_http() {
+    let (base, seen) = service(200).await;
+    let mut fleet = Fleet::start(over_http(&base, Effect::Once, &[])).await;
     fleet.delegate("fran", json!({"task_id": "j", "input": {"n": 1}, "delegator": "kelly"})).await;
     let reply = fleet.reply().await;
     assert_eq!(result(&reply)["output"], json!({"summary": "done"}), "{reply:#}");
     let expected = json!({"agent": "fran", "what": "Look into it.", "input": {"n": 1}, "by": "kelly"});
-    assert_eq!(*seen.lock().unwrap(), [expected]);
+    let bodies: Vec<Value> = seen.lock().unwrap().iter().map(|body| serde_json::from_str(body).unwrap()).collect();
+    assert_eq!(bodies, [expected]);
     fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_reaches_its_service_as_its_producer_wrote_it() {
+    let (base, seen) = service(200).await;
+    let mut fleet = Fleet::start(over_http(&base, Effect::Once, &[])).await;
+    let input = r#"{"z":90071992547409931234,"a":[1e400,-1E+999,1.10],"m":{"y":"é","x":null}}"#;
+    let task = format!(
+        r#"{{"op":"delegate","tenant":"acme","target_agent":"fran","task_description":"Look.","reply_to":"box","input":{input}}}"#
+    );
+    fleet.xadd("tasks", "task", task.as_bytes()).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["outcome"], "ok", "{reply:#}");
+    let bodies = seen.lock().unwrap().clone();
+    assert!(bodies[0].contains(&format!(r#""input":{input}"#)), "{bodies:?}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_services_effect_decides_whether_it_is_called_again() {
+    for (effect, not_executed, outcome, calls) in [
+        (Effect::Once, &[][..], "outcome_unknown", 1),
+        (Effect::Once, &[503], "ok", 2),
+        (Effect::Idempotent, &[], "ok", 2),
+        (Effect::Read, &[], "ok", 2),
+    ] {
+        let (base, seen) = service(503).await;
+        let mut fleet = Fleet::start(over_http(&base, effect, not_executed)).await;
+        fleet.delegate("fran", json!({"task_id": "j"})).await;
+        let reply = fleet.reply().await;
+        let told = (result(&reply)["outcome"].clone(), seen.lock().unwrap().len());
+        assert_eq!(told, (json!(outcome), calls), "{effect:?} {not_executed:?}: {reply:#}");
+        fleet.stop().await;
+    }
 }
 
 #[tokio::test]

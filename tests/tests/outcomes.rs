@@ -377,11 +377,11 @@ async fn a_huge_output_is_cut_once_and_says_so() {
 async fn replies_in_a_providers_dialect_pair_one_to_one_in_order() {
     let mut fleet = Fleet::start(Plan::default()).await;
     let function = |id: &str, name: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
-    // Provider ids need not be unique.
+    // Provider ids need not be unique, and a call without arguments has an empty text.
     let calls = [function("same", "echo", r#"{"text":"1"}"#), function("same", "nope", "{"), function("x", "echo", "")];
     fleet.submit_turn(json!({"tool_calls": calls})).await;
     let reply = fleet.reply().await;
-    agree_for(&reply, &["ok", "unknown_tool", "invalid_arguments"]);
+    agree_for(&reply, &["ok", "unknown_tool", "ok"]);
     let messages = reply["messages"].as_array().unwrap();
     let ids: Vec<&Value> = messages.iter().map(|m| &m["tool_call_id"]).collect();
     assert_eq!(ids, ["same", "same", "x"]);

@@ -63,8 +63,26 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
     axum::Json(answer).into_response()
 }
 
+/// The team's own chat.
+const TEAM_CHAT: &str = "-1009";
+
 /// A fleet with the built-in configuration, whose tools reach the stand-in.
 async fn fleet(tokens: bool) -> (Fleet, Arc<Services>) {
+    let tokens: &[(&str, &str)] = if tokens {
+        &[
+            ("TELEGRAM_BOT_TOKEN", BOT_TOKEN),
+            ("TELEGRAM_CHAT_ID", TEAM_CHAT),
+            ("X_USER_TOKEN", USER_TOKEN),
+            ("X_BEARER_TOKEN", BEARER_TOKEN),
+        ]
+    } else {
+        &[]
+    };
+    fleet_with(tokens).await
+}
+
+/// The same with these tokens.
+async fn fleet_with(tokens: &[(&str, &str)]) -> (Fleet, Arc<Services>) {
     let services: Arc<Services> = Arc::default();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let base = format!("http://{}", listener.local_addr().unwrap());
@@ -72,13 +90,7 @@ async fn fleet(tokens: bool) -> (Fleet, Arc<Services>) {
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
     let mut variables =
         vec![("TELEGRAM_BASE_URL", base.as_str()), ("X_BASE_URL", &base), ("TICKFLEET_ALLOW_PRIVATE", "127.0.0.1")];
-    if tokens {
-        variables.extend([
-            ("TELEGRAM_BOT_TOKEN", BOT_TOKEN),
-            ("X_USER_TOKEN", USER_TOKEN),
-            ("X_BEARER_TOKEN", BEARER_TOKEN),
-        ]);
-    }
+    variables.extend(tokens);
     let variables: Vec<(String, String)> = variables.into_iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
     let loaded = load(&Sources {
         dir: None,
@@ -88,7 +100,8 @@ async fn fleet(tokens: bool) -> (Fleet, Arc<Services>) {
         ..Sources::default()
     })
     .unwrap();
-    let force = Force { policy: loaded.policy, task_handlers: loaded.task_handlers, digest: loaded.digest };
+    let force =
+        Force { policy: loaded.policy, task_handlers: loaded.task_handlers, digest: loaded.digest, ..Force::default() };
     let plan = Plan { declared: loaded.tools, environment: variables, force: Some(force), ..Plan::default() };
     (Fleet::start(plan).await, services)
 }
@@ -101,11 +114,11 @@ async fn run(fleet: &mut Fleet, agent: &str, calls: &[(&str, Value)]) -> Value {
 }
 
 fn telegram() -> (&'static str, Value) {
-    ("send_telegram_message", json!({"chat_id": -1001234567890i64, "text": "Wir öffnen um 9 & schließen um 5."}))
+    ("send_telegram_message", json!({"chat_id": -1001234567890i64, "message": "Wir öffnen um 9 & schließen um 5."}))
 }
 
 fn post() -> (&'static str, Value) {
-    ("post_to_x", json!({"text": "We are open. {{text}} ${X_USER_TOKEN}"}))
+    ("post_to_x", json!({"content": "We are open. {{content}} ${X_USER_TOKEN}"}))
 }
 
 fn search() -> (&'static str, Value) {
@@ -124,15 +137,56 @@ async fn the_declared_tools_ask_the_services_as_their_interfaces_want_it() {
     let lines: Vec<String> = asked.iter().map(|a| format!("{} {}", a.method, a.uri)).collect();
     assert_eq!(lines[..2], [format!("POST /bot{BOT_TOKEN}/sendMessage"), "POST /2/tweets".to_owned()]);
     let sent = json!({"chat_id": -1001234567890i64, "text": "Wir öffnen um 9 & schließen um 5."});
-    assert_eq!(asked[0].body, sent, "no parse_mode, as none was given");
+    assert_eq!(asked[0].body, sent);
     assert_eq!(asked[1].authorization, format!("Bearer {USER_TOKEN}"));
-    assert_eq!(asked[1].body, post().1, "arguments are data: nothing in them is a template");
+    let words = json!({"text": post().1["content"]});
+    assert_eq!(asked[1].body, words, "arguments are data: nothing in them is a template");
     assert_eq!(asked[2].authorization, format!("Bearer {BEARER_TOKEN}"));
     let query: Vec<&str> = lines[2].split_once('?').unwrap().1.split('&').collect();
     assert_eq!(query.len(), 2, "the argument's & and = are encoded, and max_results is left out: {query:?}");
     // The permission matrix of the same configuration holds.
     let reply = run(&mut fleet, "fran", &[post(), telegram()]).await;
     assert_eq!(outcomes(&reply), ["denied", "ok"]);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn the_declared_tools_have_the_arguments_of_the_business() {
+    let (mut fleet, services) = fleet(true).await;
+    let spec = |name: &str| {
+        let schema = &fleet.plan().declared.tools[name].input_schema;
+        let names: Vec<String> = schema["properties"].as_object().unwrap().keys().cloned().collect();
+        (names.join(" "), schema.get("required").cloned().unwrap_or_else(|| json!([])))
+    };
+    assert_eq!(spec("post_to_x"), ("content media_urls".into(), json!(["content"])));
+    assert_eq!(spec("send_telegram_message"), ("chat_id message".into(), json!(["message"])));
+    assert_eq!(spec("search_x"), ("max_results query".into(), json!(["query"])));
+    assert_eq!(spec("get_team_members"), ("role_filter status_filter".into(), json!([])));
+    // Without a chat, it goes to the team's own; media go to the service that takes them.
+    let media = json!({"content": "Look.", "media_urls": ["https://a.example/1.jpg"]});
+    let to_team = json!({"message": "Hi.", "chat_id": null});
+    let calls = [("send_telegram_message", json!({"message": "Hi."})), ("post_to_x", media)];
+    let reply = run(&mut fleet, "kelly", &calls).await;
+    assert_eq!(outcomes(&reply), ["ok", "ok"], "{reply:#}");
+    let asked = services.asked();
+    assert_eq!(asked[0].body, json!({"chat_id": TEAM_CHAT, "text": "Hi."}));
+    assert_eq!(asked[1].body, json!({"text": "Look.", "media_urls": ["https://a.example/1.jpg"]}));
+    let reply = run(&mut fleet, "kelly", &[("send_telegram_message", to_team)]).await;
+    let told = reply["results"][0]["error"]["message"].as_str().unwrap();
+    assert!(told.contains("'chat_id' must be of type"), "{told}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn without_a_chat_of_its_own_a_team_has_to_name_one() {
+    let (mut fleet, services) = fleet_with(&[("TELEGRAM_BOT_TOKEN", BOT_TOKEN)]).await;
+    let reply = run(&mut fleet, "kelly", &[("send_telegram_message", json!({"message": "Hi."})), telegram()]).await;
+    assert_eq!(outcomes(&reply), ["invalid_arguments", "ok"], "{reply:#}");
+    let told = reply["results"][0]["error"]["message"].as_str().unwrap();
+    let expected = "Invalid arguments for tool 'send_telegram_message': Argument 'chat_id' is missing, and this fleet has \
+                    no default for it: give it.";
+    assert_eq!(told, expected);
+    assert_eq!(services.asked().len(), 1);
     fleet.stop().await;
 }
 

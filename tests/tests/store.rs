@@ -8,14 +8,17 @@ use shared::model::policy::DayCapAction;
 use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, TurnId};
 use shared::report::{ReportOptions, ending as ending_of};
 use shared::store::{
-    Admission, AdmitReply, Admitted, Before, Begin, Begun, Cancelled, EndReason, Ending, HandBack, Inbound,
-    LaneRelease, Parked, PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Settled, SettledCall,
-    Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
+    Admission, AdmitReply, Admitted, Before, Begin, Begun, Cancelled, EndReason, Ending, Generations, HandBack,
+    Inbound, LanePolicy, LaneRelease, Parked, PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry,
+    Settled, SettledCall, Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName,
+    TurnView,
 };
 use shared::testkit::RedisServer;
 
 const DAY: i64 = 86_400_000;
 const START: i64 = 1_767_571_200_000;
+/// A shard where no policy was announced and no tenant was set.
+const BY: Generations = Generations { policy: 1, tenants: 0 };
 
 struct World {
     _server: RedisServer,
@@ -84,7 +87,7 @@ impl World {
         }
         let mut reader = self.store.reader(&consumer, Duration::from_millis(10));
         assert_eq!(reader.take("turns", turns.len()).await.unwrap().len(), turns.len());
-        match self.store.admit(1, &[row], &turns).await.unwrap() {
+        match self.store.admit(BY, &[row], &turns).await.unwrap() {
             AdmitReply::Decided { turns, .. } => turns,
             other => panic!("{other:?}"),
         }
@@ -153,11 +156,11 @@ async fn calls_beyond_the_tick_wait_on_the_lane_and_beyond_the_day_are_ended() {
     let lane = LaneRelease {
         tenant: slice.name.tenant.clone(),
         agent: slice.meta.agent.clone(),
-        policy: Some(0),
+        policy: LanePolicy::Row(0),
         stagger_ms: 0,
     };
     assert_eq!(w.store.due(now + 5_000, 10).await.unwrap().0.len(), 1);
-    let ReleaseReply::Released(r) = w.store.release(1, 10, &[row], std::slice::from_ref(&lane)).await.unwrap() else {
+    let ReleaseReply::Released(r) = w.store.release(BY, 10, &[row], std::slice::from_ref(&lane)).await.unwrap() else {
         panic!()
     };
     assert_eq!((r[0].turns, r[0].calls), (1, 2));
@@ -165,7 +168,7 @@ async fn calls_beyond_the_tick_wait_on_the_lane_and_beyond_the_day_are_ended() {
     assert_eq!((slice.first, slice.calls.len()), (10, 2));
     assert_eq!(w.store.settle(&[settlement(&slice, 2)]).await.unwrap(), [Settled::Laned]);
     w.advance(5_000);
-    let ReleaseReply::Released(r) = w.store.release(1, 10, &[row], &[lane]).await.unwrap() else { panic!() };
+    let ReleaseReply::Released(r) = w.store.release(BY, 10, &[row], &[lane]).await.unwrap() else { panic!() };
     let ending = &r[0].endings[0];
     assert_eq!((ending.reason, ending.first, ending.upto, ending.calls.len()), (EndReason::DailyCapReached, 12, 15, 3));
     let mut last = settlement(&slice, 3);
@@ -173,6 +176,33 @@ async fn calls_beyond_the_tick_wait_on_the_lane_and_beyond_the_day_are_ended() {
     last.calls.iter_mut().for_each(|c| c.result = "9".into());
     assert_eq!(w.store.settle(&[last]).await.unwrap(), [Settled::Done]);
     assert_eq!(w.replies().await, [r#"{"results":[0,1,2,3,4,5,6,7,8,9,10,11,9,9,9]}"#]);
+}
+
+#[tokio::test]
+async fn a_lane_whose_tenant_cannot_be_decided_about_rests_and_loses_nothing() {
+    let w = World::new().await;
+    let row = w.row(10, 100, DayCapAction::Reject);
+    assert!(matches!(w.admit(row, &[w.turn("t1", 12)]).await[0], Admitted::Dispatched));
+    let slice = w.lease("w1").await.remove(0);
+    assert_eq!(w.store.settle(&[settlement(&slice, 10)]).await.unwrap(), [Settled::Laned]);
+    w.advance(5_000);
+    let lane = |policy| LaneRelease {
+        tenant: slice.name.tenant.clone(),
+        agent: slice.meta.agent.clone(),
+        policy,
+        stagger_ms: 0,
+    };
+    let release = async |policy| match w.store.release(BY, 10, &[row], &[lane(policy)]).await.unwrap() {
+        ReleaseReply::Released(mut released) => released.remove(0),
+        other => panic!("{other:?}"),
+    };
+    let rests = release(LanePolicy::Withheld).await;
+    assert_eq!((rests.calls, rests.endings.len()), (0, 0));
+    let now = w.store.now_ms().await.unwrap();
+    assert!(w.store.due(now, 10).await.unwrap().0.is_empty(), "it stands in nobody's way");
+    w.advance(1_000);
+    assert_eq!(w.store.due(now + 1_000, 10).await.unwrap().0.len(), 1);
+    assert_eq!(release(LanePolicy::Row(0)).await.calls, 2);
 }
 
 #[tokio::test]

@@ -101,7 +101,7 @@ pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, 
 fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged {
     Judged::Refused(match failure {
         ToolFailure::InvalidArguments { message } => {
-            (Outcome::InvalidArguments, say::error(Outcome::InvalidArguments, message))
+            (Outcome::InvalidArguments, say::invalid_arguments(name, &message))
         }
         ToolFailure::Permanent { message, details } => {
             let mut error = say::error(Outcome::Permanent, message);

@@ -187,7 +187,12 @@ impl Worker {
         } else {
             guards::usable(tools, &trying.slice.name.tenant, &meta.agent, name)?
         };
-        let arguments = guards::fitting(&tool, name, &trying.call.arguments, meta.strict).await?;
+        let text = &trying.call.arguments;
+        let arguments = if meta.is_task {
+            guards::fitting_task(&tool, text).await?
+        } else {
+            guards::fitting(&tool, name, text, meta.strict).await?
+        };
         guards::validated(&tool, &arguments)?;
         guards::approved(&tool)?;
         Ok((tool, arguments))

@@ -32,6 +32,7 @@ pub(crate) fn usable(
             let message = format!("Agent {:?} is no longer configured.", agent.as_str());
             (Outcome::Denied, say::error(Outcome::Denied, message))
         }
+        Unusable::Withheld => (Outcome::Denied, say::error(Outcome::Denied, shared::delegation::unreadable(tenant))),
         Unusable::NoTool => {
             let close = tools.close_to(name, &allowed);
             (Outcome::UnknownTool, say::unknown_tool(name, &close, &allowed))
@@ -55,11 +56,19 @@ pub(crate) async fn fitting(
     })
 }
 
+/// A task as its handler gets it. What is in it is the producer's own JSON, numbers included that no schema can compare.
+pub(crate) async fn fitting_task(handler: &RegisteredTool, text: &str) -> Result<Box<RawValue>, Refusal> {
+    handler.arguments.check_task_in_time(text).await.map_err(|error| {
+        let told = say::error(Outcome::InvalidArguments, error.message(&handler.spec.name));
+        (Outcome::InvalidArguments, CallError { details: Some(error.details()), ..told })
+    })
+}
+
 /// What the tool itself finds wrong with arguments that fit its schema.
 pub(crate) fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Refusal> {
     match catch_unwind(AssertUnwindSafe(|| tool.handler.validate(arguments))) {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(problem)) => Err((Outcome::InvalidArguments, say::error(Outcome::InvalidArguments, problem))),
+        Ok(Err(problem)) => Err((Outcome::InvalidArguments, say::invalid_arguments(&tool.spec.name, &problem))),
         Err(_) => {
             tracing::error!(tool = tool.spec.name, "the validation of a tool panicked");
             Err((Outcome::Internal, say::internal()))

@@ -107,8 +107,9 @@ fn lists(store: &Store, kit: &Kit) -> (Vec<ToolList>, usize) {
 fn fingerprint(kit: &Kit) -> String {
     let mut hash = Sha256::new();
     hash.update(kit.force.digest.as_bytes());
-    // Tenants may be set at run time, which the digest does not tell.
+    // Tenants may be set and tools switched off at run time, which the digest does not tell.
     hash.update(serde_json::to_string(&kit.force.policy.tenants).unwrap_or_default());
+    hash.update(serde_json::to_string(&kit.force.policy.permissions.switched_off).unwrap_or_default());
     for tool in kit.registry.iter() {
         hash.update(serde_json::to_string(&tool.spec).unwrap_or_default());
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shared::model::{ConsumerId, Priority, limits};
 use shared::ops::shutdown::Shutdown;
-use shared::store::{Entry, Patience, Queue, Reader, SliceEntry, Slots, StoreError};
+use shared::store::{Entry, Patience, Queue, Reader, SliceEntry, Slots, StoreError, TurnName};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,13 +26,16 @@ impl Worker {
     /// [`StoreError::Shards`] where the data was written with another number of shards.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
         let tracker = TaskTracker::new();
-        tokio::spawn(Arc::clone(&self).tool_lists(shutdown.draining.clone()));
         let mut patience = Patience::default();
         let mut left = None;
+        let mut lists = None;
         while !shutdown.draining.is_cancelled() {
             match self.prepare().await {
                 Ok(consumer) => {
                     patience.reset();
+                    // They are made of what was set at run time, too.
+                    let write = || tokio::spawn(Arc::clone(&self).tool_lists(shutdown.draining.clone()));
+                    lists.get_or_insert_with(write);
                     self.incarnation(&consumer, &shutdown.draining, &tracker).await;
                     left = Some(consumer);
                 }
@@ -50,7 +53,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Groups and first heartbeat, before anything is read (rule 12).
+    /// Groups, first heartbeat, and what was set at run time, before anything is read (rules 12 and 17).
     async fn prepare(&self) -> Result<ConsumerId, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = shared::force::incarnation("w", &self.options.name);
@@ -63,23 +66,36 @@ impl Worker {
     async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let sent = self.pulse.sending();
         let slots = Slots { busy: self.lane.busy(), all: self.options.slots };
-        let beat = self.store.beat_with(consumer, slots).await?;
+        let beat = self.store.beat_with(consumer, slots, self.kits.load().force.short_digest()).await?;
         self.clock.set(beat.now_ms);
+        self.cancel_running(&beat.cancelled);
         self.marks_ms.store(beat.marks_ms, Ordering::Relaxed);
         self.assert_after(&beat).await?;
         self.pulse.confirm(sent);
-        self.force.set_tenants(self.store.tenants().await?);
+        self.force.refresh(&self.store).await?;
         if let Some(generation) = self.kits.refresh(&self.store, &self.force).await? {
             self.metrics.config_in_force(self.kits.load().force.short_digest(), generation);
         }
+        Ok(())
+    }
+
+    /// Reads what was set at run time where there is news, for a slice whose tenant nobody here knows.
+    pub(crate) async fn hear_of_new_tenants(&self) -> Result<(), StoreError> {
+        if self.force.refresh_where_news(&self.store).await? {
+            self.kits.refresh(&self.store, &self.force).await?;
+        }
+        Ok(())
+    }
+
+    /// Redis tells of a cancel once: it is acted on before anything else can fail.
+    fn cancel_running(&self, cancelled: &[TurnName]) {
         let running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        for turn in &beat.cancelled {
+        for turn in cancelled {
             if let Some(held) = running.get(turn) {
                 tracing::info!(%turn, "the turn is cancelled while it runs");
                 held.lease.cancel.cancel();
             }
         }
-        Ok(())
     }
 
     async fn incarnation(self: &Arc<Self>, consumer: &ConsumerId, draining: &CancellationToken, tracker: &TaskTracker) {
@@ -101,7 +117,7 @@ impl Worker {
     async fn beats(&self, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
-        let handle = self.progress.register("beat", lease * 3);
+        let handle = self.progress.register("beat", lease * 3 + Duration::from_secs(30));
         let mut rounds = 0;
         loop {
             tokio::time::sleep(every).await;

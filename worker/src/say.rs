@@ -6,12 +6,22 @@ use shared::model::policy::Denial;
 use shared::model::retry::GiveUp;
 use shared::model::{CallError, Outcome, limits};
 
+use crate::tools::wording;
+
 /// Names listed in a message at most.
 const NAMES_MAX: usize = 20;
 
 /// An error whose code is its outcome's word.
 pub(crate) fn error(outcome: Outcome, message: impl Into<String>) -> CallError {
     CallError { code: outcome.as_str().into(), message: bounded(message.into()), details: None }
+}
+
+/// What a tool itself found wrong with its arguments; with the tool's name, where the tool does not say it.
+pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
+    let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
+    let named = problem.contains(&tool);
+    let message = if named { problem.to_owned() } else { format!("Invalid arguments for tool '{tool}': {problem}") };
+    error(Outcome::InvalidArguments, message)
 }
 
 /// No tool has this name.

@@ -84,7 +84,7 @@ impl Worker {
         let context = Arc::new(slice.meta.context.clone());
         let mut holding = Holding { results: Vec::with_capacity(slice.calls.len()), committed: 0, slice };
         while holding.results.len() < holding.slice.calls.len() {
-            let kit = self.kits.load();
+            let kit = self.kit_for(&holding.slice).await;
             let mut alone = false;
             for (attempt, carried) in self.carry_out_next(&holding, lease, &context, &kit).await {
                 match carried {
@@ -122,6 +122,18 @@ impl Worker {
         }
         drop(slot);
         self.commit(&mut holding).await;
+    }
+
+    /// What the slice is judged by. Its tenant may have been set after our last heartbeat, and the scheduler knew it.
+    async fn kit_for(&self, slice: &SliceEntry) -> Arc<Kit> {
+        let kit = self.kits.load();
+        if kit.force.policy.look_up(&slice.name.tenant, &slice.meta.agent).is_ok() {
+            return kit;
+        }
+        if let Err(error) = self.hear_of_new_tenants().await {
+            tracing::warn!(%error, "what was set at run time could not be read; what was read last stays in force");
+        }
+        self.kits.load()
     }
 
     /// One try of the next call, or of the next calls where they may run at the same time: which try it was and what

@@ -139,7 +139,7 @@ fn repeated(call: &Value, times: usize) -> Result<Value> {
 /// What arguments ask a service for.
 fn asked(arguments: &str) -> Option<String> {
     let arguments: Value = serde_json::from_str(arguments).ok()?;
-    let asked = ["text", "query", "title"].iter().find_map(|name| arguments.get(*name))?;
+    let asked = ["content", "message", "query", "title"].iter().find_map(|name| arguments.get(*name))?;
     asked.as_str().map(ToOwned::to_owned)
 }
 
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn a_repeated_call_is_numbered_from_one() {
-        let calls = repeated(&json!({"name": "x", "arguments": {"text": "no {n}"}}), 2).unwrap();
-        assert_eq!(calls[1]["arguments"]["text"], "no 2");
+        let calls = repeated(&json!({"name": "x", "arguments": {"message": "no {n}"}}), 2).unwrap();
+        assert_eq!(calls[1]["arguments"]["message"], "no 2");
     }
 }

@@ -47,7 +47,9 @@ const FILES: [(&str, &str); 2] = [
         "permissions.yaml",
         concat!(
             include_str!("../../../config/permissions.yaml"),
-            "\n  # The team calendar.\n\
+            "\n  # A tool for trying a fleet out, here a workflow that takes too long.\n\
+             \x20 sleep: {everyone: true}\n\
+             \n  # The team calendar.\n\
              \x20 calendar__list_meetings: {everyone: true}\n\
              \x20 calendar__book_meeting: {agents: [atlas, binky, petra]}\n"
         ),

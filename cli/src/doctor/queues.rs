@@ -1,6 +1,10 @@
 //! Judges a shard: its settings, what waits on it, who works on it. Pure.
 
+use std::collections::BTreeMap;
+
 use shared::config::Settings;
+use shared::force::short_digest;
+use shared::model::Redactor;
 use shared::store::{Backlog, DeadLetter, ShardFacts};
 
 use super::Finding;
@@ -31,6 +35,11 @@ pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str
         _ => Finding::ok("shards", format!("{shards} in use, this is number {number}")),
     });
     findings.push(policy(facts, digest));
+    findings.extend(others(facts));
+    if !facts.tools_off.is_empty() {
+        let says = format!("switched off at run time, for everybody: {}", facts.tools_off.join(", "));
+        findings.push(Finding::warn("tools", says, "give one back with tickfleet tools enable <tool>"));
+    }
     findings.push(match facts.steps {
         (0, _) => Finding::ok("shard time", "Redis' clock has never stepped back"),
         (count, step) => Finding::warn(
@@ -79,6 +88,27 @@ fn policy(facts: &ShardFacts, digest: &str) -> Finding {
         says,
         "compare `tickfleet config print` here and there, or restart the schedulers with this configuration",
     )
+}
+
+/// Who decides by another policy than the one in force: schedulers and workers say so with each heartbeat.
+fn others(facts: &ShardFacts) -> Option<Finding> {
+    let in_force = short_digest(&facts.policy_digest);
+    let lives = |name: &str| facts.beats.get(name).is_some_and(|until| *until > facts.now_ms);
+    let mut by_policy: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, policy) in facts.policies.iter().filter(|(name, policy)| lives(name) && *policy != in_force) {
+        by_policy.entry(policy).or_default().push(name);
+    }
+    let named = by_policy.iter_mut().map(|(policy, names)| {
+        names.sort_unstable();
+        let more = names.len().saturating_sub(NAMED_MAX);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{policy} decides in {}{more}", names[..names.len().min(NAMED_MAX)].join(", "))
+    });
+    let named: Vec<String> = named.collect();
+    let says = format!("{in_force} is in force, but {}", named.join("; "));
+    let advice = "after a change this lasts seconds; else a process refused the change, and its log says why. \
+                  Until then: tickfleet tools disable <tool>";
+    (!named.is_empty()).then(|| Finding::warn("policies", says, advice))
 }
 
 /// What waits, and how long.
@@ -178,23 +208,38 @@ pub(super) fn strays(streams: &[String], shards: u32) -> Option<Finding> {
     (!streams.is_empty()).then(|| Finding::warn("strays", says, advice))
 }
 
-/// The dead stream, and its last entries.
-pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64) -> Finding {
+/// The dead stream, and its last entries: never their text, which may hold anything.
+pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> Finding {
     if count == 0 {
         return Finding::ok("dead", "no message was refused or poisonous");
     }
     let told = last.iter().map(|letter| {
         let tenant = if letter.tenant.is_empty() { "?" } else { &letter.tenant };
-        let raw = short(&letter.raw, 80);
+        let (when, what) = (from_now(letter.at_ms, now_ms), named(&letter.raw, redactor));
         format!(
-            "\n                   {} {} of {tenant}: {} {raw}",
-            from_now(letter.at_ms, now_ms),
-            letter.from,
-            letter.reason
+            "\n                   {when} {} of {tenant}: {} ({what}, entry {})",
+            letter.from, letter.reason, letter.entry
         )
     });
     let says = format!("{count} messages were refused or poisonous; the last:{}", told.collect::<String>());
     Finding::warn("dead", says, "their producers were told where a reply_to could be read; mend what sends them")
+}
+
+/// What a message goes by: its ids and the names of its agent and tools, as far as they can be read.
+fn named(raw: &str, redactor: &Redactor) -> String {
+    const TOOLS_SHOWN: usize = 3;
+    let message = shared::formats::glance(raw.as_bytes());
+    let clean = |name: &str| short(&redactor.text(name), 40);
+    let id = match (&message.turn_id, &message.task_id) {
+        (Some(turn), _) => format!("turn {turn}"),
+        (None, Some(task)) => format!("task {task}"),
+        (None, None) => "without an id".to_owned(),
+    };
+    let agent = message.agent.as_deref().map(|agent| format!(", agent {}", clean(agent))).unwrap_or_default();
+    let tools: Vec<String> = message.calls.iter().take(TOOLS_SHOWN).map(|call| clean(&call.tool)).collect();
+    let more = if message.calls.len() > TOOLS_SHOWN { ", …" } else { "" };
+    let calls = if tools.is_empty() { String::new() } else { format!(", calls {}{more}", tools.join(", ")) };
+    format!("{id}{agent}{calls}")
 }
 
 #[cfg(test)]
@@ -231,6 +276,17 @@ mod tests {
     }
 
     #[test]
+    fn who_decides_by_another_policy_than_the_one_in_force_is_named() {
+        let policies = |of: &[(&str, &str)]| of.iter().map(|(n, p)| ((*n).to_owned(), (*p).to_owned())).collect();
+        // What the dead one decided by is over.
+        let same = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "abc"), ("w-b", "old")]), ..facts() };
+        assert_eq!(others(&same), None);
+        let split = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "old")]), ..facts() };
+        let said = others(&split).unwrap();
+        assert_eq!((said.level, said.says.as_str()), (Level::Warn, "abc is in force, but old decides in w-a"));
+    }
+
+    #[test]
     fn a_dead_consumer_that_holds_entries_is_named() {
         let holds =
             |name: &str| ConsumerFacts { stream: "ready:normal".into(), name: name.into(), pending: 2, idle_ms: 9 };
@@ -249,6 +305,24 @@ mod tests {
             (said.level, said.says.as_str()),
             (Level::Warn, "nobody reads {tickfleet:2}:turns: the shards are 0 to 1")
         );
+    }
+
+    #[test]
+    fn what_is_told_of_dead_letters_never_shows_their_arguments() {
+        let letter = |raw: &str| DeadLetter {
+            at_ms: 1,
+            from: "turns".into(),
+            entry: "7-0".into(),
+            reason: "unknown_field".into(),
+            tenant: "acme".into(),
+            raw: raw.into(),
+        };
+        let whole = r#"{"turn_id":"t-1","agent":"kelly","prio":1,"calls":[{"name":"send","arguments":{"text":"the code is 4711"}}]}"#;
+        let told = dead(2, &[letter(whole), letter("hunter2 {")], 2, &Redactor::default()).says;
+        assert!(told.contains("unknown_field (turn t-1, agent kelly, calls send, entry 7-0)"), "{told}");
+        assert!(told.contains("(without an id, entry 7-0)") && !told.contains("4711") && !told.contains("hunter2"));
+        let cut = &whole[..whole.len() - 30];
+        assert!(dead(1, &[letter(cut)], 2, &Redactor::default()).says.contains("turn t-1, agent kelly, calls send"));
     }
 
     #[test]

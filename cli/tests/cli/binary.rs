@@ -77,7 +77,8 @@ impl Said {
 /// A running `tickfleet dev`. Dropping it kills it; its own private Redis goes with it.
 pub struct DevFleet {
     child: Child,
-    url: String,
+    /// What it says to export in another terminal, or where it was sent.
+    exports: Vec<(String, String)>,
     /// What it said when it ran.
     pub welcome: Vec<String>,
 }
@@ -104,16 +105,18 @@ impl DevFleet {
         command.current_dir(folder);
         command.env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").envs(variables.iter().copied()).stderr(Stdio::inherit());
         let mut child = command.spawn().unwrap();
-        let mut url = args.iter().skip_while(|arg| **arg != "--redis-url").nth(1).map(ToString::to_string);
+        let chosen = args.iter().skip_while(|arg| **arg != "--redis-url").nth(1);
+        let mut exports: Vec<(String, String)> =
+            chosen.iter().map(|url| ("REDIS_URL".into(), url.to_string())).collect();
         let mut welcome = Vec::new();
         for line in BufReader::new(child.stdout.as_mut().unwrap()).lines() {
             let line = line.unwrap();
             welcome.push(line.clone());
-            if let Some((_, rest)) = line.split_once("export REDIS_URL='") {
-                url = Some(rest.trim_end_matches('\'').to_owned());
+            if let Some((name, value)) = line.trim().strip_prefix("export ").and_then(|rest| rest.split_once('=')) {
+                exports.push((name.to_owned(), value.trim_matches('\'').to_owned()));
             }
             if line.starts_with("Ctrl-C") {
-                return Self { child, url: url.unwrap(), welcome };
+                return Self { child, exports, welcome };
             }
         }
         panic!("tickfleet dev ended instead of running: {:?}", child.wait());
@@ -127,7 +130,7 @@ impl DevFleet {
     /// The binary as this fleet's client.
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = command(args);
-        command.env("REDIS_URL", &self.url);
+        command.envs(self.exports.iter().cloned());
         command
     }
 
@@ -138,7 +141,7 @@ impl DevFleet {
             shell.env_remove(name);
         }
         shell.args(["-c", line]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        shell.env("REDIS_URL", &self.url);
+        shell.envs(self.exports.iter().cloned());
         shell
     }
 

@@ -19,6 +19,17 @@ fn ask(url: &str, args: &[&str]) -> Value {
     tickfleet(&[args, &["--redis-url", url, "--json"]].concat()).json()
 }
 
+/// Waits until something is so, for half a minute at least.
+fn until(is: impl Fn() -> bool) {
+    for _ in 0..600 {
+        if is() {
+            return;
+        }
+        pause();
+    }
+    panic!("it did not come to that within half a minute");
+}
+
 /// The outcome of one call of kelly's.
 fn outcome(url: &str, call: &str) -> String {
     let reply = ask(url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", call, "--wait"]);
@@ -33,7 +44,7 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
     let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
     let worker = &fleet[1];
     let before = ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "sleep {\"ms\":6000}"]);
-    assert_eq!(outcome(&url, "echo"), "denied");
+    assert_eq!(outcome(&url, "echo"), "unknown_tool", "no row names it: a plain fleet has no trial tools");
 
     write(dir, "permissions.yaml", "permissions: {sleep: {everyone: false}, echo: {everyone: true}}");
     for process in &fleet {
@@ -61,7 +72,7 @@ async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_change
     let reply =
         ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "look_up", "--call", "echo", "--wait"]);
     assert_eq!(reply["results"][0]["error"]["code"], "not_configured", "{reply}");
-    assert_eq!(reply["results"][1]["outcome"], "denied");
+    assert_eq!(reply["results"][1]["outcome"], "unknown_tool");
 
     // What was in flight has gone on, under what it began with.
     let long = before["turn_id"].as_str().unwrap();
@@ -97,6 +108,7 @@ async fn a_swapped_config_map_lowers_caps_changes_the_log_level_and_names_what_n
     };
     settings("..one", "caps: {max_actions_per_day: 100}");
     symlink("..data/tickfleet.yaml", dir.join("tickfleet.yaml")).unwrap();
+    write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}}");
     let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
     let scheduler = &fleet[0];
     let stranger = || ask(&url, &["submit", "--tenant", "nobody", "--agent", "kelly", "--call", "echo", "--wait"]);
@@ -145,4 +157,83 @@ async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
     write(old.path(), "tickfleet.yaml", "caps: {max_actions_per_day: 10}");
     first.until("policy in force", |line| line["generation"] == 5);
     assert_eq!(first.stop(), Some(0));
+}
+
+/// A tool whose schema no worker can use.
+const NO_SCHEMA: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
+    input_schema: {type: object, properties: {name: {type: string, pattern: '('}}}\n";
+/// A tool that would call into the machine's own network.
+const PRIVATE: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
+    input_schema: {type: object}\n    http: {base_url: 'http://10.0.0.1/', method: GET, path: /}\n";
+
+#[tokio::test]
+async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothing() {
+    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let (url, dir) = (redis.url(), dir.path());
+    write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}");
+    let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
+    let in_force = fleet[0].says("policy in force")["policy"].clone();
+    assert_eq!(outcome(&url, "echo"), "ok");
+    // A row is taken out, and a tool is declared that nobody could carry out.
+    for (times, broken) in [NO_SCHEMA, PRIVATE].into_iter().enumerate() {
+        write(dir, "permissions.yaml", "permissions: {sleep: {everyone: true}}");
+        write(dir, "tools.yaml", broken);
+        for process in &fleet {
+            let refused = "the configuration was not taken over; the old one stays in force";
+            until(|| process.count(refused) > times);
+            assert_eq!(
+                (process.count("configuration reloaded"), process.says(refused)["policy"].clone()),
+                (0, in_force.clone())
+            );
+        }
+        // The same where it is checked, and at the start of any role.
+        let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
+        for command in [&["config", "check"][..], &["scheduler"], &["worker"]] {
+            let said = tickfleet(&[command, &config].concat());
+            assert_ne!(said.code, 0, "{command:?}");
+            let told = said.stdout + &said.stderr;
+            assert!(told.contains("look_up"), "{command:?}: {told}");
+        }
+    }
+    assert_eq!(outcome(&url, "echo"), "ok", "the old rows are in force");
+
+    // What cannot wait needs no file that is in order.
+    let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
+    tickfleet(&[&["tools", "disable", "echo"], &config[..]].concat()).exits(0);
+    until(|| outcome(&url, "echo") == "denied");
+    let reply = ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"]);
+    assert_eq!(reply["results"][0]["error"]["details"]["rule"], "tickfleet tools disable", "{reply:#}");
+    tickfleet(&["doctor", "--redis-url", &url]).says("switched off at run time, for everybody: echo");
+    // A worker that has just started knows it before its first call.
+    let [scheduler, worker] = fleet;
+    assert_eq!(worker.stop(), Some(0));
+    fs::remove_file(dir.join("tools.yaml")).unwrap();
+    write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}");
+    let worker = Process::start("worker", dir, &url);
+    assert_eq!(outcome(&url, "echo"), "denied");
+    tickfleet(&["tools", "enable", "echo", "--redis-url", &url]).exits(0);
+    until(|| outcome(&url, "echo") == "ok");
+    assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
+}
+
+#[tokio::test]
+async fn doctor_names_who_decides_by_another_policy() {
+    let redis = RedisServer::start().await;
+    let url = redis.url();
+    let [one, other] = ["permissions: {echo: {everyone: true}}", "permissions: {}"].map(|text| {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "permissions.yaml", text);
+        dir
+    });
+    let fleet = [Process::start("scheduler", one.path(), &url), Process::start("worker", one.path(), &url)];
+    let doctor = || ask(&url, &["doctor", "--config", one.path().to_str().unwrap()])["findings"].clone();
+    let names_one = |findings: &Value| findings.as_array().unwrap().iter().any(|f| f["what"] == "policies");
+    fleet[0].says("policy in force");
+    let works =
+        |findings: &Value| findings.as_array().unwrap().iter().any(|f| f["what"] == "workers" && f["level"] == "OK");
+    until(|| works(&doctor()));
+    assert!(!names_one(&doctor()), "{:#}", doctor());
+    let stranger = Process::start("worker", other.path(), &url);
+    until(|| names_one(&doctor()));
+    assert_eq!((fleet.map(Process::stop), stranger.stop()), ([Some(0), Some(0)], Some(0)));
 }

@@ -198,6 +198,7 @@ impl Process {
             ("CAPS_TICK", "1s"),
             ("CAPS_MAX_ACTIONS_PER_DAY", "100000"),
             ("LOG_LEVEL", "off"),
+            ("PERMISSION_TRIAL_TOOLS", "true"),
         ] {
             command.env(format!("TICKFLEET_{knob}"), value);
         }
@@ -369,7 +370,7 @@ async fn round(connection: &mut redis::aio::MultiplexedConnection, number: u64) 
         // More than ten a second, mostly: they wait on the agent's lane.
         turn("binky", &[echo(), echo()]),
         turn("tina", &[("fail", json!({"outcomes": ["transient", "ok"]}))]),
-        turn("fran", &[("post_to_x", json!({"text": "not mine to post"}))]),
+        turn("fran", &[("post_to_x", json!({"content": "not mine to post"}))]),
         turn("sunday", &[("sleep", json!({"ms": "soon"}))]),
         turn("archy", &[("no_such_tool", json!({}))]),
     ];

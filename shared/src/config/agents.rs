@@ -6,11 +6,12 @@ use std::time::Duration;
 use super::Sources;
 use super::errors::Errors;
 use super::http::{self, Arguments};
+use super::read_tools::{EFFECTS, TIMEOUT_MS_MAX};
 use super::reader::{Cursor, Section};
 use super::tools::HttpDef;
 use super::tree::Node;
 use crate::model::version::Selector;
-use crate::model::{AgentId, AgentPolicy, limits, suggest};
+use crate::model::{AgentId, AgentPolicy, Effect, limits, suggest};
 
 /// Lease of an external agent's task where none is given: a runtime outside beats less often than a worker.
 pub const EXTERNAL_LEASE_DEFAULT: Duration = Duration::from_secs(60);
@@ -28,13 +29,24 @@ const TASK_ARGUMENTS_ALWAYS: [&str; 5] = ["task_id", "tenant", "agent", "descrip
 pub enum TaskHandlerDef {
     /// A Rust function that the worker binary registers under this name.
     Typed(String),
-    /// A service that is called once per task.
-    Http(Box<HttpDef>),
+    /// A service that is called for each task.
+    Http(Box<HttpTaskDef>),
     /// A runtime outside leases the tasks and finishes them.
     External {
         /// Silence after which the task goes to somebody else.
         lease: Duration,
     },
+}
+
+/// A service that carries out tasks.
+#[derive(Debug, Clone)]
+pub struct HttpTaskDef {
+    /// How it is called.
+    pub http: HttpDef,
+    /// What calling it twice for one task would do; default `once`.
+    pub effect: Effect,
+    /// Limit of one try; default the fleet's.
+    pub timeout: Option<Duration>,
 }
 
 /// What `agents.yaml` says.
@@ -100,19 +112,34 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
     read
 }
 
-/// Exactly one kind of handler: a new kind is one more line here and in the enum.
+/// Exactly one kind of handler: a new kind is one more line here and in the enum. Beside `http` stand the effect and
+/// the limit of a try, as they do in a tool.
 fn task_handler(cursor: &Cursor<'_>, sources: &Sources) -> Option<TaskHandlerDef> {
-    const KINDS: &str = "exactly one of typed, http, external";
+    const KINDS: [&str; 3] = ["typed", "http", "external"];
     let mut s = cursor.section();
     let typed = s.optional("typed").and_then(|c| typed(&c, sources));
-    let http = s.optional("http").and_then(|c| {
-        let arguments = Arguments::of_task(&TASK_ARGUMENTS, &TASK_ARGUMENTS_ALWAYS);
-        http::read(&c, &arguments, true).map(|def| TaskHandlerDef::Http(Box::new(def)))
-    });
+    let http = s.optional("http");
     let external = s.optional("external").map(|c| external(&c));
+    let (effect, timeout) = (s.optional("effect"), s.optional("timeout_ms"));
+    if http.is_none() {
+        for beside in [&effect, &timeout].into_iter().flatten() {
+            beside.refuse("nothing here: it belongs to http; a typed handler says it itself");
+        }
+    }
+    let effect = effect.and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
+    let timeout = timeout.and_then(|c| c.integer(1, TIMEOUT_MS_MAX)).map(Duration::from_millis);
+    let http = http.and_then(|c| {
+        let arguments = Arguments::of_task(&TASK_ARGUMENTS, &TASK_ARGUMENTS_ALWAYS);
+        let http = http::read(&c, &arguments, effect == Effect::Once)?;
+        Some(TaskHandlerDef::Http(Box::new(HttpTaskDef { http, effect, timeout })))
+    });
     s.close();
-    if cursor.node.entries().len() != 1 {
-        cursor.refuse(KINDS);
+    let count =
+        |known: &[&str]| cursor.node.entries().iter().filter(|entry| known.contains(&entry.key.as_str())).count();
+    // What is no field at all is told by name already.
+    let unknown = cursor.node.entries().len() > count(&KINDS) + count(&["effect", "timeout_ms"]);
+    if count(&KINDS) > 1 || count(&KINDS) == 0 && !unknown {
+        cursor.refuse(format!("exactly one of {}", KINDS.join(", ")));
     }
     typed.or(http).or(external)
 }

@@ -189,7 +189,7 @@ fn check_folder(dir: &Path, errors: &Errors) {
     }
 }
 
-/// Replaces `${NAME:-default}` in every `base_url`, `token_url` and `allow_private`, the only fields that
+/// Replaces `${NAME:-default}` in every `base_url`, `token_url`, `allow_private` and `http.defaults`, the only fields that
 /// read the environment. What cannot be replaced is noted and left as it is.
 fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::Mapping(entries) = &mut node.value else { return };
@@ -198,6 +198,7 @@ fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Error
         match key.as_str() {
             "input_schema" | "output_schema" | "body" | "equals" => {}
             "base_url" | "token_url" => expand_text(node, &path, environment, errors),
+            "defaults" if path.ends_with(".http.defaults") => expand_members(node, &path, environment, errors),
             "allow_private" => expand_list(node, &path, environment, errors),
             _ => expand(node, &path, environment, errors),
         }
@@ -222,6 +223,11 @@ fn expand_servers(tree: &mut Node, environment: &Environment, errors: &Errors) {
             }
         }
     }
+}
+
+fn expand_members(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
+    let Value::Mapping(entries) = &mut node.value else { return };
+    entries.iter_mut().for_each(|entry| expand_text(&mut entry.node, &join(path, &entry.key), environment, errors));
 }
 
 fn expand_text(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {

@@ -73,6 +73,7 @@ pub(super) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Op
         path: s.required("path").and_then(|c| templates.path(&c)).unwrap_or_default(),
         query: s.optional("query").map(|c| templates.pairs(&c)).unwrap_or_default(),
         headers: headers.map(|c| templates.headers(&c)).unwrap_or_default(),
+        defaults: s.optional("defaults").map(|c| templates.defaults(&c)).unwrap_or_default(),
         body: body.map(|c| templates.body(&c)),
         not_executed: s.optional("not_executed").map(|c| statuses(&c)).unwrap_or_default(),
         outcomes: s.optional("outcomes").map(|c| http_answers::read(&c)).unwrap_or_default(),
@@ -226,6 +227,25 @@ impl Templates<'_> {
             pairs.insert(name.to_owned(), text.to_owned());
         }
         pairs
+    }
+
+    /// What optional arguments are where a call leaves them out. The environment is in it already.
+    fn defaults(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
+        let mut defaults = BTreeMap::new();
+        let known = || self.arguments.known.iter().map(String::as_str);
+        for (name, place, value) in cursor.members() {
+            if !self.arguments.known.contains(name) {
+                let expected = format!("{}: {}", self.arguments.what, suggest::list(known()));
+                let meant = suggest::closest(name, known());
+                value.errors.suggest(place, &value.path, format!("the unknown argument `{name}`"), expected, meant);
+            } else if self.arguments.always.contains(name) {
+                value.errors.push(place, &value.path, "a default", "none for an argument that every call has");
+            }
+            // That the environment lacks something was noted.
+            let text = value.text().filter(|text| !text.contains("${"));
+            defaults.extend(text.map(|text| (name.to_owned(), text.to_owned())));
+        }
+        defaults
     }
 
     fn headers(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {

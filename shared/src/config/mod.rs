@@ -22,6 +22,7 @@ mod read_tools;
 mod reader;
 mod redis_url;
 mod reload;
+mod schema;
 mod settings;
 pub mod tools;
 mod tree;
@@ -35,7 +36,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 
-pub use agents::{EXTERNAL_LEASE_DEFAULT, TASK_ARGUMENTS, TaskHandlerDef};
+pub use agents::{EXTERNAL_LEASE_DEFAULT, HttpTaskDef, TASK_ARGUMENTS, TaskHandlerDef};
 pub use environment::Environment;
 pub use errors::{ConfigError, ConfigErrors, ConfigWarning, Place};
 pub use mcp::McpFile;
@@ -44,11 +45,12 @@ pub use print::print;
 pub use read_tools::default_id;
 pub use redis_url::RedisUrl;
 pub use reload::{fingerprint, load_settled, needs_restart};
+pub use schema::{SchemaCheck, SchemaProblem, SchemaUse};
 pub use settings::*;
 pub use tools::ToolsFile;
 
 use crate::formats::Prompts;
-use crate::model::policy::{DefaultCaps, Permissions, Policy};
+use crate::model::policy::{DefaultCaps, Permissions, Policy, TRIAL_TOOLS, ToolGrant};
 use crate::model::retry::Ladder;
 use crate::model::{AgentId, AgentPolicy};
 use errors::Errors;
@@ -69,6 +71,8 @@ pub struct Sources {
     /// Whether names of tools and task handlers that nobody here has may be those of the program that runs the fleet:
     /// a command beside it need not know them.
     pub others_carry_out: bool,
+    /// Whether the schemas of declared tools can be used.
+    pub schema_check: SchemaCheck,
 }
 
 impl fmt::Debug for Sources {
@@ -179,12 +183,21 @@ fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) 
         policy::names(&disabled, known.tools_and_ids.as_ref(), "the name or id of a tool");
     }
     let (settings, agents, tools) = (settings?, agents?, tools?);
+    let mut matrix = matrix?;
+    if settings.permission.trial_tools && trees.samples().contains(&"permissions.yaml") {
+        let everyone = ToolGrant { everyone: true, ..ToolGrant::default() };
+        for tool in TRIAL_TOOLS {
+            matrix.entry(tool.to_owned()).or_insert_with(|| everyone.clone());
+        }
+    }
     let policy = Policy {
         agents: agents.policies,
         tenants: tenants?,
+        withheld: BTreeSet::new(),
         permissions: Permissions {
-            matrix: matrix?,
+            matrix,
             disabled_tools: settings.permission.disabled_tools.clone(),
+            switched_off: BTreeSet::new(),
             strict_capabilities: settings.permission.strict_capabilities,
         },
         defaults: default_caps(&settings.caps),

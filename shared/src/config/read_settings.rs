@@ -198,6 +198,7 @@ fn permission(mut s: Section<'_>) -> PermissionSettings {
         strict_capabilities: boolean(&mut s, "strict_capabilities"),
         // Whether the tools exist is checked once the tools are known.
         disabled_tools: s.required("disabled_tools").map(|c| c.words()).unwrap_or_default(),
+        trial_tools: boolean(&mut s, "trial_tools"),
     };
     s.close();
     permission

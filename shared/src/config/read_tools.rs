@@ -1,5 +1,5 @@
-//! Reads `tools.yaml`. Whether a schema is sound JSON Schema is for whoever compiles it; here it must be an
-//! object schema, since a tool's arguments are one.
+//! Reads `tools.yaml`. Whether a schema is sound JSON Schema is for whoever compiles it ([`SchemaCheck`]); here it must
+//! be an object schema, since a tool's arguments are one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,13 +7,17 @@ use super::Sources;
 use super::errors::{Errors, Place};
 use super::http::{self, Arguments};
 use super::reader::{Cursor, Section};
+use super::schema::{SchemaCheck, SchemaUse};
 use super::tools::{ToolDef, ToolsFile};
 use super::tree::{Node, Value, join};
 use crate::model::version::{parse, split};
 use crate::model::{Effect, limits};
 
 /// Longest limit of one try, ms: longer work is a task.
-const TIMEOUT_MS_MAX: i128 = 3_600_000;
+pub(super) const TIMEOUT_MS_MAX: i128 = 3_600_000;
+/// What running something twice would do, by its word.
+pub(super) const EFFECTS: [(&str, Effect); 3] =
+    [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("once", Effect::Once)];
 
 /// What `tools.yaml` says.
 #[derive(Debug, Default)]
@@ -38,7 +42,7 @@ pub(super) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     let mut root = Section::open(tree, "", errors);
     for (name, place, cursor) in root.required("tools").map(|c| c.members()).unwrap_or_default() {
         tool_name(name, place, &cursor);
-        let def = tool(&cursor);
+        let def = tool(&cursor, sources.schema_check);
         let id = def.id.clone().unwrap_or_else(|| default_id(name));
         if let Some(first) = ids.get(&id) {
             errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("an id of its own (see {first})"));
@@ -72,11 +76,9 @@ fn tool_name(name: &str, place: &Place, cursor: &Cursor<'_>) {
     }
 }
 
-fn tool(cursor: &Cursor<'_>) -> ToolDef {
-    const EFFECTS: [(&str, Effect); 3] =
-        [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("once", Effect::Once)];
+fn tool(cursor: &Cursor<'_>, check: SchemaCheck) -> ToolDef {
     let mut s = cursor.section();
-    let schema = s.required("input_schema").map(|c| object_schema(&c));
+    let schema = s.required("input_schema").map(|c| object_schema(&c, check));
     let effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
     let input_schema = schema.unwrap_or_default();
     let arguments = Arguments::of_schema(&input_schema);
@@ -84,7 +86,7 @@ fn tool(cursor: &Cursor<'_>) -> ToolDef {
         id: s.optional("id").and_then(|c| c.some_text()),
         display_name: s.optional("display_name").and_then(|c| c.some_text()),
         description: s.required("description").and_then(|c| c.some_text()).unwrap_or_default(),
-        output_schema: s.optional("output_schema").map(|c| mapping(&c)),
+        output_schema: s.optional("output_schema").map(|c| check.read(&c, SchemaUse::Output)),
         category: s.optional("category").and_then(|c| c.some_text()),
         version: s.optional("version").and_then(|c| version(&c)),
         effect,
@@ -99,11 +101,13 @@ fn tool(cursor: &Cursor<'_>) -> ToolDef {
     def
 }
 
-fn object_schema(cursor: &Cursor<'_>) -> serde_json::Value {
-    let schema = mapping(cursor);
+fn object_schema(cursor: &Cursor<'_>, check: SchemaCheck) -> serde_json::Value {
     let node = cursor.node;
     let kind = node.get("type");
     let is_object = kind.is_some_and(|kind| matches!(&kind.value, Value::Text(kind) if kind == "object"));
+    // A type that is none is told here, in better words.
+    let check = if is_object { check } else { SchemaCheck::default() };
+    let schema = check.read(cursor, SchemaUse::Arguments);
     if !is_object && matches!(node.value, Value::Mapping(_)) {
         let (at, found) = kind.map_or((node, "nothing".to_owned()), |kind| (kind, kind.describe()));
         let path = format!("{}.type", cursor.path);
@@ -136,13 +140,6 @@ fn warn_undescribed(place: &Place, parameter: &Cursor<'_>) {
         let members = Cursor { node: properties, path: join(&path, "properties"), errors: parameter.errors };
         members.members().iter().for_each(|(_, place, member)| warn_undescribed(place, member));
     }
-}
-
-fn mapping(cursor: &Cursor<'_>) -> serde_json::Value {
-    if !matches!(cursor.node.value, Value::Mapping(_)) {
-        cursor.refuse("a JSON Schema: a mapping");
-    }
-    cursor.node.to_json()
 }
 
 /// `major.minor.patch`, with whatever SemVer lets follow after `-` or `+`.

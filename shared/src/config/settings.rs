@@ -145,6 +145,8 @@ pub struct PermissionSettings {
     pub strict_capabilities: bool,
     /// Names or ids of tools that nobody may call; each is known. Default none.
     pub disabled_tools: BTreeSet<String>,
+    /// Whether the built-in permissions give the trial tools to every agent.
+    pub trial_tools: bool,
 }
 
 /// `http:`

@@ -68,6 +68,9 @@ pub struct HttpDef {
     /// Header → template.
     #[serde(default)]
     pub headers: BTreeMap<String, String>,
+    /// Argument → what it is where a call leaves it out. Where that is nothing, the call has to give the argument.
+    #[serde(default)]
+    pub defaults: BTreeMap<String, String>,
     /// JSON body template. A string that is exactly `{{argument}}` becomes the argument's JSON value; a member
     /// whose argument is absent is left out.
     pub body: Option<serde_json::Value>,

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use super::cut::{cut_chars, cut_output};
 use super::json::{Bounds, check};
 use super::write::{Object, time};
-use crate::model::{AgentId, CallResult, Redactor, TenantId, limits};
+use crate::model::{AgentId, CallError, CallResult, Redactor, TenantId, limits};
 
 /// What an entry is made of. Everything is borrowed: entries are written on the hot path.
 #[derive(Debug, Clone, Copy)]
@@ -36,8 +36,8 @@ pub struct AuditInput<'a> {
 
 /// One entry of the audit log as JSON. Its level is `info` for a success and `error` for anything else.
 ///
-/// `meta.arguments` is the redacted JSON, or a string where the arguments were no JSON; `meta.result` is
-/// always a string, the redacted output or error as JSON, cut to its bound.
+/// `meta.arguments` is the redacted JSON, or a string where the arguments were no JSON. `meta.result` is a string, the
+/// redacted output as JSON, cut to its bound. `meta.result` and `meta.error` are both always there, and one is null.
 #[must_use]
 pub fn audit_entry(input: &AuditInput<'_>) -> String {
     let AuditInput { result, redactor, .. } = *input;
@@ -75,20 +75,15 @@ fn meta(input: &AuditInput<'_>) -> String {
         None => meta.raw("tool_call_id", "null"),
     }
     arguments(&mut meta, input.arguments, redactor);
-    if let Some(output) = &result.output {
-        meta.text("result", &shown(output.get(), input.result_chars_max, redactor));
+    match &result.output {
+        Some(output) => meta.text("result", &shown(output.get(), input.result_chars_max, redactor)),
+        None => meta.raw("result", "null"),
     }
     meta.raw("duration_ms", &result.duration_ms.to_string());
     meta.raw("success", if result.success { "true" } else { "false" });
-    if let Some(error) = &result.error {
-        let mut inner = Object::new(error.message.len() + 48);
-        inner.text("code", &error.code);
-        inner.text("message", &redactor.text(&error.message));
-        if let Some(details) = &error.details {
-            let details = details.to_string();
-            inner.raw("details", &cut_output(&redactor.json(&details), limits::ERROR_BYTES_MAX));
-        }
-        meta.raw("error", &inner.end());
+    match &result.error {
+        Some(failed) => meta.raw("error", &error(failed, redactor)),
+        None => meta.raw("error", "null"),
     }
     meta.raw("retry_count", &result.attempts.saturating_sub(1).to_string());
     meta.text("outcome", result.outcome.as_str());
@@ -99,6 +94,17 @@ fn meta(input: &AuditInput<'_>) -> String {
         meta.text("policy_digest", input.policy_digest);
     }
     meta.end()
+}
+
+fn error(error: &CallError, redactor: &Redactor) -> String {
+    let mut object = Object::new(error.message.len() + 48);
+    object.text("code", &error.code);
+    object.text("message", &redactor.text(&error.message));
+    if let Some(details) = &error.details {
+        let details = details.to_string();
+        object.raw("details", &cut_output(&redactor.json(&details), limits::ERROR_BYTES_MAX));
+    }
+    object.end()
 }
 
 /// The arguments: as JSON where they are, else as a string.
@@ -141,7 +147,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::model::{CallError, CallId, Outcome, TurnId};
+    use crate::model::{CallId, Outcome, TurnId};
 
     fn done(output: &str) -> CallResult {
         CallResult {
@@ -187,7 +193,7 @@ mod tests {
                 "call": "t/0", "turn": "t", "tool_call_id": "c1",
                 "arguments": {"to": "x", "password": "[REDACTED]"},
                 "result": r#"{"id":7,"api_key":"[REDACTED]"}"#,
-                "duration_ms": 12, "success": true, "retry_count": 1, "outcome": "ok", "policy_version": 3,
+                "duration_ms": 12, "success": true, "error": null, "retry_count": 1, "outcome": "ok", "policy_version": 3,
                 "policy_digest": "3f2a9c0d1e4b",
             },
         });
@@ -204,6 +210,7 @@ mod tests {
         assert_eq!((&entry["level"], &entry["meta"]["success"]), (&json!("error"), &json!(false)));
         let error = json!({"code": "denied", "message": "no: token=[REDACTED]", "details": {"secret": "[REDACTED]"}});
         assert_eq!(entry["meta"]["error"], error);
+        assert_eq!(entry["meta"].get("result"), Some(&Value::Null));
         assert_eq!(entry["meta"]["arguments"], "{not json password=[REDACTED]");
         assert_eq!(entry["meta"]["retry_count"], 0);
     }

@@ -32,6 +32,14 @@ pub(super) fn read_message<T>(
     verdict.map_err(|problem| Refusal::of(problem, &document))
 }
 
+/// What can be read of a message whatever is wrong with it: whose it is, its ids and its calls.
+#[must_use]
+pub fn glance(bytes: &[u8]) -> Box<Refusal> {
+    let text = String::from_utf8_lossy(bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes));
+    let (document, _) = Document::read(&text, limits::JSON_DEPTH_MAX, LEVELS);
+    Refusal::of(Problem::new("malformed_json", ""), &document)
+}
+
 /// The refusal of bytes that are too many or no text, with what can be read of their start.
 fn salvage(bytes: &[u8], bounds: Bounds) -> Box<Refusal> {
     let start = bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes);

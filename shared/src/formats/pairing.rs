@@ -5,8 +5,8 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{messages, parse_turn, rejected_reply};
-use crate::model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId};
+use super::{RefusalStatus, Refused, messages, parse_turn, refused_reply};
+use crate::model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId, limits};
 
 /// A call as a provider may give it: an id, perhaps one that another call has too; broken arguments, perhaps.
 #[derive(Debug, Clone)]
@@ -18,13 +18,14 @@ struct Given {
 }
 
 fn given() -> impl Strategy<Value = Given> {
-    let id = prop_oneof![Just(None), Just(Some("same".to_owned())), any::<String>().prop_map(Some)];
+    let id = prop_oneof![
+        4 => Just(None),
+        4 => Just(Some("same".to_owned())),
+        4 => any::<String>().prop_map(Some),
+        1 => any::<char>().prop_map(|c| Some(c.to_string().repeat(257))),
+    ];
     let arguments = prop_oneof![Just("{}".to_owned()), Just("{oops".to_owned()), Just(String::new()), any::<String>()];
-    (id, arguments, any::<bool>()).prop_map(|(id, arguments, after_other)| Given {
-        id: id.filter(|id| id.len() <= 256),
-        arguments,
-        after_other,
-    })
+    (id, arguments, any::<bool>()).prop_map(|(id, arguments, after_other)| Given { id, arguments, after_other })
 }
 
 /// The element of a list of calls.
@@ -111,11 +112,16 @@ fn expected(dialect: Dialect, calls: &[Given]) -> Vec<String> {
 proptest! {
     #[test]
     fn every_call_is_answered_once_and_in_order_in_every_dialect(
-        calls in proptest::collection::vec(given(), 1..12), dialect in 0usize..6, in_words in any::<bool>(),
+        calls in prop_oneof![
+            32 => proptest::collection::vec(given(), 1..12), 1 => proptest::collection::vec(given(), 120..140),
+        ],
+        dialect in 0usize..6, in_words in any::<bool>(),
         spoilt in any::<bool>(), fine in any::<bool>()
     ) {
         let dialect = Dialect::ALL[dialect];
         let text = turn(dialect, &calls, in_words, spoilt);
+        let long = calls.iter().flat_map(|call| &call.id).any(|id| id.len() > limits::PROVIDER_ID_BYTES_MAX);
+        let spoilt = spoilt || long || calls.len() > limits::CALLS_PER_TURN_MAX;
         let id = TurnId::new("t").unwrap();
         let (found, told) = match parse_turn(text.as_bytes()) {
             Ok(turn) => {
@@ -126,7 +132,9 @@ proptest! {
             Err(refusal) => {
                 prop_assert!(spoilt, "{text}: {refusal:?}");
                 prop_assert_eq!(refusal.dialect, dialect);
-                let reply: Value = serde_json::from_str(&rejected_reply(&refusal, &id)).unwrap();
+                let reply: Value = serde_json::from_str(&refused_reply(
+                    &refusal, RefusalStatus::Rejected, Refused::Turn(&id),
+                )).unwrap();
                 (reply["results"].as_array().unwrap().len(), reply.get("messages").cloned())
             }
         };

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{messages, parse_task_message, parse_turn, rejected_reply};
+use super::{RefusalStatus, Refused, messages, parse_task_message, parse_turn, refused_reply};
 use crate::model::{CallResult, Dialect, TenantId, TurnId, ids::shard_of, limits};
 
 const PAGE: &str = include_str!("../../../docs/protocol.md");
@@ -56,7 +56,8 @@ fn the_rejected_example_is_answered_as_shown() {
     let at = examples.iter().position(|(kind, _)| kind.contains("refused")).unwrap();
     let refusal = parse_turn(examples[at].1.as_bytes()).unwrap_err();
     let shown = json(examples[at + 1].1);
-    assert_eq!(json(&rejected_reply(&refusal, &TurnId::new("t-18").unwrap())), shown);
+    let turn = TurnId::new("t-18").unwrap();
+    assert_eq!(json(&refused_reply(&refusal, RefusalStatus::Rejected, Refused::Turn(&turn))), shown);
 }
 
 #[test]

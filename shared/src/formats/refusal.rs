@@ -4,9 +4,7 @@ use std::borrow::Cow;
 
 use super::json::{Document, Value, bounded};
 use super::text;
-use crate::model::{
-    Call, CallError, CallId, CallResult, Dialect, IdError, InboxName, Outcome, TaskId, TenantId, TurnId, limits,
-};
+use crate::model::{Call, Dialect, IdError, InboxName, TaskId, TenantId, TurnId, limits};
 
 /// One rule that a message breaks.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +44,7 @@ pub struct Refusal {
     pub correlation_id: Option<String>,
     /// Echoed in the reply.
     pub traceparent: Option<String>,
-    /// The calls that can be read, in order, at most [`limits::CALLS_PER_TURN_MAX`].
+    /// The calls that can be read, in order, however many they are: each of them waits for an answer.
     pub calls: Vec<RefusedCall>,
 }
 
@@ -55,8 +53,11 @@ pub struct Refusal {
 pub struct RefusedCall {
     /// The provider's id of the call, unchanged.
     pub provider_id: Option<String>,
-    /// The tool as the model named it; empty where that is what cannot be read.
+    /// The tool as the model named it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`; empty where that is what
+    /// cannot be read.
     pub tool: String,
+    /// Whether it is the call of a custom tool (OpenAI Responses), which only an item of its own type answers.
+    pub custom: bool,
 }
 
 impl Refusal {
@@ -101,8 +102,7 @@ impl Refusal {
         if !self.calls.is_empty() {
             return;
         }
-        let found = list.elements().filter_map(|element| refused_call(dialect, element));
-        self.calls = found.take(limits::CALLS_PER_TURN_MAX).collect();
+        self.calls = list.elements().filter_map(|element| refused_call(dialect, element)).collect();
         if !self.calls.is_empty() {
             self.dialect = dialect;
         }
@@ -110,49 +110,50 @@ impl Refusal {
 
     /// The calls in a plain answer.
     fn answer(&mut self, answer: Value<'_, '_>) {
-        let found = answer.as_str().map(|answer| text::calls_in(&answer)).unwrap_or_default();
+        let found = answer.as_str().map(|answer| text::calls_up_to(&answer, usize::MAX)).unwrap_or_default();
         if !found.is_empty() {
             self.dialect = Dialect::Text;
         }
-        let refused = |call: Call| RefusedCall {
-            provider_id: call.provider_id.filter(|id| id.len() <= limits::PROVIDER_ID_BYTES_MAX),
-            tool: bounded(&call.tool, limits::TOOL_NAME_BYTES_MAX).into_owned(),
-        };
-        self.calls = found.into_iter().take(limits::CALLS_PER_TURN_MAX).map(refused).collect();
-    }
-
-    /// One `rejected` result for every readable call, under the id that the turn goes by in the reply.
-    #[must_use]
-    pub fn results(&self, turn: &TurnId) -> Vec<CallResult> {
-        let error = CallError { code: self.code.to_owned(), message: self.message.clone(), details: None };
-        let refuse = |(position, call): (usize, &RefusedCall)| {
-            let id = CallId { turn: turn.clone(), position };
-            CallResult::refused(&id, call.provider_id.clone(), &call.tool, Outcome::Rejected, error.clone())
-        };
-        self.calls.iter().enumerate().map(refuse).collect()
+        self.calls = found.into_iter().map(RefusedCall::of).collect();
     }
 }
 
-/// The id and tool of one call, where at least one of them can be read.
+impl RefusedCall {
+    /// A call that was read whole, in a turn that is refused for something else.
+    #[must_use]
+    pub fn of(call: Call) -> Self {
+        let tool = bounded(&call.tool, limits::TOOL_NAME_BYTES_MAX).into_owned();
+        Self { provider_id: call.provider_id, tool, custom: false }
+    }
+}
+
+/// The id and tool of one call, where at least one of them can be read. The id is echoed as it was, however long: it
+/// is a part of the message, which is bounded, and the conversation goes on only under this id.
 fn refused_call(dialect: Dialect, element: Value<'_, '_>) -> Option<RefusedCall> {
-    let kind = match dialect {
-        Dialect::Anthropic => Some("tool_use"),
-        Dialect::OpenaiResponses => Some("function_call"),
-        _ => None,
+    let text = |value: Value<'_, '_>, name: &str| value.member(name)?.as_str().map(Cow::into_owned);
+    let kind = text(element, "type").unwrap_or_default();
+    let custom = dialect == Dialect::OpenaiResponses && kind == "custom_tool_call";
+    let is_call = match dialect {
+        Dialect::Anthropic => kind == "tool_use",
+        Dialect::OpenaiResponses => custom || kind == "function_call",
+        _ => true,
     };
-    if let Some(wanted) = kind {
-        element.member("type").and_then(|kind| kind.as_str()).filter(|kind| kind == wanted)?;
+    if !is_call {
+        return None;
     }
     let id = if dialect == Dialect::OpenaiResponses { "call_id" } else { "id" };
     let name = if dialect == Dialect::Text { "tool" } else { "name" };
-    let named = if dialect == Dialect::OpenaiChat { element.member("function") } else { Some(element) };
-    let tool = named.and_then(|value| value.member(name)).and_then(|name| name.as_str());
-    let provider_id = element.member(id).and_then(|value| short(value, limits::PROVIDER_ID_BYTES_MAX));
+    let named = match dialect {
+        Dialect::OpenaiChat => element.member("function").or_else(|| element.member("custom")),
+        _ => Some(element),
+    };
+    let tool = named.and_then(|value| text(value, name));
+    let provider_id = text(element, id);
     if tool.is_none() && provider_id.is_none() {
         return None;
     }
-    let tool = bounded(tool.as_deref().unwrap_or_default(), limits::TOOL_NAME_BYTES_MAX).into_owned();
-    Some(RefusedCall { provider_id, tool })
+    let tool = bounded(&tool.unwrap_or_default(), limits::TOOL_NAME_BYTES_MAX).into_owned();
+    Some(RefusedCall { provider_id, tool, custom })
 }
 
 fn id<'a, T>(slot: &mut Option<T>, value: Value<'a, '_>, new: impl FnOnce(Cow<'a, str>) -> Result<T, IdError>) {

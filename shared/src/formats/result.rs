@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 
 use super::cut::{CUT_OBJECT, cut_output};
-use super::json::{push_quoted, unescape};
-use super::refusal::Refusal;
+use super::json::unescape;
 use super::text::result_block;
 use super::write::Object;
-use crate::model::{CallResult, Dialect, TurnId, limits};
+use crate::model::{CallResult, Dialect, limits};
 
 /// A result as JSON, in the documented order of its fields.
 #[must_use]
@@ -140,37 +139,6 @@ pub fn messages(dialect: Dialect, results: &[CallResult]) -> Option<String> {
     Some(list)
 }
 
-/// The `rejected` reply to a refused message: one result for every readable call. `turn` is the id that the
-/// message goes by: its own where it could be read, else one minted from its entry.
-#[must_use]
-pub fn rejected_reply(refusal: &Refusal, turn: &TurnId) -> String {
-    let results = refusal.results(turn);
-    let mut reply = Object::new(512 + results.len() * 256);
-    if refusal.calls.is_empty() && refusal.turn_id.is_none() && refusal.task_id.is_some() {
-        reply.optional("task_id", refusal.task_id.as_ref().map(crate::model::TaskId::as_str));
-    } else {
-        reply.text("turn_id", turn.as_str());
-    }
-    reply.optional("tenant", refusal.tenant.as_ref().map(crate::model::TenantId::as_str));
-    reply.optional("agent", refusal.agent.as_deref());
-    reply.text("status", "rejected");
-    reply.text("dialect", refusal.dialect.as_str());
-    reply.optional("correlation_id", refusal.correlation_id.as_deref());
-    reply.optional("traceparent", refusal.traceparent.as_deref());
-    let joined = results.iter().map(result_json).collect::<Vec<_>>().join(",");
-    reply.raw("results", &format!("[{joined}]"));
-    if let Some(messages) = messages(refusal.dialect, &results) {
-        reply.raw("messages", &messages);
-    }
-    let mut error = String::from("{\"code\":");
-    push_quoted(&mut error, refusal.code);
-    error.push_str(",\"message\":");
-    push_quoted(&mut error, &refusal.message);
-    error.push('}');
-    reply.raw("error", &error);
-    reply.end()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -180,8 +148,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::formats::parse_turn;
-    use crate::model::{CallError, CallId, Outcome};
+    use crate::model::{CallError, CallId, Outcome, TurnId};
 
     fn ok(id: Option<&str>, output: &str) -> CallResult {
         CallResult {
@@ -245,19 +212,6 @@ mod tests {
         assert_eq!(message(Dialect::Mcp, &ok(None, &cut))["structuredContent"], Value::Null);
         let huge = message(Dialect::OpenaiChat, &failed(Some(json!({"x": "y".repeat(9_000)}))));
         assert!(huge["content"].as_str().unwrap().len() < 1_100);
-    }
-
-    #[test]
-    fn a_refused_turn_is_answered_call_by_call_in_its_dialect() {
-        let text = r#"{"turn_id":"t","tenant":"acme","agent":"kelly","oops":1,"correlation_id":"c",
-            "content":[{"type":"tool_use","id":"u1","name":"x","input":{}},{"type":"tool_use","id":"u2","name":"y","input":{}}]}"#;
-        let refusal = parse_turn(text.as_bytes()).unwrap_err();
-        let reply = read(&rejected_reply(&refusal, &TurnId::new("t").unwrap()));
-        assert_eq!((&reply["status"], &reply["turn_id"]), (&json!("rejected"), &json!("t")));
-        assert_eq!(reply["error"]["code"], "unknown_field");
-        assert_eq!(reply["results"][1]["call"], "t/1");
-        assert_eq!(reply["results"][1]["outcome"], "rejected");
-        assert_eq!(reply["messages"][0]["content"][1]["tool_use_id"], "u2");
     }
 
     proptest! {

@@ -53,6 +53,9 @@ pub const ERROR_BYTES_MAX: usize = 1_000;
 pub const AUDIT_RESULT_CHARS: usize = 1_000;
 /// Bytes of redacted arguments in the audit log: most calls whole, and no entry as large as a turn.
 pub const AUDIT_ARGUMENTS_BYTES_MAX: usize = 8 * 1024;
+/// Bytes of the reply to a message that is not accepted. The longest id of a message fits in twice (in its result and
+/// in its message), and so do thousands of calls.
+pub const REFUSED_REPLY_BYTES_MAX: usize = 2 * TURN_BYTES_MAX + 256 * 1024;
 /// Bytes of an oversized message that are still searched for whom to answer.
 pub const SALVAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 
@@ -98,6 +101,8 @@ const _: () = assert!((RETRY_AFTER_MS_MAX as i64) < DEADLINE_DEFAULT_MS);
 const _: () = assert!(BEATS_PER_LEASE >= 3);
 /// BLOCK < lease / 2 (rule 12).
 const _: () = assert!(BLOCK_FRACTION > 2);
+/// The reply to a refused message fits a batch.
+const _: () = assert!(REFUSED_REPLY_BYTES_MAX <= BATCH_BYTES_MAX);
 /// A whole turn with its bookkeeping fits one unpack.
 const _: () = assert!(CALLS_PER_TURN_MAX * 4 < UNPACK_MAX);
 /// One turn fits a batch.

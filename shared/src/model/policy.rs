@@ -101,9 +101,15 @@ pub struct Permissions {
     pub matrix: BTreeMap<String, ToolGrant>,
     /// Tool ids or names that nobody may call.
     pub disabled_tools: BTreeSet<String>,
+    /// The same, switched off at run time: no file has to be in order for that.
+    pub switched_off: BTreeSet<String>,
     /// Whether `required_capabilities` are checked. False only warns.
     pub strict_capabilities: bool,
 }
+
+/// Tools that come with every worker for trying a fleet out. They are there only for whom the matrix names: no agent of a
+/// real fleet should be shown them.
+pub const TRIAL_TOOLS: [&str; 4] = ["echo", "sleep", "fail", "fail_once"];
 
 /// Tools about the fleet itself. Where the matrix has no row for one, every agent may call it; a row decides as for any
 /// other tool. They debit like any call.
@@ -169,7 +175,7 @@ impl Permissions {
     /// # Errors
     /// The first [`Denial`] that applies: disabled, denied, not granted, capability, feature.
     pub fn decide(&self, caller: Caller<'_>, tool: &ToolSpec) -> Result<(), Denial> {
-        if self.disabled_tools.contains(&tool.name) || self.disabled_tools.contains(&tool.id) {
+        if self.is_disabled(tool) {
             return Err(Denial::Disabled);
         }
         match self.matrix.get(&tool.name) {
@@ -198,13 +204,20 @@ impl Permissions {
         if narrowed.is_none_or(|names| names.contains(&tool.name)) { Ok(()) } else { Err(Denial::Narrowed) }
     }
 
+    /// Whether nobody may call the tool, by the configuration or at run time.
+    #[must_use]
+    pub fn is_disabled(&self, tool: &ToolSpec) -> bool {
+        names_one(&self.disabled_tools, tool) || names_one(&self.switched_off, tool)
+    }
+
     /// The rule that a denial comes from, as the configuration or the message spells it
     /// (`permissions.post_to_x.deny_agents`).
     #[must_use]
     pub fn rule(&self, caller: Caller<'_>, tool: &ToolSpec, denial: &Denial) -> String {
         let (name, agent) = (&tool.name, caller.agent);
         match denial {
-            Denial::Disabled => "permission.disabled_tools".into(),
+            Denial::Disabled if names_one(&self.disabled_tools, tool) => "permission.disabled_tools".into(),
+            Denial::Disabled => "tickfleet tools disable".into(),
             Denial::DeniedByRule => {
                 let by_name = self.matrix.get(name).is_some_and(|row| row.deny_agents.contains(agent));
                 format!("permissions.{name}.{}", if by_name { "deny_agents" } else { "deny_roles" })
@@ -232,6 +245,11 @@ impl Permissions {
     }
 }
 
+/// Whether a list of names and ids has the tool.
+fn names_one(names: &BTreeSet<String>, tool: &ToolSpec) -> bool {
+    names.contains(&tool.name) || names.contains(&tool.id)
+}
+
 /// Everything that decides about agents and tenants, as one consistent whole.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
@@ -239,6 +257,9 @@ pub struct Policy {
     pub agents: BTreeMap<AgentId, AgentPolicy>,
     /// Tenant → declaration. A tenant that is not here is unknown.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
+    /// Tenants that were set at run time, and whose declaration cannot be read: nothing is decided about them, least of
+    /// all by what the configuration says.
+    pub withheld: BTreeSet<TenantId>,
     /// Who may call what.
     pub permissions: Permissions,
     /// Caps that agents and tenants override.
@@ -278,6 +299,9 @@ impl Policy {
     /// # Errors
     /// [`Unknown`] names the unknown one.
     pub fn look_up(&self, tenant: &TenantId, agent: &AgentId) -> Result<(&TenantPolicy, &AgentPolicy), Unknown> {
+        if self.withheld.contains(tenant) {
+            return Err(Unknown::Withheld);
+        }
         let owner = self.tenants.get(tenant).ok_or(Unknown::Tenant)?;
         let known = self.agents.get(agent).filter(|_| owner.agents.is_empty() || owner.agents.contains(agent));
         Ok((owner, known.ok_or(Unknown::Agent)?))
@@ -302,11 +326,13 @@ impl Policy {
     }
 }
 
-/// Which name of a turn is not in the policy.
+/// Why the policy says nothing about an agent of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unknown {
     /// No such tenant.
     Tenant,
     /// No such agent, or the tenant does not have it.
     Agent,
+    /// The tenant was set at run time, and its declaration cannot be read.
+    Withheld,
 }

@@ -2,7 +2,8 @@
 //!
 //! Two rules, wherever they match, in JSON at any depth, in JSON inside JSON strings, and in free text:
 //! a value whose **key** names a secret (matched by the key's words, so `accessToken` and `X-Api-Key` do and
-//! `max_tokens` and `keywords` do not), and a value that is **shaped** like a known kind of secret.
+//! `max_tokens` and `keywords` do not), and a value that is **shaped** like a known kind of secret. A list of
+//! `{"name": …, "value": …}`, as headers and form fields often are, counts as an object with these names.
 //!
 //! What matches nothing is borrowed, so the usual call costs one walk over its text.
 
@@ -12,6 +13,9 @@ mod shapes;
 mod tests;
 
 use std::borrow::Cow;
+
+/// Bytes beyond what is kept of a text that are looked at, too: a secret that begins in sight is seen whole.
+const MARGIN: usize = 2_048;
 
 /// What stands in the place of a secret.
 pub const REDACTED: &str = "[REDACTED]";
@@ -68,6 +72,22 @@ impl Redactor {
         self.nested(json, 0)
     }
 
+    /// The first `bytes_max` bytes of a message of which nobody knows what it is, JSON or not, redacted: no secret shows
+    /// because the cut goes through it, or because the message is too long to be read to its end.
+    #[must_use]
+    pub fn head(&self, message: &[u8], bytes_max: usize) -> String {
+        let window = bytes_max.saturating_mul(16) + MARGIN;
+        let text = String::from_utf8_lossy(message.get(..window).unwrap_or(message));
+        let mut clean = self.json(&text).into_owned();
+        if message.len() > window {
+            // What is cut in two at the window's own end.
+            let sure = clean.len().saturating_sub(MARGIN);
+            cut(&mut clean, sure);
+        }
+        cut(&mut clean, bytes_max);
+        clean
+    }
+
     fn nested<'a>(&self, json: &'a str, depth: usize) -> Cow<'a, str> {
         let bytes = json.as_bytes();
         let mut patch = Patch::new(json);
@@ -98,7 +118,7 @@ impl Redactor {
         let text = decoded.as_deref().unwrap_or(inner);
         if is_key && cannot_hold_a_secret(inner) {
             let value = skip_blanks(bytes, after + 1);
-            return if self.is_secret_key(inner) { redact_value(bytes, value, patch) } else { value };
+            return self.member(json, inner, value, patch);
         }
         let holds_json = decoded.is_some() && text.trim_start().starts_with(['{', '[']) && depth < NESTED_JSON_MAX;
         if let Cow::Owned(clean) = if holds_json { self.nested(text, depth + 1) } else { self.text(text) } {
@@ -111,6 +131,42 @@ impl Redactor {
         let value = skip_blanks(bytes, after + 1);
         if self.is_secret_key(text) { redact_value(bytes, value, patch) } else { value }
     }
+
+    /// Redacts the member with the plain key `key` whose value is at `value`; where to go on.
+    fn member(&self, json: &str, key: &str, value: usize, patch: &mut Patch<'_>) -> usize {
+        let bytes = json.as_bytes();
+        if matches!(key, "name" | "key" | "header" | "field" | "Name" | "Key")
+            && let Some((name, held)) = named_value(json, value)
+        {
+            return if self.is_secret_key(&name) { redact_value(bytes, held, patch) } else { held };
+        }
+        if self.is_secret_key(key) { redact_value(bytes, value, patch) } else { value }
+    }
+}
+
+/// Where `"Cookie", "value": "…"` begins at `at`: the name, and where its value is.
+fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
+    let bytes = json.as_bytes();
+    if bytes.get(at) != Some(&b'"') {
+        return None;
+    }
+    let end = string_end(bytes, at);
+    let name = json.get(at + 1..end.checked_sub(1)?)?;
+    let comma = skip_blanks(bytes, end);
+    let next = skip_blanks(bytes, comma + 1);
+    if bytes.get(comma) != Some(&b',') {
+        return None;
+    }
+    let rest = json.get(next..)?;
+    let key = ["\"value\"", "\"Value\""].into_iter().find(|key| rest.starts_with(key))?;
+    let colon = skip_blanks(bytes, next + key.len());
+    (bytes.get(colon) == Some(&b':')).then(|| (unescape(name), skip_blanks(bytes, colon + 1)))
+}
+
+/// Cuts a text to at most `bytes_max` bytes, at a character's boundary.
+fn cut(text: &mut String, bytes_max: usize) {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    text.truncate(end);
 }
 
 /// Whether a key is so short and plain that no secret fits in itself: the usual case.

@@ -14,6 +14,7 @@ mod page;
 mod tests;
 mod words;
 
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use prometheus::{
@@ -118,6 +119,8 @@ pub struct Metrics {
     violations: IntCounterVec,
     config_info: GaugeVec,
     config_generation: IntGauge,
+    /// The digest that the generation belongs to.
+    config_digest: Mutex<String>,
     config_reloads: IntCounterVec,
     config_successful: IntGauge,
     config_loaded: Gauge,
@@ -189,6 +192,7 @@ impl Metrics {
             violations: make.counters(&c::INVARIANT_VIOLATIONS)?,
             config_info: make.gauges(&c::CONFIG_INFO)?,
             config_generation: make.gauge(&c::CONFIG_GENERATION)?,
+            config_digest: Mutex::default(),
             config_reloads: make.counters(&c::CONFIG_RELOADS)?,
             config_successful,
             config_loaded: make.float(&c::CONFIG_RELOADED)?,
@@ -412,13 +416,19 @@ impl Metrics {
         }
     }
 
-    /// The configuration with this digest decides now, as this generation of the policy (0: not known yet).
+    /// The configuration with this digest decides now, as this generation of the policy (0: not known yet). Each shard
+    /// counts generations by itself: the highest is shown.
     pub fn config_in_force(&self, digest: &str, generation: u64) {
         let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
         // One series a process: the configuration before this one is gone.
         self.config_info.reset();
         self.config_info.with_label_values(&[digits.as_str()]).set(1.0);
-        self.config_generation.set(i64::try_from(generation).unwrap_or(i64::MAX));
+        let generation = i64::try_from(generation).unwrap_or(i64::MAX);
+        let mut known = self.config_digest.lock().unwrap_or_else(PoisonError::into_inner);
+        let highest = if *known == digits { generation.max(self.config_generation.get()) } else { generation };
+        self.config_generation.set(highest);
+        *known = digits;
+        drop(known);
         if self.config_loaded.get() == 0.0 {
             self.config_loaded.set(seconds_since_epoch());
         }

@@ -20,6 +20,21 @@ pub struct PolicyRow {
     pub day_end_ms: i64,
 }
 
+/// What a batch is decided by, as the shard counts it: it refuses to be decided by less than it has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Generations {
+    /// The policy's.
+    pub policy: u64,
+    /// That of the tenants that were set at run time.
+    pub tenants: u64,
+}
+
+impl std::fmt::Display for Generations {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.policy, self.tenants)
+    }
+}
+
 /// One turn to be admitted. Policies are numbered from 0 in the batch.
 #[derive(Debug, Clone)]
 pub struct Admission {
@@ -82,6 +97,8 @@ pub enum AdmitReply {
     },
     /// A newer policy is in force; nothing was written.
     PolicyStale,
+    /// Tenants were set meanwhile; nothing was written.
+    TenantsStale,
     /// The day bounds do not hold shard time; nothing was written.
     DayStale {
         /// Shard time, ms.
@@ -98,10 +115,21 @@ pub struct LaneRelease {
     pub tenant: TenantId,
     /// The agent.
     pub agent: AgentId,
-    /// Which policy of the batch applies; none where the agent is no longer configured.
-    pub policy: Option<usize>,
+    /// What its turns are judged by.
+    pub policy: LanePolicy,
     /// Where in the tick the agent's windows begin, ms.
     pub stagger_ms: i64,
+}
+
+/// What the turns of a lane are judged by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LanePolicy {
+    /// This policy of the batch.
+    Row(usize),
+    /// The agent is no longer configured: they end.
+    NoAgent,
+    /// The tenant's declaration cannot be read: they wait.
+    Withheld,
 }
 
 /// What became of one lane.
@@ -124,6 +152,8 @@ pub enum ReleaseReply {
     Released(Vec<Released>),
     /// A newer policy is in force; nothing was written.
     PolicyStale,
+    /// Tenants were set meanwhile; nothing was written.
+    TenantsStale,
     /// The day bounds do not hold shard time; nothing was written.
     DayStale {
         /// Shard time, ms.
@@ -210,13 +240,13 @@ impl Store {
     /// [`StoreError`]. On a script error the caller repeats turn by turn and rejects the culprit.
     pub async fn admit(
         &self,
-        generation: u64,
+        by: Generations,
         rows: &[PolicyRow],
         turns: &[Admission],
     ) -> Result<AdmitReply, StoreError> {
         let o = &self.options;
         let mut args = self.args();
-        args.show(generation).show(o.ending_lease_ms).show(o.tenant_turns_max).show(o.tenant_ready_max);
+        args.show(by).show(o.ending_lease_ms).show(o.tenant_turns_max).show(o.tenant_ready_max);
         args.show(o.inbox_unread_max).show(o.inboxes_max);
         policies(&mut args, rows);
         args.show(turns.len());
@@ -236,6 +266,7 @@ impl Store {
         let now_ms = words.number()?;
         match word.as_str() {
             "POLICY_STALE" => Ok(AdmitReply::PolicyStale),
+            "TENANTS_STALE" => Ok(AdmitReply::TenantsStale),
             "DAY_STALE" => Ok(AdmitReply::DayStale { now_ms }),
             "PRESSURE" => Ok(AdmitReply::Pressure),
             _ => {
@@ -312,23 +343,30 @@ impl Store {
     /// [`StoreError`].
     pub async fn release(
         &self,
-        generation: u64,
+        by: Generations,
         bound: usize,
         rows: &[PolicyRow],
         lanes: &[LaneRelease],
     ) -> Result<ReleaseReply, StoreError> {
         let mut args = self.args();
-        args.show(generation).show(self.options.ending_lease_ms).show(self.options.tenant_ready_max).show(bound);
+        args.show(by).show(self.options.ending_lease_ms).show(self.options.tenant_ready_max).show(bound);
         policies(&mut args, rows);
         args.show(lanes.len());
         for lane in lanes {
-            args.show(&lane.tenant).show(&lane.agent).show(lane.policy.map_or(0, |p| p + 1)).show(lane.stagger_ms);
+            args.show(&lane.tenant).show(&lane.agent);
+            match lane.policy {
+                LanePolicy::Row(row) => args.show(row + 1),
+                LanePolicy::NoAgent => args.show(0),
+                LanePolicy::Withheld => args.show(-1),
+            };
+            args.show(lane.stagger_ms);
         }
         let mut words = Words::new("release", self.run("release", args).await?)?;
         let word = words.text()?;
         let now_ms = words.number()?;
         match word.as_str() {
             "POLICY_STALE" => Ok(ReleaseReply::PolicyStale),
+            "TENANTS_STALE" => Ok(ReleaseReply::TenantsStale),
             "DAY_STALE" => Ok(ReleaseReply::DayStale { now_ms }),
             _ => Ok(ReleaseReply::Released(words.rest().into_iter().map(released).collect::<Result<_, _>>()?)),
         }

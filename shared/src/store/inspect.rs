@@ -40,6 +40,10 @@ pub struct ShardFacts {
     pub pressure: bool,
     /// Who has shown a sign of life, and until when it counts, ms of shard time.
     pub beats: HashMap<String, i64>,
+    /// Consumer → the policy that it said it decides by (the beginning of the digest), where it says so.
+    pub policies: HashMap<String, String>,
+    /// Tools that were switched off at run time.
+    pub tools_off: Vec<String>,
     /// Consumers of the streams.
     pub consumers: Vec<ConsumerFacts>,
 }
@@ -104,6 +108,11 @@ pub struct BudgetFacts {
     pub ahead_on_lane: Option<u64>,
 }
 
+/// The policy that a consumer says of itself: after when it beat, its lease, and its slots.
+fn policy_of(said: &str) -> Option<String> {
+    said.split(' ').nth(4).filter(|policy| !policy.is_empty()).map(String::from)
+}
+
 impl Pool {
     /// The number of shards that a shard's data was written with, as stored; none where no process has run yet.
     ///
@@ -120,9 +129,9 @@ impl Pool {
     pub async fn shard(&self, keys: &Keys) -> Result<ShardFacts, StoreError> {
         let mut pipe = redis::pipe();
         pipe.cmd("HGETALL").arg(keys.key("meta")).cmd("HGETALL").arg(keys.key("beats"));
-        pipe.cmd("TIME");
-        let (meta, beats, (seconds, micros)): (HashMap<String, String>, HashMap<String, i64>, (i64, i64)) =
-            self.pipeline("shard", &pipe).await?;
+        pipe.cmd("TIME").cmd("HGETALL").arg(keys.key("nodes"));
+        type Found = (HashMap<String, String>, HashMap<String, i64>, (i64, i64), HashMap<String, String>);
+        let (meta, beats, (seconds, micros), nodes): Found = self.pipeline("shard", &pipe).await?;
         fn number<T: std::str::FromStr + Default>(meta: &HashMap<String, String>, name: &str) -> T {
             meta.get(name).and_then(|value| value.parse().ok()).unwrap_or_default()
         }
@@ -137,6 +146,8 @@ impl Pool {
             steps: (number(&meta, "steps"), number(&meta, "step_ms")),
             pressure: meta.get("pressure").is_some_and(|value| value == "1"),
             beats,
+            policies: nodes.into_iter().filter_map(|(name, said)| Some((name, policy_of(&said)?))).collect(),
+            tools_off: meta.get("tools_off").into_iter().flat_map(|t| t.split_whitespace()).map(String::from).collect(),
             ..ShardFacts::default()
         };
         for stream in streams() {

@@ -22,18 +22,19 @@ mod pool;
 mod preflight;
 mod read;
 mod recover;
+mod run_time;
 mod script;
 mod settle;
 mod submit;
 mod sweep;
-mod tenants;
 mod tool_lists;
 mod watch;
 mod wire;
 mod words;
 
 pub use admit::{
-    Admission, AdmitReply, Admitted, Inbound, LaneRelease, PolicyRow, Promoted, Rejection, ReleaseReply, Released,
+    Admission, AdmitReply, Admitted, Generations, Inbound, LanePolicy, LaneRelease, PolicyRow, Promoted, Rejection,
+    ReleaseReply, Released,
 };
 pub use assert::{Asserted, Assertion, Claim};
 pub use backlog::Backlog;
@@ -51,6 +52,7 @@ pub use pool::Pool;
 pub use preflight::ServerFacts;
 pub use read::{Entry, Reader};
 pub use recover::{Announced, Beat, Cancelled, Reaped, Slots};
+pub use run_time::AtRunTime;
 pub use script::Scripts;
 pub use settle::{ReplyFrame, Settled, SettledCall, Settlement};
 pub use submit::{Submission, Submitted};

@@ -93,12 +93,13 @@ impl Store {
         self.beat_for(consumer, self.options.lease_ms, None).await
     }
 
-    /// As [`Self::beat`], and says how many of its slots are busy, for those who look on. Nothing decides by it.
+    /// As [`Self::beat`], and says how many of its slots are busy and by which policy it decides (the beginning of the
+    /// digest), for those who look on. Nothing decides by it.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn beat_with(&self, consumer: &ConsumerId, slots: Slots) -> Result<Beat, StoreError> {
-        self.beat_for(consumer, self.options.lease_ms, Some(slots)).await
+    pub async fn beat_with(&self, consumer: &ConsumerId, slots: Slots, policy: &str) -> Result<Beat, StoreError> {
+        self.beat_for(consumer, self.options.lease_ms, Some((slots, policy))).await
     }
 
     /// Says that the consumer is gone, so that nobody waits for its lease to end.
@@ -109,11 +110,16 @@ impl Store {
         self.beat_for(consumer, 0, None).await.map(drop)
     }
 
-    async fn beat_for(&self, consumer: &ConsumerId, lease_ms: i64, slots: Option<Slots>) -> Result<Beat, StoreError> {
+    async fn beat_for(
+        &self,
+        consumer: &ConsumerId,
+        lease_ms: i64,
+        says: Option<(Slots, &str)>,
+    ) -> Result<Beat, StoreError> {
         let mut args = self.args();
         args.show(consumer).show(lease_ms);
-        if let Some(Slots { busy, all }) = slots {
-            args.show(format_args!("{busy} {all}"));
+        if let Some((Slots { busy, all }, policy)) = says {
+            args.show(format_args!("{busy} {all} {policy}"));
         }
         let mut words = Words::new("beat", self.run("beat", args).await?)?;
         Ok(Beat {

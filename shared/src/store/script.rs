@@ -34,6 +34,8 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "delegate": [BASE, TENANTS, SLICE],
     "touch": [BASE],
     "announce": [BASE],
+    "set_tenant": [BASE],
+    "switch_tool": [BASE],
     "prune": [BASE],
 };
 

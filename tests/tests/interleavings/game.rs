@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use redis::aio::MultiplexedConnection;
-use shared::model::{Caps, ConsumerId};
+use shared::model::ConsumerId;
 use shared::store::{Queue, Scripts, Store, StoreOptions, TimeSource};
 
 use super::scheduler::Scheduler;
 use super::spec::{
-    CRASHES_MAX, DAY_MS, ENDING_LEASE_MS, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, Policy, QUEUES, START_MS,
-    TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
+    CRASHES_MAX, CapsSet, DAY_MS, ENDING_LEASE_MS, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, Policy, QUEUES,
+    Rows, START_MS, TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
 };
 use super::witness::Witness;
 use super::worker::Worker;
@@ -87,6 +87,8 @@ pub struct Game<'t> {
     pub rng: StdRng,
     pub world: World,
     pub policies: Vec<Policy>,
+    /// The caps that were set at run time, by generation.
+    pub(super) caps_set: Vec<CapsSet>,
     pub schedulers: Vec<Scheduler>,
     pub workers: Vec<Worker>,
     pub ghosts: Vec<Ghost>,
@@ -108,6 +110,7 @@ impl<'t> Game<'t> {
             rng: StdRng::seed_from_u64(seed),
             world: World::default(),
             policies: Vec::new(),
+            caps_set: vec![CapsSet::default()],
             schedulers: Vec::new(),
             workers: Vec::new(),
             ghosts: Vec::new(),
@@ -167,6 +170,17 @@ impl<'t> Game<'t> {
         self.policies[generation as usize - 1]
     }
 
+    /// The caps that a scheduler knows which read the tenants of this generation.
+    pub fn caps_set(&self, generation: u64) -> CapsSet {
+        self.caps_set[generation as usize]
+    }
+
+    /// The caps in force.
+    pub fn rows_now(&self) -> Rows {
+        let set = self.caps_set(self.world.tenants_generation);
+        self.policy(self.world.generation).rows(self.now_ms(), &set)
+    }
+
     /// One random step of anybody.
     pub async fn step(&mut self) -> Result<(), Violation> {
         if self.rng.random_range(0..100) < self.deadly {
@@ -179,7 +193,8 @@ impl<'t> Game<'t> {
             16..17 => self.announce().await,
             17..18 => self.new_epoch().await,
             18..19 => self.expire().await,
-            19..34 => {
+            19..21 => self.set_tenant().await,
+            21..34 => {
                 self.time_passes();
                 Ok(())
             }
@@ -255,7 +270,7 @@ impl<'t> Game<'t> {
     }
 
     /// Entries that appeared on the queues since the last look: what was dispatched, when, and under which caps.
-    pub async fn look_at_queues(&mut self, caps: Caps) -> Result<(), Violation> {
+    pub async fn look_at_queues(&mut self, rows: &Rows) -> Result<(), Violation> {
         let mut pipe = redis::pipe();
         for queue in QUEUES {
             let key = self.table.store.keys().key(queue);
@@ -266,7 +281,7 @@ impl<'t> Game<'t> {
         let now_ms = self.now_ms();
         for (queue, entries) in QUEUES.iter().zip(found) {
             for (id, fields) in entries {
-                self.witness.entry(&self.world, caps, queue, id, &fields, now_ms)?;
+                self.witness.entry(&self.world, rows, queue, id, &fields, now_ms)?;
             }
         }
         Ok(())

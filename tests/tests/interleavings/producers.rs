@@ -1,12 +1,13 @@
 //! What producers, operators and Redis itself do in an interleaving.
 
 use rand::Rng;
+use shared::model::policy::TenantPolicy;
 use shared::model::referee::Event;
 use shared::model::{AgentId, ConsumerId, InboxName, TaskId, TenantId, TurnId};
 use shared::store::{Announced, Cancelled, Delegated, Delegation, Queue, StoreError, Submission, Submitted, TurnName};
 
 use super::game::{Game, Violation, same};
-use super::spec::{Policy, RETAIN_MS, Spec};
+use super::spec::{Policy, RETAIN_MS, Spec, TENANTS};
 use super::world::Inbound;
 
 impl Game<'_> {
@@ -125,8 +126,8 @@ impl Game<'_> {
         if found == "OK" {
             self.tasks.push((spec.tenant, id));
         }
-        let caps = self.policy(self.world.generation).caps;
-        self.look_at_queues(caps).await
+        let rows = self.rows_now();
+        self.look_at_queues(&rows).await
     }
 
     pub(super) async fn cancel(&mut self) -> Result<(), Violation> {
@@ -164,6 +165,35 @@ impl Game<'_> {
         }
     }
 
+    /// An operator sets a tenant's day cap while everything runs, or takes it back.
+    pub(super) async fn set_tenant(&mut self) -> Result<(), Violation> {
+        let number = self.rng.random_range(0..TENANTS.len());
+        let tenant = TenantId::new(TENANTS[number]).unwrap();
+        let mut set = self.caps_set(self.world.tenants_generation);
+        let before = set[number];
+        set[number] =
+            self.rng.random_bool(0.75).then(|| self.rng.random_bool(0.8).then(|| self.rng.random_range(0..12)));
+        self.note(|| format!("{tenant} is set: {:?}", set[number]));
+        let store = &self.table.store;
+        let changed = match set[number] {
+            Some(max_actions_per_day) => {
+                let policy = TenantPolicy { max_actions_per_day, ..TenantPolicy::default() };
+                store.set_tenant(&tenant, &policy).await.map(|()| true)
+            }
+            None => store.unset_tenant(&tenant).await,
+        };
+        same("a tenant is set", &(set[number].is_some() || before.is_some()), &changed.map_err(|e| e.to_string())?)?;
+        if set[number].is_some() || before.is_some() {
+            self.world.tenants_generation += 1;
+            self.caps_set.push(set);
+        }
+        let found = self.table.store.at_run_time().await.map_err(|e| e.to_string())?;
+        same("generation of tenants", &self.world.tenants_generation, &found.generation)?;
+        let declared = found.declared.iter().map(|(id, t)| (id.as_str(), t.max_actions_per_day)).collect::<Vec<_>>();
+        let expected = TENANTS.iter().zip(set).filter_map(|(name, cap)| Some((*name, cap?))).collect::<Vec<_>>();
+        same("tenants", &(expected, 0), &(declared, found.missing.len() + found.unreadable.len()))
+    }
+
     /// Redis restarts: what it says of itself is another, and its data is what it was.
     pub(super) async fn new_epoch(&mut self) -> Result<(), Violation> {
         let meta = self.table.store.keys().key("meta");
@@ -190,8 +220,8 @@ impl Game<'_> {
     /// TTLs are of Redis' own clock: what they would remove is removed by hand.
     pub(super) async fn expire(&mut self) -> Result<(), Violation> {
         // What is about to be forgotten is still known to the witness.
-        let caps = self.policy(self.world.generation).caps;
-        self.look_at_queues(caps).await?;
+        let rows = self.rows_now();
+        self.look_at_queues(&rows).await?;
         let now_ms = self.now_ms();
         let gone = self.world.expire(now_ms, RETAIN_MS);
         self.note(|| format!("expire {gone:?}"));

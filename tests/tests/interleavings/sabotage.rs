@@ -31,13 +31,7 @@ const RULES_1_TO_3: &[Sabotage] = &[
         "if now >= a.de then",
         "if a.de ~= policy.day_end then",
     ),
-    (1, "an older policy decides about turns", "if num(state[1] or 0) > num(ARGV[2]) then", "if false then"),
-    (
-        1,
-        "an older policy decides about lanes",
-        "if num(call('HGET', META, 'policy_gen') or 0) > num(ARGV[2]) then",
-        "if false then",
-    ),
+    (1, "an older policy decides", "if num(policy_gen or 0) > num(policy) then", "if false then"),
     (1, "day bounds that do not hold now are used", "if day_is_stale(policies, now) then", "if false then"),
     (
         1,
@@ -173,6 +167,22 @@ const RULES_14_TO_16: &[Sabotage] = &[
     (16, "a tenant has any number of slices out", "if t.out >= ready_max then k = 0 end", ""),
 ];
 
+/// What is set at run time.
+const RULE_17: &[Sabotage] = &[
+    (
+        17,
+        "a process that has just started decides by what the configuration says of a tenant",
+        "if num(tenants_gen or 0) > num(tenants) then",
+        "if false then",
+    ),
+    (
+        17,
+        "nobody is told that a tenant was set",
+        "call('HSET', META, 'tenants_gen', gen + 1, 'tenants_set', names)",
+        "call('HSET', META, 'tenants_set', names)",
+    ),
+];
+
 async fn each_is_noticed(sabotages: &[Sabotage]) {
     let server = RedisServer::start().await;
     let mut missed = Vec::new();
@@ -218,4 +228,9 @@ async fn switching_off_a_guard_of_rules_9_to_12_is_noticed() {
 #[tokio::test]
 async fn switching_off_a_guard_of_rules_14_to_16_is_noticed() {
     each_is_noticed(RULES_14_TO_16).await;
+}
+
+#[tokio::test]
+async fn switching_off_a_guard_of_rule_17_is_noticed() {
+    each_is_noticed(RULE_17).await;
 }

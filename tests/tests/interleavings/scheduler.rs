@@ -6,13 +6,13 @@ use rand::Rng;
 use shared::model::referee::{Answer, Fence};
 use shared::model::{AgentId, ConsumerId, InboxName, TaskId, TenantId, TurnId};
 use shared::store::{
-    Admission, AdmitReply, Admitted as Found, Ending, Entry, Inbound, LaneRelease, PolicyRow, Promoted, Reader,
-    Rejection, ReleaseReply, TurnName,
+    Admission, AdmitReply, Admitted as Found, Ending, Entry, Generations, Inbound, LanePolicy, LaneRelease, Promoted,
+    Reader, Rejection, ReleaseReply, TurnName,
 };
 
 use super::endings::{settle, take_ending};
 use super::game::{Game, Ghost, Violation, same};
-use super::spec::{ODD_AGENT, RELEASE_BOUND};
+use super::spec::{ODD_AGENT, RELEASE_BOUND, Rows, number_of};
 use super::verbs::{Admitted, Batch, Candidate};
 use super::world::Name;
 
@@ -27,6 +27,8 @@ pub struct Scheduler {
     id: ConsumerId,
     reader: Reader,
     generation: u64,
+    /// The generation of the tenants that it knows. One that has just started knows none.
+    tenants: u64,
     /// When it last reckoned the day, ms.
     day_at_ms: i64,
     held: Vec<Held>,
@@ -44,6 +46,7 @@ impl Scheduler {
             id,
             reader,
             generation: game.world.generation,
+            tenants: 0,
             day_at_ms: game.now_ms(),
             held: Vec::new(),
             refused: Vec::new(),
@@ -68,7 +71,7 @@ impl Scheduler {
             70..79 => self.settle(game).await,
             79..93 => self.reap(game).await,
             93..95 => {
-                self.generation = game.world.generation;
+                (self.generation, self.tenants) = (game.world.generation, game.world.tenants_generation);
                 Ok(())
             }
             _ => {
@@ -100,6 +103,7 @@ impl Scheduler {
     /// What a healthy scheduler does in one round. Answers whether anything happened.
     pub async fn round(&mut self, game: &mut Game<'_>) -> Result<bool, Violation> {
         (self.generation, self.day_at_ms) = (game.world.generation, game.now_ms());
+        self.tenants = game.world.tenants_generation;
         self.beat(game).await?;
         let others = |holder: &Option<String>| holder.as_ref().is_some_and(|h| h != self.id.as_str());
         let held = game.world.turns.values().any(|t| others(&t.holder))
@@ -204,8 +208,12 @@ impl Scheduler {
         Ok(())
     }
 
-    fn row(&self, game: &Game<'_>) -> PolicyRow {
-        game.policy(self.generation).row(self.day_at_ms)
+    fn rows(&self, game: &Game<'_>) -> Rows {
+        game.policy(self.generation).rows(self.day_at_ms, &game.caps_set(self.tenants))
+    }
+
+    fn by(&self) -> Generations {
+        Generations { policy: self.generation, tenants: self.tenants }
     }
 
     async fn admit(&mut self, game: &mut Game<'_>) -> Result<(), Violation> {
@@ -215,21 +223,25 @@ impl Scheduler {
             return Ok(());
         }
         let policy = game.policy(self.generation);
-        let row = self.row(game);
+        let rows = self.rows(game);
         let staggered = |h: &Held| {
             let spec = &game.world.specs[h.candidate.spec];
             (h.candidate.clone(), policy.stagger_ms(spec.tenant, spec.agent))
         };
         let candidates: Vec<_> = batch.iter().map(staggered).collect();
         let admissions: Vec<_> = candidates.iter().map(|(c, stagger_ms)| admission(game, c, *stagger_ms)).collect();
-        let expected = game.world.admit(game.raw_now_ms, self.generation, row, &candidates)?;
+        let expected = game.world.admit(game.raw_now_ms, self.by(), &rows, &candidates)?;
         game.note(|| {
             format!("{} admits {:?}: {expected:?}", self.id, batch.iter().map(|h| &h.candidate).collect::<Vec<_>>())
         });
-        let found = game.table.store.admit(self.generation, &[row], &admissions).await;
+        let found = game.table.store.admit(self.by(), &rows, &admissions).await;
         let (expected, turns) = match (expected, found) {
             (Batch::PolicyStale, Ok(AdmitReply::PolicyStale)) => {
                 self.generation = game.world.generation;
+                return Ok(());
+            }
+            (Batch::TenantsStale, Ok(AdmitReply::TenantsStale)) => {
+                self.tenants = game.world.tenants_generation;
                 return Ok(());
             }
             (Batch::DayStale, Ok(AdmitReply::DayStale { .. })) => {
@@ -244,7 +256,7 @@ impl Scheduler {
             (expected, found) => return Err(format!("admit: the referee says {expected:?}, Redis says {found:?}")),
         };
         self.alone = false;
-        game.look_at_queues(policy.caps).await?;
+        game.look_at_queues(&rows).await?;
         let lost = game.rng.random_bool(0.08);
         for ((held, expected), found) in batch.into_iter().zip(expected).zip(turns) {
             let ending = self.admitted(game, &expected, found)?;
@@ -329,7 +341,7 @@ impl Scheduler {
         if lanes.is_empty() {
             return Ok(());
         }
-        let (policy, row) = (game.policy(self.generation), self.row(game));
+        let (policy, rows) = (game.policy(self.generation), self.rows(game));
         // Now and then an agent is no longer configured.
         let gone = game.rng.random_bool(0.02);
         let split = |lane: &Name| lane.split_once(':').map(|(t, a)| (t.to_owned(), a.to_owned())).unwrap_or_default();
@@ -340,23 +352,21 @@ impl Scheduler {
         let expected: Vec<_> = lanes.iter().map(|lane| (lane.clone(), stagger(lane))).collect();
         let batch = expected.iter().map(|(lane, stagger)| {
             let (tenant, agent) = split(lane);
+            let policy = stagger.map_or(LanePolicy::NoAgent, |_| LanePolicy::Row(number_of(&tenant)));
             let (tenant, agent) = (TenantId::new(tenant).unwrap(), AgentId::new(agent).unwrap());
-            LaneRelease { tenant, agent, policy: stagger.map(|_| 0), stagger_ms: stagger.unwrap_or(0) }
+            LaneRelease { tenant, agent, policy, stagger_ms: stagger.unwrap_or(0) }
         });
         let batch: Vec<_> = batch.collect();
-        let expected = game.world.release(game.raw_now_ms, self.generation, row, &expected)?;
+        let expected = game.world.release(game.raw_now_ms, self.by(), &rows, &expected)?;
         game.note(|| format!("{} releases {lanes:?}: {expected:?}", self.id));
-        let found = game
-            .table
-            .store
-            .release(self.generation, RELEASE_BOUND, &[row], &batch)
-            .await
-            .map_err(|e| e.to_string())?;
+        let found =
+            game.table.store.release(self.by(), RELEASE_BOUND, &rows, &batch).await.map_err(|e| e.to_string())?;
         match (expected, found) {
             (Batch::PolicyStale, ReleaseReply::PolicyStale) => self.generation = game.world.generation,
+            (Batch::TenantsStale, ReleaseReply::TenantsStale) => self.tenants = game.world.tenants_generation,
             (Batch::DayStale, ReleaseReply::DayStale { .. }) => self.day_at_ms = game.now_ms(),
             (Batch::Decided(expected), ReleaseReply::Released(found)) => {
-                game.look_at_queues(policy.caps).await?;
+                game.look_at_queues(&rows).await?;
                 let lost = game.rng.random_bool(0.08);
                 for (expected, found) in expected.into_iter().zip(found) {
                     same(
@@ -454,7 +464,7 @@ fn admission(game: &Game<'_>, candidate: &Candidate, stagger_ms: i64) -> Admissi
         turn: TurnId::new(&candidate.turn).unwrap(),
         given: spec.given.is_some(),
         digest: spec.digest.clone(),
-        policy: 0,
+        policy: number_of(spec.tenant),
         priority: spec.priority,
         deadline_ms: spec.deadline_ms,
         stagger_ms,

@@ -49,7 +49,7 @@ impl Key {
 }
 
 /// Keys that may live for ever, and why.
-const NO_TTL: [(&str, &str); 15] = [
+const NO_TTL: [(&str, &str); 16] = [
     ("meta", "the shard's clock, epoch and policy"),
     ("timers", "unfinished work"),
     ("delayed", "unfinished work"),
@@ -61,6 +61,7 @@ const NO_TTL: [(&str, &str); 15] = [
     ("beats", "heartbeats; reap forgets the old ones"),
     ("nodes", "what a consumer says of itself with its heartbeat; for lookers-on"),
     ("suspects", "one field per living scheduler"),
+    ("tenants", "set at run time"),
     ("tenant:", "one small hash per configured tenant"),
     ("dead", "bounded by entries"),
     ("audit", "bounded by entries and age"),

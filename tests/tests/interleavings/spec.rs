@@ -86,6 +86,17 @@ impl Spec {
     }
 }
 
+/// One row for each of [`TENANTS`].
+pub type Rows = [PolicyRow; TENANTS.len()];
+
+/// The day cap that was set at run time for each of [`TENANTS`]; none where nothing was set.
+pub type CapsSet = [Option<Option<u32>>; TENANTS.len()];
+
+/// The number of a tenant among [`TENANTS`].
+pub fn number_of(tenant: &str) -> usize {
+    TENANTS.iter().position(|known| *known == tenant).unwrap_or(0)
+}
+
 /// One generation of the policy; it is the same for all agents.
 #[derive(Debug, Clone, Copy)]
 pub struct Policy {
@@ -106,10 +117,14 @@ impl Policy {
         Self { caps, zone_ms: [0, 7_000, -5_000][rng.random_range(0..3)] }
     }
 
-    /// The row of the day that holds `at_ms`.
-    pub fn row(&self, at_ms: i64) -> PolicyRow {
+    /// The rows of the day that holds `at_ms`, one for each of [`TENANTS`], under the caps that were set at run time.
+    pub fn rows(&self, at_ms: i64, set: &CapsSet) -> Rows {
         let day_start_ms = at_ms - (at_ms + self.zone_ms).rem_euclid(DAY_MS);
-        PolicyRow { caps: self.caps, day_start_ms, day_end_ms: day_start_ms + DAY_MS }
+        set.map(|cap| {
+            let tenant_calls_per_day = cap.unwrap_or(self.caps.tenant_calls_per_day);
+            let caps = Caps { tenant_calls_per_day, ..self.caps };
+            PolicyRow { caps, day_start_ms, day_end_ms: day_start_ms + DAY_MS }
+        })
     }
 
     pub fn stagger_ms(&self, tenant: &str, agent: &str) -> i64 {

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use shared::model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TaskId, TenantId, TurnId};
 use shared::store::{
-    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, HandBack, PolicyRow, Promoted, Queue,
-    Reader, ReplyFrame, Retry, Scripts, Settled, SettledCall, Settlement, Store, StoreOptions, Submission, TimeSource,
-    Touched, TurnName,
+    Admission, AdmitReply, Begin, Begun, Delegated, Delegation, EndReason, Entry, Generations, HandBack, PolicyRow,
+    Promoted, Queue, Reader, ReplyFrame, Retry, Scripts, Settled, SettledCall, Settlement, Store, StoreOptions,
+    Submission, TimeSource, Touched, TurnName,
 };
 use shared::testkit::{RedisOptions, RedisServer};
 
@@ -85,7 +85,7 @@ impl Shard {
             on_day_cap: DayCapAction::Reject,
         };
         let row = PolicyRow { caps, day_start_ms: START_MS, day_end_ms: START_MS + 86_400_000 };
-        self.store.admit(1, &[row], turns).await
+        self.store.admit(Generations { policy: 1, tenants: 0 }, &[row], turns).await
     }
 
     /// Admits turns and has `w` read their slices.
@@ -152,6 +152,30 @@ async fn without_its_flag_a_settle_fails_when_memory_is_full() {
     let slices = shard.leased(1).await;
     shard.fill_memory().await;
     assert!(shard.settle(&slices[0], 2).await.is_err());
+}
+
+#[tokio::test]
+async fn of_a_message_that_kills_whoever_reads_it_the_ids_are_kept_and_nothing_else() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let raw =
+        r#"{"turn_id":"t-1", "tenant" : "acme","agent":"kel\"ly","calls":[{"name":"x","arguments":{"pin":4711}}]}"#;
+    let mut redis = shard.server.connection().await;
+    let add = redis::cmd("XADD").arg(shard.store.keys().key("turns")).arg(&["*", "turn", raw]).to_owned();
+    let () = add.query_async(&mut redis).await.unwrap();
+    for n in 1..=3 {
+        let name = format!("s{n}");
+        shard.beat(&name).await;
+        let entry = shard.reader(&name).take("turns", 1).await.unwrap().remove(0);
+        shard.store.suspect(&ConsumerId::new(&name).unwrap(), Some(&entry.id)).await.unwrap();
+        for _ in 0..6 {
+            shard.advance(4_000);
+            shard.store.reap(10).await.unwrap();
+        }
+    }
+    let dead = redis::cmd("XRANGE").arg(shard.store.keys().key("dead")).arg(&["-", "+"]).to_owned();
+    let dead: Vec<(String, HashMap<String, String>)> = dead.query_async(&mut redis).await.unwrap();
+    let expected = format!(r#"{{"turn_id":"t-1","tenant":"acme","unread_bytes":{}}}"#, raw.len());
+    assert_eq!(dead.iter().map(|(_, letter)| letter["raw"].as_str()).collect::<Vec<_>>(), [expected]);
 }
 
 /// Reaps one entry at a time until the hold is over and nothing is left.

@@ -2,15 +2,18 @@
 
 use shared::model::DayCapAction;
 use shared::model::referee::{Answer, Chain, Event, Fence, Reason, Rules, State, TaskBudget, Verdict, decide};
-use shared::store::PolicyRow;
+use shared::store::{Generations, PolicyRow};
 
-use super::spec::{INBOX_UNREAD_MAX, INBOXES_MAX, ODD_AGENT, RELEASE_BOUND, TENANT_TURNS_MAX, TURNS_MAX};
-use super::world::{Name, Turn, World};
+use super::spec::{
+    INBOX_UNREAD_MAX, INBOXES_MAX, ODD_AGENT, RELEASE_BOUND, Rows, TENANT_TURNS_MAX, TURNS_MAX, number_of,
+};
+use super::world::{Name, Turn, World, tenant_of};
 
 /// What a batch of turns or lanes is answered as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Batch<T> {
     PolicyStale,
+    TenantsStale,
     DayStale,
     /// The script fails, and nothing is written.
     Fails,
@@ -72,21 +75,22 @@ impl World {
     pub fn admit(
         &mut self,
         raw_ms: i64,
-        generation: u64,
-        row: PolicyRow,
+        by: Generations,
+        rows: &Rows,
         batch: &[(Candidate, i64)],
     ) -> Result<Batch<Admitted>, String> {
         let now_ms = self.clock(raw_ms);
-        if self.generation > generation {
-            return Ok(Batch::PolicyStale);
+        if let Some(outdated) = self.outdated(by) {
+            return Ok(outdated);
         }
-        if stale(&[row], now_ms) {
+        if stale(rows, now_ms) {
             return Ok(Batch::DayStale);
         }
         // The whole batch fails on the first turn whose agent's key is foreign, unless it is refused before that.
         let mut trial = self.clone();
         let mut words = Vec::new();
         for (candidate, stagger_ms) in batch {
+            let row = rows[number_of(self.specs[candidate.spec].tenant)];
             match trial.admit_one(candidate, *stagger_ms, row, now_ms)? {
                 Some(word) => words.push(word),
                 None => return Ok(Batch::Fails),
@@ -95,6 +99,14 @@ impl World {
         *self = trial;
         self.trim();
         Ok(Batch::Decided(words))
+    }
+
+    /// Whether whoever decides by this has missed something.
+    fn outdated<T>(&self, by: Generations) -> Option<Batch<T>> {
+        if self.generation > by.policy {
+            return Some(Batch::PolicyStale);
+        }
+        (self.tenants_generation > by.tenants).then_some(Batch::TenantsStale)
     }
 
     /// None: the script fails.
@@ -256,18 +268,19 @@ impl World {
     pub fn release(
         &mut self,
         raw_ms: i64,
-        generation: u64,
-        row: PolicyRow,
+        by: Generations,
+        rows: &Rows,
         lanes: &[(Name, Option<i64>)],
     ) -> Result<Batch<(u64, u64, Vec<Name>)>, String> {
         let now_ms = self.clock(raw_ms);
-        if self.generation > generation {
-            return Ok(Batch::PolicyStale);
+        if let Some(outdated) = self.outdated(by) {
+            return Ok(outdated);
         }
-        if stale(&[row], now_ms) {
+        if stale(rows, now_ms) {
             return Ok(Batch::DayStale);
         }
-        let released = lanes.iter().map(|(lane, stagger)| self.release_lane(lane, *stagger, row, now_ms));
+        let row = |lane: &str| rows[number_of(tenant_of(lane))];
+        let released = lanes.iter().map(|(lane, stagger)| self.release_lane(lane, *stagger, row(lane), now_ms));
         Ok(Batch::Decided(released.collect::<Result<_, _>>()?))
     }
 

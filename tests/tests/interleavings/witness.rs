@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use shared::model::Caps;
 use shared::store::Queue;
 
 use super::game::Violation;
+use super::spec::{Rows, number_of};
 use super::world::{Name, World, tenant_of};
 
 /// What was seen so far.
@@ -36,7 +36,7 @@ impl Witness {
     pub fn entry(
         &mut self,
         world: &World,
-        caps: Caps,
+        rows: &Rows,
         queue: &Queue,
         id: String,
         fields: &[String],
@@ -56,6 +56,7 @@ impl Witness {
         if fresh == 0 || turn.task.is_some() {
             return Ok(());
         }
+        let caps = rows[number_of(tenant_of(&name))].caps;
         let lane = turn.lane.clone();
         let agent = world.agents.get(&lane).copied().unwrap_or_default();
         self.count(&lane, "tick", agent.tick.end_ms, fresh, Some(caps.calls_per_tick), now_ms)?;

@@ -55,6 +55,8 @@ pub struct World {
     pub last_ms: i64,
     pub epoch_ms: i64,
     pub generation: u64,
+    /// The generation of the tenants that were set at run time.
+    pub tenants_generation: u64,
     pub seq: u64,
     pub entries: u64,
     pub agents: BTreeMap<Name, AgentBudgets>,

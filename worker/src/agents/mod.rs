@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::config::{TASK_ARGUMENTS, TaskHandlerDef};
-use shared::model::{AgentId, Effect, ToolSpec};
+use shared::config::{HttpTaskDef, TASK_ARGUMENTS, TaskHandlerDef};
+use shared::model::{AgentId, ToolSpec};
 
 pub use delegate::delegate_task;
 
@@ -49,18 +49,19 @@ pub fn bind(
     if errors.is_empty() { Ok(bound) } else { Err(errors) }
 }
 
-/// What a service is called for once per task. Nothing says that calling it twice is harmless: its effect is `once`.
+/// A service that is called for each task: once, unless its declaration says that a second request does no harm.
 fn http_handler(
-    def: &shared::config::tools::HttpDef,
+    def: &HttpTaskDef,
     environment: &Environment,
     clients: &HttpClients,
-    timeout: Duration,
+    timeout_default: Duration,
 ) -> Result<RegisteredTool, String> {
     let properties = TASK_ARGUMENTS.iter().map(|name| ((*name).to_owned(), serde_json::json!({})));
     let properties: serde_json::Map<_, _> = properties.collect();
     let always = ["task_id", "tenant", "agent", "description", "priority"];
     let input_schema = serde_json::json!({ "type": "object", "properties": properties, "required": always });
-    let handler = HttpTool::new(def, &input_schema, Effect::Once, environment, clients).map_err(|e| e.to_string())?;
+    let handler =
+        HttpTool::new(&def.http, &input_schema, def.effect, environment, clients).map_err(|e| e.to_string())?;
     let spec = ToolSpec {
         id: "task_http".into(),
         name: shared::delegation::TASK_TOOL.into(),
@@ -70,8 +71,8 @@ fn http_handler(
         output_schema: None,
         category: "tasks".into(),
         version: "1.0.0".into(),
-        effect: Effect::Once,
-        timeout,
+        effect: def.effect,
+        timeout: def.timeout.unwrap_or(timeout_default),
         required_capabilities: Vec::new(),
         required_features: Vec::new(),
         requires_approval: false,

@@ -16,6 +16,7 @@ mod schema_cost;
 mod secrets;
 mod toolbox;
 pub mod typed;
+mod unfit;
 pub(crate) mod wording;
 
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use shared::model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, Tena
 use shared::ops::traces::{self, Outgoing};
 use tokio_util::sync::CancellationToken;
 
-pub use arguments::{ArgumentCheck, ArgumentError, OutputCheck, SchemaError, ValueCheck};
+pub use arguments::{ArgumentCheck, ArgumentError, OutputCheck, SchemaError, ValueCheck, check_schema};
 pub use lifecycle::{HookError, Startup, StartupError, start_all, stop_all};
 pub use registry::{RegisteredTool, Registry, RegistryError};
 pub use secrets::ToolSecrets;

@@ -1,5 +1,6 @@
 //! Hostile JSON text to a value, under bounds.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -21,6 +22,43 @@ pub(super) fn parse_bounded(text: &str, bytes_max: usize) -> Result<Value, Strin
     let value = Bounded { at: At::Root, depth: 0 }.deserialize(&mut from).map_err(|e| e.to_string())?;
     from.end().map_err(|e| e.to_string())?;
     Ok(value)
+}
+
+/// JSON whose numbers are all within what can be compared: one that is beyond counts as the largest or smallest there is.
+/// Text that is no JSON comes back as odd as it was.
+pub(super) fn comparable(text: &str) -> Cow<'_, str> {
+    const LARGEST: &str = "1.7976931348623157e308";
+    let bytes = text.as_bytes();
+    let (mut out, mut copied, mut at) = (String::new(), 0, 0);
+    while let Some(byte) = bytes.get(at) {
+        match byte {
+            b'"' => {
+                at += 1;
+                while bytes.get(at).is_some_and(|byte| *byte != b'"') {
+                    at += if bytes.get(at) == Some(&b'\\') { 2 } else { 1 };
+                }
+                at += 1;
+            }
+            b'0'..=b'9' | b'-' => {
+                let of_number = |b: &&u8| matches!(b, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E');
+                let end = at + bytes.get(at..).unwrap_or_default().iter().take_while(of_number).count();
+                let number = text.get(at..end).and_then(|number| number.parse::<f64>().ok());
+                if let Some(number) = number.filter(|number| number.is_infinite()) {
+                    out.push_str(text.get(copied..at).unwrap_or_default());
+                    out.push_str(if number < 0.0 { "-" } else { "" });
+                    out.push_str(LARGEST);
+                    copied = end;
+                }
+                at = end;
+            }
+            _ => at += 1,
+        }
+    }
+    if copied == 0 {
+        return Cow::Borrowed(text);
+    }
+    out.push_str(text.get(copied..).unwrap_or_default());
+    Cow::Owned(out)
 }
 
 /// Where in the text a value is; a list on the stack, so that the usual case costs nothing.
@@ -139,6 +177,17 @@ mod tests {
     fn a_key_given_twice_is_refused_with_its_path() {
         let error = parsed(r#"{"a":[{"b":1},{"b":1,"b":2}]}"#).unwrap_err();
         assert!(error.starts_with("the key 'a[1].b' is given twice"), "{error}");
+    }
+
+    #[test]
+    fn numbers_beyond_comparison_count_as_the_largest() {
+        let text = r#"{"a": 1e400, "b":[-1E+999,"1e400 \\" ],"c":90071992547409931234,"d":1e5}"#;
+        let expected = r#"{"a": 1.7976931348623157e308, "b":[-1.7976931348623157e308,"1e400 \\" ],"c":90071992547409931234,"d":1e5}"#;
+        assert_eq!(comparable(text), expected);
+        assert!(parsed(&comparable(text)).is_ok() && parsed(text).is_err());
+        for same in ["", "-", "\"", "\"\\", "{\"a\":-", "nul", "[1,2]"] {
+            assert!(matches!(comparable(same), Cow::Borrowed(_)), "{same}");
+        }
     }
 
     #[test]

@@ -52,8 +52,9 @@ impl Step {
 /// Checks that validation against `schema` costs no more than a small multiple of the instance's size.
 ///
 /// # Errors
-/// Why not, in words: too many subschemas, a reference that is not local, a recursion that doubles its work.
-pub(super) fn check(schema: &Value) -> Result<(), String> {
+/// Where (a JSON pointer) and why not, in words: too many subschemas, a reference that is not local, a recursion that
+/// doubles its work.
+pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
     let mut walk = Walk {
         root: schema,
         met: 0,
@@ -61,8 +62,9 @@ pub(super) fn check(schema: &Value) -> Result<(), String> {
         steps: Vec::new(),
         returns: Vec::new(),
         weights: HashMap::new(),
+        place: String::new(),
     };
-    walk.schema(schema, 0)
+    walk.schema(schema, 0).map_err(|why| (walk.place, why))
 }
 
 struct Walk<'a> {
@@ -76,6 +78,8 @@ struct Walk<'a> {
     returns: Vec<(&'a str, Vec<Step>)>,
     /// What applies to each repeated part, by the steps that lead there.
     weights: HashMap<Vec<Step>, usize>,
+    /// Where the walk is, a JSON pointer; where it failed, once it has.
+    place: String,
 }
 
 impl<'a> Walk<'a> {
@@ -91,7 +95,8 @@ impl<'a> Walk<'a> {
         self.foreign(members, chain)?;
         self.weigh(members)?;
         if let Some(target) = members.get("$ref") {
-            self.reference(target.as_str().ok_or("a $ref is not a string")?, chain)?;
+            let target = target.as_str().ok_or("a $ref is not a string")?;
+            self.at("/$ref", |walk| walk.reference(target, chain))?;
         }
         for (keyword, value) in members {
             self.keyword(keyword, value, chain)?;
@@ -124,29 +129,54 @@ impl<'a> Walk<'a> {
     fn keyword(&mut self, keyword: &str, value: &'a Value, chain: usize) -> Result<(), String> {
         match (keyword, value) {
             ("allOf" | "anyOf" | "oneOf", Value::Array(parts)) => {
-                parts.iter().try_for_each(|part| self.schema(part, chain + 1))
+                self.each(keyword, parts.iter().enumerate(), |walk, _, part| walk.schema(part, chain + 1))
             }
-            ("not" | "if" | "then" | "else", part) => self.schema(part, chain + 1),
+            ("not" | "if" | "then" | "else", part) => {
+                self.at(&format!("/{keyword}"), |walk| walk.schema(part, chain + 1))
+            }
             ("dependentSchemas" | "dependencies", Value::Object(parts)) => {
-                parts.values().try_for_each(|part| self.schema(part, chain + 1))
+                self.each(keyword, parts, |walk, _, part| walk.schema(part, chain + 1))
             }
             ("properties", Value::Object(parts)) => {
-                parts.iter().try_for_each(|(name, part)| self.below(Step::Member(name.clone()), part, chain))
+                self.each(keyword, parts, |walk, name, part| walk.below(Step::Member(name.clone()), part, chain))
             }
             ("patternProperties", Value::Object(parts)) => {
-                parts.values().try_for_each(|part| self.below(Step::AnyMember, part, chain))
+                self.each(keyword, parts, |walk, _, part| walk.below(Step::AnyMember, part, chain))
             }
             ("additionalProperties" | "unevaluatedProperties" | "propertyNames", part) => {
-                self.below(Step::AnyMember, part, chain)
+                self.at(&format!("/{keyword}"), |walk| walk.below(Step::AnyMember, part, chain))
             }
             ("prefixItems" | "items", Value::Array(parts)) => {
-                parts.iter().enumerate().try_for_each(|(at, part)| self.below(Step::Item(at), part, chain))
+                let parts = parts.iter().enumerate();
+                self.each(keyword, parts, |walk, at, part| walk.below(Step::Item(at), part, chain))
             }
             ("items" | "additionalItems" | "unevaluatedItems" | "contains", part) => {
-                self.below(Step::AnyItem, part, chain)
+                self.at(&format!("/{keyword}"), |walk| walk.below(Step::AnyItem, part, chain))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Walks the parts of a keyword, each at its place.
+    fn each<Name: ToString>(
+        &mut self,
+        keyword: &str,
+        parts: impl IntoIterator<Item = (Name, &'a Value)>,
+        mut walk: impl FnMut(&mut Self, Name, &'a Value) -> Result<(), String>,
+    ) -> Result<(), String> {
+        parts.into_iter().try_for_each(|(name, part)| {
+            let token = name.to_string().replace('~', "~0").replace('/', "~1");
+            self.at(&format!("/{keyword}/{token}"), |this| walk(this, name, part))
+        })
+    }
+
+    /// Walks on at a place below this one, and comes back unless that fails.
+    fn at(&mut self, below: &str, walk: impl FnOnce(&mut Self) -> Result<(), String>) -> Result<(), String> {
+        let here = self.place.len();
+        self.place.push_str(below);
+        walk(self)?;
+        self.place.truncate(here);
+        Ok(())
     }
 
     fn below(&mut self, step: Step, schema: &'a Value, chain: usize) -> Result<(), String> {
@@ -165,7 +195,11 @@ impl<'a> Walk<'a> {
         let found = self.root.pointer(&percent_decoded(pointer));
         let found = found.ok_or_else(|| format!("$ref '{target}' points at nothing"))?;
         self.open.push((target, self.steps.len()));
+        let from = std::mem::replace(&mut self.place, pointer.to_owned());
         let walked = self.schema(found, chain + 1);
+        if walked.is_ok() {
+            self.place = from;
+        }
         self.open.pop();
         self.returns.retain(|(other, _)| *other != target);
         walked
@@ -223,6 +257,10 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    fn check(schema: &Value) -> Result<(), String> {
+        super::check(schema).map_err(|(_, why)| why)
+    }
 
     #[test]
     fn a_schema_that_doubles_its_work_at_every_level_is_refused() {
@@ -293,6 +331,15 @@ mod tests {
         let wild = json!({"properties": {"child": reference}, "patternProperties": {"^c": reference}});
         assert!(check(&node(wild)).unwrap_err().contains("used twice"));
         assert!(check(&node(json!({"allOf": [reference]}))).unwrap_err().contains("without end"));
+    }
+
+    #[test]
+    fn what_is_refused_is_named_by_its_place() {
+        let place = |schema: Value| super::check(&schema).unwrap_err().0;
+        let remote = json!({"properties": {"a/b": {"items": [{}, {"$ref": "http://x.test/"}]}}});
+        assert_eq!(place(remote), "/properties/a~1b/items/1/$ref");
+        let inside = json!({"allOf": [{}, {"$ref": "#/$defs/d"}], "$defs": {"d": {"not": {"$dynamicRef": "#x"}}}});
+        assert_eq!(place(inside), "/$defs/d/not");
     }
 
     #[test]

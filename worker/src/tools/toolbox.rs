@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shared::delegation::narrower;
 use shared::force::Force;
-use shared::model::policy::{Caller, Denial};
+use shared::model::policy::{Caller, Denial, Unknown};
 use shared::model::{AgentId, TaskGrant, TenantId};
 
 use super::{RegisteredTool, Registry};
@@ -24,6 +24,8 @@ pub struct Toolbox {
 pub enum Unusable {
     /// The agent is no longer configured.
     NoAgent,
+    /// The tenant was set at run time, and its declaration cannot be read.
+    Withheld,
     /// No tool has the name.
     NoTool,
     /// The tool is there, and the rule that the text names forbids it.
@@ -60,7 +62,7 @@ impl Toolbox {
     /// # Errors
     /// [`Unusable`] says why not.
     pub fn find(&self, tenant: &TenantId, agent: &AgentId, name: &str) -> Result<&Arc<RegisteredTool>, Unusable> {
-        let caller = self.caller(tenant, agent).ok_or(Unusable::NoAgent)?;
+        let caller = self.caller(tenant, agent)?;
         let tool = self.registry.resolve(name).ok_or(Unusable::NoTool)?;
         let permissions = &self.force.policy.permissions;
         match self
@@ -78,7 +80,7 @@ impl Toolbox {
     /// All tools that an agent may call, by name.
     #[must_use]
     pub fn may_call(&self, tenant: &TenantId, agent: &AgentId) -> Vec<&Arc<RegisteredTool>> {
-        let Some(caller) = self.caller(tenant, agent) else { return Vec::new() };
+        let Ok(caller) = self.caller(tenant, agent) else { return Vec::new() };
         let permissions = &self.force.policy.permissions;
         let versions = self.registry.iter().filter_map(|tool| self.version(caller, tool).ok());
         versions.filter(|tool| permissions.decide_narrowed(caller, self.narrowed(), &tool.spec).is_ok()).collect()
@@ -100,8 +102,11 @@ impl Toolbox {
         self.registry.select(tool, selector).ok_or_else(|| Denial::NoVersion(selector.unwrap_or_default().to_owned()))
     }
 
-    fn caller<'a>(&'a self, tenant: &TenantId, agent: &'a AgentId) -> Option<Caller<'a>> {
-        let (tenant, policy) = self.force.policy.look_up(tenant, agent).ok()?;
-        Some(Caller { agent, policy, tenant, granted: self.granted.as_deref() })
+    fn caller<'a>(&'a self, tenant: &TenantId, agent: &'a AgentId) -> Result<Caller<'a>, Unusable> {
+        let known = self.force.policy.look_up(tenant, agent).map_err(|unknown| match unknown {
+            Unknown::Withheld => Unusable::Withheld,
+            Unknown::Tenant | Unknown::Agent => Unusable::NoAgent,
+        });
+        known.map(|(tenant, policy)| Caller { agent, policy, tenant, granted: self.granted.as_deref() })
     }
 }

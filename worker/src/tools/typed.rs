@@ -21,6 +21,7 @@ use shared::model::{Effect, ToolSpec};
 use super::http::Environment;
 use super::lifecycle::{HookError, Hooks, Startup};
 use super::secrets::{self, WithSecrets};
+use super::unfit;
 use super::{CallContext, Handler, ToolFailure, ToolOutput};
 
 /// How a tool function fails; turns into a [`ToolFailure`].
@@ -186,10 +187,7 @@ impl TypedTool {
     where
         Args: DeserializeOwned,
     {
-        self.validate = Some(Arc::new(move |text| {
-            let arguments: Args = serde_json::from_str(text.get()).map_err(|e| unfit(&e))?;
-            look(&arguments)
-        }));
+        self.validate = Some(Arc::new(move |text| look(&unfit::read::<Args>(text)?)));
         self
     }
 
@@ -369,11 +367,6 @@ impl Handler for Validated {
     }
 }
 
-/// What a model is told of arguments that pass the schema and do not become the struct.
-fn unfit(error: &serde_json::Error) -> String {
-    format!("The arguments do not fit this tool: {error}.")
-}
-
 /// The schema of a type for models: everything in place, without what tells them nothing.
 fn schema_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
     let settings = settings.with(|s| {
@@ -408,8 +401,7 @@ where
 {
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
         // A declared schema may be wider than the struct, and a struct may check more than a schema can say.
-        let arguments: Args =
-            serde_json::from_str(arguments.get()).map_err(|e| ToolError::InvalidArguments(unfit(&e)))?;
+        let arguments: Args = unfit::read(arguments).map_err(ToolError::InvalidArguments)?;
         let output = (self.run)(context.clone(), arguments).await?;
         let json = to_raw_value(&output).map_err(ToolError::internal)?;
         Ok(ToolOutput { json, content_type: "application/json" })
@@ -497,7 +489,11 @@ mod tests {
         let busy = handler.call(&context(1), &arguments(json!({"to": {"mailbox": "nobody"}}))).await;
         assert!(matches!(busy, Err(ToolFailure::Transient { not_executed: true, .. })));
         let unfit = handler.call(&context(1), &arguments(json!({"to": 7}))).await;
-        assert!(matches!(unfit, Err(ToolFailure::InvalidArguments { .. })));
+        let Err(ToolFailure::InvalidArguments { message }) = unfit else { panic!("{unfit:?}") };
+        assert_eq!(
+            message,
+            "Argument 'to' cannot be read: invalid type: integer `7`, expected struct Address; found 7."
+        );
     }
 
     #[tokio::test]
@@ -535,7 +531,7 @@ mod tests {
         let handler = handler(tool);
         let look = |copies: u8| handler.validate(&arguments(json!({"to": {"mailbox": "kim"}, "copies": copies})));
         assert_eq!((look(0), look(1)), (Err("Ask for one copy at least.".into()), Ok(())));
-        assert!(handler.validate(&arguments(json!({"to": 7}))).unwrap_err().contains("do not fit this tool"));
+        assert!(handler.validate(&arguments(json!({"to": 7}))).unwrap_err().contains("Argument 'to' cannot be read"));
     }
 
     #[tokio::test]

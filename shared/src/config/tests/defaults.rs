@@ -62,7 +62,10 @@ fn the_declared_tools_are_those_of_their_services() {
     assert!(http.allow_private.is_empty());
 
     let post = &tools["post_to_x"];
-    assert_eq!((post.effect, post.input_schema["properties"]["text"]["maxLength"].as_u64()), (Effect::Once, Some(280)));
+    assert_eq!(
+        (post.effect, post.input_schema["properties"]["content"]["maxLength"].as_u64()),
+        (Effect::Once, Some(280))
+    );
     assert_eq!(post.http.as_ref().unwrap().path, "/2/tweets");
 
     let search = &tools["search_x"];

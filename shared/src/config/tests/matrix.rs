@@ -10,7 +10,7 @@ use crate::model::{AgentId, Effect, TenantId, ToolSpec};
 const COLUMNS: [&str; 8] = ["atlas", "binky", "tina", "sunday", "archy", "daily-intel", "kelly", "petra"];
 
 /// Y: may call it. Kelly stands for herself; the other publishers are below.
-const MATRIX: [(&str, [char; 8]); 12] = [
+const MATRIX: [(&str, [char; 8]); 8] = [
     //                            atlas binky tina sunday archy daily kelly petra
     ("search_atlasux_knowledge", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
     ("search_my_memories", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
@@ -20,17 +20,12 @@ const MATRIX: [(&str, [char; 8]); 12] = [
     ("post_to_x", ['Y', '-', '-', 'Y', '-', '-', 'Y', '-']),
     ("search_x", ['Y', '-', '-', 'Y', 'Y', 'Y', 'Y', '-']),
     ("delegate_task", ['Y', 'Y', '-', 'Y', '-', '-', '-', 'Y']),
-    ("echo", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
-    ("sleep", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
-    ("fail", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
-    ("fail_once", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
 ];
 
 /// The publishers beside kelly: what everybody may, and nothing else.
 const PUBLISHERS: [&str; 10] =
     ["fran", "dwight", "timmy", "terry", "cornwall", "link", "emma", "donna", "reynolds", "penny"];
-const EVERYBODYS: [&str; 7] =
-    ["search_atlasux_knowledge", "search_my_memories", "send_telegram_message", "echo", "sleep", "fail", "fail_once"];
+const EVERYBODYS: [&str; 3] = ["search_atlasux_knowledge", "search_my_memories", "send_telegram_message"];
 
 fn decide(configuration: &Configuration, tool: &str, agent: &str) -> Result<(), Denial> {
     let policy = &configuration.policy;
@@ -88,10 +83,27 @@ fn the_matrix_and_the_test_name_the_same_tools_and_agents() {
 }
 
 #[test]
+fn trial_tools_are_nobodys_unless_a_row_or_the_setting_says_so() {
+    let plain = given().load().unwrap();
+    let on = || given().variable("TICKFLEET_PERMISSION_TRIAL_TOOLS", "true");
+    let trial = on().load().unwrap();
+    for tool in ["echo", "sleep", "fail", "fail_once"] {
+        assert_eq!(decide(&plain, tool, "atlas"), Err(Denial::NotGranted));
+        assert_eq!(decide(&trial, tool, "atlas"), Ok(()));
+    }
+    assert_ne!(plain.digest, trial.digest, "it decides");
+    let rows = "permissions: {echo: {agents: [kelly]}}";
+    let own = on().file("permissions.yaml", rows).load().unwrap();
+    assert_eq!(decide(&own, "echo", "kelly"), Ok(()));
+    assert_eq!(decide(&own, "echo", "atlas"), Err(Denial::NotGranted), "permissions of one's own say it all");
+    assert_eq!(decide(&own, "sleep", "kelly"), Err(Denial::NotGranted));
+}
+
+#[test]
 fn a_disabled_tool_is_denied_by_name_and_by_id() {
-    for disabled in ["echo", "tool_echo"] {
+    for disabled in ["search_my_memories", "tool_search_my_memories"] {
         let configuration = given().variable("TICKFLEET_PERMISSION_DISABLED_TOOLS", disabled).load().unwrap();
-        assert_eq!(decide(&configuration, "echo", "atlas"), Err(Denial::Disabled));
-        assert_eq!(decide(&configuration, "sleep", "atlas"), Ok(()));
+        assert_eq!(decide(&configuration, "search_my_memories", "atlas"), Err(Denial::Disabled));
+        assert_eq!(decide(&configuration, "search_atlasux_knowledge", "atlas"), Ok(()));
     }
 }

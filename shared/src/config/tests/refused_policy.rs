@@ -171,12 +171,39 @@ fn an_agent_has_exactly_one_known_task_handler() {
     );
     agents("agents:\n  ada: {task_handler: {llm: gpt}}\n").assert_refused(
         "agents.yaml:2:24: agents.ada.task_handler.llm: found the unknown field `llm`; expected one of typed, http, \
-         external",
+         external, effect, timeout_ms",
     );
     agents("agents:\n  ada: {task_handler: {external: {lease_ms: 10}}}\n").assert_refused(
         "agents.yaml:2:45: agents.ada.task_handler.external.lease_ms: found 10; expected a whole number from 1000 to \
          3600000",
     );
+}
+
+#[test]
+fn an_effect_and_a_limit_stand_beside_an_http_task_handler_alone() {
+    use crate::config::TaskHandlerDef;
+    use crate::model::{AgentId, Effect};
+    let http = "http: {method: POST, base_url: \"https://a.example\", path: /t, not_executed: [503]}";
+    let loaded = agents(&format!(
+        "agents:\n  ada: {{task_handler: {{{http}, effect: idempotent, timeout_ms: 5000}}}}\n  \
+         bob: {{task_handler: {{{http}}}}}\n"
+    ))
+    .load()
+    .unwrap();
+    let handler = |name: &str| match loaded.task_handlers.get(&AgentId::new(name).unwrap()) {
+        Some(TaskHandlerDef::Http(def)) => (def.effect, def.timeout.map(|t| t.as_millis())),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(handler("ada"), (Effect::Idempotent, Some(5_000)));
+    assert_eq!(handler("bob"), (Effect::Once, None));
+    agents(format!("agents:\n  ada: {{task_handler: {{{http}, effect: twice}}}}\n").as_str()).assert_refused(
+        "agents.yaml:2:116: agents.ada.task_handler.effect: found \"twice\"; expected one of read, idempotent, once",
+    );
+    agents("agents:\n  ada: {task_handler: {typed: note, effect: read}}\n").assert_refused(
+        "agents.yaml:2:45: agents.ada.task_handler.effect: found \"read\"; expected nothing here: it belongs to http; a \
+         typed handler says it itself",
+    );
+    agents("agents:\n  ada: {task_handler: {effect: read}}\n").errors();
 }
 
 #[test]

@@ -56,13 +56,18 @@ const HEADER_ENDS: &str = "<|message|>";
 /// text, so that it never runs, and it is the last one, for nothing behind it is read.
 #[must_use]
 pub fn calls_in(answer: &str) -> Vec<Call> {
+    calls_up_to(answer, limits::CALLS_PER_TURN_MAX + 1)
+}
+
+/// As [`calls_in`], with another bound.
+pub(in crate::formats) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
     let mut reader = Reader { answer, at: 0, calls: Vec::new(), doubt: None, marked: None };
     // Where the prompt ends with the header's beginning, the answer begins in the middle of it.
     let start = answer.trim_start();
     if start.starts_with(RECIPIENT) {
         reader.give_up(answer.len() - start.len());
     }
-    while reader.calls.len() <= limits::CALLS_PER_TURN_MAX && reader.step() {}
+    while reader.calls.len() < calls_max && reader.step() {}
     reader.calls
 }
 

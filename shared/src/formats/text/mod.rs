@@ -6,6 +6,7 @@ mod prompts;
 
 use std::borrow::Cow;
 
+pub(super) use answer::calls_up_to;
 pub use answer::{calls_in, problem};
 pub use prompts::{PromptError, Prompts};
 

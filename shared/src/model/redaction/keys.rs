@@ -62,17 +62,23 @@ pub(super) fn is_secret(key: &str, extra: &[String]) -> bool {
 
 fn judge(words: &[u8], extra: &[String]) -> bool {
     let mut before: &[u8] = b"";
-    let (mut token, mut measured) = (false, false);
+    let (mut count, mut token, mut measured) = (0, false, false);
+    let (mut pin, mut pinned) = (false, false);
     for word in words.split(|byte| *byte == b'_').filter(|word| !word.is_empty()) {
         if is_secret_word(word) || is_secret_pair(before, word) {
             return true;
         }
-        token |= word == b"token";
+        token |= matches!(word, b"token" | b"otp" | b"totp");
         measured |= is_measure(word);
+        pin |= word == b"pin";
+        pinned |= is_pinned(word);
+        count += 1;
         before = word;
     }
     (token && !measured)
-        || before == b"auth"
+        || (pin && !measured && !pinned)
+        || matches!(before, b"auth" | b"pass" | b"ssn")
+        || (count == 1 && is_secret_alone(before))
         || extra.iter().any(|extra| words.windows(extra.len()).any(|window| window == extra.as_bytes()))
 }
 
@@ -85,6 +91,7 @@ fn is_secret_word(word: &[u8]) -> bool {
             | b"passwd"
             | b"passphrase"
             | b"passcode"
+            | b"passcodes"
             | b"pwd"
             | b"secret"
             | b"secrets"
@@ -95,8 +102,13 @@ fn is_secret_word(word: &[u8]) -> bool {
             | b"cookies"
             | b"jwt"
             | b"bearer"
+            | b"csrf"
+            | b"xsrf"
+            | b"csrftoken"
+            | b"xsrftoken"
             | b"apikey"
             | b"apikeys"
+            | b"apitoken"
             | b"accesskey"
             | b"secretkey"
             | b"privatekey"
@@ -107,38 +119,86 @@ fn is_secret_word(word: &[u8]) -> bool {
             | b"idtoken"
             | b"bottoken"
             | b"clientsecret"
+            | b"sessionid"
+            | b"sessid"
+            | b"phpsessid"
+            | b"jsessionid"
+            | b"pincode"
             | b"cvv"
             | b"cvc"
+            | b"ccnum"
+            | b"cardnumber"
             | b"mnemonic"
             | b"userpassword"
             | b"dbpassword"
     )
 }
 
-/// Words that name a secret side by side only: a `key` or `tokens` alone may be anything.
+/// Words that name a secret side by side only: a `key` or `tokens` beside another word may be anything.
 fn is_secret_pair(before: &[u8], word: &[u8]) -> bool {
     match word {
-        b"key" | b"keys" => matches!(
-            before,
-            b"api"
-                | b"access"
-                | b"private"
-                | b"signing"
-                | b"encryption"
-                | b"master"
-                | b"auth"
-                | b"ssh"
-                | b"account"
-                | b"deploy"
-                | b"service"
-                | b"shared"
-        ),
+        b"key" | b"keys" => is_of_secret_key(before),
         b"tokens" => matches!(before, b"access" | b"refresh" | b"api" | b"auth" | b"session" | b"bot"),
+        b"code" | b"codes" => {
+            matches!(before, b"auth" | b"mfa" | b"verification" | b"security" | b"recovery" | b"backup" | b"login")
+        }
+        b"id" | b"ids" | b"cookie" => matches!(before, b"session" | b"sess"),
+        b"sid" => before == b"connect",
+        b"signature" => matches!(before, b"amz" | b"goog" | b"hub"),
+        b"number" => before == b"card",
+        b"card" => before == b"credit",
         b"string" => before == b"connection",
         b"phrase" => matches!(before, b"seed" | b"recovery" | b"pass"),
         b"word" => before == b"pass",
+        b"assertion" => before == b"client",
+        b"verifier" => before == b"code",
         _ => false,
     }
+}
+
+/// Words that make of a `key` beside them a secret. Not among them are those of keys that only find something: primary,
+/// foreign, sort, cache, object, idempotency, public.
+fn is_of_secret_key(before: &[u8]) -> bool {
+    matches!(
+        before,
+        b"api"
+            | b"app"
+            | b"application"
+            | b"access"
+            | b"account"
+            | b"admin"
+            | b"aes"
+            | b"auth"
+            | b"client"
+            | b"consumer"
+            | b"decryption"
+            | b"deploy"
+            | b"encryption"
+            | b"functions"
+            | b"gpg"
+            | b"hmac"
+            | b"license"
+            | b"licence"
+            | b"master"
+            | b"pgp"
+            | b"private"
+            | b"root"
+            | b"rsa"
+            | b"service"
+            | b"session"
+            | b"shared"
+            | b"signing"
+            | b"ssh"
+            | b"storage"
+            | b"subscription"
+            | b"wallet"
+            | b"webhook"
+    )
+}
+
+/// Words that name a secret as the whole key: `key` in a query string, `session` in a request, `sig` in a signed URL.
+fn is_secret_alone(word: &[u8]) -> bool {
+    matches!(word, b"key" | b"session" | b"sid" | b"sig" | b"pins")
 }
 
 /// Words that make of a `token` something countable, or its place: `token_count`, `max_token`, `token_url`.
@@ -171,4 +231,9 @@ fn is_measure(word: &[u8]) -> bool {
             | b"url"
             | b"uri"
     )
+}
+
+/// Words that make of a `pin` something that fastens, or that is one of many: `pin_message`, `gpio_pin`, `pin_id`.
+fn is_pinned(word: &[u8]) -> bool {
+    matches!(word, b"message" | b"post" | b"to" | b"top" | b"id" | b"ids" | b"gpio" | b"map" | b"board")
 }

@@ -8,68 +8,38 @@ fn redactor() -> Redactor {
     Redactor::new(["iban", "customerRef"])
 }
 
+/// Keys that name secrets.
+const SECRET: &str = "\
+    password Password userPassword password2 db_passwd api_key apiKey \
+    X-API-Key APIKey apikey OPENAI_API_KEY accessToken access_token token \
+    bot_token refresh-token client_secret AWS_SECRET_ACCESS_KEY Authorization proxy-authorization Set-Cookie \
+    private_key auth credentials seed_phrase connectionString iban customerIban \
+    customer_ref accessTokens key Key pass db_pass smtpPass \
+    pin userPin pin_code PIN2 otp otpCode totp_seed \
+    session_id sessionId sessionid mcp-session-id PHPSESSID connect.sid sid \
+    session Cookie cookie_header X-CSRF-Token csrfmiddlewaretoken_csrf XSRF-TOKEN Ocp-Apim-Subscription-Key \
+    x-functions-key consumer_key license_key webhookKey mfa_code verificationCode recovery_codes \
+    id_token board_token token_id client_assertion code_verifier X-Amz-Signature sig card_number ssn employee_ssn \
+";
+
+/// Keys that look like them.
+const PLAIN: &str = "\
+    max_tokens maxTokens tokens total_tokens token_count tokenCount tokenizer \
+    keywords keys primary_key foreignKey sort_key cache_key object_key \
+    public_key idempotency_key key_id keyboard passenger passes bypass \
+    pass_rate spin pinned pinning pin_message pin_to_top pin_id gpio_pin \
+    opinion session_data session_count account_sid message_sid side signature \
+    design otp_length hotplug postal_code country_code error_code card_type \
+    author authors monkey passenger compass secretary cookiecutter \
+    token_limit token_url customer ref urban \
+";
+
 #[test]
 fn keys_match_by_their_words() {
-    for key in [
-        "password",
-        "Password",
-        "userPassword",
-        "password2",
-        "db_passwd",
-        "api_key",
-        "apiKey",
-        "X-API-Key",
-        "APIKey",
-        "apikey",
-        "OPENAI_API_KEY",
-        "accessToken",
-        "access_token",
-        "token",
-        "bot_token",
-        "refresh-token",
-        "client_secret",
-        "AWS_SECRET_ACCESS_KEY",
-        "Authorization",
-        "proxy-authorization",
-        "Set-Cookie",
-        "private_key",
-        "auth",
-        "credentials",
-        "seed_phrase",
-        "connectionString",
-        "iban",
-        "customerIban",
-        "customer_ref",
-        "accessTokens",
-    ] {
+    for key in SECRET.split_whitespace() {
         assert!(redactor().is_secret_key(key), "{key}");
     }
-    for key in [
-        "max_tokens",
-        "maxTokens",
-        "tokens",
-        "total_tokens",
-        "token_count",
-        "tokenCount",
-        "tokenizer",
-        "keywords",
-        "key",
-        "keys",
-        "primary_key",
-        "author",
-        "authors",
-        "monkey",
-        "passenger",
-        "compass",
-        "secretary",
-        "cookiecutter",
-        "token_limit",
-        "token_url",
-        "customer",
-        "ref",
-        "urban",
-        "",
-    ] {
+    for key in PLAIN.split_whitespace().chain([""]) {
         assert!(!redactor().is_secret_key(key), "{key}");
     }
 }
@@ -88,6 +58,19 @@ fn json_is_redacted_at_any_depth_and_otherwise_untouched() {
         (r#"{"h":"Bearer abc"}"#, r#"{"h":"[REDACTED]"}"#.replace("[", "Bearer [").as_str()),
         (r#"{"body":"{\"password\":\"a b\",\"n\":1}"}"#, r#"{"body":"{\"password\":\"[REDACTED]\",\"n\":1}"}"#),
         (r#"["x ghp_0123456789abcdefghij y"]"#, r#"["x [REDACTED] y"]"#),
+        (
+            r#"{"key":"AIza","pin":4711,"pinned":3,"Cookie":"a=b; c=d"}"#,
+            r#"{"key":"[REDACTED]","pin":"[REDACTED]","pinned":3,"Cookie":"[REDACTED]"}"#,
+        ),
+        (
+            r#"[{"name":"Cookie","value":"a=b"},{"name" : "Accept" , "value" : "x"}]"#,
+            r#"[{"name":"Cookie","value":"[REDACTED]"},{"name" : "Accept" , "value" : "x"}]"#,
+        ),
+        (
+            r#"[{"key":"X-Api-Key","value":{"a":[1]}},{"key":"Accept","value":"x"}]"#,
+            r#"[{"key":"X-Api-Key","value":"[REDACTED]"},{"key":"Accept","value":"x"}]"#,
+        ),
+        (r#"{"name":"Cookie","note":"n"}"#, r#"{"name":"Cookie","note":"n"}"#),
         (r#"{"password":"cut off he"#, r#"{"password":"[REDACTED]""#),
         (r#"{"text":"a\nsk-0123456789abcdefghij\u0021"}"#, r#"{"text":"a\n[REDACTED]!"}"#),
         (r#"["\ud800\nghp_0123456789abcdefghij"]"#, "[\"\u{fffd}\\n[REDACTED]\"]"),
@@ -108,6 +91,9 @@ fn json_is_redacted_at_any_depth_and_otherwise_untouched() {
 fn free_text_is_redacted_by_shape_and_by_key() {
     for (from, to) in [
         ("password=hunter2&x=1", "password=[REDACTED]&x=1"),
+        ("Cookie: a=b; c=d\nHost: x", "Cookie: [REDACTED]\nHost: x"),
+        ("https://maps.test/x?key=abc123&q=1", "https://maps.test/x?key=[REDACTED]&q=1"),
+        ("pin=4711 otp=123456", "pin=[REDACTED] otp=[REDACTED]"),
         ("?api_key=abc&x=1", "?api_key=[REDACTED]&x=1"),
         ("login with password: 'a b' ok", "login with password: '[REDACTED]' ok"),
         ("Authorization: Bearer abc, def\nHost: x", "Authorization: [REDACTED]\nHost: x"),
@@ -138,6 +124,26 @@ fn free_text_is_redacted_by_shape_and_by_key() {
     ] {
         assert!(matches!(redactor().text(same), Cow::Borrowed(_)), "{same}");
     }
+}
+
+#[test]
+fn the_head_of_a_message_is_redacted_wherever_it_is_cut() {
+    let hidden = "hunter2-hunter2-hunter2";
+    for before in [0, 10, 3_000, 4_060, 4_090, 4_096, 48_000, 50_480, 50_500, 67_560, 67_580, 90_000] {
+        for (open, close) in [("{\"password\":\"", "\"}"), ("broken password=", " "), ("", "")] {
+            let fill = "x ".repeat(before / 2);
+            let secret = if open.is_empty() { format!("ghp_{}", "hunter2".repeat(6)) } else { hidden.to_owned() };
+            for text in [
+                format!("[\"{fill}\",{open}{secret}{close}"),
+                format!("{open}{secret}{close} {fill}"),
+                format!("{{\"token\":\"{}\",\"text\":\"{fill} {open}{secret}{close}", "t".repeat(17_000)),
+            ] {
+                let head = redactor().head(text.as_bytes(), 4_096);
+                assert!(head.len() <= 4_096 && !head.contains("hunter2"), "{before} {open}: {head}");
+            }
+        }
+    }
+    assert_eq!(redactor().head(b"a \xff password=x", 4_096), "a \u{fffd} password=[REDACTED]");
 }
 
 fn secret() -> impl Strategy<Value = String> {

@@ -169,7 +169,7 @@ catalogue! {
         ["digest": Bounded("the one configuration in force, first 12 digits of its digest")],
         "Always 1. The label names the configuration in force in this process.";
     CONFIG_GENERATION = "config_generation", Gauge, Everyone, [],
-        "Generation of the policy that this process decides by, 0 before it knows one.";
+        "Generation of the policy that this process decides by, the highest of its shards, 0 before it knows one.";
     CONFIG_RELOADS = "config_reloads_total", Counter, Everyone, ["result": Words(|| RELOADS.to_vec())],
         "Reloads of the configuration. A rejected one changed nothing.";
     CONFIG_SUCCESSFUL = "config_last_reload_successful", Gauge, Everyone, [],

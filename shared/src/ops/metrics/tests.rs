@@ -128,6 +128,9 @@ fn one_configuration_is_shown_at_a_time() {
     has(&text, "tickfleet_config_info{digest=\"fedcba987654\"} 1");
     assert!(!text.contains("0123456789ab"), "{text}");
     has(&text, "tickfleet_config_generation 4");
+    // Another shard has seen fewer changes.
+    metrics.config_in_force("fedcba9876543210", 2);
+    has(&metrics.render(), "tickfleet_config_generation 4");
     has(&text, "tickfleet_config_last_reload_successful 1");
     has(&text, "tickfleet_config_reloads_total{result=\"ok\"} 1");
     has(&text, "tickfleet_config_reloads_total{result=\"rejected\"} 1");

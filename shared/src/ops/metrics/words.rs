@@ -104,7 +104,7 @@ pub(crate) const OTHER: &str = "other";
 pub(super) const STREAMS: [&str; 2] = ["turns", "tasks"];
 
 /// Why a message is refused, or an entry dead: the codes of `rejected` replies, and `poison`.
-pub(super) const REFUSALS: [&str; 28] = [
+pub(super) const REFUSALS: [&str; 29] = [
     "malformed_json",
     "too_large",
     "too_deep",
@@ -115,6 +115,7 @@ pub(super) const REFUSALS: [&str; 28] = [
     "no_calls",
     "too_many_calls",
     "unknown_tenant",
+    "unreadable_tenant",
     "unknown_agent",
     "unknown_task",
     "wrong_shard",
@@ -142,7 +143,7 @@ pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 pub(super) const FENCED: [&str; 8] = ["settle", "retry", "begin", "assert", "execute", "touch", "finish", OTHER];
 
 /// What Redis is asked: the scripts, and the names that the store gives its other commands.
-pub(super) const VERBS: [&str; 35] = [
+pub(super) const VERBS: [&str; 37] = [
     "submit",
     "admit",
     "reject",
@@ -169,6 +170,8 @@ pub(super) const VERBS: [&str; 35] = [
     "housekeep",
     "memory",
     "tenants",
+    "set_tenant",
+    "switch_tool",
     "policy",
     "held",
     "entry",

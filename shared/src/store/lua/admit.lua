@@ -1,19 +1,20 @@
 #!lua
 -- admit: decides a batch of inbound turns: debits every budget of their chains and dispatches what fits.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 policy generation · 3 ending lease ms · 4 tenant_turns_max · 5 tenant_ready_max ·
+-- ARGV  1 injected clock · 2 generations decided by (see outdated) · 3 ending lease ms · 4 tenant_turns_max · 5 tenant_ready_max ·
 --       6 inbox_unread_max · 7 inboxes_max · 8 policies, then per policy (see read_policies) 7 values;
 --       then the count of turns, and per turn: entry · tenant · agent · turn · digest ('' where the id was
 --       minted) · policy number · queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls…
 -- reply {OK, now, per turn…} where a turn is DISPATCHED · LANED · DUPLICATE · CONFLICT · REFUSED <code> or
---       {an ending, see lease_ending}; or {POLICY_STALE, now} · {DAY_STALE, now} · {PRESSURE, now}: nothing written
+--       {an ending, see lease_ending}; or {POLICY_STALE, now} · {TENANTS_STALE, now} ·
+--       {DAY_STALE, now} · {PRESSURE, now}: nothing written
 -- effect XADD ready or ZADD lane, HSET turn, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
 --       caller rejects with a reply
 local now = clock(ARGV[1])
 local epoch_ms = epoch(now)
-local state = call('HMGET', META, 'policy_gen', 'pressure', 'seq')
--- Rule 1: an older policy must not reopen a window that a newer one began.
-if num(state[1] or 0) > num(ARGV[2]) then return { 'POLICY_STALE', now } end
+local state = call('HMGET', META, 'policy_gen', 'pressure', 'seq', 'tenants_gen')
+local stale = outdated(state[1], state[4], ARGV[2])
+if stale then return { stale, now } end
 if state[2] == '1' then return { 'PRESSURE', now } end
 local ending_lease, turns_max, ready_max = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local inbox_max, inboxes_max = num(ARGV[6]), num(ARGV[7])

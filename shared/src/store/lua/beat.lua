@@ -2,7 +2,7 @@
 -- beat: renews a consumer's lease and tells it what it should know.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 consumer · 3 lease ms (0: the consumer leaves) ·
---       4 what it says of itself, 'busy slots' (absent or empty: nothing)
+--       4 what it says of itself, 'busy slots policy' (absent or empty: nothing)
 -- reply {now, epoch began ms, policy generation, pressure ('1' or '0'), steps, step ms, what Redis calls itself, until
 --       when begun calls may be marked ms, cancelled tenant:turn…}
 -- effect HSET beats, HSET nodes (now, lease and what it says, for who looks on)

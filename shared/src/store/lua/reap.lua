@@ -47,6 +47,17 @@ local function slice(queue, entry)
   requeued = requeued + 1
 end
 
+-- What is kept of a message that nobody may read: its ids, as far as they are plain, and its length. What else is in it
+-- may be a secret.
+local function unread(raw)
+  local head, ids = string.sub(raw, 1, 4096), {}
+  for _, name in ipairs({ 'turn_id', 'task_id', 'tenant', 'agent' }) do
+    local id = string.match(head, '"' .. name .. '"%s*:%s*"([%w_.%-]+)"')
+    if id and #id <= 96 then ids[#ids + 1] = '"' .. name .. '":"' .. id .. '",' end
+  end
+  return '{' .. table.concat(ids) .. '"unread_bytes":' .. #raw .. '}'
+end
+
 -- An inbound entry of a dead scheduler: back to the stream, or to `dead` unread when it kills whoever reads it.
 local function inbound(queue, entry, suspect)
   local found = call('XRANGE', P .. queue, entry, entry)
@@ -61,7 +72,7 @@ local function inbound(queue, entry, suspect)
   if crashes == 0 or suspect == entry then crashes = crashes + 1 end
   if crashes >= crashes_max then
     call('XADD', P .. 'dead', 'MAXLEN', '~', dead_max, '*', 'from', queue, 'entry', origin, 'reason', 'poison',
-      'raw', string.sub(fields[2] or '', 1, 4096), 'tenant', '')
+      'raw', unread(fields[2] or ''), 'tenant', '')
     close_id(fields, num(ARGV[8]))
     dead = dead + 1
     return

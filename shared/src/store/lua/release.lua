@@ -1,17 +1,22 @@
 #!lua
 -- release: a lane's next window has begun: dispatches from it in admission order what the budgets allow.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 policy generation · 3 ending lease ms · 4 tenant_ready_max · 5 turns per lane and
+-- ARGV  1 injected clock · 2 generations decided by (see outdated) · 3 ending lease ms · 4 tenant_ready_max · 5 turns per lane and
 --       script · 6 policies, then per policy 7 values; then the count of lanes, and per lane:
---       tenant · agent · policy number (0: the agent is no longer configured) · stagger ms
+--       tenant · agent · policy number (0: the agent is no longer configured; -1: its tenant's declaration cannot be
+--       read, so nothing is decided) · stagger ms
 -- reply {OK, now, per lane {released turns, released calls, late ms, endings…}}; or {POLICY_STALE, now} ·
---       {DAY_STALE, now}: nothing written
+--       {TENANTS_STALE, now} · {DAY_STALE, now}: nothing written
 -- effect XADD ready, ZREM lane, HSET turn, re-arms or clears the lane's timer
 local now = clock(ARGV[1])
 local epoch_ms = epoch(now)
-if num(call('HGET', META, 'policy_gen') or 0) > num(ARGV[2]) then return { 'POLICY_STALE', now } end
+local generations = call('HMGET', META, 'policy_gen', 'tenants_gen')
+local stale = outdated(generations[1], generations[2], ARGV[2])
+if stale then return { stale, now } end
 local ending_lease, ready_max, bound = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local policies, at = read_policies(7, num(ARGV[6]))
+-- How long a lane rests whose tenant cannot be decided about, ms.
+local REST_MS = 1000
 if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
 
 -- How many calls the turn's task still allows, and its whole budget; nil where it has ended.
@@ -58,10 +63,14 @@ local function release(tenant, agent, turn, a, t, policy)
 end
 
 -- One lane: turns until the budgets are used up, the lane is empty, or the bound of this script is reached.
-local function lane(tenant, agent, policy, stagger)
+local function lane(tenant, agent, policy, stagger, withheld)
   local name, key = 'l:' .. tenant .. ':' .. agent, lane_key(tenant, agent)
   local due = num(call('ZSCORE', TIMERS, name) or 'inf')
   if due > now then return { 0, 0, 0 } end
+  if withheld then
+    call('ZADD', TIMERS, now + REST_MS, name)
+    return { 0, 0, 0 }
+  end
   local a, t = agent_of(tenant .. ':' .. agent), tenant_of(tenant)
   if policy then roll(a, t, policy, stagger, now) end
   local reply, again = { 0, 0, now - due }, now
@@ -95,7 +104,7 @@ for i = 1, count do
 end
 load_agents(names)
 for i = 1, count do
-  replies[i + 2] = lane(ARGV[at], ARGV[at + 1], policies[num(ARGV[at + 2])], num(ARGV[at + 3]))
+  replies[i + 2] = lane(ARGV[at], ARGV[at + 1], policies[num(ARGV[at + 2])], num(ARGV[at + 3]), ARGV[at + 2] == '-1')
   at = at + 4
 end
 save_agents()

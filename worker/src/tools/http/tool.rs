@@ -9,7 +9,7 @@ use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, Url};
 use secrecy::ExposeSecret;
 use serde_json::Value;
-use serde_json::value::RawValue;
+use serde_json::value::{RawValue, to_raw_value};
 use shared::config::tools::{HttpDef, SecretRef, TENANT};
 use shared::model::{Context, Effect};
 use shared::ops::traces;
@@ -78,6 +78,9 @@ impl From<Unset> for HttpToolError {
     }
 }
 
+/// What optional arguments are where a call leaves them out; where that is nothing, the call has to give them.
+type Defaults = Vec<(String, Option<Box<RawValue>>)>;
+
 /// Runs calls of one declared HTTP tool.
 pub struct HttpTool {
     method: Method,
@@ -85,6 +88,7 @@ pub struct HttpTool {
     path: Template,
     query: Vec<(String, Template)>,
     headers: Vec<(HeaderName, Template)>,
+    defaults: Defaults,
     body: Option<Body>,
     body_is_secret: bool,
     secrets: BTreeMap<String, SecretRef>,
@@ -131,6 +135,7 @@ impl HttpTool {
             path: path(&def.path).map_err(field("path"))?,
             query: parse_all("query", &def.query)?,
             headers: headers(def)?,
+            defaults: defaults(def, environment)?,
             body: def.body.as_ref().map(Body::parse).transpose().map_err(field("body"))?,
             body_is_secret: false,
             secrets: def.secrets.clone(),
@@ -154,6 +159,9 @@ impl HttpTool {
     /// Checks that every reference leads somewhere.
     fn checked(mut self, input_schema: &Value) -> Result<Self, HttpToolError> {
         let known = References { schema: input_schema, secrets: &self.secrets };
+        for (name, _) in &self.defaults {
+            known.optional(name).map_err(field("defaults"))?;
+        }
         known.check("path", &self.path)?;
         // A path without one of its segments is another address.
         known.required(&self.path).map_err(field("path"))?;
@@ -250,12 +258,30 @@ impl HttpTool {
 
 #[async_trait]
 impl Handler for HttpTool {
+    fn validate(&self, arguments: &RawValue) -> Result<(), String> {
+        let mut without =
+            self.defaults.iter().filter(|(_, default)| default.is_none()).map(|(name, _)| name).peekable();
+        if without.peek().is_none() {
+            return Ok(());
+        }
+        let given: Arguments = serde_json::from_str(arguments.get()).unwrap_or_default();
+        match without.find(|name| is_absent(&given, name)) {
+            Some(name) => Err(format!("Argument '{name}' is missing, and this fleet has no default for it: give it.")),
+            None => Ok(()),
+        }
+    }
+
     async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
         let secrets = Secrets::resolve(&self.secrets, &self.environment, Some(&context.tenant))
             .await
             .map_err(|name| ToolFailure::NotConfigured { message: format!("The secret '{name}' is missing.") })?;
-        let arguments: Arguments = serde_json::from_str(arguments.get())
+        let mut arguments: Arguments = serde_json::from_str(arguments.get())
             .map_err(|_| outcome::permanent("The arguments must be a JSON object."))?;
+        for (name, default) in &self.defaults {
+            if let Some(default) = default.as_ref().filter(|_| is_absent(&arguments, name)) {
+                arguments.insert(name.clone(), default.clone());
+            }
+        }
         let values = Values { arguments: &arguments, secrets: &secrets };
         let span = tracing::debug_span!(
             target: traces::TARGET, "http request", otel.kind = "client", otel.status_code = Empty,
@@ -373,6 +399,17 @@ impl References<'_> {
         Ok(())
     }
 
+    fn optional(&self, name: &str) -> Result<(), String> {
+        if self.schema.get("properties").is_none_or(|properties| properties.get(name).is_none()) {
+            return Err(format!("'{name}' is not in the input schema's properties"));
+        }
+        let list = self.schema.get("required").and_then(Value::as_array);
+        match list.is_some_and(|list| list.iter().any(|required| required.as_str() == Some(name))) {
+            true => Err(format!("'{name}' is required, so no call leaves it out")),
+            false => Ok(()),
+        }
+    }
+
     fn required(&self, template: &Template) -> Result<(), String> {
         let list = self.schema.get("required").and_then(Value::as_array);
         let required = |name: &str| list.is_some_and(|list| list.iter().any(|r| r.as_str() == Some(name)));
@@ -417,6 +454,20 @@ fn path(text: &str) -> Result<Template, String> {
         return Err("it must not contain '?', '#', '\\' or the segments '.' and '..'".to_owned());
     }
     Template::parse(text)
+}
+
+/// Whether a call leaves an argument out; null says the same.
+fn is_absent(arguments: &Arguments, name: &str) -> bool {
+    arguments.get(name).is_none_or(|value| value.get() == "null")
+}
+
+fn defaults(def: &HttpDef, environment: &Environment) -> Result<Defaults, HttpToolError> {
+    let default = |(name, text): (&String, &String)| {
+        let text = environment.expand(text)?;
+        let value = Some(text).filter(|text| !text.is_empty()).and_then(|text| to_raw_value(&text).ok());
+        Ok((name.clone(), value))
+    };
+    def.defaults.iter().map(default).collect()
 }
 
 fn parse_all(what: &str, templates: &BTreeMap<String, String>) -> Result<Vec<(String, Template)>, HttpToolError> {

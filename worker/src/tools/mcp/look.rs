@@ -63,7 +63,7 @@ fn unusable(def: &McpServerDef, tool: &McpDefinition, before: &[McpDefinition]) 
     if definition::too_large(tool) {
         return Some(format!("its definition has more than {} bytes", limits::MCP_DEFINITION_BYTES_MAX));
     }
-    if let Err(error) = ArgumentCheck::compile(&tool.input_schema) {
+    if let Err(error) = ArgumentCheck::compile_callable(&tool.input_schema) {
         return Some(format!("the input schema {error}"));
     }
     let output = tool.output_schema.as_ref().map(OutputCheck::compile);

@@ -92,6 +92,15 @@ local function read_policies(at, count)
   return policies, at
 end
 
+-- Why nothing may be decided by what the caller holds, or nil. Rules 1 and 17: an older policy must not reopen a window
+-- that a newer one began, and a tenant's cap that was set at run time counts from that moment on.
+-- `given`: '<policy generation>:<generation of the tenants set at run time>'
+local function outdated(policy_gen, tenants_gen, given)
+  local policy, tenants = string.match(given, '^(%d+):(%d+)$')
+  if num(policy_gen or 0) > num(policy) then return 'POLICY_STALE' end
+  if num(tenants_gen or 0) > num(tenants) then return 'TENANTS_STALE' end
+end
+
 -- Whether a policy's day bounds hold `now`; the caller computes them anew if not.
 local function day_is_stale(policies, now)
   for i = 1, #policies do

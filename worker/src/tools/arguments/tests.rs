@@ -1,0 +1,232 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use proptest::prelude::*;
+use serde_json::json;
+
+use super::explain::PROBLEMS_MAX;
+use super::*;
+
+fn check() -> ArgumentCheck {
+    ArgumentCheck::compile(&json!({
+        "type": "object",
+        "properties": {
+            "path": {"type": "string", "minLength": 1},
+            "mode": {"enum": ["append", "replace"]},
+            "count": {"type": "integer", "minimum": 0},
+            "owner": {"type": "object", "properties": {"emails": {"type": "array", "items": {"type": "string"}}}},
+            "when": {"anyOf": [{"type": "string"}, {"type": "object", "required": ["from"]}]}
+        },
+        "required": ["path"],
+        "additionalProperties": false
+    }))
+    .unwrap()
+}
+
+fn message(text: &str) -> String {
+    check().check(text).unwrap_err().message("write_file")
+}
+
+#[test]
+fn each_message_says_which_argument_and_what_was_expected() {
+    assert_eq!(message("{}"), "Missing required argument 'path' for tool 'write_file'.");
+    let typed = r#"Argument 'count' must be of type integer; found "three" for tool 'write_file'."#;
+    assert_eq!(message(r#"{"path":"a","count":"three"}"#), typed);
+    let nested = "Argument 'owner.emails[1]' must be of type string; found 7 for tool 'write_file'.";
+    assert_eq!(message(r#"{"path":"a","owner":{"emails":["x",7]}}"#), nested);
+    assert!(message(r#"{"path":"a","mode":"rw"}"#).contains(r#"must be one of ["append", "replace"]; found "rw""#));
+    assert!(message(r#"{"path":"a","cuont":1}"#).contains("Unknown argument 'cuont', did you mean 'count'?"));
+    assert!(message(r#"{"path":"a","zzz":1}"#).contains("expected: count, mode, owner, path, when"));
+    assert!(message(r#"{"path":"a","when":{}}"#).contains(r#"(must be of type string / needs "from")"#));
+}
+
+#[test]
+fn text_that_is_no_object_is_never_run_as_an_empty_one() {
+    for bad in ["null", "[]", "\"{}\"", "{", "{\"path\":\"a\",\"path\":\"b\"}"] {
+        assert!(check().check(bad).is_err(), "{bad}");
+    }
+    assert!(message("null").contains("must be a JSON object, not null"));
+    assert!(message(r#"{"path":"a","path":"b"}"#).contains("'path' is given twice"));
+}
+
+#[test]
+fn no_text_at_all_is_an_empty_object() {
+    let check = ArgumentCheck::compile(&json!({"type": "object"})).unwrap();
+    for empty in ["", " \n"] {
+        assert_eq!(check.check(empty).unwrap().get(), "{}");
+        assert_eq!(message(empty), "Missing required argument 'path' for tool 'write_file'.");
+    }
+}
+
+#[test]
+fn every_unknown_and_every_missing_argument_is_named() {
+    let text = message(r#"{"path":"a","cuont":1,"zzz":1,"owner":{}}"#);
+    assert!(text.contains("Unknown arguments 'cuont' (did you mean 'count'?), 'zzz', expected: count, mode"), "{text}");
+    let names: Vec<String> = (0..60).map(|n| format!("argument_{n}")).collect();
+    let many = ArgumentCheck::compile(&json!({"type": "object", "required": names})).unwrap();
+    let error = many.check("{}").unwrap_err();
+    assert!(error.message("t").contains("Missing required arguments 'argument_0', 'argument_1'"), "{error:?}");
+    assert!(error.message("t").contains("'argument_21' and 38 more for tool 't'"), "{}", error.message("t"));
+    let typed: serde_json::Map<_, _> = (0..9).map(|n| (format!("a{n}"), json!({"type": "string"}))).collect();
+    let wrong: serde_json::Map<_, _> = (0..9).map(|n| (format!("a{n}"), json!(n))).collect();
+    let error = ArgumentCheck::compile(&json!({"properties": typed})).unwrap();
+    let error = error.check(&Value::Object(wrong).to_string()).unwrap_err();
+    assert!(error.message("t").contains("have more than 5 problems, these first: Argument 'a0'"));
+    assert_eq!(error.details()["more"], true);
+}
+
+#[test]
+fn what_is_too_long_or_too_short_is_told_with_its_length() {
+    let check = ArgumentCheck::compile(&json!({"properties": {
+        "text": {"type": "string", "minLength": 2, "maxLength": 3}, "list": {"type": "array", "maxItems": 1},
+        "object": {"type": "object", "minProperties": 1},
+    }}))
+    .unwrap();
+    for (text, told) in [
+        (r#"{"text":"éééé"}"#, "Argument 'text' must have at most 3 characters and has 4; found \"éééé\""),
+        (r#"{"text":""}"#, "Argument 'text' must have at least 2 characters and has 0; found \"\""),
+        (r#"{"list":[1,2,3]}"#, "Argument 'list' must have at most 1 items and has 3; found [1,2,3]"),
+        (r#"{"object":{}}"#, "Argument 'object' must have at least 1 members and has 0; found {}"),
+    ] {
+        assert_eq!(check.check(text).unwrap_err().problems[0].message, told);
+    }
+}
+
+#[test]
+fn enumerations_are_shown_whole_or_said_to_be_cut_however_they_are_written() {
+    let of = |schema: Value| ArgumentCheck::compile(&json!({"properties": {"x": schema}})).unwrap();
+    let told = |schema: Value| of(schema).check(r#"{"x":"no"}"#).unwrap_err().problems[0].message.clone();
+    let values = ["draft", "queued", "sent", "failed"];
+    let consts: Vec<Value> =
+        values.iter().map(|value| json!({"const": value, "type": "string", "description": "d"})).collect();
+    let whole = r#"Argument 'x' must be one of ["draft", "queued", "sent", "failed"]; found "no""#;
+    assert_eq!(told(json!({"enum": values})), whole);
+    assert_eq!(told(json!({"oneOf": consts})), whole);
+    assert_eq!(told(json!({"anyOf": consts})), whole);
+    let optional = told(json!({"anyOf": [{"oneOf": consts}, {"type": "null"}]}));
+    assert!(optional.contains(r#"must be one of ["draft", "queued", "sent", "failed", null]"#), "{optional}");
+    assert_eq!(
+        of(json!({"oneOf": consts})).check(r#"{"x":7}"#).unwrap_err().problems[0].message,
+        r#"Argument 'x' must be one of ["draft", "queued", "sent", "failed"]; found 7"#
+    );
+    let many: Vec<Value> = (0..200).map(|n| json!({"const": format!("value_{n}")})).collect();
+    let cut = told(json!({"oneOf": many}));
+    assert!(cut.contains(r#"["value_0", "value_1", "#) && cut.contains(" more]; found"), "{cut}");
+    let forms: Vec<Value> = (0..5).map(|n| json!({"type": "object", "required": [format!("m{n}")]})).collect();
+    assert!(told(json!({"anyOf": forms})).contains(" / and 2 more)"));
+}
+
+#[test]
+fn a_secret_argument_is_never_quoted() {
+    let check = ArgumentCheck::compile(&json!({"properties": {
+        "password": {"type": "string", "minLength": 9}, "login": {"properties": {"pin": {"type": "string"}}},
+    }}))
+    .unwrap();
+    let told = check.check(r#"{"password":"hunter2","login":{"pin":4711}}"#).unwrap_err().message("sign_in");
+    assert!(!told.contains("hunter2") && !told.contains("4711"), "{told}");
+    assert!(told.contains("must have at least 9 characters and has 7; found another text"), "{told}");
+}
+
+#[test]
+fn integers_beyond_64_bits_pass_unchanged() {
+    let text = r#" {"path":"a","count":123456789012345678901234567890} "#;
+    assert_eq!(check().check(text).unwrap().get(), text.trim());
+}
+
+#[tokio::test]
+async fn long_arguments_are_checked_apart_and_not_for_long() {
+    let check = ArgumentCheck::compile(&json!({"properties": {"x": {"uniqueItems": true}}})).unwrap();
+    let long = |from: usize| json!({"x": (0..30_000).map(|n| n.max(from)).collect::<Vec<_>>()}).to_string();
+    assert!(check.check_in_time(&long(0)).await.is_ok());
+    let twice = check.check_in_time(&long(2)).await.unwrap_err();
+    assert!(twice.message("t").contains("must not have the same item twice"), "{}", twice.message("t"));
+    let late = check.check_within(&long(0), Duration::ZERO).await.unwrap_err();
+    assert_eq!(late.message("t"), "The arguments could not be checked within 0 ms for tool 't'.");
+}
+
+#[test]
+fn every_digit_of_every_number_reaches_the_handler() {
+    let decimals = ["0.1000000000000000055511151231257827", "1.10", "-0.0", "123456789.123456789123456789"];
+    for number in ["18446744073709551616", "-99999999999999999999"].into_iter().chain(decimals) {
+        let text = format!(r#"{{"path":"a","owner":{{"n":{number}}}}}"#);
+        assert_eq!(check().check(&text).unwrap().get(), text);
+    }
+    assert!(check().check(r#"{"path":"a","owner":{"n":1E400}}"#).is_err(), "beyond every number that can be compared");
+}
+
+#[test]
+fn a_huge_wrong_value_makes_a_small_message() {
+    let names: String = (0..200).map(|n| format!("\"unknown_{n}_{}\":1,", "x".repeat(100))).collect();
+    let text = format!("{{{names}\"path\":{}}}", json!(vec!["y".repeat(1_000); 20]));
+    let error = check().check(&text).unwrap_err();
+    assert!(error.message(&"t".repeat(1_000)).len() <= limits::ERROR_BYTES_MAX);
+    assert!(error.details().to_string().len() < 6 * limits::ERROR_BYTES_MAX);
+    assert!(error.problems.len() <= PROBLEMS_MAX);
+    let long = format!(r#"{{"path":"a","owner":{{"emails":[0{}]}}}}"#, ",0".repeat(100_000));
+    assert_eq!(check().check(&long).unwrap_err().problems.len(), 1, "the first problem stands for all");
+}
+
+#[tokio::test]
+async fn a_result_is_told_of_as_a_result() {
+    let schema = json!({
+        "properties": {"area": {"type": "number"}, "unit": {}}, "required": ["area", "unit"],
+        "additionalProperties": false
+    });
+    let check = OutputCheck::compile(&schema).unwrap();
+    assert!(check.check_in_time(r#"{"area":1,"unit":"m2"}"#).await.is_ok());
+    let unfit = check.check_in_time(r#"{"area":"one","zone":1}"#).await.unwrap_err();
+    let mut said: Vec<&str> = unfit.problems.iter().map(|problem| problem.message.as_str()).collect();
+    said.sort_unstable();
+    let expected = [
+        "It has the undeclared member 'zone', expected: area, unit",
+        "It lacks the member 'unit'",
+        "Its member 'area' must be of type number",
+    ];
+    assert_eq!(said, expected);
+    let long = format!(r#"{{"area":"{}"}}"#, "x".repeat(limits::ARGUMENTS_BYTES_MAX));
+    assert_eq!(check.check_in_time(&long).await.unwrap_err().problems.len(), 1, "long, and still looked at");
+    let strings = OutputCheck::compile(&json!({"type": "string"})).unwrap();
+    assert!(strings.check_in_time("\"a\"").await.is_ok(), "a result need not be an object");
+}
+
+#[test]
+fn schemas_that_are_not_for_arguments_are_refused() {
+    let compile = |schema: Value| ArgumentCheck::compile(&schema).unwrap_err();
+    assert!(matches!(compile(json!(true)), SchemaError::NotAnObject(_)));
+    assert!(matches!(compile(json!({"type": "string"})), SchemaError::NotAnObject(_)));
+    assert!(matches!(compile(json!({"properties": {"a": {"type": "strnig"}}})), SchemaError::Invalid { .. }));
+    assert!(matches!(compile(json!({"properties": {"a": {"pattern": "(?=a)b"}}})), SchemaError::Invalid { .. }));
+    let huge = json!({"properties": {"a": {"pattern": "((a{100}){100}){100}"}}});
+    assert!(matches!(compile(huge), SchemaError::Invalid { .. }));
+    let remote = json!({"properties": {"a": {"$ref": "http://127.0.0.1:1/x"}}});
+    assert!(matches!(compile(remote), SchemaError::Unbounded { .. }));
+}
+
+#[test]
+fn a_schema_error_says_where_in_the_schema() {
+    let place = |schema: Value| check_schema(&schema, SchemaUse::Arguments).unwrap_err();
+    let typed = place(json!({"properties": {"a": {"type": "strnig"}}}));
+    assert_eq!(typed.at, "/properties/a/type");
+    assert!(typed.why.contains("strnig") && typed.why.contains("string"), "{}", typed.why);
+    assert_eq!(place(json!({"properties": {"a": {"pattern": "(?=a)b"}}})).at, "/properties/a/pattern");
+    let closed = json!({"type": "object", "properties": {"a": {}}, "required": ["b"], "additionalProperties": false});
+    let uncallable = place(closed.clone());
+    assert_eq!(uncallable.at, "/required/0");
+    assert!(uncallable.why.contains("allows only `a`"), "{}", uncallable.why);
+    assert_eq!(check_schema(&closed, SchemaUse::Output), Ok(()), "a result is not a call");
+}
+
+#[test]
+fn the_same_schema_is_compiled_once() {
+    let (one, other) = (check(), check());
+    assert!(Arc::ptr_eq(&one.0.0, &other.0.0));
+}
+
+proptest! {
+    #[test]
+    fn no_text_panics_and_every_message_is_bounded(text in "[\\PC\u{0}-\u{1f}{}\\[\\]\",:0-9a-z]{0,200}") {
+        if let Err(error) = check().check(&text) {
+            prop_assert!(error.message("write_file").len() <= limits::ERROR_BYTES_MAX);
+            prop_assert!(!error.problems.is_empty());
+        }
+    }
+}
