@@ -21,6 +21,8 @@ mod image;
 mod import;
 #[path = "cli/live.rs"]
 mod live;
+#[path = "cli/lost_second.rs"]
+mod lost_second;
 #[path = "cli/mcp.rs"]
 mod mcp;
 #[path = "cli/process.rs"]
@@ -35,6 +37,8 @@ mod run_time;
 mod scaling;
 #[path = "cli/security.rs"]
 mod security;
+#[path = "cli/suspects.rs"]
+mod suspects;
 #[path = "cli/top.rs"]
 mod top;
 #[path = "cli/traces.rs"]

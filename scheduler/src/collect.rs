@@ -178,6 +178,7 @@ impl Scrape {
             backlog: vec![
                 place(Place::Inbound, |seen| seen.inbound + seen.tasks, &|_, seen| seen.oldest_inbound_ms),
                 place(Place::Ready, |seen| seen.ready, &|_, seen| seen.oldest_ready_ms),
+                place(Place::Suspect, |seen| seen.suspect, &|_, seen| seen.oldest_suspect_ms),
                 place(Place::ParkedCapped, |seen| seen.parked, &parked_ms),
                 place(Place::Delayed, |seen| seen.delayed, &|_, seen| seen.oldest_delayed_ms),
                 place(Place::Running, |seen| seen.running, &|_, seen| seen.oldest_pending_ms),

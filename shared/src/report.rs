@@ -237,6 +237,7 @@ pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redac
     match ending.begun.filter(|begun| begun.position == position) {
         Some(begun) if begun.by_runtime => taken_and_not_ended(ending, why),
         Some(_) => begun_and_lost(tool),
+        None if ending.marked.contains(&position) => begun_and_lost(tool),
         None => {
             let tries = if position == ending.first { ending.tries } else { 0 };
             ended(
@@ -248,13 +249,13 @@ pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redac
     }
 }
 
-/// What the agent is told of a call that a worker had begun before it was lost: whatever ends the turn, the call must
-/// not be reported as not executed.
+/// What the agent is told of a call that was begun and left without a result: whatever ends the turn, the call must not
+/// be reported as not executed.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
-        "The worker that had begun this call was lost before it could report. {tool} may have taken effect or not: \
-         check before you repeat it."
+        "This call had been begun, and no result of it was recorded. {tool} may have taken effect or not: check before \
+         you repeat it."
     ))
 }
 
@@ -323,7 +324,10 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
         let call = call_of(&meta, blob);
         let id = CallId { turn: ending.name.turn.clone(), position };
         let (outcome, error) = ended_call(ending, position, &call.tool, &options.redactor);
-        let result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error);
+        let mut result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error);
+        if position == ending.first {
+            result.attempts = ending.tries;
+        }
         let reported = Reported {
             tenant: &ending.name.tenant,
             agent: &meta.agent,
@@ -361,21 +365,22 @@ mod tests {
             fence: "s:1".into(),
             reason: EndReason::Expired,
             first: 1,
-            upto: 3,
+            upto: 4,
             info: 0,
             begun: Some(crate::store::BegunCall { position: 1, by_runtime: false }),
+            marked: vec![2],
             tries: 0,
             crashes: 0,
-            admitted: 3,
+            admitted: 4,
             why: None,
-            meta: r#"{"ag":"kelly","dl":0,"dg":"d","n":3}"#.into(),
-            calls: vec![r#"{"t":"send_invoice","a":"{}"}"#.into(), r#"{"t":"send_invoice","a":"{}"}"#.into()],
+            meta: r#"{"ag":"kelly","dl":0,"dg":"d","n":4}"#.into(),
+            calls: vec![r#"{"t":"send_invoice","a":"{}"}"#.into(); 3],
         };
         let settlement = ending(&ReportOptions::default(), &ending_of, 0).unwrap();
         let outcomes = settlement.calls.iter().map(|call| {
             let result: serde_json::Value = serde_json::from_str(&call.result).unwrap();
             result["outcome"].as_str().unwrap().to_owned()
         });
-        assert_eq!(outcomes.collect::<Vec<_>>(), ["outcome_unknown", "expired"]);
+        assert_eq!(outcomes.collect::<Vec<_>>(), ["outcome_unknown", "outcome_unknown", "expired"]);
     }
 }

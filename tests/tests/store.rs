@@ -8,9 +8,10 @@ use shared::model::policy::DayCapAction;
 use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, TurnId};
 use shared::report::{ReportOptions, ending as ending_of};
 use shared::store::{
-    Admission, AdmitReply, Admitted, Begin, Begun, EndReason, Ending, Generations, HandBack, Inbound, LanePolicy,
-    LaneRelease, Parked, PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Returned, Settled,
-    SettledCall, Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName, TurnView,
+    Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, EndReason, Ending, Generations, HandBack, Inbound,
+    LanePolicy, LaneRelease, Parked, PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Returned,
+    Settled, SettledCall, Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName,
+    TurnView,
 };
 use shared::testkit::RedisServer;
 
@@ -96,8 +97,12 @@ impl World {
         let consumer = ConsumerId::new(worker).unwrap();
         self.store.beat(&consumer).await.unwrap();
         let mut reader = self.store.reader(&consumer, Duration::from_millis(10));
-        let found = reader.take("ready:normal", 10).await.unwrap();
-        found.iter().map(|e| SliceEntry::parse(Queue::Ready(Priority::Normal), e).unwrap()).collect()
+        let mut slices = Vec::new();
+        for queue in [Queue::Ready(Priority::Normal), Queue::Suspect(Priority::Normal)] {
+            let found = reader.take(&queue.to_string(), 10).await.unwrap();
+            slices.extend(found.iter().map(|entry| SliceEntry::parse(queue.clone(), entry).unwrap()));
+        }
+        slices
     }
 
     async fn replies(&self) -> Vec<String> {
@@ -211,6 +216,8 @@ async fn a_retry_parks_the_slice_and_comes_back_with_its_progress() {
         fence: slice.fence.clone(),
         position: 1,
         nonce: Some(nonce.into()),
+        digest: "d".into(),
+        knows: None,
     };
     assert_eq!(
         w.store.begin(&[begin("a"), begin("a"), begin("b")]).await.unwrap(),
@@ -245,7 +252,9 @@ async fn a_dead_workers_slice_is_taken_back_and_quarantined_after_three_crashes(
     for crash in 1..=3 {
         let slice = w.lease(&format!("w{crash}")).await.remove(0);
         assert_eq!(slice.crashes, crash - 1);
-        let mark = Begin { name: slice.name.clone(), fence: slice.fence.clone(), position: 0, nonce: None };
+        assert_eq!(matches!(slice.queue, Queue::Suspect(_)), crash > 1, "suspects are in nobody's way");
+        let (name, fence) = (slice.name.clone(), slice.fence.clone());
+        let mark = Begin { name, fence, position: 0, nonce: None, digest: "d".into(), knows: None };
         assert_eq!(w.store.begin(&[mark]).await.unwrap(), [Begun::Ok]);
         let mut reaped = w.store.reap(10).await.unwrap();
         for _ in 0..3 {
@@ -353,4 +362,81 @@ async fn a_turn_without_calls_ends_once_though_the_first_to_end_it_dies() {
     let replies = world.replies().await;
     assert_eq!(replies.len(), 1);
     assert!(replies[0].ends_with(r#""status":"done","dialect":"text","results":[]}"#), "{}", replies[0]);
+}
+
+#[tokio::test]
+async fn a_call_that_was_tried_is_not_told_as_not_run_when_its_turn_is_cancelled() {
+    let w = World::new().await;
+    w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 2)]).await;
+    let slice = w.lease("w1").await.remove(0);
+    let (name, fence, queue) = (slice.name.clone(), slice.fence.clone(), slice.queue.clone());
+    let cause = "busy".into();
+    let retry = Retry { name: name.clone(), fence, queue, position: 0, delay_ms: 60_000, attempt: 2, cause };
+    assert_eq!(w.store.retry(&[retry]).await.unwrap(), [Parked::Ok]);
+    assert_eq!(w.store.cancel(&name, "enough").await.unwrap(), Cancelled::Ok);
+    let promoted = w.store.promote(&[name]).await.unwrap();
+    let Promoted::Ending(ending) = &promoted[0] else { panic!("{promoted:?}") };
+    assert_eq!(ending.tries, 2);
+    let told = ending_of(&ReportOptions::default(), ending, w.clock.load(Ordering::SeqCst)).unwrap().calls;
+    assert!(told[0].result.contains("2 tries failed; what they did before is not known"), "{}", told[0].result);
+    assert!(told[0].result.contains("\"attempts\":2"), "{}", told[0].result);
+    assert!(told[1].result.contains("It was not executed"), "{}", told[1].result);
+}
+
+#[tokio::test]
+async fn a_suspect_that_waits_for_a_worker_is_ended_where_it_waits_and_one_that_runs_is_told() {
+    let w = World::new().await;
+    w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 2), w.turn("t2", 2)]).await;
+    w.store.reap(10).await.unwrap();
+    w.lease("w1").await;
+    for _ in 0..3 {
+        w.advance(4_000);
+        w.store.reap(10).await.unwrap();
+    }
+    let consumer = ConsumerId::new("w2").unwrap();
+    w.store.beat(&consumer).await.unwrap();
+    let mut reader = w.store.reader(&consumer, Duration::from_millis(10));
+    assert!(reader.take("ready:normal", 10).await.unwrap().is_empty());
+    assert_eq!(reader.take("ready:suspect:normal", 1).await.unwrap().len(), 1);
+    let (runs, waits) = (TurnName::parse("acme:t1").unwrap(), TurnName::parse("acme:t2").unwrap());
+    let TurnView::Live(live) = w.store.look(&runs).await.unwrap() else { panic!("it is under way") };
+    assert_eq!(live.holder.as_deref(), Some("w2"));
+
+    assert_eq!(w.store.cancel(&runs, "enough").await.unwrap(), Cancelled::Flagged);
+    assert_eq!(w.store.beat(&consumer).await.unwrap().cancelled, [runs]);
+    assert_eq!(w.store.cancel(&waits, "enough").await.unwrap(), Cancelled::Ok);
+    let promoted = w.store.promote(&[waits]).await.unwrap();
+    let Promoted::Ending(ending) = &promoted[0] else { panic!("{promoted:?}") };
+    assert_eq!((ending.reason, ending.calls.len()), (EndReason::Cancelled, 2));
+    assert!(w.lease("w3").await.is_empty(), "nobody can lease what was taken back");
+}
+
+#[tokio::test]
+async fn only_what_a_script_met_in_the_data_is_the_fault_of_a_batch() {
+    let server = RedisServer::start().await;
+    let store = Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap();
+    let mut redis = server.connection().await;
+    let consumer = ConsumerId::new("w").unwrap();
+    let told = async |redis: &mut redis::aio::MultiplexedConnection, setup: &[&str]| {
+        let () = redis::cmd(setup[0]).arg(&setup[1..]).query_async(redis).await.unwrap();
+        let error = store.beat(&consumer).await.unwrap_err();
+        (error.is_script_error(), error.to_string())
+    };
+    let acl = |rules: &[&'static str]| [&["ACL", "SETUSER", "default"], rules].concat();
+    // The connection's, or that of the server behind it: whoever waits, waits.
+    for (setup, mended) in [
+        (acl(&["-evalsha"]), acl(&["+evalsha"])),
+        (acl(&["-hset"]), acl(&["+hset"])),
+        (vec!["REPLICAOF", "127.0.0.1", "1"], vec!["REPLICAOF", "NO", "ONE"]),
+    ] {
+        let (script, said) = told(&mut redis, &setup).await;
+        assert!(!script, "{setup:?}: {said}");
+        let () = redis::cmd(mended[0]).arg(&mended[1..]).query_async(&mut redis).await.unwrap();
+        store.beat(&consumer).await.unwrap();
+    }
+    // The data's: it would fail for ever.
+    let beats = store.keys().key("beats");
+    let () = redis::cmd("DEL").arg(&beats).query_async(&mut redis).await.unwrap();
+    let (script, said) = told(&mut redis, &["SET", &beats, "foreign"]).await;
+    assert!(script, "{said}");
 }

@@ -352,3 +352,51 @@ async fn a_scheduler_with_an_older_policy_decides_nothing_and_holds_nothing() {
     assert_eq!(ok, 1, "two actions a day, of which one was made before");
     fleet.stop().await;
 }
+
+#[tokio::test]
+async fn redis_permits_nothing_for_a_while_and_no_turn_is_refused_and_no_result_is_dropped() {
+    let gate = Gate::new(false);
+    let plan = plan(&gate);
+    let store = StoreOptions { lease_ms: 10_000, ..plan.store.clone() };
+    let mut fleet = Fleet::start(Plan { workers: 2, store, ..plan }).await;
+    for i in 0..9 {
+        let mark = format!("t{i}");
+        fleet.submit_turn(json!({"turn_id": mark, "calls": [call("act", &mark)]})).await;
+    }
+    fleet.until("all run", async |_| gate.all_runs() == 9).await;
+    let mut redis = fleet.server.connection().await;
+    let mut acl = async |rule: &str| {
+        let () = redis::cmd("ACL").arg("SETUSER").arg("default").arg(rule).query_async(&mut redis).await.unwrap();
+    };
+    acl("-evalsha").await;
+    gate.open.send_replace(true);
+    fleet.submit_turn(json!({"turn_id": "meanwhile", "calls": [call("look", "meanwhile")]})).await;
+    // Long enough for everybody to be refused a few times, and far shorter than the lease.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    acl("+evalsha").await;
+    let replies = fleet.replies(10).await;
+    for (turn, reply) in &replies {
+        assert_eq!((outcomes(reply), gate.runs(turn)), (vec!["ok"], 1), "{turn}: {reply:#}");
+    }
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+/// Redis refuses one result alone, because its inbox is no stream: others are settled meanwhile, and it is settled as what
+/// it is as soon as it can be.
+#[tokio::test]
+async fn a_result_that_redis_refuses_is_kept_until_it_can_be_written() {
+    let gate = Gate::new(false);
+    let mut fleet = Fleet::start(plan(&gate)).await;
+    let stuck = json!({"turn_id": "stuck", "reply_to": "odd", "calls": [call("act", "stuck")]});
+    fleet.submit_turn(stuck).await;
+    fleet.submit_turn(json!({"turn_id": "other", "calls": [call("act", "other")]})).await;
+    fleet.until("both run", async |_| gate.all_runs() == 2).await;
+    let _: () = fleet.ask("SET", "replies:acme:odd", &["foreign"]).await;
+    gate.open.send_replace(true);
+    assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
+    let _: u64 = fleet.ask("DEL", "replies:acme:odd", &[]).await;
+    let reply = fleet.reply_in("acme:odd", Duration::from_secs(15)).await.unwrap();
+    assert_eq!((outcomes(&reply), gate.runs("stuck")), (vec!["ok"], 1), "{reply:#}");
+    fleet.stop().await;
+}

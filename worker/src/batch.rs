@@ -1,10 +1,13 @@
 //! Batching without lingering: whatever gathered during the last round trip goes into the next (rule 16).
 
-use std::sync::Arc;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use shared::model::limits;
 use shared::store::{Begin, Begun, HandBack, Parked, Patience, Retry, Settled, Settlement, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Told of every failed attempt.
@@ -14,6 +17,10 @@ pub(crate) type OnError = Arc<dyn Fn(&'static str, &StoreError) + Send + Sync>;
 const ITEMS_MAX: usize = limits::BATCH_ENTRIES_MAX;
 /// Bytes of an item that carries ids only.
 const IDS_BYTES: usize = 128;
+/// How often an item is tried again that Redis refuses alone, and that must not be dropped.
+const OWED_EVERY: Duration = Duration::from_secs(2);
+/// How often trouble with Redis is told of, per verb: it lasts, and every batch meets it.
+const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// A verb of the store that is asked for item by item and called in batches.
 pub(crate) trait Verb: Sized + Send + Sync + 'static {
@@ -21,6 +28,8 @@ pub(crate) trait Verb: Sized + Send + Sync + 'static {
     const NAME: &'static str;
     /// What one item is answered.
     type Reply: Send + 'static;
+    /// Whether an item is never given up while the process lives: what it says happened, and nobody else knows.
+    const OWED: bool = false;
     /// Calls it for a batch.
     fn call(store: &Store, batch: &[Self]) -> impl Future<Output = Result<Vec<Self::Reply>, StoreError>> + Send;
     /// About how many bytes the item sends.
@@ -31,6 +40,7 @@ pub(crate) trait Verb: Sized + Send + Sync + 'static {
 
 impl Verb for Settlement {
     const NAME: &'static str = "settle";
+    const OWED: bool = true;
     type Reply = Settled;
     async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Settled>, StoreError> {
         store.settle(batch).await
@@ -88,6 +98,37 @@ impl<V: Verb> Batcher<V> {
     }
 }
 
+/// Says how often it was called since it spoke last; nothing while that is not long ago.
+#[derive(Debug, Default)]
+struct Seldom {
+    said: Option<Instant>,
+    silent: u64,
+}
+
+impl Seldom {
+    /// How many times nothing was said, where it is time to speak again.
+    fn speaks(&mut self) -> Option<u64> {
+        if self.said.is_some_and(|said| said.elapsed() < SAY_EVERY) {
+            self.silent += 1;
+            return None;
+        }
+        self.said = Some(Instant::now());
+        Some(std::mem::take(&mut self.silent))
+    }
+}
+
+/// A hook that logs what goes wrong with a verb, now and then.
+pub(crate) fn tell_seldom() -> OnError {
+    let spoken: Mutex<HashMap<&'static str, Seldom>> = Mutex::default();
+    Arc::new(move |verb, error| {
+        let mut spoken = spoken.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(silent) = spoken.entry(verb).or_default().speaks() {
+            tracing::warn!(verb, %error, silent, "Redis did not do what it was asked; trying again");
+        }
+    })
+}
+
+#[derive(Clone)]
 struct Work {
     store: Store,
     give_up: CancellationToken,
@@ -101,24 +142,29 @@ impl Work {
             while !gathered.is_empty() {
                 let rest = gathered.split_off(length(&gathered));
                 let (items, answers): (Vec<V>, Vec<_>) = gathered.drain(..).unzip();
-                self.send(&items, answers).await;
+                self.send(items, answers).await;
                 gathered = rest;
             }
         }
     }
 
-    async fn send<V: Verb>(&self, items: &[V], answers: Vec<oneshot::Sender<V::Reply>>) {
-        match self.persist(items).await {
+    async fn send<V: Verb>(&self, items: Vec<V>, answers: Vec<oneshot::Sender<V::Reply>>) {
+        match self.persist(&items).await {
             Ok(replies) => answer(answers, replies),
             // Rule 11: one of them is at fault; the others must not suffer for it.
             Err(()) if items.len() > 1 => {
-                for (item, to) in items.iter().zip(answers) {
-                    if let Ok(replies) = self.persist(std::slice::from_ref(item)).await {
-                        answer(vec![to], replies);
+                for (item, to) in items.into_iter().zip(answers) {
+                    match self.persist(std::slice::from_ref(&item)).await {
+                        Ok(replies) => answer(vec![to], replies),
+                        Err(()) => self.refused(item, to),
                     }
                 }
             }
-            Err(()) => tracing::error!(verb = V::NAME, "Redis refuses an item; its turn is left to its timer"),
+            Err(()) => {
+                for (item, to) in items.into_iter().zip(answers) {
+                    self.refused(item, to);
+                }
+            }
         }
     }
 
@@ -130,13 +176,33 @@ impl Work {
                 Ok(replies) => return Ok(replies),
                 Err(error) => {
                     (self.on_error)(V::NAME, &error);
-                    if error.is_script_error() || self.give_up.is_cancelled() {
+                    if error.is_script_error() || (self.give_up.is_cancelled() && !V::OWED) {
                         return Err(());
                     }
                 }
             }
             tokio::time::sleep(patience.pause()).await;
         }
+    }
+
+    /// Redis refuses this very item. What is owed is tried again beside everything else for as long as the process
+    /// lives: whatever stands in its way may be mended, and until then nobody else holds what it says.
+    fn refused<V: Verb>(&self, item: V, to: oneshot::Sender<V::Reply>) {
+        if !V::OWED {
+            tracing::error!(verb = V::NAME, "Redis refuses an item; its turn is left to its timer");
+            return;
+        }
+        tracing::error!(verb = V::NAME, "Redis refuses an item; it is kept, and tried again");
+        let this = self.clone();
+        tokio::spawn(async move {
+            while !to.is_closed() {
+                tokio::time::sleep(OWED_EVERY).await;
+                match V::call(&this.store, std::slice::from_ref(&item)).await {
+                    Ok(replies) => return answer(vec![to], replies),
+                    Err(error) => (this.on_error)(V::NAME, &error),
+                }
+            }
+        });
     }
 }
 

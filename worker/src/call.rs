@@ -2,6 +2,7 @@
 //! judge (`attempt`).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
@@ -10,7 +11,7 @@ use shared::model::retry::Verdict;
 use shared::model::{Call, CallError, CallId, CallResult, Dialect, Effect, Outcome, idempotency_key};
 use shared::ops::traces;
 use shared::report::{self, Past};
-use shared::store::{Begin, Begun, EndReason, SliceEntry};
+use shared::store::{Begin, Begun, EndReason, SettledCall, SliceEntry};
 use tokio::time::Instant;
 use tracing::Span;
 
@@ -24,6 +25,8 @@ use crate::{Lease, Worker, say};
 pub(crate) enum Carried {
     /// It has its result.
     Ended(Box<CallResult>),
+    /// It was carried out before, and this is its result.
+    Kept(Box<SettledCall>),
     /// It is tried again after this wait, for this try failed, for this reason.
     Again(Duration, String),
     /// The worker must stop, or its lease is over; nothing took effect, so another may run it.
@@ -50,6 +53,7 @@ impl Carried {
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Ended(result) => result.outcome.as_str(),
+            Self::Kept(_) => "kept",
             Self::Again(..) => "again",
             Self::HandBack => "hand_back",
             Self::Lost => "lost",
@@ -82,15 +86,14 @@ impl Trying<'_> {
     }
 
     /// A call that ends without a result of its own, for one of the reasons that schedulers know too.
-    fn ended(&self, reason: EndReason, past: &Past<'_>) -> Carried {
+    fn ended(&self, reason: EndReason, past: &Past<'_>) -> Box<CallResult> {
         let (outcome, error) = report::ended(reason, self.slice.meta.deadline_ms, past);
-        self.refused(outcome, error)
+        Box::new(CallResult { attempts: past.tries, ..self.result(outcome, error) })
     }
 
-    /// What is known of the call where it ends before this try: a call that has begun is never told as not run.
-    pub(crate) fn ended_before_this_try(&self, reason: EndReason, why: Option<&str>) -> Carried {
-        let past = Past { tries: self.attempt.saturating_sub(1), lost: self.slice.crashes > 0, why };
-        self.ended(reason, &past)
+    /// Tries that the call has behind it.
+    fn tries(&self) -> u32 {
+        self.attempt.saturating_sub(1)
     }
 }
 
@@ -129,6 +132,23 @@ impl Worker {
         self.execute(trying, &tool, tools, &arguments).await
     }
 
+    /// The end of a call that does not run (again), for one of the reasons that schedulers know too.
+    fn ended(&self, trying: &Trying<'_>, reason: EndReason, past: &Past<'_>) -> Carried {
+        let result = trying.ended(reason, past);
+        // What has never run is counted where it is rendered.
+        if result.attempts > 0 {
+            self.metrics.call_ended(&trying.call.tool, result.outcome, None);
+        }
+        Carried::Ended(result)
+    }
+
+    /// As [`Self::ended`], with what is known of the call: one that has begun is never told as not run.
+    pub(crate) async fn ended_before_this_try(&self, trying: &Trying<'_>, reason: EndReason) -> Carried {
+        let why = self.why(trying, reason).await;
+        let past = Past { tries: trying.tries(), lost: trying.slice.crashes > 0, why: why.as_deref() };
+        self.ended(trying, reason, &past)
+    }
+
     /// Whether the slice may go on. Where the lease that it came under is over, it is handed back: nothing died, so no
     /// crash should count against it.
     async fn still_leased(&self, trying: &Trying<'_>) -> bool {
@@ -153,12 +173,11 @@ impl Worker {
         if begun.is_some() {
             return begun;
         }
-        let why = self.why(trying, reason).await;
-        Some(trying.ended_before_this_try(reason, why.as_deref()))
+        Some(self.ended_before_this_try(trying, reason).await)
     }
 
     /// Why the turn was cancelled, where it was and somebody said so, without secrets.
-    pub(crate) async fn why(&self, trying: &Trying<'_>, reason: EndReason) -> Option<String> {
+    async fn why(&self, trying: &Trying<'_>, reason: EndReason) -> Option<String> {
         if reason != EndReason::Cancelled {
             return None;
         }
@@ -172,7 +191,8 @@ impl Worker {
     /// How a call ends that is about to end without having run, where a holder of the slice was lost and had begun it.
     /// The policy and the tools may be others by now; what was begun may have happened all the same.
     async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Carried> {
-        if trying.slice.crashes > 0 { self.begin(trying).await } else { None }
+        let marks = self.clock.now_ms() < self.marks_ms.load(Ordering::Relaxed);
+        if trying.slice.crashes > 0 || marks { self.begin(trying).await } else { None }
     }
 
     /// The tool and its arguments, where the call passes every guard. A task's work is its agent's handler.
@@ -204,26 +224,43 @@ impl Worker {
     /// Records the intent of a call whose effect must not happen twice. Answers how the call ends instead, if it does.
     async fn begin(&self, trying: &Trying<'_>) -> Option<Carried> {
         let nonce = format!("{}.{}", trying.slice.fence, self.pulse.sending());
+        let (name, position) = (&trying.slice.name, trying.id.position);
         loop {
+            let rounds = self.claims.rounds();
             let begin = Begin {
                 name: trying.slice.name.clone(),
                 fence: trying.slice.fence.clone(),
                 position: trying.id.position,
                 nonce: Some(nonce.clone()),
+                digest: trying.slice.meta.digest.clone(),
+                knows: self.claims.told_to(),
             };
             match self.begins.ask(begin).await {
-                Some(Begun::Ok) => return None,
+                Some(Begun::Ok) => {
+                    let meta = &trying.slice.meta;
+                    self.claims.begun(name, position, &meta.digest, &nonce, meta.deadline_ms);
+                    if self.claims.rounds() == rounds || self.begun_for_sure(name, position).await {
+                        return None;
+                    }
+                    self.metrics.fenced("begin");
+                    return Some(Carried::Lost);
+                }
+                Some(Begun::Kept(result)) => return Some(Carried::Kept(result)),
                 Some(Begun::Unknown) => {
-                    let what = "The worker that ran this call was lost while it ran.";
+                    // Whoever began it was lost, or could not write its result: both are true of what is said.
+                    let what = "This call was begun before, and no result of it was recorded.";
                     return Some(
                         trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, what)),
                     );
                 }
-                // That it has not begun is certain, whoever held it before.
                 Some(over @ (Begun::Cancelled | Begun::Expired)) => {
                     let reason = if over == Begun::Expired { EndReason::Expired } else { EndReason::Cancelled };
                     let why = self.why(trying, reason).await;
-                    return Some(trying.ended(reason, &Past { why: why.as_deref(), ..Past::default() }));
+                    // Of a call that must not run twice it is certain that no lost holder began it.
+                    let once = trying.kit.registry.effect(&trying.call.tool) == Some(Effect::Once);
+                    let past =
+                        Past { why: why.as_deref(), lost: !once && trying.slice.crashes > 0, tries: trying.tries() };
+                    return Some(self.ended(trying, reason, &past));
                 }
                 Some(Begun::Hold) => {
                     // Redis restarted; what it lost may include another's begin of this very call.
@@ -314,7 +351,9 @@ impl Worker {
                 // It goes into the turn's log, which people read.
                 Carried::Again(wait, self.options.report.redactor.text(message).into_owned())
             }
-            Verdict::GiveUp(_) => trying.refused(Outcome::Transient, say::gave_up(message, trying.attempt)),
+            Verdict::GiveUp(why) => {
+                trying.refused(Outcome::Transient, say::gave_up(message, trying.attempt, Some(why), after))
+            }
         }
     }
 }

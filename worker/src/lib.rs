@@ -6,6 +6,7 @@ pub mod agents;
 mod attempt;
 mod batch;
 pub mod call;
+mod claims;
 mod guards;
 mod kit;
 mod lists;
@@ -17,7 +18,7 @@ pub mod trial;
 pub mod turn;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -27,12 +28,13 @@ use shared::model::retry::Ladder;
 use shared::ops::metrics::Metrics;
 use shared::ops::progress::Progress;
 use shared::report::ReportOptions;
-use shared::store::{Begin, HandBack, Retry, Settlement, ShardClock, Store, StoreError, TurnName};
-use tokio::sync::{OwnedSemaphorePermit, RwLock, Semaphore};
+use shared::store::{Begin, HandBack, Retry, Settlement, ShardClock, Store, TurnName};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
 use batch::Batcher;
+use claims::Claims;
 use kit::Kits;
 use pulse::Pulse;
 use tools::Registry;
@@ -78,15 +80,14 @@ pub struct Worker {
     pub(crate) options: Options,
     pub(crate) clock: Arc<ShardClock>,
     pub(crate) pulse: Pulse,
-    /// Slices whose calls run.
-    pub(crate) slots: Arc<Semaphore>,
-    /// How many of them carry out a slice. The free permits do not tell: while a lease is waited for, the leasing loop
-    /// holds them.
-    pub(crate) busy: Arc<AtomicUsize>,
-    /// Slices that are held: leased and not yet settled. Bounds what Redis' absence can pile up (rule 6).
-    pub(crate) held: Arc<Semaphore>,
-    /// A suspect slice runs alone: it writes, the others read (rule 12).
-    pub(crate) alone: Arc<RwLock<()>>,
+    /// Where slices run.
+    pub(crate) lane: Lane,
+    /// Where slices run that a holder has died with: one at a time, in nobody else's place (rules 12 and 23).
+    pub(crate) suspects: Lane,
+    /// What was begun, and what came of it.
+    pub(crate) claims: Claims,
+    /// Until when calls may be marked as begun by somebody whom Redis has forgotten, ms of shard time.
+    pub(crate) marks_ms: AtomicI64,
     /// What is held now, to be told of a cancel.
     pub(crate) running: Mutex<HashMap<TurnName, Held>>,
     pub(crate) settles: Batcher<Settlement>,
@@ -110,9 +111,7 @@ impl Worker {
         let held = (options.slots * HELD_PER_SLOT).max(HELD_MIN);
         let store = store.observed_by(surroundings.metrics.clone());
         surroundings.metrics.tools_known(surroundings.registry.iter().map(|tool| tool.spec.name.as_str()));
-        let failed: batch::OnError = Arc::new(|verb: &'static str, error: &StoreError| {
-            tracing::warn!(verb, %error, "Redis did not answer; trying again");
-        });
+        let failed = batch::tell_seldom();
         let worker = Arc::new(Self {
             settles: Batcher::new(&store, held, &now, failed.clone()),
             begins: Batcher::new(&store, held, &now, failed.clone()),
@@ -125,20 +124,48 @@ impl Worker {
             progress: surroundings.progress,
             clock: Arc::default(),
             pulse: Pulse::new(lease),
-            slots: Arc::new(Semaphore::new(options.slots)),
-            held: Arc::new(Semaphore::new(held)),
-            alone: Arc::default(),
+            lane: Lane::new(options.slots, held),
+            suspects: Lane::new(1, 1),
+            claims: Claims::default(),
+            marks_ms: AtomicI64::default(),
             running: Mutex::default(),
-            busy: Arc::default(),
             options,
             now,
         });
         let watched = Arc::downgrade(&worker);
         worker.metrics.watch_slots(move || {
             let worker = watched.upgrade()?;
-            Some((worker.busy.load(Ordering::Relaxed), worker.options.slots))
+            Some((worker.lane.busy(), worker.options.slots))
         });
         worker
+    }
+}
+
+/// Slots, and what may be held in them.
+pub(crate) struct Lane {
+    /// Slices whose calls run.
+    pub(crate) slots: Arc<Semaphore>,
+    /// How many of them carry out a slice. The free permits do not tell: while a lease is waited for, the leasing loop
+    /// holds them.
+    busy: Arc<AtomicUsize>,
+    /// Slices that are held: leased and not yet settled. Bounds what Redis' absence can pile up (rule 6).
+    pub(crate) held: Arc<Semaphore>,
+}
+
+impl Lane {
+    fn new(slots: usize, held: usize) -> Self {
+        Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
+    }
+
+    /// Slots that carry out a slice.
+    pub(crate) fn busy(&self) -> usize {
+        self.busy.load(Ordering::Relaxed)
+    }
+
+    /// A slot of this lane that begins to carry out a slice.
+    pub(crate) fn take(&self, permit: OwnedSemaphorePermit) -> Slot {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        Slot { _permit: permit, busy: Arc::clone(&self.busy) }
     }
 }
 
@@ -146,13 +173,6 @@ impl Worker {
 pub(crate) struct Slot {
     _permit: OwnedSemaphorePermit,
     busy: Arc<AtomicUsize>,
-}
-
-impl Slot {
-    pub(crate) fn take(permit: OwnedSemaphorePermit, busy: &Arc<AtomicUsize>) -> Self {
-        busy.fetch_add(1, Ordering::Relaxed);
-        Self { _permit: permit, busy: Arc::clone(busy) }
-    }
 }
 
 impl Drop for Slot {

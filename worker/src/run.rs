@@ -11,7 +11,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::{Lease, Slot, Worker};
+use crate::{Lane, Lease, Worker};
 
 /// One lease in so many begins with the least urgent work, so that it never starves.
 const STARVATION_GUARD: u64 = 16;
@@ -65,11 +65,13 @@ impl Worker {
     /// One heartbeat, with what it brings: time, tenants, turns that were cancelled.
     async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let sent = self.pulse.sending();
-        let slots = Slots { busy: self.busy.load(Ordering::Relaxed), all: self.options.slots };
+        let slots = Slots { busy: self.lane.busy(), all: self.options.slots };
         let beat = self.store.beat_with(consumer, slots, self.kits.load().force.short_digest()).await?;
-        self.pulse.confirm(sent);
         self.clock.set(beat.now_ms);
         self.cancel_running(&beat.cancelled);
+        self.marks_ms.store(beat.marks_ms, Ordering::Relaxed);
+        self.assert_after(&beat).await?;
+        self.pulse.confirm(sent);
         self.force.refresh(&self.store).await?;
         if let Some(generation) = self.kits.refresh(&self.store, &self.force).await? {
             self.metrics.config_in_force(self.kits.load().force.short_digest(), generation);
@@ -102,7 +104,7 @@ impl Worker {
             let (this, consumer, stop, tracker) = (self.clone(), consumer.clone(), stop.clone(), tracker.clone());
             async move { this.beats(&consumer, &stop, &tracker).await }
         });
-        self.leases(consumer, &stop, tracker).await;
+        tokio::join!(self.leases(consumer, &stop, tracker, false), self.leases(consumer, &stop, tracker, true));
         // While draining, the lease is renewed until the last slice is done; a lost one has ended its beats by itself.
         if !draining.is_cancelled()
             && let Err(error) = beats.await
@@ -155,13 +157,21 @@ impl Worker {
         }
     }
 
-    /// Leases slices until `stop`.
-    async fn leases(self: &Arc<Self>, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
+    /// Leases slices until `stop`: suspects into their own lane, all others into theirs.
+    async fn leases(
+        self: &Arc<Self>,
+        consumer: &ConsumerId,
+        stop: &CancellationToken,
+        tracker: &TaskTracker,
+        suspects: bool,
+    ) {
         let block = Duration::from_millis(self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION);
-        let handle = self.progress.register("lease", block * 4 + self.options.drain + Duration::from_secs(60));
+        let (name, lane) = if suspects { ("lease_suspects", &self.suspects) } else { ("lease", &self.lane) };
+        let handle = self.progress.register(name, block * 4 + self.options.drain + Duration::from_secs(60));
+        let of: fn(Priority) -> Queue = if suspects { Queue::Suspect } else { Queue::Ready };
         let mut leasing = Leasing {
             reader: self.store.reader(consumer, block),
-            priorities: self.options.priorities.as_slice().to_vec(),
+            queues: self.options.priorities.as_slice().iter().copied().map(of).collect(),
             round: 0,
             backlog: true,
         };
@@ -169,7 +179,12 @@ impl Worker {
         while !stop.is_cancelled() {
             let room = tokio::select! {
                 () = stop.cancelled() => break,
-                room = self.room() => room,
+                room = lane.room() => room,
+                // All slots are busy for long: that is no standstill of this loop.
+                () = tokio::time::sleep(block) => {
+                    handle.advanced();
+                    continue;
+                }
             };
             let leased = tokio::select! {
                 // The reader's connection is dropped with its future: nothing is delivered to nobody.
@@ -179,10 +194,11 @@ impl Worker {
             match leased {
                 Ok(entries) => {
                     patience.reset();
-                    self.start(entries, room, tracker);
+                    self.start(lane, entries, room, tracker);
                 }
                 Err(StoreError::StateLost(what)) => {
                     self.metrics.state_lost();
+                    self.claims.doubt();
                     tracing::error!(
                         what,
                         "the streams of the shard are gone; they are made anew, and slices from the records of their turns"
@@ -206,7 +222,7 @@ impl Worker {
     /// handed back first.
     async fn lease(&self, leasing: &mut Leasing, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
         if leasing.reader.is_fresh() {
-            for queue in leasing.priorities.clone().into_iter().map(Queue::Ready) {
+            for queue in leasing.queues.clone() {
                 for entry in leasing.reader.mine(&queue.to_string(), LOST_MAX).await? {
                     match SliceEntry::parse(queue.clone(), &entry) {
                         Ok(slice) if !self.holds(&slice) => self.hand_back(&slice, Returned::Stray).await,
@@ -219,41 +235,25 @@ impl Worker {
         leasing.next(free).await
     }
 
-    /// Waits for a free slot and takes all that are free, each with its share of what may be held unsettled.
-    async fn room(&self) -> Vec<(OwnedSemaphorePermit, OwnedSemaphorePermit)> {
-        let mut room = Vec::new();
-        // While a suspect slice runs alone, nothing is leased beside it.
-        drop(self.alone.read().await);
-        let first = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
-        if let (Ok(slot), Ok(held)) = first {
-            room.push((slot, held));
-        }
-        while let Ok(slot) = self.slots.clone().try_acquire_owned() {
-            let Ok(held) = self.held.clone().try_acquire_owned() else { break };
-            room.push((slot, held));
-        }
-        room
-    }
-
     /// Starts what was leased. Permits that are left over are given back.
-    fn start(
-        self: &Arc<Self>,
-        entries: Vec<(Queue, Entry)>,
-        mut room: Vec<(OwnedSemaphorePermit, OwnedSemaphorePermit)>,
-        tracker: &TaskTracker,
-    ) {
+    fn start(self: &Arc<Self>, lane: &Lane, entries: Vec<(Queue, Entry)>, mut room: Vec<Room>, tracker: &TaskTracker) {
         for (queue, entry) in entries {
+            let suspect = matches!(queue, Queue::Suspect(_));
             match SliceEntry::parse(queue.clone(), &entry) {
-                Ok(slice) => {
-                    let lease = self.hold(&slice);
-                    match room.pop() {
-                        Some((slot, held)) => {
-                            let slot = Slot::take(slot, &self.busy);
-                            drop(tracker.spawn(self.clone().slice(slice, lease, slot, held)));
-                        }
-                        None => drop(tracker.spawn(self.clone().wait_for_slot(slice, lease))),
+                // A reap of an older build has put it here; handing it back puts it where it belongs.
+                Ok(slice) if slice.crashes > 0 && !suspect => self.return_at_once(slice, tracker),
+                Ok(slice) => match room.pop() {
+                    Some((slot, held)) => {
+                        let lease = self.hold(&slice);
+                        drop(tracker.spawn(self.clone().slice(slice, lease, lane.take(slot), held)));
                     }
-                }
+                    // Others may have a free lane for it.
+                    None if suspect => self.return_at_once(slice, tracker),
+                    None => {
+                        let lease = self.hold(&slice);
+                        drop(tracker.spawn(self.clone().wait_for_slot(slice, lease)));
+                    }
+                },
                 Err(problem) => {
                     let this = self.clone();
                     drop(tracker.spawn(async move { this.put_aside(&queue, &entry, &problem).await }));
@@ -279,11 +279,16 @@ impl Worker {
 
     /// More came than was asked for (each stream may give a few): it waits like any other.
     async fn wait_for_slot(self: Arc<Self>, slice: SliceEntry, lease: Lease) {
-        let permits = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
+        let permits = (self.lane.slots.clone().acquire_owned().await, self.lane.held.clone().acquire_owned().await);
         if let (Ok(slot), Ok(held)) = permits {
-            let slot = Slot::take(slot, &self.busy);
+            let slot = self.lane.take(slot);
             self.slice(slice, lease, slot, held).await;
         }
+    }
+
+    fn return_at_once(self: &Arc<Self>, slice: SliceEntry, tracker: &TaskTracker) {
+        let this = Arc::clone(self);
+        drop(tracker.spawn(async move { this.hand_back(&slice, Returned::Unsent).await }));
     }
 
     /// Two phases: running calls end in their own time; then they are told to stop, and hand back what is left.
@@ -314,11 +319,30 @@ impl Worker {
     }
 }
 
-/// Reads `ready` streams, one priority at a time while there is a backlog.
+/// Room for one slice: its slot, and its share of what may be held unsettled.
+type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
+
+impl Lane {
+    /// Waits for a free slot and takes all that are free. Dropped before it answers, it has taken none.
+    async fn room(&self) -> Vec<Room> {
+        let mut room = Vec::new();
+        let first = (self.slots.clone().acquire_owned().await, self.held.clone().acquire_owned().await);
+        if let (Ok(slot), Ok(held)) = first {
+            room.push((slot, held));
+        }
+        while let Ok(slot) = self.slots.clone().try_acquire_owned() {
+            let Ok(held) = self.held.clone().try_acquire_owned() else { break };
+            room.push((slot, held));
+        }
+        room
+    }
+}
+
+/// Reads one lane's streams, one priority at a time while there is a backlog.
 struct Leasing {
     reader: Reader,
-    /// What the worker serves, most urgent first; never empty.
-    priorities: Vec<Priority>,
+    /// What the lane serves, most urgent first; never empty.
+    queues: Vec<Queue>,
     round: u64,
     /// Whether the last read took all that it asked for: then priorities matter.
     backlog: bool,
@@ -334,30 +358,28 @@ impl Leasing {
             }
         }
         // Nothing waits: block on all of them. COUNT is per stream, so each may give its share only.
-        let queues: Vec<Queue> = self.priorities.iter().copied().map(Queue::Ready).collect();
-        let streams: Vec<String> = queues.iter().map(Queue::to_string).collect();
+        let streams: Vec<String> = self.queues.iter().map(Queue::to_string).collect();
         let share = (free / streams.len().max(1)).max(1);
         let found = self.reader.wait(&streams, share).await?;
         self.backlog = found.len() >= share;
-        Ok(found.into_iter().filter_map(|(index, entry)| Some((queues.get(index)?.clone(), entry))).collect())
+        Ok(found.into_iter().filter_map(|(index, entry)| Some((self.queues.get(index)?.clone(), entry))).collect())
     }
 
     /// Takes from the most urgent stream first, and now and then from the least urgent.
     async fn sweep(&mut self, free: usize) -> Result<Vec<(Queue, Entry)>, StoreError> {
         self.round += 1;
-        let mut order = self.priorities.clone();
+        let mut order = self.queues.clone();
         if self.round.is_multiple_of(STARVATION_GUARD) {
             order.reverse();
         }
         let mut found = Vec::new();
-        for priority in order {
+        for queue in order {
             let left = free - found.len();
             if left == 0 {
                 break;
             }
-            let stream = Queue::Ready(priority).to_string();
-            let entries = self.reader.take(&stream, left).await?;
-            found.extend(entries.into_iter().map(|entry| (Queue::Ready(priority), entry)));
+            let entries = self.reader.take(&queue.to_string(), left).await?;
+            found.extend(entries.into_iter().map(|entry| (queue.clone(), entry)));
         }
         Ok(found)
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use shared::model::policy::Denial;
+use shared::model::retry::GiveUp;
 use shared::model::{CallError, Outcome, limits};
 
 use crate::tools::wording;
@@ -56,13 +57,24 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
     error
 }
 
-/// A transient failure after its last try.
-pub(crate) fn gave_up(message: &str, attempts: u32) -> CallError {
+/// A transient failure after its last try. `why` says why it is the last one, `after` what wait the far side asked for.
+pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<GiveUp>, after: Option<Duration>) -> CallError {
     let tries = if attempts == 1 { "1 try".to_owned() } else { format!("{attempts} tries") };
-    error(
-        Outcome::Transient,
-        format!("{} (after {tries}). Try again later or use another approach.", message.trim_end_matches('.')),
-    )
+    let asked_s = after.unwrap_or_default().as_secs();
+    let (why, advice) = match why {
+        Some(GiveUp::RetryAfterTooLong) => (
+            format!(
+                " It asks to wait {asked_s} s before the next try, and a call waits {} s for one at most.",
+                limits::RETRY_AFTER_MS_MAX / 1_000
+            ),
+            "Try again after that time",
+        ),
+        Some(GiveUp::DeadlineFirst) => (" The deadline comes before the next try.".to_owned(), "Try again later"),
+        Some(GiveUp::TriesUsedUp) | None => (String::new(), "Try again later"),
+    };
+    let said = format!("{} (after {tries}).{why} {advice} or use another approach.", message.trim_end_matches('.'));
+    let details = after.map(|_| serde_json::json!({ "retry_after_s": asked_s }));
+    CallError { details, ..error(Outcome::Transient, said) }
 }
 
 /// A `once` tool whose effect nobody knows.
@@ -119,4 +131,26 @@ fn bounded(mut message: String) -> String {
         message.push('…');
     }
     message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_may_not_wait_so_long_says_what_wait_was_asked_for() {
+        let after = Some(Duration::from_secs(999_999));
+        let told = gave_up("The service answered with status 429.", 1, Some(GiveUp::RetryAfterTooLong), after);
+        assert_eq!(
+            told.message,
+            "The service answered with status 429 (after 1 try). It asks to wait 999999 s before the next try, and a call \
+             waits 60 s for one at most. Try again after that time or use another approach."
+        );
+        assert_eq!(told.details, Some(serde_json::json!({"retry_after_s": 999_999})));
+        let told = gave_up("No answer.", 2, Some(GiveUp::DeadlineFirst), None);
+        assert!(told.message.contains("The deadline comes before the next try."), "{}", told.message);
+        let told = gave_up("No answer.", 4, Some(GiveUp::TriesUsedUp), None);
+        assert_eq!(told.message, "No answer (after 4 tries). Try again later or use another approach.");
+        assert_eq!(told.details, None);
+    }
 }

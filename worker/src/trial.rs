@@ -166,13 +166,14 @@ impl Trial {
             }
             Judged::Again { message, after, .. } => {
                 step("run", false, format!("failed after {seconds:.3} s, and may pass: {message}"));
-                tried.next = Some(match self.ladder.verdict(1, after, Duration::MAX) {
+                let (next, why) = match self.ladder.verdict(1, after, Duration::MAX) {
                     Verdict::RetryAfter(wait) => {
-                        format!("A worker would try again after {:.1} s", wait.as_secs_f64())
+                        (format!("A worker would try again after {:.1} s", wait.as_secs_f64()), None)
                     }
-                    Verdict::GiveUp(_) => "A worker would not try again".to_owned(),
-                });
-                self.result(call, Outcome::Transient, crate::say::gave_up(&message, 1))
+                    Verdict::GiveUp(why) => ("A worker would not try again".to_owned(), Some(why)),
+                };
+                tried.next = Some(next);
+                self.result(call, Outcome::Transient, crate::say::gave_up(&message, 1, why, after))
             }
             // Nobody cancels a trial, and nobody stops it.
             Judged::Stopped | Judged::HandBack => return,

@@ -54,24 +54,26 @@ impl Worker {
         held: OwnedSemaphorePermit,
     ) {
         let (name, fence) = (slice.name.clone(), slice.fence.clone());
+        let positions = slice.first..slice.first + slice.calls.len();
         let span = span_of(&slice);
-        if slice.crashes == 0 {
-            let _with_others = self.alone.read().await;
+        if slice.crashes == 0 || self.started(&slice).await {
             self.run_slice(slice, &lease, slot).instrument(span).await;
-        } else {
-            // A slice whose holder has died runs alone, so that innocents do not die with it.
-            let _alone = self.alone.write().await;
-            if self.started(&slice).await {
-                self.run_slice(slice, &lease, slot).instrument(span).await;
-            }
         }
+        self.claims.forget(&name, positions);
         self.let_go(&name, &fence);
         drop(held);
     }
 
     /// Marks that a suspect slice is really started now: only then does another crash count against it.
     async fn started(&self, slice: &SliceEntry) -> bool {
-        let mark = Begin { name: slice.name.clone(), fence: slice.fence.clone(), position: slice.first, nonce: None };
+        let mark = Begin {
+            name: slice.name.clone(),
+            fence: slice.fence.clone(),
+            position: slice.first,
+            nonce: None,
+            digest: slice.meta.digest.clone(),
+            knows: None,
+        };
         // A cancelled or expired turn goes on, to be ended call by call.
         !matches!(self.begins.ask(mark).await, None | Some(Begun::Stale | Begun::Done))
     }
@@ -92,12 +94,21 @@ impl Worker {
                         let rendered = self.render(&kit, &holding.slice, holding.results.len(), &result);
                         holding.results.push(rendered);
                     }
+                    // Redis lost it, and somebody knew: it is a result like any other.
+                    Carried::Kept(rendered) => {
+                        alone = true;
+                        holding.results.push(*rendered);
+                    }
                     // What ran beside it and came later in the turn is dropped, and read again after the wait.
                     Carried::Again(wait, cause) => {
+                        self.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
                         let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
                         return self.park(holding, delay_ms, attempt, cause).await;
                     }
-                    Carried::HandBack => return self.give_back(holding).await,
+                    Carried::HandBack => {
+                        self.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
+                        return self.give_back(holding).await;
+                    }
                     Carried::Lost => return,
                 }
             }
@@ -203,11 +214,11 @@ impl Worker {
             }
             match settled {
                 Some(Settled::Done | Settled::Laned | Settled::Continue | Settled::Already) => {
-                    holding.committed = holding.results.len();
+                    self.confirmed(holding);
                     return Commit::Ok;
                 }
                 Some(Settled::Cancelled) => {
-                    holding.committed = holding.results.len();
+                    self.confirmed(holding);
                     return Commit::Cancelled;
                 }
                 // Redis lost an earlier commit: all results of the slice once more.
@@ -215,11 +226,22 @@ impl Worker {
                 Some(Settled::Gap | Settled::Stale) => {
                     self.metrics.fenced("settle");
                     tracing::warn!(turn = %holding.slice.name, "results came too late; somebody else holds the turn");
+                    self.leave_for_others(&holding.slice.name, holding.slice.first, &holding.results).await;
                     return Commit::Lost;
                 }
                 None => return Commit::Lost,
             }
         }
+    }
+
+    /// Redis has all results so far.
+    fn confirmed(&self, holding: &mut Holding) {
+        self.remember(
+            &holding.slice.name,
+            holding.slice.first + holding.committed,
+            &holding.results[holding.committed..],
+        );
+        holding.committed = holding.results.len();
     }
 
     /// Parks the slice until its call may be tried again. What is in memory is committed first.
@@ -243,23 +265,22 @@ impl Worker {
         }
     }
 
-    /// The turn was cancelled while its call failed, which had so many tries: the calls that are left end as cancelled.
-    async fn end_rest(&self, mut holding: Holding, tries: u32) {
+    /// The turn was cancelled while its call failed at this try: the calls that are left end as cancelled.
+    async fn end_rest(&self, mut holding: Holding, failed: u32) {
         let never = Lease { cancel: CancellationToken::new(), term: 0 };
         let kit = self.kits.load();
-        let failed = holding.results.len();
-        for index in failed..holding.slice.calls.len() {
+        let first = holding.results.len();
+        for index in first..holding.slice.calls.len() {
             let trying = Trying {
                 slice: &holding.slice,
                 call: &holding.slice.calls[index],
                 id: CallId { turn: holding.slice.name.turn.clone(), position: holding.slice.first + index },
-                attempt: if index == failed { tries + 1 } else { 1 },
+                attempt: if index == first { failed + 1 } else { 1 },
                 context: Arc::default(),
                 lease: &never,
                 kit: &kit,
             };
-            let why = self.why(&trying, EndReason::Cancelled).await;
-            if let Carried::Ended(result) = trying.ended_before_this_try(EndReason::Cancelled, why.as_deref()) {
+            if let Carried::Ended(result) = self.ended_before_this_try(&trying, EndReason::Cancelled).await {
                 let rendered = self.render(&kit, &holding.slice, index, &result);
                 holding.results.push(rendered);
             }

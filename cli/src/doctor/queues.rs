@@ -114,8 +114,9 @@ fn others(facts: &ShardFacts) -> Option<Finding> {
 /// What waits, and how long.
 pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
     let b = backlog;
+    let suspects = if b.suspect > 0 { format!("{} suspect, ", b.suspect) } else { String::new() };
     let counts = format!(
-        "{} inbound, {} tasks, {} ready, {} running, {} timers",
+        "{} inbound, {} tasks, {} ready, {suspects}{} running, {} timers",
         b.inbound, b.tasks, b.ready, b.running, b.timers
     );
     let mut findings = vec![if b.inbound >= settings.queues.turns_max {

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use redis::{FromRedisValue, Pipeline, Value};
 
 use super::housekeep::{Memory, memory_of};
-use super::keys::{GROUP, Queue};
+use super::keys::{GROUP, Queue, streams as stream_names};
 use super::wire::entry_ms;
 use super::words::{number_of, text_of, unexpected};
 use super::{Store, StoreError};
-use crate::model::{Priority, TenantId};
+use crate::model::TenantId;
 
 /// Tenants that one pipeline asks about.
 const TENANTS_MAX: usize = 1_000;
@@ -23,6 +23,8 @@ pub struct Backlog {
     pub tasks: u64,
     /// Slices that no worker has read.
     pub ready: u64,
+    /// Slices that no worker has read since an earlier holder of them died: each worker takes one of them at a time.
+    pub suspect: u64,
     /// Slices that workers hold.
     pub running: u64,
     /// Turns that are parked for another try.
@@ -40,6 +42,8 @@ pub struct Backlog {
     pub oldest_inbound_ms: i64,
     /// Age of the oldest slice that no worker has read, ms.
     pub oldest_ready_ms: i64,
+    /// Age of the oldest slice that waits for a worker after an earlier holder of it died, ms.
+    pub oldest_suspect_ms: i64,
     /// Age of the oldest slice that is held, ms, from its dispatch on.
     pub oldest_pending_ms: i64,
     /// How long the turn has been parked that is parked for a try the longest, ms.
@@ -140,10 +144,14 @@ impl Store {
                     *count += waiting + stream.held;
                     backlog.oldest_inbound_ms = backlog.oldest_inbound_ms.max(waiting_ms).max(held_ms);
                 }
-                _ => {
-                    backlog.ready += waiting;
+                name => {
+                    let (count, oldest_ms) = match Queue::parse(name) {
+                        Some(Queue::Suspect(_)) => (&mut backlog.suspect, &mut backlog.oldest_suspect_ms),
+                        _ => (&mut backlog.ready, &mut backlog.oldest_ready_ms),
+                    };
+                    *count += waiting;
+                    *oldest_ms = (*oldest_ms).max(waiting_ms);
                     backlog.running += stream.held;
-                    backlog.oldest_ready_ms = backlog.oldest_ready_ms.max(waiting_ms);
                     backlog.oldest_pending_ms = backlog.oldest_pending_ms.max(held_ms);
                 }
             }
@@ -167,10 +175,6 @@ impl Store {
         }
         Ok(waiting)
     }
-}
-
-fn stream_names() -> impl Iterator<Item = String> {
-    ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(Priority::ALL.map(|p| Queue::Ready(p).to_string()))
 }
 
 impl StreamSeen {

@@ -2,7 +2,7 @@
 
 use super::keys::{Queue, TurnName};
 use super::words::{Words, text_of, unexpected};
-use super::{Store, StoreError, notes};
+use super::{SettledCall, Store, StoreError, notes};
 use crate::model::limits;
 
 /// The start of one call, or (without a nonce) the mark that a suspect slice was really started.
@@ -16,10 +16,14 @@ pub struct Begin {
     pub position: usize,
     /// Fresh for each try; none only marks.
     pub nonce: Option<String>,
+    /// Digest of the turn's content.
+    pub digest: String,
+    /// The Redis (its `run_id`) that the worker has told of what it began; none where it knows none.
+    pub knows: Option<String>,
 }
 
 /// What became of a begin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begun {
     /// Go on.
     Ok,
@@ -27,6 +31,8 @@ pub enum Begun {
     Done,
     /// Somebody who is gone began the call: what it did cannot be known.
     Unknown,
+    /// It was carried out, Redis lost that, and somebody knew its result.
+    Kept(Box<SettledCall>),
     /// Somebody else holds the turn now.
     Stale,
     /// The turn was cancelled.
@@ -105,9 +111,14 @@ impl Store {
         args.show(self.options.lease_ms).show(calls.len());
         for call in calls {
             args.show(&call.name).text(call.fence.as_str()).show(call.position).maybe(call.nonce.as_ref());
+            args.text(call.digest.as_str()).maybe(call.knows.as_ref());
         }
         let mut words = Words::new("begin", self.run("begin", args).await?)?;
         let begun = |value: &redis::Value| {
+            if let redis::Value::Array(kept) = value {
+                let text = |at: usize| kept.get(at).and_then(text_of).unwrap_or_default();
+                return Ok(Begun::Kept(Box::new(SettledCall { result: text(1), message: text(2), audit: text(3) })));
+            }
             Ok(match text_of(value).as_deref() {
                 Some("OK") => Begun::Ok,
                 Some("DONE") => Begun::Done,

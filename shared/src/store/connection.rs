@@ -67,28 +67,13 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether the script itself failed (a bug or foreign data), so that repeating the same batch cannot help.
+    /// Whether a script ran and failed over what it was given (a bug or foreign data), so that repeating the same batch
+    /// cannot help. Everything else that Redis refuses is the connection's fault, or that of Redis' state and
+    /// permissions, and nobody's who waits behind it: it is asked again until it passes (rule 24).
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
-            Self::Verb { source, .. } => {
-                !source.is_io_error()
-                    && !source.is_timeout()
-                    && !matches!(
-                        source.code(),
-                        Some(
-                            "OOM"
-                                | "LOADING"
-                                | "READONLY"
-                                | "MASTERDOWN"
-                                | "CLUSTERDOWN"
-                                | "TRYAGAIN"
-                                | "BUSY"
-                                | "MISCONF"
-                                | "NOREPLICAS"
-                        )
-                    )
-            }
+            Self::Verb { source, .. } => was_raised_by_a_script(source),
             Self::Reply { .. } => true,
             _ => false,
         }
@@ -106,6 +91,27 @@ impl StoreError {
         }
         Self::Verb { verb, source }
     }
+}
+
+/// What Lua itself raised, or a command over the data that it met. Redis names the place in the script for both; it also
+/// does for a command that it does not let the script run, which says nothing about the data.
+fn was_raised_by_a_script(error: &redis::RedisError) -> bool {
+    const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "Unknown Redis command called from script"];
+    let said = error.detail().unwrap_or_default();
+    matches!(error.code(), Some("ERR" | "WRONGTYPE"))
+        && said.contains("user_script:")
+        && !NOT_ALLOWED.iter().any(|why| said.contains(why))
+}
+
+/// Whether another connection may do better: this one is broken, leads to a server that is no primary (any more), or has
+/// lost its login.
+fn is_of_this_connection(error: &redis::RedisError) -> bool {
+    const ELSEWHERE: [&str; 7] = ["READONLY", "MOVED", "ASK", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
+    error.is_io_error()
+        || error.is_timeout()
+        || error.is_connection_dropped()
+        || error.is_unrecoverable_error()
+        || error.code().is_some_and(|code| ELSEWHERE.contains(&code))
 }
 
 /// Is told of every question to Redis: for metrics.
@@ -202,10 +208,9 @@ impl Connection {
             .map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
-    /// Drops the connection if it is broken, so that the next command makes a new one.
+    /// Drops the connection where a new one may do better.
     pub(crate) async fn look_at(&self, error: &redis::RedisError) {
-        if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_unrecoverable_error()
-        {
+        if is_of_this_connection(error) {
             *self.current.lock().await = None;
         }
     }

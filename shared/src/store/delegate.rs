@@ -113,7 +113,7 @@ impl Store {
                     let orphan = !is_configured(&tenant, &agent);
                     Some((Queue::External(tenant, agent), orphan))
                 }
-                Queue::Ready(_) => None,
+                Queue::Ready(_) | Queue::Suspect(_) => None,
             })
             .collect();
         if !streams.is_empty() {

@@ -65,6 +65,8 @@ pub struct Ending {
     pub info: i64,
     /// The call that a holder who is gone had begun: whether it took effect is unknown, and its result must say so.
     pub begun: Option<BegunCall>,
+    /// Calls that a worker said to have begun, where Redis had lost it: likewise.
+    pub marked: Vec<usize>,
     /// Tries that the first call has behind it.
     pub tries: u32,
     /// Workers that were lost while they held the slice.
@@ -130,12 +132,15 @@ impl Ending {
         let first = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
         let upto = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
         let info = words.text()?.parse::<f64>().unwrap_or(0.0) as i64;
-        let begun = BegunCall::parse(&words.text()?);
+        let begun = words.text()?;
+        let mut begun = begun.split(',');
+        let (begun, marked) =
+            (begun.next().and_then(BegunCall::parse), begun.filter_map(|position| position.parse().ok()).collect());
         let count = |text: String| text.parse::<f64>().map_or(0, |count| count as u32);
         let (tries, crashes, admitted) = (count(words.text()?), count(words.text()?), count(words.text()?) as usize);
         let why = Some(words.text()?).filter(|why| !why.is_empty());
         let meta = words.text()?;
         let calls = words.rest().into_iter().filter_map(into_text).collect();
-        Ok(Self { name, fence, reason, first, upto, info, begun, tries, crashes, admitted, why, meta, calls })
+        Ok(Self { name, fence, reason, first, upto, info, begun, marked, tries, crashes, admitted, why, meta, calls })
     }
 }

@@ -5,13 +5,12 @@ use std::collections::HashMap;
 
 use redis::Value;
 
-use super::keys::GROUP;
+use super::keys::{GROUP, streams};
 use super::pool::Pool;
 use super::read::{Entry, entry};
 use super::watch::{NodeView, nodes};
 use super::words::{number_of, text_of};
 use super::{Keys, StoreError, TurnName};
-use crate::model::Priority;
 
 /// Shards beyond the last one that are looked at for messages that went astray.
 const STRAYS_LOOK_MAX: u32 = 16;
@@ -105,11 +104,6 @@ pub struct BudgetFacts {
     pub tenant_day_ends_ms: i64,
     /// Turns before this one on the agent's lane; none where the turn is not there.
     pub ahead_on_lane: Option<u64>,
-}
-
-fn streams() -> impl Iterator<Item = String> {
-    let ready = Priority::ALL.map(|priority| format!("ready:{}", priority.as_str()));
-    ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(ready)
 }
 
 /// The policy that a consumer says of itself: after when it beat, its lease, and its slots.

@@ -92,14 +92,25 @@ impl fmt::Debug for TurnName {
 pub enum Queue {
     /// A `ready` stream, read by workers.
     Ready(Priority),
+    /// Slices of that priority whose holder has died: workers carry them out in a lane of their own, one at a time
+    /// (rule 23).
+    Suspect(Priority),
     /// The stream of an agent's external runtime.
     External(TenantId, AgentId),
 }
 
 impl Queue {
+    /// All that workers read, the most urgent first, suspects last.
+    pub fn of_workers() -> impl Iterator<Item = Self> {
+        Priority::ALL.into_iter().map(Self::Ready).chain(Priority::ALL.into_iter().map(Self::Suspect))
+    }
+
     /// Reads a queue's name as [`fmt::Display`] writes it.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
+        if let Some(priority) = text.strip_prefix("ready:suspect:") {
+            return Priority::parse(priority).map(Self::Suspect);
+        }
         if let Some(priority) = text.strip_prefix("ready:") {
             return Priority::parse(priority).map(Self::Ready);
         }
@@ -112,7 +123,13 @@ impl fmt::Display for Queue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Ready(priority) => write!(f, "ready:{}", priority.as_str()),
+            Self::Suspect(priority) => write!(f, "ready:suspect:{}", priority.as_str()),
             Self::External(tenant, agent) => write!(f, "external:{tenant}:{agent}"),
         }
     }
+}
+
+/// The streams of every shard: what producers write, then what workers read.
+pub(crate) fn streams() -> impl Iterator<Item = String> {
+    ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(Queue::of_workers().map(|queue| queue.to_string()))
 }

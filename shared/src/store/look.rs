@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::keys::{GROUP, TurnName};
+use super::keys::{GROUP, Queue, TurnName};
 use super::{SliceMeta, Store, StoreError};
 use crate::model::{AgentId, TaskGrant};
 
@@ -119,11 +119,18 @@ impl Store {
             let due: Option<f64> = self.connection.query("look", &command).await?;
             live.lane_due_ms = due.map(|d| d as i64);
         } else if !fence.starts_with("s:") {
-            let queue = live.fields.get("q").cloned().unwrap_or_default();
-            let mut command = redis::cmd("XPENDING");
-            command.arg(self.keys.key(queue)).arg(GROUP).arg(&fence).arg(&fence).arg(1);
-            let found: Vec<(String, String, i64, i64)> = self.connection.query("look", &command).await?;
-            live.holder = found.into_iter().next().map(|(_, consumer, _, _)| consumer);
+            let queue = Queue::parse(live.fields.get("q").map_or("", String::as_str));
+            // A slice whose holder has died is on the queue of suspects.
+            let suspect = match &queue {
+                Some(Queue::Ready(priority)) if live.fields.contains_key("cr") => Some(Queue::Suspect(*priority)),
+                _ => None,
+            };
+            for queue in queue.into_iter().chain(suspect) {
+                let mut command = redis::cmd("XPENDING");
+                command.arg(self.keys.key(queue)).arg(GROUP).arg(&fence).arg(&fence).arg(1);
+                let found: Vec<(String, String, i64, i64)> = self.connection.query("look", &command).await?;
+                live.holder = live.holder.take().or(found.into_iter().next().map(|(_, consumer, _, _)| consumer));
+            }
         }
         Ok(())
     }

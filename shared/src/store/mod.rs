@@ -6,6 +6,7 @@
 
 mod admit;
 mod args;
+mod assert;
 mod audit;
 mod backlog;
 mod call;
@@ -37,6 +38,7 @@ pub use admit::{
     Admission, AdmitReply, Admitted, Generations, Inbound, LanePolicy, LaneRelease, PolicyRow, Promoted, Rejection,
     ReleaseReply, Released,
 };
+pub use assert::{Asserted, Assertion, Claim};
 pub use audit::{AuditFound, AuditSearch};
 pub use backlog::Backlog;
 pub use call::{Begin, Begun, HandBack, Parked, Retry, Returned};

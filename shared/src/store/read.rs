@@ -8,7 +8,7 @@ use redis::aio::MultiplexedConnection;
 use super::keys::{GROUP, Queue};
 use super::words::{into_text, unexpected};
 use super::{Connection, SliceEntry, Store, StoreError};
-use crate::model::{ConsumerId, Priority};
+use crate::model::ConsumerId;
 
 /// One entry of a stream.
 #[derive(Debug, Clone)]
@@ -61,9 +61,8 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn ensure_groups(&self) -> Result<usize, StoreError> {
-        let queues = Priority::ALL.map(|p| Queue::Ready(p).to_string());
         let mut made = 0;
-        for stream in ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(queues) {
+        for stream in super::keys::streams() {
             let mut command = redis::cmd("XGROUP");
             command.arg("CREATE").arg(self.keys.key(&stream)).arg(GROUP).arg("0").arg("MKSTREAM");
             match self.connection.query::<()>("ensure_groups", &command).await {
@@ -78,7 +77,7 @@ impl Store {
 
 impl Store {
     /// Slices that were delivered to `consumer` at least `since` ago and are not acknowledged, at most `bound` a
-    /// priority. What cannot be read as a slice is left out.
+    /// queue. What cannot be read as a slice is left out.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -89,7 +88,7 @@ impl Store {
         bound: usize,
     ) -> Result<Vec<SliceEntry>, StoreError> {
         let mut held = Vec::new();
-        for queue in Priority::ALL.map(Queue::Ready) {
+        for queue in Queue::of_workers() {
             let key = self.keys.key(&queue);
             let mut command = redis::cmd("XPENDING");
             command.arg(&key).arg(GROUP).arg("IDLE").arg(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));

@@ -7,7 +7,7 @@ use super::keys::{Queue, TurnName};
 use super::read::Entry;
 use super::words::{Words, text_of, unexpected};
 use super::{Store, StoreError};
-use crate::model::{ConsumerId, Priority, limits};
+use crate::model::{ConsumerId, limits};
 
 /// Characters of the reason that a dead letter keeps of what could not be read.
 const PUT_ASIDE_CHARS: usize = 500;
@@ -25,6 +25,10 @@ pub struct Beat {
     pub pressure: bool,
     /// How often Redis' clock stepped back, and by how much the last time, ms.
     pub clock_steps: (u64, i64),
+    /// What Redis calls itself: another name is another process, which may know less.
+    pub run_id: String,
+    /// Until when calls may be marked as begun by somebody who Redis has forgotten, ms; 0 where there never was one.
+    pub marks_ms: i64,
     /// Turns that the consumer holds and should stop.
     pub cancelled: Vec<TurnName>,
 }
@@ -135,6 +139,8 @@ impl Store {
             policy_generation: words.number()?.unsigned_abs(),
             pressure: words.text()? == "1",
             clock_steps: (words.number()?.unsigned_abs(), words.number()?),
+            run_id: words.text()?,
+            marks_ms: words.number()?,
             cancelled: words.rest().iter().filter_map(text_of).filter_map(|t| TurnName::parse(&t)).collect(),
         })
     }
@@ -148,9 +154,8 @@ impl Store {
         let mut args = self.args();
         args.show(o.lease_ms).show(o.ending_lease_ms).show(o.crashes_max).show(o.dead_entries_max);
         args.show(bound).show(o.slice_worst_ms).show(o.dedupe_ms.max(o.retain_ms)).show(limits::SCRIPT_BYTES_MAX);
-        args.text("turns").text("tasks");
-        for priority in Priority::ALL {
-            args.show(Queue::Ready(priority));
+        for stream in super::keys::streams() {
+            args.text(stream);
         }
         let mut words = Words::new("reap", self.run("reap", args).await?)?;
         let active = words.text()? == "OK";

@@ -29,6 +29,7 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "retry": [BASE, TENANTS, SLICE],
     "hand_back": [BASE, TENANTS, SLICE],
     "reap": [BASE, TENANTS, SLICE],
+    "assert": [BASE],
     "beat": [BASE],
     "cancel": [BASE, TENANTS, SLICE],
     "delegate": [BASE, TENANTS, SLICE, EARLY],

@@ -17,7 +17,7 @@ pub struct ReplyFrame {
 }
 
 /// One result, rendered.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SettledCall {
     /// The result, JSON.
     pub result: String,

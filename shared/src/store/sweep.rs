@@ -1,11 +1,11 @@
 //! A slow, bounded look at all turns under way: whether each of them will be looked at again (rule 3), whether what is
 //! out is with somebody or on its queue (rule 21), and how old the oldest is that waits on a lane.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use redis::{RedisResult, Value};
 
-use super::keys::{GROUP, TurnName};
+use super::keys::{GROUP, Queue, TurnName};
 use super::wire::entry_ms;
 use super::words::text_of;
 use super::{Store, StoreError};
@@ -17,8 +17,8 @@ const TIMERS_PER_STEP: usize = 256;
 const KEYS_PER_STEP: usize = 512;
 
 /// What is read of a record.
-const FIELDS: &[&str] = &["ag", "f", "n", "ad", "dn", "ts", "q"];
-/// Turns that one transaction asks about: with four commands each, well below a script's time.
+const FIELDS: &[&str] = &["ag", "f", "n", "ad", "dn", "ts", "q", "cr"];
+/// Turns that one transaction asks about: with a few commands each, well below a script's time.
 const TOGETHER_MAX: usize = 128;
 
 /// Where the sweep is; the default is the beginning.
@@ -50,7 +50,8 @@ type Answers = Vec<RedisResult<Value>>;
 struct Record {
     name: TurnName,
     agent: AgentId,
-    queue: String,
+    /// Where its slice may be, where one is out: a suspect's that an older build took back is on its turn's own queue.
+    queues: Vec<String>,
     fence: Option<String>,
     calls: i64,
     admitted: i64,
@@ -119,16 +120,18 @@ impl Store {
     /// group's last is not before it, and is gone, where its stream begins after it.
     async fn adrift(&self, out: &[Record]) -> Result<Vec<TurnName>, StoreError> {
         // An external task is looked at once in its lease.
-        let out: Vec<_> = out.iter().filter(|record| record.queue.starts_with("ready:")).collect();
-        let queues: BTreeMap<&str, ()> = out.iter().map(|record| (record.queue.as_str(), ())).collect();
+        let out: Vec<_> = out.iter().filter(|record| record.queues.iter().any(|q| q.starts_with("ready:"))).collect();
+        let queues: BTreeSet<&str> = out.iter().flat_map(|record| record.queues.iter().map(String::as_str)).collect();
         let (mut pipe, timers) = (redis::pipe(), self.keys.key("timers"));
         pipe.ignore_errors();
         for record in &out {
             let fence = record.fence.as_deref().unwrap_or_default();
             pipe.cmd("ZSCORE").arg(&timers).arg(format!("t:{}", record.name));
-            pipe.cmd("XPENDING").arg(self.keys.key(&record.queue)).arg(GROUP).arg(fence).arg(fence).arg(1);
+            for queue in &record.queues {
+                pipe.cmd("XPENDING").arg(self.keys.key(queue)).arg(GROUP).arg(fence).arg(fence).arg(1);
+            }
         }
-        for queue in queues.keys() {
+        for queue in &queues {
             let key = self.keys.key(queue);
             pipe.cmd("XINFO").arg("GROUPS").arg(&key);
             pipe.cmd("XRANGE").arg(&key).arg("-").arg("+").arg("COUNT").arg(1);
@@ -138,13 +141,20 @@ impl Store {
         }
         let mut answers = self.connection.pipeline::<Answers>("sweep", &pipe).await?.into_iter();
         let mut next = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
-        let seen: Vec<_> = out.into_iter().map(|record| (record, next() != Value::Nil, is_some(&next()))).collect();
+        let mut seen = Vec::with_capacity(out.len());
+        for record in out {
+            let timed = next() != Value::Nil;
+            let held = record.queues.iter().filter(|_| is_some(&next())).count() > 0;
+            seen.push((record, timed, held));
+        }
         let ends: BTreeMap<&str, (String, String)> =
-            queues.into_keys().map(|queue| (queue, (last_delivered(next()), first_of(next())))).collect();
+            queues.into_iter().map(|queue| (queue, (last_delivered(next()), first_of(next())))).collect();
         let adrift = seen.into_iter().filter(|(record, timed, held)| {
-            let (last, first) = &ends[record.queue.as_str()];
             let fence = record.fence.as_deref().unwrap_or_default();
-            let waits = after(fence, last) && !first.is_empty() && !after(first, fence);
+            let waits = record.queues.iter().any(|queue| {
+                let (last, first) = &ends[queue.as_str()];
+                after(fence, last) && !first.is_empty() && !after(first, fence)
+            });
             !timed || !(*held || waits)
         });
         Ok(adrift.map(|(record, ..)| record.name.clone()).collect())
@@ -211,12 +221,12 @@ impl Store {
 /// A record as its fields say; none where the turn has ended, or has no calls left.
 fn record(name: TurnName, fields: Value) -> Option<Record> {
     let fields: Vec<Option<String>> = redis::from_redis_value(fields).ok()?;
-    let [agent, fence, calls, admitted, done, since, queue] = <[Option<String>; 7]>::try_from(fields).ok()?;
+    let [agent, fence, calls, admitted, done, since, queue, crashes] = <[Option<String>; 8]>::try_from(fields).ok()?;
     let number = |text: Option<String>| text.and_then(|text| text.parse::<f64>().ok()).map(|number| number as i64);
     let record = Record {
         name,
         agent: AgentId::new(agent?).ok()?,
-        queue: queue.unwrap_or_default(),
+        queues: places(queue.unwrap_or_default(), crashes.is_some()),
         fence,
         calls: number(calls)?,
         admitted: number(admitted)?,
@@ -224,6 +234,14 @@ fn record(name: TurnName, fields: Value) -> Option<Record> {
         since_ms: number(since).unwrap_or(0),
     };
     (record.done < record.calls).then_some(record)
+}
+
+/// Where the slice of a turn may be, whose record names this queue.
+fn places(queue: String, suspect: bool) -> Vec<String> {
+    match Queue::parse(&queue) {
+        Some(Queue::Ready(priority)) if suspect => vec![Queue::Suspect(priority).to_string(), queue],
+        _ => vec![queue],
+    }
 }
 
 fn is_some(value: &Value) -> bool {

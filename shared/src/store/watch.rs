@@ -7,12 +7,11 @@ use redis::Value;
 use serde::Deserialize;
 
 use super::inspect::unpacked;
-use super::keys::GROUP;
+use super::keys::{GROUP, streams as stream_names};
 use super::read::entry;
 use super::wire::entry_ms;
 use super::words::{into_text, number_of, text_of};
 use super::{Connection, Keys, Slots, StoreError};
-use crate::model::Priority;
 
 /// Audit entries that one look reads at most. What came beyond is counted, but its tools are not seen.
 const AUDIT_SEEN_MAX: usize = 200;
@@ -320,11 +319,6 @@ impl Watch {
         lanes.truncate(LANES_MAX);
         lanes
     }
-}
-
-fn stream_names() -> impl Iterator<Item = String> {
-    let ready = Priority::ALL.map(|priority| format!("ready:{}", priority.as_str()));
-    ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(ready)
 }
 
 /// A stream without its oldest unread entry, and the id that its group has read up to.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::game::{Game, Violation, same};
 use super::scheduler::Scheduler;
 use super::snapshot::compare;
-use super::spec::{LEASE_MS, PRIORITIES};
+use super::spec::{LEASE_MS, QUEUES};
 use super::worker::Worker;
 use super::world::Name;
 
@@ -116,8 +116,8 @@ async fn each_turn_has_one_reply(game: &mut Game<'_>) -> Result<(), Violation> {
 async fn nothing_is_left(game: &mut Game<'_>) -> Result<(), Violation> {
     let mut pipe = redis::pipe();
     pipe.cmd("XLEN").arg(game.table.store.keys().key("turns"));
-    for priority in PRIORITIES {
-        pipe.cmd("XLEN").arg(game.table.store.keys().key(format!("ready:{}", priority.as_str())));
+    for queue in QUEUES {
+        pipe.cmd("XLEN").arg(game.table.store.keys().key(queue));
     }
     let left: Vec<usize> = pipe.query_async(&mut game.table.redis).await.map_err(|e| e.to_string())?;
     same("entries left on streams", &vec![0; left.len()], &left)

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use redis::aio::MultiplexedConnection;
-use shared::model::{ConsumerId, Priority};
+use shared::model::ConsumerId;
 use shared::store::{Queue, Scripts, Store, StoreOptions, TimeSource};
 
 use super::scheduler::Scheduler;
 use super::spec::{
     CRASHES_MAX, CapsSet, DAY_MS, ENDING_LEASE_MS, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, ODD_TASK,
-    PRIORITIES, Policy, Rows, START_MS, TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
+    Policy, QUEUES, Rows, START_MS, TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
 };
 use super::witness::Witness;
 use super::worker::Worker;
@@ -60,7 +60,7 @@ impl Table {
         let mut pipe = redis::pipe();
         pipe.cmd("FLUSHALL").ignore();
         let streams = ["turns".to_owned(), "tasks".to_owned()].into_iter();
-        for stream in streams.chain(Priority::ALL.map(|p| Queue::Ready(p).to_string())) {
+        for stream in streams.chain(Queue::of_workers().map(|queue| queue.to_string())) {
             pipe.cmd("XGROUP").arg("CREATE").arg(self.store.keys().key(stream)).arg("workers").arg("0").arg("MKSTREAM");
             pipe.ignore();
         }
@@ -274,16 +274,16 @@ impl<'t> Game<'t> {
     /// Entries that appeared on the queues since the last look: what was dispatched, when, and under which caps.
     pub async fn look_at_queues(&mut self, rows: &Rows) -> Result<(), Violation> {
         let mut pipe = redis::pipe();
-        for priority in PRIORITIES {
-            let key = self.table.store.keys().key(Queue::Ready(priority));
-            pipe.cmd("XRANGE").arg(key).arg(format!("({}", self.witness.seen(priority))).arg("+");
+        for queue in QUEUES {
+            let key = self.table.store.keys().key(queue);
+            pipe.cmd("XRANGE").arg(key).arg(format!("({}", self.witness.seen(queue))).arg("+");
         }
         let found: Vec<Vec<(String, Vec<String>)>> =
             pipe.query_async(&mut self.table.redis).await.map_err(|e| e.to_string())?;
         let now_ms = self.now_ms();
-        for (priority, entries) in PRIORITIES.into_iter().zip(found) {
+        for (queue, entries) in QUEUES.iter().zip(found) {
             for (id, fields) in entries {
-                self.witness.entry(&self.world, rows, priority, id, &fields, now_ms)?;
+                self.witness.entry(&self.world, rows, queue, id, &fields, now_ms)?;
             }
         }
         Ok(())

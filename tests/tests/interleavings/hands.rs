@@ -2,12 +2,10 @@
 //! are gone, and everything must end all the same (rule 21).
 
 use rand::Rng;
-use shared::model::Priority;
 use shared::model::referee::{Event, State};
-use shared::store::Queue;
 
 use super::game::{Game, Violation};
-use super::spec::PRIORITIES;
+use super::spec::QUEUES;
 use super::world::{Name, Turn, World};
 
 impl World {
@@ -46,10 +44,10 @@ impl Game<'_> {
 
     /// What a worker holds of one queue is nobody's any more; the worker goes on.
     async fn delete_worker(&mut self) -> Result<(), Violation> {
-        let priority = PRIORITIES[self.rng.random_range(0..2)];
+        let queue = &QUEUES[self.rng.random_range(0..QUEUES.len())];
         let Some(holder) = self.world.turns.values().find_map(|turn| turn.holder.clone()) else { return Ok(()) };
-        let held = self.world.held(priority, &holder);
-        self.delete_consumer(&Queue::Ready(priority).to_string(), &holder).await?;
+        let held = self.world.held(queue, &holder);
+        self.delete_consumer(&queue.to_string(), &holder).await?;
         let now_ms = self.now_ms();
         self.world.lose(held, now_ms)
     }
@@ -66,18 +64,17 @@ impl Game<'_> {
 
     /// All entries of a queue are gone, and who held them.
     async fn lose_queue(&mut self) -> Result<(), Violation> {
-        let priority: Priority = PRIORITIES[self.rng.random_range(0..2)];
+        let queue = &QUEUES[self.rng.random_range(0..QUEUES.len())];
         let rows = self.rows_now();
         self.look_at_queues(&rows).await?;
-        let key = self.table.store.keys().key(Queue::Ready(priority));
+        let key = self.table.store.keys().key(queue);
         let mut pipe = redis::pipe();
         pipe.cmd("XTRIM").arg(&key).arg("MAXLEN").arg(0).ignore();
         pipe.cmd("XGROUP").arg("DESTROY").arg(&key).arg("workers").ignore();
         pipe.cmd("XGROUP").arg("CREATE").arg(&key).arg("workers").arg("0").ignore();
         let () = pipe.query_async(&mut self.table.redis).await.map_err(|e| e.to_string())?;
-        self.note(|| format!("{} is emptied", Queue::Ready(priority)));
-        let here =
-            |turn: &Turn| matches!(turn.state, State::Out(..)) && self.world.specs[turn.spec].priority == priority;
+        self.note(|| format!("{queue} is emptied"));
+        let here = |turn: &Turn| self.world.is_on(turn, queue);
         let out = self.world.turns.iter().filter(|(_, turn)| here(turn)).map(|(name, _)| name.clone()).collect();
         let now_ms = self.now_ms();
         self.world.lose(out, now_ms)

@@ -2,7 +2,7 @@
 
 use shared::model::referee::{Answer, Event, Fence};
 
-use super::spec::{CRASHES_MAX, LEASE_MS, PRIORITIES};
+use super::spec::{CRASHES_MAX, LEASE_MS, QUEUES};
 use super::world::{Inbound, Name, Turn, World};
 
 /// What a reap does.
@@ -36,12 +36,12 @@ impl World {
             return Ok(reaped);
         }
         self.reap_inbound(now_ms, &mut reaped);
-        for priority in PRIORITIES {
+        for queue in QUEUES {
             let mut holders: Vec<String> = self.turns.values().filter_map(|t| t.holder.clone()).collect();
             holders.sort_unstable();
             holders.dedup();
             for holder in holders.iter().filter(|h| !self.alive(h, now_ms)).cloned().collect::<Vec<_>>() {
-                for name in self.held(priority, &holder) {
+                for name in self.held(queue, &holder) {
                     let fence = self.turns[&name].state.fence().unwrap_or(Fence(0));
                     match self.apply(&name, Event::Reap { fence, crashes_max: CRASHES_MAX }, now_ms)? {
                         Answer::GivenOut => reaped.endings.push(name),

@@ -7,7 +7,7 @@ use serde_json::Value;
 use shared::model::referee::State;
 
 use super::game::{Game, Violation, same};
-use super::spec::{ODD_AGENT, ODD_TASK, PRIORITIES};
+use super::spec::{ODD_AGENT, ODD_TASK, QUEUES};
 use super::world::{Name, Turn};
 
 /// Everything of the shard in one reply.
@@ -220,12 +220,12 @@ fn streams(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violation
     };
     let pending = game.world.inbound.iter().filter(|e| e.holder.is_some()).count();
     same("inbound entries, pending", &(game.world.inbound.len(), pending), &numbers("turns"))?;
-    for priority in PRIORITIES {
-        let here = |t: &&Turn| t.holder.is_some() && game.world.specs[t.spec].priority == priority;
+    for queue in QUEUES {
+        let here = |t: &&Turn| t.holder.is_some() && game.world.is_on(t, queue);
         let held = game.world.turns.values().filter(here).count();
-        let (entries, pending) = numbers(&format!("ready:{}", priority.as_str()));
+        let (entries, pending) = numbers(&queue.to_string());
         same("slices held", &held, &pending)?;
-        let least = held + game.world.waiting(priority).len();
+        let least = held + game.world.waiting(queue).len();
         if entries < least {
             return Err(format!("{least} slices are on a queue of {entries} entries"));
         }

@@ -3,7 +3,7 @@
 use rand::Rng;
 use rand::rngs::StdRng;
 use shared::model::{Caps, DayCapAction, Priority};
-use shared::store::PolicyRow;
+use shared::store::{PolicyRow, Queue};
 
 /// 2026-01-05T00:00:00Z.
 pub const START_MS: i64 = 1_767_571_200_000;
@@ -31,6 +31,13 @@ pub const USED_UP: u32 = 1_000_000_000;
 /// The key of this task's record holds something else, so that admission under it is a script error.
 pub const ODD_TASK: &str = "odd-task";
 pub const PRIORITIES: [Priority; 2] = [Priority::High, Priority::Normal];
+/// The queues of these priorities.
+pub const QUEUES: &[Queue] = &[
+    Queue::Ready(Priority::High),
+    Queue::Ready(Priority::Normal),
+    Queue::Suspect(Priority::High),
+    Queue::Suspect(Priority::Normal),
+];
 
 /// A turn as its producer means it.
 #[derive(Debug, Clone)]

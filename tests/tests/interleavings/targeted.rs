@@ -13,16 +13,16 @@ use shared::store::{
 };
 use shared::testkit::{RedisOptions, RedisServer};
 
-const START_MS: i64 = 1_767_571_200_000;
+pub(super) const START_MS: i64 = 1_767_571_200_000;
 
-struct Shard {
-    server: RedisServer,
-    store: Store,
+pub(super) struct Shard {
+    pub(super) server: RedisServer,
+    pub(super) store: Store,
     clock: Arc<AtomicI64>,
 }
 
 impl Shard {
-    async fn new(options: RedisOptions, scripts: Scripts) -> Self {
+    pub(super) async fn new(options: RedisOptions, scripts: Scripts) -> Self {
         let server = RedisServer::start_with(options).await;
         let clock = Arc::new(AtomicI64::new(START_MS));
         let store = Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap();
@@ -32,20 +32,20 @@ impl Shard {
         Self { server, store, clock }
     }
 
-    fn advance(&self, ms: i64) {
+    pub(super) fn advance(&self, ms: i64) {
         self.clock.fetch_add(ms, Ordering::SeqCst);
     }
 
-    fn reader(&self, consumer: &str) -> Reader {
+    pub(super) fn reader(&self, consumer: &str) -> Reader {
         self.store.reader(&ConsumerId::new(consumer).unwrap(), Duration::from_millis(10))
     }
 
-    async fn beat(&self, consumer: &str) {
+    pub(super) async fn beat(&self, consumer: &str) {
         self.store.beat(&ConsumerId::new(consumer).unwrap()).await.unwrap();
     }
 
     /// Submits turns of two calls, and answers the admissions that a scheduler that has read them would send.
-    async fn inbound(&self, turns: usize) -> Vec<Admission> {
+    pub(super) async fn inbound(&self, turns: usize) -> Vec<Admission> {
         let submission = |i: usize| Submission {
             tenant: TenantId::new("acme").unwrap(),
             turn: TurnId::new(format!("t{i}")).ok(),
@@ -76,7 +76,7 @@ impl Shard {
         entries.into_iter().enumerate().map(admission).collect()
     }
 
-    async fn admit(&self, turns: &[Admission]) -> Result<AdmitReply, shared::store::StoreError> {
+    pub(super) async fn admit(&self, turns: &[Admission]) -> Result<AdmitReply, shared::store::StoreError> {
         let caps = Caps {
             tick_ms: 5_000,
             calls_per_tick: 10,
@@ -89,7 +89,7 @@ impl Shard {
     }
 
     /// Admits turns and has `w` read their slices.
-    async fn leased(&self, turns: usize) -> Vec<(TurnName, String)> {
+    pub(super) async fn leased(&self, turns: usize) -> Vec<(TurnName, String)> {
         let batch = self.inbound(turns).await;
         self.admit(&batch).await.unwrap();
         self.beat("w").await;
@@ -98,7 +98,7 @@ impl Shard {
         entries.iter().map(|e| (TurnName::parse(&text(e)).unwrap(), e.id.clone())).collect()
     }
 
-    async fn settle(
+    pub(super) async fn settle(
         &self,
         slice: &(TurnName, String),
         results: usize,
@@ -447,6 +447,8 @@ async fn a_call_that_was_begun_is_named_where_its_slice_is_quarantined() {
         fence: slice.1.clone(),
         position: 0,
         nonce: nonce.map(str::to_owned),
+        digest: "d".into(),
+        knows: None,
     };
     assert_eq!(shard.store.begin(&[begin(&slice, Some("n"))]).await.unwrap(), [Begun::Ok]);
     let mut endings = Vec::new();
@@ -457,7 +459,7 @@ async fn a_call_that_was_begun_is_named_where_its_slice_is_quarantined() {
         }
         let worker = format!("w{crash}");
         shard.beat(&worker).await;
-        for entry in shard.reader(&worker).take("ready:normal", 1).await.unwrap() {
+        for entry in shard.reader(&worker).take("ready:suspect:normal", 1).await.unwrap() {
             slice.1 = entry.id;
             assert_eq!(shard.store.begin(&[begin(&slice, None)]).await.unwrap(), [Begun::Ok]);
         }
@@ -477,11 +479,14 @@ async fn what_was_begun_and_never_sent_is_begun_again_and_what_a_lost_holder_beg
             fence: slice.1.clone(),
             position: 0,
             nonce: Some(format!("{}.1", slice.1)),
+            digest: "d".into(),
+            knows: None,
         };
         assert_eq!(shard.store.begin(&[begin(&slice)]).await.unwrap(), [Begun::Ok]);
         let back = HandBack { name: slice.0.clone(), fence: slice.1.clone(), queue: queue.clone(), why };
         assert_eq!(shard.store.hand_back(&[back]).await.unwrap(), 1);
-        let entry = reader.take("ready:normal", 1).await.unwrap().remove(0);
+        let queue = if why == Returned::Unsent { "ready:normal" } else { "ready:suspect:normal" };
+        let entry = reader.take(queue, 1).await.unwrap().remove(0);
         let crashes = entry.field("x").map(<[u8]>::to_vec);
         slice.1 = entry.id;
         let begun = shard.store.begin(&[begin(&slice)]).await.unwrap();

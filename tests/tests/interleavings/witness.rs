@@ -1,8 +1,8 @@
 //! A witness that believes no counter: it sees entries appear on the queues, and adds up what they carry.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
-use shared::model::Priority;
+use shared::store::Queue;
 
 use super::game::Violation;
 use super::spec::{Rows, number_of};
@@ -11,7 +11,7 @@ use super::world::{Name, World, tenant_of};
 /// What was seen so far.
 #[derive(Debug, Default)]
 pub struct Witness {
-    last: BTreeMap<Priority, String>,
+    last: HashMap<Queue, String>,
     /// Turn → calls of it that were ever on a queue.
     high: BTreeMap<Name, usize>,
     /// Agent or tenant, kind of window and its end → calls.
@@ -20,8 +20,8 @@ pub struct Witness {
 
 impl Witness {
     /// The newest entry seen of a queue.
-    pub fn seen(&self, priority: Priority) -> &str {
-        self.last.get(&priority).map_or("0", String::as_str)
+    pub fn seen(&self, queue: &Queue) -> &str {
+        self.last.get(queue).map_or("0", String::as_str)
     }
 
     /// A name that may come again after its record was forgotten.
@@ -37,12 +37,12 @@ impl Witness {
         &mut self,
         world: &World,
         rows: &Rows,
-        priority: Priority,
+        queue: &Queue,
         id: String,
         fields: &[String],
         now_ms: i64,
     ) -> Result<(), Violation> {
-        self.last.insert(priority, id);
+        self.last.insert(queue.clone(), id);
         let value = |name: &str| fields.chunks(2).find(|pair| pair[0] == name).map(|pair| pair[1].clone());
         let name = value("t").unwrap_or_default();
         let first: usize = value("p").and_then(|p| p.parse().ok()).unwrap_or(0);

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use rand::Rng;
+use shared::model::ConsumerId;
 use shared::model::referee::{Answer, Event, Fence, State};
-use shared::model::{ConsumerId, Priority};
 use shared::store::{Begin, Begun, Entry, HandBack, Parked, Queue, Reader, Retry, Returned, TurnName};
 
 use super::endings::settle;
 use super::game::{Game, Ghost, Violation, same};
-use super::spec::PRIORITIES;
+use super::spec::QUEUES;
 use super::world::Name;
 
 /// A slice in memory.
@@ -17,7 +17,7 @@ use super::world::Name;
 struct Holding {
     name: Name,
     spec: usize,
-    priority: Priority,
+    queue: Queue,
     /// Redis' fence and the referee's.
     fence: (String, Fence),
     upto: usize,
@@ -80,12 +80,11 @@ impl Worker {
     /// whether anything happened.
     pub async fn round(&mut self, game: &mut Game<'_>) -> Result<bool, Violation> {
         self.beat(game).await?;
-        while PRIORITIES.iter().any(|p| !game.world.waiting(*p).is_empty()) {
+        while QUEUES.iter().any(|q| !game.world.waiting(q).is_empty()) {
             self.read(game, true).await?;
         }
         // Rule 12: what was delivered and never arrived is found among one's own pending entries.
-        let mine =
-            |game: &Game<'_>| PRIORITIES.iter().map(|p| game.world.held(*p, self.id.as_str()).len()).sum::<usize>();
+        let mine = |game: &Game<'_>| QUEUES.iter().map(|q| game.world.held(q, self.id.as_str()).len()).sum::<usize>();
         if mine(game) > self.slices.len() {
             self.read(game, false).await?;
         }
@@ -107,12 +106,12 @@ impl Worker {
     }
 
     async fn read(&mut self, game: &mut Game<'_>, new: bool) -> Result<(), Violation> {
-        let priority = PRIORITIES[game.rng.random_range(0..2)];
+        let queue = QUEUES[game.rng.random_range(0..QUEUES.len())].clone();
         let (count, lost) = (game.rng.random_range(1..=3), game.rng.random_bool(0.05));
-        let queue = Queue::Ready(priority).to_string();
-        let found = if new { self.reader.take(&queue, count).await } else { self.reader.mine(&queue, 100).await };
+        let name = queue.to_string();
+        let found = if new { self.reader.take(&name, count).await } else { self.reader.mine(&name, 100).await };
         let found = found.map_err(|e| e.to_string())?;
-        let names = if new { game.world.waiting(priority) } else { game.world.held(priority, self.id.as_str()) };
+        let names = if new { game.world.waiting(&queue) } else { game.world.held(&queue, self.id.as_str()) };
         let names: Vec<Name> = names.into_iter().take(if new { count } else { 100 }).collect();
         game.note(|| format!("{} leases {names:?}{}", self.id, if lost { ", lost" } else { "" }));
         same("slices leased", &names.len(), &found.len())?;
@@ -124,7 +123,7 @@ impl Worker {
                     turn.holder = Some(self.id.to_string());
                 }
             }
-            let holding = holding(game, name, priority, &entry)?;
+            let holding = holding(game, name, queue.clone(), &entry)?;
             if !lost && !self.slices.iter().any(|h| h.fence == holding.fence) {
                 self.slices.push(holding);
             }
@@ -155,7 +154,7 @@ impl Worker {
         let back = HandBack {
             name: TurnName::parse(&slice.name).unwrap(),
             fence: slice.fence.0.clone(),
-            queue: Queue::Ready(slice.priority),
+            queue: slice.queue.clone(),
             why: Returned::Stray,
         };
         let found = game.table.store.hand_back(&[back]).await.map_err(|e| e.to_string())?;
@@ -168,7 +167,7 @@ impl Worker {
 }
 
 /// Checks an entry against the referee's slice, and takes it into memory.
-fn holding(game: &mut Game<'_>, name: Name, priority: Priority, entry: &Entry) -> Result<Holding, Violation> {
+fn holding(game: &mut Game<'_>, name: Name, queue: Queue, entry: &Entry) -> Result<Holding, Violation> {
     let text = |field: &str| entry.field(field).map(|v| String::from_utf8_lossy(v).into_owned()).unwrap_or_default();
     let Some(turn) = game.world.turns.get(&name) else { return Err(format!("{name} is not known")) };
     let State::Out(live, slice) = &turn.state else { return Err(format!("{name} was leased in {:?}", turn.state)) };
@@ -185,7 +184,7 @@ fn holding(game: &mut Game<'_>, name: Name, priority: Priority, entry: &Entry) -
     Ok(Holding {
         name,
         spec,
-        priority,
+        queue,
         fence: (entry.id.clone(), fence),
         upto,
         crashes,
@@ -288,6 +287,8 @@ impl Holding {
             fence: self.fence.0.clone(),
             position: self.next,
             nonce: nonce.map(|n| n.to_string()),
+            digest: "d".into(),
+            knows: None,
         };
         let found = game.table.store.begin(&[call]).await.map_err(|e| e.to_string())?.remove(0);
         let word = match found {
@@ -298,6 +299,7 @@ impl Holding {
             Begun::Cancelled => Answer::Cancelled,
             Begun::Expired => Answer::Expired,
             Begun::Hold => Answer::Hold,
+            Begun::Kept(_) => return Err(format!("{}: nothing was asserted", self.name)),
         };
         same("begin", &expected, &word)?;
         if game.rng.random_bool(0.08) {
@@ -328,7 +330,7 @@ impl Holding {
 
     async fn settle(&mut self, game: &mut Game<'_>, who: &str) -> Result<bool, Violation> {
         let (first, results) = (self.unsent_from, self.unsent.clone());
-        let queue = Some(Queue::Ready(self.priority));
+        let queue = Some(self.queue.clone());
         let answer = settle(game, &self.name, (&self.fence.0, self.fence.1), queue, first, &results).await?;
         game.note(|| format!("{who} settles {} from {first}, {} results: {answer:?}", self.name, results.len()));
         if game.rng.random_bool(0.08) {
@@ -362,7 +364,7 @@ impl Holding {
         let retry = Retry {
             name: TurnName::parse(&self.name).unwrap(),
             fence: self.fence.0.clone(),
-            queue: Queue::Ready(self.priority),
+            queue: self.queue.clone(),
             position: self.next,
             delay_ms,
             attempt,

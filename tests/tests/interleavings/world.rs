@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use shared::model::Priority;
 use shared::model::referee::{AgentBudgets, Answer, Budget, Effects, Event, Fence, LaneMove, State, TaskBudget, next};
+use shared::store::Queue;
 
 use super::spec::{ENDING_LEASE_MS, Spec, TENANT_READY_MAX};
 
@@ -188,9 +188,16 @@ impl World {
         self.ended.push((name.to_owned(), spec, results));
     }
 
+    /// Whether a slice is out on this queue: suspects have queues of their own (rule 23).
+    pub fn is_on(&self, turn: &Turn, queue: &Queue) -> bool {
+        let State::Out(_, slice) = &turn.state else { return false };
+        let priority = self.specs[turn.spec].priority;
+        *queue == if slice.crashes > 0 { Queue::Suspect(priority) } else { Queue::Ready(priority) }
+    }
+
     /// Turns whose slice waits on this queue, in the order of their entries.
-    pub fn waiting(&self, priority: Priority) -> Vec<Name> {
-        let here = |t: &Turn| queued(&t.state) && self.specs[t.spec].priority == priority;
+    pub fn waiting(&self, queue: &Queue) -> Vec<Name> {
+        let here = |t: &Turn| queued(&t.state) && self.is_on(t, queue);
         let mut found: Vec<_> =
             self.turns.iter().filter(|(_, t)| here(t)).map(|(n, t)| (t.dispatched, n.clone())).collect();
         found.sort_unstable();
@@ -198,8 +205,8 @@ impl World {
     }
 
     /// What a consumer holds of this queue, in the order of the entries.
-    pub fn held(&self, priority: Priority, consumer: &str) -> Vec<Name> {
-        let here = |t: &Turn| t.holder.as_deref() == Some(consumer) && self.specs[t.spec].priority == priority;
+    pub fn held(&self, queue: &Queue, consumer: &str) -> Vec<Name> {
+        let here = |t: &Turn| t.holder.as_deref() == Some(consumer) && self.is_on(t, queue);
         let mut found: Vec<_> =
             self.turns.iter().filter(|(_, t)| here(t)).map(|(n, t)| (t.dispatched, n.clone())).collect();
         found.sort_unstable();

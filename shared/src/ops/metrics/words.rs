@@ -45,6 +45,8 @@ pub enum Place {
     Inbound,
     /// On the ready streams, for a worker to take.
     Ready,
+    /// On the streams of suspects, for a worker whose lane for them is free: an earlier holder died.
+    Suspect,
     /// On a lane, for a later tick or day.
     ParkedCapped,
     /// Parked after a transient failure, for its next try.
@@ -57,8 +59,8 @@ pub enum Place {
 
 impl Place {
     /// All places.
-    pub const ALL: [Self; 6] =
-        [Self::Inbound, Self::Ready, Self::ParkedCapped, Self::Delayed, Self::Running, Self::Dead];
+    pub const ALL: [Self; 7] =
+        [Self::Inbound, Self::Ready, Self::Suspect, Self::ParkedCapped, Self::Delayed, Self::Running, Self::Dead];
 
     /// The label.
     #[must_use]
@@ -66,6 +68,7 @@ impl Place {
         match self {
             Self::Inbound => "inbound",
             Self::Ready => "ready",
+            Self::Suspect => "suspect",
             Self::ParkedCapped => "parked_capped",
             Self::Delayed => "delayed",
             Self::Running => "running",
@@ -140,16 +143,17 @@ pub(super) const REFUSALS: [&str; 32] = [
 pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 
 /// What a fence refuses.
-pub(super) const FENCED: [&str; 7] = ["settle", "retry", "begin", "execute", "touch", "finish", OTHER];
+pub(super) const FENCED: [&str; 8] = ["settle", "retry", "begin", "assert", "execute", "touch", "finish", OTHER];
 
 /// What Redis is asked: the scripts, and the names that the store gives its other commands.
-pub(super) const VERBS: [&str; 38] = [
+pub(super) const VERBS: [&str; 39] = [
     "submit",
     "admit",
     "reject",
     "release",
     "promote",
     "begin",
+    "assert",
     "settle",
     "retry",
     "hand_back",

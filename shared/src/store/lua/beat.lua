@@ -3,10 +3,11 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 consumer · 3 lease ms (0: the consumer leaves) ·
 --       4 what it says of itself, 'busy slots policy' (absent or empty: nothing)
--- reply {now, epoch began ms, policy generation, pressure ('1' or '0'), steps, step ms, cancelled tenant:turn…}
+-- reply {now, epoch began ms, policy generation, pressure ('1' or '0'), steps, step ms, what Redis calls itself, until
+--       when begun calls may be marked ms, cancelled tenant:turn…}
 -- effect HSET beats, HSET nodes (now, lease and what it says, for who looks on); the first beat of all makes reap wait
 local now = clock(ARGV[1])
-local began = epoch(now)
+local began, run_id = epoch(now)
 local lease = num(ARGV[3])
 if lease > 0 then
   local fresh = call('HSET', P .. 'beats', ARGV[2], now + lease)
@@ -21,7 +22,8 @@ else
   call('HDEL', P .. 'suspects', ARGV[2], 'turns ' .. ARGV[2], 'tasks ' .. ARGV[2])
 end
 local m = call('HMGET', META, 'policy_gen', 'pressure', 'steps', 'step_ms')
-local reply = { tostring(now), tostring(began), m[1] or '0', m[2] or '0', m[3] or '0', m[4] or '0' }
+local reply = { tostring(now), tostring(began), m[1] or '0', m[2] or '0', m[3] or '0', m[4] or '0', run_id,
+  tostring(marks_ms) }
 local key = P .. 'cancel:' .. ARGV[2]
 local cancelled = call('SMEMBERS', key)
 if #cancelled > 0 then

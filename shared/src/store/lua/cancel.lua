@@ -27,20 +27,21 @@ local function wait_for_it()
   return 'WAITING'
 end
 
-local m = call('HMGET', key, 'n', 'f', 'q', 'dn')
+local m = call('HMGET', key, 'n', 'f', 'q', 'dn', 'cr')
 if not m[1] then return call('EXISTS', done_key(tt)) == 1 and 'ENDED' or wait_for_it() end
 call('HSET', key, 'cx', why)
 call('ZADD', TIMERS, now, 't:' .. tt)
 if not m[2] or string.sub(m[2], 1, 2) == 's:' then return 'OK' end
-local holder = pending(P .. m[3], m[2])
+local queue = queue_of(m[3], m[5], m[2])
+local holder = pending(P .. queue, m[2])
 if holder then
   call('SADD', P .. 'cancel:' .. holder, tt)
   call('PEXPIRE', P .. 'cancel:' .. holder, num(ARGV[4]) * 2)
   return 'FLAGGED'
 end
 -- Nobody has read the slice: nobody shall begin it before promote comes by, which gives the ending out.
-if call('XRANGE', P .. m[3], m[2], m[2])[1] then
-  local rec = { n = num(m[1]), f = m[2], q = m[3], dn = num(m[4] or 0) }
+if call('XRANGE', P .. queue, m[2], m[2])[1] then
+  local rec = { n = num(m[1]), f = m[2], q = queue, dn = num(m[4] or 0) }
   end_unread(tt, key, rec, tenant_of(tenant), 'cancelled', now, now, 0)
   save_tenants()
 end

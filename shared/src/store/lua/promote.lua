@@ -59,6 +59,7 @@ end
 
 -- A slice that is out: only one that nobody has read may be taken back; else its holder ends it (rule 6).
 local function out(tt, key, rec, tenant, reason, info)
+  rec.q = queue_of(rec.q, rec.cr, rec.f)
   local queue = P .. rec.q
   local where = whereabouts(queue, rec.f)
   if where == 'gone' and not reason then return restore(tt, key, rec, tenant) end
@@ -119,10 +120,10 @@ end
 
 -- What the record says; false where there is none.
 local function record_of(tt)
-  local m = call('HMGET', turn_key(tt), 'n', 'ad', 'dn', 'f', 'dl', 'cx', 'q', 'ag', 'er', 'eu', 'ei', 'hb', 'el')
+  local m = call('HMGET', turn_key(tt), 'n', 'ad', 'dn', 'f', 'dl', 'cx', 'q', 'ag', 'er', 'eu', 'ei', 'hb', 'el', 'cr')
   if not m[1] then return false end
   local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0), f = m[4], dl = num(m[5]), cx = m[6], q = m[7],
-    ag = m[8], er = m[9], eu = num(m[10] or m[1]), ei = m[11] or '', hb = num(m[12] or 0), el = num(m[13] or 0) }
+    ag = m[8], er = m[9], eu = num(m[10] or m[1]), ei = m[11] or '', hb = num(m[12] or 0), el = num(m[13] or 0), cr = m[14] }
   if not (split(tt) and rec.n and rec.ad and rec.dn and rec.dl and rec.q and rec.ag and rec.eu and rec.hb and rec.el) then
     error('its record cannot be read', 0)
   end

@@ -86,7 +86,7 @@ end
 
 -- The slice has ended and the turn has calls left: back on its lane, whose timer is armed.
 local function back_on_lane(item, key, rec)
-  call('HDEL', key, 'f', 'b', 'st', 'er', 'eu', 'ei', 'at', 'cr')
+  call('HDEL', key, 'f', 'b', 'st', 'er', 'eu', 'ei', 'at', 'ap', 'cr')
   call('HSET', key, 'sf', item.fence)
   local m = call('HMGET', key, 'ag', 'sq', 'dl')
   local te = budget_of(item.tenant .. ':' .. m[1]).te

@@ -33,6 +33,8 @@ pub(super) struct Rules {
     pub(super) result: Option<String>,
     /// Bytes of an answer.
     pub(super) response_bytes_max: usize,
+    /// Whether the tool only reads: then what was not read is a failure, and asking once more does no harm.
+    pub(super) reads: bool,
 }
 
 impl Rules {
@@ -47,7 +49,7 @@ impl Rules {
         let needed = done || self.mapping.may_succeed(status);
         let bytes_max = if needed { self.response_bytes_max } else { ERROR_BODY_BYTES_MAX };
         let body = match client::read_body(&mut answer, bytes_max).await {
-            Err(error) if needed => return Err(self.unread(status, &error)),
+            Err(error) if needed => return self.unread(status, &error),
             body => body.unwrap_or_default(),
         };
         let headers = answer.headers();
@@ -66,8 +68,9 @@ impl Rules {
         Err(self.failure(status, headers, &text))
     }
 
-    fn unread(&self, status: u16, error: &BodyError) -> ToolFailure {
-        let lost = |message: String| ToolFailure::Transient { message, retry_after: None, not_executed: false };
+    /// What an answer comes to whose body is too large or did not arrive whole.
+    fn unread(&self, status: u16, error: &BodyError) -> Result<ToolOutput, ToolFailure> {
+        let lost = |message: String| Err(ToolFailure::Transient { message, retry_after: None, not_executed: false });
         match error {
             // What the answer would have said decides here.
             BodyError::TooLarge if self.mapping.may_fail(status) => lost(format!(
@@ -75,11 +78,20 @@ impl Rules {
                  did what was asked is not known. Ask for less at a time.",
                 self.response_bytes_max
             )),
-            BodyError::TooLarge => permanent(format!(
+            BodyError::TooLarge if self.reads => Err(permanent(format!(
                 "The service did what was asked (status {status}), but its answer has more than {} bytes and was not \
                  read. Ask for less at a time.",
                 self.response_bytes_max
-            )),
+            ))),
+            // It happened: told as a failure, whoever asked would do it again.
+            BodyError::TooLarge => {
+                let note = format!(
+                    "The service did what was asked. Its answer has more than {} bytes and is not shown. Do not call \
+                     this tool again to repeat it.",
+                    self.response_bytes_max
+                );
+                raw(json!({ "executed": true, "status": status, "note": note }).to_string()).map(as_json)
+            }
             BodyError::Lost => lost(format!("The connection was lost within the service's answer (status {status}).")),
         }
     }
@@ -299,6 +311,7 @@ mod tests {
             mapping: Mapping::default(),
             result: None,
             response_bytes_max: 10,
+            reads: false,
         };
         let meaning = |status| match rules.failure(status, &HeaderMap::new(), "") {
             ToolFailure::Transient { not_executed, .. } => Some(not_executed),
@@ -318,8 +331,8 @@ mod tests {
 
     #[test]
     fn the_services_own_words_are_passed_on_bounded() {
-        let rules =
-            Rules { not_executed: BTreeSet::new(), mapping: Mapping::default(), result: None, response_bytes_max: 10 };
+        let (not_executed, mapping) = (BTreeSet::new(), Mapping::default());
+        let rules = Rules { not_executed, mapping, result: None, response_bytes_max: 10, reads: false };
         let said = |text: &str, kind| match rules.failure(400, &headers(&[(header::CONTENT_TYPE, kind)]), text) {
             ToolFailure::Permanent { message, .. } => message,
             other => panic!("{other:?}"),

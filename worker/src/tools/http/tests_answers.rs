@@ -45,3 +45,15 @@ async fn an_answer_whose_rules_were_not_read_is_not_called_done() {
     let plain = tool(&address, json!([]));
     assert_eq!(transient(call(&plain, json!({})).await), None);
 }
+
+#[tokio::test]
+async fn what_happened_is_done_however_long_its_answer_is() {
+    for effect in [Effect::Once, Effect::Idempotent] {
+        let (_, address) = Service::start([status(201, &[], &"x".repeat(201))]).await;
+        let tool = tool_for(with(&address, "POST", json!({"response_bytes_max": 200})), effect).unwrap();
+        let output = call(&tool, json!({})).await.unwrap();
+        let said: Value = serde_json::from_str(output.json.get()).unwrap();
+        assert_eq!((&said["executed"], &said["status"]), (&json!(true), &json!(201)), "{said}");
+        assert!(said["note"].as_str().unwrap().contains("more than 200 bytes"), "{said}");
+    }
+}

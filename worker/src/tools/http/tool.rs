@@ -147,7 +147,7 @@ impl HttpTool {
                 .transpose()
                 .map_err(field("idempotency_header"))?,
             redirects_max: if once { 0 } else { def.redirects_max.min(REDIRECTS_MAX) },
-            rules: rules(def)?,
+            rules: rules(def, effect == Effect::Read)?,
             sign_in: def.oauth2.as_ref().map(|oauth2| OAuth2::new(oauth2, environment, &guard)).transpose()?,
             client: clients.get(guard, once).map_err(HttpToolError::Client)?,
             tokens: clients.tokens(),
@@ -499,7 +499,7 @@ fn header_value(name: &HeaderName, text: &str) -> Result<HeaderValue, String> {
     HeaderValue::from_bytes(text.as_bytes()).map_err(|_| format!("The header '{name}' would not be valid."))
 }
 
-fn rules(def: &HttpDef) -> Result<Rules, HttpToolError> {
+fn rules(def: &HttpDef, reads: bool) -> Result<Rules, HttpToolError> {
     if let Some(status) = def.not_executed.iter().find(|status| !(400..600).contains(*status)) {
         return Err(field("not_executed")(format!("{status} is no error status (400 to 599)")));
     }
@@ -511,7 +511,8 @@ fn rules(def: &HttpDef) -> Result<Rules, HttpToolError> {
         return Err(field("response_bytes_max")(format!("it must be 1 to {RESPONSE_BYTES_MAX}")));
     }
     let mapping = Mapping::new(&def.outcomes).map_err(field("outcomes"))?;
-    Ok(Rules { not_executed: def.not_executed.clone(), mapping, result: def.result.clone(), response_bytes_max })
+    let (not_executed, result) = (def.not_executed.clone(), def.result.clone());
+    Ok(Rules { not_executed, mapping, result, response_bytes_max, reads })
 }
 
 #[cfg(test)]

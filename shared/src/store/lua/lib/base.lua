@@ -42,15 +42,31 @@ local function clock(injected)
   return now
 end
 
--- Rule 8: a Redis that restarted may have lost its last writes. Answers when this epoch began (0: the first).
+-- Until when marks of lost begins may be there; `epoch` reads it along. Mostly there never was one.
+local marks_ms = 0
+
+-- Rule 8: a Redis that restarted may have lost its last writes. Answers when this epoch began (0: the first), and what
+-- Redis calls itself in it.
 local function epoch(now)
   local id = string.match(call('INFO', 'server'), 'run_id:(%x+)')
-  local m = call('HMGET', META, 'run_id', 'epoch_ms')
-  if m[1] == id then return num(m[2] or 0) end
+  local m = call('HMGET', META, 'run_id', 'epoch_ms', 'ran_ms')
+  marks_ms = num(m[3] or 0)
+  if m[1] == id then return num(m[2] or 0), id end
   local began = m[1] and now or 0
   call('HSET', META, 'run_id', id, 'epoch_ms', began)
   call('HINCRBY', META, 'epoch', 1)
-  return began
+  return began, id
+end
+
+-- Marks: what workers said to have begun where Redis had lost it (see assert). One hash a turn: d the digest of its
+-- content; b<i> the nonce of call i; r<i>, w<i>, u<i> its result, message and audit entry, where they are known.
+local function marks_key(tt) return P .. 'ran:' .. tt end
+
+-- The mark of a call; nil where there is none.
+local function mark_of(tt, position, digest)
+  local m = call('HMGET', marks_key(tt), 'd', 'b' .. position, 'r' .. position, 'w' .. position, 'u' .. position)
+  if m[1] ~= digest or not m[2] then return nil end
+  return { nonce = m[2], result = m[3], message = m[4], audit = m[5] }
 end
 
 -- Arms timers, given as score, member, score, member…, in few commands.
@@ -86,6 +102,21 @@ end
 local function pending(stream, entry)
   local found = redis.pcall('XPENDING', stream, GROUP, entry, entry, 1)
   return not found.err and found[1] and found[1][2] or nil
+end
+
+-- Rule 23: slices whose holder has died wait on a queue of their own, named after the turn's, which workers read
+-- into a lane of its own.
+local function suspect_queue(queue)
+  if string.sub(queue, 1, 6) ~= 'ready:' or string.sub(queue, 7, 14) == 'suspect:' then return queue end
+  return 'ready:suspect:' .. string.sub(queue, 7)
+end
+
+-- The queue that the slice of a record is on: `queue` and `crashes` are the record's. A reap of an older build wrote
+-- suspects back to the turn's own queue. One that is held counts as there, also where a hand has deleted its entry.
+local function queue_of(queue, crashes, fence)
+  local other = crashes and suspect_queue(queue)
+  if other and (redis.pcall('XRANGE', P .. other, fence, fence)[1] or pending(P .. other, fence)) then return other end
+  return queue
 end
 
 -- What Redis knows of our group on a stream; nil where one of them is gone. Others may have groups of their own there.

@@ -1,10 +1,11 @@
 -- Slices: how calls get out, come back, and how a turn waits in between.
 
 -- Puts a slice on its queue and answers its entry id, which is the turn's new fence (rule 4).
--- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on. One table serves all: making
--- them costs more than filling them.
+-- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on. A slice that a holder has
+-- died with goes to the suspects. One table serves all: making them costs more than filling them.
 local entry = { 't', '', 'm', '' }
 local function dispatch(queue, tt, meta, first, crashes, attempt, calls)
+  if crashes > 0 then queue = suspect_queue(queue) end
   local n = 4
   entry[2], entry[4] = tt, meta
   if first > 0 then entry[n + 1], entry[n + 2], n = 'p', first, n + 2 end
@@ -98,17 +99,33 @@ local function put_on_lane(tenant, agent, turn, seq, due)
   call('ZADD', TIMERS, 'LT', due, 'l:' .. tenant .. ':' .. agent)
 end
 
+-- Which calls of [from, upto) are marked as begun by somebody, of a turn with this meta: each behind a comma. Whether
+-- the marks are of this very content, the digest in the meta says.
+local function marked(tt, from, upto, meta)
+  local digest = call('HGET', marks_key(tt), 'd')
+  if not digest or upto <= from or (meta and not string.find(meta, '"dg":"' .. digest .. '"', 1, true)) then return '' end
+  local fields, found = {}, ''
+  for i = from, upto - 1 do fields[#fields + 1] = 'b' .. i end
+  local marks = call('HMGET', marks_key(tt), unpack(fields))
+  for i = 1, #fields do
+    if marks[i] then found = found .. ',' .. (from + i - 1) end
+  end
+  return found
+end
+
 -- Gives the calls [done, upto) of a turn that is not out to the caller to end: the caller renders their results
 -- and settles them under the new fence. If it dies, the timer gives the ending to somebody else.
 -- What is known of earlier tries goes along, for rule 25: what began is never told as not run.
--- reply {tenant:turn, fence, reason, done, upto, info, begun (`<position>:<nonce or 'runtime'>`) or '', tries of the
---        first call, crashes of its slice, calls admitted, why it was cancelled or '', meta, calls…}
+-- reply {tenant:turn, fence, reason, done, upto, info, begun, tries of the first call, crashes of its slice, calls
+--        admitted, why it was cancelled or '', meta, calls…}; begun: what the record says
+--        (`<position>:<nonce or 'runtime'>`) or '', and behind a comma each the positions that are marked
 local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
   call('HSET', key, 'f', fence, 'er', reason, 'eu', upto, 'ei', info, 'hx', '1')
   call('ZADD', TIMERS, now + lease, 't:' .. tt)
   body = body or body_of_record(key, rec.dn, upto)
-  local m = call('HMGET', key, 'b', 'at', 'cr', 'ad', 'cx', 'm', 'ag', 'dl', 'n')
+  local m = call('HMGET', key, 'b', 'at', 'cr', 'ad', 'cx', 'm', 'ag', 'dl', 'n', 'ap')
+  local known = body and body.meta or m[6]
   if not body then
     -- What is lost is not made up: the calls are answered all the same, by number.
     body = { calls = {}, meta = m[6] or string.format('{"ag":"%s","dl":%d,"dg":"","n":%d}', m[7] or 'unknown', num(m[8]) or 0, num(m[9]) or upto) }
@@ -116,9 +133,12 @@ local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   end
   -- A call that somebody who is gone had begun may have taken effect: its result must not deny it.
   local begun = string.match(m[1] or '', '^%d+')
-  if begun and num(begun) < rec.dn then begun = nil end
-  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun and m[1] or '', m[2] or '0',
-    m[3] or '0', m[4] or '0', reason == 'cancelled' and (rec.why or m[5]) or '', body.meta }
+  begun = begun and num(begun) >= rec.dn and m[1] or ''
+  if now < marks_ms then begun = begun .. marked(tt, rec.dn, upto, known) end
+  -- The tries are those of the call that was parked last, which may have its result by now.
+  local tries = (not m[10] or num(m[10]) == rec.dn) and m[2] or '0'
+  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun, tries, m[3] or '0',
+    m[4] or '0', reason == 'cancelled' and (rec.why or m[5]) or '', body.meta }
   for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
   return reply
 end
