@@ -135,9 +135,14 @@ impl Worker {
         let watched = Arc::downgrade(&worker);
         worker.metrics.watch_slots(move || {
             let worker = watched.upgrade()?;
-            Some((worker.lane.busy(), worker.options.slots))
+            Some((worker.busy(), worker.options.slots))
         });
         worker
+    }
+
+    /// Slices that are carried out, the suspect beside the slots included: whoever looks on wants to see it.
+    pub(crate) fn busy(&self) -> usize {
+        self.lane.busy() + self.suspects.busy()
     }
 }
 

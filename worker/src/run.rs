@@ -65,7 +65,7 @@ impl Worker {
     /// One heartbeat, with what it brings: time, tenants, turns that were cancelled.
     async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
         let sent = self.pulse.sending();
-        let slots = Slots { busy: self.lane.busy(), all: self.options.slots };
+        let slots = Slots { busy: self.busy(), all: self.options.slots };
         let beat = self.store.beat_with(consumer, slots, self.kits.load().force.short_digest()).await?;
         self.clock.set(beat.now_ms);
         self.cancel_running(&beat.cancelled);
