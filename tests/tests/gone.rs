@@ -115,7 +115,8 @@ async fn a_deleted_external_stream_stops_no_promotion_and_its_task_is_offered_an
     fleet
         .until("the task's timer is due", async |fleet| {
             let due: Option<f64> = fleet.ask("ZSCORE", "timers", &[&format!("t:acme:{task}")]).await;
-            due.is_some_and(|due| due as i64 <= chrono::Utc::now().timestamp_millis())
+            let now_ms = fleet.store.now_ms().await.unwrap();
+            due.is_some_and(|due| due as i64 <= now_ms)
                 || fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await == 1
         })
         .await;

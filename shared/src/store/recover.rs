@@ -310,5 +310,6 @@ impl Store {
 
 /// The beginning of a text, `bytes_max` long at most, that ends between characters.
 fn cut(text: &str, bytes_max: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes_max)]
+    let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    &text[..end]
 }

@@ -157,7 +157,22 @@ impl Store {
             });
             !timed || !(*held || waits)
         });
-        Ok(adrift.map(|(record, ..)| record.name.clone()).collect())
+        self.still_out(adrift.map(|(record, ..)| record).collect()).await
+    }
+
+    /// Those that are out under the same fence even now. One that ended between two looks has no timer any more, and
+    /// needs none.
+    async fn still_out(&self, seen: Vec<&Record>) -> Result<Vec<TurnName>, StoreError> {
+        if seen.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut pipe = redis::pipe();
+        for record in &seen {
+            pipe.cmd("HGET").arg(self.keys.turn(&record.name)).arg("f");
+        }
+        let fences: Vec<Option<String>> = self.connection.pipeline("sweep", &pipe).await?;
+        let same = seen.into_iter().zip(fences).filter(|(record, fence)| fence.is_some() && *fence == record.fence);
+        Ok(same.map(|(record, _)| record.name.clone()).collect())
     }
 
     /// Those of `names` that have calls left, no slice out, and that nothing will look at again.

@@ -137,7 +137,7 @@ impl Game<'_> {
     }
 
     pub(super) async fn cancel(&mut self) -> Result<(), Violation> {
-        let Some(name) = self.to_cancel() else { return Ok(()) };
+        let Some(name) = self.cancellable() else { return Ok(()) };
         let expected = self.world.cancel(self.raw_now_ms, &name)?;
         self.note(|| format!("cancel {name}: {expected}"));
         let found =
@@ -154,7 +154,7 @@ impl Game<'_> {
     }
 
     /// A turn or task that was admitted, or one that has not come yet: on the inbound stream, or not even there.
-    fn to_cancel(&mut self) -> Option<String> {
+    fn cancellable(&mut self) -> Option<String> {
         if self.rng.random_bool(0.5) {
             let names: Vec<String> = self.world.turns.keys().cloned().collect();
             return (!names.is_empty()).then(|| names[self.rng.random_range(0..names.len())].clone());

@@ -92,8 +92,8 @@ const RULES_7_AND_8: &[Sabotage] = &[
     (
         7,
         "an ending denies a call that was begun",
-        "if begun and num(begun) < rec.dn then begun = nil end",
-        "begun = nil",
+        "begun = begun and num(begun) >= rec.dn and m[1] or ''",
+        "begun = ''",
     ),
     (8, "calls are admitted in a window that began before a restart", "if a.tb < epoch_ms then return 0 end", ""),
     (8, "calls are begun right after a restart", "if nonce ~= '' and now < hold then return 'HOLD' end", ""),
@@ -132,7 +132,7 @@ const RULES_9_TO_12: &[Sabotage] = &[
         "if call('GET', id_key(ARGV[at + 6])) == 'q' .. ARGV[at + 7] then",
         "if true then",
     ),
-    (9, "an id of what could not be read waits for ever", "call('PEXPIRE', key, dedupe, 'NX')", ""),
+    (9, "an id of what could not be read waits for ever", "call('PEXPIRE', id_key(name), dedupe, 'NX')", ""),
     (9, "an id stands for any content", "if string.sub(id, 2) ~= turn.digest then return 'CONFLICT' end", ""),
     (10, "processes disagree about the number of shards", "if m[3] and m[3] ~= ARGV[3] then", "if false then"),
     (
