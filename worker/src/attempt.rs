@@ -134,10 +134,15 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
 }
 
 /// The result of a call that succeeded, made of what `result` makes of an outcome. A huge output is cut here, and here
-/// alone.
-pub(crate) fn succeeded(output: ToolOutput, result: impl FnOnce(Outcome, CallError) -> CallResult) -> CallResult {
-    let json = if output.json.get().len() > limits::OUTPUT_BYTES_MAX {
-        let cut = cut_output(output.json.get(), limits::OUTPUT_BYTES_MAX).into_owned();
+/// alone: to its share of what the turn's `calls` may return together.
+pub(crate) fn succeeded(
+    output: ToolOutput,
+    calls: usize,
+    result: impl FnOnce(Outcome, CallError) -> CallResult,
+) -> CallResult {
+    let bytes_max = limits::output_bytes_max(calls);
+    let json = if output.json.get().len() > bytes_max {
+        let cut = cut_output(output.json.get(), bytes_max).into_owned();
         RawValue::from_string(cut).unwrap_or(output.json)
     } else {
         output.json
