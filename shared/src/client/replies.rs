@@ -209,6 +209,8 @@ impl Replies {
     async fn recorded(&self, id: &TurnId) -> Result<Option<Reply>, StoreError> {
         let name = TurnName { tenant: self.tenant.clone(), turn: id.clone() };
         match self.store.look(&name).await? {
+            // Where memory was short, the inbox alone has it.
+            TurnView::Finished(finished) if finished.reply.is_empty() => Ok(None),
             TurnView::Finished(finished) => Reply::read(&finished.reply, id.as_str()).map(Some),
             TurnView::Live(_) | TurnView::Unknown => Ok(None),
         }

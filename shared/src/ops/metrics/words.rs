@@ -140,7 +140,7 @@ pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 pub(super) const FENCED: [&str; 7] = ["settle", "retry", "begin", "execute", "touch", "finish", OTHER];
 
 /// What Redis is asked: the scripts, and the names that the store gives its other commands.
-pub(super) const VERBS: [&str; 36] = [
+pub(super) const VERBS: [&str; 37] = [
     "submit",
     "admit",
     "reject",
@@ -164,7 +164,7 @@ pub(super) const VERBS: [&str; 36] = [
     "backlog",
     "sweep",
     "housekeep",
-    "memory",
+    "weigh",
     "tenants",
     "set_tenant",
     "switch_tool",
@@ -174,6 +174,7 @@ pub(super) const VERBS: [&str; 36] = [
     "suspect",
     "acknowledge",
     "ensure_groups",
+    "put_back",
     "tool_lists",
     "watch",
     OTHER,

@@ -7,7 +7,8 @@
 -- reply {OK, now, per timer: PROMOTED · LATER · LAPSED (an external task's runtime lost its lease: it is offered anew) ·
 --       GONE · {an ending, see lease_ending}}
 -- effect XADD ready, HSET turn, ZADD timers, ZREM delayed
-local now = clock(ARGV[1])
+local now, _, tight = clock(ARGV[1])
+local slices = room(tight)
 epoch(now)
 local ending_lease, crashes_max = num(ARGV[2]), num(ARGV[3])
 
@@ -68,6 +69,9 @@ end
 
 -- A parked retry: its calls were admitted already, so nothing is debited.
 local function back_to_queue(tt, key, rec, tenant)
+  -- Memory is short: what is out comes first.
+  if slices and slices <= 0 then return later(tt, math.min(rec.dl, now + 1000)) end
+  slices = slices and slices - 1
   call('ZREM', P .. 'delayed', tt)
   local m = call('HMGET', key, 'at', 'cr')
   local body = body_of_record(key, rec.dn, rec.ad)

@@ -73,6 +73,7 @@ local function inbound(queue, entry, suspect)
   if crashes >= crashes_max then
     call('XADD', P .. 'dead', 'MAXLEN', '~', dead_max, '*', 'from', queue, 'entry', origin, 'reason', 'poison',
       'raw', unread(fields[2] or ''), 'tenant', '')
+    reply_to_poison(queue, origin, fields)
     close_id(fields, num(ARGV[8]))
     dead = dead + 1
     return

@@ -8,7 +8,8 @@
 -- reply {OK, now, per lane {released turns, released calls, late ms, endings…}}; or {POLICY_STALE, now} ·
 --       {TENANTS_STALE, now} · {DAY_STALE, now}: nothing written
 -- effect XADD ready, ZREM lane, HSET turn, re-arms or clears the lane's timer
-local now = clock(ARGV[1])
+local now, _, tight = clock(ARGV[1])
+local slices = room(tight)
 local epoch_ms = epoch(now)
 local generations = call('HMGET', META, 'policy_gen', 'tenants_gen')
 local stale = outdated(generations[1], generations[2], ARGV[2])
@@ -52,6 +53,9 @@ local function release(tenant, agent, turn, a, t, policy)
   end
   local k = math.min(wanted, tick_left(a, policy, epoch_ms), day, left)
   if k <= 0 or t.out >= ready_max then return nil, a.te end
+  -- Memory is short: what is out comes first.
+  if slices and slices <= 0 then return nil, now + 1000 end
+  slices = slices and slices - 1
   debit(a, t, k)
   t.out = t.out + 1
   if m[5] then call('HINCRBY', turn_key(tenant .. ':' .. m[5]), 'bu', k) end
