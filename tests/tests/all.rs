@@ -12,6 +12,7 @@ mod delegation;
 mod formats;
 mod formats_canitoolcall;
 mod governance;
+mod inboxes;
 mod interleavings;
 mod life_of_a_turn;
 mod mcp;

@@ -14,6 +14,7 @@
 mod endings;
 mod finish;
 mod game;
+mod memory;
 mod producers;
 mod recovery;
 mod sabotage;

@@ -49,7 +49,7 @@ impl Key {
 }
 
 /// Keys that may live for ever, and why.
-const NO_TTL: [(&str, &str); 16] = [
+const NO_TTL: [(&str, &str); 15] = [
     ("meta", "the shard's clock, epoch and policy"),
     ("timers", "unfinished work"),
     ("delayed", "unfinished work"),
@@ -65,7 +65,6 @@ const NO_TTL: [(&str, &str); 16] = [
     ("tenant:", "one small hash per configured tenant"),
     ("dead", "bounded by entries"),
     ("audit", "bounded by entries and age"),
-    ("inboxes", "bounded by number"),
 ];
 
 /// Looks at Redis and compares everything with the referee's world.
