@@ -185,9 +185,9 @@ impl Scheduler {
             if let Err(error) = self.hear_of_new_tenants(candidates).await {
                 tracing::warn!(%error, "what was set at run time could not be read; trying again");
                 if self.is_over() {
-                    return Vec::new();
+                    return Ok(Vec::new());
                 }
-                tokio::time::sleep(patience.pause()).await;
+                self.wait_to_admit(reading, candidates, patience.pause()).await;
                 continue;
             }
             let grants = match self.grants(candidates).await {
@@ -231,7 +231,7 @@ impl Scheduler {
                 Ok(AdmitReply::TenantsStale) => {
                     if let Err(error) = self.tenants_stale().await {
                         tracing::warn!(%error, "what was set at run time could not be read; trying again");
-                        tokio::time::sleep(patience.pause()).await;
+                        self.wait_to_admit(reading, candidates, patience.pause()).await;
                     }
                 }
                 Ok(AdmitReply::DayStale { now_ms }) => self.clock.set(now_ms),
