@@ -5,6 +5,8 @@
 mod binary;
 #[path = "cli/chart.rs"]
 mod chart;
+#[path = "cli/clock.rs"]
+mod clock;
 #[path = "cli/documents.rs"]
 mod documents;
 #[path = "cli/early.rs"]
@@ -23,6 +25,8 @@ mod import;
 mod live;
 #[path = "cli/mcp.rs"]
 mod mcp;
+#[path = "cli/memory.rs"]
+mod memory;
 #[path = "cli/process.rs"]
 mod process;
 #[path = "cli/prometheus.rs"]

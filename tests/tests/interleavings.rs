@@ -15,6 +15,7 @@ mod endings;
 mod finish;
 mod game;
 mod hands;
+mod memory;
 mod producers;
 mod recovery;
 mod sabotage;

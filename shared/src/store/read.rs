@@ -6,7 +6,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 
 use super::keys::{GROUP, Queue};
-use super::words::{into_text, unexpected};
+use super::words::{into_text, number_of, unexpected};
 use super::{Connection, SliceEntry, Store, StoreError};
 use crate::model::{ConsumerId, Priority};
 
@@ -61,18 +61,13 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn ensure_groups(&self) -> Result<usize, StoreError> {
-        let queues = Priority::ALL.map(|p| Queue::Ready(p).to_string());
-        let mut made = 0;
-        for stream in ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(queues) {
-            let mut command = redis::cmd("XGROUP");
-            command.arg("CREATE").arg(self.keys.key(&stream)).arg(GROUP).arg("0").arg("MKSTREAM");
-            match self.connection.query::<()>("ensure_groups", &command).await {
-                Ok(()) => made += 1,
-                Err(StoreError::Verb { source, .. }) if source.code() == Some("BUSYGROUP") => {}
-                Err(error) => return Err(error),
-            }
+        let mut args = self.args();
+        args.text("turns").text("tasks");
+        for queue in Priority::ALL.map(Queue::Ready) {
+            args.show(queue);
         }
-        Ok(made)
+        let made = self.run("ensure_groups", args).await?;
+        number_of(&made).and_then(|made| usize::try_from(made).ok()).ok_or_else(|| unexpected("ensure_groups", &made))
     }
 }
 

@@ -143,7 +143,7 @@ pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 pub(super) const FENCED: [&str; 7] = ["settle", "retry", "begin", "execute", "touch", "finish", OTHER];
 
 /// What Redis is asked: the scripts, and the names that the store gives its other commands.
-pub(super) const VERBS: [&str; 37] = [
+pub(super) const VERBS: [&str; 38] = [
     "submit",
     "admit",
     "reject",
@@ -168,7 +168,7 @@ pub(super) const VERBS: [&str; 37] = [
     "backlog",
     "sweep",
     "housekeep",
-    "memory",
+    "weigh",
     "tenants",
     "set_tenant",
     "switch_tool",
@@ -178,6 +178,7 @@ pub(super) const VERBS: [&str; 37] = [
     "suspect",
     "acknowledge",
     "ensure_groups",
+    "put_back",
     "tool_lists",
     "watch",
     OTHER,
