@@ -15,7 +15,11 @@ mod endings;
 mod finish;
 mod game;
 mod hands;
+<<<<<<< HEAD
 mod lost;
+=======
+mod memory;
+>>>>>>> origin/chb
 mod producers;
 mod recovery;
 mod sabotage;

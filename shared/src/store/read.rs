@@ -6,7 +6,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 
 use super::keys::{GROUP, Queue};
-use super::words::{into_text, unexpected};
+use super::words::{into_text, number_of, unexpected};
 use super::{Connection, SliceEntry, Store, StoreError};
 use crate::model::ConsumerId;
 
@@ -61,6 +61,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn ensure_groups(&self) -> Result<usize, StoreError> {
+<<<<<<< HEAD
         let mut made = 0;
         for stream in super::keys::streams() {
             let mut command = redis::cmd("XGROUP");
@@ -70,8 +71,15 @@ impl Store {
                 Err(StoreError::Verb { source, .. }) if source.code() == Some("BUSYGROUP") => {}
                 Err(error) => return Err(error),
             }
+=======
+        let mut args = self.args();
+        args.text("turns").text("tasks");
+        for queue in Priority::ALL.map(Queue::Ready) {
+            args.show(queue);
+>>>>>>> origin/chb
         }
-        Ok(made)
+        let made = self.run("ensure_groups", args).await?;
+        number_of(&made).and_then(|made| usize::try_from(made).ok()).ok_or_else(|| unexpected("ensure_groups", &made))
     }
 }
 
