@@ -15,11 +15,8 @@ mod endings;
 mod finish;
 mod game;
 mod hands;
-<<<<<<< HEAD
 mod lost;
-=======
 mod memory;
->>>>>>> origin/chb
 mod producers;
 mod recovery;
 mod sabotage;

@@ -118,13 +118,10 @@ fn memory(b: &Backlog) -> Option<Finding> {
 /// What waits, and how long.
 pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
     let b = backlog;
-<<<<<<< HEAD
-    let suspects = if b.suspect > 0 { format!("{} suspect, ", b.suspect) } else { String::new() };
-=======
     let memory = memory(b);
     let short = memory.is_some();
     let because = |advice: &'static str| if short { "that is because memory is short" } else { advice };
->>>>>>> origin/chb
+    let suspects = if b.suspect > 0 { format!("{} suspect, ", b.suspect) } else { String::new() };
     let counts = format!(
         "{} inbound, {} tasks, {} ready, {suspects}{} running, {} timers",
         b.inbound, b.tasks, b.ready, b.running, b.timers

@@ -61,22 +61,9 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn ensure_groups(&self) -> Result<usize, StoreError> {
-<<<<<<< HEAD
-        let mut made = 0;
-        for stream in super::keys::streams() {
-            let mut command = redis::cmd("XGROUP");
-            command.arg("CREATE").arg(self.keys.key(&stream)).arg(GROUP).arg("0").arg("MKSTREAM");
-            match self.connection.query::<()>("ensure_groups", &command).await {
-                Ok(()) => made += 1,
-                Err(StoreError::Verb { source, .. }) if source.code() == Some("BUSYGROUP") => {}
-                Err(error) => return Err(error),
-            }
-=======
         let mut args = self.args();
-        args.text("turns").text("tasks");
-        for queue in Priority::ALL.map(Queue::Ready) {
-            args.show(queue);
->>>>>>> origin/chb
+        for stream in super::keys::streams() {
+            args.text(stream.as_str());
         }
         let made = self.run("ensure_groups", args).await?;
         number_of(&made).and_then(|made| usize::try_from(made).ok()).ok_or_else(|| unexpected("ensure_groups", &made))

@@ -31,12 +31,8 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "settle": [BASE, TENANTS, SLICE, INBOX, REPLY],
     "retry": [BASE, TENANTS, SLICE],
     "hand_back": [BASE, TENANTS, SLICE],
-<<<<<<< HEAD
-    "reap": [BASE, TENANTS, SLICE],
-    "assert": [BASE],
-=======
     "reap": [BASE, TENANTS, SLICE, INBOX, POISON],
->>>>>>> origin/chb
+    "assert": [BASE],
     "beat": [BASE],
     "cancel": [BASE, TENANTS, SLICE],
     "delegate": [BASE, PRESSURE, TENANTS, SLICE, EARLY],

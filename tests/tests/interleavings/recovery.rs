@@ -2,11 +2,7 @@
 
 use shared::model::referee::{Answer, Event, Fence};
 
-<<<<<<< HEAD
-use super::spec::{CRASHES_MAX, LEASE_MS, QUEUES};
-=======
-use super::spec::{CRASHES_MAX, INBOX_UNREAD_MAX, LEASE_MS, PRIORITIES};
->>>>>>> origin/chb
+use super::spec::{CRASHES_MAX, INBOX_UNREAD_MAX, LEASE_MS, QUEUES};
 use super::world::{Inbound, Name, Turn, World};
 
 /// What a reap does.

@@ -146,11 +146,7 @@ pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 pub(super) const FENCED: [&str; 8] = ["settle", "retry", "begin", "assert", "execute", "touch", "finish", OTHER];
 
 /// What Redis is asked: the scripts, and the names that the store gives its other commands.
-<<<<<<< HEAD
-pub(super) const VERBS: [&str; 39] = [
-=======
-pub(super) const VERBS: [&str; 38] = [
->>>>>>> origin/chb
+pub(super) const VERBS: [&str; 40] = [
     "submit",
     "admit",
     "reject",
