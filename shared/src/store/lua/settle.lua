@@ -113,8 +113,8 @@ local function end_turn(item, key, rec)
   local done, trace = done_key(item.tt), trace_of(item, key, rec)
   local long = is_long(item, rec)
   local text = long and join_long(item, key, rec, done, trace) or join_short(item, key, rec)
-  reply_to(item.tenant, item.inbox, text)
-  if tight and item.inbox ~= '' and string.sub(item.head, 1, 10) ~= '{"task_id"' then
+  local told = reply_to(item.tenant, item.inbox, text)
+  if tight and told and string.sub(item.head, 1, 10) ~= '{"task_id"' then
     -- Memory is short: a turn's results are in its inbox, and its record does without. A task's are asked for by agents.
     call('SET', done, trace, 'PX', retain)
   elseif not long then

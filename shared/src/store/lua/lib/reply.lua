@@ -13,8 +13,9 @@ local function write_reply(tenant, inbox, text)
 end
 
 -- Rule 18: an inbox that holds something else costs its own replies; turns end all the same, and their records answer.
+-- Answers whether the reply is in an inbox.
 local function reply_to(tenant, inbox, text)
-  if inbox ~= '' then pcall(write_reply, tenant, inbox, text) end
+  return inbox ~= '' and pcall(write_reply, tenant, inbox, text)
 end
 
 -- Once a batch: numbers are kept, inboxes are marked as used and trimmed by age only: by `redis_ms`, which numbers their
