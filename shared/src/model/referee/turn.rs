@@ -320,7 +320,6 @@ fn cancel<R>(state: State<R>, now_ms: i64) -> (State<R>, Effects) {
     let at_once = |answer| Effects { timer_ms: Some(now_ms), ..Effects::only(answer) };
     match state {
         State::Out(live, slice) if slice.held => (State::Out(live, slice), at_once(Answer::Flagged)),
-        State::Out(live, slice) if slice.lost.is_some() => (State::Out(live, slice), at_once(Answer::Ok)),
         // Nobody has read it, and nobody shall: it is taken back, and promote gives the ending out.
         State::Out(live, slice) => {
             let (upto, begun) = (live.calls, unsettled(&live, slice.begun));

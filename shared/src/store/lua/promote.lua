@@ -18,6 +18,16 @@ local function later(tt, due)
   return 'LATER'
 end
 
+-- Where the slice of a fence is: with a holder, waiting to be read, or gone (its stream, its entry, its group or its
+-- consumer was deleted, or Redis lost them).
+local function whereabouts(queue, fence)
+  if not string.match(fence, '^%d+%-%d+$') then return 'gone' end
+  if pending(queue, fence) then return 'held' end
+  local group = group_of(queue)
+  if group and not after(fence, group['last-delivered-id']) then return 'gone' end
+  return redis.pcall('XRANGE', queue, fence, fence)[1] and 'waiting' or 'gone'
+end
+
 -- Rule 21: a slice that is nowhere is dispatched anew from its record. Whoever held it, and lives, gets a lease to end
 -- it under its fence, which is in force until then; what it had begun stays begun, and counts as a crash.
 local function restore(tt, key, rec, tenant)

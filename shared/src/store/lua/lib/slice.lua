@@ -143,16 +143,6 @@ local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   return reply
 end
 
--- Where the slice of a fence is: with a holder, waiting to be read, or gone (its stream, its entry, its group or its
--- consumer was deleted, or Redis lost them).
-local function whereabouts(queue, fence)
-  if not string.match(fence, '^%d+%-%d+$') then return 'gone' end
-  if pending(queue, fence) then return 'held' end
-  local group = group_of(queue)
-  if group and not after(fence, group['last-delivered-id']) then return 'gone' end
-  return redis.pcall('XRANGE', queue, fence, fence)[1] and 'waiting' or 'gone'
-end
-
 -- Ends the calls of a slice that is out and that nobody has read: takes it back first. `t` are its tenant's counters.
 local function end_unread(tt, key, rec, t, reason, info, now, lease)
   local body = body_of_entry(rec.q, rec.f)
