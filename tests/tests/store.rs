@@ -389,7 +389,7 @@ async fn a_suspect_that_waits_for_a_worker_is_ended_where_it_waits_and_one_that_
     w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 2), w.turn("t2", 2)]).await;
     w.store.reap(10).await.unwrap();
     w.lease("w1").await;
-    for _ in 0..3 {
+    for _ in 0..5 {
         w.advance(4_000);
         w.store.reap(10).await.unwrap();
     }

@@ -39,10 +39,8 @@ if holder then
   call('PEXPIRE', P .. 'cancel:' .. holder, num(ARGV[4]) * 2)
   return 'FLAGGED'
 end
--- Nobody has read the slice: nobody shall begin it before promote comes by, which gives the ending out.
-if call('XRANGE', P .. queue, m[2], m[2])[1] then
-  local rec = { n = num(m[1]), f = m[2], q = queue, dn = num(m[4] or 0) }
-  end_unread(tt, key, rec, tenant_of(tenant), 'cancelled', now, now, 0)
-  save_tenants()
-end
+-- Nobody holds the slice: nobody shall begin it before promote comes by, which gives the ending out.
+local rec = { n = num(m[1]), f = m[2], q = queue, dn = num(m[4] or 0) }
+end_unread(tt, key, rec, tenant_of(tenant), 'cancelled', now, now, 0)
+save_tenants()
 return 'OK'

@@ -53,6 +53,8 @@ local function delegate(at)
   t.q = t.q + 1
   if cancelled then
     record[#record + 1], record[#record + 2] = 'cx', cancelled
+    -- It was never out.
+    record[8] = 0
     call('HSET', turn_key(tt), unpack(record))
     take_early(tt)
     return 'OK ' .. lease_ending(tt, turn_key(tt), { dn = 0 }, 'cancelled', 1, now, now, 0)[2]
