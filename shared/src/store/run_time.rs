@@ -27,13 +27,15 @@ pub struct AtRunTime {
 type Answer = ((Option<u64>, Option<String>, Option<String>), Vec<(Vec<u8>, Vec<u8>)>);
 
 impl Store {
-    /// All that was set at run time in this shard, as of one moment.
+    /// All that was set at run time in this shard, as of its generation or later.
     ///
     /// # Errors
     /// [`StoreError`].
     pub async fn at_run_time(&self) -> Result<AtRunTime, StoreError> {
         let mut pipe = redis::pipe();
-        pipe.atomic().cmd("HMGET").arg(self.keys.key("meta")).arg(&["tenants_gen", "tenants_set", "tools_off"]);
+        // No transaction, for Redis opens none while its memory is full, when admission must go on. The generation comes
+        // first: what is set meanwhile makes it stale, and is read again.
+        pipe.cmd("HMGET").arg(self.keys.key("meta")).arg(&["tenants_gen", "tenants_set", "tools_off"]);
         pipe.cmd("HGETALL").arg(self.keys.key("tenants"));
         let ((generation, names, tools), all): Answer = self.connection.pipeline("tenants", &pipe).await?;
         let mut set = AtRunTime { generation: generation.unwrap_or(0), ..AtRunTime::default() };
