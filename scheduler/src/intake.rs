@@ -177,7 +177,7 @@ impl Scheduler {
     ) -> Rejection {
         let rejection = rejection(from, arrival, refusal, status, &self.report.redactor);
         let force = self.force.load();
-        let known = |tenant: &TenantId| force.policy.tenants.contains_key(tenant) && self.store.is_home_of(tenant);
+        let known = |tenant: &TenantId| force.policy.tenants.contains_key(tenant);
         Rejection { reply_to: rejection.reply_to.filter(|(tenant, _)| known(tenant)), ..rejection }
     }
 
