@@ -11,7 +11,7 @@ use shared::model::{AgentId, Context, InboxName, Priority, Task, TaskGrant, Task
 use crate::failure::Failure;
 use crate::moment::Deadline;
 use crate::output::Output;
-use crate::results::{self, Awaited};
+use crate::results::{self, Awaited, Told};
 use crate::setup::Setup;
 use crate::submit::parse_priority;
 
@@ -97,6 +97,7 @@ pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Resu
         grant: TaskGrant { budget: args.budget, ..TaskGrant::default() },
         context: Context::default(),
     };
+    let told = Told::before(setup, &client, &args.tenant, args.task_id.as_ref().map(TaskId::as_str)).await?;
     let task_id = client.delegate(task).await?;
     if let Some(hint) = setup.unserved(&client, &args.tenant).await? {
         output.note(&hint);
@@ -109,6 +110,6 @@ pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Resu
         });
     };
     let id = TurnId::from(task_id);
-    let awaited = Awaited { tenant: &args.tenant, id: &id, inbox: &inbox, private, timeout };
+    let awaited = Awaited { tenant: &args.tenant, id: &id, inbox: &inbox, private, timeout, told };
     results::wait(&client, &awaited, output).await
 }

@@ -12,18 +12,16 @@ use serde::Serialize;
 use shared::client::{Client, Reply};
 use shared::force::short_digest;
 use shared::model::{CallResult, TenantId, TurnId};
-use shared::store::{DeadLetter, FailedTry, Inbound, Keys, Pool, Remembered, Store, TurnName, TurnView};
+use shared::store::{FailedTry, Keys, Pool, Remembered, Store, TurnName, TurnView};
 
 use self::attendance::Attendance;
 use self::audit::Audit;
 use crate::failure::Failure;
+use crate::letters;
 use crate::moment::Past;
 use crate::output::Output;
 use crate::setup::Setup;
 pub(crate) use record::Admission;
-
-/// Dead letters that are searched for an entry.
-const DEAD_SEARCHED: usize = 500;
 
 /// Tell the whole story of a turn, call or task.
 #[derive(Debug, Args)]
@@ -251,10 +249,7 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
 /// tells its entry, one that was given is remembered.
 async fn not_admitted(client: &Client, pool: &Pool, name: &TurnName, now_ms: i64) -> Result<Option<Story>, Failure> {
     let keys = client.store(&name.tenant).keys();
-    let minted = [(Inbound::Turns, 't'), (Inbound::Tasks, 'k')]
-        .into_iter()
-        .find_map(|(from, prefix)| Some((from, name.turn.as_str().strip_prefix(prefix)?)));
-    if let Some((from, entry)) = minted
+    if let Some((from, entry)) = letters::minted(name)
         && pool.is_inbound(keys, from, entry).await?
     {
         return inbound(pool, keys, name, now_ms).await.map(Some);
@@ -263,15 +258,8 @@ async fn not_admitted(client: &Client, pool: &Pool, name: &TurnName, now_ms: i64
     if remembered == Some(Remembered::Queued) {
         return inbound(pool, keys, name, now_ms).await.map(Some);
     }
-    let is_it = |letter: &&DeadLetter| {
-        let by_id = ["turn_id", "task_id"].iter().any(|field| says(&letter.raw, field, name.turn.as_str()));
-        // A message that asked for no reply was buried without its tenant.
-        let tenant = name.tenant.as_str();
-        let of_tenant = letter.tenant == tenant || letter.tenant.is_empty() && says(&letter.raw, "tenant", tenant);
-        of_tenant && (by_id || minted.is_some_and(|(_, entry)| letter.entry == entry))
-    };
-    if let Some(letter) = pool.dead_letters(keys, DEAD_SEARCHED).await?.iter().find(is_it) {
-        let story = record::unadmitted(name, State::Rejected, Some(letter.reason.clone()), now_ms);
+    if let Some(letter) = letters::about(pool, keys, name).await? {
+        let story = record::unadmitted(name, State::Rejected, Some(letter.reason), now_ms);
         return Ok(Some(Story { ended_ms: Some(letter.at_ms), ..story }));
     }
     Ok(remembered.map(|_| record::unadmitted(name, State::Forgotten, None, now_ms)))
@@ -314,9 +302,4 @@ fn unknown(asked: &Asked, args: &Explain) -> Failure {
     Failure::failed(anyhow::anyhow!(
         "{id} is not known{whose}: never submitted, or it ended longer ago than retention.records.{more}"
     ))
-}
-
-/// Whether a message, of which only the beginning may be left, has a member with this id. Ids need no escaping.
-fn says(raw: &str, member: &str, id: &str) -> bool {
-    ["", " "].iter().any(|blank| raw.contains(&format!("\"{member}\":{blank}\"{id}\"")))
 }

@@ -19,6 +19,7 @@ mod failure;
 mod fleet;
 mod import;
 mod invoked;
+mod letters;
 mod mcp;
 mod moment;
 mod output;

@@ -36,6 +36,10 @@ pub(crate) async fn run(setup: &Setup, args: &ReplyArgs, output: &Output) -> Res
     let name = named(&args.tenant, args.id.as_ref())?;
     match setup.client().await?.reply(&name).await? {
         Recorded::Ended(reply) => results::print(&reply, output),
+        Recorded::InInbox => Err(Failure::failed(anyhow::anyhow!(
+            "{name} has ended, but its reply is no longer kept: memory was short, and its inbox had it. tickfleet explain \
+             {name} says how its calls ended"
+        ))),
         Recorded::UnderWay => Err(Failure::failed(anyhow::anyhow!(
             "{name} has not ended, so there is no reply yet: tickfleet explain {name}"
         ))),

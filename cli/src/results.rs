@@ -3,15 +3,21 @@
 use std::time::Duration;
 
 use comfy_table::Cell;
-use shared::client::{Client, Reply, ReplyStatus};
+use serde_json::json;
+use shared::client::{Client, Replies, Reply, ReplyStatus};
 use shared::config::units::parse_duration;
 use shared::model::{CallResult, InboxName, Outcome, TenantId, TurnId};
+use shared::store::{DeadLetter, Pool, StoreError, TurnName};
 
 use crate::failure::Failure;
+use crate::letters;
 use crate::output::{Mood, Output, lines, short, table};
+use crate::setup::Setup;
 
 /// Characters of an output or error that a table shows.
 const OUTPUT_CHARS: usize = 200;
+/// How often the dead stream is looked at while a reply is waited for.
+const DEAD_EVERY: Duration = Duration::from_secs(1);
 
 /// Reads how long to wait: `30` are seconds, `2m` is two minutes.
 ///
@@ -30,6 +36,51 @@ pub(crate) struct Awaited<'a> {
     /// Whether the inbox was made for this question alone, and goes with it.
     pub(crate) private: bool,
     pub(crate) timeout: Duration,
+    /// What the dead stream said before.
+    pub(crate) told: Told,
+}
+
+/// What the dead stream said about a turn or task before it was sent: its id may have been refused before. Where no
+/// reply may be written (a tenant that is not known has no inbox), it alone tells of a refusal.
+pub(crate) struct Told {
+    pool: Pool,
+    before: Option<DeadLetter>,
+}
+
+impl Told {
+    /// Looks, where a producer gave the id; one that is made is new.
+    ///
+    /// # Errors
+    /// Redis cannot be reached.
+    pub(crate) async fn before(
+        setup: &Setup,
+        client: &Client,
+        tenant: &TenantId,
+        given: Option<&str>,
+    ) -> Result<Self, Failure> {
+        let (pool, name) = (setup.pool()?, given.and_then(|id| TurnId::new(id).ok()));
+        let before = match name.map(|turn| TurnName { tenant: tenant.clone(), turn }) {
+            // Who may not read it hears less, and sends all the same.
+            Some(name) => letters::about(&pool, client.store(tenant).keys(), &name).await.unwrap_or_default(),
+            None => None,
+        };
+        Ok(Self { pool, before })
+    }
+
+    /// The refusal, where there is one now.
+    async fn refusal(&self, client: &Client, awaited: &Awaited<'_>) -> Option<Reply> {
+        let name = TurnName { tenant: awaited.tenant.clone(), turn: awaited.id.clone() };
+        let letter = letters::about(&self.pool, client.store(awaited.tenant).keys(), &name).await.ok()??;
+        if self.before.as_ref().is_some_and(|before| before.entry == letter.entry) {
+            return None;
+        }
+        let message = "the fleet refused it and could write no reply; the code says why";
+        let reply = json!({
+            "turn_id": awaited.id, "tenant": awaited.tenant, "agent": "", "status": "rejected", "dialect": "raw",
+            "error": {"code": letter.reason, "message": message}, "results": [],
+        });
+        serde_json::from_value(reply).ok()
+    }
 }
 
 /// Waits for the reply and prints it.
@@ -39,7 +90,7 @@ pub(crate) struct Awaited<'a> {
 pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output) -> Result<(), Failure> {
     let spinner = output.spinner(format!("waiting for {}", awaited.id));
     let mut replies = client.replies(awaited.tenant, awaited.inbox);
-    let reply = replies.await_reply(awaited.id, awaited.timeout).await;
+    let reply = await_reply(client, awaited, &mut replies).await;
     spinner.finish_and_clear();
     let Some(reply) = reply? else {
         let seconds = awaited.timeout.as_secs();
@@ -55,6 +106,30 @@ pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output
         output.note(&format!("the inbox could not be tidied: {error}"));
     }
     print(&reply, output)
+}
+
+/// The reply; or, where none can be written, what the dead stream says.
+async fn await_reply(
+    client: &Client,
+    awaited: &Awaited<'_>,
+    replies: &mut Replies,
+) -> Result<Option<Reply>, StoreError> {
+    let mut left = awaited.timeout;
+    loop {
+        let time = left.min(DEAD_EVERY);
+        if let Some(reply) = replies.await_reply(awaited.id, time).await? {
+            return Ok(Some(reply));
+        }
+        if let Some(refusal) = awaited.told.refusal(client, awaited).await {
+            // Both are written at once, and the reply says more.
+            let reply = replies.await_reply(awaited.id, Duration::from_millis(1)).await?;
+            return Ok(Some(reply.unwrap_or(refusal)));
+        }
+        left -= time;
+        if left.is_zero() {
+            return Ok(None);
+        }
+    }
 }
 
 /// Prints a reply.

@@ -220,6 +220,7 @@ impl Setup {
             reply_retain_ms: millis(s.retention.replies),
             audit_retain_ms: millis(s.retention.audit),
             turns_max: s.queues.turns_max,
+            turns_bytes_max: s.queues.turns_bytes_max,
             tenant_turns_max: s.queues.tenant_turns_max,
             tenant_ready_max: s.queues.tenant_ready_max,
             inbox_unread_max: s.queues.inbox_unread_max,

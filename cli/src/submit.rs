@@ -14,7 +14,7 @@ use crate::answer;
 use crate::failure::Failure;
 use crate::moment::Deadline;
 use crate::output::Output;
-use crate::results::{self, Awaited};
+use crate::results::{self, Awaited, Told};
 use crate::setup::Setup;
 use crate::tools::Format;
 
@@ -101,6 +101,8 @@ pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result
         turn.reply_to = Some(private_inbox("cli"));
     }
     let (tenant, inbox) = (turn.tenant.clone(), turn.reply_to.clone());
+    let given = turn.id.clone();
+    let told = Told::before(setup, &client, &tenant, given.as_ref().map(TurnId::as_str)).await?;
     let submitted = client.submit(turn).await?;
     if let Some(hint) = setup.unserved(&client, &tenant).await? {
         output.note(&hint);
@@ -109,7 +111,7 @@ pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result
         let accepted = Accepted { turn_id: &submitted.turn_id, tenant: &tenant, duplicate: submitted.duplicate };
         return output.show(&accepted, |accepted| said(accepted));
     };
-    let awaited = Awaited { tenant: &tenant, id: &submitted.turn_id, inbox: &inbox, private, timeout };
+    let awaited = Awaited { tenant: &tenant, id: &submitted.turn_id, inbox: &inbox, private, timeout, told };
     results::wait(&client, &awaited, output).await
 }
 

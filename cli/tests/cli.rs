@@ -5,6 +5,8 @@
 mod binary;
 #[path = "cli/chart.rs"]
 mod chart;
+#[path = "cli/clock.rs"]
+mod clock;
 #[path = "cli/documents.rs"]
 mod documents;
 #[path = "cli/early.rs"]
@@ -25,6 +27,8 @@ mod live;
 mod lost_second;
 #[path = "cli/mcp.rs"]
 mod mcp;
+#[path = "cli/memory.rs"]
+mod memory;
 #[path = "cli/process.rs"]
 mod process;
 #[path = "cli/prometheus.rs"]

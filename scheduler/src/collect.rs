@@ -9,7 +9,7 @@ use shared::config::TaskHandlerDef;
 use shared::force::InForce;
 use shared::model::{AgentId, TenantId};
 use shared::ops::metrics::{Backlog, Invariant, Metrics, Place, Scraped};
-use shared::store::{self, Store, StoreError, SweepAt, Swept, TurnName};
+use shared::store::{self, Memory, Store, StoreError, SweepAt, Swept, TurnName};
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
@@ -20,6 +20,9 @@ const STEPS: usize = 4;
 const STEPS_MENDING_MAX: usize = 64;
 /// Violations that are remembered, so that each is reported once.
 const REPORTED_MAX: usize = 1_000;
+
+/// How often memory is looked at: a fast producer fills some percent of it in that time.
+const WEIGH_EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps house and sweeps until `stop`.
 pub(crate) async fn collect(scheduler: Arc<Scheduler>, stop: CancellationToken) {
@@ -35,7 +38,8 @@ pub(crate) async fn collect(scheduler: Arc<Scheduler>, stop: CancellationToken) 
             Ok(next) => streams = next,
             Err(error) => tracing::debug!(%error, "the streams of runtimes outside could not be looked after"),
         }
-        if let Err(error) = scheduler.keep_house().await {
+        let kept = async { scheduler.keep_house(scheduler.store.weigh().await?).await };
+        if let Err(error) = kept.await {
             tracing::warn!(%error, "bounds could not be kept");
         }
         if let Err(error) = sweep.steps(&scheduler).await {
@@ -61,14 +65,38 @@ impl Scheduler {
         self.store.retire(cursor, is_configured).await
     }
 
-    async fn keep_house(&self) -> Result<(), StoreError> {
-        let memory = self.store.watch_memory().await?;
-        if memory.is_tight() {
-            tracing::error!(used = memory.used, max = memory.max, "Redis is nearly full; no new work is taken in");
-        }
-        let now_ms = self.clock.now_ms();
-        self.store.housekeep(now_ms, self.options.audit_bytes_max, self.options.dead_retain_ms).await
+    async fn keep_house(&self, memory: Memory) -> Result<(), StoreError> {
+        self.store.housekeep(memory, self.options.audit_bytes_max, self.options.dead_retain_ms).await
     }
+}
+
+/// Looks at Redis' memory until `stop`. Where it is short, bounds are kept at every look.
+pub(crate) async fn weigh(scheduler: Arc<Scheduler>, stop: CancellationToken) {
+    let handle = scheduler.progress.register("weigh", Duration::from_secs(60));
+    let mut tight = false;
+    loop {
+        match scheduler.store.weigh().await {
+            Ok(memory) => {
+                let (used, max) = (memory.used, memory.max);
+                if memory.is_tight() {
+                    tracing::error!(used, max, "Redis is nearly full; nothing new is taken in, what is in goes on");
+                    if let Err(error) = scheduler.keep_house(memory).await {
+                        tracing::warn!(%error, "bounds could not be kept");
+                    }
+                } else if tight {
+                    tracing::info!(used, max, "Redis has room again");
+                }
+                tight = memory.is_tight();
+            }
+            Err(error) => tracing::warn!(%error, "Redis' memory could not be looked at"),
+        }
+        handle.advanced();
+        tokio::select! {
+            () = stop.cancelled() => break,
+            () = tokio::time::sleep(WEIGH_EVERY) => {}
+        }
+    }
+    handle.finished();
 }
 
 /// A walk over all turns under way, a few hundred a step.
@@ -186,7 +214,8 @@ impl Scrape {
             ],
             memory_used: shards.iter().map(|(_, seen)| seen.memory.used).max().unwrap_or(0),
             memory_max: shards.iter().map(|(_, seen)| seen.memory.max).max().unwrap_or(0),
-            pressure: shards.iter().any(|(_, seen)| seen.pressure),
+            // Not the flag alone: it is what scripts go by, and may be a second behind.
+            pressure: shards.iter().any(|(_, seen)| seen.pressure || seen.memory.is_tight()),
         }
     }
 }

@@ -2,11 +2,15 @@
 
 use std::time::Duration;
 
+use shared::model::limits;
 use shared::model::redaction::Redactor;
 use shared::report;
 use shared::store::{EndReason, Ending, Settled, Settlement, SliceMeta, StoreError};
 
 use crate::Scheduler;
+
+/// Endings that one script settles.
+const ENDINGS_MAX: usize = 64;
 
 impl Scheduler {
     /// Settles endings. What fails is given out again by its timer.
@@ -15,7 +19,10 @@ impl Scheduler {
             return;
         }
         let now_ms = self.clock.now_ms();
-        for chunk in endings.chunks(64) {
+        let mut rest = endings.as_slice();
+        while !rest.is_empty() {
+            let (chunk, later) = rest.split_at(length(rest));
+            rest = later;
             let rendered = chunk.iter().filter_map(|ending| Some((ending, self.render(ending, now_ms)?)));
             let (endings, batch): (Vec<&Ending>, Vec<Settlement>) = rendered.unzip();
             match self.store.settle(&batch).await {
@@ -82,4 +89,14 @@ impl Scheduler {
             }
         }
     }
+}
+
+/// How many endings one script settles, by number and by all the calls of their turns; at least one.
+fn length(endings: &[Ending]) -> usize {
+    let mut calls = 0;
+    let fits = |ending: &&Ending| {
+        calls += ending.upto;
+        calls <= limits::BATCH_CALLS_MAX
+    };
+    endings.iter().take(ENDINGS_MAX).take_while(fits).count().max(1)
 }

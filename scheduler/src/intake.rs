@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use shared::force::Force;
 use shared::formats::{Refusal, RefusalStatus, parse_turn};
-use shared::model::{ConsumerId, TaskGrant, limits};
+use shared::model::{ConsumerId, TaskGrant, TenantId, limits};
 use shared::ops::metrics::Decision;
 use shared::store::{
     Admission, AdmitReply, Admitted, Ending, Entry, Inbound, Patience, Reader, Rejection, StoreError, TurnName,
@@ -18,15 +18,21 @@ use tokio_util::sync::CancellationToken;
 use crate::Scheduler;
 use crate::admission::{Arrival, Candidate, admission, refuse, rejection};
 use crate::policy::Rows;
+use crate::reading::Reading;
 
 /// Rule 10: a tenant's budgets are kept in one shard, so its turns count in no other.
 pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
 
+/// While memory is short and nothing more may come, how often it is looked whether that has changed.
+const ROOM_EVERY: Duration = Duration::from_millis(50);
+/// While memory is short, bytes of turns that come at a time.
+const BITE_BYTES_MAX: usize = 512 * 1024;
+
 /// Reads and admits turns until `stop`.
 pub(crate) async fn turns(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop: CancellationToken) {
     scheduler
-        .read(Inbound::Turns, consumer, stop, async |this, consumer, arrivals| {
-            this.admit_all(consumer, arrivals).await;
+        .read(Inbound::Turns, consumer, stop, async |this, reading, arrivals| {
+            this.admit_all(reading, arrivals).await;
         })
         .await;
 }
@@ -38,13 +44,14 @@ impl Scheduler {
         from: Inbound,
         consumer: ConsumerId,
         stop: CancellationToken,
-        take: impl AsyncFn(&Self, &ConsumerId, Vec<Arrival>),
+        take: impl AsyncFn(&Self, &Reading, Vec<Arrival>),
     ) {
         let block = Duration::from_millis(self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION);
         let handle = self.progress.register(from.stream(), block * 4 + Duration::from_secs(30));
+        let reading = Reading::new(from, consumer, handle, stop.clone());
         let streams = [from.stream().to_owned()];
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-        let mut reader = self.store.reader(&consumer, block);
+        let mut reader = self.store.reader(&reading.consumer, block);
         let mut patience = Patience::default();
         let mut compared = Instant::now();
         while !stop.is_cancelled() {
@@ -60,18 +67,18 @@ impl Scheduler {
                     if !entries.is_empty() {
                         self.metrics.inbound(from.stream(), entries.len() as u64);
                         let arrivals = entries.into_iter().map(|e| arrival(from, e)).collect();
-                        take(self, &consumer, arrivals).await;
+                        take(self, &reading, arrivals).await;
                     }
                 }
                 Err(StoreError::StateLost(what)) => self.state_lost(&what).await,
                 Err(error) => {
                     tracing::warn!(%error, stream = from.stream(), "could not read; trying again");
-                    tokio::time::sleep(patience.pause()).await;
+                    reading.pause(patience.pause()).await;
                 }
             }
-            handle.advanced();
+            reading.advanced();
         }
-        handle.finished();
+        reading.finished();
     }
 
     /// The next batch. What was delivered and never arrived is read again first, where `compare` says so.
@@ -96,21 +103,41 @@ impl Scheduler {
     }
 
     /// Admits a batch. What was there when a scheduler died is read alone, after a mark that names it.
-    async fn admit_all(&self, consumer: &ConsumerId, arrivals: Vec<Arrival>) {
+    async fn admit_all(&self, reading: &Reading, arrivals: Vec<Arrival>) {
         let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|a| a.crashes > 0);
-        self.admit_batch(clean).await;
+        self.admit_batch(reading, clean).await;
         for suspect in suspects {
-            if let Err(error) = self.store.suspect(Inbound::Turns, consumer, Some(&suspect.entry)).await {
-                tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
+            // What is left stays ours until we leave, and is returned then.
+            if self.is_over() {
+                return;
             }
-            self.admit_batch(vec![suspect]).await;
-            if let Err(error) = self.store.suspect(Inbound::Turns, consumer, None).await {
-                tracing::debug!(%error, "the mark of a suspect entry stays until the next");
-            }
+            self.mark(reading, Some(&suspect.entry)).await;
+            self.admit_batch(reading, vec![suspect]).await;
+            self.mark(reading, None).await;
         }
     }
 
-    async fn admit_batch(&self, arrivals: Vec<Arrival>) {
+    /// Names the entry that is looked into, or none: a crash counts against what was named.
+    pub(crate) async fn mark(&self, reading: &Reading, suspect: Option<&str>) {
+        match (self.store.suspect(reading.from, &reading.consumer, suspect).await, suspect) {
+            (Ok(()), _) => {}
+            (Err(error), Some(_)) => {
+                tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
+            }
+            (Err(error), None) => tracing::debug!(%error, "the mark of a suspect entry stays until the next"),
+        }
+    }
+
+    /// Waits before another try. A suspect that comes so far has been looked into and killed nobody: whatever ends this
+    /// process from here on, the crash does not count against it.
+    async fn wait_to_admit(&self, reading: &Reading, candidates: &[Candidate], time: Duration) {
+        if matches!(candidates, [one] if one.arrival.crashes > 0) {
+            self.mark(reading, None).await;
+        }
+        reading.pause(time).await;
+    }
+
+    async fn admit_batch(&self, reading: &Reading, arrivals: Vec<Arrival>) {
         let mut rejections = Vec::new();
         let mut candidates = Vec::with_capacity(arrivals.len());
         for arrival in arrivals {
@@ -120,18 +147,27 @@ impl Scheduler {
             }
             // A batch of refused turns may ask for many times its own bytes.
             if rejections_length(&rejections) < rejections.len() {
-                self.reject_all(Inbound::Turns, std::mem::take(&mut rejections)).await;
+                self.reject_all(reading, Inbound::Turns, std::mem::take(&mut rejections)).await;
             }
         }
-        while !candidates.is_empty() {
-            let rest = candidates.split_off(batch_length(&candidates));
-            rejections.extend(self.admit_some(&candidates).await);
-            candidates = rest;
+        let (mut rest, mut bounds) = (candidates.as_slice(), BatchBounds::default());
+        while !rest.is_empty() && !self.is_over() {
+            let (batch, later) = rest.split_at(bounds.length(rest));
+            match self.admit_some(reading, batch).await {
+                Ok(rejected) => {
+                    rejections.extend(rejected);
+                    rest = later;
+                    bounds.widen();
+                }
+                // Nothing was written: the same again, less of it at a time.
+                Err(SmallerBites { turns_max }) => bounds = BatchBounds::tight(turns_max),
+            }
         }
-        self.reject_all(Inbound::Turns, rejections).await;
+        self.reject_all(reading, Inbound::Turns, rejections).await;
     }
 
-    /// The rejection of an inbound entry, without the secrets that it may hold.
+    /// The rejection of an inbound entry, without the secrets that it may hold. A tenant that nobody knows has no inbox:
+    /// whoever writes such messages could make any number of them. The dead stream alone tells.
     pub(crate) fn rejection(
         &self,
         from: Inbound,
@@ -139,7 +175,12 @@ impl Scheduler {
         refusal: &Refusal,
         status: RefusalStatus,
     ) -> Rejection {
-        rejection(from, arrival, refusal, status, &self.report.redactor)
+        let rejection = rejection(from, arrival, refusal, status, &self.report.redactor);
+        let force = self.force.load();
+        let policy = &force.policy;
+        // One whose declaration cannot be read is known all the same.
+        let known = |tenant: &TenantId| policy.tenants.contains_key(tenant) || policy.withheld.contains(tenant);
+        Rejection { reply_to: rejection.reply_to.filter(|(tenant, _)| known(tenant)), ..rejection }
     }
 
     fn rejected(&self, arrival: &Arrival, refusal: &Refusal) -> Rejection {
@@ -148,16 +189,17 @@ impl Scheduler {
         self.rejection(Inbound::Turns, arrival, refusal, RefusalStatus::Rejected)
     }
 
-    /// Admits turns that fit one script, trying until Redis has decided. Answers what is to be rejected.
-    async fn admit_some(&self, candidates: &[Candidate]) -> Vec<Rejection> {
+    /// Admits turns that fit one script, trying until Redis has decided. Answers what is to be rejected; or, where
+    /// memory is short, how many may come.
+    async fn admit_some(&self, reading: &Reading, candidates: &[Candidate]) -> Result<Vec<Rejection>, SmallerBites> {
         let mut patience = Patience::default();
         loop {
             if let Err(error) = self.hear_of_new_tenants(candidates).await {
                 tracing::warn!(%error, "what was set at run time could not be read; trying again");
                 if self.is_over() {
-                    return Vec::new();
+                    return Ok(Vec::new());
                 }
-                tokio::time::sleep(patience.pause()).await;
+                self.wait_to_admit(reading, candidates, patience.pause()).await;
                 continue;
             }
             let grants = match self.grants(candidates).await {
@@ -166,28 +208,28 @@ impl Scheduler {
                     // That Redis is away says nothing about the tasks.
                     tracing::warn!(%error, "the tasks of turns could not be read; trying again");
                     if self.is_over() {
-                        return Vec::new();
+                        return Ok(Vec::new());
                     }
-                    tokio::time::sleep(patience.pause()).await;
+                    self.wait_to_admit(reading, candidates, patience.pause()).await;
                     continue;
                 }
             };
             let deciding = match self.deciding().await {
                 Ok(Some(deciding)) => deciding,
                 // Our policy is not the one in force, so we are over.
-                Ok(None) => return Vec::new(),
+                Ok(None) => return Ok(Vec::new()),
                 Err(error) => {
                     tracing::warn!(%error, "the policy could not be announced; trying again");
                     if self.is_over() {
-                        return Vec::new();
+                        return Ok(Vec::new());
                     }
-                    tokio::time::sleep(patience.pause()).await;
+                    self.wait_to_admit(reading, candidates, patience.pause()).await;
                     continue;
                 }
             };
             let (rows, batch, mut rejections) = self.batch(&deciding.force, candidates, &grants);
             if batch.is_empty() {
-                return rejections;
+                return Ok(rejections);
             }
             let turns: Vec<Admission> = batch.iter().map(|(_, a)| a.clone()).collect();
             let decided = self.store.admit(deciding.generations, &rows.rows, &turns).await;
@@ -195,30 +237,33 @@ impl Scheduler {
                 Ok(AdmitReply::Decided { now_ms, turns }) => {
                     self.clock.set(now_ms);
                     rejections.extend(self.decided(candidates, &batch, turns).await);
-                    return rejections;
+                    return Ok(rejections);
                 }
                 Ok(AdmitReply::PolicyStale) => self.policy_stale(),
                 Ok(AdmitReply::TenantsStale) => {
                     if let Err(error) = self.tenants_stale().await {
                         tracing::warn!(%error, "what was set at run time could not be read; trying again");
-                        tokio::time::sleep(patience.pause()).await;
+                        self.wait_to_admit(reading, candidates, patience.pause()).await;
                     }
                 }
                 Ok(AdmitReply::DayStale { now_ms }) => self.clock.set(now_ms),
-                Ok(AdmitReply::Pressure) => tokio::time::sleep(Duration::from_millis(500)).await,
+                Ok(AdmitReply::Pressure { turns_max: 0 }) => {
+                    self.wait_to_admit(reading, candidates, ROOM_EVERY).await;
+                }
+                Ok(AdmitReply::Pressure { turns_max }) => return Err(SmallerBites { turns_max }),
                 Err(error) if error.is_script_error() => {
-                    rejections.extend(self.find_culprit(candidates, &error).await);
-                    return rejections;
+                    rejections.extend(self.find_culprit(reading, candidates, &error).await);
+                    return Ok(rejections);
                 }
                 Err(StoreError::StateLost(what)) => self.state_lost(&what).await,
                 Err(error) => {
                     tracing::warn!(%error, "admit did not answer; trying again");
-                    tokio::time::sleep(patience.pause()).await;
+                    self.wait_to_admit(reading, candidates, patience.pause()).await;
                 }
             }
-            // Our name is given up: reap writes the batch anew for others.
+            // Our name is given up: the batch is written anew for others.
             if self.is_over() {
-                return Vec::new();
+                return Ok(Vec::new());
             }
         }
     }
@@ -234,7 +279,7 @@ impl Scheduler {
     }
 
     /// Rule 11: a script error is the fault of one turn; that one is rejected, the others are admitted.
-    async fn find_culprit(&self, candidates: &[Candidate], error: &StoreError) -> Vec<Rejection> {
+    async fn find_culprit(&self, reading: &Reading, candidates: &[Candidate], error: &StoreError) -> Vec<Rejection> {
         if let [candidate] = candidates {
             let refusal = refuse(
                 "internal",
@@ -247,7 +292,9 @@ impl Scheduler {
         tracing::warn!(%error, turns = candidates.len(), "admit failed; repeating turn by turn");
         let mut rejections = Vec::new();
         for candidate in candidates {
-            rejections.extend(Box::pin(self.admit_some(std::slice::from_ref(candidate))).await);
+            // A single turn is never too many where any may come.
+            let admitted = Box::pin(self.admit_some(reading, std::slice::from_ref(candidate))).await;
+            rejections.extend(admitted.unwrap_or_default());
         }
         rejections
     }
@@ -359,7 +406,7 @@ impl Scheduler {
     }
 
     /// Rejects until Redis has written it.
-    pub(crate) async fn reject_all(&self, from: Inbound, mut rejections: Vec<Rejection>) {
+    pub(crate) async fn reject_all(&self, reading: &Reading, from: Inbound, mut rejections: Vec<Rejection>) {
         let mut patience = Patience::default();
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));
@@ -372,7 +419,7 @@ impl Scheduler {
                 if self.is_over() {
                     return;
                 }
-                tokio::time::sleep(patience.pause()).await;
+                reading.pause(patience.pause()).await;
             }
             rejections = rest;
         }
@@ -407,15 +454,44 @@ impl Scheduler {
     }
 }
 
-/// How many of the candidates fit one script, by calls and by bytes; at least one.
-fn batch_length(candidates: &[Candidate]) -> usize {
-    let (mut calls, mut bytes) = (0, 0);
-    let fits = |candidate: &&Candidate| {
-        calls += candidate.turn.calls.len();
-        bytes += candidate.arrival.raw.len();
-        calls <= limits::BATCH_CALLS_MAX && bytes <= limits::BATCH_BYTES_MAX
-    };
-    candidates.iter().take_while(fits).count().max(1)
+/// Redis' memory is short: fewer turns may come at a time.
+struct SmallerBites {
+    turns_max: usize,
+}
+
+/// What one script takes.
+struct BatchBounds {
+    turns_max: usize,
+    bytes_max: usize,
+}
+
+impl Default for BatchBounds {
+    fn default() -> Self {
+        Self { turns_max: usize::MAX, bytes_max: limits::BATCH_BYTES_MAX }
+    }
+}
+
+impl BatchBounds {
+    /// While memory is short.
+    const fn tight(turns_max: usize) -> Self {
+        Self { turns_max, bytes_max: BITE_BYTES_MAX }
+    }
+
+    /// More room may have come.
+    const fn widen(&mut self) {
+        self.turns_max = self.turns_max.saturating_mul(2);
+    }
+
+    /// How many of the candidates fit, by number, calls and bytes; at least one.
+    fn length(&self, candidates: &[Candidate]) -> usize {
+        let (mut calls, mut bytes) = (0, 0);
+        let fits = |candidate: &&Candidate| {
+            calls += candidate.turn.calls.len();
+            bytes += candidate.arrival.raw.len();
+            calls <= limits::BATCH_CALLS_MAX && bytes <= self.bytes_max
+        };
+        candidates.iter().take(self.turns_max).take_while(fits).count().max(1)
+    }
 }
 
 /// How many of the rejections fit one script, by number and by bytes; at least one.
@@ -453,7 +529,7 @@ fn refusal_message(code: &str) -> String {
     match code {
         "tenant_queue_full" => "the tenant has too many unfinished turns; try again later",
         "inbox_full" => "the inbox has too many unread replies; read and trim them first",
-        "too_many_inboxes" => "the shard has too many inboxes; use fewer reply_to names",
+        "too_many_inboxes" => "the tenant has too many inboxes; use fewer reply_to names",
         "unknown_task" => "the task is not known or has ended",
         _ => "the turn was refused",
     }

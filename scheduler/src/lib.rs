@@ -8,6 +8,7 @@ pub mod collect;
 pub mod endings;
 pub mod intake;
 pub mod policy;
+mod reading;
 pub mod tasks;
 pub mod tick;
 
@@ -96,7 +97,8 @@ enum Ended {
 
 /// What a loop may take beyond its own pace: Redis may be away, and the loops of a process do not stall for that.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-
+/// How long a scheduler that stops tries to return what it holds, at most: its supervisor waits for it.
+const PUT_BACK_WAIT: Duration = Duration::from_secs(3);
 /// How often a scheduler that stands by looks whether it still must, at most.
 const STAND_BY: Duration = Duration::from_secs(1);
 
@@ -263,6 +265,16 @@ impl Scheduler {
         self.force.refresh(&self.store).await
     }
 
+    /// Returns what was read and not decided about: nothing died, so no crash should count against it.
+    async fn put_back(&self, consumer: &ConsumerId) {
+        match tokio::time::timeout(PUT_BACK_WAIT, self.store.put_back(consumer)).await {
+            Ok(Ok(0)) => {}
+            Ok(Ok(entries)) => tracing::info!(entries, "inbound entries are returned undecided"),
+            Ok(Err(error)) => tracing::warn!(%error, "inbound entries could not be returned; others take them over"),
+            Err(_) => tracing::warn!("inbound entries could not be returned in time; others take them over"),
+        }
+    }
+
     /// So that nobody waits a lease for what this name held.
     async fn leave(&self, consumer: &ConsumerId) {
         if let Err(error) = self.store.leave(consumer).await {
@@ -281,6 +293,7 @@ impl Scheduler {
         loops.spawn(tick::tick(self.clone(), stop.clone()));
         loops.spawn(tick::reap(self.clone(), stop.clone()));
         loops.spawn(collect::collect(self.clone(), stop.clone()));
+        loops.spawn(collect::weigh(self.clone(), stop.clone()));
         let lost = self.beats(&consumer, &stop).await;
         stop.cancel();
         while let Some(ended) = loops.join_next().await {
@@ -291,6 +304,7 @@ impl Scheduler {
         if lost {
             return Ended::LeaseLost;
         }
+        self.put_back(&consumer).await;
         self.leave(&consumer).await;
         if shutdown.is_cancelled() { Ended::Shutdown } else { Ended::PolicyStale }
     }

@@ -18,20 +18,24 @@ use tracing::Instrument;
 
 use crate::Scheduler;
 use crate::admission::{Arrival, minted};
+use crate::reading::Reading;
 
 /// Reads and handles task messages until `stop`.
 pub(crate) async fn tasks(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop: CancellationToken) {
     scheduler
-        .read(Inbound::Tasks, consumer, stop, async |this, consumer, arrivals| {
+        .read(Inbound::Tasks, consumer, stop, async |this, reading, arrivals| {
             for arrival in arrivals {
-                let suspect = arrival.crashes > 0;
-                let mark = |entry| this.store.suspect(Inbound::Tasks, consumer, entry);
-                if suspect && let Err(error) = mark(Some(&arrival.entry)).await {
-                    tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
+                // What is left stays ours until we leave, and is returned then.
+                if this.is_over() {
+                    return;
                 }
-                this.message(&arrival).await;
-                if suspect && let Err(error) = mark(None).await {
-                    tracing::debug!(%error, "the mark of a suspect entry stays until the next");
+                let suspect = arrival.crashes > 0;
+                if suspect {
+                    this.mark(reading, Some(&arrival.entry)).await;
+                }
+                this.message(reading, &arrival).await;
+                if suspect {
+                    this.mark(reading, None).await;
                 }
             }
         })
@@ -39,37 +43,34 @@ pub(crate) async fn tasks(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop:
 }
 
 impl Scheduler {
-    async fn message(&self, arrival: &Arrival) {
+    async fn message(&self, reading: &Reading, arrival: &Arrival) {
         let handled = match parse_task_message(&arrival.raw) {
             Ok(TaskMessage::Delegate(task)) => {
                 let span = tracing::debug_span!(
                     target: traces::TARGET, "delegate", tenant = %task.tenant, agent = %task.target,
                 );
                 traces::follow(&span, task.context.traceparent.as_deref(), task.context.tracestate.as_deref());
-                return self.delegate(arrival, *task).instrument(span).await;
+                return self.delegate(reading, arrival, *task).instrument(span).await;
             }
-            Ok(message) => self.runtime_says(message).await,
+            Ok(message) => self.runtime_says(reading, message).await,
             Err(refusal) => Err(refusal),
         };
         match handled {
             Ok(()) if self.is_over() => {}
             Ok(()) => self.acknowledge(arrival).await,
-            Err(refusal) => self.refuse_task(arrival, &refusal).await,
+            Err(refusal) => self.refuse_task(reading, arrival, &refusal).await,
         }
     }
 
-    async fn refuse_task(&self, arrival: &Arrival, refusal: &Refusal) {
+    async fn refuse_task(&self, reading: &Reading, arrival: &Arrival, refusal: &Refusal) {
         tracing::debug!(
             entry = arrival.entry,
             code = refusal.code,
             reason = refusal.message,
             "a task message is rejected"
         );
-        self.reject_all(
-            Inbound::Tasks,
-            vec![self.rejection(Inbound::Tasks, arrival, refusal, RefusalStatus::Rejected)],
-        )
-        .await;
+        let rejected = self.rejection(Inbound::Tasks, arrival, refusal, RefusalStatus::Rejected);
+        self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
     }
 
     async fn acknowledge(&self, arrival: &Arrival) {
@@ -80,35 +81,35 @@ impl Scheduler {
     }
 
     /// Validates a task and writes it durably, trying until Redis has decided.
-    async fn delegate(&self, arrival: &Arrival, task: Task) {
+    async fn delegate(&self, reading: &Reading, arrival: &Arrival, task: Task) {
         let mut patience = Patience::default();
         loop {
             match self.try_delegate(arrival, task.clone()).await {
-                Ok(None) => return,
-                Ok(Some(refusal)) if refusal.code == "conflict" => {
+                Ok(Tried::Written) => return,
+                Ok(Tried::Later) => {}
+                Ok(Tried::Refused(refusal)) if refusal.code == "conflict" => {
                     let rejected = self.rejection(Inbound::Tasks, arrival, &refusal, RefusalStatus::Conflict);
-                    return self.reject_all(Inbound::Tasks, vec![rejected]).await;
+                    return self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
                 }
-                Ok(Some(refusal)) => return self.refuse_task(arrival, &refusal).await,
+                Ok(Tried::Refused(refusal)) => return self.refuse_task(reading, arrival, &refusal).await,
                 Err(error) if error.is_script_error() => {
                     tracing::error!(%error, "this task cannot be written");
                     let refusal = refuse(&task, "internal", "The task could not be written.".into());
-                    return self.refuse_task(arrival, &refusal).await;
+                    return self.refuse_task(reading, arrival, &refusal).await;
                 }
                 Err(error) => self.unanswered("delegate", &error).await,
             }
             if self.is_over() {
                 return;
             }
-            tokio::time::sleep(patience.pause()).await;
+            reading.pause(patience.pause()).await;
         }
     }
 
-    /// Answers the refusal of a task that may not be written.
-    async fn try_delegate(&self, arrival: &Arrival, mut task: Task) -> Result<Option<Box<Refusal>>, StoreError> {
+    async fn try_delegate(&self, arrival: &Arrival, mut task: Task) -> Result<Tried, StoreError> {
         let id = minted(Inbound::Tasks, &arrival.origin, task.id.clone().map(Into::into));
         if !self.store.is_home_of(&task.tenant) {
-            return Ok(Some(refuse(&task, "wrong_shard", crate::intake::WRONG_SHARD.into())));
+            return Ok(Tried::Refused(refuse(&task, "wrong_shard", crate::intake::WRONG_SHARD.into())));
         }
         if self.force.load().policy.look_up(&task.tenant, &task.target).is_err() {
             // It may have been set a moment ago.
@@ -118,28 +119,29 @@ impl Scheduler {
         if let Some(parent) = task.parent.clone().filter(|_| force.policy.tenants.contains_key(&task.tenant)) {
             let Some((agent, grant)) = self.store.task_grant(&TurnName::task(&task.tenant, &parent)).await? else {
                 let (code, message) = delegation::refused("unknown_parent");
-                return Ok(Some(refuse(&task, code, message.into())));
+                return Ok(Tried::Refused(refuse(&task, code, message.into())));
             };
             if let Err((code, message)) = delegation::under_parent(&mut task, &agent, &grant) {
-                return Ok(Some(refuse(&task, code, message)));
+                return Ok(Tried::Refused(refuse(&task, code, message)));
             }
         }
         let planned = match delegation::plan(&force, &task, self.clock.now_ms()) {
             Ok(planned) => planned,
-            Err((code, message)) => return Ok(Some(refuse(&task, code, message))),
+            Err((code, message)) => return Ok(Tried::Refused(refuse(&task, code, message))),
         };
         let Ok(id) = TaskId::new(id.as_str()) else {
-            return Ok(Some(refuse(&task, "internal", "the task has no usable id".into())));
+            return Ok(Tried::Refused(refuse(&task, "internal", "the task has no usable id".into())));
         };
         let written = planned.delegation(Some(arrival.entry.clone()), id, task.id.is_some());
         Ok(match self.store.delegate(&[written]).await?.pop() {
-            Some(Delegated::Ok | Delegated::Duplicate) | None => None,
+            Some(Delegated::Ok | Delegated::Duplicate) | None => Tried::Written,
+            Some(Delegated::Pressure) => Tried::Later,
             Some(Delegated::Conflict) => {
-                Some(refuse(&task, "conflict", "this task_id was accepted before with other content".into()))
+                Tried::Refused(refuse(&task, "conflict", "this task_id was accepted before with other content".into()))
             }
             Some(Delegated::Refused(code)) => {
                 let (code, message) = delegation::refused(&code);
-                Some(refuse(&task, code, message.into()))
+                Tried::Refused(refuse(&task, code, message.into()))
             }
         })
     }
@@ -153,7 +155,7 @@ impl Scheduler {
 
     /// Heartbeat, finish, fail, cancel, tried until Redis has decided: a runtime says a thing once. A message about a
     /// lease that has moved on changes nothing.
-    async fn runtime_says(&self, message: TaskMessage) -> Result<(), Box<Refusal>> {
+    async fn runtime_says(&self, reading: &Reading, message: TaskMessage) -> Result<(), Box<Refusal>> {
         let mut patience = Patience::default();
         loop {
             match self.act(&message).await {
@@ -170,7 +172,7 @@ impl Scheduler {
                 // Our name is given up: the entry stays pending, and reap writes it anew for others.
                 return Ok(());
             }
-            tokio::time::sleep(patience.pause()).await;
+            reading.pause(patience.pause()).await;
         }
     }
 
@@ -324,6 +326,14 @@ fn refuse(task: &Task, code: &'static str, message: String) -> Box<Refusal> {
     })
 }
 
+/// What became of one try to write a task.
+enum Tried {
+    Written,
+    Refused(Box<Refusal>),
+    /// Redis' memory is short.
+    Later,
+}
+
 /// A task that an external runtime holds.
 struct Held {
     name: TurnName,
@@ -334,7 +344,13 @@ struct Held {
 }
 
 fn finished(blank: CallResult, output: Box<serde_json::value::RawValue>) -> CallResult {
-    CallResult { success: true, outcome: Outcome::Ok, output: Some(bounded_output(output)), error: None, ..blank }
+    CallResult {
+        success: true,
+        outcome: Outcome::Ok,
+        output: Some(bounded_output(output, limits::OUTPUT_BYTES_MAX)),
+        error: None,
+        ..blank
+    }
 }
 
 fn failed(blank: CallResult, outcome: Outcome, error: CallError) -> CallResult {

@@ -40,7 +40,9 @@ pub use replies::{Recorded, Replies, Reply, ReplyStatus};
 use crate::formats::{write_task, write_turn};
 use crate::model::ids::shard_of;
 use crate::model::{Dialect, InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits};
-use crate::store::{Cancelled, Pool, Store, StoreError, StoreOptions, Submission, Submitted as Word, TurnName};
+use crate::store::{
+    Cancelled, Enqueued, Pool, Store, StoreError, StoreOptions, Submission, Submitted as Word, TurnName,
+};
 
 /// A turn that was taken in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -165,7 +167,11 @@ impl Client {
             let (found, max) = (message.len(), limits::TURN_BYTES_MAX);
             return Err(SubmitError::Invalid(format!("the task has {found} bytes; at most {max} are allowed")));
         }
-        let entry = self.store(&task.tenant).enqueue_task(&message).await?.ok_or(SubmitError::QueueFull)?;
+        let entry = match self.store(&task.tenant).enqueue_task(&message).await? {
+            Enqueued::Accepted { entry } => entry,
+            Enqueued::QueueFull => return Err(SubmitError::QueueFull),
+            Enqueued::Pressure => return Err(SubmitError::Pressure),
+        };
         match task.id {
             Some(id) => Ok(id),
             None => TaskId::new(format!("k{entry}")).map_err(|error| SubmitError::Invalid(error.to_string())),

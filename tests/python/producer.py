@@ -121,6 +121,8 @@ def wait_for_reply(redis, inbox, seen, known_by, timeout):
             # The field `seq` counts an inbox's replies: a reader of them all sees by a gap that some were trimmed.
             reply = json.loads(fields["reply"])
             if reply.get(key) == own_id:
+                # Reading removes nothing: what nobody removes counts as unread. Of a shared inbox, only what is ours.
+                redis.call("XDEL", inbox, seen)
                 return reply
     return None
 

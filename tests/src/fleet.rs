@@ -417,7 +417,6 @@ pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:beats", "one field per living consumer"),
     ("{tickfleet:0}:nodes", "one field per living consumer"),
     ("{tickfleet:0}:suspects", "one field per living scheduler at most"),
-    ("{tickfleet:0}:inboxes", "one member per inbox in use"),
     ("{tickfleet:0}:tenant:*", "one per configured tenant"),
     ("{tickfleet:0}:tenants", "tenants that were set at run time"),
 ];

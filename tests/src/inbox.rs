@@ -44,6 +44,13 @@ impl Inbox {
         replies
     }
 
+    /// The next reply with its entry, waited for up to 15 s.
+    pub async fn next_entry(&mut self) -> (String, Value) {
+        let found = self.next(Duration::from_secs(15)).await;
+        assert_eq!(found.len(), 1, "one reply within 15 s: {found:?}");
+        (self.last.clone(), found.into_iter().next().unwrap())
+    }
+
     /// How many replies the inbox has had in all: tests never trim it.
     pub async fn total(&mut self) -> usize {
         redis::cmd("XLEN").arg(&self.key).query_async(&mut self.connection).await.unwrap()

@@ -13,6 +13,7 @@ mod formats;
 mod formats_canitoolcall;
 mod gone;
 mod governance;
+mod inboxes;
 mod interleavings;
 mod life_of_a_turn;
 mod mcp;

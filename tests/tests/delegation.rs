@@ -197,9 +197,13 @@ async fn a_task_that_may_not_be_delegated_is_rejected_before_an_agent_sees_it() 
     ];
     for (index, (task, code)) in cases.into_iter().enumerate() {
         fleet.delegate("fran", task.clone()).await;
-        let inbox = if code == "unknown_tenant" { "nobody:box" } else { "acme:box" };
-        let reply = fleet.reply_in(inbox, Duration::from_secs(15)).await.unwrap_or_else(|| panic!("{task}: no reply"));
-        assert_eq!((&reply["status"], &reply["error"]["code"]), (&json!("rejected"), &json!(code)), "{task}: {reply}");
+        // A tenant that does not exist has no inbox: the dead letter alone tells.
+        if code != "unknown_tenant" {
+            let reply = fleet.reply_in("acme:box", Duration::from_secs(15)).await;
+            let reply = reply.unwrap_or_else(|| panic!("{task}: no reply"));
+            let said = (&reply["status"], &reply["error"]["code"]);
+            assert_eq!(said, (&json!("rejected"), &json!(code)), "{task}: {reply}");
+        }
         fleet.until("its dead letter", async |fleet| fleet.dead().await.len() == index + 1).await;
     }
     fleet.no_more_replies().await;

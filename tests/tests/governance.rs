@@ -67,8 +67,8 @@ fn wave(wave: usize) -> Vec<Value> {
 fn witnessing() -> Scripts {
     let untrimmed =
         Scripts::embedded().sabotage("local function trim(stream, acked)", "local function trim() do return end");
-    let stamped = "call('XADD', P .. queue, call('HGET', META, 'last_ms') .. '-*', unpack(entry))";
-    untrimmed.unwrap().sabotage("call('XADD', P .. queue, '*', unpack(entry))", stamped).unwrap()
+    let stamped = "call('XADD', P .. queue, call('HGET', META, 'last_ms') .. '-*', unpack(entry, 1, n))";
+    untrimmed.unwrap().sabotage("call('XADD', P .. queue, '*', unpack(entry, 1, n))", stamped).unwrap()
 }
 
 #[allow(clippy::disallowed_methods, reason = "only to stay away from midnight; the shard's clock decides")]

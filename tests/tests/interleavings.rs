@@ -16,6 +16,7 @@ mod finish;
 mod game;
 mod hands;
 mod lost;
+mod memory;
 mod producers;
 mod recovery;
 mod sabotage;
@@ -86,7 +87,7 @@ async fn play_part(part: u64) {
 }
 
 /// Each part has a process and a server of its own under the test runner.
-const PARTS: u64 = 4;
+const PARTS: u64 = 8;
 
 #[tokio::test]
 async fn redis_does_what_the_referee_says_first_part() {
@@ -106,4 +107,24 @@ async fn redis_does_what_the_referee_says_third_part() {
 #[tokio::test]
 async fn redis_does_what_the_referee_says_fourth_part() {
     play_part(3).await;
+}
+
+#[tokio::test]
+async fn redis_does_what_the_referee_says_fifth_part() {
+    play_part(4).await;
+}
+
+#[tokio::test]
+async fn redis_does_what_the_referee_says_sixth_part() {
+    play_part(5).await;
+}
+
+#[tokio::test]
+async fn redis_does_what_the_referee_says_seventh_part() {
+    play_part(6).await;
+}
+
+#[tokio::test]
+async fn redis_does_what_the_referee_says_eighth_part() {
+    play_part(7).await;
 }

@@ -134,12 +134,16 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
 }
 
 /// The result of a call that succeeded, made of what `result` makes of an outcome. A huge output is cut here, and here
-/// alone.
-pub(crate) fn succeeded(output: ToolOutput, result: impl FnOnce(Outcome, CallError) -> CallResult) -> CallResult {
+/// alone: to its share of what the turn's `calls` may return together.
+pub(crate) fn succeeded(
+    output: ToolOutput,
+    calls: usize,
+    result: impl FnOnce(Outcome, CallError) -> CallResult,
+) -> CallResult {
     let none = CallError { code: String::new(), message: String::new(), details: None };
     CallResult {
         success: true,
-        output: Some(bounded_output(output.json)),
+        output: Some(bounded_output(output.json, limits::output_bytes_max(calls))),
         error: None,
         content_type: output.content_type.into(),
         ..result(Outcome::Ok, none)

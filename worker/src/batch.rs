@@ -32,9 +32,15 @@ pub(crate) trait Verb: Sized + Send + Sync + 'static {
     const OWED: bool = false;
     /// Calls it for a batch.
     fn call(store: &Store, batch: &[Self]) -> impl Future<Output = Result<Vec<Self::Reply>, StoreError>> + Send;
-    /// About how many bytes the item sends.
+    /// Bytes of one batch.
+    const BYTES_MAX: usize = limits::BATCH_BYTES_MAX;
+    /// About how many bytes the script handles for the item.
     fn bytes(&self) -> usize {
         IDS_BYTES
+    }
+    /// How many calls the item is about.
+    fn calls(&self) -> usize {
+        1
     }
 }
 
@@ -45,8 +51,14 @@ impl Verb for Settlement {
     async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Settled>, StoreError> {
         store.settle(batch).await
     }
+    const BYTES_MAX: usize = limits::SETTLE_BYTES_MAX;
+    /// What earlier slices of the turn have written is read again where it ends: about as much a call as these.
     fn bytes(&self) -> usize {
-        IDS_BYTES + self.calls.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>()
+        let sent = self.calls.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>();
+        IDS_BYTES + sent + sent / self.calls.len().max(1) * self.first
+    }
+    fn calls(&self) -> usize {
+        self.calls.len() + self.first
     }
 }
 
@@ -206,12 +218,13 @@ impl Work {
     }
 }
 
-/// How many items fit one batch by bytes; at least one.
+/// How many items fit one batch by bytes and calls; at least one.
 fn length<V: Verb, A>(gathered: &[(V, A)]) -> usize {
-    let mut bytes = 0;
+    let (mut bytes, mut calls) = (0, 0);
     let fits = |item: &&(V, A)| {
         bytes += item.0.bytes();
-        bytes <= limits::BATCH_BYTES_MAX
+        calls += item.0.calls();
+        bytes <= V::BYTES_MAX && calls <= limits::BATCH_CALLS_MAX
     };
     gathered.iter().take_while(fits).count().max(1)
 }
@@ -220,5 +233,38 @@ fn length<V: Verb, A>(gathered: &[(V, A)]) -> usize {
 fn answer<R>(to: Vec<oneshot::Sender<R>>, replies: Vec<R>) {
     for (to, reply) in to.into_iter().zip(replies) {
         drop(to.send(reply));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use shared::store::{ReplyFrame, SettledCall, TurnName};
+
+    use super::*;
+
+    fn settlement(first: usize, calls: usize, bytes: usize) -> (Settlement, ()) {
+        let call = SettledCall { result: "x".repeat(bytes), ..SettledCall::default() };
+        let settlement = Settlement {
+            name: TurnName::parse("acme:t").unwrap(),
+            fence: "1-0".into(),
+            queue: None,
+            first,
+            reply_to: None,
+            frame: ReplyFrame::default(),
+            calls: vec![call; calls],
+        };
+        (settlement, ())
+    }
+
+    #[test]
+    fn a_batch_of_results_is_bounded_by_what_its_script_handles() {
+        let all = |one: (usize, usize, usize)| length(&vec![settlement(one.0, one.1, one.2); 256]);
+        assert_eq!(all((0, 1, 300)), 256, "what is usual comes together");
+        assert_eq!(all((0, 8, 64 * 1024)), 1, "one turn as long as any may be");
+        assert_eq!(all((0, 1, 64 * 1024)), 7);
+        assert_eq!(all((0, 10, 100)), limits::BATCH_CALLS_MAX / 10);
+        assert_eq!(all((120, 8, 4_000)), 1, "its last slice reads what the others have written");
     }
 }

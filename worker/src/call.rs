@@ -332,7 +332,7 @@ impl Worker {
         match judged {
             Judged::Output(output) => {
                 let result = |outcome, error| trying.result(outcome, error);
-                Carried::Ended(Box::new(attempt::succeeded(output, result)))
+                Carried::Ended(Box::new(attempt::succeeded(output, trying.slice.meta.calls, result)))
             }
             Judged::Refused((outcome, error)) => trying.refused(outcome, error),
             // The handler may have heard of the cancel before we looked.

@@ -154,7 +154,7 @@ impl Trial {
                 step("run", true, format!("done in {seconds:.3} s"));
                 let fits = if tool.output.is_some() { "it fits the output schema" } else { "no schema is declared" };
                 step("output", true, fits.to_owned());
-                attempt::succeeded(output, |outcome, error| self.result(call, outcome, error))
+                attempt::succeeded(output, 1, |outcome, error| self.result(call, outcome, error))
             }
             Judged::Refused((outcome, error)) => {
                 let detail = format!("{} after {seconds:.3} s: {}", outcome.as_str(), error.message);

@@ -41,10 +41,14 @@ pub(super) async fn measure(server: &Server, payload_bytes: usize) -> Result<f64
 impl Sizes {
     async fn of_the_last_turn(connection: &mut MultiplexedConnection, payload_bytes: usize) -> Result<Self> {
         let audit = newest(connection, &format!("{PREFIX}audit")).await?;
-        let inboxes: Vec<String> =
-            redis::cmd("ZREVRANGE").arg(format!("{PREFIX}inboxes")).arg(0).arg(0).query_async(connection).await?;
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(0).arg("MATCH").arg(format!("{PREFIX}inboxes:*")).arg("COUNT").arg(1_000_000);
+        let (_, found): (String, Vec<String>) = scan.query_async(connection).await?;
+        let of_tenant = found.first().context("the fleet has answered nobody")?;
+        let inboxes: Vec<String> = redis::cmd("ZREVRANGE").arg(of_tenant).arg(0).arg(0).query_async(connection).await?;
         let inbox = inboxes.first().context("the fleet has answered nobody")?;
-        let reply = newest(connection, &format!("{PREFIX}replies:{inbox}")).await?;
+        let tenant = of_tenant.strip_prefix(&format!("{PREFIX}inboxes:")).unwrap_or_default();
+        let reply = newest(connection, &format!("{PREFIX}replies:{tenant}:{inbox}")).await?;
         // The record of a finished turn is its trace and its reply; the trace has about so many bytes.
         Ok(Self { turn: payload_bytes, audit, reply, record: reply + 120 })
     }

@@ -51,13 +51,6 @@ pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str
             "windows went on unharmed; let NTP slew the clock of the server rather than step it",
         ),
     });
-    if facts.pressure {
-        findings.push(Finding::fail(
-            "pressure",
-            "new work is refused, because memory is nearly full",
-            "raise maxmemory, or shorten retention.*",
-        ));
-    }
     findings
 }
 
@@ -111,23 +104,38 @@ fn others(facts: &ShardFacts) -> Option<Finding> {
     (!named.is_empty()).then(|| Finding::warn("policies", says, advice))
 }
 
+/// Where memory is short, that is the one cause of whatever waits.
+fn memory(b: &Backlog) -> Option<Finding> {
+    let says = format!(
+        "{} MiB of {} MiB are used: nothing new is taken in, and what is in goes on in small bites",
+        b.memory.used >> 20,
+        b.memory.max >> 20
+    );
+    let advice = "raise maxmemory, have inboxes read, or shorten retention.*; nothing that was accepted is lost";
+    (b.pressure || b.memory.is_tight()).then(|| Finding::fail("pressure", says, advice))
+}
+
 /// What waits, and how long.
 pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
     let b = backlog;
+    let memory = memory(b);
+    let short = memory.is_some();
+    let because = |advice: &'static str| if short { "that is because memory is short" } else { advice };
     let suspects = if b.suspect > 0 { format!("{} suspect, ", b.suspect) } else { String::new() };
     let counts = format!(
         "{} inbound, {} tasks, {} ready, {suspects}{} running, {} timers",
         b.inbound, b.tasks, b.ready, b.running, b.timers
     );
-    let mut findings = vec![if b.inbound >= settings.queues.turns_max {
+    let mut findings: Vec<Finding> = memory.into_iter().collect();
+    findings.push(if b.inbound >= settings.queues.turns_max {
         Finding::fail(
             "backlog",
             format!("{counts}: new turns are refused (queue_full)"),
-            "add schedulers, or look why admission stalls",
+            because("add schedulers, or look why admission stalls"),
         )
     } else {
         Finding::ok("backlog", counts)
-    }];
+    });
     let unread = [
         ("inbound", b.oldest_inbound_ms, "add a scheduler, or look at the log of those that run"),
         ("ready", b.oldest_ready_ms, "add workers or slots (worker.slots), or look at the log of those that run"),
@@ -137,7 +145,7 @@ pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
             findings.push(Finding::warn(
                 what,
                 format!("the oldest has waited for {} and nobody has read it", span(age_ms)),
-                advice,
+                because(advice),
             ));
         }
     }
@@ -154,7 +162,7 @@ pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
         Finding::fail(
             "timers",
             format!("the oldest due timer is {} late", span(b.late_ms)),
-            "no scheduler looks at them: start one",
+            because("no scheduler looks at them: start one"),
         )
     } else {
         Finding::ok("timers", "none is late")
@@ -246,7 +254,7 @@ fn named(raw: &str, redactor: &Redactor) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-    use shared::store::ConsumerFacts;
+    use shared::store::{ConsumerFacts, Memory};
 
     use super::super::Level;
     use super::*;
@@ -336,5 +344,12 @@ mod tests {
         assert_eq!(worst(&backlog(&Backlog::default(), &settings)), Level::Ok);
         assert_eq!(worst(&backlog(&Backlog { late_ms: 5_000, ..Backlog::default() }, &settings)), Level::Fail);
         assert_eq!(worst(&backlog(&Backlog { oldest_ready_ms: 60_000, ..Backlog::default() }, &settings)), Level::Warn);
+        // Memory is the one cause, whatever the flag says that scripts go by.
+        let memory = Memory { used: 90 << 20, max: 100 << 20 };
+        let full = Backlog { late_ms: 5_000, oldest_inbound_ms: 60_000, memory, ..Backlog::default() };
+        let found = backlog(&full, &settings);
+        assert_eq!((found[0].what, found[0].level), ("pressure", Level::Fail));
+        let advice: Vec<_> = found[1..].iter().filter_map(|finding| finding.advice.as_deref()).collect();
+        assert_eq!(advice, ["that is because memory is short"; 2]);
     }
 }

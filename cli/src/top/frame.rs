@@ -1,7 +1,7 @@
 //! What is shown: two looks made into one picture of the fleet. Pure.
 
 use serde::Serialize;
-use shared::store::{LaneView, NodeView, ShardView};
+use shared::store::{LaneView, Memory, NodeView, ServerLoad, ShardView};
 
 use super::looks::Seen;
 use super::tools::Tools;
@@ -179,7 +179,7 @@ impl Frame {
             shards: in_short(last, now, passed),
             warnings: Vec::new(),
         };
-        frame.warnings = warnings(shards, &frame.nodes);
+        frame.warnings = warnings(&now.server, shards, &frame.nodes);
         frame.sort(Sort::Count);
         frame
     }
@@ -322,8 +322,15 @@ fn in_short(last: Option<&Seen>, now: &Seen, passed_s: f64) -> Vec<Shard> {
     now.shards.iter().enumerate().map(row).collect()
 }
 
-fn warnings(shards: &[ShardView], nodes: &[Node]) -> Vec<String> {
+fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<String> {
     let mut warnings = Vec::new();
+    let memory = Memory { used: server.used_memory, max: server.maxmemory };
+    let short = memory.is_tight() || shards.iter().any(|shard| shard.pressure);
+    if short {
+        // The one cause of all that is late.
+        let says = "memory is nearly full: nothing new is taken in, and what is in goes on in small bites";
+        warnings.push(says.to_owned());
+    }
     for (number, shard) in shards.iter().enumerate() {
         if shard.policy_generation == 0 {
             warnings.push(format!("shard {number} has never been used: no scheduler ever ran here"));
@@ -334,10 +341,7 @@ fn warnings(shards: &[ShardView], nodes: &[Node]) -> Vec<String> {
                 warnings.push(format!("no {kind} is alive on shard {number}: nothing is {does}"));
             }
         }
-        if shard.pressure {
-            warnings.push(format!("memory is nearly full: shard {number} takes no new work"));
-        }
-        if shard.timer_late_ms > TIMER_LATE_MS_MAX {
+        if shard.timer_late_ms > TIMER_LATE_MS_MAX && !short {
             let late = crate::moment::span(shard.timer_late_ms);
             warnings.push(format!("the earliest timer of shard {number} is {late} late: no scheduler looks"));
         }
@@ -351,7 +355,7 @@ mod tests {
 
     use std::time::{Duration, Instant};
 
-    use shared::store::{ServerLoad, StreamView};
+    use shared::store::StreamView;
 
     use super::*;
 

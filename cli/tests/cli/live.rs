@@ -111,7 +111,7 @@ async fn a_swapped_config_map_lowers_caps_changes_the_log_level_and_names_what_n
     write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}}");
     let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
     let scheduler = &fleet[0];
-    let stranger = || ask(&url, &["submit", "--tenant", "nobody", "--agent", "kelly", "--call", "echo", "--wait"]);
+    let stranger = || ask(&url, &["submit", "--tenant", "demo", "--agent", "nobody", "--call", "echo", "--wait"]);
     assert_eq!((stranger()["status"].as_str(), outcome(&url, "echo").as_str()), (Some("rejected"), "ok"));
     assert_eq!(scheduler.count("a turn is rejected"), 0, "that is a line of level debug");
 

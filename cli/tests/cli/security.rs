@@ -106,10 +106,25 @@ async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
     ask(&mut chat, turn).await.unwrap();
     let reply = ask(&mut chat, "XREAD BLOCK 15000 STREAMS {tickfleet:0}:replies:demo:chat-service 0").await.unwrap();
     assert!(format!("{reply:?}").contains("done"), "{reply:?}");
+    // What a reader says of how far it is, and what a producer looks at.
+    for may in [
+        "SET {tickfleet:0}:read:demo:chat-service 1-1 EX 600",
+        "XDEL {tickfleet:0}:replies:demo:chat-service 1-1",
+        "XTRIM {tickfleet:0}:replies:demo:chat-service MINID 1-1",
+        "HGET {tickfleet:0}:meta pressure",
+        "XLEN {tickfleet:0}:turns",
+    ] {
+        ask(&mut chat, may).await.unwrap_or_else(|code| panic!("{may}: {code}"));
+    }
     for beyond in [
         "XRANGE {tickfleet:0}:turns - +",
         "XREAD STREAMS {tickfleet:0}:replies:demo:another 0",
         "XTRIM {tickfleet:0}:turns MAXLEN 0",
+        "XDEL {tickfleet:0}:turns 1-1",
+        "SET {tickfleet:0}:turns x",
+        "SET {tickfleet:0}:read:demo:another 1-1",
+        "XTRIM {tickfleet:0}:replies:demo:another MAXLEN 0",
+        "XADD {tickfleet:0}:replies:demo:chat-service * reply {}",
         "DEL {tickfleet:0}:turns",
         "HGETALL {tickfleet:0}:meta",
         "XADD {tickfleet:0}:ready:normal * a b",

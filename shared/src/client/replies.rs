@@ -99,6 +99,8 @@ impl Reply {
 pub enum Recorded {
     /// It has ended, with this reply.
     Ended(Box<Reply>),
+    /// It has ended while memory was short, so its inbox alone has the reply.
+    InInbox,
     /// It has not ended.
     UnderWay,
     /// Nothing is known: it was not admitted, was rejected, or ended longer ago than records are kept.
@@ -111,6 +113,7 @@ pub enum Recorded {
 /// [`StoreError`].
 pub(super) async fn recorded(store: &Store, name: &TurnName) -> Result<Recorded, StoreError> {
     Ok(match store.look(name).await? {
+        TurnView::Finished(finished) if finished.reply.is_empty() => Recorded::InInbox,
         TurnView::Finished(finished) => Recorded::Ended(Box::new(Reply::read(&finished.reply, name.turn.as_str())?)),
         TurnView::Live(_) => Recorded::UnderWay,
         TurnView::Unknown => Recorded::Unknown,
@@ -237,7 +240,7 @@ impl Replies {
         let name = TurnName { tenant: self.tenant.clone(), turn: id.clone() };
         match recorded(&self.store, &name).await? {
             Recorded::Ended(reply) => Ok(Some(*reply)),
-            Recorded::UnderWay | Recorded::Unknown => Ok(None),
+            Recorded::InInbox | Recorded::UnderWay | Recorded::Unknown => Ok(None),
         }
     }
 }

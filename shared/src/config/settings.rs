@@ -117,13 +117,15 @@ pub struct RetentionSettings {
 pub struct QueueSettings {
     /// Turns waiting for admission, per shard. Default 100,000.
     pub turns_max: u64,
+    /// Bytes of turns waiting for admission, per shard. Default 256 MiB.
+    pub turns_bytes_max: u64,
     /// Waiting turns of one tenant. Default 20,000.
     pub tenant_turns_max: u64,
     /// Ready slices of one tenant. Default 5,000.
     pub tenant_ready_max: u64,
     /// Unread replies of one inbox. Default 10,000.
     pub inbox_unread_max: u64,
-    /// Inboxes of one shard. Default 1,000.
+    /// Inboxes of one tenant. Default 1,000.
     pub inboxes_max: u64,
 }
 

@@ -5,7 +5,6 @@ use std::borrow::Cow;
 use serde_json::value::RawValue;
 
 use super::json::{escaped_len, push_escaped, push_quoted, unescape};
-use crate::model::limits;
 
 /// Room for the marker and the braces around it, bytes.
 const MARKER_BYTES: usize = 120;
@@ -13,13 +12,13 @@ const MARKER_BYTES: usize = 120;
 /// How the object begins that stands for a value that was cut.
 pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
 
-/// An output as a result holds it: within [`limits::OUTPUT_BYTES_MAX`].
+/// An output as a result holds it: within `bytes_max`.
 #[must_use]
-pub fn bounded_output(json: Box<RawValue>) -> Box<RawValue> {
-    if json.get().len() <= limits::OUTPUT_BYTES_MAX {
+pub fn bounded_output(json: Box<RawValue>, bytes_max: usize) -> Box<RawValue> {
+    if json.get().len() <= bytes_max {
         return json;
     }
-    let cut = cut_output(json.get(), limits::OUTPUT_BYTES_MAX).into_owned();
+    let cut = cut_output(json.get(), bytes_max).into_owned();
     RawValue::from_string(cut).unwrap_or(json)
 }
 

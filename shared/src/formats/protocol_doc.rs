@@ -82,6 +82,7 @@ fn the_shard_table_and_the_limits_are_those_of_the_code() {
         ("`capabilities` of a task", limits::TASK_CAPABILITIES_MAX),
         ("nesting of arrays and objects", limits::JSON_DEPTH_MAX),
         ("an output in a result", limits::OUTPUT_BYTES_MAX),
+        ("all outputs of a turn", limits::TURN_OUTPUT_BYTES_MAX),
     ] {
         let row = PAGE.lines().find_map(|line| line.strip_prefix(&format!("| {what} | "))).expect(what);
         let digits: String = row.chars().filter(char::is_ascii_digit).collect();

@@ -53,6 +53,16 @@ pub const OUTPUT_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of a result that are checked against the tool's output schema; what is longer does not fit it. As much as
 /// an MCP server may send at once.
 pub const OUTPUT_CHECKED_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Bytes of all outputs of one turn: its reply and its record are written in one script, with its last result.
+pub const TURN_OUTPUT_BYTES_MAX: usize = 512 * 1024;
+
+/// Bytes of one call's output in a turn of so many calls. Each has its share, whatever the others return: what a call
+/// is told must not depend on which worker ran the calls before it, or when.
+#[must_use]
+pub const fn output_bytes_max(calls: usize) -> usize {
+    let share = TURN_OUTPUT_BYTES_MAX / if calls == 0 { 1 } else { calls };
+    if share < OUTPUT_BYTES_MAX { share } else { OUTPUT_BYTES_MAX }
+}
 /// Bytes of an error message that a model reads.
 pub const ERROR_BYTES_MAX: usize = 1_000;
 /// Bytes of a turn's log of admissions and failed tries: every verb that ends the turn reads it.
@@ -74,6 +84,9 @@ pub const MCP_TOOLS_MAX: usize = 512;
 /// Bytes of one tool's definition by an MCP server: models read all of it.
 pub const MCP_DEFINITION_BYTES_MAX: usize = 64 * 1024;
 
+/// Bytes of the dead stream in one shard: its 10,000 entries at their usual size.
+pub const DEAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
+
 /// Entries of one batch. Redis answers other clients between batches.
 pub const BATCH_ENTRIES_MAX: usize = 256;
 /// Calls of one batch: with about 2 µs a call a script stays near 2 ms.
@@ -83,6 +96,8 @@ pub const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
 /// Bytes that one script moves where it must read them back from Redis, as `reap` does: about 2 ms. One entry may be
 /// more.
 pub const SCRIPT_BYTES_MAX: usize = 512 * 1024;
+/// Bytes of results that one script settles: it copies them some eight times (record, reply, audit), and stays near 2 ms.
+pub const SETTLE_BYTES_MAX: usize = TURN_OUTPUT_BYTES_MAX;
 /// Values that a script unpacks onto Lua's stack at most (Lua itself stops near 8,000).
 pub const UNPACK_MAX: usize = 1_000;
 
@@ -112,6 +127,8 @@ pub const BLOCK_FRACTION: u64 = 4;
 const _: () = assert!((RETRY_AFTER_MS_MAX as i64) < DEADLINE_DEFAULT_MS);
 /// A worker misses several beats before it is taken for dead.
 const _: () = assert!(BEATS_PER_LEASE >= 3);
+/// Even of the longest turn, each call can say something.
+const _: () = assert!(output_bytes_max(CALLS_PER_TURN_MAX) >= 4 * 1024);
 /// BLOCK < lease / 2 (rule 12).
 const _: () = assert!(BLOCK_FRACTION > 2);
 /// The reply to a refused message fits a batch.

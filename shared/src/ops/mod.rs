@@ -7,6 +7,7 @@ pub mod progress;
 mod redis_binary;
 pub mod redis_server;
 mod redis_watchdog;
+mod repeats;
 pub mod shutdown;
 pub mod telemetry;
 mod tool_labels;

@@ -5,11 +5,12 @@ use std::io::IsTerminal;
 use std::sync::OnceLock;
 
 use serde::{Deserialize, Serialize};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{FilterExt, LevelFilter};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
+use super::repeats::Repeats;
 use super::traces::Traces;
 
 /// How log lines look.
@@ -87,7 +88,8 @@ pub fn init(options: &LogOptions, traces: Option<&Traces>) -> Result<(), Telemet
         // Fields at the top level, so that a collector's query says `turn`, not `fields.turn`.
         LogFormat::Json => lines.json().flatten_event(true).with_current_span(true).with_span_list(false).boxed(),
     };
-    let process = tracing_subscriber::registry().with(lines.with_filter(filter));
+    let wanted = filter.and(Repeats::default());
+    let process = tracing_subscriber::registry().with(lines.with_filter(wanted));
     match traces {
         Some(traces) => {
             process.with(traces.layer()).try_init()?;

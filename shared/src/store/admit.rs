@@ -68,6 +68,9 @@ pub struct Admission {
     pub calls: Vec<String>,
 }
 
+/// Streams of a shard that are inbound.
+pub(super) const INBOUND: [Inbound; 2] = [Inbound::Turns, Inbound::Tasks];
+
 /// What became of one turn at admission.
 #[derive(Debug, Clone)]
 pub enum Admitted {
@@ -104,8 +107,12 @@ pub enum AdmitReply {
         /// Shard time, ms.
         now_ms: i64,
     },
-    /// Redis' memory is nearly full; nothing was written.
-    Pressure,
+    /// Redis' memory is nearly full: turns come in small bites, so that what they become finds room. Nothing was
+    /// written.
+    Pressure {
+        /// How many may come now; fewer than did.
+        turns_max: usize,
+    },
 }
 
 /// A lane whose timer is due.
@@ -256,7 +263,7 @@ impl Store {
         let o = &self.options;
         let mut args = self.args();
         args.show(by).show(o.ending_lease_ms).show(o.tenant_turns_max).show(o.tenant_ready_max);
-        args.show(o.inbox_unread_max).show(o.inboxes_max);
+        args.show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms);
         policies(&mut args, rows);
         args.show(turns.len());
         for t in turns {
@@ -270,14 +277,14 @@ impl Store {
                 args.text(call.as_str());
             }
         }
-        let mut words = Words::new("admit", self.run("admit", args).await?)?;
+        let mut words = Words::new("admit", self.run_draining("admit", args).await?)?;
         let word = words.text()?;
         let now_ms = words.number()?;
         match word.as_str() {
             "POLICY_STALE" => Ok(AdmitReply::PolicyStale),
             "TENANTS_STALE" => Ok(AdmitReply::TenantsStale),
             "DAY_STALE" => Ok(AdmitReply::DayStale { now_ms }),
-            "PRESSURE" => Ok(AdmitReply::Pressure),
+            "PRESSURE" => Ok(AdmitReply::Pressure { turns_max: usize::try_from(words.number()?).unwrap_or(0) }),
             _ => {
                 let turns = words.rest().into_iter().map(admitted).collect::<Result<_, _>>()?;
                 Ok(AdmitReply::Decided { now_ms, turns })
@@ -294,7 +301,7 @@ impl Store {
         let mut args = self.args();
         let o = &self.options;
         args.show(o.reply_retain_ms).show(o.dead_entries_max).show(o.dedupe_ms.max(o.retain_ms));
-        args.text(from.stream()).show(entries.len());
+        args.text(from.stream()).show(o.inbox_unread_max).show(o.inboxes_max).show(entries.len());
         for e in entries {
             args.text(e.entry.as_str()).text(e.reason.as_str()).text(e.raw.as_slice());
             args.maybe(e.reply_to.as_ref().map(|(tenant, _)| tenant))
@@ -376,7 +383,7 @@ impl Store {
             };
             args.show(lane.stagger_ms);
         }
-        let mut words = Words::new("release", self.run("release", args).await?)?;
+        let mut words = Words::new("release", self.run_draining("release", args).await?)?;
         let word = words.text()?;
         let now_ms = words.number()?;
         match word.as_str() {
@@ -398,7 +405,7 @@ impl Store {
         for turn in turns {
             args.show(turn);
         }
-        let mut words = Words::new("promote", self.run("promote", args).await?)?;
+        let mut words = Words::new("promote", self.run_draining("promote", args).await?)?;
         words.text()?;
         words.number()?;
         Ok(words.rest().into_iter().map(promoted).collect())

@@ -79,6 +79,12 @@ impl StoreError {
         }
     }
 
+    /// Whether Redis refused a script because its memory is full.
+    #[must_use]
+    pub fn is_out_of_memory(&self) -> bool {
+        matches!(self, Self::Verb { source, .. } if source.code() == Some("OOM"))
+    }
+
     /// Whether it is an answer that is asked for: that a group is there already.
     fn is_expected(&self) -> bool {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("BUSYGROUP"))
@@ -215,12 +221,27 @@ impl Connection {
         }
     }
 
-    /// Runs a script by digest, loading it where Redis does not know it.
-    pub(crate) async fn run(&self, script: &Script, prefix: &str, args: Args) -> Result<Value, StoreError> {
-        self.observe(script.verb, true, self.run_unobserved(script, prefix, args)).await
+    /// Runs a script by digest, loading it where Redis does not know it. `at_brim` is run in its place where Redis
+    /// refuses it because its memory is full.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        at_brim: Option<&Script>,
+        prefix: &str,
+        args: &Args,
+    ) -> Result<Value, StoreError> {
+        let run = async {
+            match (self.run_unobserved(script, prefix, args).await, at_brim) {
+                (Err(error), Some(second)) if error.is_out_of_memory() => {
+                    self.run_unobserved(second, prefix, args).await
+                }
+                (answer, _) => answer,
+            }
+        };
+        self.observe(script.verb, true, run).await
     }
 
-    async fn run_unobserved(&self, script: &Script, prefix: &str, args: Args) -> Result<Value, StoreError> {
+    async fn run_unobserved(&self, script: &Script, prefix: &str, args: &Args) -> Result<Value, StoreError> {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&script.digest).arg(1).arg(prefix);
         for value in &args.values {

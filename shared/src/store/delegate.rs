@@ -47,6 +47,22 @@ pub enum Delegated {
     Conflict,
     /// Refused; the word says why.
     Refused(String),
+    /// Redis' memory is nearly full: it comes in later.
+    Pressure,
+}
+
+/// What became of a message for the `tasks` stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Enqueued {
+    /// It is on the stream as this entry.
+    Accepted {
+        /// The entry.
+        entry: String,
+    },
+    /// The stream is full.
+    QueueFull,
+    /// Redis' memory is nearly full.
+    Pressure,
 }
 
 /// What an external runtime's heartbeat is told.
@@ -73,25 +89,36 @@ impl Store {
             args.text(t.digest.as_str()).show(&t.queue).show(&t.agent).show(t.deadline_ms).show(t.budget);
             args.maybe(t.parent.as_ref()).text(t.meta.as_str()).text(t.call.as_str()).show(t.external_lease_ms);
         }
-        let mut words = Words::new("delegate", self.run("delegate", args).await?)?;
+        // What came in on the stream drains; what a tool asks for is new, and can be tried again.
+        let ran = if tasks.iter().all(|t| t.entry.is_some()) {
+            self.run_draining("delegate", args).await?
+        } else {
+            self.run("delegate", args).await?
+        };
+        let mut words = Words::new("delegate", ran)?;
         words.number()?;
         words.rest().iter().map(delegated).collect()
     }
 
     /// Puts a message on the inbound `tasks` stream, as services in other languages do: a scheduler validates it
-    /// before an agent sees it. Answers its entry; none where the stream is full (`turns_max`, looked at just
-    /// before, so that producers at the same time may pass it by a few).
+    /// before an agent sees it. Its bounds are looked at just before, so that producers at the same time may pass them
+    /// by a few.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn enqueue_task(&self, message: &str) -> Result<Option<String>, StoreError> {
+    pub async fn enqueue_task(&self, message: &str) -> Result<Enqueued, StoreError> {
         let key = self.keys.key("tasks");
-        let length: u64 = self.connection.query("enqueue_task", redis::cmd("XLEN").arg(&key)).await?;
+        let mut pipe = redis::pipe();
+        pipe.cmd("XLEN").arg(&key).cmd("HGET").arg(self.keys.key("meta")).arg("pressure");
+        let (length, pressure): (u64, Option<String>) = self.connection.pipeline("enqueue_task", &pipe).await?;
+        if pressure.as_deref() == Some("1") {
+            return Ok(Enqueued::Pressure);
+        }
         if length >= self.options.turns_max {
-            return Ok(None);
+            return Ok(Enqueued::QueueFull);
         }
         let command = redis::cmd("XADD").arg(&key).arg("*").arg("task").arg(message).to_owned();
-        self.connection.query("enqueue_task", &command).await.map(Some)
+        self.connection.query("enqueue_task", &command).await.map(|entry| Enqueued::Accepted { entry })
     }
 
     /// Looks after some of the streams that runtimes outside read: trims them, and removes those that are empty and whose
@@ -149,6 +176,7 @@ fn delegated(value: &redis::Value) -> Result<Delegated, StoreError> {
     Ok(match word.as_str() {
         "DUPLICATE" => Delegated::Duplicate,
         "CONFLICT" => Delegated::Conflict,
+        "PRESSURE" => Delegated::Pressure,
         other if other.starts_with("OK") => Delegated::Ok,
         other => match other.strip_prefix("REFUSED ") {
             Some(code) => Delegated::Refused(code.to_owned()),

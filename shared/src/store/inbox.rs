@@ -53,8 +53,9 @@ impl Store {
         let name = format!("{tenant}:{inbox}");
         let mut pipe = redis::pipe();
         pipe.cmd("DEL").arg(self.keys.replies(tenant, inbox)).arg(self.keys.key(format_args!("seq:{name}")));
-        pipe.cmd("ZREM").arg(self.keys.key("inboxes")).arg(&name);
-        self.connection.pipeline::<(i64, i64)>("forget_inbox", &pipe).await.map(drop)
+        pipe.cmd("DEL").arg(self.keys.key(format_args!("read:{name}")));
+        pipe.cmd("ZREM").arg(self.keys.key(format_args!("inboxes:{tenant}"))).arg(inbox.as_str());
+        self.connection.pipeline::<(i64, i64, i64)>("forget_inbox", &pipe).await.map(drop)
     }
 }
 

@@ -27,7 +27,7 @@ pub struct LiveTurn {
 pub struct FinishedTurn {
     /// What the record says beside the reply (`f`, `ts`, `end`, `lg`, `cr`, `rt`, `er`, `cx`).
     pub trace: HashMap<String, String>,
-    /// The reply, JSON.
+    /// The reply, JSON; empty where memory was short when the turn ended: then its inbox alone has it.
     pub reply: String,
 }
 

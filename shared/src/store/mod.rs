@@ -44,7 +44,7 @@ pub use backlog::Backlog;
 pub use call::{Begin, Begun, HandBack, Parked, Retry, Returned};
 pub use clock::ShardClock;
 pub use connection::{Connection, Observer, Patience, StoreError};
-pub use delegate::{Delegated, Delegation, Touched};
+pub use delegate::{Delegated, Delegation, Enqueued, Touched};
 pub use ending::{BegunCall, EndReason, Ending};
 pub use housekeep::Memory;
 pub use inbox::{InboxEntry, InboxReader};
@@ -111,13 +111,15 @@ pub struct StoreOptions {
     pub dead_entries_max: u64,
     /// Turns on the inbound stream at most.
     pub turns_max: u64,
+    /// Bytes of the inbound stream at most; never more than half of the server's memory.
+    pub turns_bytes_max: u64,
     /// Unfinished turns of a tenant at most.
     pub tenant_turns_max: u64,
     /// Slices of a tenant that are out at most.
     pub tenant_ready_max: u64,
     /// Unread replies of an inbox at most.
     pub inbox_unread_max: u64,
-    /// Inboxes of a shard at most.
+    /// Inboxes of a tenant at most.
     pub inboxes_max: u64,
     /// Crashes after which a slice is quarantined.
     pub crashes_max: u32,
@@ -140,6 +142,7 @@ impl Default for StoreOptions {
             audit_entries_max: 1_000_000,
             dead_entries_max: 10_000,
             turns_max: 100_000,
+            turns_bytes_max: 256 << 20,
             tenant_turns_max: 1_000_000,
             tenant_ready_max: 100_000,
             inbox_unread_max: 100_000,
@@ -233,6 +236,12 @@ impl Store {
     }
 
     async fn run(&self, verb: &'static str, args: args::Args) -> Result<redis::Value, StoreError> {
-        self.connection.run(self.scripts.get(verb)?, self.keys.prefix(), args).await
+        self.connection.run(self.scripts.get(verb)?, None, self.keys.prefix(), &args).await
+    }
+
+    /// As [`Self::run`], for a verb that drains: it runs in its second form where memory is full.
+    async fn run_draining(&self, verb: &'static str, args: args::Args) -> Result<redis::Value, StoreError> {
+        let (script, at_brim) = (self.scripts.get(verb)?, self.scripts.get_at_brim(verb));
+        self.connection.run(script, at_brim, self.keys.prefix(), &args).await
     }
 }

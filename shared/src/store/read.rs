@@ -6,7 +6,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 
 use super::keys::{GROUP, Queue};
-use super::words::{into_text, unexpected};
+use super::words::{into_text, number_of, unexpected};
 use super::{Connection, SliceEntry, Store, StoreError};
 use crate::model::ConsumerId;
 
@@ -61,17 +61,12 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn ensure_groups(&self) -> Result<usize, StoreError> {
-        let mut made = 0;
+        let mut args = self.args();
         for stream in super::keys::streams() {
-            let mut command = redis::cmd("XGROUP");
-            command.arg("CREATE").arg(self.keys.key(&stream)).arg(GROUP).arg("0").arg("MKSTREAM");
-            match self.connection.query::<()>("ensure_groups", &command).await {
-                Ok(()) => made += 1,
-                Err(StoreError::Verb { source, .. }) if source.code() == Some("BUSYGROUP") => {}
-                Err(error) => return Err(error),
-            }
+            args.text(stream.as_str());
         }
-        Ok(made)
+        let made = self.run("ensure_groups", args).await?;
+        number_of(&made).and_then(|made| usize::try_from(made).ok()).ok_or_else(|| unexpected("ensure_groups", &made))
     }
 }
 

@@ -12,6 +12,9 @@ use crate::model::{ConsumerId, limits};
 /// Characters of the reason that a dead letter keeps of what could not be read.
 const PUT_ASIDE_CHARS: usize = 500;
 
+/// Inbound entries that one script returns, each of which may have the size of a turn.
+const PUT_BACK_MAX: usize = 32;
+
 /// What a consumer learns when it renews its lease.
 #[derive(Debug, Clone)]
 pub struct Beat {
@@ -167,6 +170,29 @@ impl Store {
         let aside: Vec<String> = words.list()?.rest().iter().filter_map(text_of).collect();
         let aside = aside.chunks(2).filter_map(|pair| Some((pair.first()?.clone(), pair.get(1)?.clone()))).collect();
         Ok(Reaped { active, requeued, endings, removed, dead, more, aside })
+    }
+
+    /// Returns the inbound entries that a scheduler holds and has not decided about: it stops in order. Others read them
+    /// at once, and no crash counts against them. Answers how many there were.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what was not returned is taken back when the lease ends.
+    pub async fn put_back(&self, consumer: &ConsumerId) -> Result<u64, StoreError> {
+        let mut returned = 0;
+        loop {
+            let mut args = self.args();
+            args.show(consumer).show(PUT_BACK_MAX);
+            for inbound in super::admit::INBOUND {
+                args.text(inbound.stream());
+            }
+            let mut words = Words::new("put_back", self.run("put_back", args).await?)?;
+            let now = words.number()?.unsigned_abs();
+            returned += now;
+            // What it cannot return (it is too odd) is left to reap.
+            if words.number()? == 0 || now == 0 {
+                return Ok(returned);
+            }
+        }
     }
 
     /// Entries of a queue that were delivered to the consumer at least `idle_ms` ago and are not acknowledged yet: at

@@ -9,7 +9,10 @@ const TENANTS: &str = include_str!("lua/lib/tenants.lua");
 const SLICE: &str = include_str!("lua/lib/slice.lua");
 const BUDGET: &str = include_str!("lua/lib/budget.lua");
 const EARLY: &str = include_str!("lua/lib/early.lua");
+const INBOX: &str = include_str!("lua/lib/inbox.lua");
 const REPLY: &str = include_str!("lua/lib/reply.lua");
+const POISON: &str = include_str!("lua/lib/poison.lua");
+const PRESSURE: &str = include_str!("lua/lib/pressure.lua");
 
 macro_rules! verbs {
     ($($verb:literal: [$($fragment:expr),*]),* $(,)?) => {
@@ -19,20 +22,20 @@ macro_rules! verbs {
 
 /// Verb, its own text, and the fragments that go before it.
 const VERBS: &[(&str, &str, &[&str])] = verbs! {
-    "submit": [BASE],
-    "admit": [BASE, TENANTS, SLICE, BUDGET, EARLY],
-    "reject": [BASE, REPLY],
-    "release": [BASE, TENANTS, SLICE, BUDGET],
-    "promote": [BASE, TENANTS, SLICE],
+    "submit": [BASE, INBOX],
+    "admit": [BASE, PRESSURE, TENANTS, SLICE, BUDGET, EARLY, INBOX],
+    "reject": [BASE, INBOX, REPLY],
+    "release": [BASE, PRESSURE, TENANTS, SLICE, BUDGET],
+    "promote": [BASE, PRESSURE, TENANTS, SLICE],
     "begin": [BASE],
-    "settle": [BASE, TENANTS, SLICE, REPLY],
+    "settle": [BASE, TENANTS, SLICE, INBOX, REPLY],
     "retry": [BASE, TENANTS, SLICE],
     "hand_back": [BASE, TENANTS, SLICE],
-    "reap": [BASE, TENANTS, SLICE],
+    "reap": [BASE, TENANTS, SLICE, INBOX, POISON],
     "assert": [BASE],
     "beat": [BASE],
     "cancel": [BASE, TENANTS, SLICE],
-    "delegate": [BASE, TENANTS, SLICE, EARLY],
+    "delegate": [BASE, PRESSURE, TENANTS, SLICE, EARLY],
     "touch": [BASE],
     "announce": [BASE],
     "at_run_time": [BASE],
@@ -40,7 +43,15 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "switch_tool": [BASE],
     "prune": [BASE],
     "retire": [BASE],
+    "weigh": [BASE],
+    "ensure_groups": [BASE],
+    "put_back": [BASE],
 };
+
+/// Verbs that drain, and make Redis' memory fuller first: what is admitted frees its inbound entry, but is a slice
+/// meanwhile. Redis runs them while there is memory. Beyond, it refuses them, and they are run a second time, however
+/// full it is, with the one bound that then holds (`AT_BRIM`, see `lib/pressure.lua`).
+const DRAINING: &[&str] = &["admit", "release", "promote", "delegate"];
 
 /// One script as Redis gets it.
 #[derive(Debug, Clone)]
@@ -61,18 +72,26 @@ impl Script {
 #[derive(Debug, Clone)]
 pub struct Scripts {
     by_verb: BTreeMap<&'static str, Script>,
+    /// The second form of those that drain.
+    at_brim: BTreeMap<&'static str, Script>,
 }
 
 impl Scripts {
     /// The scripts that are compiled in.
     #[must_use]
     pub fn embedded() -> Self {
+        // The shebang must be the first line; the fragments go right after it.
+        let parts = |text: &'static str| text.split_once('\n').unwrap_or((text, ""));
         let composed = VERBS.iter().map(|(verb, text, fragments)| {
-            // The shebang must be the first line; the fragments go right after it.
-            let (shebang, body) = text.split_once('\n').unwrap_or((text, ""));
-            (*verb, Script::new(verb, format!("{shebang}\n{}\n{body}", fragments.join("\n"))))
+            let ((shebang, body), fragments) = (parts(text), fragments.join("\n"));
+            let at_brim = if DRAINING.contains(verb) { "local AT_BRIM = false\n" } else { "" };
+            (*verb, Script::new(verb, format!("{shebang}\n{at_brim}{fragments}\n{body}")))
         });
-        Self { by_verb: composed.collect() }
+        let draining = VERBS.iter().filter(|(verb, ..)| DRAINING.contains(verb)).map(|(verb, text, fragments)| {
+            let (body, fragments) = (parts(text).1, fragments.join("\n"));
+            (*verb, Script::new(verb, format!("#!lua flags=allow-oom\nlocal AT_BRIM = true\n{fragments}\n{body}")))
+        });
+        Self { by_verb: composed.collect(), at_brim: draining.collect() }
     }
 
     /// Replaces `from` by `to` in the scripts that contain it. For tests that switch a rule off.
@@ -81,7 +100,8 @@ impl Scripts {
     /// The text to replace, where no script contains it: the guard has moved and the test must follow.
     pub fn sabotage(mut self, from: &str, to: &str) -> Result<Self, String> {
         let mut hit = false;
-        for script in self.by_verb.values_mut().filter(|s| s.source.contains(from)) {
+        let scripts = self.by_verb.values_mut().chain(self.at_brim.values_mut());
+        for script in scripts.filter(|s| s.source.contains(from)) {
             *script = Script::new(script.verb, script.source.replace(from, to));
             hit = true;
         }
@@ -92,8 +112,13 @@ impl Scripts {
         self.by_verb.get(verb).ok_or(StoreError::NoSuchScript(verb))
     }
 
-    /// The verbs and sources, for `doctor` and the tidy test.
+    /// What runs in its place where memory is full; none where the verb does not drain, or runs then anyway.
+    pub(crate) fn get_at_brim(&self, verb: &'static str) -> Option<&Script> {
+        self.at_brim.get(verb)
+    }
+
+    /// The verbs and sources, for `doctor` and the tidy test; those that drain come twice.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.by_verb.values().map(|s| (s.verb, s.source.as_str()))
+        self.by_verb.values().chain(self.at_brim.values()).map(|s| (s.verb, s.source.as_str()))
     }
 }

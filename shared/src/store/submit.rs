@@ -46,7 +46,8 @@ impl Store {
     /// [`StoreError`]; with ids, the same batch may be submitted again.
     pub async fn submit(&self, turns: &[Submission]) -> Result<Vec<Submitted>, StoreError> {
         let mut args = self.args();
-        args.show(self.options.turns_max).show(self.options.inbox_unread_max).show(turns.len());
+        args.show(self.options.turns_max).show(self.options.inbox_unread_max).show(self.options.turns_bytes_max);
+        args.show(turns.len());
         for t in turns {
             args.show(&t.tenant).maybe(t.turn.as_ref()).text(t.digest.as_str()).maybe(t.reply_to.as_ref());
             args.text(t.payload.as_str());

@@ -58,6 +58,7 @@ impl Table {
     /// An empty shard.
     async fn wipe(&mut self) {
         let mut pipe = redis::pipe();
+        pipe.cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).ignore();
         pipe.cmd("FLUSHALL").ignore();
         let streams = ["turns".to_owned(), "tasks".to_owned()].into_iter();
         for stream in streams.chain(Queue::of_workers().map(|queue| queue.to_string())) {
@@ -98,6 +99,10 @@ pub struct Game<'t> {
     pub trace: VecDeque<String>,
     pub nonce: u64,
     pub raw_now_ms: i64,
+    /// How far Redis' clock runs ahead, ms, until somebody corrects it.
+    ahead_ms: i64,
+    /// Whether Redis' memory is full.
+    pub(super) full: bool,
     incarnations: u64,
     /// Percent of steps in which a whole lease goes by, and with it whoever does not beat.
     deadly: u32,
@@ -120,6 +125,8 @@ impl<'t> Game<'t> {
             trace: VecDeque::new(),
             nonce: 0,
             raw_now_ms: START_MS,
+            ahead_ms: 0,
+            full: false,
             incarnations: 0,
             deadly: 1,
         };
@@ -196,7 +203,8 @@ impl<'t> Game<'t> {
             18..19 => self.expire().await,
             19..21 => self.set_tenant().await,
             21..23 => self.hand_in_redis().await,
-            23..34 => {
+            23..24 => self.memory_turns().await,
+            24..34 => {
                 self.time_passes();
                 Ok(())
             }
@@ -260,7 +268,8 @@ impl<'t> Game<'t> {
             45..75 => self.rng.random_range(100..1_200),
             75..90 => self.rng.random_range(1_200..2_000),
             90..94 => self.rng.random_range(4_000..9_000),
-            94..97 => {
+            94 => self.clock_steps_by_days(),
+            95..97 => {
                 // To the very edge of a window or a day, where mistakes live.
                 let edge = [1_000, 5_000, DAY_MS][self.rng.random_range(0..3)];
                 edge - self.raw_now_ms.rem_euclid(edge) - i64::from(self.rng.random_range(0..2))
@@ -269,6 +278,14 @@ impl<'t> Game<'t> {
         };
         self.advance(ms);
         self.note(|| format!("clock {ms:+}"));
+    }
+
+    /// Redis' clock runs days or decades ahead, or is corrected after that.
+    fn clock_steps_by_days(&mut self) -> i64 {
+        let ms =
+            if self.ahead_ms > 0 { -self.ahead_ms } else { 86_400_000 * [1, 3, 40_000][self.rng.random_range(0..3)] };
+        self.ahead_ms += ms;
+        ms
     }
 
     /// Entries that appeared on the queues since the last look: what was dispatched, when, and under which caps.

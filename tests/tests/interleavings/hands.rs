@@ -29,6 +29,8 @@ impl Game<'_> {
         match self.rng.random_range(0..4) {
             0 => self.delete_worker().await,
             1 => self.delete_scheduler().await,
+            // Redis makes no group while its memory is full: the test could not write what it plays.
+            _ if self.full => Ok(()),
             2 => self.lose_queue().await,
             _ => self.destroy_inbound_group().await,
         }

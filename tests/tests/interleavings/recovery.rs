@@ -2,7 +2,7 @@
 
 use shared::model::referee::{Answer, Event, Fence};
 
-use super::spec::{CRASHES_MAX, LEASE_MS, QUEUES};
+use super::spec::{CRASHES_MAX, INBOX_UNREAD_MAX, LEASE_MS, QUEUES};
 use super::world::{Inbound, Name, Turn, World};
 
 /// What a reap does.
@@ -124,7 +124,10 @@ impl World {
         let spec = &self.specs[entry.spec];
         if let Some(inbox) = spec.inbox {
             let inbox = format!("{}:{inbox}", spec.tenant);
-            self.inboxes.entry(inbox).or_default().push(format!("rejected {}", entry.origin));
+            if self.inbox_fits(&inbox) && self.unread(&inbox) < 2 * INBOX_UNREAD_MAX {
+                self.known_inboxes.insert(inbox.clone());
+                self.inboxes.entry(inbox).or_default().push(format!("rejected {}", entry.origin));
+            }
         }
         true
     }

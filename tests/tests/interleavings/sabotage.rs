@@ -158,16 +158,41 @@ const RULES_9_TO_12: &[Sabotage] = &[
     ),
 ];
 
+/// What drains, and by which clock is trimmed.
+const RULES_13_AND_20: &[Sabotage] = &[
+    (13, "what drains is refused when memory is full", "#!lua flags=allow-oom\n", "#!lua\n"),
+    (
+        19,
+        "a backlog that fills the memory is not admitted",
+        "#!lua flags=allow-oom\nlocal AT_BRIM = true",
+        "#!lua\nlocal AT_BRIM = true",
+    ),
+    (20, "replies are trimmed by the shard's clock", "math.max(redis_ms - retain, 0)", "math.max(now - retain, 0)"),
+];
+
 /// Bounds and deadlines.
 const RULES_14_TO_16: &[Sabotage] = &[
     (14, "replies are not numbered", "box.seq = box.seq + 1", ""),
     (
         14,
         "turns come in for an inbox that nobody reads",
-        "if call('XLEN', P .. 'replies:' .. name) >= inbox_max then",
+        "if unread(name, inbox_max) >= inbox_max then",
         "if false then",
     ),
-    (14, "there is no bound on inboxes", "and call('ZCARD', P .. 'inboxes') >= inboxes_max then", "and false then"),
+    (14, "there is no bound on a tenant's inboxes", "and 'new' or 'too_many_inboxes'", "and 'new' or 'new'"),
+    (
+        23,
+        "one tenant's inboxes use up another's bound",
+        "local key = P .. 'inboxes:' .. tenant\n  if call('ZCARD', key) < max",
+        "local key = P .. 'inboxes:' .. (tenant == 'bolt' and 'acme' or tenant)\n  if call('ZCARD', key) < max",
+    ),
+    (
+        14,
+        "refusals make any number of inboxes",
+        "if inbox == '' or not (has_inbox(tenant, inbox) or",
+        "if inbox == '' or not (true or",
+    ),
+    (14, "a new inbox counts from its first reply on", "if box == 'new' then claim(turn.tenant, turn.inbox) end", ""),
     (15, "a retry is due after the deadline", "math.min(now + delay, num(m[3]))", "now + delay"),
     (
         15,
@@ -307,6 +332,11 @@ async fn switching_off_a_guard_of_rules_7_and_8_is_noticed() {
 #[tokio::test]
 async fn switching_off_a_guard_of_rules_9_to_12_is_noticed() {
     each_is_noticed(RULES_9_TO_12).await;
+}
+
+#[tokio::test]
+async fn switching_off_a_guard_of_rules_13_and_20_is_noticed() {
+    each_is_noticed(RULES_13_AND_20).await;
 }
 
 #[tokio::test]

@@ -207,7 +207,11 @@ impl Scheduler {
         let crashed =
             |h: &&Held| game.world.inbound.iter().any(|e| e.id.as_deref() == Some(&h.candidate.entry) && e.crashes > 0);
         let suspect = self.held.iter().find(crashed).map(|h| h.candidate.entry.clone());
-        game.table.store.suspect(Inbound::Turns, &self.id, suspect.as_deref()).await.map_err(|e| e.to_string())?;
+        match game.table.store.suspect(Inbound::Turns, &self.id, suspect.as_deref()).await {
+            // The mark is not worth more than memory: it is read all the same.
+            Err(error) if game.full && error.is_out_of_memory() => return Ok(()),
+            marked => marked.map_err(|e| e.to_string())?,
+        }
         match suspect {
             Some(entry) => game.world.suspects.insert(self.id.to_string(), entry),
             None => game.world.suspects.remove(self.id.as_str()),

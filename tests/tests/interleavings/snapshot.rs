@@ -49,7 +49,7 @@ impl Key {
 }
 
 /// Keys that may live for ever, and why.
-const NO_TTL: [(&str, &str); 17] = [
+const NO_TTL: [(&str, &str); 16] = [
     ("meta", "the shard's clock, epoch and policy"),
     ("timers", "unfinished work"),
     ("delayed", "unfinished work"),
@@ -66,7 +66,6 @@ const NO_TTL: [(&str, &str); 17] = [
     ("tenant:", "one small hash per configured tenant"),
     ("dead", "bounded by entries"),
     ("audit", "bounded by entries and age"),
-    ("inboxes", "bounded by number"),
 ];
 
 /// Looks at Redis and compares everything with the referee's world.

@@ -17,7 +17,8 @@ pub const TURNS_MAX: u64 = 6;
 pub const TENANT_TURNS_MAX: i64 = 6;
 pub const TENANT_READY_MAX: i64 = 3;
 pub const INBOX_UNREAD_MAX: usize = 4;
-pub const INBOXES_MAX: usize = 3;
+/// Of a tenant.
+pub const INBOXES_MAX: usize = 2;
 pub const CRASHES_MAX: u32 = 3;
 /// Turns that one release dispatches per lane.
 pub const RELEASE_BOUND: usize = 3;
@@ -70,7 +71,11 @@ impl Spec {
             once: (0..rng.random_range(1..=5)).map(|_| rng.random_bool(0.5)).collect(),
             deadline_ms: now_ms + wait,
             priority: PRIORITIES[rng.random_range(0..PRIORITIES.len())],
-            inbox: if rng.random_bool(0.1) { None } else { Some(["box", "post"][rng.random_range(0..2)]) },
+            inbox: match rng.random_range(0..20) {
+                0..2 => None,
+                2 => Some("rare"),
+                n => Some(["box", "post"][n % 2]),
+            },
             task: if rng.random_bool(0.03) { Some(ODD_TASK.to_owned()) } else { task.map(|t| tasks[t].1.clone()) },
             budget: None,
         }

@@ -13,6 +13,8 @@ use shared::store::{
 };
 use shared::testkit::{RedisOptions, RedisServer};
 
+mod bounds;
+
 pub(super) const START_MS: i64 = 1_767_571_200_000;
 
 pub(super) struct Shard {
@@ -115,6 +117,15 @@ impl Shard {
         self.store.settle(&[settlement]).await
     }
 
+    /// The server may have so many percent of what it uses.
+    async fn bound_memory(&self, percent: u64) {
+        let mut redis = self.server.connection().await;
+        let info: String = redis::cmd("INFO").arg("memory").query_async(&mut redis).await.unwrap();
+        let used: u64 = info.lines().find_map(|l| l.strip_prefix("used_memory:")?.trim().parse().ok()).unwrap();
+        let max = used / 100 * percent;
+        let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(max).query_async(&mut redis).await.unwrap();
+    }
+
     /// Nothing more fits into the server's memory.
     async fn fill_memory(&self) {
         let mut redis = self.server.connection().await;
@@ -141,13 +152,13 @@ async fn what_is_in_can_be_finished_when_memory_is_full_and_nothing_new_comes_in
     let retry = Retry { name, fence, queue, position: 0, delay_ms: 10, attempt: 1, cause: "full".into() };
     shard.store.retry(&[retry]).await.unwrap();
     shard.store.cancel(&slices[2].0, "why").await.unwrap();
-    assert!(shard.admit(&more).await.is_err(), "nothing is admitted");
+    assert!(matches!(shard.admit(&more).await.unwrap(), AdmitReply::Decided { .. }), "what is in drains");
     assert!(shard.store.submit(&[]).await.is_err(), "nothing is submitted");
 }
 
 #[tokio::test]
 async fn without_its_flag_a_settle_fails_when_memory_is_full() {
-    let scripts = Scripts::embedded().sabotage("#!lua flags=allow-oom", "#!lua").unwrap();
+    let scripts = Scripts::embedded().sabotage("#!lua flags=allow-oom\n", "#!lua\n").unwrap();
     let shard = Shard::new(RedisOptions::default(), scripts).await;
     let slices = shard.leased(1).await;
     shard.fill_memory().await;
@@ -565,12 +576,16 @@ async fn each_inbound_stream_has_a_mark_of_its_own_for_what_is_read_alone() {
 
 #[tokio::test]
 async fn every_script_that_drains_may_run_when_memory_is_full() {
-    let flags: HashMap<&str, bool> =
-        Scripts::embedded().iter().map(|(verb, text)| (verb, text.starts_with("#!lua flags=allow-oom"))).collect();
-    for verb in ["settle", "beat", "reap", "retry", "hand_back", "cancel", "touch"] {
-        assert!(flags[verb], "{verb} frees memory, or keeps what is in alive");
+    let mut flags: HashMap<&str, Vec<bool>> = HashMap::new();
+    for (verb, text) in Scripts::embedded().iter() {
+        flags.entry(verb).or_default().push(text.starts_with("#!lua flags=allow-oom"));
     }
-    for verb in ["submit", "admit", "delegate"] {
-        assert!(!flags[verb], "{verb} takes new work in");
+    let whenever = ["settle", "beat", "reap", "retry", "hand_back", "cancel", "touch", "begin", "reject", "announce"];
+    for verb in whenever.into_iter().chain(["weigh", "ensure_groups", "put_back"]) {
+        assert_eq!(flags[verb], [true], "{verb} frees memory, or keeps what is in alive");
     }
+    for verb in ["admit", "release", "promote", "delegate"] {
+        assert_eq!(flags[verb], [false, true], "{verb} drains, and is bounded where memory is full");
+    }
+    assert_eq!(flags["submit"], [false], "it takes new work in");
 }

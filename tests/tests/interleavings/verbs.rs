@@ -67,7 +67,7 @@ impl World {
         "OK"
     }
 
-    fn unread(&self, inbox: &str) -> usize {
+    pub(super) fn unread(&self, inbox: &str) -> usize {
         self.inboxes.get(inbox).map_or(0, Vec::len)
     }
 
@@ -255,13 +255,20 @@ impl World {
         }
     }
 
+    /// Rule 14: whether a tenant has this inbox, or may have one more.
+    pub(super) fn inbox_fits(&self, inbox: &str) -> bool {
+        let own = self.known_inboxes.iter().filter(|known| tenant_of(known) == tenant_of(inbox)).count();
+        self.known_inboxes.contains(inbox) || own < INBOXES_MAX
+    }
+
     fn refuses(&mut self, name: &str, spec: usize) -> Option<&'static str> {
         let spec = self.specs[spec].clone();
         let mut refusal = None;
-        if let Some(inbox) = spec.inbox.map(|inbox| format!("{}:{inbox}", spec.tenant)) {
-            if self.unread(&inbox) >= INBOX_UNREAD_MAX {
+        let inbox = spec.inbox.map(|inbox| format!("{}:{inbox}", spec.tenant));
+        if let Some(inbox) = &inbox {
+            if self.unread(inbox) >= INBOX_UNREAD_MAX {
                 refusal = Some("inbox_full");
-            } else if !self.inboxes.contains_key(&inbox) && self.inboxes.len() >= INBOXES_MAX {
+            } else if !self.inbox_fits(inbox) {
                 refusal = Some("too_many_inboxes");
             }
         }
@@ -270,6 +277,9 @@ impl World {
         }
         if self.tenant(name).unfinished >= TENANT_TURNS_MAX {
             refusal = Some("tenant_queue_full");
+        }
+        if refusal.is_none() {
+            self.known_inboxes.extend(inbox);
         }
         refusal
     }

@@ -79,6 +79,8 @@ pub struct World {
     pub reap_seen_ms: Option<i64>,
     pub reap_hold_ms: i64,
     pub inboxes: BTreeMap<Name, Vec<String>>,
+    /// Inboxes that count as their tenant's, from the first turn on that names them.
+    pub known_inboxes: BTreeSet<Name>,
     pub dead: usize,
     /// Calls that were begun and executed although they must not be twice: how often.
     pub executed: BTreeMap<(Name, usize), u32>,
@@ -183,7 +185,9 @@ impl World {
             self.ids.insert(name.to_owned(), ('e', self.specs[spec].digest.clone()));
         }
         if let Some(inbox) = self.specs[spec].inbox {
-            self.inboxes.entry(format!("{}:{inbox}", tenant_of(name))).or_default().push(name.to_owned());
+            let inbox = format!("{}:{inbox}", tenant_of(name));
+            self.known_inboxes.insert(inbox.clone());
+            self.inboxes.entry(inbox).or_default().push(name.to_owned());
         }
         self.ended.push((name.to_owned(), spec, results));
     }

@@ -88,6 +88,7 @@ async fn delegate(
             target_agent: task.target.to_string(),
             deadline,
         }),
+        Some(Delegated::Pressure) => Err(ToolError::Transient("Redis is nearly full and takes no new task.".into())),
         Some(Delegated::Refused(code)) => Err(refused(delegation::refused(&code).1.into())),
         Some(Delegated::Conflict) | None => Err(ToolError::internal("a derived task id belongs to another task")),
     }

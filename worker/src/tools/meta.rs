@@ -233,6 +233,10 @@ async fn look(store: &Store, name: &TurnName) -> Result<TurnView, ToolError> {
 }
 
 fn reply(finished: &FinishedTurn) -> Result<Reply, ToolError> {
+    if finished.reply.is_empty() {
+        let message = "Its results are no longer kept: memory was short when it ended, and its reply had them.";
+        return Err(ToolError::Permanent(message.into()));
+    }
     serde_json::from_str(&finished.reply).map_err(ToolError::internal)
 }
 

@@ -146,7 +146,7 @@ pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 pub(super) const FENCED: [&str; 8] = ["settle", "retry", "begin", "assert", "execute", "touch", "finish", OTHER];
 
 /// What Redis is asked: the scripts, and the names that the store gives its other commands.
-pub(super) const VERBS: [&str; 39] = [
+pub(super) const VERBS: [&str; 40] = [
     "submit",
     "admit",
     "reject",
@@ -172,7 +172,7 @@ pub(super) const VERBS: [&str; 39] = [
     "backlog",
     "sweep",
     "housekeep",
-    "memory",
+    "weigh",
     "tenants",
     "at_run_time",
     "set_tenant",
@@ -183,6 +183,7 @@ pub(super) const VERBS: [&str; 39] = [
     "suspect",
     "acknowledge",
     "ensure_groups",
+    "put_back",
     "tool_lists",
     "watch",
     OTHER,

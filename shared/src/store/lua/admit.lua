@@ -2,27 +2,28 @@
 -- admit: decides a batch of inbound turns: debits every budget of their chains and dispatches what fits.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 generations decided by (see outdated) · 3 ending lease ms · 4 tenant_turns_max · 5 tenant_ready_max ·
---       6 inbox_unread_max · 7 inboxes_max · 8 policies, then per policy (see read_policies) 7 values;
+--       6 inbox_unread_max · 7 inboxes_max per tenant · 8 reply retain ms · 9 policies, then per policy (see
+--       read_policies) 7 values;
 --       then the count of turns, and per turn: entry · tenant · agent · turn · digest ('' where the id was
 --       minted) · policy number · queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls…
 -- reply {OK, now, per turn…} where a turn is DISPATCHED · LANED · DUPLICATE · CONFLICT · REFUSED <code> or
---       {an ending, see lease_ending}; or {POLICY_STALE, now} · {TENANTS_STALE, now} ·
---       {DAY_STALE, now} · {PRESSURE, now}: nothing written
+--       {an ending, see lease_ending}; or {POLICY_STALE, now} · {TENANTS_STALE, now} · {DAY_STALE, now} · {PRESSURE,
+--       now, how many turns may
+--       come now} (memory is short, see room): nothing written
 -- effect XADD ready or ZADD lane, HSET turn, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
 --       caller rejects with a reply
-local now = clock(ARGV[1])
+local now, _, tight = clock(ARGV[1])
 local epoch_ms = epoch(now)
-local state = call('HMGET', META, 'policy_gen', 'pressure', 'seq', 'tenants_gen', 'early_ms')
-local stale = outdated(state[1], state[4], ARGV[2])
+local state = call('HMGET', META, 'policy_gen', 'seq', 'tenants_gen', 'early_ms')
+local stale = outdated(state[1], state[3], ARGV[2])
 if stale then return { stale, now } end
-if state[2] == '1' then return { 'PRESSURE', now } end
 local ending_lease, turns_max, ready_max = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
-local inbox_max, inboxes_max = num(ARGV[6]), num(ARGV[7])
-local policies, at = read_policies(9, num(ARGV[8]))
+local inbox_max, inboxes_max, reply_retain = num(ARGV[6]), num(ARGV[7]), num(ARGV[8])
+local policies, at = read_policies(10, num(ARGV[9]))
 if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
 
-local seq, now_text = num(state[3] or 0), tostring(now)
-local tasks, boxes, seen, timers, held, given, stream = {}, {}, {}, {}, {}, {}, P .. 'turns'
+local seq, now_text = num(state[2] or 0), tostring(now)
+local tasks, boxes, claimed, seen, timers, held, given, stream = {}, {}, {}, {}, {}, {}, {}, P .. 'turns'
 local any_known, cancelled_early
 
 -- The action budget of the task that a turn runs under; nil where there is no such task.
@@ -35,20 +36,29 @@ local function task_of(tenant, task)
   return tasks[key]
 end
 
--- Why an inbox takes no more, or nil.
-local function inbox_refuses(tenant, inbox)
-  if inbox == '' then return nil end
+-- What an inbox says of a turn: false (it takes it), why it does not, or 'new' where it would be the tenant's next one.
+local function box_of(tenant, inbox)
+  if inbox == '' then return false end
   local name = tenant .. ':' .. inbox
-  if boxes[name] == nil then
-    local box = false
-    if call('XLEN', P .. 'replies:' .. name) >= inbox_max then
+  local box = boxes[name]
+  if box == nil then
+    box = false
+    if unread(name, inbox_max) >= inbox_max then
       box = 'inbox_full'
-    elseif not call('ZSCORE', P .. 'inboxes', name) and call('ZCARD', P .. 'inboxes') >= inboxes_max then
-      box = 'too_many_inboxes'
+    elseif not has_inbox(tenant, inbox) then
+      local more = claimed[tenant] and #claimed[tenant] / 2 or 0
+      box = has_room_for_inbox(tenant, inboxes_max - more, now, reply_retain) and 'new' or 'too_many_inboxes'
     end
-    boxes[name] = box
+    if box ~= 'new' then boxes[name] = box end
   end
-  return boxes[name] or nil
+  return box
+end
+
+-- A new inbox counts from now on, not from its first reply on: else any number could be on their way.
+local function claim(tenant, inbox)
+  local of = claimed[tenant] or {}
+  of[#of + 1], of[#of + 2], claimed[tenant] = now, inbox, of
+  boxes[tenant .. ':' .. inbox] = false
 end
 
 -- DUPLICATE, CONFLICT or nil. The inbound entry is the fence: a scheduler that slept while reap put the entry back
@@ -72,7 +82,8 @@ end
 local function plan(turn)
   turn.word = known(turn)
   if turn.word then return end
-  local t, refusal = tenant_of(turn.tenant), inbox_refuses(turn.tenant, turn.inbox)
+  local t, box = tenant_of(turn.tenant), box_of(turn.tenant, turn.inbox)
+  local refusal = box ~= 'new' and box
   local task = turn.task ~= '' and task_of(turn.tenant, turn.task)
   if task == false and turn.task ~= '' then refusal = 'unknown_task' end
   if t.q >= turns_max then refusal = 'tenant_queue_full' end
@@ -81,6 +92,7 @@ local function plan(turn)
     return
   end
   seen[turn.tt] = turn.digest
+  if box == 'new' then claim(turn.tenant, turn.inbox) end
   local a, policy = agent_of(turn.name, now), policies[turn.policy]
   roll(a, t, policy, turn.stagger, now)
   t.q = t.q + 1
@@ -158,6 +170,9 @@ end
 -- Rule 11: everything is read and decided before anything is written, for a script error does not roll back.
 local batch, names, records, tts, count = {}, {}, {}, {}, num(ARGV[at])
 at = at + 1
+-- Rule 19: the backlog drains even then, but in small bites.
+local slices = room(tight)
+if slices and count > slices then return { 'PRESSURE', now, slices } end
 for i = 1, count do
   local turn = {
     entry = ARGV[at], tenant = ARGV[at + 1], agent = ARGV[at + 2], turn = ARGV[at + 3], digest = ARGV[at + 4],
@@ -188,7 +203,7 @@ if count > 0 then
 end
 -- A minted id is new, but for accidents: one command says so for all.
 any_known = #records > 0 and call('EXISTS', unpack(records)) > 0
-cancelled_early = any_early(tts, state[5], now)
+cancelled_early = any_early(tts, state[4], now)
 load_agents(names)
 for i = 1, count do plan(batch[i]) end
 
@@ -203,10 +218,11 @@ for i = 1, count do
     if turn.word == 'DUPLICATE' then acked[#acked + 1] = turn.entry end
   end
 end
-if seq > num(state[3] or 0) then call('HSET', META, 'seq', seq) end
+if seq > num(state[2] or 0) then call('HSET', META, 'seq', seq) end
 for key, task in pairs(tasks) do
   if task then call('HSET', key, 'bu', task.used) end
 end
+use_inboxes(claimed, reply_retain)
 save_agents()
 save_tenants()
 arm(timers)

@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- announce: a scheduler says which policy it decides by. One that was never seen here becomes the one in force; an
 -- older one comes back only when no living scheduler decides by the one in force any more (docs/adr/0007).
 -- KEYS  1 prefix

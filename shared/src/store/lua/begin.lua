@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- begin: fences the start of a call, so that a side effect is never begun twice (rule 7), or marks that a
 -- suspect slice was really started (rule 12).
 -- KEYS  1 prefix

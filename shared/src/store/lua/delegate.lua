@@ -5,10 +5,12 @@
 -- ARGV  1 injected clock · 2 tenant_turns_max · 3 count, then per task: inbound entry or '' ·
 --       tenant · task id · given ('1' or '') · digest · queue · agent · deadline ms · budget · parent task or '' ·
 --       meta · call · lease of an external runtime ms (0: workers run it)
--- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code>}; a refused inbound task is rejected by the caller
+-- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code> · PRESSURE (memory is short, see room: an
+--       inbound task waits)}; a refused inbound task is rejected by the caller
 -- A task that was cancelled before it came is written and ended by the next promote.
 -- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's bu; XACK of the inbound entry
-local now = clock(ARGV[1])
+local now, _, tight = clock(ARGV[1])
+local slices = room(tight)
 local turns_max = num(ARGV[2])
 local early_ms = call('HGET', META, 'early_ms')
 local acked = {}
@@ -31,6 +33,8 @@ local function delegate(at)
   local t = tenant_of(tenant)
   if t.q >= turns_max then return 'REFUSED tenant_queue_full' end
   if deadline <= now then return 'REFUSED deadline_passed' end
+  if slices and slices <= 0 and ARGV[at] ~= '' then return 'PRESSURE' end
+  slices = slices and slices - 1
   if parent ~= '' then
     local m = call('HMGET', turn_key(tenant .. ':' .. parent), 'bm', 'bu')
     if not m[1] then return 'REFUSED unknown_parent' end

@@ -8,7 +8,8 @@
 --       GONE · RESTORED (its slice was on no queue and with nobody: it is dispatched anew from its record) ·
 --       ASIDE <why> (it cannot be read, and is no longer looked at) · {an ending, see lease_ending}}
 -- effect XADD ready, HSET turn, ZADD timers, ZREM delayed; XADD dead
-local now = clock(ARGV[1])
+local now, _, tight = clock(ARGV[1])
+local slices = room(tight)
 epoch(now)
 local ending_lease, crashes_max = num(ARGV[2]), num(ARGV[3])
 
@@ -38,6 +39,9 @@ local function restore(tt, key, rec, tenant)
   elseif num(since) + ending_lease > now then
     return later(tt, math.min(num(since) + ending_lease, rec.dl))
   end
+  -- Memory is short: what is out comes first.
+  if slices and slices <= 0 then return later(tt, math.min(rec.dl, now + 1000)) end
+  slices = slices and slices - 1
   local body = body_of_record(key, rec.dn, rec.ad)
   local crashes = whole(m[4]) or 0
   local begun = m[3] and num(string.match(m[3], '^%d+')) or -1
@@ -105,6 +109,9 @@ end
 
 -- A parked retry: its calls were admitted already, so nothing is debited.
 local function back_to_queue(tt, key, rec, tenant)
+  -- Memory is short: what is out comes first.
+  if slices and slices <= 0 then return later(tt, math.min(rec.dl, now + 1000)) end
+  slices = slices and slices - 1
   call('ZREM', P .. 'delayed', tt)
   local body = body_of_record(key, rec.dn, rec.ad)
   -- Its calls are lost: they are answered, and those that were never admitted go on.

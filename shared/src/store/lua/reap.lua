@@ -99,6 +99,8 @@ local function inbound(queue, entry, suspect, lost)
   if crashes >= crashes_max then
     call('XADD', P .. 'dead', 'MAXLEN', '~', dead_max, '*', 'from', queue, 'entry', origin, 'reason', 'poison',
       'raw', unread(fields[2] or ''), 'tenant', '')
+    -- Its reply goes into a key that anybody may have changed: that costs the reply alone.
+    pcall(reply_to_poison, queue, origin, fields)
     close_id(entry, fields, num(ARGV[8]))
     dead = dead + 1
     return

@@ -1,21 +1,40 @@
-#!lua
+#!lua flags=allow-oom
 -- reject: takes inbound entries that cannot be admitted to the dead stream, each with its reason and a reply.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 reply retain ms · 3 dead_max entries · 4 dedupe_for ms · 5 stream (turns or tasks) ·
---       6 count, then per entry: entry · reason · raw (bounded) · tenant or '' · inbox or '' · reply JSON or '' ·
---       tenant:turn that its producer gave, where it could be read, or '' · digest of the content
+--       6 inbox_unread_max · 7 inboxes_max · 8 count, then per entry: entry · reason · raw (bounded) · tenant or '' ·
+--       inbox or '' · reply JSON or '' · tenant:turn that its producer gave, where it could be read, or '' ·
+--       digest of the content
 -- reply per entry: OK · STALE (somebody else has ended it)
--- effect XADD dead, XADD replies, DEL id (what is refused may be sent again), XACK
-local now = clock(ARGV[1])
+-- effect XADD dead, XADD replies (unless its bounds are exceeded: then the dead stream alone tells), DEL id (what is
+--       refused may be sent again), XACK
+local now, redis_ms, tight = clock(ARGV[1])
 local retain, dead_max, dedupe, stream = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), P .. ARGV[5]
+local unread_max, inboxes_max = num(ARGV[6]), num(ARGV[7])
 local replies = {}
-for i = 1, num(ARGV[6]) do
-  local at = i * 8 - 1
+
+-- Refusals go beyond the bound of what is unread, for that bound itself is a reason to refuse; but not for ever.
+local function takes(tenant, inbox)
+  if inbox == '' or not (has_inbox(tenant, inbox) or has_room_for_inbox(tenant, inboxes_max, now, retain)) then
+    return false
+  end
+  return unread(tenant .. ':' .. inbox, unread_max * 2) < unread_max * 2
+end
+
+for i = 1, num(ARGV[8]) do
+  local at = i * 8 + 1
   -- The entry is the fence: whoever ends it writes its one reply.
   if is_open(stream, ARGV[at]) then
     call('XADD', P .. 'dead', 'MAXLEN', '~', dead_max, '*', 'from', ARGV[5], 'entry', ARGV[at],
       'reason', ARGV[at + 1], 'raw', ARGV[at + 2], 'tenant', ARGV[at + 3])
-    if ARGV[at + 5] ~= '' then reply_to(ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]) end
+    if ARGV[at + 5] ~= '' then
+      local done, fits = alone(takes, ARGV[at + 3], ARGV[at + 4])
+      if done and fits then
+        -- At once, for the next of the batch is judged by it.
+        use_inboxes({ [ARGV[at + 3]] = { now, ARGV[at + 4] } }, retain)
+        reply_to(ARGV[at + 3], ARGV[at + 4], ARGV[at + 5])
+      end
+    end
     local found = call('XRANGE', stream, ARGV[at], ARGV[at])
     if ARGV[at + 6] ~= '' then
       -- Of another content, the id is another turn's.
@@ -32,5 +51,5 @@ for i = 1, num(ARGV[6]) do
     replies[i] = 'STALE'
   end
 end
-save_inboxes(now, retain)
+save_inboxes(now, redis_ms, retain, tight)
 return replies

@@ -8,7 +8,8 @@
 -- reply {OK, now, per lane {released turns, released calls, late ms, endings or 'ASIDE <why>'…}}; or {POLICY_STALE, now} ·
 --       {TENANTS_STALE, now} · {DAY_STALE, now}: nothing written
 -- effect XADD ready, ZREM lane, HSET turn, re-arms or clears the lane's timer; XADD dead for what cannot be read
-local now = clock(ARGV[1])
+local now, _, tight = clock(ARGV[1])
+local slices = room(tight)
 local epoch_ms = epoch(now)
 local generations = call('HMGET', META, 'policy_gen', 'tenants_gen')
 local stale = outdated(generations[1], generations[2], ARGV[2])
@@ -61,6 +62,9 @@ local function release(tenant, turn, rec, m, a, t, policy)
   end
   local k = math.min(wanted, tick_left(a, policy, epoch_ms), day, left)
   if k <= 0 or t.out >= ready_max then return nil, a.te end
+  -- Memory is short: what is out comes first.
+  if slices and slices <= 0 then return nil, now + 1000 end
+  slices = slices and slices - 1
   local body = body_of_record(key, rec.ad, rec.ad + k)
   if not body then return ending('internal', 0) end
   local fence = dispatch(m[4], tt, body.meta, rec.ad, 0, 0, body.calls)

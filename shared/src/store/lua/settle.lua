@@ -9,7 +9,7 @@
 --       on, but should not) · ALREADY (these results were in) · STALE (the fence is
 --       another's) · GAP (earlier results of the slice are missing)
 -- effect XADD audit, replies; HSET turn or SET done and DEL turn; XACK; ZADD lane and timers
-local now = clock(ARGV[1])
+local now, redis_ms, tight = clock(ARGV[1])
 local retain, dedupe, reply_retain = ARGV[2], ARGV[3], num(ARGV[4])
 local now_text = tostring(now)
 -- Turns that end in this batch: their live records and timers go together when it is done.
@@ -42,9 +42,55 @@ local function why(cx)
   return ' cx=' .. string.gsub(cx, '[%c%% ]', function(c) return string.format('%%%02X', string.byte(c)) end)
 end
 
--- The one ending of every turn: reply, finished record, no timer, no live record.
-local function end_turn(item, key, rec)
-  -- Joined at once: Lua hashes every byte of every string that it makes, and a reply is long.
+-- What a turn's record says before the reply.
+local function trace_of(item, key, rec)
+  local cr, rt, er = 0, 0, ''
+  if rec.hx then
+    local m = call('HMGET', key, 'cr', 'rt', 'er')
+    cr, rt, er = m[1] or 0, m[2] or 0, m[3] or ''
+  end
+  return 'f=' .. item.fence .. ' ts=' .. rec.ts .. ' end=' .. now_text .. ' lg=' .. (rec.lg or '') .. ' cr=' .. cr .. ' rt='
+    .. rt .. ' er=' .. er .. why(rec.cx) .. '\n'
+end
+
+-- A reply of many results is joined by Redis, in its record: Lua would make the whole of it several times over, and
+-- hash every byte of it each time.
+local function join_long(item, key, rec, done, trace)
+  local function append(text) call('APPEND', done, text) end
+  local function append_all(prefix, mine)
+    local separator = false
+    local function add(text)
+      if separator then append(',') end
+      append(text)
+      separator = true
+    end
+    for from = 0, rec.dn - 1, 32 do
+      local fields = {}
+      for i = from, math.min(from + 31, rec.dn - 1) do fields[#fields + 1] = prefix .. i end
+      for _, text in ipairs(call('HMGET', key, unpack(fields))) do add(text) end
+    end
+    for i = 1, #mine do add(mine[i]) end
+  end
+  call('SET', done, trace, 'PX', retain)
+  append(item.head)
+  append_all('r', item.results)
+  append(']')
+  if item.open ~= '' then
+    append(',"messages":' .. item.open)
+    append_all('w', item.messages)
+    append(item.close)
+  end
+  if item.audits ~= '' then
+    append(',"tool_call_audits":[')
+    append_all('u', item.audit)
+    append(']')
+  end
+  append('}')
+  return call('GETRANGE', done, #trace, -1)
+end
+
+-- The reply of few results, joined at once.
+local function join_short(item, key, rec)
   local messages, audits = '', ''
   if item.open ~= '' then
     messages = ',"messages":' .. item.open .. all_results(item, key, rec, 'w', item.messages) .. item.close
@@ -52,15 +98,28 @@ local function end_turn(item, key, rec)
   if item.audits ~= '' then
     audits = ',"tool_call_audits":[' .. all_results(item, key, rec, 'u', item.audit) .. ']'
   end
-  local text = item.head .. all_results(item, key, rec, 'r', item.results) .. ']' .. messages .. audits .. '}'
-  reply_to(item.tenant, item.inbox, text)
-  local cr, rt, er = 0, 0, ''
-  if rec.hx then
-    local m = call('HMGET', key, 'cr', 'rt', 'er')
-    cr, rt, er = m[1] or 0, m[2] or 0, m[3] or ''
+  return item.head .. all_results(item, key, rec, 'r', item.results) .. ']' .. messages .. audits .. '}'
+end
+
+local function is_long(item, rec)
+  if rec.dn + #item.results > 8 then return true end
+  local bytes = 0
+  for i = 1, #item.results do bytes = bytes + #item.results[i] + #item.messages[i] end
+  return bytes > 16384
+end
+
+-- The one ending of every turn: reply, finished record, no timer, no live record.
+local function end_turn(item, key, rec)
+  local done, trace = done_key(item.tt), trace_of(item, key, rec)
+  local long = is_long(item, rec)
+  local text = long and join_long(item, key, rec, done, trace) or join_short(item, key, rec)
+  local told = reply_to(item.tenant, item.inbox, text)
+  if tight and told and string.sub(item.head, 1, 10) ~= '{"task_id"' then
+    -- Memory is short: a turn's results are in its inbox, and its record does without. A task's are asked for by agents.
+    call('SET', done, trace, 'PX', retain)
+  elseif not long then
+    call('SET', done, trace .. text, 'PX', retain)
   end
-  call('SET', done_key(item.tt), 'f=' .. item.fence .. ' ts=' .. rec.ts .. ' end=' .. now_text .. ' lg=' .. (rec.lg or '')
-    .. ' cr=' .. cr .. ' rt=' .. rt .. ' er=' .. er .. why(rec.cx) .. '\n' .. text, 'PX', retain)
   if rec.gv then call('SET', id_key(item.tt), 'e' .. string.sub(call('GET', id_key(item.tt)) or 'e', 2), 'PX', dedupe) end
   ended[item.tt] = item.fence
   gone[#gone + 1], records[#records + 1] = 't:' .. item.tt, key
@@ -164,9 +223,9 @@ for from = 1, #gone, 1000 do
   call('ZREM', TIMERS, unpack(gone, from, upto))
   call('DEL', unpack(records, from, upto))
 end
-save_inboxes(now, reply_retain)
+save_inboxes(now, redis_ms, reply_retain, tight)
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end
-call('XTRIM', P .. 'audit', 'MINID', '~', math.max(now - num(ARGV[5]), 0))
+call('XTRIM', P .. 'audit', 'MINID', '~', math.max(redis_ms - num(ARGV[5]), 0))
 call('XTRIM', P .. 'audit', 'MAXLEN', '~', ARGV[6])
 return replies

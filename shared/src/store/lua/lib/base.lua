@@ -21,25 +21,22 @@ local function split(tt)
 end
 
 -- Rule 2: Redis TIME plus an offset that grows when TIME steps back, so windows neither repeat nor stop.
--- `injected` replaces TIME in tests and is empty otherwise.
+-- `injected` replaces TIME in tests and is empty otherwise. Answers shard time, TIME itself (what numbers the entries
+-- of streams, so what they are trimmed by: rule 20), and whether memory is short.
 local function clock(injected)
-  local raw
-  if injected == '' then
-    local t = call('TIME')
-    raw = t[1] * 1000 + math.floor(t[2] / 1000)
-  else
-    raw = num(injected)
-  end
-  local m = call('HMGET', META, 'offset_ms', 'last_ms')
-  local offset, last = num(m[1] or 0), num(m[2] or 0)
+  local t = call('TIME')
+  local redis_ms = t[1] * 1000 + math.floor(t[2] / 1000)
+  local raw = injected == '' and redis_ms or num(injected)
+  local m = call('HMGET', META, 'offset_ms', 'last_ms', 'pressure')
+  local offset, last, tight = num(m[1] or 0), num(m[2] or 0), m[3] == '1'
   local now = raw + offset
   if now < last then
     call('HSET', META, 'offset_ms', offset + last - now, 'step_ms', last - now)
     call('HINCRBY', META, 'steps', 1)
-    return last
+    return last, redis_ms, tight
   end
   if now > last then call('HSET', META, 'last_ms', now) end
-  return now
+  return now, redis_ms, tight
 end
 
 -- Until when marks of lost begins may be there; `epoch` reads it along. Mostly there never was one.

@@ -5,24 +5,30 @@ local function write_reply(tenant, inbox, text)
   local name = tenant .. ':' .. inbox
   local box = inboxes[name]
   if not box then
-    box = { seq = num(call('GET', P .. 'seq:' .. name) or 0) }
+    box = { seq = num(call('GET', P .. 'seq:' .. name) or 0), tenant = tenant, inbox = inbox }
   end
   box.seq = box.seq + 1
-  call('XADD', P .. 'replies:' .. name, '*', 'reply', text, 'seq', string.format('%d', box.seq))
+  call('XADD', replies_key(name), '*', 'reply', text, 'seq', string.format('%d', box.seq))
   inboxes[name] = box
 end
 
 -- Rule 18: an inbox that holds something else costs its own replies; turns end all the same, and their records answer.
+-- Answers whether the reply is in an inbox.
 local function reply_to(tenant, inbox, text)
-  if inbox ~= '' then pcall(write_reply, tenant, inbox, text) end
+  return inbox ~= '' and pcall(write_reply, tenant, inbox, text)
 end
 
--- Once a batch: numbers are kept, inboxes are marked as used and trimmed by age only.
-local function save_inboxes(now, retain)
+-- Once a batch: numbers are kept, inboxes are marked as used and trimmed by age only: by `redis_ms`, which numbers their
+-- entries (rule 20). Where memory is short, what was read goes at once.
+local function save_inboxes(now, redis_ms, retain, tight)
+  local used = {}
   for name, box in pairs(inboxes) do
     call('SET', P .. 'seq:' .. name, box.seq, 'PX', retain * 4)
-    call('ZADD', P .. 'inboxes', now, name)
-    call('XTRIM', P .. 'replies:' .. name, 'MINID', '~', math.max(now - retain, 0))
-    call('PEXPIRE', P .. 'replies:' .. name, retain)
+    local of = used[box.tenant] or {}
+    of[#of + 1], of[#of + 2], used[box.tenant] = now, box.inbox, of
+    call('XTRIM', replies_key(name), 'MINID', '~', math.max(redis_ms - retain, 0))
+    call('PEXPIRE', replies_key(name), retain)
+    if tight then trim_inbox(name) end
   end
+  use_inboxes(used, retain)
 end

@@ -1,0 +1,120 @@
+//! A line that is logged again and again is logged once in a while: while Redis is full or away, every loop of every
+//! process finds the same to say, twenty times a second.
+
+use std::collections::HashMap;
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Metadata, Subscriber};
+use tracing_subscriber::layer::{Context, Filter};
+
+/// The same warning or error is logged once in this time.
+const EVERY: Duration = Duration::from_secs(10);
+/// Different lines that are remembered: far more than there are places that log.
+const REMEMBERED_MAX: usize = 4_096;
+
+/// Lets the first of equal warnings and errors through, and one in [`EVERY`] from then on. Lines of lower levels pass.
+#[derive(Debug, Default)]
+pub(super) struct Repeats {
+    seen: Mutex<HashMap<u64, Instant>>,
+}
+
+impl Repeats {
+    fn is_news(&self, line: u64, now: Instant) -> bool {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if seen.get(&line).is_some_and(|last| now.duration_since(*last) < EVERY) {
+            return false;
+        }
+        if seen.len() >= REMEMBERED_MAX {
+            seen.retain(|_, last| now.duration_since(*last) < EVERY);
+            // All of them are new: rather a repeated line than memory without bound.
+            if seen.len() >= REMEMBERED_MAX {
+                seen.clear();
+            }
+        }
+        seen.insert(line, now);
+        true
+    }
+}
+
+/// All that a line says: where it is logged, and every field.
+struct Line(DefaultHasher);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        field.name().hash(&mut self.0);
+        format!("{value:?}").hash(&mut self.0);
+    }
+}
+
+impl<S: Subscriber> Filter<S> for Repeats {
+    fn enabled(&self, _: &Metadata<'_>, _: &Context<'_, S>) -> bool {
+        true
+    }
+
+    fn event_enabled(&self, event: &Event<'_>, _: &Context<'_, S>) -> bool {
+        if *event.metadata().level() > Level::WARN {
+            return true;
+        }
+        let mut line = Line(DefaultHasher::new());
+        event.metadata().callsite().hash(&mut line.0);
+        event.record(&mut line);
+        self.is_news(line.0.finish(), Instant::now())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    /// Counts the lines that come through.
+    struct Counting(Arc<AtomicUsize>);
+
+    impl<S: Subscriber> Layer<S> for Counting {
+        fn on_event(&self, _: &Event<'_>, _: Context<'_, S>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn equal_warnings_come_once_in_ten_seconds_and_others_at_once() {
+        let lines = Arc::new(AtomicUsize::new(0));
+        let subscriber = tracing_subscriber::registry().with(Counting(lines.clone()).with_filter(Repeats::default()));
+        let _default = tracing::subscriber::set_default(subscriber);
+        let warn = |error: &str| tracing::warn!(error, "timers could not be fired");
+        for _ in 0..20 {
+            warn("OOM");
+        }
+        assert_eq!(lines.load(Ordering::Relaxed), 1);
+        warn("no answer");
+        assert_eq!(lines.load(Ordering::Relaxed), 2, "another line");
+        tokio::time::advance(EVERY).await;
+        warn("OOM");
+        assert_eq!(lines.load(Ordering::Relaxed), 3, "it still is so");
+        for _ in 0..3 {
+            tracing::info!("policy in force");
+        }
+        assert_eq!(lines.load(Ordering::Relaxed), 6, "what is no trouble is not held back");
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let (repeats, now) = (Repeats::default(), Instant::now());
+        for line in 0..3 * REMEMBERED_MAX as u64 {
+            assert!(repeats.is_news(line, now));
+        }
+        assert!(repeats.seen.lock().unwrap().len() <= REMEMBERED_MAX);
+    }
+}

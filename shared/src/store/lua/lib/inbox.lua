@@ -1,0 +1,58 @@
+-- Bounds of inboxes (rule 14): how many a tenant has, and how much waits unread in each.
+local function replies_key(name) return P .. 'replies:' .. name end
+
+-- The smaller of two entry ids; either may be nil.
+local function earlier(a, b)
+  if not (a and b) then return a or b end
+  local a_ms, a_seq = string.match(a, '^(%d+)-(%d+)$')
+  local b_ms, b_seq = string.match(b, '^(%d+)-(%d+)$')
+  if num(a_ms) ~= num(b_ms) then return num(a_ms) < num(b_ms) and a or b end
+  return num(a_seq) < num(b_seq) and a or b
+end
+
+-- Removes what all readers of an inbox (`tenant:inbox`) are done with, as far as they say so: those of a consumer group
+-- by acknowledging, others by the key `read:<tenant>:<inbox>`, which names the last entry that they are done with.
+-- Readers write that key: what it holds is not trusted.
+local function trim_inbox(name)
+  local stream, floor = replies_key(name), nil
+  if call('EXISTS', stream) == 0 then return end
+  for _, group in ipairs(call('XINFO', 'GROUPS', stream)) do
+    local f = {}
+    for i = 1, #group, 2 do f[group[i]] = group[i + 1] end
+    local ms, seq = string.match(f['last-delivered-id'], '^(%d+)-(%d+)$')
+    local oldest = call('XPENDING', stream, f['name'])[2]
+    floor = earlier(floor, oldest or ms .. '-' .. string.format('%.0f', num(seq) + 1))
+  end
+  local said = redis.pcall('GET', P .. 'read:' .. name)
+  if type(said) == 'string' and string.match(said, '^%d+%-%d+$') and #said <= 40 then floor = earlier(floor, said) end
+  if floor then redis.pcall('XTRIM', stream, 'MINID', floor) end
+end
+
+-- How many replies wait in an inbox. Where these are `enough` to refuse turns, what was read is removed first.
+local function unread(name, enough)
+  local length = call('XLEN', replies_key(name))
+  if length < enough then return length end
+  trim_inbox(name)
+  return call('XLEN', replies_key(name))
+end
+
+-- Whether a tenant may have an inbox that it does not have yet. Those that nobody has used for `retain` do not count.
+local function has_room_for_inbox(tenant, max, now, retain)
+  local key = P .. 'inboxes:' .. tenant
+  if call('ZCARD', key) < max then return true end
+  call('ZREMRANGEBYSCORE', key, '-inf', now - retain)
+  return call('ZCARD', key) < max
+end
+
+local function has_inbox(tenant, inbox) return call('ZSCORE', P .. 'inboxes:' .. tenant, inbox) end
+
+-- Marks inboxes as in use, given as tenant → list of score, inbox, score, inbox… A key that holds something else costs
+-- the mark alone (rule 18).
+local function use_inboxes(of, retain)
+  for tenant, list in pairs(of) do
+    for from = 1, #list, 1000 do
+      redis.pcall('ZADD', P .. 'inboxes:' .. tenant, unpack(list, from, math.min(from + 999, #list)))
+    end
+    call('PEXPIRE', P .. 'inboxes:' .. tenant, retain)
+  end
+end

@@ -1,0 +1,100 @@
+//! Bounds on memory and inboxes, one by one.
+
+use shared::store::Submitted;
+
+use super::*;
+
+#[tokio::test]
+async fn while_memory_is_short_so_much_is_out_that_its_results_find_room() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let turns = shard.inbound(40).await;
+    let come = async |turns: &[Admission]| match shard.admit(turns).await.unwrap() {
+        AdmitReply::Decided { turns, .. } => Ok(turns.len()),
+        AdmitReply::Pressure { turns_max } => Err(turns_max),
+        other => panic!("{other:?}"),
+    };
+    // Full, and Redis refuses whatever is not meant to run then: sixteen slices at a time.
+    shard.bound_memory(95).await;
+    assert_eq!(come(&turns[..17]).await, Err(16));
+    assert_eq!(come(&turns[..16]).await, Ok(16));
+    assert_eq!(come(&turns[16..17]).await, Err(0));
+    shard.beat("w").await;
+    let entry = shard.reader("w").take("ready:normal", 1).await.unwrap().remove(0);
+    let name = TurnName::parse(&String::from_utf8_lossy(entry.field("t").unwrap())).unwrap();
+    assert_eq!(shard.settle(&(name, entry.id), 2).await.unwrap(), [Settled::Done]);
+    // Beside what is kept, the server has learned some scripts meanwhile.
+    shard.bound_memory(95).await;
+    assert_eq!(come(&turns[16..18]).await, Err(1), "one has ended");
+    assert_eq!(come(&turns[16..17]).await, Ok(1));
+    // What is kept has come to more than all of it: nothing more, until somebody reads or time passes.
+    shard.bound_memory(75).await;
+    assert_eq!(come(&turns[17..18]).await, Err(0));
+    // Nearly full: many at a time, once it was looked at.
+    shard.bound_memory(115).await;
+    shard.store.weigh().await.unwrap();
+    assert_eq!(come(&turns[17..]).await, Ok(23));
+}
+
+#[tokio::test]
+async fn what_waits_inbound_is_bounded_by_bytes_and_by_half_of_the_memory() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let submission = Submission {
+        tenant: TenantId::new("acme").unwrap(),
+        turn: None,
+        digest: String::new(),
+        reply_to: None,
+        payload: "x".repeat(4_000),
+    };
+    let batch = vec![submission; 64];
+    let full = async || shard.store.submit(&batch).await.unwrap().contains(&Submitted::QueueFull);
+    assert!(!full().await);
+    shard.bound_memory(800).await;
+    shard.store.weigh().await.unwrap();
+    let mut batches = 1;
+    while !full().await {
+        batches += 1;
+        assert!(batches < 10_000, "it is never full");
+    }
+    let mut redis = shard.server.connection().await;
+    let key = shard.store.keys().key("turns");
+    let bytes: u64 = redis::cmd("MEMORY").arg("USAGE").arg(key).query_async(&mut redis).await.unwrap();
+    let max: u64 =
+        redis::cmd("HGET").arg(shard.store.keys().key("meta")).arg("memory_max").query_async(&mut redis).await.unwrap();
+    assert!((max * 2 / 5..max * 3 / 5).contains(&bytes), "{bytes} of {max}");
+}
+
+#[tokio::test]
+async fn a_message_that_kills_its_readers_is_answered_where_it_is_plain_whom_to_tell() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let mut redis = shard.server.connection().await;
+    let key = |suffix: &str| shard.store.keys().key(suffix);
+    let () = redis::cmd("ZADD").arg(key("inboxes:acme")).arg(1).arg("box").query_async(&mut redis).await.unwrap();
+    let () = redis::cmd("PEXPIRE").arg(key("inboxes:acme")).arg(600_000).query_async(&mut redis).await.unwrap();
+    let messages = [
+        r#"{"turn_id":"bad","tenant":"acme","reply_to" : "box","calls":["#,
+        // Whose it is is not plain; and nobody uses that inbox.
+        r#"{"user_context":{"tenant":"bolt"},"tenant":"acme","reply_to":"box"}"#,
+        r#"{"tenant":"acme","reply_to":"other"}"#,
+    ];
+    let mut dead = 0;
+    for (number, message) in messages.iter().enumerate() {
+        let mut add = redis::cmd("XADD");
+        add.arg(key("turns")).arg("*").arg("x").arg(2).arg("o").arg("5-5").arg("turn").arg(message);
+        let _: String = add.query_async(&mut redis).await.unwrap();
+        let consumer = format!("s{number}");
+        let entry = shard.reader(&consumer).take("turns", 1).await.unwrap().remove(0);
+        shard.store.suspect(Inbound::Turns, &ConsumerId::new(&consumer).unwrap(), Some(&entry.id)).await.unwrap();
+        for _ in 0..5 {
+            shard.advance(4_000);
+            shard.beat("alive").await;
+            dead += shard.store.reap(10).await.unwrap().dead;
+        }
+    }
+    assert_eq!(dead, 3);
+    let replies: Vec<(String, HashMap<String, String>)> =
+        redis::cmd("XRANGE").arg(key("replies:acme:box")).arg("-").arg("+").query_async(&mut redis).await.unwrap();
+    assert_eq!(replies.len(), 1, "{replies:?}");
+    assert_eq!(replies[0].1["seq"], "1");
+    assert!(replies[0].1["reply"].starts_with(r#"{"turn_id":"bad","tenant":"acme","status":"rejected","#));
+    assert!(replies[0].1["reply"].contains(r#""code":"poison""#));
+}
