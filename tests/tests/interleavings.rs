@@ -87,7 +87,7 @@ async fn play_part(part: u64) {
 }
 
 /// Each part has a process and a server of its own under the test runner.
-const PARTS: u64 = 8;
+const PARTS: u64 = 12;
 
 #[tokio::test]
 async fn redis_does_what_the_referee_says_first_part() {
@@ -127,4 +127,24 @@ async fn redis_does_what_the_referee_says_seventh_part() {
 #[tokio::test]
 async fn redis_does_what_the_referee_says_eighth_part() {
     play_part(7).await;
+}
+
+#[tokio::test]
+async fn redis_does_what_the_referee_says_ninth_part() {
+    play_part(8).await;
+}
+
+#[tokio::test]
+async fn redis_does_what_the_referee_says_tenth_part() {
+    play_part(9).await;
+}
+
+#[tokio::test]
+async fn redis_does_what_the_referee_says_eleventh_part() {
+    play_part(10).await;
+}
+
+#[tokio::test]
+async fn redis_does_what_the_referee_says_twelfth_part() {
+    play_part(11).await;
 }

@@ -25,6 +25,7 @@ fn config() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("tickfleet.yaml"), CONFIG).unwrap();
     fs::write(dir.path().join("permissions.yaml"), "permissions: {echo: {everyone: true}}").unwrap();
+    fs::write(dir.path().join("tenants.yaml"), "tenants: {demo: {}}").unwrap();
     dir
 }
 
@@ -74,7 +75,7 @@ async fn all_are_answered(url: &str, mut ids: BTreeSet<String>) {
 
 #[tokio::test]
 async fn a_backlog_that_fills_the_memory_before_a_scheduler_starts_is_answered_to_the_last_turn() {
-    let options = RedisOptions { maxmemory: Some(14 << 20), ..RedisOptions::default() };
+    let options = RedisOptions { maxmemory: Some(48 << 20), ..RedisOptions::default() };
     let (server, dir) = (RedisServer::start_with(options).await, config());
     let (url, mut redis) = (server.url(), server.connection().await);
     let mut ids = BTreeSet::new();
@@ -112,17 +113,22 @@ async fn suspects_wait(server: &RedisServer, dir: &Path) -> (Process, BTreeSet<S
         xadd(&mut redis, &["turn", &turn(id, 1_000)]).await.unwrap();
     }
     // Redis uses 90 % of what it may, and what it is asked meanwhile is little beside that.
-    let filler = redis::cmd("SET").arg("filler").arg(vec![b'x'; 32 << 20]).to_owned();
-    let () = filler.query_async(&mut redis).await.unwrap();
+    let filler = redis::cmd("SETRANGE").arg("filler").arg(32 << 20).arg("x").to_owned();
+    let _: u64 = filler.query_async(&mut redis).await.unwrap();
     let max = memory(&mut redis).await / 90 * 100;
     let () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(max).query_async(&mut redis).await.unwrap();
     let scheduler = Process::start("scheduler", dir, &server.url());
     until("they are out", async || key::<u64>(&mut redis, &["XLEN", "ready:normal"]).await >= 256).await;
+    // All at once: they are read together.
+    let mut pipe = redis::pipe();
+    pipe.atomic();
     for i in 0..20 {
-        let (id, text) = (format!("suspect{i}"), turn(&format!("suspect{i}"), 10));
-        xadd(&mut redis, &["x", "2", "o", &format!("1-{i}"), "turn", &text]).await.unwrap();
+        let id = format!("suspect{i}");
+        pipe.cmd("XADD").arg("{tickfleet:0}:turns").arg("*").arg("x").arg(2).arg("o").arg(format!("1-{i}"));
+        pipe.arg("turn").arg(turn(&id, 10)).ignore();
         ids.insert(id);
     }
+    let () = pipe.query_async(&mut redis).await.unwrap();
     until("they are held", async || {
         let pending: redis::Value = key(&mut redis, &["XPENDING", "turns", "workers"]).await;
         matches!(pending, redis::Value::Array(summary) if summary[0] == redis::Value::Int(20))

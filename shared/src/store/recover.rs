@@ -235,12 +235,9 @@ impl Store {
         consumer: &ConsumerId,
         entry: Option<&str>,
     ) -> Result<(), StoreError> {
-        let (key, field) = (self.keys.key("suspects"), format!("{} {consumer}", from.stream()));
-        let command = match entry {
-            Some(entry) => redis::cmd("HSET").arg(key).arg(field).arg(entry).to_owned(),
-            None => redis::cmd("HDEL").arg(key).arg(field).to_owned(),
-        };
-        self.connection.query::<Value>("suspect", &command).await.map(drop)
+        let mut args = self.args();
+        args.text(from.stream()).show(consumer).text(entry.unwrap_or_default());
+        self.run("suspect", args).await.map(drop)
     }
 
     /// Takes an entry of a queue that is no slice of anybody's to the dead stream.
@@ -248,13 +245,9 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn put_aside(&self, queue: &Queue, entry: &str, why: &str) -> Result<(), StoreError> {
-        let (key, why) = (self.keys.key(queue), why.chars().take(PUT_ASIDE_CHARS).collect::<String>());
-        let mut pipe = redis::pipe();
-        pipe.atomic().cmd("XADD").arg(self.keys.key("dead")).arg("MAXLEN").arg("~").arg(self.options.dead_entries_max);
-        pipe.arg("*").arg("from").arg(queue.to_string()).arg("entry").arg(entry).arg("reason").arg("unreadable");
-        pipe.arg("raw").arg(why).arg("tenant").arg("");
-        pipe.cmd("XACK").arg(&key).arg(super::keys::GROUP).arg(entry).cmd("XDEL").arg(&key).arg(entry);
-        self.connection.pipeline::<(String, i64, i64)>("put_aside", &pipe).await.map(drop)
+        let mut args = self.args();
+        args.show(queue).text(entry).text(why.chars().take(PUT_ASIDE_CHARS).collect::<String>());
+        self.run("put_aside", args).await.map(drop)
     }
 
     /// Acknowledges an inbound entry that needed no decision.

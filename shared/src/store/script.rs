@@ -44,6 +44,9 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "prune": [BASE],
     "retire": [BASE],
     "weigh": [BASE],
+    "wake": [BASE],
+    "suspect": [BASE],
+    "put_aside": [BASE, TENANTS, SLICE],
     "ensure_groups": [BASE],
     "put_back": [BASE],
 };

@@ -107,13 +107,11 @@ impl Store {
         if names.is_empty() {
             return Ok(());
         }
-        let now_ms = self.now_ms().await?;
-        let mut command = redis::cmd("ZADD");
-        command.arg(self.keys.key("timers")).arg("LT");
+        let mut args = self.args();
         for name in names {
-            command.arg(now_ms).arg(format!("t:{name}"));
+            args.show(name);
         }
-        self.connection.query::<i64>("sweep", &command).await.map(drop)
+        self.run("wake", args).await.map(drop)
     }
 
     /// Those of `out` whose entry nobody holds, and that is not waiting to be read either. An entry was read, where the

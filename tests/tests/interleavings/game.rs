@@ -45,6 +45,8 @@ impl Table {
             crashes_max: CRASHES_MAX,
             ..StoreOptions::default()
         };
+        // How little is out while memory is full is `bounds`' to test: here everything drains.
+        let scripts = scripts.sabotage("SLICES_AT_BRIM = 256, 16", "SLICES_AT_BRIM = 256, 256").unwrap();
         let other = Arc::new(StoreOptions { shards: 2, ..options.clone() });
         let raw_ms = Arc::new(AtomicI64::new(START_MS));
         let store = Store::open(url, 0, Arc::new(options)).unwrap();

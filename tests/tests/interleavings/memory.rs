@@ -4,16 +4,21 @@ use rand::Rng;
 
 use super::game::{Game, Violation};
 
+const FILLER_BYTES: usize = 8 << 20;
+
 impl Game<'_> {
     /// Memory is full from here on, or has room again.
     pub(super) async fn memory_turns(&mut self) -> Result<(), Violation> {
         let error = |error: redis::RedisError| error.to_string();
         let mut max = 0;
         if !self.full {
+            // What is asked from here on is little beside it: neither room nor the bound of the drain comes near.
+            let filler = redis::cmd("SETRANGE").arg("filler").arg(FILLER_BYTES).arg("x").to_owned();
+            let _: u64 = filler.query_async(&mut self.table.redis).await.map_err(error)?;
             let info: String =
                 redis::cmd("INFO").arg("memory").query_async(&mut self.table.redis).await.map_err(error)?;
             let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse::<u64>().ok());
-            // A little less than it uses, and far from what stops even the drain.
+            // A little less than it uses.
             max = used.ok_or("no used_memory")? / 100 * 98;
         }
         let mut command = redis::cmd("CONFIG");

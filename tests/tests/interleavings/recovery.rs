@@ -111,7 +111,7 @@ impl World {
 
     /// Whether `reject` found the entry still to be rejected.
     pub fn reject(&mut self, raw_ms: i64, entry: &str, readable: bool) -> bool {
-        self.clock(raw_ms);
+        let now_ms = self.clock(raw_ms);
         let at = self.inbound.iter().position(|e| e.id.as_deref() == Some(entry));
         let entry = at.and_then(|at| self.inbound.remove(at));
         let Some(entry) = entry else { return false };
@@ -124,8 +124,8 @@ impl World {
         let spec = &self.specs[entry.spec];
         if let Some(inbox) = spec.inbox {
             let inbox = format!("{}:{inbox}", spec.tenant);
-            if self.inbox_fits(&inbox) && self.unread(&inbox) < 2 * INBOX_UNREAD_MAX {
-                self.known_inboxes.insert(inbox.clone());
+            if self.inbox_fits(&inbox, now_ms) && self.unread(&inbox) < 2 * INBOX_UNREAD_MAX {
+                self.known_inboxes.insert(inbox.clone(), now_ms);
                 self.inboxes.entry(inbox).or_default().push(format!("rejected {}", entry.origin));
             }
         }

@@ -207,11 +207,7 @@ impl Scheduler {
         let crashed =
             |h: &&Held| game.world.inbound.iter().any(|e| e.id.as_deref() == Some(&h.candidate.entry) && e.crashes > 0);
         let suspect = self.held.iter().find(crashed).map(|h| h.candidate.entry.clone());
-        match game.table.store.suspect(Inbound::Turns, &self.id, suspect.as_deref()).await {
-            // The mark is not worth more than memory: it is read all the same.
-            Err(error) if game.full && error.is_out_of_memory() => return Ok(()),
-            marked => marked.map_err(|e| e.to_string())?,
-        }
+        game.table.store.suspect(Inbound::Turns, &self.id, suspect.as_deref()).await.map_err(|e| e.to_string())?;
         match suspect {
             Some(entry) => game.world.suspects.insert(self.id.to_string(), entry),
             None => game.world.suspects.remove(self.id.as_str()),
@@ -452,9 +448,13 @@ impl Scheduler {
         game.note(|| format!("{} sweeps: {found:?} are nowhere", self.id));
         same("slices that are nowhere", &expected, &found)?;
         same("turns without a timer", &Vec::new(), &swept.waiting_without_timer)?;
+        if expected.is_empty() {
+            return Ok(());
+        }
+        let now_ms = game.world.clock(game.raw_now_ms);
         for name in &expected {
             if let Some(timer_ms) = game.world.turns.get_mut(name).and_then(|turn| turn.timer_ms.as_mut()) {
-                *timer_ms = game.raw_now_ms.min(*timer_ms);
+                *timer_ms = now_ms.min(*timer_ms);
             }
         }
         game.table.store.wake(&swept.adrift).await.map_err(|e| e.to_string())

@@ -581,7 +581,7 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
         flags.entry(verb).or_default().push(text.starts_with("#!lua flags=allow-oom"));
     }
     let whenever = ["settle", "beat", "reap", "retry", "hand_back", "cancel", "touch", "begin", "reject", "announce"];
-    for verb in whenever.into_iter().chain(["weigh", "ensure_groups", "put_back"]) {
+    for verb in whenever.into_iter().chain(["weigh", "ensure_groups", "put_back", "wake", "suspect", "put_aside"]) {
         assert_eq!(flags[verb], [true], "{verb} frees memory, or keeps what is in alive");
     }
     for verb in ["admit", "release", "promote", "delegate"] {

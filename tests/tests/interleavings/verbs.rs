@@ -1,10 +1,10 @@
 //! What each verb of the store must do and answer, in the referee's world.
 
-use shared::model::DayCapAction;
 use shared::model::referee::{
     Answer, Budget, Chain, Event, Fence, Reason, Rules, State, TaskBudget, Verdict, decide, window_end,
 };
-use shared::store::{Generations, PolicyRow};
+use shared::model::{DayCapAction, limits};
+use shared::store::{Generations, PolicyRow, StoreOptions};
 
 use super::spec::{
     CRASHES_MAX, INBOX_UNREAD_MAX, INBOXES_MAX, ODD_AGENT, ODD_TASK, RELEASE_BOUND, Rows, TENANT_TURNS_MAX, TURNS_MAX,
@@ -125,15 +125,22 @@ impl World {
             Some(('a', _)) => "Unknown".into(),
             _ => {
                 self.early.insert(name.to_owned());
+                self.early_ms = now_ms + limits::EARLY_CANCEL_MS;
                 "Waiting".into()
             }
         })
     }
 
+    /// Whether a cancel waits for this. One that a clock's step of days has outdated does not count.
+    fn was_cancelled(&self, name: &str, now_ms: i64) -> bool {
+        self.early_ms > now_ms && self.early.contains(name)
+    }
+
     /// Whether a turn or task that is entered now was cancelled before; then its mark goes.
     fn take_early(&mut self, name: &str, now_ms: i64) -> Result<bool, String> {
-        let cancelled = self.early.remove(name);
+        let cancelled = self.was_cancelled(name, now_ms);
         if cancelled {
+            self.early.remove(name);
             self.apply(name, Event::Cancel, now_ms)?;
         }
         Ok(cancelled)
@@ -159,7 +166,7 @@ impl World {
         if spec.task.as_deref() == Some(ODD_TASK) {
             return Ok(None);
         }
-        if let Some(code) = self.refuses(&name, c.spec) {
+        if let Some(code) = self.refuses(&name, c.spec, now_ms) {
             return Ok(Some(Admitted::Refused(code)));
         }
         at.map(|at| self.inbound.remove(at));
@@ -171,7 +178,7 @@ impl World {
         }
         let waiting = self.is_waiting(&lane);
         let ends = self.agents[&lane].tick.end_ms;
-        let verdict = if self.early.contains(&name) {
+        let verdict = if self.was_cancelled(&name, now_ms) {
             Verdict::End(Reason::Cancelled, now_ms)
         } else if spec.deadline_ms <= now_ms {
             Verdict::End(Reason::Expired, spec.deadline_ms)
@@ -256,19 +263,28 @@ impl World {
     }
 
     /// Rule 14: whether a tenant has this inbox, or may have one more.
-    pub(super) fn inbox_fits(&self, inbox: &str) -> bool {
-        let own = self.known_inboxes.iter().filter(|known| tenant_of(known) == tenant_of(inbox)).count();
-        self.known_inboxes.contains(inbox) || own < INBOXES_MAX
+    pub(super) fn inbox_fits(&mut self, inbox: &str, now_ms: i64) -> bool {
+        if self.known_inboxes.contains_key(inbox) || self.own_inboxes(inbox) < INBOXES_MAX {
+            return true;
+        }
+        // Those that nobody has used for long make room.
+        let since_ms = now_ms - StoreOptions::default().reply_retain_ms;
+        self.known_inboxes.retain(|known, used_ms| tenant_of(known) != tenant_of(inbox) || *used_ms > since_ms);
+        self.own_inboxes(inbox) < INBOXES_MAX
     }
 
-    fn refuses(&mut self, name: &str, spec: usize) -> Option<&'static str> {
+    fn own_inboxes(&self, inbox: &str) -> usize {
+        self.known_inboxes.keys().filter(|known| tenant_of(known) == tenant_of(inbox)).count()
+    }
+
+    fn refuses(&mut self, name: &str, spec: usize, now_ms: i64) -> Option<&'static str> {
         let spec = self.specs[spec].clone();
         let mut refusal = None;
         let inbox = spec.inbox.map(|inbox| format!("{}:{inbox}", spec.tenant));
         if let Some(inbox) = &inbox {
             if self.unread(inbox) >= INBOX_UNREAD_MAX {
                 refusal = Some("inbox_full");
-            } else if !self.inbox_fits(inbox) {
+            } else if !self.inbox_fits(inbox, now_ms) {
                 refusal = Some("too_many_inboxes");
             }
         }
@@ -279,7 +295,9 @@ impl World {
             refusal = Some("tenant_queue_full");
         }
         if refusal.is_none() {
-            self.known_inboxes.extend(inbox);
+            if let Some(inbox) = inbox {
+                self.known_inboxes.entry(inbox).or_insert(now_ms);
+            }
         }
         refusal
     }

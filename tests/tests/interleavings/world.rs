@@ -69,6 +69,8 @@ pub struct World {
     pub fading: BTreeSet<Name>,
     /// What was cancelled before it came.
     pub early: BTreeSet<Name>,
+    /// Until when such cancels count, ms.
+    pub early_ms: i64,
     pub inbound: VecDeque<Inbound>,
     /// The last inbound entry that was read by anybody.
     pub delivered: u64,
@@ -79,8 +81,8 @@ pub struct World {
     pub reap_seen_ms: Option<i64>,
     pub reap_hold_ms: i64,
     pub inboxes: BTreeMap<Name, Vec<String>>,
-    /// Inboxes that count as their tenant's, from the first turn on that names them.
-    pub known_inboxes: BTreeSet<Name>,
+    /// Inboxes that count as their tenant's, from the first turn on that names them: when each was used last, ms.
+    pub known_inboxes: BTreeMap<Name, i64>,
     pub dead: usize,
     /// Calls that were begun and executed although they must not be twice: how often.
     pub executed: BTreeMap<(Name, usize), u32>,
@@ -186,7 +188,7 @@ impl World {
         }
         if let Some(inbox) = self.specs[spec].inbox {
             let inbox = format!("{}:{inbox}", tenant_of(name));
-            self.known_inboxes.insert(inbox.clone());
+            self.known_inboxes.insert(inbox.clone(), now_ms);
             self.inboxes.entry(inbox).or_default().push(name.to_owned());
         }
         self.ended.push((name.to_owned(), spec, results));

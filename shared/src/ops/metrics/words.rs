@@ -146,7 +146,7 @@ pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 pub(super) const FENCED: [&str; 8] = ["settle", "retry", "begin", "assert", "execute", "touch", "finish", OTHER];
 
 /// What Redis is asked: the scripts, and the names that the store gives its other commands.
-pub(super) const VERBS: [&str; 40] = [
+pub(super) const VERBS: [&str; 42] = [
     "submit",
     "admit",
     "reject",
@@ -173,6 +173,7 @@ pub(super) const VERBS: [&str; 40] = [
     "sweep",
     "housekeep",
     "weigh",
+    "wake",
     "tenants",
     "at_run_time",
     "set_tenant",
@@ -184,6 +185,7 @@ pub(super) const VERBS: [&str; 40] = [
     "acknowledge",
     "ensure_groups",
     "put_back",
+    "put_aside",
     "tool_lists",
     "watch",
     OTHER,

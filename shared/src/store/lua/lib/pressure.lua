@@ -27,7 +27,9 @@ local function room(tight)
   local used, max = num(string.match(info, 'used_memory:(%d+)')), num(string.match(info, 'maxmemory:(%d+)'))
   if max == 0 or used < max * 0.8 then return nil end
   -- What is kept (replies that nobody reads, records) has come to fill it all: only they can make room now.
-  if used >= max * 1.2 then return 0 end
+  if used >= max * 1.5 then return 0 end
   local bound = (AT_BRIM or used >= max) and SLICES_AT_BRIM or SLICES_TIGHT
+  -- One after the other: in a small Redis, connections alone may hold a fifth of it.
+  if used >= max * 1.2 then bound = 1 end
   return math.max(bound - slices_out(bound), 0)
 end
