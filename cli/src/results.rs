@@ -74,7 +74,10 @@ impl Told {
         if self.before.as_ref().is_some_and(|before| before.entry == letter.entry) {
             return None;
         }
-        let message = "the fleet refused it and could write no reply; the code says why";
+        let message = match letter.reason.as_str() {
+            "unknown_tenant" => format!("tenant {:?} is not configured", awaited.tenant.as_str()),
+            _ => "the fleet refused it and could write no reply; the code says why".into(),
+        };
         let reply = json!({
             "turn_id": awaited.id, "tenant": awaited.tenant, "agent": "", "status": "rejected", "dialect": "raw",
             "error": {"code": letter.reason, "message": message}, "results": [],

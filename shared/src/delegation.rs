@@ -153,6 +153,8 @@ pub fn refused(code: &str) -> (&'static str, &'static str) {
         ),
         "unknown_parent" => ("unknown_parent", "The task that this one is delegated from is not known or has ended."),
         "tenant_queue_full" => ("tenant_queue_full", "Too much work is waiting already. Try again later."),
+        "inbox_full" => ("inbox_full", "The inbox of the reply has too many unread replies; read and trim them first."),
+        "too_many_inboxes" => ("too_many_inboxes", "The tenant has too many inboxes; use fewer reply_to names."),
         "deadline_passed" => ("invalid_deadline", "The deadline has passed already."),
         _ => ("refused", "The task was refused."),
     }
@@ -237,7 +239,7 @@ impl Planned {
         let meta = SliceMeta {
             agent: self.agent.clone(),
             dialect: Dialect::Raw,
-            reply_to: self.reply_to,
+            reply_to: self.reply_to.clone(),
             deadline_ms: self.deadline_ms,
             submitted_ms: entry.as_deref().and_then(entry_ms).unwrap_or(self.planned_ms),
             digest: self.digest.clone(),
@@ -261,6 +263,7 @@ impl Planned {
         };
         Delegation {
             entry,
+            reply_to: self.reply_to,
             tenant: self.tenant,
             given,
             digest: self.digest,

@@ -29,8 +29,9 @@ pub(crate) enum Carried {
     Kept(Box<SettledCall>),
     /// It is tried again after this wait, for this try failed, for this reason.
     Again(Duration, String),
-    /// The worker must stop, or its lease is over; nothing took effect, so another may run it.
-    HandBack,
+    /// The worker must stop, or its lease is over; nothing took effect, so another may run it. True where a handler that
+    /// may run twice was broken off.
+    HandBack(bool),
     /// Somebody else holds the turn, or we can no longer be sure that nobody does.
     Lost,
 }
@@ -55,7 +56,7 @@ impl Carried {
             Self::Ended(result) => result.outcome.as_str(),
             Self::Kept(_) => "kept",
             Self::Again(..) => "again",
-            Self::HandBack => "hand_back",
+            Self::HandBack(_) => "hand_back",
             Self::Lost => "lost",
         }
     }
@@ -101,7 +102,7 @@ impl Worker {
     /// Carries out one try of one call.
     pub(crate) async fn carry_out(&self, trying: &Trying<'_>) -> Carried {
         if self.now.is_cancelled() {
-            return Carried::HandBack;
+            return Carried::HandBack(false);
         }
         if let Some(over) = self.over(trying).await {
             return over;
@@ -123,7 +124,7 @@ impl Worker {
         if tool.spec.effect == Effect::Once {
             // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
             if !self.still_leased(trying).await {
-                return Carried::HandBack;
+                return Carried::HandBack(false);
             }
             if let Some(stopped) = self.begin(trying).await {
                 return stopped;
@@ -265,7 +266,7 @@ impl Worker {
                 Some(Begun::Hold) => {
                     // Redis restarted; what it lost may include another's begin of this very call.
                     tokio::select! {
-                        () = self.now.cancelled() => return Some(Carried::HandBack),
+                        () = self.now.cancelled() => return Some(Carried::HandBack(false)),
                         () = tokio::time::sleep(Duration::from_millis(500)) => {}
                     }
                 }
@@ -286,7 +287,7 @@ impl Worker {
     ) -> Carried {
         // Rule 7: nothing is sent on a heartbeat that may be too old.
         if !self.still_leased(trying).await {
-            return Carried::HandBack;
+            return Carried::HandBack(false);
         }
         let meta = &trying.slice.meta;
         let left = self.clock.until(meta.deadline_ms);
@@ -339,7 +340,7 @@ impl Worker {
             Judged::Again { .. } if trying.lease.cancel.is_cancelled() => trying.stopped(why),
             Judged::Again { message, after, reason } => self.try_again(trying, &message, after, reason),
             Judged::Stopped => trying.stopped(why),
-            Judged::HandBack => Carried::HandBack,
+            Judged::HandBack => Carried::HandBack(true),
         }
     }
 

@@ -105,9 +105,10 @@ impl Worker {
                         let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
                         return self.park(holding, delay_ms, attempt, cause).await;
                     }
-                    Carried::HandBack => {
+                    Carried::HandBack(tried) => {
                         self.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
-                        return self.give_back(holding).await;
+                        let why = if tried { Returned::Tried } else { Returned::Unsent };
+                        return self.give_back(holding, why).await;
                     }
                     Carried::Lost => return,
                 }
@@ -289,12 +290,12 @@ impl Worker {
     }
 
     /// Returns the slice with its progress: another worker leases it at once.
-    async fn give_back(&self, mut holding: Holding) {
+    async fn give_back(&self, mut holding: Holding, why: Returned) {
         if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
             return;
         }
         // Of a call that must not run twice nothing was sent, or it would have ended as unknown.
-        self.hand_back(&holding.slice, Returned::Unsent).await;
+        self.hand_back(&holding.slice, why).await;
     }
 
     /// Returns a slice that nothing was written for since its last commit.

@@ -82,6 +82,8 @@ pub enum Parked {
 pub enum Returned {
     /// Its holder knows that nothing of its next call was sent: if it was begun, it is so no longer.
     Unsent,
+    /// Its next call, which may run twice, was broken off: that was a try.
+    Tried,
     /// It was delivered, and nobody knows of it: what was begun stays begun.
     Stray,
     /// This build cannot read it: another may, and in the end its calls are answered from its record.
@@ -170,6 +172,7 @@ impl Store {
             args.show(&s.name).text(s.fence.as_str()).show(&s.queue);
             match s.why {
                 Returned::Unsent => args.text("unsent"),
+                Returned::Tried => args.text("tried"),
                 Returned::Stray => args.text("stray"),
                 Returned::Unread => args.show(limits::UNREAD_OFFERS_MAX),
             };

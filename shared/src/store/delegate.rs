@@ -3,7 +3,7 @@
 use super::keys::{Queue, TurnName};
 use super::words::{Words, text_of, unexpected};
 use super::{Store, StoreError};
-use crate::model::{AgentId, TaskId, TenantId};
+use crate::model::{AgentId, InboxName, TaskId, TenantId};
 
 /// One task to be written.
 #[derive(Debug, Clone)]
@@ -28,6 +28,8 @@ pub struct Delegation {
     pub budget: u32,
     /// The task it was delegated from, whose budget it is carved from.
     pub parent: Option<TaskId>,
+    /// The inbox of its reply.
+    pub reply_to: Option<InboxName>,
     /// The meta, JSON.
     pub meta: String,
     /// The work, as a call, JSON.
@@ -83,11 +85,14 @@ impl Store {
     /// [`StoreError`]; the same batch may be repeated.
     pub async fn delegate(&self, tasks: &[Delegation]) -> Result<Vec<Delegated>, StoreError> {
         let mut args = self.args();
-        args.show(self.options.tenant_turns_max).show(tasks.len());
+        let o = &self.options;
+        args.show(o.tenant_turns_max).show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms);
+        args.show(tasks.len());
         for t in tasks {
             args.text(t.entry.as_deref().unwrap_or("")).show(&t.tenant).show(&t.task).flag(t.given);
             args.text(t.digest.as_str()).show(&t.queue).show(&t.agent).show(t.deadline_ms).show(t.budget);
             args.maybe(t.parent.as_ref()).text(t.meta.as_str()).text(t.call.as_str()).show(t.external_lease_ms);
+            args.maybe(t.reply_to.as_ref());
         }
         // What came in on the stream drains; what a tool asks for is new, and can be tried again.
         let ran = if tasks.iter().all(|t| t.entry.is_some()) {

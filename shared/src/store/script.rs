@@ -35,7 +35,7 @@ const VERBS: &[(&str, &str, &[&str])] = verbs! {
     "assert": [BASE],
     "beat": [BASE],
     "cancel": [BASE, TENANTS, SLICE],
-    "delegate": [BASE, PRESSURE, TENANTS, SLICE, EARLY],
+    "delegate": [BASE, PRESSURE, TENANTS, SLICE, EARLY, INBOX],
     "touch": [BASE],
     "announce": [BASE],
     "at_run_time": [BASE],

@@ -142,6 +142,7 @@ impl Game<'_> {
             deadline_ms: spec.deadline_ms,
             budget: spec.budget.unwrap_or(0),
             parent: spec.task.as_ref().map(|task| TaskId::new(task).unwrap()),
+            reply_to: spec.inbox.map(|inbox| InboxName::new(inbox).unwrap()),
             meta: format!("m{number}"),
             call: "c0".into(),
             external_lease_ms: 0,

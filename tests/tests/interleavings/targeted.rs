@@ -14,6 +14,7 @@ use shared::store::{
 use shared::testkit::{RedisOptions, RedisServer};
 
 mod bounds;
+mod returned;
 
 pub(super) const START_MS: i64 = 1_767_571_200_000;
 
@@ -258,6 +259,7 @@ async fn external(shard: &Shard) -> (TurnName, Queue) {
         parent: None,
         meta: "m".into(),
         call: "c0".into(),
+        reply_to: None,
         external_lease_ms: 5_000,
     };
     assert_eq!(shard.store.delegate(&[delegation]).await.unwrap(), [Delegated::Ok]);
@@ -415,6 +417,26 @@ async fn a_forged_id_on_a_message_that_cannot_be_read_does_not_drop_the_turn_of_
     assert_eq!(ttl, -1, "what is admitted is remembered until it has ended");
 }
 
+/// A task for the workers, which nobody waits for.
+fn task(id: &str) -> Delegation {
+    Delegation {
+        entry: None,
+        tenant: TenantId::new("acme").unwrap(),
+        task: TaskId::new(id).unwrap(),
+        given: false,
+        digest: "d".into(),
+        queue: Queue::Ready(Priority::Normal),
+        agent: AgentId::new("kelly").unwrap(),
+        deadline_ms: START_MS + 3_600_000,
+        budget: 1,
+        parent: None,
+        reply_to: None,
+        meta: "m".into(),
+        call: "c0".into(),
+        external_lease_ms: 0,
+    }
+}
+
 #[tokio::test]
 async fn a_scheduler_that_slept_does_not_delegate_a_second_time() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
@@ -430,21 +452,7 @@ async fn a_scheduler_that_slept_does_not_delegate_a_second_time() {
         shard.beat("s2").await;
         shard.store.reap(10).await.unwrap();
     }
-    let delegation = Delegation {
-        entry: Some(entry),
-        tenant: TenantId::new("acme").unwrap(),
-        task: TaskId::new("k1-0").unwrap(),
-        given: false,
-        digest: "d".into(),
-        queue: Queue::Ready(Priority::Normal),
-        agent: AgentId::new("kelly").unwrap(),
-        deadline_ms: START_MS + 3_600_000,
-        budget: 1,
-        parent: None,
-        meta: "m".into(),
-        call: "c0".into(),
-        external_lease_ms: 0,
-    };
+    let delegation = Delegation { entry: Some(entry), ..task("k1-0") };
     assert_eq!(shard.store.delegate(&[delegation]).await.unwrap(), [Delegated::Duplicate]);
     assert!(shard.reader("w").take("ready:normal", 1).await.unwrap().is_empty(), "it would run a second time");
 }
@@ -477,66 +485,6 @@ async fn a_call_that_was_begun_is_named_where_its_slice_is_quarantined() {
     }
     let told: Vec<_> = endings.iter().map(|e| (e.reason, e.begun.map(|begun| begun.position), e.crashes)).collect();
     assert_eq!(told, [(EndReason::Internal, Some(0), 3)]);
-}
-
-#[tokio::test]
-async fn what_was_begun_and_never_sent_is_begun_again_and_what_a_lost_holder_began_is_not() {
-    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
-    let queue = Queue::Ready(Priority::Normal);
-    let mut reader = shard.reader("w");
-    for (mut slice, why) in shard.leased(2).await.into_iter().zip([Returned::Unsent, Returned::Stray]) {
-        let begin = |slice: &(TurnName, String)| Begin {
-            name: slice.0.clone(),
-            fence: slice.1.clone(),
-            position: 0,
-            nonce: Some(format!("{}.1", slice.1)),
-            digest: "d".into(),
-            knows: None,
-        };
-        assert_eq!(shard.store.begin(&[begin(&slice)]).await.unwrap(), [Begun::Ok]);
-        let back = HandBack { name: slice.0.clone(), fence: slice.1.clone(), queue: queue.clone(), why };
-        assert_eq!(shard.store.hand_back(&[back]).await.unwrap(), 1);
-        let queue = if why == Returned::Unsent { "ready:normal" } else { "ready:suspect:normal" };
-        let entry = reader.take(queue, 1).await.unwrap().remove(0);
-        let crashes = entry.field("x").map(<[u8]>::to_vec);
-        slice.1 = entry.id;
-        let begun = shard.store.begin(&[begin(&slice)]).await.unwrap();
-        match why {
-            Returned::Unsent => assert_eq!((begun, crashes), (vec![Begun::Ok], None)),
-            // Its next holder knows that it must ask, whatever the call is by now.
-            _ => assert_eq!((begun, crashes), (vec![Begun::Unknown], Some(b"1".to_vec()))),
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_slice_that_no_worker_can_read_waits_for_another_build_and_is_answered_in_the_end() {
-    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
-    let (name, mut fence) = shard.leased(1).await.remove(0);
-    let mut reader = shard.reader("w");
-    let (mut waits, mut ended) = (Vec::new(), None);
-    while ended.is_none() {
-        let queue = Queue::Ready(Priority::Normal);
-        let back = HandBack { name: name.clone(), fence: fence.clone(), queue, why: Returned::Unread };
-        assert_eq!(shard.store.hand_back(&[back]).await.unwrap(), 1);
-        let mut wait_s = 0;
-        loop {
-            match promote(&shard, &name).await {
-                Promoted::Later => {
-                    shard.advance(1_000);
-                    wait_s += 1;
-                }
-                Promoted::Promoted => break fence = reader.take("ready:normal", 1).await.unwrap().remove(0).id,
-                Promoted::Ending(ending) => break ended = Some(ending),
-                other => panic!("{other:?}"),
-            }
-        }
-        waits.push(wait_s);
-    }
-    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 0], "s between two offers");
-    let ending = ended.unwrap();
-    assert_eq!((ending.reason, ending.first, ending.upto), (EndReason::Internal, 0, 2));
-    assert_eq!(ending.calls, ["c0", "c1"]);
 }
 
 #[tokio::test]

@@ -438,6 +438,11 @@ impl World {
         if s.deadline_ms <= now_ms {
             return Ok("REFUSED deadline_passed".into());
         }
+        // The tasks of this game come from calls: what is unread refuses none.
+        let inbox = s.inbox.map(|inbox| format!("{}:{inbox}", s.tenant));
+        if inbox.as_ref().is_some_and(|inbox| !self.inbox_fits(inbox, now_ms)) {
+            return Ok("REFUSED too_many_inboxes".into());
+        }
         let budget = s.budget.unwrap_or(0);
         if let Some(parent) = s.task.as_ref().map(|task| format!("{}:{task}", s.tenant)) {
             match self.live(&parent).and_then(|t| t.task) {
@@ -450,6 +455,9 @@ impl World {
                     }
                 }
             }
+        }
+        if let Some(inbox) = inbox {
+            self.known_inboxes.entry(inbox).or_insert(now_ms);
         }
         if s.given.is_some() {
             self.ids.insert(name.clone(), ('a', s.digest.clone()));

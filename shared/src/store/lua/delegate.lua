@@ -2,16 +2,17 @@
 -- delegate: writes tasks durably and offers each to its target: to the workers that run its handler, or to an
 -- outside runtime. A child's budget is carved from its parent's.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 tenant_turns_max · 3 count, then per task: inbound entry or '' ·
+-- ARGV  1 injected clock · 2 tenant_turns_max · 3 inbox_unread_max · 4 inboxes_max per tenant · 5 reply retain ms ·
+--       6 count, then per task: inbound entry or '' ·
 --       tenant · task id · given ('1' or '') · digest · queue · agent · deadline ms · budget · parent task or '' ·
---       meta · call · lease of an external runtime ms (0: workers run it)
+--       meta · call · lease of an external runtime ms (0: workers run it) · inbox or ''
 -- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code> · PRESSURE (memory is short, see room: an
 --       inbound task waits)}; a refused inbound task is rejected by the caller
 -- A task that was cancelled before it came is written and ended by the next promote.
 -- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's bu; XACK of the inbound entry
 local now, _, tight = clock(ARGV[1])
 local slices = room(tight)
-local turns_max = num(ARGV[2])
+local turns_max, inbox_max, inboxes_max, reply_retain = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local early_ms = call('HGET', META, 'early_ms')
 local acked = {}
 
@@ -19,6 +20,14 @@ local function known(tt, given, digest)
   local id = given ~= '' and call('GET', id_key(tt))
   if id and string.sub(id, 2) ~= digest then return 'CONFLICT' end
   if id or call('EXISTS', turn_key(tt), done_key(tt)) > 0 then return 'DUPLICATE' end
+end
+
+-- Rule 14: why an inbox cannot take the task's reply. A call's task has the inbox of its turn, which was let in.
+local function no_inbox(tenant, inbox, inbound)
+  if inbox == '' then return nil end
+  if inbound and unread(tenant .. ':' .. inbox, inbox_max) >= inbox_max then return 'inbox_full' end
+  if has_inbox(tenant, inbox) or has_room_for_inbox(tenant, inboxes_max, now, reply_retain) then return nil end
+  return 'too_many_inboxes'
 end
 
 local function delegate(at)
@@ -33,6 +42,9 @@ local function delegate(at)
   local t = tenant_of(tenant)
   if t.q >= turns_max then return 'REFUSED tenant_queue_full' end
   if deadline <= now then return 'REFUSED deadline_passed' end
+  local inbox = ARGV[at + 13]
+  local refusal = no_inbox(tenant, inbox, ARGV[at] ~= '')
+  if refusal then return 'REFUSED ' .. refusal end
   if slices and slices <= 0 and ARGV[at] ~= '' then return 'PRESSURE' end
   slices = slices and slices - 1
   if parent ~= '' then
@@ -41,6 +53,8 @@ local function delegate(at)
     if num(m[2] or 0) + budget > num(m[1]) then return 'REFUSED budget_exceeds_parent' end
     call('HINCRBY', turn_key(tenant .. ':' .. parent), 'bu', budget)
   end
+  -- It counts from now on, not from the reply on.
+  if inbox ~= '' and not has_inbox(tenant, inbox) then use_inboxes({ [tenant] = { now, inbox } }, reply_retain) end
   local lease = num(ARGV[at + 12])
   local cancelled = any_early({ tt }, early_ms, now) and early(tt)
   local record = { 'ag', agent, 'q', queue, 'n', 1, 'ad', 1, 'dl', deadline, 'ts', now, 'k', 'task',
@@ -71,8 +85,8 @@ local function delegate(at)
 end
 
 local replies = { tostring(now) }
-for i = 1, num(ARGV[3]) do
-  local at = 4 + (i - 1) * 13
+for i = 1, num(ARGV[6]) do
+  local at = 7 + (i - 1) * 14
   local word = delegate(at)
   replies[i + 1] = word
   if ARGV[at] ~= '' and (string.sub(word, 1, 2) == 'OK' or word == 'DUPLICATE') then acked[#acked + 1] = ARGV[at] end

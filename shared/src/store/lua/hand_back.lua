@@ -3,7 +3,7 @@
 -- cannot read, so that another build reads it later.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 count, then per slice: tenant:turn · fence · queue · why: 'unsent' (what its holder began
---       was never sent) · 'stray' (nobody knows what became of it) · or, where it cannot be read, how often it is
+--       was never sent) · 'tried' (its next call was broken off, and may run again) · 'stray' (nobody knows what became of it) · or, where it cannot be read, how often it is
 --       offered again before its calls are answered from its record
 -- reply per slice: OK · STALE
 -- effect XADD ready under a fresh entry id, HSET turn f, HDEL b where it was not sent, XACK; what cannot be read: ZADD
@@ -54,6 +54,11 @@ local function hand_back(tt, fence, queue, why)
   -- Neither has its calls, which only a hand brings about: its timer ends it.
   if not body then return 'STALE' end
   if m[4] then unbegin(key, m[4], fence, done, body, why == 'unsent') end
+  if why == 'tried' then
+    -- Rule 25: should it never run again, it is told that it was tried.
+    body.attempt = (body.attempt or 0) + 1
+    call('HSET', key, 'at', body.attempt, 'ap', done, 'hx', '1')
+  end
   call('HSET', key, 'f', dispatch(queue, tt, body.meta, body.first, body.crashes, body.attempt, body.calls))
   return 'OK'
 end

@@ -1,5 +1,6 @@
 //! Bounds on memory and inboxes, one by one.
 
+use shared::model::InboxName;
 use shared::store::Submitted;
 
 use super::*;
@@ -97,4 +98,20 @@ async fn a_message_that_kills_its_readers_is_answered_where_it_is_plain_whom_to_
     assert_eq!(replies[0].1["seq"], "1");
     assert!(replies[0].1["reply"].starts_with(r#"{"turn_id":"bad","tenant":"acme","status":"rejected","#));
     assert!(replies[0].1["reply"].contains(r#""code":"poison""#));
+}
+
+#[tokio::test]
+async fn inboxes_of_tasks_count_as_those_of_turns_do() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let with = |id: usize, inbox: usize| Delegation {
+        reply_to: Some(InboxName::new(format!("box{inbox}")).unwrap()),
+        ..task(&format!("k{id}-0"))
+    };
+    let max = usize::try_from(StoreOptions::default().inboxes_max).unwrap();
+    for first in (0..max).step_by(100) {
+        let tasks: Vec<Delegation> = (first..first + 100).map(|i| with(i, i)).collect();
+        assert_eq!(shard.store.delegate(&tasks).await.unwrap(), vec![Delegated::Ok; 100]);
+    }
+    let found = shard.store.delegate(&[with(max, max), with(max, 0)]).await.unwrap();
+    assert_eq!(found, [Delegated::Refused("too_many_inboxes".into()), Delegated::Ok]);
 }

@@ -1,0 +1,74 @@
+//! Slices that their holders return.
+
+use super::*;
+
+#[tokio::test]
+async fn what_was_begun_and_never_sent_is_begun_again_and_what_a_lost_holder_began_is_not() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let queue = Queue::Ready(Priority::Normal);
+    let mut reader = shard.reader("w");
+    for (mut slice, why) in shard.leased(2).await.into_iter().zip([Returned::Unsent, Returned::Stray]) {
+        let begin = |slice: &(TurnName, String)| Begin {
+            name: slice.0.clone(),
+            fence: slice.1.clone(),
+            position: 0,
+            nonce: Some(format!("{}.1", slice.1)),
+            digest: "d".into(),
+            knows: None,
+        };
+        assert_eq!(shard.store.begin(&[begin(&slice)]).await.unwrap(), [Begun::Ok]);
+        let back = HandBack { name: slice.0.clone(), fence: slice.1.clone(), queue: queue.clone(), why };
+        assert_eq!(shard.store.hand_back(&[back]).await.unwrap(), 1);
+        let queue = if why == Returned::Unsent { "ready:normal" } else { "ready:suspect:normal" };
+        let entry = reader.take(queue, 1).await.unwrap().remove(0);
+        let crashes = entry.field("x").map(<[u8]>::to_vec);
+        slice.1 = entry.id;
+        let begun = shard.store.begin(&[begin(&slice)]).await.unwrap();
+        match why {
+            Returned::Unsent => assert_eq!((begun, crashes), (vec![Begun::Ok], None)),
+            // Its next holder knows that it must ask, whatever the call is by now.
+            _ => assert_eq!((begun, crashes), (vec![Begun::Unknown], Some(b"1".to_vec()))),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_a_stopping_worker_broke_off_was_tried_whoever_ends_it() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (name, fence) = shard.leased(1).await.remove(0);
+    let back = HandBack { name: name.clone(), fence, queue: Queue::Ready(Priority::Normal), why: Returned::Tried };
+    assert_eq!(shard.store.hand_back(&[back]).await.unwrap(), 1);
+    assert_eq!(shard.store.cancel(&name, "why").await.unwrap(), Cancelled::Ok);
+    let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it is not given out to be ended") };
+    assert_eq!((ending.tries, ending.begun), (1, None));
+}
+
+#[tokio::test]
+async fn a_slice_that_no_worker_can_read_waits_for_another_build_and_is_answered_in_the_end() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (name, mut fence) = shard.leased(1).await.remove(0);
+    let mut reader = shard.reader("w");
+    let (mut waits, mut ended) = (Vec::new(), None);
+    while ended.is_none() {
+        let queue = Queue::Ready(Priority::Normal);
+        let back = HandBack { name: name.clone(), fence: fence.clone(), queue, why: Returned::Unread };
+        assert_eq!(shard.store.hand_back(&[back]).await.unwrap(), 1);
+        let mut wait_s = 0;
+        loop {
+            match promote(&shard, &name).await {
+                Promoted::Later => {
+                    shard.advance(1_000);
+                    wait_s += 1;
+                }
+                Promoted::Promoted => break fence = reader.take("ready:normal", 1).await.unwrap().remove(0).id,
+                Promoted::Ending(ending) => break ended = Some(ending),
+                other => panic!("{other:?}"),
+            }
+        }
+        waits.push(wait_s);
+    }
+    assert_eq!(waits, [1, 2, 4, 8, 16, 32, 64, 0], "s between two offers");
+    let ending = ended.unwrap();
+    assert_eq!((ending.reason, ending.first, ending.upto), (EndReason::Internal, 0, 2));
+    assert_eq!(ending.calls, ["c0", "c1"]);
+}
