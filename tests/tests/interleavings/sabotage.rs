@@ -276,7 +276,7 @@ const RULES_18_AND_21: &[Sabotage] = &[
 
 /// What comes first.
 const RULE_22: &[Sabotage] = &[
-    (22, "a cancel does not wait for its turn", "cancelled_early = any_early(tts, state[5], now)", ""),
+    (22, "a cancel does not wait for its turn", "cancelled_early = any_early(tts, state[4], now)", ""),
     (
         22,
         "a cancel does not wait for its task",

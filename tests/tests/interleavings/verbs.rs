@@ -294,10 +294,10 @@ impl World {
         if self.tenant(name).unfinished >= TENANT_TURNS_MAX {
             refusal = Some("tenant_queue_full");
         }
-        if refusal.is_none() {
-            if let Some(inbox) = inbox {
-                self.known_inboxes.entry(inbox).or_insert(now_ms);
-            }
+        if refusal.is_none()
+            && let Some(inbox) = inbox
+        {
+            self.known_inboxes.entry(inbox).or_insert(now_ms);
         }
         refusal
     }

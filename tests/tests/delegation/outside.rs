@@ -1,0 +1,172 @@
+//! Tasks of runtimes outside the fleet.
+
+use super::*;
+
+#[tokio::test]
+async fn what_a_runtime_outside_answers_is_cut_like_any_other_output() {
+    let mut fleet = Fleet::start(plan(60_000)).await;
+    fleet.delegate("archy", json!({"task_id": "job"})).await;
+    let leased = fleet.lease_task("archy", "r1").await;
+    fleet.say(leased.message("finish", json!({"output": "x".repeat(300_000)}))).await;
+    let reply = fleet.reply().await;
+    let output = result(&reply)["output"].as_str().unwrap();
+    assert!(output.len() <= limits::OUTPUT_BYTES_MAX, "{} bytes", output.len());
+    assert!(output.contains("of 300000 bytes cut"), "it says so");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn the_stream_of_a_runtime_outside_keeps_nothing_and_goes_with_its_agent() {
+    let mut fleet = Fleet::start(plan(3_000)).await;
+    let waiting = async |fleet: &Fleet| fleet.ask::<u64>("XLEN", "external:acme:archy", &[]).await;
+    fleet.delegate("archy", json!({"task_id": "done"})).await;
+    let leased = fleet.lease_task("archy", "r1").await;
+    fleet.say(leased.message("finish", json!({"output": 1}))).await;
+    fleet.reply().await;
+    fleet.delegate("archy", json!({"task_id": "silent"})).await;
+    fleet.lease_task("archy", "r1").await;
+    fleet.say(json!({"op": "cancel", "task_id": "silent"})).await;
+    fleet.reply().await;
+    assert_eq!(waiting(&fleet).await, 0, "what has ended is not kept");
+    // Other tasks of its agent keep the stream, though nobody may give it more.
+    fleet.delegate("archy", json!({"task_id": "last"})).await;
+    fleet.until("it waits", async |fleet| waiting(fleet).await == 1).await;
+    let mut force = (*fleet.force.load()).clone();
+    force.task_handlers.remove(&AgentId::new("archy").unwrap());
+    force.digest = "without archy".into();
+    fleet.force.replace(force);
+    let last = fleet.lease_task("archy", "r1").await;
+    fleet.say(last.message("finish", json!({"output": 2}))).await;
+    fleet.reply().await;
+    fleet
+        .until("the stream has gone", async |fleet| {
+            fleet.ask::<u64>("EXISTS", "external:acme:archy", &[]).await
+                + fleet.ask::<u64>("SISMEMBER", "externals", &["external:acme:archy"]).await
+                == 0
+        })
+        .await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_runtime_that_beats_keeps_its_task_for_longer_than_a_lease() {
+    let mut fleet = Fleet::start(plan(400)).await;
+    fleet.delegate("archy", json!({"task_id": "job"})).await;
+    let leased = fleet.lease_task("archy", "r1").await;
+    for _ in 0..5 {
+        fleet.say(leased.message("heartbeat", json!({}))).await;
+        let at = fleet.store.now_ms().await.unwrap();
+        fleet.until("a third of the lease", async |fleet| fleet.store.now_ms().await.unwrap() > at + 130).await;
+    }
+    fleet.say(leased.message("finish", json!({"output": "in time"}))).await;
+    assert_eq!(result(&fleet.reply().await)["attempts"], 1);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_external_runtime_leases_makes_turns_and_finishes() {
+    let mut fleet = Fleet::start(plan(60_000)).await;
+    fleet.delegate("archy", json!({"task_id": "job", "budget": 3, "input": [1], "capabilities": ["read_files"]})).await;
+    let leased = fleet.lease_task("archy", "r1").await;
+    assert_eq!((leased.id(), &leased.task["input"], &leased.task["budget"]), ("job", &json!([1]), &json!(3)));
+    // Four calls, where the task may make three; and less may be done than the agent could by itself.
+    let calls = json!([
+        {"name": "read_files"}, {"name": "send_mail"}, {"name": "echo"}, {"name": "echo"}
+    ]);
+    fleet.submit_turn(json!({"agent": "archy", "turn_id": "work", "task_id": "job", "calls": calls})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["ok", "denied", "ok", "rejected"], "{reply:#}");
+    assert_eq!(reply["results"][1]["error"]["details"]["reason"], "missing_capability");
+    assert_eq!(reply["results"][3]["error"]["code"], "task_budget_reached");
+    // Another agent cannot use the task.
+    fleet.submit_turn(json!({"agent": "fran", "task_id": "job", "calls": [{"name": "echo"}]})).await;
+    assert_eq!(fleet.reply().await["error"]["code"], "unknown_task");
+    fleet.say(leased.message("finish", json!({"output": {"n": 12345678901234567890u64}}))).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["output"], json!({"n": 12345678901234567890u64}));
+    // It has ended: nothing that is said of it changes anything, and no turn runs under it.
+    fleet.say(leased.message("finish", json!({"output": 2}))).await;
+    fleet.submit_turn(json!({"agent": "archy", "task_id": "job", "calls": [{"name": "echo"}]})).await;
+    assert_eq!(fleet.reply().await["error"]["code"], "unknown_task");
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_retryable_failure_brings_the_task_back_and_a_final_one_ends_it() {
+    let mut fleet = Fleet::start(plan(60_000)).await;
+    fleet.delegate("archy", json!({"task_id": "job"})).await;
+    let first = fleet.lease_task("archy", "r1").await;
+    let error = json!({"code": "model_away", "message": "The model did not answer."});
+    fleet.say(first.message("fail", json!({"error": error, "retryable": true}))).await;
+    let second = fleet.lease_task("archy", "r2").await;
+    assert_ne!(first.lease, second.lease);
+    fleet.say(first.message("finish", json!({"output": "late"}))).await;
+    fleet.say(second.message("fail", json!({"error": error}))).await;
+    let reply = fleet.reply().await;
+    let failed = result(&reply);
+    assert_eq!((&failed["outcome"], &failed["attempts"]), (&json!("permanent"), &json!(2)), "{failed}");
+    assert_eq!((&failed["error"]["code"], &failed["error"]["message"]), (&error["code"], &error["message"]));
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_silent_runtime_loses_its_task_and_what_it_says_late_is_stale() {
+    let mut fleet = Fleet::start(plan(250)).await;
+    fleet.delegate("archy", json!({"task_id": "job"})).await;
+    let silent = fleet.lease_task("archy", "r1").await;
+    let second = fleet.lease_task("archy", "r2").await;
+    assert_eq!(second.id(), "job");
+    fleet.say(silent.message("finish", json!({"output": "late"}))).await;
+    fleet.say(second.message("finish", json!({"output": "in time"}))).await;
+    assert_eq!(result(&fleet.reply().await)["output"], "in time");
+    fleet.no_more_replies().await;
+    // Silent after a retryable failure too.
+    fleet.delegate("archy", json!({"task_id": "again"})).await;
+    let first = fleet.lease_task("archy", "r1").await;
+    fleet.say(first.message("fail", json!({"error": {"message": "Not now."}, "retryable": true}))).await;
+    fleet.lease_task("archy", "r2").await;
+    let third = fleet.lease_task("archy", "r3").await;
+    fleet.say(third.message("finish", json!({"output": 3}))).await;
+    assert_eq!(result(&fleet.reply().await)["output"], 3);
+    // Silent whoever takes it: the task ends all the same.
+    fleet.delegate("archy", json!({"task_id": "cursed"})).await;
+    for name in ["r1", "r2", "r3"] {
+        assert_eq!(fleet.lease_task("archy", name).await.id(), "cursed");
+    }
+    // Three have had it: what they did is not known.
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["outcome"], "outcome_unknown");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_leased_task_ends_when_it_is_cancelled_or_expires_whatever_its_runtime_does() {
+    // A runtime that is silent keeps its task until its lease ends; then what is over ends.
+    let mut fleet = Fleet::start(plan(500)).await;
+    fleet.delegate("archy", json!({"task_id": "cancelled"})).await;
+    let leased = fleet.lease_task("archy", "r1").await;
+    fleet.say(json!({"op": "cancel", "task_id": "cancelled", "reason": "The customer called."})).await;
+    let reply = fleet.reply().await;
+    let told = |reply: &Value| result(reply)["error"]["message"].as_str().unwrap().to_owned();
+    assert_eq!(result(&reply)["outcome"], "outcome_unknown");
+    assert!(told(&reply).contains("cancelled (reason: The customer called.) after a runtime had taken"), "{reply}");
+    fleet.say(leased.message("finish", json!({"output": 1}))).await;
+    let deadline = fleet.in_ms(300).await;
+    fleet.delegate("archy", json!({"task_id": "expired", "deadline": deadline})).await;
+    fleet.lease_task("archy", "r1").await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["task_id"], &result(&reply)["outcome"]), (&json!("expired"), &json!("outcome_unknown")));
+    assert!(told(&reply).contains("came after a runtime had taken the task"), "{reply}");
+    assert!(!fleet.audits().await.iter().any(|entry| entry.to_string().contains("not executed")));
+    let metrics = fleet.metrics.render();
+    assert!(metrics.contains(r#"calls_total{outcome="outcome_unknown",tool=""} 2"#), "{metrics}");
+    // Never leased at all.
+    fleet.delegate("archy", json!({"task_id": "unread"})).await;
+    fleet.until("it waits", async |fleet| fleet.ask::<u64>("EXISTS", "turn:acme:unread", &[]).await == 1).await;
+    fleet.say(json!({"op": "cancel", "task_id": "unread"})).await;
+    assert_eq!(result(&fleet.reply().await)["outcome"], "cancelled");
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
