@@ -15,8 +15,18 @@ use tokio::time::Instant;
 use super::binary::command;
 use super::prometheus::{Prometheus, Target, free_port};
 
+/// Seconds that stand for a minute: one, and more at each further try, for a machine that often stands still for a
+/// second sees that many minutes of trouble.
+fn motion() -> u64 {
+    #[allow(clippy::disallowed_methods, reason = "the test runner says which try this is")]
+    let attempt = std::env::var("NEXTEST_ATTEMPT").ok().and_then(|attempt| attempt.parse().ok());
+    attempt.unwrap_or(1).clamp(1, 4)
+}
+
 /// The longest wait for anything; on a quiet machine each takes some seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+fn patience() -> Duration {
+    Duration::from_secs(60 * motion())
+}
 
 /// What should fire, and why.
 const SHOULD: [(&str, &str); 10] = [
@@ -55,28 +65,30 @@ async fn a_real_prometheus_finds_every_panels_data_and_fires_for_the_right_thing
     let mut fleet = Watched::start().await;
     every_panel_finds_its_data(&fleet.prometheus).await;
     // Long enough for what fires by mistake: in fast motion most alerts take seconds.
-    let watched = async |p: &Prometheus| p.number("min(count_over_time(up[15s])) >= 14").await.is_some();
-    fleet.prometheus.until(PATIENCE, "all is well for 15 s", watched).await;
+    let (window_s, scrapes) = (15 * motion(), 14 * motion());
+    let well = format!("min(count_over_time(up[{window_s}s])) >= {scrapes}");
+    let watched = async |p: &Prometheus| p.number(&well).await.is_some();
+    fleet.prometheus.until(patience(), "all is well for a quarter of an hour", watched).await;
     assert_eq!(fleet.prometheus.fired().await, BTreeSet::new(), "all is well: load, capped agents, denied calls");
 
     fleet.note("a tool hangs");
     fleet.call_tools_that_hang().await;
     let hanging = ["TickfleetSlotsExhausted", "TickfleetToolFailing", "TickfleetOutcomeUnknown"];
-    fleet.prometheus.until_fired(PATIENCE, &hanging).await;
+    fleet.prometheus.until_fired(patience(), &hanging).await;
     let over = async |p: &Prometheus| p.number("sum(tickfleet_slots_busy) <= 2").await.is_some();
-    fleet.prometheus.until(PATIENCE, "the slots are free again", over).await;
+    fleet.prometheus.until(patience(), "the slots are free again", over).await;
 
     fleet.note("workers are killed");
     fleet.kill_workers_until_it_is_noticed().await;
 
     fleet.note("Redis is killed");
     fleet.redis.kill9();
-    fleet.prometheus.until_fired(PATIENCE, &["TickfleetRedisDown"]).await;
+    fleet.prometheus.until_fired(patience(), &["TickfleetRedisDown"]).await;
     fleet.note("Redis comes back");
     fleet.redis.restart().await;
-    fleet.prometheus.until_fired(PATIENCE, &["TickfleetRedisRestarted"]).await;
+    fleet.prometheus.until_fired(patience(), &["TickfleetRedisRestarted"]).await;
     let back = async |p: &Prometheus| !p.firing().await.contains("TickfleetRedisDown");
-    fleet.prometheus.until(PATIENCE, "Redis counts as back", back).await;
+    fleet.prometheus.until(patience(), "Redis counts as back", back).await;
 
     fleet.note("the verdict");
     let fired = fleet.prometheus.fired().await;
@@ -119,7 +131,7 @@ async fn every_panel_finds_its_data(prometheus: &Prometheus) {
         }
         empty
     };
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + patience();
     loop {
         let empty = empty(prometheus).await;
         if empty.is_empty() {
@@ -162,14 +174,16 @@ fn chart(folder: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../helm/tickfleet").join(folder)
 }
 
-/// The rules in fast motion: a minute is a second, an hour a minute, and the age that alerts is three seconds.
+/// The rules in fast motion: a minute is a second (see [`motion`]), an hour a minute, and the age that alerts is three
+/// seconds.
 fn in_fast_motion(rules: &str) -> String {
     let duration = Regex::new(r"(?P<before>for: |\[|offset )(?P<number>\d+)(?P<unit>[mh])\b").unwrap();
     let faster = |found: &regex::Captures<'_>| {
         let unit = if &found["unit"] == "m" { "s" } else { "m" };
-        format!("{}{}{unit}", &found["before"], &found["number"])
+        let number: u64 = found["number"].parse().unwrap();
+        format!("{}{}{unit}", &found["before"], number * motion())
     };
-    duration.replace_all(rules, faster).replace("} > 30", "} > 3")
+    duration.replace_all(rules, faster).replace("} > 30", &format!("}} > {}", 3 * motion()))
 }
 
 /// One process of the fleet, which is killed when it is dropped.
@@ -261,14 +275,14 @@ impl Watched {
     }
 
     /// A hundred calls at once of tools that do not answer: each holds its slot until its timeout, for a third of a
-    /// minute altogether.
+    /// minute altogether; in slower motion as many more.
     async fn call_tools_that_hang(&self) {
         let agents =
             ["cornwall", "daily-intel", "dwight", "emma", "link", "penny", "petra", "reynolds", "terry", "timmy"];
         let mut connection = self.redis.connection().await;
         for agent in agents {
-            for number in 0..10 {
-                let tool = if number < 3 { "fail" } else { "fail_once" };
+            for number in 0..10 * motion() {
+                let tool = if number % 10 < 3 { "fail" } else { "fail_once" };
                 let hanging = turn(agent, &[(tool, json!({"outcomes": ["hang"]}))]);
                 enqueue(&mut connection, &hanging).await.unwrap();
             }
@@ -306,12 +320,12 @@ impl Watched {
                  and sum(tickfleet_slots_busy) >= 1 and sum(tickfleet_slots_busy offset 1s) >= 1"
             );
             let working = async |p: &Prometheus| p.number(&at_work).await.is_some();
-            self.prometheus.until(PATIENCE, "a worker works on the long call", working).await;
+            self.prometheus.until(patience(), "a worker works on the long call", working).await;
             started_at = self.prometheus.number("max(process_start_time_seconds{job=\"worker\"})").await.unwrap();
             self.note(&format!("kill {}", round + 1));
             self.workers().for_each(Process::kill9);
             if round == 0 {
-                self.prometheus.until_fired(PATIENCE, &["TickfleetNoWorker", "TickfleetTargetDown"]).await;
+                self.prometheus.until_fired(patience(), &["TickfleetNoWorker", "TickfleetTargetDown"]).await;
             }
             self.workers().for_each(Process::restart);
         }
@@ -378,8 +392,8 @@ async fn round(connection: &mut redis::aio::MultiplexedConnection, number: u64) 
         // The far side refuses, which is no fault of the tool.
         turns.push(turn("donna", &[("fail", json!({"outcomes": ["permanent"]}))]));
     }
-    if number.is_multiple_of(25) {
-        // A refused turn is a dead letter: one in 2.5 s is not many enough for an alert.
+    if number.is_multiple_of(25 * motion()) {
+        // A refused turn is a dead letter: one in two and a half minutes is not many enough for an alert.
         turns.push(turn("nobody", &[echo()]));
     }
     for turn in turns {
