@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use comfy_table::Cell;
 use serde_json::json;
-use shared::client::{Client, Replies, Reply, ReplyStatus};
+use shared::client::{Client, Recorded, Replies, Reply, ReplyStatus};
 use shared::config::units::parse_duration;
 use shared::model::{CallResult, InboxName, Outcome, TenantId, TurnId};
 use shared::store::{DeadLetter, Pool, StoreError, TurnName};
@@ -71,6 +71,10 @@ impl Told {
     async fn refusal(&self, client: &Client, awaited: &Awaited<'_>) -> Option<Reply> {
         let name = TurnName { tenant: awaited.tenant.clone(), turn: awaited.id.clone() };
         let letter = letters::about(&self.pool, client.store(awaited.tenant).keys(), &name).await.ok()??;
+        // Another message under this id may have been refused because ours was taken in.
+        if !matches!(client.reply(&name).await.ok()?, Recorded::Unknown) {
+            return None;
+        }
         if self.before.as_ref().is_some_and(|before| before.entry == letter.entry) {
             return None;
         }

@@ -18,7 +18,7 @@ const KEYS_PER_STEP: usize = 512;
 
 /// What is read of a record.
 const FIELDS: &[&str] = &["ag", "f", "n", "ad", "dn", "ts", "q", "cr"];
-/// Turns that one transaction asks about: with a few commands each, well below a script's time.
+/// Turns that one pipeline asks about: with a few commands each, well below a script's time.
 const TOGETHER_MAX: usize = 128;
 
 /// Where the sweep is; the default is the beginning.
@@ -222,7 +222,8 @@ impl Store {
         Ok(names.iter().zip(found).filter_map(|(name, fields)| record(name.clone(), fields.ok()?)).collect())
     }
 
-    /// Asks for each record and its timers in one transaction, so that no script runs in between.
+    /// Asks for each record and its timers together. A script may run in between: what seems wrong is asked for again
+    /// before anybody acts on it.
     async fn without_timer(&self, waiting: Vec<Record>) -> Result<Vec<TurnName>, StoreError> {
         let mut lost = Vec::new();
         for some in waiting.chunks(TOGETHER_MAX) {
@@ -234,7 +235,7 @@ impl Store {
     async fn some_without_timer(&self, waiting: &[Record]) -> Result<Vec<TurnName>, StoreError> {
         let timers = self.keys.key("timers");
         let mut pipe = redis::pipe();
-        // No transaction, for Redis opens none while its memory is full. What seems wrong is looked at twice.
+        // No transaction, for Redis opens none while its memory is full.
         pipe.ignore_errors();
         for Record { name, agent, .. } in waiting {
             let lane = format!("{}:{agent}", name.tenant);

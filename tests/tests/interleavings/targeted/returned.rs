@@ -1,4 +1,4 @@
-//! Slices that their holders return.
+//! Slices that their holders return, and turns that end while somebody looks at them.
 
 use super::*;
 
@@ -71,4 +71,21 @@ async fn a_slice_that_no_worker_can_read_waits_for_another_build_and_is_answered
     let ending = ended.unwrap();
     assert_eq!((ending.reason, ending.first, ending.upto), (EndReason::Internal, 0, 2));
     assert_eq!(ending.calls, ["c0", "c1"]);
+}
+
+#[tokio::test]
+async fn what_has_ended_since_it_was_seen_is_not_woken() {
+    // Without the guard its timer would stay for ever: nothing ends an ended turn.
+    for (scripts, timers) in [
+        (Scripts::embedded(), 0),
+        (Scripts::embedded().sabotage("if call('EXISTS', turn_key(ARGV[i])) == 1 then", "if true then").unwrap(), 1),
+    ] {
+        let shard = Shard::new(RedisOptions::default(), scripts).await;
+        let slice = shard.leased(1).await.remove(0);
+        assert_eq!(shard.settle(&slice, 2).await.unwrap(), [Settled::Done]);
+        shard.store.wake(&[slice.0]).await.unwrap();
+        let count = redis::cmd("ZCARD").arg(shard.store.keys().key("timers")).to_owned();
+        let found: u64 = count.query_async(&mut shard.server.connection().await).await.unwrap();
+        assert_eq!(found, timers);
+    }
 }
