@@ -70,7 +70,7 @@ def call(name: str, arguments: dict, meta: dict) -> dict:
     if name == "refuse":
         return text("no, with s3cret-value in it", failed=True)
     if name == "environment":
-        return {**text("see the structured content"), "structuredContent": {**os.environ, "_meta": meta}}
+        return {**text("see the structured content"), "structuredContent": {**os.environ, "_meta": meta, "_arguments": arguments}}
     if name == "announce":
         say({"method": "notifications/tools/list_changed"})
         return text("said")

@@ -183,9 +183,12 @@ async fn arguments_refusals_and_secrets_are_minded() {
     }
 
     let trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let calls = json!([{"id": "1", "name": "t__environment", "arguments": {}}]);
+    let arguments = json!({"z": 1, "a": {"y": 2, "b": [{"d": 3, "c": 4}]}});
+    let calls = json!([{"id": "1", "name": "t__environment", "arguments": arguments}]);
     fleet.submit_turn(json!({"traceparent": trace, "calls": calls})).await;
     let reply = reply_of(&mut fleet).await;
+    let echoed = reply["results"][0]["output"]["_arguments"].to_string();
+    assert_eq!(echoed, arguments.to_string(), "members keep their order there and back");
     let meta = &reply["results"][0]["output"]["_meta"];
     assert!(meta["tickfleet/idempotencyKey"].as_str().is_some_and(|key| key.len() >= 32), "{reply:#}");
     let given = meta["traceparent"].as_str().unwrap_or_default();

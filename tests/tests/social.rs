@@ -159,8 +159,8 @@ async fn the_declared_tools_have_the_arguments_of_the_business() {
         (names.join(" "), schema.get("required").cloned().unwrap_or_else(|| json!([])))
     };
     assert_eq!(spec("post_to_x"), ("content media_urls".into(), json!(["content"])));
-    assert_eq!(spec("send_telegram_message"), ("chat_id message".into(), json!(["message"])));
-    assert_eq!(spec("search_x"), ("max_results query".into(), json!(["query"])));
+    assert_eq!(spec("send_telegram_message"), ("message chat_id".into(), json!(["message"])));
+    assert_eq!(spec("search_x"), ("query max_results".into(), json!(["query"])));
     assert_eq!(spec("get_team_members"), ("role_filter status_filter".into(), json!([])));
     // Without a chat, it goes to the team's own; media go to the service that takes them.
     let media = json!({"content": "Look.", "media_urls": ["https://a.example/1.jpg"]});

@@ -11,7 +11,6 @@ use serde_json::value::RawValue;
 use shared::formats::bounded_output;
 use shared::model::{CallError, CallId, CallResult, Effect, Outcome, limits};
 
-use crate::guards::Refusal;
 use crate::say;
 use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
 
@@ -30,7 +29,7 @@ pub(crate) enum Judged {
     /// It succeeded.
     Output(ToolOutput),
     /// It failed for good.
-    Refused(Refusal),
+    Refused((Outcome, CallError)),
     /// It failed, and another try does no harm.
     Again {
         /// What the model is told when there is no other try.

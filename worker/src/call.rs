@@ -116,7 +116,8 @@ impl Worker {
         let tools = Toolbox::new(force, registry, meta.allowed_tools.as_ref(), grant);
         let (tool, arguments) = match self.admitted(trying, &tools).await {
             Ok(admitted) => admitted,
-            Err((outcome, error)) => {
+            Err(refusal) => {
+                let (outcome, error) = *refusal;
                 let begun = self.begun_by_a_lost_holder(trying).await;
                 return begun.unwrap_or_else(|| trying.refused(outcome, error));
             }
@@ -206,7 +207,7 @@ impl Worker {
         let tool = if meta.is_task {
             trying.kit.task_handlers.get(&meta.agent).cloned().ok_or_else(|| {
                 let message = format!("Agent {:?} has no task handler on this fleet any more.", meta.agent.as_str());
-                (Outcome::Permanent, say::error(Outcome::Permanent, message))
+                Box::new((Outcome::Permanent, say::error(Outcome::Permanent, message)))
             })?
         } else {
             guards::usable(tools, &trying.slice.name.tenant, &meta.agent, name)?

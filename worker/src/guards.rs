@@ -11,8 +11,8 @@ use shared::model::{AgentId, CallError, Outcome, TenantId};
 use crate::say;
 use crate::tools::{RegisteredTool, Toolbox, Unusable};
 
-/// How a call ends that does not pass.
-pub(crate) type Refusal = (Outcome, CallError);
+/// How a call ends that does not pass. Boxed: most calls pass, and a refusal is large.
+pub(crate) type Refusal = Box<(Outcome, CallError)>;
 
 /// The tool that an agent means by `name`: it is known, and the agent may call it.
 pub(crate) fn usable(
@@ -27,7 +27,7 @@ pub(crate) fn usable(
     };
     let may = tools.may_call(tenant, agent);
     let allowed: Vec<&str> = may.iter().map(|tool| tool.spec.name.as_str()).collect();
-    Err(match unusable {
+    Err(Box::new(match unusable {
         Unusable::NoAgent => {
             let message = format!("Agent {:?} is no longer configured.", agent.as_str());
             (Outcome::Denied, say::error(Outcome::Denied, message))
@@ -38,7 +38,7 @@ pub(crate) fn usable(
             (Outcome::UnknownTool, say::unknown_tool(name, &close, &allowed))
         }
         Unusable::Denied(denial, rule) => (Outcome::Denied, say::denied(name, &denial, &rule, &allowed)),
-    })
+    }))
 }
 
 /// The arguments as the tool gets them: within bounds and as its schema wants them. Of a strict answer, the nulls that
@@ -52,7 +52,7 @@ pub(crate) async fn fitting(
     let text = if strict { without_nulls(&tool.spec.input_schema, text) } else { Cow::Borrowed(text) };
     tool.arguments.check_in_time(&text).await.map_err(|error| {
         let told = say::error(Outcome::InvalidArguments, error.message(name));
-        (Outcome::InvalidArguments, CallError { details: Some(error.details()), ..told })
+        Box::new((Outcome::InvalidArguments, CallError { details: Some(error.details()), ..told }))
     })
 }
 
@@ -60,7 +60,7 @@ pub(crate) async fn fitting(
 pub(crate) async fn fitting_task(handler: &RegisteredTool, text: &str) -> Result<Box<RawValue>, Refusal> {
     handler.arguments.check_task_in_time(text).await.map_err(|error| {
         let told = say::error(Outcome::InvalidArguments, error.message(&handler.spec.name));
-        (Outcome::InvalidArguments, CallError { details: Some(error.details()), ..told })
+        Box::new((Outcome::InvalidArguments, CallError { details: Some(error.details()), ..told }))
     })
 }
 
@@ -68,10 +68,12 @@ pub(crate) async fn fitting_task(handler: &RegisteredTool, text: &str) -> Result
 pub(crate) fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Refusal> {
     match catch_unwind(AssertUnwindSafe(|| tool.handler.validate(arguments))) {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(problem)) => Err((Outcome::InvalidArguments, say::invalid_arguments(&tool.spec.name, &problem))),
+        Ok(Err(problem)) => {
+            Err(Box::new((Outcome::InvalidArguments, say::invalid_arguments(&tool.spec.name, &problem))))
+        }
         Err(_) => {
             tracing::error!(tool = tool.spec.name, "the validation of a tool panicked");
-            Err((Outcome::Internal, say::internal()))
+            Err(Box::new((Outcome::Internal, say::internal())))
         }
     }
 }
@@ -82,5 +84,5 @@ pub(crate) fn approved(tool: &RegisteredTool) -> Result<(), Refusal> {
         return Ok(());
     }
     let message = "This tool needs a person's approval, and this fleet has no way to ask for one.";
-    Err((Outcome::ApprovalRefused, say::error(Outcome::ApprovalRefused, message)))
+    Err(Box::new((Outcome::ApprovalRefused, say::error(Outcome::ApprovalRefused, message))))
 }

@@ -78,7 +78,8 @@ impl Trial {
         let call = CallId { turn: id, position: 0 };
         let (tool, arguments) = match self.pass(&mut tried.steps).await {
             Ok(passed) => passed,
-            Err((outcome, error)) => {
+            Err(refusal) => {
+                let (outcome, error) = *refusal;
                 tried.result = Some(self.result(&call, outcome, error));
                 return tried;
             }
@@ -101,7 +102,7 @@ impl Trial {
     async fn pass(&self, steps: &mut Vec<Step>) -> Result<(Arc<RegisteredTool>, Box<RawValue>), Refusal> {
         let noted = |steps: &mut Vec<Step>, step, said: Result<String, &Refusal>| {
             let passed = said.is_ok();
-            let detail = said.unwrap_or_else(|(outcome, error)| format!("{}: {}", outcome.as_str(), error.message));
+            let detail = said.unwrap_or_else(|refusal| format!("{}: {}", refusal.0.as_str(), refusal.1.message));
             steps.push(Step { step, passed, detail });
         };
         let found = guards::usable(&self.tools, &self.tenant, &self.agent, &self.tool);

@@ -115,7 +115,7 @@ impl Inlining<'_> {
             return Ok(resolved);
         }
         let mut beside = members.clone();
-        beside.remove("$ref");
+        beside.shift_remove("$ref");
         if let (true, Value::Object(into)) = (beside.keys().all(|key| REMARKS.contains(&key.as_str())), &mut resolved) {
             into.extend(beside);
             return Ok(resolved);
@@ -172,7 +172,7 @@ fn modernise(members: &Map<String, Value>, made: &mut Map<String, Value>) {
     let is = |key: &str| members.get(key) == Some(&Value::Bool(true));
     for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
         if is(exclusive)
-            && let Some(value) = made.remove(bound)
+            && let Some(value) = made.shift_remove(bound)
         {
             made.insert(exclusive.to_owned(), value);
         }

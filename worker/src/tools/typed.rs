@@ -376,8 +376,8 @@ fn schema_of<T: JsonSchema>(settings: SchemaSettings) -> Value {
     let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
     if let Some(root) = schema.as_object_mut() {
         // The struct's name and its own doc comment; the tool has a name and a description.
-        root.remove("title");
-        root.remove("description");
+        root.shift_remove("title");
+        root.shift_remove("description");
         // A struct without fields is still an object with no arguments.
         if root.get("type").and_then(Value::as_str) == Some("object") {
             root.entry("properties").or_insert_with(|| Value::Object(serde_json::Map::new()));

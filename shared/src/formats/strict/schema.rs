@@ -187,7 +187,7 @@ impl Walk<'_> {
         for kind in kinds {
             let mut one = members.clone();
             one.insert("type".into(), kind.as_str().into());
-            one.remove("description");
+            one.shift_remove("description");
             if let Some(values) = one.get_mut("enum").and_then(Value::as_array_mut) {
                 values.retain(|value| kind_of(value) == kind || kind == "number" && kind_of(value) == "integer");
                 if values.is_empty() {
@@ -344,7 +344,7 @@ fn nullable(mut strict: Value) -> Value {
         let either = [strict, null()];
         return json!({ "anyOf": either });
     }
-    if let Some(value) = members.remove("const") {
+    if let Some(value) = members.shift_remove("const") {
         members.insert("enum".into(), json!([value]));
     }
     if let Some(values) = members.get_mut("enum").and_then(Value::as_array_mut)

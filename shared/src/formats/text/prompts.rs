@@ -108,7 +108,7 @@ mod tests {
         let (b, a) = (test_tool("b_tool"), test_tool("a.tool"));
         let text = Prompts::default().describe(&[&b, &a]);
         let (first, second) = (text.find("a.tool: Adds.").unwrap(), text.find("b_tool: Adds.").unwrap());
-        assert!(first < second && text.contains(r#"{"tool": ""#) && text.contains(r#"{"properties":"#), "{text}");
+        assert!(first < second && text.contains(r#"{"tool": ""#) && text.contains(r#""properties":{"a""#), "{text}");
         assert_eq!(Prompts::default().describe(&[]), "You have no tools. Answer in plain words.\n");
     }
 

@@ -318,7 +318,7 @@ mod tests {
     fn a_body_keeps_values_whole_and_leaves_absent_members_out() {
         let template = json!({"id": "{{n}}", "text": "Hi {{name}}", "cc": "{{cc}}", "tags": ["{{tag}}", "x"], "v": 1});
         let arguments = r#"{"n":123456789012345678901,"name":"\"Bo\"\n","tag":{"k":[1]}}"#;
-        let expected = r#"{"id":123456789012345678901,"tags":[{"k":[1]},"x"],"text":"Hi \"Bo\"\n","v":1}"#;
+        let expected = r#"{"id":123456789012345678901,"text":"Hi \"Bo\"\n","tags":[{"k":[1]},"x"],"v":1}"#;
         assert_eq!(body(template, arguments), expected);
         assert_eq!(body(json!("{{n}}"), r#"{"n":null}"#), "null");
     }

@@ -207,9 +207,10 @@ mod tests {
     #[tokio::test]
     async fn structured_content_is_the_output_and_other_content_is_told_in_words() {
         let secrets = secrets().await;
-        let both = json!({"content": [{"type": "text", "text": "t"}], "structuredContent": {"a": "s3cret-value"}});
+        let both =
+            json!({"content": [{"type": "text", "text": "t"}], "structuredContent": {"b": 1, "a": "s3cret-value"}});
         let got = output(result(both), &secrets).unwrap();
-        assert_eq!((got.json.get(), got.content_type), (r#"{"a":"[REDACTED]"}"#, "application/json"));
+        assert_eq!((got.json.get(), got.content_type), (r#"{"b":1,"a":"[REDACTED]"}"#, "application/json"));
         let blocks = json!({"content": [
             {"type": "text", "text": "one s3cret-value"},
             {"type": "image", "mimeType": "image/png", "data": "AAAA"},
