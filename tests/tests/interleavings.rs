@@ -16,11 +16,13 @@ mod finish;
 mod game;
 mod hands;
 mod lost;
+mod lost_games;
 mod memory;
 mod producers;
 mod recovery;
 mod sabotage;
 mod scheduler;
+mod shards;
 mod snapshot;
 mod spec;
 mod targeted;
@@ -35,7 +37,6 @@ use shared::testkit::RedisServer;
 
 use finish::finish;
 use game::{Game, Table, Violation};
-use snapshot::compare;
 
 /// Plays the interleaving of this seed.
 ///
@@ -46,10 +47,7 @@ async fn play(table: &mut Table, seed: u64) -> Result<usize, Violation> {
     let steps = game.rng.random_range(40..150);
     let mut outcome = Ok(());
     for step in 0..steps {
-        outcome = game.step().await;
-        if outcome.is_ok() && step % 8 == 7 {
-            outcome = compare(&mut game).await;
-        }
+        outcome = game.checked_step(step).await;
         if outcome.is_err() {
             break;
         }
@@ -57,10 +55,13 @@ async fn play(table: &mut Table, seed: u64) -> Result<usize, Violation> {
     if outcome.is_ok() {
         outcome = finish(&mut game).await;
     }
-    outcome.map(|()| steps).map_err(|violation| {
-        let trace: Vec<String> = game.trace.iter().cloned().collect();
-        format!("seed {seed}: {violation}\nthe steps before:\n{}", trace.join("\n"))
-    })
+    outcome.map(|()| steps).map_err(|violation| told(&game, seed, &violation))
+}
+
+/// A violation with the steps that led to it.
+fn told(game: &Game<'_>, seed: u64, violation: &Violation) -> Violation {
+    let trace: Vec<String> = game.trace.iter().cloned().collect();
+    format!("seed {seed}: {violation}\nthe steps before:\n{}", trace.join("\n"))
 }
 
 fn number_from_environment(name: &str) -> Option<u64> {

@@ -11,6 +11,7 @@ use shared::model::ConsumerId;
 use shared::store::{Queue, Scripts, Store, StoreOptions, TimeSource};
 
 use super::scheduler::Scheduler;
+use super::snapshot::compare;
 use super::spec::{
     CRASHES_MAX, CapsSet, DAY_MS, ENDING_LEASE_MS, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, ODD_TASK,
     Policy, QUEUES, Rows, START_MS, TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
@@ -29,12 +30,20 @@ pub struct Table {
     pub(super) stranger: Store,
     pub redis: MultiplexedConnection,
     raw_ms: Arc<AtomicI64>,
+    /// Whether the server has no other shards.
+    pub(super) is_alone: bool,
 }
 
 impl Table {
     pub async fn new(url: &str, scripts: Scripts) -> Self {
+        Self::of_shard(url, scripts, 0, 1).await
+    }
+
+    /// The table of one shard of several on the same server.
+    pub(super) async fn of_shard(url: &str, scripts: Scripts, shard: u32, shards: u32) -> Self {
         let options = StoreOptions {
             namespace: "i".into(),
+            shards,
             lease_ms: LEASE_MS,
             ending_lease_ms: ENDING_LEASE_MS,
             turns_max: TURNS_MAX,
@@ -47,21 +56,23 @@ impl Table {
         };
         // How little is out while memory is full is `bounds`' to test: here everything drains.
         let scripts = scripts.sabotage("SLICES_AT_BRIM = 256, 16", "SLICES_AT_BRIM = 256, 256").unwrap();
-        let other = Arc::new(StoreOptions { shards: 2, ..options.clone() });
+        let other = Arc::new(StoreOptions { shards: shards + 1, ..options.clone() });
         let raw_ms = Arc::new(AtomicI64::new(START_MS));
-        let store = Store::open(url, 0, Arc::new(options)).unwrap();
+        let store = Store::open(url, shard, Arc::new(options)).unwrap();
         let store = store.with_time(TimeSource::Injected(raw_ms.clone())).with_scripts(scripts.clone());
         let redis = store.connection().get().await.unwrap();
-        let stranger = Store::open(url, 0, other).unwrap().with_time(TimeSource::Injected(raw_ms.clone()));
+        let stranger = Store::open(url, shard, other).unwrap().with_time(TimeSource::Injected(raw_ms.clone()));
         let stranger = stranger.with_scripts(scripts);
-        Self { store, stranger, redis, raw_ms }
+        Self { store, stranger, redis, raw_ms, is_alone: shards == 1 }
     }
 
-    /// An empty shard.
+    /// An empty shard. Where there are several, whoever plays them has emptied the server.
     async fn wipe(&mut self) {
         let mut pipe = redis::pipe();
-        pipe.cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).ignore();
-        pipe.cmd("FLUSHALL").ignore();
+        if self.is_alone {
+            pipe.cmd("CONFIG").arg("SET").arg("maxmemory").arg(0).ignore();
+            pipe.cmd("FLUSHALL").ignore();
+        }
         let streams = ["turns".to_owned(), "tasks".to_owned()].into_iter();
         for stream in streams.chain(Queue::of_workers().map(|queue| queue.to_string())) {
             pipe.cmd("XGROUP").arg("CREATE").arg(self.store.keys().key(stream)).arg("workers").arg("0").arg("MKSTREAM");
@@ -191,6 +202,12 @@ impl<'t> Game<'t> {
         self.policy(self.world.generation).rows(self.now_ms(), &set)
     }
 
+    /// One random step; after every eighth, the worlds are compared.
+    pub async fn checked_step(&mut self, number: usize) -> Result<(), Violation> {
+        self.step().await?;
+        if number % 8 == 7 { compare(self).await } else { Ok(()) }
+    }
+
     /// One random step of anybody.
     pub async fn step(&mut self) -> Result<(), Violation> {
         if self.rng.random_range(0..100) < self.deadly {
@@ -205,7 +222,8 @@ impl<'t> Game<'t> {
             18..19 => self.expire().await,
             19..21 => self.set_tenant().await,
             21..23 => self.hand_in_redis().await,
-            23..24 => self.memory_turns().await,
+            // Memory is the server's: shards that share one would have to be told.
+            23..24 if self.table.is_alone => self.memory_turns().await,
             24..34 => {
                 self.time_passes();
                 Ok(())

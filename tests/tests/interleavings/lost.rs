@@ -21,10 +21,10 @@ enum Left {
 const ALL: [Left; 4] = [Left::Inbound, Left::Ready, Left::Leased, Left::Begun];
 
 /// All keys with their values.
-struct Snapshot(Vec<(String, Vec<u8>)>);
+pub(super) struct Snapshot(Vec<(String, Vec<u8>)>);
 
 impl Snapshot {
-    async fn of(shard: &Shard) -> Self {
+    pub(super) async fn of(shard: &Shard) -> Self {
         let mut redis = shard.server.connection().await;
         let keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(&mut redis).await.unwrap();
         let mut all = Vec::new();
@@ -36,7 +36,7 @@ impl Snapshot {
     }
 
     /// Redis starts again with these keys alone.
-    async fn comes_back(&self, shard: &Shard) {
+    pub(super) async fn comes_back(&self, shard: &Shard) {
         let mut redis = shard.server.connection().await;
         let mut pipe = redis::pipe();
         pipe.cmd("FLUSHALL").ignore();

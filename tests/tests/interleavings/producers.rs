@@ -219,6 +219,10 @@ impl Game<'_> {
     pub(super) async fn set_tenant(&mut self) -> Result<(), Violation> {
         let number = self.rng.random_range(0..TENANTS.len());
         let tenant = TenantId::new(TENANTS[number]).unwrap();
+        // Each tenant is set in its own shard alone.
+        if !self.table.store.is_home_of(&tenant) {
+            return Ok(());
+        }
         let mut set = self.caps_set(self.world.tenants_generation);
         let before = set[number];
         set[number] =
