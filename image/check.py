@@ -209,7 +209,7 @@ def check_sbom(listing, root):
     lost = {dep for edge in listing["dependencies"] for dep in edge["dependsOn"]} - refs
     demand(not lost, f"the SBOM refers to {', '.join(sorted(lost))} and does not list them")
     names = {component["name"] for component in listing["components"]}
-    for name in ("redis", "tokio", "rustls", "tickfleet-shared", "libc6", "ca-certificates"):
+    for name in ("redis", "tokio", "rustls", "tickfleet-model", "libc6", "ca-certificates"):
         demand(name in names, f"the SBOM does not list {name}")
     for name in ("proptest", "insta", "tickfleet-tests", "serde_derive"):
         demand(name not in names, f"the SBOM lists {name}, which is not in the binary")

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use shared::formats::TURN_FIELDS;
+use tickfleet_protocol::TURN_FIELDS;
 
 /// The members of a JSON object in their order. A name that comes twice is refused, as the fleet refuses it.
 struct Members(Vec<(String, Box<RawValue>)>);
@@ -127,8 +127,8 @@ fn message(message: &Members) -> Result<(&'static str, String), String> {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-    use shared::formats::parse_turn;
-    use shared::model::{Dialect, Turn};
+    use tickfleet_model::{Dialect, Turn};
+    use tickfleet_protocol::parse_turn;
 
     use super::*;
 

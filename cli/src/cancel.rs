@@ -2,8 +2,8 @@
 
 use clap::Args;
 use serde::Serialize;
-use shared::model::{TenantId, TurnId};
-use shared::store::{Cancelled, TurnName};
+use tickfleet_model::{TenantId, TurnId};
+use tickfleet_store::{Cancelled, TurnName};
 
 use crate::failure::Failure;
 use crate::output::Output;

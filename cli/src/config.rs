@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use shared::config::{self as configuration, ConfigErrors};
+use tickfleet_config::{self as configuration, ConfigErrors};
 
 use crate::args::Global;
 use crate::failure::Failure;

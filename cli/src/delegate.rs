@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use serde_json::value::RawValue;
-use shared::client::private_inbox;
-use shared::model::{AgentId, Context, InboxName, Priority, Task, TaskGrant, TaskId, TenantId, TurnId, limits};
+use tickfleet_client::private_inbox;
+use tickfleet_model::{AgentId, Context, InboxName, Priority, Task, TaskGrant, TaskId, TenantId, TurnId, limits};
 
 use crate::failure::Failure;
 use crate::moment::Deadline;

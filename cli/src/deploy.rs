@@ -1,6 +1,6 @@
 //! `tickfleet scheduler` and `tickfleet worker`: one process of a deployed fleet.
 
-use shared::ops::shutdown::Shutdown;
+use tickfleet_ops::shutdown::Shutdown;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;

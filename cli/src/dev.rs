@@ -6,10 +6,10 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use shared::model::policy::Policy;
-use shared::model::{AgentId, TenantId};
-use shared::ops::redis_server::{Listen, PrivateRedis, ServerOptions};
-use shared::ops::shutdown::Shutdown;
+use tickfleet_model::policy::Policy;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
+use tickfleet_ops::shutdown::Shutdown;
 
 use crate::args::Global;
 use crate::failure::Failure;

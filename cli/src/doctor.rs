@@ -6,8 +6,8 @@ mod server;
 
 use clap::Args;
 use serde::Serialize;
-use shared::model::TenantId;
-use shared::store::{Pool, Store};
+use tickfleet_model::TenantId;
+use tickfleet_store::{Pool, Store};
 
 use crate::failure::Failure;
 use crate::output::{Mood, Output};

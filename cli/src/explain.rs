@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use serde::Serialize;
-use shared::client::{Client, Reply};
-use shared::force::short_digest;
-use shared::model::{CallResult, TenantId, TurnId};
-use shared::store::{FailedTry, Keys, Pool, Remembered, Store, TurnName, TurnView};
+use tickfleet_client::{Client, Reply};
+use tickfleet_engine::force::short_digest;
+use tickfleet_model::{CallResult, TenantId, TurnId};
+use tickfleet_store::{FailedTry, Keys, Pool, Remembered, Store, TurnName, TurnView};
 
 use self::attendance::Attendance;
 use self::audit::Audit;

@@ -1,7 +1,7 @@
 //! How a command fails: what is told, and the exit code.
 
-use shared::client::SubmitError;
-use shared::store::StoreError;
+use tickfleet_client::SubmitError;
+use tickfleet_store::StoreError;
 
 /// What was asked for failed.
 pub(crate) const FAILED: u8 = 1;
@@ -89,8 +89,8 @@ impl From<anyhow::Error> for Failure {
     }
 }
 
-impl From<shared::model::IdError> for Failure {
-    fn from(error: shared::model::IdError) -> Self {
+impl From<tickfleet_model::IdError> for Failure {
+    fn from(error: tickfleet_model::IdError) -> Self {
         Self::Usage(error.to_string())
     }
 }

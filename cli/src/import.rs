@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
-use shared::config::tools::ToolsFile;
+use tickfleet_config::tools::ToolsFile;
 use worker::tools::Registry;
 use worker::tools::http::Environment;
 

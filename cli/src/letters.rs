@@ -1,6 +1,6 @@
 //! What the dead stream says of a turn or task that was refused.
 
-use shared::store::{DeadLetter, Inbound, Keys, Pool, StoreError, TurnName};
+use tickfleet_store::{DeadLetter, Inbound, Keys, Pool, StoreError, TurnName};
 
 /// Dead letters that are searched for one.
 const SEARCHED: usize = 500;

@@ -45,7 +45,7 @@ use clap::CommandFactory;
 
 pub use program::Program;
 pub use registrar::{RegisterError, Registrar};
-pub use shared::model::Effect;
+pub use tickfleet_model::Effect;
 pub use worker::tools::{CallContext, HookError, Startup, ToolError, TypedTool};
 
 use args::{Cli, Command};

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use shared::config::mcp::{McpServerDef, McpTransport};
-use shared::config::{self, MCP_LOCK_FILE, McpChange, McpDefinition, McpFile, McpPinned, McpPins, Sources};
+use tickfleet_config::mcp::{McpServerDef, McpTransport};
+use tickfleet_config::{MCP_LOCK_FILE, McpChange, McpDefinition, McpFile, McpPinned, McpPins, Sources};
 use worker::tools::http::Environment;
 use worker::tools::mcp::{LOOK_TIMEOUT, Offer, look};
 
@@ -84,7 +84,7 @@ struct Difference {
     lines: Vec<String>,
     /// What a second run of it would do; none for a tool that is gone or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
-    effect: Option<shared::model::Effect>,
+    effect: Option<tickfleet_model::Effect>,
 }
 
 /// Pins or checks.
@@ -93,7 +93,7 @@ struct Difference {
 /// A wrong `mcp.yaml`, an unknown server, a server that cannot be asked; with `check`, any difference.
 pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<(), Failure> {
     let sources = setup::sources(global)?;
-    let (file, pins) = config::load_mcp(&sources).map_err(Failure::failed)?;
+    let (file, pins) = tickfleet_config::load_mcp(&sources).map_err(Failure::failed)?;
     let (What::Pin(which) | What::Check(which)) = &args.what;
     let chosen = chosen(&file, &which.servers)?;
     let patience = Patience { limit: which.timeout, output: Some(output) };
@@ -118,7 +118,7 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
 /// # Errors
 /// A wrong `mcp.yaml`, a server that cannot be asked, a file that cannot be written.
 pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
-    let (file, pins) = config::load_mcp(sources).map_err(Failure::failed)?;
+    let (file, pins) = tickfleet_config::load_mcp(sources).map_err(Failure::failed)?;
     let looked = look_at(&chosen(&file, &[])?, &pins, &environment(sources), Patience::QUIET).await;
     if let Some((server, error)) = looked.iter().find_map(|(found, _)| Some((&found.server, found.error.as_ref()?))) {
         return Err(Failure::failed(anyhow::anyhow!("the MCP server {server}: {error}")));
@@ -351,9 +351,9 @@ impl Difference {
         let details = if self.details.is_empty() { String::new() } else { format!(": {}", self.details.join(", ")) };
         let effect = match self.effect {
             None => "",
-            Some(shared::model::Effect::Read) => " (read)",
-            Some(shared::model::Effect::Idempotent) => " (idempotent)",
-            Some(shared::model::Effect::Once) => " (once)",
+            Some(tickfleet_model::Effect::Read) => " (read)",
+            Some(tickfleet_model::Effect::Idempotent) => " (idempotent)",
+            Some(tickfleet_model::Effect::Once) => " (once)",
         };
         format!("{effect}{details}")
     }

@@ -1,7 +1,7 @@
 //! Points in time as people write and read them.
 
 use chrono::DateTime;
-use shared::config::units::parse_duration;
+use tickfleet_config::units::parse_duration;
 
 use crate::setup::millis;
 

@@ -97,10 +97,10 @@ mod tests {
 
     use schemars::JsonSchema;
     use serde::{Deserialize, Serialize};
-    use shared::formats::parse_turn;
-    use shared::model::Effect;
-    use shared::ops::shutdown::Shutdown;
-    use shared::testkit::RedisServer;
+    use tickfleet_model::Effect;
+    use tickfleet_ops::shutdown::Shutdown;
+    use tickfleet_protocol::parse_turn;
+    use tickfleet_testkit::RedisServer;
     use tokio::sync::Notify;
     use worker::tools::ToolError;
 

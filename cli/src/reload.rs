@@ -4,9 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::config::{self, Configuration, Sources};
-use shared::force::short_digest;
-use shared::ops::telemetry;
+use tickfleet_config::{Configuration, Sources};
+use tickfleet_engine::force::short_digest;
+use tickfleet_ops::telemetry;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
@@ -142,7 +142,7 @@ impl Reload {
     /// Whether the folder is in another state than the one that was tried last, and rests in it.
     async fn has_changed(&mut self) -> bool {
         let Some(dir) = self.sources.dir.clone() else { return false };
-        let Some(now) = off_the_runtime(move || config::fingerprint(&dir)).await else { return false };
+        let Some(now) = off_the_runtime(move || tickfleet_config::fingerprint(&dir)).await else { return false };
         let rests = now == self.seen;
         self.seen = now;
         rests && self.seen != self.tried
@@ -191,7 +191,7 @@ impl Reload {
             log_level = level,
             "configuration reloaded"
         );
-        let waiting = config::needs_restart(&self.started, configuration);
+        let waiting = tickfleet_config::needs_restart(&self.started, configuration);
         if !waiting.is_empty() {
             tracing::warn!(settings = waiting.join(", "), "settings have changed that need a restart");
         }
@@ -202,7 +202,9 @@ impl Reload {
 fn make(sources: &Sources, live: &Live) -> (String, Result<Made, Failure>) {
     let (fingerprint, setup) = match Setup::of(sources, &live.own) {
         Ok(setup) => (setup.fingerprint.clone(), setup.sharing(&live.mcp)),
-        Err(failure) => return (sources.dir.as_deref().map(config::fingerprint).unwrap_or_default(), Err(failure)),
+        Err(failure) => {
+            return (sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default(), Err(failure));
+        }
     };
     // What no worker of this process makes is made all the same: every role refuses what one of them would.
     let sound = if live.workers.is_empty() { setup.check_tools() } else { Ok(()) };

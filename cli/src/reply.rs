@@ -1,8 +1,8 @@
 //! `tickfleet reply`: the reply to a turn or task once more, from its record.
 
 use clap::Args;
-use shared::client::Recorded;
-use shared::model::TurnId;
+use tickfleet_client::Recorded;
+use tickfleet_model::TurnId;
 
 use crate::cancel::named;
 use crate::failure::Failure;

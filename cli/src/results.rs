@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use comfy_table::Cell;
 use serde_json::json;
-use shared::client::{Client, Recorded, Replies, Reply, ReplyStatus};
-use shared::config::units::parse_duration;
-use shared::model::{CallResult, InboxName, Outcome, TenantId, TurnId};
-use shared::store::{DeadLetter, Pool, StoreError, TurnName};
+use tickfleet_client::{Client, Recorded, Replies, Reply, ReplyStatus};
+use tickfleet_config::units::parse_duration;
+use tickfleet_model::{CallResult, InboxName, Outcome, TenantId, TurnId};
+use tickfleet_store::{DeadLetter, Pool, StoreError, TurnName};
 
 use crate::failure::Failure;
 use crate::letters;

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::client::Client;
-use shared::config::{self, Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources};
-use shared::delegation::TASK_TOOL;
-use shared::force::{Force, InForce};
-use shared::model::policy::{META_TOOLS, TRIAL_TOOLS};
-use shared::model::{Redactor, TenantId};
-use shared::ops::telemetry::{self, LogFormat, LogOptions};
-use shared::ops::traces::{TraceOptions, Traces};
-use shared::report::ReportOptions;
-use shared::store::{Pool, Store, StoreOptions};
+use tickfleet_client::Client;
+use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources};
+use tickfleet_engine::delegation::TASK_TOOL;
+use tickfleet_engine::force::{Force, InForce};
+use tickfleet_engine::report::ReportOptions;
+use tickfleet_model::policy::{META_TOOLS, TRIAL_TOOLS};
+use tickfleet_model::{Redactor, TenantId};
+use tickfleet_ops::telemetry::{self, LogFormat, LogOptions};
+use tickfleet_ops::traces::{TraceOptions, Traces};
+use tickfleet_store::{Pool, Store, StoreOptions};
 use worker::agents::TaskHandlers;
 use worker::tools::mcp::Servers;
 use worker::tools::{Registry, TypedTool};
@@ -111,7 +111,7 @@ impl Setup {
     /// # Errors
     /// Everything that is wrong with it.
     pub(crate) fn of(sources: &Sources, own: &Own) -> Result<Self, Failure> {
-        let (fingerprint, configuration) = config::load_settled(sources);
+        let (fingerprint, configuration) = tickfleet_config::load_settled(sources);
         let configuration = configuration.map_err(Failure::failed)?;
         let given = |name: &str| sources.environment.get(name).is_some_and(|value| !value.trim().is_empty());
         Ok(Self {
@@ -322,8 +322,8 @@ impl Setup {
     pub(crate) fn start_log(&self) -> Result<Option<Traces>, Failure> {
         let Settings { log, tracing, .. } = self.settings();
         let format = match log.format {
-            config::LogFormat::Pretty => LogFormat::Pretty,
-            config::LogFormat::Json => LogFormat::Json,
+            tickfleet_config::LogFormat::Pretty => LogFormat::Pretty,
+            tickfleet_config::LogFormat::Json => LogFormat::Json,
         };
         let options = TraceOptions {
             endpoint: tracing.otlp_endpoint.clone(),

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use shared::client::private_inbox;
-use shared::formats::parse_turn;
-use shared::model::{AgentId, Call, Context, Dialect, InboxName, Priority, TenantId, Turn, TurnId, limits};
+use tickfleet_client::private_inbox;
+use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, Priority, TenantId, Turn, TurnId, limits};
+use tickfleet_protocol::parse_turn;
 
 use crate::answer;
 use crate::failure::Failure;

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use shared::model::policy::TenantPolicy;
-use shared::model::{AgentId, TenantId};
-use shared::store::AtRunTime;
+use tickfleet_model::policy::TenantPolicy;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::AtRunTime;
 
 use crate::failure::Failure;
 use crate::output::{Output, lines, table};
@@ -167,7 +167,7 @@ fn changed(before: TenantPolicy, change: &Set, setup: &Setup) -> Result<TenantPo
         None => before.time_zone,
         Some("default") => None,
         Some(zone) => {
-            shared::model::day::zone(zone).map_err(|error| Failure::usage(format!("--time-zone: {error}")))?;
+            tickfleet_model::day::zone(zone).map_err(|error| Failure::usage(format!("--time-zone: {error}")))?;
             Some(zone.to_owned())
         }
     };

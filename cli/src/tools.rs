@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use shared::config::units::format_duration;
-use shared::force::InForce;
-use shared::formats::{Prompts, define, define_strict};
-use shared::model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant, Unknown};
-use shared::model::suggest::{closest, list};
-use shared::model::{AgentId, Dialect, Effect, TenantId, ToolSpec, limits};
-use shared::store::Store;
+use tickfleet_config::units::format_duration;
+use tickfleet_engine::force::InForce;
+use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant, Unknown};
+use tickfleet_model::suggest::{closest, list};
+use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec, limits};
+use tickfleet_protocol::{Prompts, define, define_strict};
+use tickfleet_store::Store;
 use worker::tools::{RegisteredTool, Registry};
 
 use crate::failure::Failure;
@@ -268,7 +268,7 @@ fn decide<'a>(
 pub(crate) fn nobody(unknown: Unknown, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
     Failure::failed(match unknown {
         Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str()),
-        Unknown::Withheld => anyhow::anyhow!(shared::delegation::unreadable(tenant)),
+        Unknown::Withheld => anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant)),
         Unknown::Agent => {
             let of_tenant = |agent: &&AgentId| policy.look_up(tenant, agent).is_ok();
             let agents: Vec<&str> = policy.agents.keys().filter(of_tenant).map(AgentId::as_str).collect();

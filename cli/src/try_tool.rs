@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
-use shared::model::suggest::list;
-use shared::model::{AgentId, Effect, Outcome, TenantId, TurnId};
+use tickfleet_model::suggest::list;
+use tickfleet_model::{AgentId, Effect, Outcome, TenantId, TurnId};
 use worker::tools::{Toolbox, start_all, stop_all};
 use worker::trial::{Step, Trial, Tried};
 

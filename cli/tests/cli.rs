@@ -58,7 +58,7 @@ use std::time::Duration;
 
 use binary::{DevFleet, Said, command, tickfleet};
 use serde_json::{Value, json};
-use shared::testkit::{RedisOptions, RedisServer};
+use tickfleet_testkit::{RedisOptions, RedisServer};
 
 const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 

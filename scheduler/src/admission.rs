@@ -1,12 +1,12 @@
 //! From a parsed turn to what the admit script wants, or to the refusal that its producer gets.
 
 use serde::Serialize;
-use shared::force::Force;
-use shared::formats::{Refusal, RefusalStatus, Refused, RefusedCall, refused_reply};
-use shared::model::policy::Unknown;
-use shared::model::{Redactor, Turn, TurnId, content_digest, limits};
-use shared::ops::traces;
-use shared::store::{Admission, Ending, Inbound, Rejection, SliceMeta, TurnName};
+use tickfleet_engine::force::Force;
+use tickfleet_model::policy::Unknown;
+use tickfleet_model::{Redactor, Turn, TurnId, content_digest, limits};
+use tickfleet_ops::traces;
+use tickfleet_protocol::{Refusal, RefusalStatus, Refused, RefusedCall, refused_reply};
+use tickfleet_store::{Admission, Ending, Inbound, Rejection, SliceMeta, TurnName};
 use tracing::Span;
 
 use crate::policy::{PolicyClock, Rows, stagger_ms};
@@ -121,14 +121,14 @@ pub(crate) fn admission(
     clock: &PolicyClock,
     rows: &mut Rows,
     now_ms: i64,
-    grant: Option<shared::model::TaskGrant>,
+    grant: Option<tickfleet_model::TaskGrant>,
 ) -> Result<Admission, Box<Refusal>> {
     let turn = &candidate.turn;
     let (tenant, agent) = force.policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
         Unknown::Tenant => {
             refuse("unknown_tenant", format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
         }
-        Unknown::Withheld => refuse("unreadable_tenant", shared::delegation::unreadable(&turn.tenant), turn),
+        Unknown::Withheld => refuse("unreadable_tenant", tickfleet_engine::delegation::unreadable(&turn.tenant), turn),
         Unknown::Agent => {
             let message = format!("tenant {:?} has no agent {:?}", turn.tenant.as_str(), turn.agent.as_str());
             refuse("unknown_agent", message, turn)
@@ -145,7 +145,7 @@ pub(crate) fn admission(
         dialect: turn.dialect,
         reply_to: turn.reply_to.clone(),
         deadline_ms,
-        submitted_ms: shared::store::entry_ms(&candidate.arrival.origin).unwrap_or(0),
+        submitted_ms: tickfleet_store::entry_ms(&candidate.arrival.origin).unwrap_or(0),
         digest: digest.clone(),
         calls: turn.calls.len(),
         want_audits: turn.want_audits,
@@ -187,14 +187,14 @@ pub(crate) fn admission(
 fn default_deadline(
     clock: &PolicyClock,
     force: &Force,
-    tenant: &shared::model::policy::TenantPolicy,
-    agent: &shared::model::AgentPolicy,
+    tenant: &tickfleet_model::policy::TenantPolicy,
+    agent: &tickfleet_model::AgentPolicy,
     now_ms: i64,
 ) -> i64 {
     let row = clock.row(&force.policy, tenant, agent, now_ms);
     match row.caps.on_day_cap {
-        shared::model::DayCapAction::Reject => now_ms + limits::DEADLINE_DEFAULT_MS,
-        shared::model::DayCapAction::Defer => row.day_end_ms + limits::DEADLINE_DEFAULT_MS,
+        tickfleet_model::DayCapAction::Reject => now_ms + limits::DEADLINE_DEFAULT_MS,
+        tickfleet_model::DayCapAction::Defer => row.day_end_ms + limits::DEADLINE_DEFAULT_MS,
     }
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::try_join_all;
-use shared::config::TaskHandlerDef;
-use shared::force::InForce;
-use shared::model::{AgentId, TenantId};
-use shared::ops::metrics::{Backlog, Invariant, Metrics, Place, Scraped};
-use shared::store::{self, Memory, Store, StoreError, SweepAt, Swept, TurnName};
+use tickfleet_config::TaskHandlerDef;
+use tickfleet_engine::force::InForce;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_ops::metrics::{Backlog, Invariant, Metrics, Place, Scraped};
+use tickfleet_store::{Backlog as ShardBacklog, Memory, Store, StoreError, SweepAt, Swept, TurnName};
 use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
@@ -191,15 +191,14 @@ impl Scrape {
     }
 
     /// Counts are added; of ages and of memory, which shards may share, the largest is shown.
-    fn merged(&self, shards: &[(u32, store::Backlog)]) -> Scraped {
-        let place =
-            |place: Place, count: fn(&store::Backlog) -> u64, oldest_ms: &dyn Fn(u32, &store::Backlog) -> i64| {
-                let count = shards.iter().map(|(_, seen)| count(seen)).sum();
-                let oldest_ms = shards.iter().map(|(shard, seen)| oldest_ms(*shard, seen)).max().unwrap_or(0);
-                let oldest = (count > 0).then(|| Duration::from_millis(oldest_ms.max(0).unsigned_abs()));
-                (place, Backlog { count, oldest })
-            };
-        let parked_ms = |shard: u32, seen: &store::Backlog| {
+    fn merged(&self, shards: &[(u32, ShardBacklog)]) -> Scraped {
+        let place = |place: Place, count: fn(&ShardBacklog) -> u64, oldest_ms: &dyn Fn(u32, &ShardBacklog) -> i64| {
+            let count = shards.iter().map(|(_, seen)| count(seen)).sum();
+            let oldest_ms = shards.iter().map(|(shard, seen)| oldest_ms(*shard, seen)).max().unwrap_or(0);
+            let oldest = (count > 0).then(|| Duration::from_millis(oldest_ms.max(0).unsigned_abs()));
+            (place, Backlog { count, oldest })
+        };
+        let parked_ms = |shard: u32, seen: &ShardBacklog| {
             self.metrics.oldest_parked_ms(shard).map_or(0, |since_ms| seen.now_ms - since_ms)
         };
         Scraped {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use shared::model::limits;
-use shared::model::redaction::Redactor;
-use shared::report;
-use shared::store::{EndReason, Ending, Settled, Settlement, SliceMeta, StoreError};
+use tickfleet_engine::report;
+use tickfleet_model::limits;
+use tickfleet_model::redaction::Redactor;
+use tickfleet_store::{EndReason, Ending, Settled, Settlement, SliceMeta, StoreError};
 
 use crate::Scheduler;
 

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::force::Force;
-use shared::formats::{Refusal, RefusalStatus, parse_turn};
-use shared::model::{ConsumerId, TaskGrant, TenantId, limits};
-use shared::ops::metrics::Decision;
-use shared::store::{
+use tickfleet_engine::force::Force;
+use tickfleet_model::{ConsumerId, TaskGrant, TenantId, limits};
+use tickfleet_ops::metrics::Decision;
+use tickfleet_protocol::{Refusal, RefusalStatus, parse_turn};
+use tickfleet_store::{
     Admission, AdmitReply, Admitted, Ending, Entry, Inbound, Patience, Reader, Rejection, StoreError, TurnName,
 };
 use tokio::time::Instant;

@@ -16,13 +16,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
-use shared::config::Settings;
-use shared::force::{Force, InForce};
-use shared::model::{ConsumerId, limits};
-use shared::ops::metrics::Metrics;
-use shared::ops::progress::Progress;
-use shared::report::ReportOptions;
-use shared::store::{Announced, Beat, Generations, Patience, ShardClock, Slots, Store, StoreError};
+use tickfleet_config::Settings;
+use tickfleet_engine::force::{Force, InForce};
+use tickfleet_engine::report::ReportOptions;
+use tickfleet_model::{ConsumerId, limits};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::progress::Progress;
+use tickfleet_store::{Announced, Beat, Generations, Patience, ShardClock, Slots, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use policy::{Deciding, PolicyClock};
@@ -184,7 +184,7 @@ impl Scheduler {
         if made > 0 {
             tracing::info!(made, "streams and groups were made");
         }
-        let consumer = shared::force::incarnation("s", &self.name);
+        let consumer = tickfleet_store::incarnation("s", &self.name);
         self.consumer.store(Some(Arc::new(consumer.clone())));
         let (mut waits, mut silent_since) = (false, None);
         loop {

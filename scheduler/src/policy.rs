@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use shared::force::{Force, short_digest};
-use shared::model::day;
-use shared::model::{AgentId, AgentPolicy, Policy, TenantId, policy::TenantPolicy};
-use shared::ops::metrics::Metrics;
-use shared::store::{Generations, PolicyRow};
+use tickfleet_engine::force::{Force, short_digest};
+use tickfleet_model::day;
+use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId, policy::TenantPolicy};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_store::{Generations, PolicyRow};
 
 /// Which policy we announced, and which day each time zone has.
 #[derive(Debug)]

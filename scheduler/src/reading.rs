@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use shared::model::ConsumerId;
-use shared::ops::progress::LoopHandle;
-use shared::store::Inbound;
+use tickfleet_model::ConsumerId;
+use tickfleet_ops::progress::LoopHandle;
+use tickfleet_store::Inbound;
 use tokio_util::sync::CancellationToken;
 
 /// A loop that reads an inbound stream.

@@ -3,13 +3,15 @@
 
 use std::sync::Arc;
 
-use shared::delegation;
-use shared::formats::{CancelTarget, Leased, Refusal, RefusalStatus, TaskMessage, bounded_output, parse_task_message};
-use shared::model::retry::{Ladder, Verdict};
-use shared::model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, Task, TaskId, limits};
-use shared::ops::traces;
-use shared::report::{self, Reported};
-use shared::store::{
+use tickfleet_engine::delegation;
+use tickfleet_engine::report::{self, Reported};
+use tickfleet_model::retry::{Ladder, Verdict};
+use tickfleet_model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, Task, TaskId, limits};
+use tickfleet_ops::traces;
+use tickfleet_protocol::{
+    CancelTarget, Leased, Refusal, RefusalStatus, TaskMessage, bounded_output, parse_task_message,
+};
+use tickfleet_store::{
     Cancelled, Delegated, Inbound, Parked, Patience, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched,
     TurnName, TurnView,
 };

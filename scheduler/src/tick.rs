@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::force::Force;
-use shared::model::policy::Unknown;
-use shared::model::{AgentId, TenantId};
-use shared::store::{LanePolicy, LaneRelease, Promoted, ReleaseReply, StoreError, TurnName};
+use tickfleet_engine::force::Force;
+use tickfleet_model::policy::Unknown;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::{LanePolicy, LaneRelease, Promoted, ReleaseReply, StoreError, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 

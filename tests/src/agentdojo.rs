@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
-use shared::model::{Effect, ToolSpec};
+use tickfleet_model::{Effect, ToolSpec};
 use worker::tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOutput};
 
 use crate::fetched::Fetched;

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use serde_json::{Value, json};
-use shared::formats::NameMap;
+use tickfleet_protocol::NameMap;
 
 use crate::bfcl::{Bfcl, Keyword, Problem, Tool, Turn};
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
-use shared::config::ToolsFile;
-use shared::model::policy::DefaultCaps;
-use shared::model::retry::Ladder;
-use shared::store::StoreOptions;
+use tickfleet_config::ToolsFile;
+use tickfleet_model::policy::DefaultCaps;
+use tickfleet_model::retry::Ladder;
+use tickfleet_store::StoreOptions;
 
 use crate::bfcl::Tool;
 use crate::bfcl_course::agents;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use shared::config::tools::ToolDef;
-use shared::model::{Effect, ToolSpec};
+use tickfleet_config::tools::ToolDef;
+use tickfleet_model::{Effect, ToolSpec};
 use worker::tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOutput};
 
 use crate::bfcl::Tool;

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use shared::ops::shutdown::Shutdown;
+use tickfleet_ops::shutdown::Shutdown;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::fleet::{Fleet, Plan};

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shared::config::{TaskHandlerDef, ToolsFile};
-use shared::force::{Force, InForce};
-use shared::model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
-use shared::model::retry::Ladder;
-use shared::model::{AgentId, AgentPolicy, Policy, Priorities, TenantId};
-use shared::ops::metrics::Metrics;
-use shared::ops::progress::Progress;
-use shared::ops::shutdown::Shutdown;
-use shared::report::ReportOptions;
-use shared::store::{Scripts, Store, StoreOptions};
-use shared::testkit::RedisServer;
+use tickfleet_config::{TaskHandlerDef, ToolsFile};
+use tickfleet_engine::force::{Force, InForce};
+use tickfleet_engine::report::ReportOptions;
+use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
+use tickfleet_model::retry::Ladder;
+use tickfleet_model::{AgentId, AgentPolicy, Policy, Priorities, TenantId};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::progress::Progress;
+use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_store::{Scripts, Store, StoreOptions};
+use tickfleet_testkit::RedisServer;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use worker::tools::http::Environment;
@@ -385,7 +385,7 @@ impl Fleet {
         }
         self.forget_timers_of_empty_lanes().await;
         let mut connection = self.server.connection().await;
-        shared::testkit::assert_no_leaked_keys(&mut connection, LASTING).await;
+        tickfleet_testkit::assert_no_leaked_keys(&mut connection, LASTING).await;
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use serde_json::Value;
-use shared::store::Keys;
-use shared::testkit::RedisServer;
+use tickfleet_store::Keys;
+use tickfleet_testkit::RedisServer;
 
 /// Replies read at once.
 const REPLIES_MAX: usize = 500;

@@ -13,4 +13,5 @@ pub mod inspect;
 pub mod ledger;
 pub mod mcp;
 pub mod plain_node;
+pub mod referee;
 pub mod runtime;

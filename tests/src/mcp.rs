@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
-use shared::config::mcp::{McpConnection, McpFile, McpServerDef, McpTransport};
+use tickfleet_config::mcp::{McpConnection, McpFile, McpServerDef, McpTransport};
 use worker::tools::RegisteredTool;
 use worker::tools::http::Environment;
 use worker::tools::mcp::{Servers, look};

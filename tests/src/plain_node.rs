@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use redis::Value;
-use shared::config::TaskHandlerDef;
-use shared::model::AgentId;
-use shared::model::policy::DefaultCaps;
-use shared::store::StoreOptions;
+use tickfleet_config::TaskHandlerDef;
+use tickfleet_model::AgentId;
+use tickfleet_model::policy::DefaultCaps;
+use tickfleet_store::StoreOptions;
 
 use crate::bfcl_node::{Node, Role, Surroundings};
 use crate::fleet::{Fleet, Plan};

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shared::model::AgentId;
-use shared::model::policy::{DefaultCaps, ToolGrant};
+use tickfleet_model::AgentId;
+use tickfleet_model::policy::{DefaultCaps, ToolGrant};
 use tickfleet_tests::agentdojo::{self, AgentDojo, DATA, Task};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;

@@ -2,9 +2,9 @@
 //! one documented answer, nothing debited, and the good turn behind it is carried out as if nothing had been.
 
 use serde_json::{Value, json};
-use shared::client::Client;
-use shared::formats::parse_turn;
-use shared::store::StoreOptions;
+use tickfleet_client::Client;
+use tickfleet_protocol::parse_turn;
+use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
@@ -266,18 +266,18 @@ async fn a_deadline_in_the_past_is_answered_as_expired_and_costs_nothing() {
 
 #[tokio::test]
 async fn a_turn_in_a_shard_that_is_not_its_tenants_is_rejected() {
-    let store = shared::store::StoreOptions { shards: 16, ..fleet_options() };
+    let store = tickfleet_store::StoreOptions { shards: 16, ..fleet_options() };
     let mut fleet = Fleet::start(Plan { store, ..Plan::default() }).await;
     // CRC32("acme") mod 16 is not 0, and this fleet serves shard 0.
-    let acme = shared::model::TenantId::new("acme").unwrap();
-    assert_ne!(shared::model::ids::shard_of(&acme, 16), 0);
+    let acme = tickfleet_model::TenantId::new("acme").unwrap();
+    assert_ne!(tickfleet_model::ids::shard_of(&acme, 16), 0);
     fleet.submit(&[("echo", serde_json::json!({}))]).await;
     let reply = fleet.reply().await;
     assert_eq!((&reply["status"], &reply["error"]["code"]), (&"rejected".into(), &"wrong_shard".into()));
     fleet.stop().await;
 }
 
-fn fleet_options() -> shared::store::StoreOptions {
+fn fleet_options() -> tickfleet_store::StoreOptions {
     Plan::default().store
 }
 

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::Value;
-use shared::model::policy::DefaultCaps;
-use shared::store::{Keys, StoreOptions};
+use tickfleet_model::policy::DefaultCaps;
+use tickfleet_store::{Keys, StoreOptions};
 use tickfleet_tests::bfcl::{self, Bfcl};
 use tickfleet_tests::bfcl_course::{Course, agents, names_problem, outcomes};
 use tickfleet_tests::bfcl_tools::{Manner, registered};

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
-use shared::client::{Client, Reply, SubmitError, private_inbox};
-use shared::formats::parse_turn;
-use shared::model::{InboxName, TenantId, Turn, TurnId};
-use shared::store::{StoreError, StoreOptions};
-use shared::testkit::RedisServer;
+use tickfleet_client::{Client, Reply, SubmitError, private_inbox};
+use tickfleet_model::{InboxName, TenantId, Turn, TurnId};
+use tickfleet_protocol::parse_turn;
+use tickfleet_store::{StoreError, StoreOptions};
+use tickfleet_testkit::RedisServer;
 
 const SOON: Duration = Duration::from_secs(10);
 /// For what must not come.

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use shared::formats::text::calls_in;
-use shared::model::{Dialect, Effect};
+use tickfleet_model::{Dialect, Effect};
+use tickfleet_protocol::text::calls_in;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use worker::tools::TypedTool;
 
@@ -71,7 +71,7 @@ fn list(list: &Value) -> Vec<String> {
 #[tokio::test]
 async fn an_answer_in_words_is_done_at_once_and_debits_nothing() {
     let plan = Plan {
-        caps: shared::model::policy::DefaultCaps { max_actions_per_day: 1, ..Plan::default().caps },
+        caps: tickfleet_model::policy::DefaultCaps { max_actions_per_day: 1, ..Plan::default().caps },
         ..Plan::default()
     };
     let mut fleet = Fleet::start(plan).await;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
-use shared::formats::text::{calls_in, problem};
+use tickfleet_protocol::text::{calls_in, problem};
 use tickfleet_tests::fetched::Fetched;
 
 const DATA: Fetched = Fetched {

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shared::model::{TenantId, TurnId};
-use shared::store::{Submission, Submitted};
+use tickfleet_model::{TenantId, TurnId};
+use tickfleet_store::{Submission, Submitted};
 use tickfleet_tests::bfcl_node::{Node, Role};
 use tickfleet_tests::fleet::Fleet;
 use tickfleet_tests::inspect::outcomes;
@@ -183,8 +183,8 @@ async fn a_turn_of_a_deleted_stream_may_be_submitted_again_under_its_id() {
     let submission = Submission {
         tenant: TenantId::new("acme").unwrap(),
         turn: TurnId::new("mine").ok(),
-        digest: shared::formats::parse_turn(payload.to_string().as_bytes())
-            .map(|turn| shared::model::content_digest(&turn))
+        digest: tickfleet_protocol::parse_turn(payload.to_string().as_bytes())
+            .map(|turn| tickfleet_model::content_digest(&turn))
             .unwrap_or_else(|refusal| panic!("{}", refusal.message)),
         reply_to: None,
         payload: payload.to_string(),

@@ -1,9 +1,9 @@
 //! Inboxes have bounds that count what nobody has read, and one tenant cannot use up another's.
 
 use serde_json::{Value, json};
-use shared::model::policy::TenantPolicy;
-use shared::model::{AgentId, TenantId};
-use shared::store::StoreOptions;
+use tickfleet_model::policy::TenantPolicy;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 

@@ -32,8 +32,8 @@ mod worker;
 mod world;
 
 use rand::Rng;
-use shared::store::Scripts;
-use shared::testkit::RedisServer;
+use tickfleet_store::Scripts;
+use tickfleet_testkit::RedisServer;
 
 use finish::finish;
 use game::{Game, Table, Violation};

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shared::config::mcp::McpServerDef;
-use shared::config::tools::SecretRef;
-use shared::model::retry::Ladder;
+use tickfleet_config::mcp::McpServerDef;
+use tickfleet_config::tools::SecretRef;
+use tickfleet_model::retry::Ladder;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Notes, imported, pinned, reply_of, stdio};
@@ -166,7 +166,7 @@ async fn arguments_refusals_and_secrets_are_minded() {
     let notes = Notes::new().unwrap();
     let mut def = pinned("t", notes.server()).await.unwrap();
     def.connection.secrets = BTreeMap::from([("T".to_owned(), SecretRef::Env("TOKEN".into()))]);
-    if let shared::config::mcp::McpTransport::Stdio { env, .. } = &mut def.connection.transport {
+    if let tickfleet_config::mcp::McpTransport::Stdio { env, .. } = &mut def.connection.transport {
         env.insert("KEY".into(), "k-${T}".into());
     }
     let (mut fleet, servers) = fleet(def).await;

@@ -6,9 +6,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use shared::model::Effect;
-use shared::model::policy::DefaultCaps;
-use shared::model::retry::Ladder;
+use tickfleet_model::Effect;
+use tickfleet_model::policy::DefaultCaps;
+use tickfleet_model::retry::Ladder;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Reference, http, imported, pinned, reply_of};
@@ -17,7 +17,7 @@ use tickfleet_tests::mcp::{Reference, http, imported, pinned, reply_of};
 struct Everything {
     child: Child,
     port: u16,
-    server: shared::config::mcp::McpServerDef,
+    server: tickfleet_config::mcp::McpServerDef,
 }
 
 impl Everything {
@@ -25,8 +25,8 @@ impl Everything {
         Self::start_as(reference.npm("server-everything", &["streamableHttp"]), port).await
     }
 
-    async fn start_as(server: shared::config::mcp::McpServerDef, port: u16) -> Self {
-        let shared::config::mcp::McpTransport::Stdio { command, args, .. } = &server.connection.transport else {
+    async fn start_as(server: tickfleet_config::mcp::McpServerDef, port: u16) -> Self {
+        let tickfleet_config::mcp::McpTransport::Stdio { command, args, .. } = &server.connection.transport else {
             panic!("no command");
         };
         let mut start = Command::new(command);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use shared::model::policy::DefaultCaps;
-use shared::model::{DayCapAction, Effect};
+use tickfleet_model::policy::DefaultCaps;
+use tickfleet_model::{DayCapAction, Effect};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -259,7 +259,7 @@ async fn calls_that_do_not_run_in_time_expire_wherever_they_wait() {
 
 #[tokio::test]
 async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
-    let ladder = shared::model::retry::Ladder::new(vec![Duration::from_millis(300)]);
+    let ladder = tickfleet_model::retry::Ladder::new(vec![Duration::from_millis(300)]);
     let mut fleet = Fleet::start(Plan { ladder, ..Plan::default() }).await;
     let deadline = fleet.in_ms(1_000).await;
     let calls = json!([

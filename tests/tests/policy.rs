@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use shared::model::ConsumerId;
-use shared::store::{Announced, Store, StoreOptions, TimeSource};
-use shared::testkit::RedisServer;
+use tickfleet_model::ConsumerId;
+use tickfleet_store::{Announced, Store, StoreOptions, TimeSource};
+use tickfleet_testkit::RedisServer;
 
 const START_MS: i64 = 1_767_571_200_000;
 

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::json;
-use shared::model::policy::DefaultCaps;
-use shared::model::{Priorities, Priority};
-use shared::ops::shutdown::Shutdown;
+use tickfleet_model::policy::DefaultCaps;
+use tickfleet_model::{Priorities, Priority};
+use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 

@@ -8,12 +8,12 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use scheduler::Options;
-use shared::config::{self, Settings, Sources};
-use shared::model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TenantId, TurnId};
-use shared::store::{
+use tickfleet_config::{Settings, Sources};
+use tickfleet_model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TenantId, TurnId};
+use tickfleet_store::{
     Admission, AdmitReply, Generations, PolicyRow, Queue, SliceEntry, Store, StoreOptions, TimeSource,
 };
-use shared::testkit::RedisServer;
+use tickfleet_testkit::RedisServer;
 
 const DRAWS: u64 = 40;
 const START_MS: i64 = 1_767_571_200_000;
@@ -55,7 +55,7 @@ fn loaded(text: &str) -> Option<Settings> {
         built_in_handlers: handlers,
         ..Sources::default()
     };
-    config::load(&sources).ok().map(|configuration| configuration.settings)
+    tickfleet_config::load(&sources).ok().map(|configuration| configuration.settings)
 }
 
 struct Shard {

@@ -10,8 +10,8 @@ use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use shared::config::{Sources, load};
-use shared::force::Force;
+use tickfleet_config::{Sources, load};
+use tickfleet_engine::force::Force;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 

@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use shared::model::policy::DayCapAction;
-use shared::model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, TurnId};
-use shared::report::{ReportOptions, ending as ending_of};
-use shared::store::{
+use tickfleet_engine::report::{ReportOptions, ending as ending_of};
+use tickfleet_model::policy::DayCapAction;
+use tickfleet_model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, TurnId};
+use tickfleet_store::{
     Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, EndReason, Ending, Generations, HandBack, Inbound,
     LanePolicy, LaneRelease, Parked, PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Returned,
     Settled, SettledCall, Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName,
     TurnView,
 };
-use shared::testkit::RedisServer;
+use tickfleet_testkit::RedisServer;
 
 const DAY: i64 = 86_400_000;
 const START: i64 = 1_767_571_200_000;

@@ -8,11 +8,11 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use shared::force::InForce;
-use shared::model::Effect;
-use shared::model::policy::DefaultCaps;
-use shared::store::StoreOptions;
-use shared::testkit::{RedisOptions, RedisServer};
+use tickfleet_engine::force::InForce;
+use tickfleet_model::Effect;
+use tickfleet_model::policy::DefaultCaps;
+use tickfleet_store::StoreOptions;
+use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tokio::sync::watch;
@@ -308,12 +308,12 @@ async fn while_memory_is_full_what_is_in_is_answered_and_nothing_new_comes_in() 
     pressure(&fleet, "1").await;
     let during = submit(&fleet, "during", 3).await;
     fleet.until("they run, too", async |_| gate.all_runs() == 6).await;
-    let turn = shared::formats::parse_turn(
+    let turn = tickfleet_protocol::parse_turn(
         json!({"tenant": "acme", "agent": "kelly", "calls": [call("look", "never")]}).to_string().as_bytes(),
     );
-    let client = shared::client::Client::connect(&fleet.server.url(), fleet.plan().store.clone()).await.unwrap();
+    let client = tickfleet_client::Client::connect(&fleet.server.url(), fleet.plan().store.clone()).await.unwrap();
     let refused = client.submit(turn.unwrap()).await;
-    assert!(matches!(refused, Err(shared::client::SubmitError::Pressure)), "{refused:?}");
+    assert!(matches!(refused, Err(tickfleet_client::SubmitError::Pressure)), "{refused:?}");
     // Beyond 100 %: a `once` call begins, lanes are released, retries are promoted, results are settled.
     let capped = submit(&fleet, "last", 3).await;
     bound_memory(&fleet, 95).await;

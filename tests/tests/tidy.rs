@@ -26,12 +26,7 @@ fn crates_depend_downwards_only() {
 }
 
 #[test]
-fn modules_of_shared_depend_downwards_only() {
-    assert_tidy(in_rust(layers::modules));
-}
-
-#[test]
-fn the_pure_modules_know_no_redis_no_runtime_no_clock_and_no_chance() {
+fn the_pure_crates_know_no_redis_no_runtime_no_clock_and_no_chance() {
     assert_tidy(in_rust(layers::purity));
 }
 
@@ -40,11 +35,6 @@ fn redis_and_backoff_are_named_only_where_they_belong() {
     assert_tidy(in_rust(layers::confined));
     let retriers: Vec<_> = Tree::load().rust().filter(|s| layers::names_backoff(s)).map(|s| s.path.clone()).collect();
     assert!(retriers.len() <= 2, "`backoff` is for two files, but {retriers:?} name it");
-}
-
-#[test]
-fn production_never_sees_the_testkit() {
-    assert_tidy(in_rust(layers::testkit));
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::value::RawValue;
-use shared::formats::bounded_output;
-use shared::model::{CallError, CallId, CallResult, Effect, Outcome, limits};
+use tickfleet_model::{CallError, CallId, CallResult, Effect, Outcome, limits};
+use tickfleet_protocol::bounded_output;
 
 use crate::say;
 use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use shared::model::limits;
-use shared::store::{Begin, Begun, HandBack, Parked, Patience, Retry, Settled, Settlement, Store, StoreError};
+use tickfleet_model::limits;
+use tickfleet_store::{Begin, Begun, HandBack, Parked, Patience, Retry, Settled, Settlement, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -240,7 +240,7 @@ fn answer<R>(to: Vec<oneshot::Sender<R>>, replies: Vec<R>) {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-    use shared::store::{ReplyFrame, SettledCall, TurnName};
+    use tickfleet_store::{ReplyFrame, SettledCall, TurnName};
 
     use super::*;
 

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use shared::formats::text;
-use shared::model::retry::Verdict;
-use shared::model::{Call, CallError, CallId, CallResult, Dialect, Effect, Outcome, idempotency_key};
-use shared::ops::traces;
-use shared::report::{self, Past};
-use shared::store::{Begin, Begun, EndReason, SettledCall, SliceEntry};
+use tickfleet_engine::report::{self, Past};
+use tickfleet_model::retry::Verdict;
+use tickfleet_model::{Call, CallError, CallId, CallResult, Dialect, Effect, Outcome, idempotency_key};
+use tickfleet_ops::traces;
+use tickfleet_protocol::text;
+use tickfleet_store::{Begin, Begun, EndReason, SettledCall, SliceEntry};
 use tokio::time::Instant;
 use tracing::Span;
 
@@ -43,7 +43,7 @@ pub(crate) struct Trying<'a> {
     pub(crate) id: CallId,
     /// Which try this is, from 1.
     pub(crate) attempt: u32,
-    pub(crate) context: Arc<shared::model::Context>,
+    pub(crate) context: Arc<tickfleet_model::Context>,
     pub(crate) lease: &'a Lease,
     /// What it is judged and carried out by.
     pub(crate) kit: &'a Kit,

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use shared::model::limits;
-use shared::store::{Asserted, Assertion, Beat, Claim, Patience, SettledCall, StoreError, TurnName};
+use tickfleet_model::limits;
+use tickfleet_store::{Asserted, Assertion, Beat, Claim, Patience, SettledCall, StoreError, TurnName};
 use tokio::time::Instant;
 
 use crate::Worker;

@@ -5,8 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
-use shared::formats::without_nulls;
-use shared::model::{AgentId, CallError, Outcome, TenantId};
+use tickfleet_model::{AgentId, CallError, Outcome, TenantId};
+use tickfleet_protocol::without_nulls;
 
 use crate::say;
 use crate::tools::{RegisteredTool, Toolbox, Unusable};
@@ -32,7 +32,9 @@ pub(crate) fn usable(
             let message = format!("Agent {:?} is no longer configured.", agent.as_str());
             (Outcome::Denied, say::error(Outcome::Denied, message))
         }
-        Unusable::Withheld => (Outcome::Denied, say::error(Outcome::Denied, shared::delegation::unreadable(tenant))),
+        Unusable::Withheld => {
+            (Outcome::Denied, say::error(Outcome::Denied, tickfleet_engine::delegation::unreadable(tenant)))
+        }
         Unusable::NoTool => {
             let close = tools.close_to(name, &allowed);
             (Outcome::UnknownTool, say::unknown_tool(name, &close, &allowed))

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
-use shared::force::{Force, InForce};
-use shared::report::ReportOptions;
-use shared::store::{Store, StoreError};
+use tickfleet_engine::force::{Force, InForce};
+use tickfleet_engine::report::ReportOptions;
+use tickfleet_store::{Store, StoreError};
 
 use crate::agents::TaskHandlers;
 use crate::tools::Registry;

@@ -22,13 +22,13 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shared::force::{Force, InForce};
-use shared::model::Priorities;
-use shared::model::retry::Ladder;
-use shared::ops::metrics::Metrics;
-use shared::ops::progress::Progress;
-use shared::report::ReportOptions;
-use shared::store::{Begin, HandBack, Retry, Settlement, ShardClock, Store, TurnName};
+use tickfleet_engine::force::{Force, InForce};
+use tickfleet_engine::report::ReportOptions;
+use tickfleet_model::Priorities;
+use tickfleet_model::retry::Ladder;
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::progress::Progress;
+use tickfleet_store::{Begin, HandBack, Retry, Settlement, ShardClock, Store, TurnName};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 

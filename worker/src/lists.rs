@@ -10,9 +10,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
-use shared::formats::define;
-use shared::model::{Dialect, ToolSpec, limits};
-use shared::store::{Store, StoreError, ToolList};
+use tickfleet_model::{Dialect, ToolSpec, limits};
+use tickfleet_protocol::define;
+use tickfleet_store::{Store, StoreError, ToolList};
 use tokio_util::sync::CancellationToken;
 
 use crate::Worker;

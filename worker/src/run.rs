@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use shared::model::{ConsumerId, Priority, limits};
-use shared::ops::shutdown::Shutdown;
-use shared::store::{Entry, Patience, Queue, Reader, Returned, SliceEntry, Slots, StoreError, TurnName};
+use tickfleet_model::{ConsumerId, Priority, limits};
+use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_store::{Entry, Patience, Queue, Reader, Returned, SliceEntry, Slots, StoreError, TurnName};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -56,7 +56,7 @@ impl Worker {
     /// Groups, first heartbeat, and what was set at run time, before anything is read (rules 12 and 17).
     async fn prepare(&self) -> Result<ConsumerId, StoreError> {
         self.store.ensure_groups().await?;
-        let consumer = shared::force::incarnation("w", &self.options.name);
+        let consumer = tickfleet_store::incarnation("w", &self.options.name);
         self.pulse.forget();
         self.beat(&consumer).await?;
         Ok(consumer)

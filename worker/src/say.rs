@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use shared::model::policy::Denial;
-use shared::model::retry::GiveUp;
-use shared::model::{CallError, Outcome, limits};
+use tickfleet_model::policy::Denial;
+use tickfleet_model::retry::GiveUp;
+use tickfleet_model::{CallError, Outcome, limits};
 
 use crate::tools::wording;
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use shared::model::retry::{Ladder, Verdict};
-use shared::model::{
+use tickfleet_model::retry::{Ladder, Verdict};
+use tickfleet_model::{
     AgentId, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId, idempotency_key,
 };
 use tokio::time::Instant;

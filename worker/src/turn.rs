@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use shared::model::{Call, CallId, CallResult, Context, Effect, Outcome};
-use shared::ops::traces;
-use shared::report::{self, Reported};
-use shared::store::{
+use tickfleet_engine::report::{self, Reported};
+use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome};
+use tickfleet_ops::traces;
+use tickfleet_store::{
     Begin, Begun, EndReason, HandBack, Parked, Queue, Retry, Returned, Settled, SettledCall, Settlement, SliceEntry,
     TurnName, entry_ms,
 };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use redis::aio::MultiplexedConnection;
-use shared::ops::redis_server::{PrivateRedis, ServerOptions};
+use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 
 /// Namespace of the bench's keys: nothing else on the server is touched.
 pub(super) const NAMESPACE: &str = "tickfleet-bench";

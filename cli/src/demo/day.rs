@@ -6,8 +6,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use shared::formats::parse_turn;
-use shared::model::{TenantId, Turn};
+use tickfleet_model::{TenantId, Turn};
+use tickfleet_protocol::parse_turn;
 
 /// Whose day it is.
 pub(super) const TENANT: &str = "atlas-ux";

@@ -17,10 +17,10 @@ use std::path::Path;
 
 use anyhow::Context;
 use clap::Args;
-use shared::config::Environment;
-use shared::model::AgentId;
-use shared::ops::redis_server::{PrivateRedis, ServerOptions};
-use shared::ops::shutdown::Shutdown;
+use tickfleet_config::Environment;
+use tickfleet_model::AgentId;
+use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
+use tickfleet_ops::shutdown::Shutdown;
 
 use crate::args::Global;
 use crate::failure::Failure;

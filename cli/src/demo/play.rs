@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::anyhow;
-use shared::client::{Client, Replies, Reply, private_inbox};
-use shared::model::{InboxName, Outcome};
-use shared::store::{TurnName, TurnView};
+use tickfleet_client::{Client, Replies, Reply, private_inbox};
+use tickfleet_model::{InboxName, Outcome};
+use tickfleet_store::{TurnName, TurnView};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::day::{Planned, tenant};

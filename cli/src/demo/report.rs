@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use serde::Serialize;
-use shared::client::Reply;
-use shared::model::{CallResult, Outcome};
+use tickfleet_client::Reply;
+use tickfleet_model::{CallResult, Outcome};
 
 use super::day::{Answer, Planned};
 use super::kinds::{Kind, Kinds};

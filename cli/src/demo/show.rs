@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use comfy_table::{Cell, ContentArrangement};
-use shared::client::{Reply, ReplyStatus};
-use shared::model::Outcome;
-use shared::model::policy::Policy;
+use tickfleet_client::{Reply, ReplyStatus};
+use tickfleet_model::Outcome;
+use tickfleet_model::policy::Policy;
 
 use super::day::Planned;
 use super::kinds::{Kind, Kinds};

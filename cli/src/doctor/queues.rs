@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use shared::config::Settings;
-use shared::force::short_digest;
-use shared::model::Redactor;
-use shared::store::{Backlog, DeadLetter, ShardFacts};
+use tickfleet_config::Settings;
+use tickfleet_engine::force::short_digest;
+use tickfleet_model::Redactor;
+use tickfleet_store::{Backlog, DeadLetter, ShardFacts};
 
 use super::Finding;
 use crate::moment::{from_now, span};
@@ -236,7 +236,7 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Reda
 /// What a message goes by: its ids and the names of its agent and tools, as far as they can be read.
 fn named(raw: &str, redactor: &Redactor) -> String {
     const TOOLS_SHOWN: usize = 3;
-    let message = shared::formats::glance(raw.as_bytes());
+    let message = tickfleet_protocol::glance(raw.as_bytes());
     let clean = |name: &str| short(&redactor.text(name), 40);
     let id = match (&message.turn_id, &message.task_id) {
         (Some(turn), _) => format!("turn {turn}"),
@@ -254,7 +254,7 @@ fn named(raw: &str, redactor: &Redactor) -> String {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-    use shared::store::{ConsumerFacts, Memory};
+    use tickfleet_store::{ConsumerFacts, Memory};
 
     use super::super::Level;
     use super::*;
@@ -335,7 +335,7 @@ mod tests {
 
     #[test]
     fn late_timers_mean_that_nobody_schedules() {
-        let settings = shared::config::load(&shared::config::Sources {
+        let settings = tickfleet_config::load(&tickfleet_config::Sources {
             built_in_tools: ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from).into(),
             built_in_handlers: ["note".to_owned()].into(),
             ..Default::default()

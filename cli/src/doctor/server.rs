@@ -1,6 +1,6 @@
 //! Judges a Redis server by what it says of itself. Pure.
 
-use shared::store::ServerFacts;
+use tickfleet_store::ServerFacts;
 
 use super::Finding;
 

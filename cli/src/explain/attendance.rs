@@ -1,7 +1,7 @@
 //! Who could take what nobody has taken yet: the true reason of a wait for a worker, a runtime or a scheduler.
 
 use serde::Serialize;
-use shared::store::{Keys, NodeView, Pool};
+use tickfleet_store::{Keys, NodeView, Pool};
 
 use crate::failure::Failure;
 use crate::moment::span;
@@ -54,7 +54,8 @@ impl Attendance {
         }
         let nodes = pool.nodes(keys, now_ms).await?;
         let (alive, gone): (Vec<_>, Vec<_>) = of_kind(&nodes, "w-").partition(|node| node.lease_left_ms > 0);
-        let sum = |of: fn(&shared::store::Slots) -> usize| alive.iter().filter_map(|n| n.slots.as_ref()).map(of).sum();
+        let sum =
+            |of: fn(&tickfleet_store::Slots) -> usize| alive.iter().filter_map(|n| n.slots.as_ref()).map(of).sum();
         Ok(Self::Workers {
             alive: alive.len(),
             busy: sum(|slots| slots.busy),

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use serde_json::value::RawValue;
-use shared::store::{AuditFound, AuditSearch, Keys, Pool, TurnName, entry_ms};
+use tickfleet_store::{AuditFound, AuditSearch, Keys, Pool, TurnName, entry_ms};
 
 use super::{Explain, State, Story};
 use crate::failure::Failure;

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use serde::Serialize;
 use serde_json::Value;
-use shared::client::{Reply, ReplyStatus};
-use shared::model::{AgentId, CallResult, Caps, Policy, TenantId};
-use shared::store::{BudgetFacts, FailedTry, LiveTurn, TurnName};
+use tickfleet_client::{Reply, ReplyStatus};
+use tickfleet_model::{AgentId, CallResult, Caps, Policy, TenantId};
+use tickfleet_store::{BudgetFacts, FailedTry, LiveTurn, TurnName};
 
 use super::audit::Audit;
 use super::{State, Story};
@@ -309,7 +309,7 @@ mod tests {
             calls_per_tick: 10,
             calls_per_day: 100,
             tenant_calls_per_day: None,
-            on_day_cap: shared::model::DayCapAction::Reject,
+            on_day_cap: tickfleet_model::DayCapAction::Reject,
         })
     }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use shared::store::FailedTry;
+use tickfleet_store::FailedTry;
 
 use super::attendance::Attendance;
 use super::record::{Admission, Rule, Wait};

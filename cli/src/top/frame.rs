@@ -1,7 +1,7 @@
 //! What is shown: two looks made into one picture of the fleet. Pure.
 
 use serde::Serialize;
-use shared::store::{LaneView, Memory, NodeView, ServerLoad, ShardView};
+use tickfleet_store::{LaneView, Memory, NodeView, ServerLoad, ShardView};
 
 use super::looks::Seen;
 use super::tools::Tools;
@@ -306,7 +306,7 @@ fn in_short(last: Option<&Seen>, now: &Seen, passed_s: f64) -> Vec<Shard> {
         return Vec::new();
     }
     let row = |(number, shard): (usize, &ShardView)| {
-        let sum = |wanted: fn(&str) -> bool, of: fn(&shared::store::StreamView) -> u64| {
+        let sum = |wanted: fn(&str) -> bool, of: fn(&tickfleet_store::StreamView) -> u64| {
             shard.streams.iter().filter(|stream| wanted(&stream.name)).map(of).sum()
         };
         let before = last.and_then(|last| last.shards.get(number)?.calls);
@@ -355,7 +355,7 @@ mod tests {
 
     use std::time::{Duration, Instant};
 
-    use shared::store::StreamView;
+    use tickfleet_store::StreamView;
 
     use super::*;
 
@@ -417,7 +417,7 @@ mod tests {
             name: name.into(),
             beat_age_ms: Some(1),
             lease_left_ms,
-            slots: Some(shared::store::Slots { busy: 2, all: 16 }),
+            slots: Some(tickfleet_store::Slots { busy: 2, all: 16 }),
         };
         let scheduler = NodeView { slots: None, ..node("s-a", 10) };
         let shard = |nodes| ShardView { nodes, ..view(0) };

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use shared::store::{ServerLoad, ShardView, Watch};
+use tickfleet_store::{ServerLoad, ShardView, Watch};
 
 use super::frame::{Frame, Heading};
 use super::tools::Window;
@@ -33,7 +33,7 @@ impl Looks {
         let stores = setup.stores()?;
         // All shards are in one Redis: one connection serves them.
         let connection = stores.first().map(|store| store.connection().clone());
-        let watch = |store: &shared::store::Store| {
+        let watch = |store: &tickfleet_store::Store| {
             let connection = connection.clone().unwrap_or_else(|| store.connection().clone());
             Watch::new(connection, store.keys().clone())
         };

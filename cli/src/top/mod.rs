@@ -14,7 +14,7 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use clap::Args;
-use shared::config::units::parse_duration;
+use tickfleet_config::units::parse_duration;
 
 use crate::failure::Failure;
 use crate::output::Output;

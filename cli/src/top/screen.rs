@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use shared::config::units::format_duration;
-use shared::ops::shutdown::Shutdown;
+use tickfleet_config::units::format_duration;
+use tickfleet_ops::shutdown::Shutdown;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use serde::Serialize;
-use shared::store::EndedCall;
+use tickfleet_store::EndedCall;
 
 /// How far back the table of tools looks, ms.
 pub(super) const WINDOW_MS: i64 = 60_000;

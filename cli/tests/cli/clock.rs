@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::json;
-use shared::testkit::RedisServer;
+use tickfleet_testkit::RedisServer;
 
 use crate::process::{Process, pause};
 

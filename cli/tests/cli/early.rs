@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
-use shared::client::Client;
-use shared::formats::parse_turn;
-use shared::model::{InboxName, TenantId, Turn, TurnId};
-use shared::store::{Cancelled, StoreOptions, TurnName};
-use shared::testkit::RedisServer;
+use tickfleet_client::Client;
+use tickfleet_model::{InboxName, TenantId, Turn, TurnId};
+use tickfleet_protocol::parse_turn;
+use tickfleet_store::{Cancelled, StoreOptions, TurnName};
+use tickfleet_testkit::RedisServer;
 
 use crate::binary::tickfleet;
 use crate::process::Process;

@@ -2,7 +2,7 @@
 //! audit log alone remembers.
 
 use redis::aio::MultiplexedConnection;
-use shared::testkit::RedisServer;
+use tickfleet_testkit::RedisServer;
 
 use crate::binary::{DevFleet, tickfleet};
 use crate::process::Process;

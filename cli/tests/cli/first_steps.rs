@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use serde_json::json;
-use shared::testkit::RedisServer;
+use tickfleet_testkit::RedisServer;
 
 use crate::binary::{DevFleet, Said, command, tickfleet};
 use crate::prometheus::free_port;

@@ -7,7 +7,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::response::IntoResponse;
 use serde_json::{Value, json};
-use shared::testkit::RedisServer;
+use tickfleet_testkit::RedisServer;
 
 use crate::binary::{DevFleet, Said, tickfleet};
 

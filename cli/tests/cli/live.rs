@@ -6,7 +6,7 @@ use std::path::Path;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use shared::testkit::RedisServer;
+use tickfleet_testkit::RedisServer;
 
 use crate::binary::tickfleet;
 use crate::process::{Process, pause};

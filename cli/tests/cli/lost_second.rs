@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
-use shared::testkit::RedisServer;
+use tickfleet_testkit::RedisServer;
 
 use crate::process::{Process, pause};
 

@@ -9,10 +9,10 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 use redis::aio::MultiplexedConnection;
 use serde_json::json;
-use shared::client::Client;
-use shared::model::{InboxName, TenantId};
-use shared::store::StoreOptions;
-use shared::testkit::{RedisOptions, RedisServer};
+use tickfleet_client::Client;
+use tickfleet_model::{InboxName, TenantId};
+use tickfleet_store::StoreOptions;
+use tickfleet_testkit::{RedisOptions, RedisServer};
 
 use crate::binary::tickfleet;
 use crate::process::{Process, pause};

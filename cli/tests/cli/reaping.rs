@@ -4,7 +4,7 @@ use std::fs;
 
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use shared::testkit::RedisServer;
+use tickfleet_testkit::RedisServer;
 
 use crate::binary::tickfleet;
 use crate::process::{Process, pause};

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::thread;
 
 use serde_json::{Value, json};
-use shared::model::{TenantId, ids};
-use shared::testkit::RedisServer;
+use tickfleet_model::{TenantId, ids};
+use tickfleet_testkit::RedisServer;
 
 use crate::binary::{Said, command};
 use crate::process::{Process, pause};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use redis::aio::MultiplexedConnection;
-use shared::testkit::{RedisOptions, RedisServer};
+use tickfleet_testkit::{RedisOptions, RedisServer};
 
 use super::binary::{DevFleet, Said, tickfleet};
 use super::documents::{REPOSITORY, blocks};

@@ -3,7 +3,7 @@
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
-use shared::testkit::RedisServer;
+use tickfleet_testkit::RedisServer;
 
 use super::binary::{DevFleet, Said, tickfleet};
 

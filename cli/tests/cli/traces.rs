@@ -11,7 +11,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use prost::Message;
 use serde_json::{Value, json};
-use shared::testkit::RedisServer;
+use tickfleet_testkit::RedisServer;
 
 use crate::binary::{Said, command};
 use crate::process::Process;

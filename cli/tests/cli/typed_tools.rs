@@ -162,7 +162,7 @@ fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
 #[test]
 fn a_plain_producer_serves_a_programs_own_fleet_and_a_plain_scheduler_refuses_its_rows() {
     let (folder, redis) = (folder(), tokio::runtime::Runtime::new().unwrap());
-    let server = redis.block_on(shared::testkit::RedisServer::start());
+    let server = redis.block_on(tickfleet_testkit::RedisServer::start());
     write(folder.path(), "conf/permissions.yaml", "permissions: {quote_parcel: {everyone: true}}\n");
     let run = |program: &Path, args: &[&str]| {
         let mut run = Command::new(program);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use regex::Regex;
 use serde_json::{Value, json};
-use shared::testkit::{RedisOptions, RedisServer};
+use tickfleet_testkit::{RedisOptions, RedisServer};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::OnceLock;
 
 use regex::Regex;
-use shared::model::limits;
+use tickfleet_model::limits;
 
 use super::*;
 

@@ -8,9 +8,9 @@
 use std::io::Read as _;
 use std::sync::Arc;
 
-use shared::ops::metrics::Metrics;
-use shared::ops::shutdown::Shutdown;
-use shared::ops::telemetry::{self, LogOptions};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_ops::telemetry::{self, LogOptions};
 use tickfleet_tests::{bfcl, bfcl_node, plain_node};
 
 #[allow(clippy::disallowed_methods, reason = "a knob of the chaos run, documented beside it")]

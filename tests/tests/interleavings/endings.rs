@@ -1,8 +1,8 @@
 //! Endings, and settling in both worlds.
 
-use shared::model::InboxName;
-use shared::model::referee::{Answer, Event, Fence, State};
-use shared::store::{Ending, Queue, ReplyFrame, SettledCall, Settlement, TurnName};
+use tickfleet_model::InboxName;
+use tickfleet_store::{Ending, Queue, ReplyFrame, SettledCall, Settlement, TurnName};
+use tickfleet_tests::referee::{Answer, Event, Fence, State};
 
 use super::game::{Game, Violation, same};
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use redis::aio::MultiplexedConnection;
-use shared::model::ConsumerId;
-use shared::store::{Queue, Scripts, Store, StoreOptions, TimeSource};
+use tickfleet_model::ConsumerId;
+use tickfleet_store::{Queue, Scripts, Store, StoreOptions, TimeSource};
 
 use super::scheduler::Scheduler;
 use super::snapshot::compare;

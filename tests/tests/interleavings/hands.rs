@@ -2,7 +2,7 @@
 //! are gone, and everything must end all the same (rule 21).
 
 use rand::Rng;
-use shared::model::referee::{Event, State};
+use tickfleet_tests::referee::{Event, State};
 
 use super::game::{Game, Violation};
 use super::spec::QUEUES;

@@ -1,11 +1,11 @@
 //! Redis comes back as it was a moment ago, under another name, and a worker knows what it did since.
 
-use shared::model::ConsumerId;
-use shared::store::{
+use tickfleet_model::ConsumerId;
+use tickfleet_store::{
     Admission, AdmitReply, Admitted, Asserted, Assertion, Begin, Begun, Claim, EndReason, Scripts, SettledCall,
     TurnName,
 };
-use shared::testkit::RedisOptions;
+use tickfleet_testkit::RedisOptions;
 
 use super::targeted::{START_MS, Shard};
 

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use shared::model::{ConsumerId, Priority};
-use shared::store::{
+use tickfleet_model::{ConsumerId, Priority};
+use tickfleet_store::{
     Admission, AdmitReply, Admitted, Assertion, Begin, Begun, Claim, Entry, Queue, ReplyFrame, Scripts, Settled,
     SettledCall, Settlement, TurnName,
 };
-use shared::testkit::RedisOptions;
+use tickfleet_testkit::RedisOptions;
 
 use super::lost::Snapshot;
 use super::number_from_environment;

@@ -1,9 +1,11 @@
 //! What producers, operators and Redis itself do in an interleaving.
 
 use rand::Rng;
-use shared::model::policy::TenantPolicy;
-use shared::model::{AgentId, ConsumerId, InboxName, TaskId, TenantId, TurnId};
-use shared::store::{Announced, Cancelled, Delegated, Delegation, Queue, StoreError, Submission, Submitted, TurnName};
+use tickfleet_model::policy::TenantPolicy;
+use tickfleet_model::{AgentId, ConsumerId, InboxName, TaskId, TenantId, TurnId};
+use tickfleet_store::{
+    Announced, Cancelled, Delegated, Delegation, Queue, StoreError, Submission, Submitted, TurnName,
+};
 
 use super::game::{Game, Violation, same};
 use super::spec::{Policy, RETAIN_MS, Spec, TENANTS};

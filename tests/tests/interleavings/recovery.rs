@@ -1,6 +1,6 @@
 //! Beats, reaping, and what ends without having been admitted, in the referee's world.
 
-use shared::model::referee::{Answer, Event, Fence};
+use tickfleet_tests::referee::{Answer, Event, Fence};
 
 use super::spec::{CRASHES_MAX, INBOX_UNREAD_MAX, LEASE_MS, QUEUES};
 use super::world::{Inbound, Name, Turn, World};

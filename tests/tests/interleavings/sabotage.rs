@@ -5,8 +5,8 @@
 //! fresh; 10: a turn in the wrong shard; 12: beat first, then lease; 16: read one priority at a time) the tests are
 //! with the scheduler and the worker; rule 13 and what chance rarely reaches is in `targeted`.
 
-use shared::store::Scripts;
-use shared::testkit::RedisServer;
+use tickfleet_store::Scripts;
+use tickfleet_testkit::RedisServer;
 
 use super::game::Table;
 use super::play;

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use rand::Rng;
-use shared::model::referee::{Answer, Fence};
-use shared::model::{AgentId, ConsumerId, InboxName, TaskId, TenantId, TurnId};
-use shared::store::{
+use tickfleet_model::{AgentId, ConsumerId, InboxName, TaskId, TenantId, TurnId};
+use tickfleet_store::{
     Admission, AdmitReply, Admitted as Found, Ending, Entry, Generations, Inbound, LanePolicy, LaneRelease, Promoted,
     Reader, Rejection, ReleaseReply, SweepAt, TurnName,
 };
+use tickfleet_tests::referee::{Answer, Fence};
 
 use super::endings::{settle, take_ending};
 use super::game::{Game, Ghost, Violation, same};

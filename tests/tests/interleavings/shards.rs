@@ -3,8 +3,8 @@
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use shared::store::Scripts;
-use shared::testkit::RedisServer;
+use tickfleet_store::Scripts;
+use tickfleet_testkit::RedisServer;
 
 use super::finish::finish;
 use super::game::{Game, Table, Violation};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::Value;
-use shared::model::referee::State;
+use tickfleet_tests::referee::State;
 
 use super::game::{Game, Violation, same};
 use super::spec::{ODD_AGENT, ODD_TASK, QUEUES};

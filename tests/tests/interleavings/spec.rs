@@ -2,8 +2,8 @@
 
 use rand::Rng;
 use rand::rngs::StdRng;
-use shared::model::{Caps, DayCapAction, Priority};
-use shared::store::{PolicyRow, Queue};
+use tickfleet_model::{Caps, DayCapAction, Priority};
+use tickfleet_store::{PolicyRow, Queue};
 
 /// 2026-01-05T00:00:00Z.
 pub const START_MS: i64 = 1_767_571_200_000;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use shared::model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TaskId, TenantId, TurnId, limits};
-use shared::store::{
+use tickfleet_model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TaskId, TenantId, TurnId, limits};
+use tickfleet_store::{
     Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, Delegated, Delegation, EndReason, Entry, Generations,
     HandBack, Inbound, PolicyRow, Promoted, Queue, Reader, Rejection, ReplyFrame, Retry, Returned, Scripts, Settled,
     SettledCall, Settlement, Store, StoreOptions, Submission, TimeSource, Touched, TurnName,
 };
-use shared::testkit::{RedisOptions, RedisServer};
+use tickfleet_testkit::{RedisOptions, RedisServer};
 
 mod bounds;
 mod returned;
@@ -79,7 +79,7 @@ impl Shard {
         entries.into_iter().enumerate().map(admission).collect()
     }
 
-    pub(super) async fn admit(&self, turns: &[Admission]) -> Result<AdmitReply, shared::store::StoreError> {
+    pub(super) async fn admit(&self, turns: &[Admission]) -> Result<AdmitReply, tickfleet_store::StoreError> {
         let caps = Caps {
             tick_ms: 5_000,
             calls_per_tick: 10,
@@ -105,7 +105,7 @@ impl Shard {
         &self,
         slice: &(TurnName, String),
         results: usize,
-    ) -> Result<Vec<Settled>, shared::store::StoreError> {
+    ) -> Result<Vec<Settled>, tickfleet_store::StoreError> {
         let settlement = Settlement {
             name: slice.0.clone(),
             fence: slice.1.clone(),

@@ -1,10 +1,10 @@
 //! What each verb of the store must do and answer, in the referee's world.
 
-use shared::model::referee::{
+use tickfleet_model::{DayCapAction, limits};
+use tickfleet_store::{Generations, PolicyRow, StoreOptions};
+use tickfleet_tests::referee::{
     Answer, Budget, Chain, Event, Fence, Reason, Rules, State, TaskBudget, Verdict, decide, window_end,
 };
-use shared::model::{DayCapAction, limits};
-use shared::store::{Generations, PolicyRow, StoreOptions};
 
 use super::spec::{
     CRASHES_MAX, INBOX_UNREAD_MAX, INBOXES_MAX, ODD_AGENT, ODD_TASK, RELEASE_BOUND, Rows, TENANT_TURNS_MAX, TURNS_MAX,

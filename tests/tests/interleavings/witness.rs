@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use shared::store::Queue;
+use tickfleet_store::Queue;
 
 use super::game::Violation;
 use super::spec::{Rows, number_of};

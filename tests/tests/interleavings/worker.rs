@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use rand::Rng;
-use shared::model::ConsumerId;
-use shared::model::referee::{Answer, Event, Fence, State};
-use shared::store::{Begin, Begun, Entry, HandBack, Parked, Queue, Reader, Retry, Returned, TurnName};
+use tickfleet_model::ConsumerId;
+use tickfleet_store::{Begin, Begun, Entry, HandBack, Parked, Queue, Reader, Retry, Returned, TurnName};
+use tickfleet_tests::referee::{Answer, Event, Fence, State};
 
 use super::endings::settle;
 use super::game::{Game, Ghost, Violation, same};

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use shared::model::referee::{AgentBudgets, Answer, Budget, Effects, Event, Fence, LaneMove, State, TaskBudget, next};
-use shared::store::Queue;
+use tickfleet_store::Queue;
+use tickfleet_tests::referee::{
+    AgentBudgets, Answer, Budget, Effects, Event, Fence, LaneMove, State, TaskBudget, next,
+};
 
 use super::spec::{ENDING_LEASE_MS, Spec, TENANT_READY_MAX};
 

@@ -1,19 +1,27 @@
-//! Who may know whom: `cli → {scheduler, worker} → shared`; inside shared `store → model`, `formats → model`.
+//! Who may know whom. Cargo refuses circles, and what a crate does not depend on it cannot name; here stands what Cargo
+//! cannot say: which of our crates a crate may come to depend on, and what the pure ones may not name of `std`.
 
-use super::source::{Source, closing, find_words, line_of};
+use super::source::{Source, find_words, line_of};
 
-/// Crate folder → our crates that it may depend on. The tests may see everything.
-const CRATES: [(&str, &[&str]); 4] = [
-    ("shared", &[]),
-    ("scheduler", &["tickfleet-shared"]),
-    ("worker", &["tickfleet-shared"]),
-    ("cli", &["tickfleet-shared", "tickfleet-scheduler", "tickfleet-worker"]),
+/// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
+const CRATES: [(&str, &[&str]); 11] = [
+    ("shared/model", &[]),
+    ("shared/protocol", &["model"]),
+    ("shared/store", &["model"]),
+    ("shared/config", &["model", "protocol"]),
+    ("shared/ops", &["model", "store"]),
+    ("shared/client", &["model", "protocol", "store"]),
+    ("shared/testkit", &["ops"]),
+    ("shared/engine", &["model", "protocol", "store", "config", "ops"]),
+    ("scheduler", &["model", "protocol", "store", "config", "ops", "engine"]),
+    ("worker", &["model", "protocol", "store", "config", "ops", "client", "engine"]),
+    ("cli", &["model", "protocol", "store", "config", "ops", "client", "engine", "scheduler", "worker"]),
 ];
 
-/// Module of shared → modules of shared that it may name. A module that is not here is free.
-const MODULES: [(&str, &[&str]); 3] = [("model", &[]), ("formats", &["model"]), ("store", &["model"])];
+/// What a program that only submits turns must not have to build.
+const HEAVY: [&str; 6] = ["axum", "prometheus", "opentelemetry", "reqwest", "jsonschema", "rmcp"];
 
-/// What pure modules may not name, and why.
+/// What pure crates may not name, and why. The crates among these they cannot: their manifests are looked at, too.
 const IMPURE: [(&str, &str); 14] = [
     ("redis", "Redis"),
     ("deadpool_redis", "Redis"),
@@ -33,105 +41,60 @@ const IMPURE: [(&str, &str); 14] = [
 
 /// Crate → folders or files whose production code may name it.
 const CONFINED: [(&str, &[&str]); 3] = [
-    ("redis", &["shared/src/store/", "shared/src/testkit/", "cli/src/bench"]),
-    ("deadpool_redis", &["shared/src/store/", "cli/src/"]),
-    ("backoff", &["shared/src/model/retry.rs", "shared/src/store/"]),
+    ("redis", &["shared/store/src/", "shared/testkit/src/", "cli/src/bench"]),
+    ("deadpool_redis", &["shared/store/src/", "cli/src/"]),
+    ("backoff", &["shared/model/src/retry.rs", "shared/store/src/"]),
 ];
 
-/// A crate's own dependencies, dev-dependencies left out.
-pub fn manifest(folder: &str, text: &str) -> Vec<String> {
-    let Some((_, allowed)) = CRATES.iter().find(|(name, _)| *name == folder) else { return Vec::new() };
+/// The names of a crate's dependencies, dev-dependencies left out.
+fn dependencies(text: &str) -> Vec<&str> {
     let mut section = "";
-    let mut complaints = Vec::new();
+    let mut found = Vec::new();
     for line in text.lines().map(str::trim) {
         if line.starts_with('[') {
             section = line;
-        }
-        if section.contains("dev-dependencies") || !section.contains("dependencies") {
-            continue;
-        }
-        let name = line.split(['=', '.', ' ']).next().unwrap_or_default();
-        if name.starts_with("tickfleet-") && !allowed.contains(&name) {
-            complaints.push(format!("{folder}/Cargo.toml: {folder} may not depend on {name}"));
-        }
-        if name.starts_with("tickfleet-") && line.contains("testkit") {
-            complaints.push(format!("{folder}/Cargo.toml: the testkit is for dev-dependencies"));
-        }
-    }
-    complaints
-}
-
-/// Which module of shared a file belongs to.
-fn module_of(source: &Source) -> Option<&str> {
-    let inside = source.path.strip_prefix("shared/src/")?;
-    inside.split(['/', '.']).next()
-}
-
-/// Modules of shared that name others which they may not know.
-pub fn modules(source: &Source) -> Vec<String> {
-    let Some((module, allowed)) = module_of(source).and_then(|m| MODULES.iter().find(|(name, _)| *name == m)) else {
-        return Vec::new();
-    };
-    let mut complaints = Vec::new();
-    for (at, name) in siblings(&source.production) {
-        if name != *module && !allowed.contains(&name) {
-            let line = line_of(&source.production, at);
-            complaints.push(format!("{}:{line}: `{module}` may not know `{name}`", source.path));
-        }
-    }
-    complaints
-}
-
-/// Every `crate::name`, and each name of `crate::{a, b::c}`, with its offset.
-fn siblings(code: &str) -> Vec<(usize, &str)> {
-    let mut found = Vec::new();
-    for at in find_words(code, "crate::") {
-        let after = at + "crate::".len();
-        if code[after..].starts_with('{') {
-            let group = &code[after + 1..closing(code, after).saturating_sub(1)];
-            found.extend(top_level_names(group).into_iter().map(|name| (at, name)));
-        } else {
-            found.push((at, first_name(&code[after..])));
+        } else if section.contains("dependencies") && !section.contains("dev-dependencies") {
+            let name = line.split(['=', '.', ' ', '#']).next().unwrap_or_default();
+            found.extend((!name.is_empty()).then_some(name));
         }
     }
     found
 }
 
-fn first_name(text: &str) -> &str {
-    let end = text.find(|c: char| !(c.is_alphanumeric() || c == '_')).unwrap_or(text.len());
-    &text[..end]
-}
-
-/// The first names of the comma-separated parts, inner braces left out.
-fn top_level_names(group: &str) -> Vec<&str> {
-    let mut names = Vec::new();
-    let (mut at, mut fresh) = (0, true);
-    while let Some(c) = group[at..].chars().next() {
-        match c {
-            '{' => {
-                at = closing(group, at);
-                continue;
+/// What a crate depends on and may not.
+pub fn manifest(folder: &str, text: &str) -> Vec<String> {
+    let Some((_, allowed)) = CRATES.iter().find(|(name, _)| *name == folder) else {
+        let ours = folder.starts_with("shared/");
+        return ours.then(|| format!("{folder}: say in `CRATES` what it may depend on")).into_iter().collect();
+    };
+    let mut complaints = Vec::new();
+    for name in dependencies(text) {
+        let is_heavy = HEAVY.contains(&name) && ["shared/client", "shared/store", "shared/protocol"].contains(&folder);
+        let is_impure = is_pure(folder) && IMPURE.iter().any(|(word, _)| *word == name.replace('-', "_"));
+        match name.strip_prefix("tickfleet-") {
+            Some(own) if !allowed.contains(&own) => {
+                complaints.push(format!("{folder}/Cargo.toml: it may not depend on {name}"));
             }
-            ',' => fresh = true,
-            _ if fresh && (c.is_alphabetic() || c == '_') => {
-                names.push(first_name(&group[at..]));
-                fresh = false;
-            }
+            None if is_heavy => complaints.push(format!("{folder}/Cargo.toml: {name} is too heavy for producers")),
+            None if is_impure => complaints.push(format!("{folder}/Cargo.toml: {name} is nothing for a pure crate")),
             _ => {}
         }
-        at += c.len_utf8();
     }
-    names
+    complaints
 }
 
-/// Pure modules that name what they may not.
+fn is_pure(path: &str) -> bool {
+    ["shared/model", "shared/protocol"].iter().any(|pure| path.starts_with(pure))
+}
+
+/// Pure crates that name what they may not.
 pub fn purity(source: &Source) -> Vec<String> {
-    if !matches!(module_of(source), Some("model" | "formats")) {
+    if !is_pure(&source.path) {
         return Vec::new();
     }
     let complain = |(word, what): &(&str, &str)| {
         let lines = source.lines_naming(word).into_iter();
-        let complaints = lines.map(|line| format!("{}:{line}: `{word}` brings {what} into a pure module", source.path));
+        let complaints = lines.map(|line| format!("{}:{line}: `{word}` brings {what} into a pure crate", source.path));
         complaints.collect::<Vec<_>>()
     };
     IMPURE.iter().flat_map(complain).collect()
@@ -167,56 +130,26 @@ fn lines_naming_crate(source: &Source, name: &str) -> Vec<usize> {
     find_words(code, name).filter(begins).map(|at| line_of(code, at)).collect()
 }
 
-/// Production code that names the testkit.
-pub fn testkit(source: &Source) -> Vec<String> {
-    if source.path.starts_with("shared/src/testkit/") || source.path.starts_with("tests/") {
-        return Vec::new();
-    }
-    // The one place that declares it, behind its feature.
-    let declared = source.path == "shared/src/lib.rs";
-    let lines = source.lines_naming("testkit").into_iter();
-    lines
-        .skip(usize::from(declared))
-        .map(|line| format!("{}:{line}: production names the testkit", source.path))
-        .collect()
-}
-
 #[cfg(test)]
 mod tries {
     use super::*;
 
     #[test]
-    fn a_manifest_that_points_upwards_is_found() {
-        let bad =
-            "[dependencies]\ntickfleet-worker.workspace = true\n[dev-dependencies]\ntickfleet-cli.workspace = true";
+    fn a_manifest_that_points_upwards_or_names_what_is_heavy_or_impure_is_found() {
+        let bad = "[dependencies]\n# why\ntickfleet-worker.workspace = true\n[dev-dependencies]\ntickfleet-testkit.workspace = true";
         assert_eq!(manifest("scheduler", bad).len(), 1);
-        let kit = "[dependencies]\ntickfleet-shared = { workspace = true, features = [\"testkit\"] }";
-        assert_eq!(manifest("worker", kit).len(), 1);
-        assert!(manifest("worker", &kit.replace("[dep", "[dev-dep")).is_empty());
-    }
-
-    #[test]
-    fn a_module_that_points_sideways_is_found() {
-        let bad = "use crate::store::Store;\nuse crate::{model::{self, Turn}, formats};\n";
-        assert_eq!(modules(&Source::new("shared/src/model/x.rs", bad)).len(), 2);
-        assert_eq!(modules(&Source::new("shared/src/store/x.rs", bad)).len(), 1);
-        assert!(modules(&Source::new("shared/src/client.rs", bad)).is_empty());
+        assert_eq!(manifest("scheduler", &bad.replace("[dev-", "[")).len(), 2, "the testkit is for tests");
+        assert_eq!(manifest("shared/client", "[dependencies]\naxum = { workspace = true }").len(), 1);
+        assert_eq!(manifest("shared/model", "[dependencies]\ntokio-util.workspace = true").len(), 1);
+        assert_eq!(manifest("shared/new", "").len(), 1);
     }
 
     #[test]
     fn impure_and_misplaced_names_are_found() {
         let bad = "use redis::Cmd;\nfn f() { let t = std::time::Instant::now(); }";
-        assert_eq!(purity(&Source::new("shared/src/model/x.rs", bad)).len(), 2);
+        assert_eq!(purity(&Source::new("shared/model/src/x.rs", bad)).len(), 2);
         assert_eq!(confined(&Source::new("worker/src/x.rs", bad)).len(), 1);
-        assert!(confined(&Source::new("shared/src/store/x.rs", bad)).is_empty());
+        assert!(confined(&Source::new("shared/store/src/x.rs", bad)).is_empty());
         assert!(confined(&Source::new("worker/src/x.rs", "use self::redis::X; mod redis;")).is_empty());
-    }
-
-    #[test]
-    fn the_testkit_in_production_is_found_and_in_tests_it_is_fine() {
-        let code = "use shared::testkit::RedisServer;";
-        assert_eq!(testkit(&Source::new("worker/src/x.rs", code)).len(), 1);
-        let test = format!("#[cfg(test)]\nmod tests {{ {code} }}");
-        assert!(testkit(&Source::new("worker/src/x.rs", &test)).is_empty());
     }
 }

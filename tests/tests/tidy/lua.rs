@@ -48,10 +48,10 @@ pub fn banned(path: &str, text: &str) -> Vec<String> {
 
 #[test]
 fn a_script_without_contract_is_found() {
-    assert_eq!(contract("shared/src/store/lua/x.lua", "return 1").len(), 5);
+    assert_eq!(contract("shared/store/src/lua/x.lua", "return 1").len(), 5);
     let good = "#!lua\n-- Ends a slice, once.\n-- KEYS[1] record\n-- ARGV[1] entry\n-- Replies: OK, STALE\nreturn 1";
-    assert_eq!(contract("shared/src/store/lua/x.lua", good), Vec::<String>::new());
-    assert!(contract("shared/src/store/lua/lib/x.lua", "-- Time of the shard.\nlocal x").is_empty());
+    assert_eq!(contract("shared/store/src/lua/x.lua", good), Vec::<String>::new());
+    assert!(contract("shared/store/src/lua/lib/x.lua", "-- Time of the shard.\nlocal x").is_empty());
 }
 
 #[test]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use shared::delegation;
-use shared::force::InForce;
-use shared::model::{AgentId, Effect, Priority, Task, TaskGrant, TaskId, limits};
-use shared::store::{Delegated, Store};
+use tickfleet_engine::delegation;
+use tickfleet_engine::force::InForce;
+use tickfleet_model::{AgentId, Effect, Priority, Task, TaskGrant, TaskId, limits};
+use tickfleet_store::{Delegated, Store};
 
 use crate::tools::{CallContext, ToolError, TypedTool};
 
@@ -54,7 +54,7 @@ struct Confirmation {
 #[must_use]
 pub fn delegate_task(store: Store, force: Arc<InForce>) -> TypedTool {
     TypedTool::new(
-        shared::delegation::TASK_TOOL,
+        tickfleet_engine::delegation::TASK_TOOL,
         "Gives a task to another agent and answers at once with a job id. The other agent's answer arrives later as a message of its own.",
         Effect::Idempotent,
         move |context: CallContext, args: Delegate| {
@@ -77,7 +77,7 @@ async fn delegate(
     let id = id.map_err(ToolError::internal)?;
     let task = task(&context, args).map_err(refused)?;
     let planned = delegation::plan(&force.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
-    let deadline = shared::report::rfc3339(planned.deadline_ms());
+    let deadline = tickfleet_engine::report::rfc3339(planned.deadline_ms());
     let delegation = planned.by_call(&context.call).delegation(None, id.clone(), true);
     let written = store.delegate(&[delegation]).await.map_err(|e| ToolError::Transient(e.to_string()))?;
     match written.into_iter().next() {

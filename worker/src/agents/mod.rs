@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::config::{HttpTaskDef, TASK_ARGUMENTS, TaskHandlerDef};
-use shared::model::{AgentId, ToolSpec};
+use tickfleet_config::{HttpTaskDef, TASK_ARGUMENTS, TaskHandlerDef};
+use tickfleet_model::{AgentId, ToolSpec};
 
 pub use delegate::delegate_task;
 
@@ -64,7 +64,7 @@ fn http_handler(
         HttpTool::new(&def.http, &input_schema, def.effect, environment, clients).map_err(|e| e.to_string())?;
     let spec = ToolSpec {
         id: "task_http".into(),
-        name: shared::delegation::TASK_TOOL.into(),
+        name: tickfleet_engine::delegation::TASK_TOOL.into(),
         display_name: "Task over HTTP".into(),
         description: "Carries out a delegated task by one request.".into(),
         input_schema,

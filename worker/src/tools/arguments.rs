@@ -14,8 +14,8 @@ use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};
-use shared::config::{SchemaProblem, SchemaUse};
-use shared::model::limits;
+use tickfleet_config::{SchemaProblem, SchemaUse};
+use tickfleet_model::limits;
 
 use super::{parse, schema_cost};
 use explain::{ARGUMENTS, OUTPUT, Subject, quoted};

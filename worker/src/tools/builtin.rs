@@ -5,7 +5,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use shared::model::Effect;
+use tickfleet_model::Effect;
 
 use super::{CallContext, ToolError, TypedTool, wording};
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::join_all;
-use shared::model::limits;
+use tickfleet_model::limits;
 
 use super::http::Environment;
 use super::{ToolError, ToolSecrets, TypedTool, wording};

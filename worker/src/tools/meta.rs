@@ -6,10 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
-use shared::client::Reply;
-use shared::formats::define;
-use shared::model::{AgentId, Dialect, Effect, TaskId, TurnId};
-use shared::store::{FinishedTurn, LiveTurn, SliceMeta, Store, TurnName, TurnView};
+use tickfleet_client::Reply;
+use tickfleet_model::{AgentId, Dialect, Effect, TaskId, TurnId};
+use tickfleet_protocol::define;
+use tickfleet_store::{FinishedTurn, LiveTurn, SliceMeta, Store, TurnName, TurnView};
 
 use super::{CallContext, ToolError, TypedTool, wording};
 
@@ -55,7 +55,7 @@ fn list_tools() -> TypedTool {
             let tools = context.tools.may_call(&context.tenant, &context.agent);
             let total = tools.len();
             let Some(names) = args.names else {
-                let short = |spec: &shared::model::ToolSpec| {
+                let short = |spec: &tickfleet_model::ToolSpec| {
                     let description = wording::cut(spec.description.trim(), SUMMARY_BYTES_MAX);
                     serde_json::json!({"name": spec.name, "description": description, "effect": spec.effect})
                 };
@@ -128,7 +128,7 @@ fn live_task(live: &LiveTurn, asker: &AgentId, task_id: &str) -> Result<TaskStat
         task_id: task_id.to_owned(),
         status: if live.holder.is_some() { "running" } else { "waiting" },
         agent: meta.agent.to_string(),
-        deadline: Some(shared::report::rfc3339(meta.deadline_ms)),
+        deadline: Some(tickfleet_engine::report::rfc3339(meta.deadline_ms)),
         outcome: None,
         error: None,
     })

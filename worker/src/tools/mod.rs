@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
-use shared::model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, TenantId};
-use shared::ops::traces::{self, Outgoing};
+use tickfleet_model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, TenantId};
+use tickfleet_ops::traces::{self, Outgoing};
 use tokio_util::sync::CancellationToken;
 
 pub use arguments::{ArgumentCheck, ArgumentError, OutputCheck, SchemaError, ValueCheck, check_schema};
@@ -150,7 +150,7 @@ pub trait Handler: Send + Sync + 'static {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-    use shared::model::TurnId;
+    use tickfleet_model::TurnId;
 
     use super::*;
 

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
-use shared::model::limits;
+use tickfleet_model::limits;
 
 /// Parses `text` within `bytes_max` and [`limits::JSON_DEPTH_MAX`].
 ///

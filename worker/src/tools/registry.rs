@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
-use shared::config::tools::{ToolDef, ToolsFile};
-use shared::formats::NameMap;
-use shared::model::version::{self, Selector};
-use shared::model::{Effect, ToolSpec, limits};
+use tickfleet_config::tools::{ToolDef, ToolsFile};
+use tickfleet_model::version::{self, Selector};
+use tickfleet_model::{Effect, ToolSpec, limits};
+use tickfleet_protocol::NameMap;
 
 use super::http::{Environment, HttpClients, HttpTool, HttpToolError};
 use super::{

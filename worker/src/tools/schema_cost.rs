@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
-use shared::model::limits;
+use tickfleet_model::limits;
 
 /// Subschemas that a walk may meet, every use of a definition counted anew. Real tools stay below a few hundred.
 const SUBSCHEMAS_MAX: usize = 4_000;

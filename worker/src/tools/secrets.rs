@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use shared::config::tools::{SecretRef, TENANT};
+use tickfleet_config::tools::{SecretRef, TENANT};
 
 use super::http::Environment;
 use super::http::parts::SecretSet;

@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use shared::delegation::narrower;
-use shared::force::Force;
-use shared::model::policy::{Caller, Denial, Unknown};
-use shared::model::{AgentId, TaskGrant, TenantId};
+use tickfleet_engine::delegation::narrower;
+use tickfleet_engine::force::Force;
+use tickfleet_model::policy::{Caller, Denial, Unknown};
+use tickfleet_model::{AgentId, TaskGrant, TenantId};
 
 use super::{RegisteredTool, Registry};
 

@@ -15,8 +15,8 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use shared::config::tools::SecretRef;
-use shared::model::{Effect, ToolSpec};
+use tickfleet_config::tools::SecretRef;
+use tickfleet_model::{Effect, ToolSpec};
 
 use super::http::Environment;
 use super::lifecycle::{HookError, Hooks, Startup};
@@ -89,7 +89,7 @@ pub const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
 /// ```
 /// use schemars::JsonSchema;
 /// use serde::{Deserialize, Serialize};
-/// use shared::model::Effect;
+/// use tickfleet_model::Effect;
 /// use worker::tools::{ToolError, TypedTool};
 ///
 /// #[derive(Deserialize, JsonSchema)]
@@ -508,12 +508,12 @@ mod tests {
         assert!(spec.configured, "a tenant's own secret may come with the tenant");
         let told = handler.call(&context(1), &arguments(json!({}))).await.unwrap();
         assert_eq!(told.json.get(), r#"{"told":"the key is [REDACTED]"}"#);
-        let tina = CallContext { agent: shared::model::AgentId::new("tina").unwrap(), ..context(1) };
+        let tina = CallContext { agent: tickfleet_model::AgentId::new("tina").unwrap(), ..context(1) };
         let Err(ToolFailure::Permanent { message, .. }) = handler.call(&tina, &arguments(json!({}))).await else {
             panic!("refused")
         };
         assert_eq!(message, "the key is [REDACTED]");
-        let other = CallContext { tenant: shared::model::TenantId::new("other").unwrap(), ..context(1) };
+        let other = CallContext { tenant: tickfleet_model::TenantId::new("other").unwrap(), ..context(1) };
         let Err(ToolFailure::NotConfigured { message }) = handler.call(&other, &arguments(json!({}))).await else {
             panic!("not configured")
         };

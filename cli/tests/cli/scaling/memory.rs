@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use redis::aio::MultiplexedConnection;
-use shared::testkit::{RedisOptions, RedisServer};
+use tickfleet_testkit::{RedisOptions, RedisServer};
 
 use super::fleet::Processes;
 use super::load::Producer;

@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use fleet::Processes;
 use hpa::{Hpa, Memory};
 use load::Producer;
-use shared::testkit::{RedisOptions, RedisServer};
+use tickfleet_testkit::{RedisOptions, RedisServer};
 
 /// Slots of a worker, and how full they should be: the chart's `targetSlotsPercent`.
 const SLOTS: u32 = 4;

@@ -1,7 +1,7 @@
 //! Bounds on memory and inboxes, one by one.
 
-use shared::model::InboxName;
-use shared::store::Submitted;
+use tickfleet_model::InboxName;
+use tickfleet_store::Submitted;
 
 use super::*;
 

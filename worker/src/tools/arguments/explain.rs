@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use jsonschema::ValidationError;
 use jsonschema::error::{TypeKind, ValidationErrorKind};
 use serde_json::Value;
-use shared::model::{Redactor, limits};
+use tickfleet_model::{Redactor, limits};
 
 use crate::tools::wording;
 

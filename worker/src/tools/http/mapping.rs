@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 use serde_json::value::RawValue;
-use shared::config::tools::{AnswerMeaning, OutcomeRule};
+use tickfleet_config::tools::{AnswerMeaning, OutcomeRule};
 
 use super::outcome::pointed;
 

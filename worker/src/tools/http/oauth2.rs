@@ -13,7 +13,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use shared::config::tools::{ClientAuth, Grant, OAuth2Def};
+use tickfleet_config::tools::{ClientAuth, Grant, OAuth2Def};
 
 use super::client::{self, Client, Request, SendError};
 use super::environment::Environment;

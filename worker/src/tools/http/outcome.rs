@@ -9,8 +9,8 @@ use reqwest::Response;
 use reqwest::header::{self, HeaderMap};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use shared::config::tools::AnswerMeaning;
-use shared::model::limits;
+use tickfleet_config::tools::AnswerMeaning;
+use tickfleet_model::limits;
 
 use super::client::{self, BodyError, SendError};
 use super::mapping::{Mapping, Rule};

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::Url;
-use shared::config::tools::SecretRef;
-use shared::model::TenantId;
+use tickfleet_config::tools::SecretRef;
+use tickfleet_model::TenantId;
 
 use super::Environment;
 use super::guard::{Guard, Resolver};

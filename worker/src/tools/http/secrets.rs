@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use secrecy::{ExposeSecret, SecretString};
-use shared::config::tools::{SecretRef, TENANT};
-use shared::model::TenantId;
+use tickfleet_config::tools::{SecretRef, TENANT};
+use tickfleet_model::TenantId;
 
 use super::environment::Environment;
 use super::template;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use axum::http::{HeaderMap as Headers, StatusCode};
 use axum::routing::{get as on_get, post as on_post};
-use shared::model::TenantId;
+use tickfleet_model::TenantId;
 use tokio::sync::Semaphore;
 
 use super::*;

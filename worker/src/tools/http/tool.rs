@@ -10,9 +10,9 @@ use reqwest::{Method, Response, Url};
 use secrecy::ExposeSecret;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
-use shared::config::tools::{HttpDef, SecretRef, TENANT};
-use shared::model::{Context, Effect};
-use shared::ops::traces;
+use tickfleet_config::tools::{HttpDef, SecretRef, TENANT};
+use tickfleet_model::{Context, Effect};
+use tickfleet_ops::traces;
 use tracing::field::Empty;
 use tracing::{Instrument, Span};
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use shared::config::mcp::McpTransport;
-use shared::model::Redactor;
+use tickfleet_config::mcp::McpTransport;
+use tickfleet_model::Redactor;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
@@ -195,7 +195,7 @@ mod tests {
         let args = vec!["-c".to_owned(), script.to_owned()];
         let transport = McpTransport::Stdio { command: "sh".into(), args, env, cwd: None };
         let environment = Environment::of([("PATH", "/usr/bin:/bin"), ("TOKEN", "s3cret-value"), ("OTHER", "x")]);
-        let references = [("T".to_owned(), shared::config::tools::SecretRef::Env("TOKEN".into()))];
+        let references = [("T".to_owned(), tickfleet_config::tools::SecretRef::Env("TOKEN".into()))];
         let secrets = SecretSet::read(&BTreeMap::from(references), &environment, None).await.unwrap();
         start("test", &transport, &Arc::new(secrets), &environment, &Arc::default()).unwrap()
     }

@@ -2,8 +2,8 @@
 
 use rmcp::model::Tool;
 use serde_json::Value;
-use shared::config::{McpAnnotations, McpDefinition};
-use shared::model::limits;
+use tickfleet_config::{McpAnnotations, McpDefinition};
+use tickfleet_model::limits;
 
 /// What of a tool counts. Icons and metadata are for programs that show tools to people.
 pub(super) fn of(tool: &Tool) -> McpDefinition {

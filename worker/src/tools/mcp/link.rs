@@ -16,9 +16,9 @@ use rmcp::transport::StreamableHttpClientTransport;
 use rmcp::transport::async_rw::AsyncRwTransport;
 use rmcp::transport::common::client_side_sse::ExponentialBackoff;
 use rmcp::transport::streamable_http_client::StreamableHttpClientTransportConfig;
-use shared::config::McpDefinition;
-use shared::config::mcp::{McpConnection, McpTransport};
-use shared::model::limits;
+use tickfleet_config::McpDefinition;
+use tickfleet_config::mcp::{McpConnection, McpTransport};
+use tickfleet_model::limits;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use shared::config::McpDefinition;
-use shared::config::mcp::McpServerDef;
-use shared::model::limits;
+use tickfleet_config::McpDefinition;
+use tickfleet_config::mcp::McpServerDef;
+use tickfleet_model::limits;
 
 use super::child::Tail;
 use super::{definition, link};

@@ -8,7 +8,7 @@ use rmcp::service::ServiceError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use shared::model::limits;
+use tickfleet_model::limits;
 
 use crate::tools::http::parts::SecretSet;
 use crate::tools::{ToolFailure, ToolOutput, wording};
@@ -190,7 +190,7 @@ mod tests {
 
     use rmcp::transport::DynamicTransportError;
     use rmcp::transport::streamable_http_client::HttpStatusError;
-    use shared::config::tools::SecretRef;
+    use tickfleet_config::tools::SecretRef;
 
     use super::*;
     use crate::tools::http::Environment;

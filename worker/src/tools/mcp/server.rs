@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use shared::config::mcp::{McpConnection, McpFile, McpServerDef};
-use shared::config::{McpDefinition, default_id};
-use shared::model::ToolSpec;
-use shared::ops::metrics::McpServer;
+use tickfleet_config::mcp::{McpConnection, McpFile, McpServerDef};
+use tickfleet_config::{McpDefinition, default_id};
+use tickfleet_model::ToolSpec;
+use tickfleet_ops::metrics::McpServer;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -96,10 +96,10 @@ impl Servers {
     }
 
     /// A secret in a file may still appear.
-    fn is_missing(&self, secret: &shared::config::tools::SecretRef) -> bool {
+    fn is_missing(&self, secret: &tickfleet_config::tools::SecretRef) -> bool {
         match secret {
-            shared::config::tools::SecretRef::Env(variable) => self.environment.get(variable).is_none(),
-            shared::config::tools::SecretRef::File(_) => false,
+            tickfleet_config::tools::SecretRef::Env(variable) => self.environment.get(variable).is_none(),
+            tickfleet_config::tools::SecretRef::File(_) => false,
         }
     }
 

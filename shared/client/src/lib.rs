@@ -1,0 +1,322 @@
+//! What a producer in Rust uses: submit turns, delegate tasks, read replies.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use tickfleet_client::{Client, StoreOptions, parse_turn, private_inbox};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::connect("redis://127.0.0.1/", StoreOptions::default()).await?;
+//! let mut turn = parse_turn(br#"{"tenant":"demo","agent":"kelly","calls":[{"name":"echo","arguments":{"text":"hi"}}]}"#)
+//!     .map_err(|refusal| refusal.message)?;
+//! let inbox = private_inbox("example");
+//! turn.reply_to = Some(inbox.clone());
+//!
+//! let mut replies = client.replies(&turn.tenant, &inbox);
+//! let submitted = client.submit(turn).await?;
+//! if let Some(reply) = replies.await_reply(&submitted.turn_id, Duration::from_secs(30)).await? {
+//!     for result in &reply.results {
+//!         println!("{}: {}", result.tool, result.outcome.as_str());
+//!     }
+//! }
+//! replies.forget().await?; // the inbox was for this one question
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Delivery: a turn with an id of the producer's own ([`Turn::id`]) may be submitted again after any error and is
+//! carried out once. One without an id may have been taken in although an error was returned.
+
+mod replies;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::future::join_all;
+
+pub use replies::{Recorded, Replies, Reply, ReplyStatus};
+/// What turns, tasks and ids are made of.
+pub use tickfleet_model as model;
+pub use tickfleet_protocol::{Refusal, parse_turn};
+pub use tickfleet_store::{StoreError, StoreOptions};
+
+use tickfleet_model::ids::shard_of;
+use tickfleet_model::{Dialect, InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits};
+use tickfleet_protocol::{write_task, write_turn};
+use tickfleet_store::{Cancelled, Enqueued, Pool, Store, Submission, Submitted as Word, TurnName};
+
+/// A turn that was taken in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Submitted {
+    /// Its id: the producer's own, or the one that was made for it.
+    pub turn_id: TurnId,
+    /// Whether it was taken in before: it is not carried out again, and no second reply comes. What became of it
+    /// is in its record; [`Replies::await_reply`] looks there.
+    pub duplicate: bool,
+}
+
+/// Why a turn or task was not taken in.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum SubmitError {
+    /// It breaks a bound, whenever it is submitted.
+    #[error("the turn is not valid: {0}")]
+    Invalid(String),
+    /// Its id belongs to a turn with other content.
+    #[error("the id {0} was used for a turn with other content")]
+    Conflict(TurnId),
+    /// Too many turns wait for admission; try again later.
+    #[error("the queue is full (queue_full); try again later")]
+    QueueFull,
+    /// The inbox has too many unread replies; read them first.
+    #[error("the inbox has too many unread replies (inbox_full); read them first")]
+    InboxFull,
+    /// Redis' memory is nearly full; try again later.
+    #[error("Redis is nearly full and takes no new work (pressure); try again later")]
+    Pressure,
+    /// Redis did not do what it was asked. A turn without an id may have been taken in all the same.
+    #[error(transparent)]
+    Store(Arc<StoreError>),
+}
+
+impl From<StoreError> for SubmitError {
+    fn from(error: StoreError) -> Self {
+        match &error {
+            StoreError::Verb { source, .. } if source.code() == Some("OOM") => Self::Pressure,
+            _ => Self::Store(Arc::new(error)),
+        }
+    }
+}
+
+/// A producer's end of a fleet. Cheap to clone; all clones share one connection per shard.
+#[derive(Debug, Clone)]
+pub struct Client {
+    shards: Arc<[Store]>,
+}
+
+impl Client {
+    /// Connects to the fleet at `url`. `options` have to be the fleet's: namespace, number of shards, bounds.
+    ///
+    /// # Errors
+    /// [`StoreError::Url`], [`StoreError::Connect`]; [`StoreError::Shards`] where the fleet has another number of
+    /// shards, for then turns would be put where nobody looks for them.
+    pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
+        let options = Arc::new(options);
+        let open = |shard| Store::open(url, shard, Arc::clone(&options));
+        let shards: Arc<[Store]> = (0..options.shards.max(1)).map(open).collect::<Result<_, _>>()?;
+        let checks = Pool::open(url, 1)?;
+        for store in shards.iter() {
+            let found = checks.shard_count(store.keys()).await?;
+            if let Some(stored) = found.filter(|stored| *stored != options.shards.to_string()) {
+                return Err(StoreError::Shards { ours: options.shards, stored });
+            }
+        }
+        Ok(Self { shards })
+    }
+
+    /// The shard of a tenant: for what this client has no word for.
+    #[must_use]
+    pub fn store(&self, tenant: &TenantId) -> &Store {
+        let shard = shard_of(tenant, u32::try_from(self.shards.len()).unwrap_or(1));
+        &self.shards[shard as usize]
+    }
+
+    /// All shards, in order.
+    #[must_use]
+    pub fn stores(&self) -> &[Store] {
+        &self.shards
+    }
+
+    /// Submits one turn.
+    ///
+    /// # Errors
+    /// [`SubmitError`] says why it was not taken in.
+    pub async fn submit(&self, turn: Turn) -> Result<Submitted, SubmitError> {
+        let missing = || SubmitError::Invalid("it has no answer".into());
+        self.submit_many(vec![turn]).await.pop().unwrap_or_else(|| Err(missing()))
+    }
+
+    /// Submits many turns with one script per shard and batch; answers in their order. The shards are asked at the
+    /// same time; turns of one shard keep their order.
+    pub async fn submit_many(&self, turns: Vec<Turn>) -> Vec<Result<Submitted, SubmitError>> {
+        let mut answers: Vec<Option<Result<Submitted, SubmitError>>> = turns.iter().map(|_| None).collect();
+        let mut by_shard: BTreeMap<usize, Vec<(usize, Submission)>> = BTreeMap::new();
+        for (index, turn) in turns.into_iter().enumerate() {
+            match submission(&turn) {
+                Ok(submission) => {
+                    let shard = shard_of(&turn.tenant, u32::try_from(self.shards.len()).unwrap_or(1));
+                    by_shard.entry(shard as usize).or_default().push((index, submission));
+                }
+                Err(error) => answers[index] = Some(Err(error)),
+            }
+        }
+        let shards = by_shard.into_iter().map(|(shard, turns)| submit_to(&self.shards[shard], turns));
+        for (index, answer) in join_all(shards).await.into_iter().flatten() {
+            answers[index] = Some(answer);
+        }
+        let unanswered = || Err(SubmitError::Invalid("it has no answer".into()));
+        answers.into_iter().map(|answer| answer.unwrap_or_else(unanswered)).collect()
+    }
+
+    /// Enqueues a task for an agent. A scheduler validates it; a refusal comes as a `rejected` reply. Answers the
+    /// task's id: the producer's own, or the one that is made for it.
+    ///
+    /// # Errors
+    /// [`SubmitError`] says why it was not taken in.
+    pub async fn delegate(&self, task: Task) -> Result<TaskId, SubmitError> {
+        let message = write_task(&task);
+        if message.len() > limits::TURN_BYTES_MAX {
+            let (found, max) = (message.len(), limits::TURN_BYTES_MAX);
+            return Err(SubmitError::Invalid(format!("the task has {found} bytes; at most {max} are allowed")));
+        }
+        let entry = match self.store(&task.tenant).enqueue_task(&message).await? {
+            Enqueued::Accepted { entry } => entry,
+            Enqueued::QueueFull => return Err(SubmitError::QueueFull),
+            Enqueued::Pressure => return Err(SubmitError::Pressure),
+        };
+        match task.id {
+            Some(id) => Ok(id),
+            None => TaskId::new(format!("k{entry}")).map_err(|error| SubmitError::Invalid(error.to_string())),
+        }
+    }
+
+    /// Asks for the end of a turn or task. Calls that run already end first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Cancelled, StoreError> {
+        self.store(&name.tenant).cancel(name, reason).await
+    }
+
+    /// The reply to a turn or task as its record keeps it: for one whose reply was lost on its way, was read by somebody
+    /// else, or was to go to no inbox.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn reply(&self, name: &TurnName) -> Result<Recorded, StoreError> {
+        replies::recorded(self.store(&name.tenant), name).await
+    }
+
+    /// Reads the replies of an inbox, from the oldest that is there.
+    #[must_use]
+    pub fn replies(&self, tenant: &TenantId, inbox: &InboxName) -> Replies {
+        Replies::new(self.store(tenant).clone(), tenant.clone(), inbox.clone())
+    }
+}
+
+/// A name for an inbox that nobody else uses: `<purpose>-…`. Give it up with [`Replies::forget`].
+#[must_use]
+pub fn private_inbox(purpose: &str) -> InboxName {
+    let unique = tickfleet_store::incarnation("r", purpose);
+    // An incarnation is an id, and short enough for an inbox but for a very long purpose.
+    InboxName::new(unique.as_str()).unwrap_or_else(|_| private_inbox("reader"))
+}
+
+/// What the store submits, if it is within the bounds of a turn.
+fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
+    let calls = turn.calls.len();
+    // A plain answer may call nothing.
+    let none = calls == 0 && turn.dialect != Dialect::Text;
+    if none || calls > limits::CALLS_PER_TURN_MAX {
+        let max = limits::CALLS_PER_TURN_MAX;
+        return Err(SubmitError::Invalid(format!("it has {calls} calls; 1 to {max} are allowed")));
+    }
+    let payload = write_turn(turn);
+    if payload.len() > limits::TURN_BYTES_MAX {
+        let (found, max) = (payload.len(), limits::TURN_BYTES_MAX);
+        return Err(SubmitError::Invalid(format!("it has {found} bytes; at most {max} are allowed")));
+    }
+    Ok(Submission {
+        tenant: turn.tenant.clone(),
+        turn: turn.id.clone(),
+        digest: content_digest(turn),
+        reply_to: turn.reply_to.clone(),
+        payload,
+    })
+}
+
+/// Submits turns of one shard in batches that a script takes.
+async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize, Result<Submitted, SubmitError>)> {
+    let (indexes, submissions): (Vec<usize>, Vec<Submission>) = turns.into_iter().unzip();
+    let mut answers = Vec::with_capacity(indexes.len());
+    let mut rest = submissions.as_slice();
+    while !rest.is_empty() {
+        let (batch, later) = rest.split_at(batch_length(rest));
+        rest = later;
+        match store.submit(batch).await {
+            Ok(words) => answers.extend(batch.iter().zip(words).map(|(turn, word)| answer(turn, word))),
+            Err(error) => {
+                let error = SubmitError::from(error);
+                answers.extend(batch.iter().map(|_| Err(error.clone())));
+            }
+        }
+    }
+    indexes.into_iter().zip(answers).collect()
+}
+
+/// How many of these turns one script takes: at least one, and no more than its bounds allow.
+fn batch_length(turns: &[Submission]) -> usize {
+    let mut bytes = 0;
+    let fits = |turn: &&Submission| {
+        bytes += turn.payload.len();
+        bytes <= limits::BATCH_BYTES_MAX
+    };
+    turns.iter().take(limits::BATCH_ENTRIES_MAX).take_while(fits).count().max(1)
+}
+
+fn answer(turn: &Submission, word: Word) -> Result<Submitted, SubmitError> {
+    // The same name as the scheduler mints for an inbound entry.
+    let minted = |entry: &str| TurnId::new(format!("t{entry}")).map_err(|e| SubmitError::Invalid(e.to_string()));
+    match (word, &turn.turn) {
+        (Word::Accepted { entry }, None) => Ok(Submitted { turn_id: minted(&entry)?, duplicate: false }),
+        (Word::Accepted { .. }, Some(id)) => Ok(Submitted { turn_id: id.clone(), duplicate: false }),
+        (Word::Duplicate, Some(id)) => Ok(Submitted { turn_id: id.clone(), duplicate: true }),
+        (Word::Conflict, Some(id)) => Err(SubmitError::Conflict(id.clone())),
+        (Word::Duplicate | Word::Conflict, None) => {
+            Err(SubmitError::Invalid("a turn without an id cannot have been accepted before".into()))
+        }
+        (Word::QueueFull, _) => Err(SubmitError::QueueFull),
+        (Word::InboxFull, _) => Err(SubmitError::InboxFull),
+        (Word::Pressure, _) => Err(SubmitError::Pressure),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn submission_of(bytes: usize) -> Submission {
+        Submission {
+            tenant: TenantId::new("acme").unwrap(),
+            turn: None,
+            digest: String::new(),
+            reply_to: None,
+            payload: "x".repeat(bytes),
+        }
+    }
+
+    #[test]
+    fn a_batch_is_bounded_by_entries_and_bytes_and_takes_one_turn_at_least() {
+        let small: Vec<_> = (0..300).map(|_| submission_of(10)).collect();
+        assert_eq!(batch_length(&small), limits::BATCH_ENTRIES_MAX);
+        let large: Vec<_> = (0..8).map(|_| submission_of(limits::TURN_BYTES_MAX)).collect();
+        assert_eq!(batch_length(&large), limits::BATCH_BYTES_MAX / limits::TURN_BYTES_MAX);
+        assert_eq!(batch_length(&[submission_of(limits::BATCH_BYTES_MAX + 1)]), 1);
+    }
+
+    #[test]
+    fn a_minted_id_derives_from_the_entry_and_a_given_one_stays() {
+        let accepted = || Word::Accepted { entry: "17-3".into() };
+        assert_eq!(answer(&submission_of(1), accepted()).unwrap().turn_id.as_str(), "t17-3");
+        let given = Submission { turn: TurnId::new("mine").ok(), ..submission_of(1) };
+        assert_eq!(answer(&given, accepted()).unwrap().turn_id.as_str(), "mine");
+        assert!(answer(&given, Word::Duplicate).unwrap().duplicate);
+    }
+
+    #[test]
+    fn private_inboxes_differ() {
+        let (one, two) = (private_inbox("cli"), private_inbox("cli"));
+        assert_ne!(one, two);
+        assert!(one.as_str().starts_with("r-cli-"), "{one}");
+    }
+}

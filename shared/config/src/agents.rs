@@ -1,0 +1,163 @@
+//! `agents.yaml`: which agents there are, what they may at most do, and what carries out tasks given to them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::Sources;
+use super::errors::Errors;
+use super::http::{self, Arguments};
+use super::read_tools::{EFFECTS, TIMEOUT_MS_MAX};
+use super::reader::{Cursor, Section};
+use super::tools::HttpDef;
+use super::tree::Node;
+use tickfleet_model::version::Selector;
+use tickfleet_model::{AgentId, AgentPolicy, Effect, limits, suggest};
+
+/// Lease of an external agent's task where none is given: a runtime outside beats less often than a worker.
+pub const EXTERNAL_LEASE_DEFAULT: Duration = Duration::from_secs(60);
+
+/// What the templates of an HTTP task handler may name, as `{{description}}`.
+pub const TASK_ARGUMENTS: [&str; 8] =
+    ["task_id", "tenant", "agent", "description", "input", "priority", "deadline", "delegator"];
+
+/// The members of [`TASK_ARGUMENTS`] that every task has, so that a path may name them.
+const TASK_ARGUMENTS_ALWAYS: [&str; 5] = ["task_id", "tenant", "agent", "description", "priority"];
+
+/// What carries out the tasks delegated to an agent. An agent without one cannot be delegated to.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum TaskHandlerDef {
+    /// A Rust function that the worker binary registers under this name.
+    Typed(String),
+    /// A service that is called for each task.
+    Http(Box<HttpTaskDef>),
+    /// A runtime outside leases the tasks and finishes them.
+    External {
+        /// Silence after which the task goes to somebody else.
+        lease: Duration,
+    },
+}
+
+/// A service that carries out tasks.
+#[derive(Debug, Clone)]
+pub struct HttpTaskDef {
+    /// How it is called.
+    pub http: HttpDef,
+    /// What calling it twice for one task would do; default `once`.
+    pub effect: Effect,
+    /// Limit of one try; default the fleet's.
+    pub timeout: Option<Duration>,
+}
+
+/// What `agents.yaml` says.
+#[derive(Debug, Default)]
+pub(super) struct Agents {
+    pub(super) policies: BTreeMap<AgentId, AgentPolicy>,
+    pub(super) task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
+    /// Names as written, the wrong ones too: what else is wrong with an agent, it is known.
+    pub(super) names: BTreeSet<String>,
+}
+
+/// Reads `agents.yaml`. `tools` are the names that it may use; none where their file could not be read.
+pub(super) fn read(tree: &Node, sources: &Sources, tools: Option<&BTreeSet<String>>, errors: &Errors) -> Agents {
+    let mut agents = Agents::default();
+    let mut root = Section::open(tree, "", errors);
+    for (name, place, cursor) in root.required("agents").map(|c| c.members()).unwrap_or_default() {
+        agents.names.insert(name.to_owned());
+        let id = AgentId::new(name).map_err(|error| {
+            errors.push(place, &cursor.path, format!("the agent name {name:?}"), format!("a name: {error}"));
+        });
+        let (policy, handler) = agent(&cursor, sources, tools);
+        if let Ok(id) = id {
+            agents.task_handlers.extend(handler.map(|handler| (id.clone(), handler)));
+            agents.policies.insert(id, policy);
+        }
+    }
+    root.close();
+    agents
+}
+
+fn agent(
+    cursor: &Cursor<'_>,
+    sources: &Sources,
+    tools: Option<&BTreeSet<String>>,
+) -> (AgentPolicy, Option<TaskHandlerDef>) {
+    let mut s = cursor.section();
+    let policy = AgentPolicy {
+        roles: s.optional("roles").map(|c| c.words()).unwrap_or_default(),
+        capabilities: s.optional("capabilities").map(|c| c.words()).unwrap_or_default(),
+        tool_versions: s.optional("tool_versions").map(|c| tool_versions(&c, tools)).unwrap_or_default(),
+        calls_per_tick: s.optional("calls_per_tick").and_then(|c| c.integer(1, limits::BATCH_CALLS_MAX as i128)),
+        max_actions_per_day: s.optional("max_actions_per_day").and_then(|c| c.integer(0, u32::MAX.into())),
+    };
+    let handler = s.optional("task_handler").and_then(|c| task_handler(&c, sources));
+    s.close();
+    (policy, handler)
+}
+
+/// `{<tool>: <selector>}`.
+fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTreeMap<String, String> {
+    let mut read = BTreeMap::new();
+    for (tool, place, selector) in cursor.members() {
+        if tools.is_some_and(|tools| !tools.contains(tool)) {
+            let (found, expected) = (format!("the unknown tool `{tool}`"), "a tool of tools.yaml or a built-in one");
+            cursor.errors.push(place, &selector.path, found, expected);
+        }
+        let Some(text) = selector.text() else { continue };
+        if Selector::parse(text).is_none() {
+            selector.refuse("latest, or a quoted range of versions such as \"1\", \"1.2\" or \">=1, <3\"");
+        }
+        read.insert(tool.to_owned(), text.to_owned());
+    }
+    read
+}
+
+/// Exactly one kind of handler: a new kind is one more line here and in the enum. Beside `http` stand the effect and
+/// the limit of a try, as they do in a tool.
+fn task_handler(cursor: &Cursor<'_>, sources: &Sources) -> Option<TaskHandlerDef> {
+    const KINDS: [&str; 3] = ["typed", "http", "external"];
+    let mut s = cursor.section();
+    let typed = s.optional("typed").and_then(|c| typed(&c, sources));
+    let http = s.optional("http");
+    let external = s.optional("external").map(|c| external(&c));
+    let (effect, timeout) = (s.optional("effect"), s.optional("timeout_ms"));
+    if http.is_none() {
+        for beside in [&effect, &timeout].into_iter().flatten() {
+            beside.refuse("nothing here: it belongs to http; a typed handler says it itself");
+        }
+    }
+    let effect = effect.and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
+    let timeout = timeout.and_then(|c| c.integer(1, TIMEOUT_MS_MAX)).map(Duration::from_millis);
+    let http = http.and_then(|c| {
+        let arguments = Arguments::of_task(&TASK_ARGUMENTS, &TASK_ARGUMENTS_ALWAYS);
+        let http = http::read(&c, &arguments, effect == Effect::Once)?;
+        Some(TaskHandlerDef::Http(Box::new(HttpTaskDef { http, effect, timeout })))
+    });
+    s.close();
+    let count =
+        |known: &[&str]| cursor.node.entries().iter().filter(|entry| known.contains(&entry.key.as_str())).count();
+    // What is no field at all is told by name already.
+    let unknown = cursor.node.entries().len() > count(&KINDS) + count(&["effect", "timeout_ms"]);
+    if count(&KINDS) > 1 || count(&KINDS) == 0 && !unknown {
+        cursor.refuse(format!("exactly one of {}", KINDS.join(", ")));
+    }
+    typed.or(http).or(external)
+}
+
+fn typed(cursor: &Cursor<'_>, sources: &Sources) -> Option<TaskHandlerDef> {
+    let name = cursor.text()?;
+    let known = || sources.built_in_handlers.iter().map(String::as_str);
+    if !sources.built_in_handlers.contains(name) && !sources.others_carry_out {
+        let expected = format!("a task handler of this binary: {}", suggest::list(known()));
+        cursor.refuse_with(expected, suggest::closest(name, known()));
+        return None;
+    }
+    Some(TaskHandlerDef::Typed(name.to_owned()))
+}
+
+fn external(cursor: &Cursor<'_>) -> TaskHandlerDef {
+    let mut s = cursor.section();
+    let lease = s.optional("lease_ms").and_then(|c| c.integer(limits::LEASE_MS_MIN.into(), 3_600_000));
+    s.close();
+    TaskHandlerDef::External { lease: lease.map_or(EXTERNAL_LEASE_DEFAULT, Duration::from_millis) }
+}

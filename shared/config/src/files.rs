@@ -1,0 +1,253 @@
+//! The files of a configuration: those built in, those of the operator's folder, and how they are laid over
+//! each other.
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+
+use super::Sources;
+use super::environment::{self, Environment};
+use super::errors::{Errors, Place};
+use super::mcp_lock::MCP_LOCK_FILE;
+use super::reader::Cursor;
+use super::tree::{Entry, Node, Value, join};
+use super::yaml::{Origin, parse};
+use tickfleet_model::suggest;
+
+const SETTINGS: &str = "tickfleet.yaml";
+const AGENTS: &str = "agents.yaml";
+const TOOLS: &str = "tools.yaml";
+const PERMISSIONS: &str = "permissions.yaml";
+const TENANTS: &str = "tenants.yaml";
+const MCP: &str = "mcp.yaml";
+
+/// The built-in configuration: the only place of every default.
+const BUILT_IN: [(&str, &str); 7] = [
+    (SETTINGS, include_str!("../../../config/tickfleet.yaml")),
+    (AGENTS, include_str!("../../../config/agents.yaml")),
+    (TOOLS, include_str!("../../../config/tools.yaml")),
+    (PERMISSIONS, include_str!("../../../config/permissions.yaml")),
+    (TENANTS, include_str!("../../../config/tenants.yaml")),
+    (MCP, include_str!("../../../config/mcp.yaml")),
+    (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
+];
+
+/// A file beyond this is not one of ours, bytes.
+pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// The trees in force, one for each file. None where a file could not be read or parsed, which is noted.
+#[derive(Clone)]
+pub(super) struct Trees {
+    pub(super) settings: Option<Node>,
+    pub(super) agents: Option<Node>,
+    pub(super) tools: Option<Node>,
+    pub(super) permissions: Option<Node>,
+    pub(super) tenants: Option<Node>,
+    pub(super) mcp: Option<Node>,
+    pub(super) mcp_lock: Option<Node>,
+    /// What of the tools and agents counts as policy: their JSON before the environment went in, since that
+    /// differs between processes that carry out the same policy.
+    pub(super) declared: serde_json::Value,
+}
+
+impl fmt::Debug for Trees {
+    /// Opaque: the trees hold what was written, passwords too.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trees")
+    }
+}
+
+impl Trees {
+    /// Which of the files that describe a business are the built-in ones.
+    pub(super) fn samples(&self) -> Vec<&'static str> {
+        let files =
+            [(AGENTS, &self.agents), (TOOLS, &self.tools), (PERMISSIONS, &self.permissions), (TENANTS, &self.tenants)];
+        let built_in = |tree: &Option<Node>| tree.as_ref().is_some_and(|tree| tree.place.is_built_in());
+        files.into_iter().filter(|(_, tree)| built_in(tree)).map(|(name, _)| name).collect()
+    }
+
+    /// Where tools are disabled.
+    pub(super) fn disabled_tools<'a>(&'a self, errors: &'a Errors) -> Option<Cursor<'a>> {
+        let node = self.settings.as_ref()?.get("permission")?.get("disabled_tools")?;
+        let is_list = matches!(node.value, Value::List(_));
+        is_list.then(|| Cursor { node, path: "permission.disabled_tools".into(), errors })
+    }
+}
+
+/// Reads everything and lays it over each other. None only if the built-in configuration itself is broken.
+pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<Trees> {
+    if let Some(dir) = &sources.dir {
+        check_folder(dir, errors);
+    }
+    let built_in = built_in(SETTINGS, errors)?;
+    let mut settings = settings(&built_in, sources.dir.as_deref(), errors);
+    if let Some(settings) = &mut settings {
+        environment::lay_over(settings, &built_in, &sources.environment, errors);
+    }
+    let whole = |name| replacing(name, sources.dir.as_deref(), errors);
+    let (mut agents, mut tools) = (whole(AGENTS), whole(TOOLS));
+    let (mut mcp, mcp_lock) = (whole(MCP), whole(MCP_LOCK_FILE));
+    let json = |tree: &Option<Node>| tree.as_ref().map(Node::to_json);
+    let declared = serde_json::json!({
+        "agents": json(&agents), "tools": json(&tools), "mcp": json(&mcp), "mcp_lock": json(&mcp_lock),
+    });
+    for tree in [&mut agents, &mut tools].into_iter().flatten() {
+        expand(tree, "", &sources.environment, errors);
+    }
+    if let Some(mcp) = &mut mcp {
+        expand_servers(mcp, &sources.environment, errors);
+    }
+    let (permissions, tenants) = (whole(PERMISSIONS), whole(TENANTS));
+    Some(Trees { settings, agents, tools, permissions, tenants, mcp, mcp_lock, declared })
+}
+
+/// Reads `mcp.yaml` and `mcp.lock.yaml` alone. What is wrong with the pins is not noted: they are about to be written.
+pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Option<Node>) {
+    let dir = sources.dir.as_deref();
+    let mut mcp = replacing(MCP, dir, errors);
+    if let Some(mcp) = &mut mcp {
+        expand_servers(mcp, &sources.environment, errors);
+    }
+    (mcp, replacing(MCP_LOCK_FILE, dir, &Errors::default()))
+}
+
+fn built_in(name: &str, errors: &Errors) -> Option<Node> {
+    let (name, text) = BUILT_IN.iter().find(|(built_in, _)| *built_in == name)?;
+    parse(text, Origin::BuiltIn(name), errors)
+}
+
+/// The folder's settings over the built-in ones.
+fn settings(built_in: &Node, dir: Option<&Path>, errors: &Errors) -> Option<Node> {
+    let mut tree = built_in.clone();
+    match from_folder(SETTINGS, dir, errors) {
+        Found::Nothing => {}
+        Found::Broken => return None,
+        // A list where the sections should be replaces nothing; it is refused.
+        Found::Tree(over) if matches!(over.value, Value::Mapping(_) | Value::Null) => tree.merge(over),
+        Found::Tree(over) => {
+            errors.push(&over.place, "", over.describe(), "a mapping of sections such as `caps:`");
+            return None;
+        }
+    }
+    Some(tree)
+}
+
+/// The folder's file, or else the built-in one.
+fn replacing(name: &str, dir: Option<&Path>, errors: &Errors) -> Option<Node> {
+    match from_folder(name, dir, errors) {
+        Found::Nothing => built_in(name, errors),
+        Found::Broken => None,
+        Found::Tree(tree) => Some(tree),
+    }
+}
+
+enum Found {
+    /// There is no such file.
+    Nothing,
+    /// There is one, but no tree could be made of it, which is noted.
+    Broken,
+    Tree(Node),
+}
+
+fn from_folder(name: &str, dir: Option<&Path>, errors: &Errors) -> Found {
+    let Some(path) = dir.map(|dir| dir.join(name)).filter(|path| path.exists()) else {
+        return Found::Nothing;
+    };
+    let shown = path.display().to_string();
+    let broken = |found: String, expected: &str| {
+        errors.push(&Place::whole_file(&shown), "", found, expected);
+        Found::Broken
+    };
+    if fs::metadata(&path).is_ok_and(|file| file.len() > FILE_BYTES_MAX) {
+        return broken(format!("more than {} MiB", FILE_BYTES_MAX >> 20), "a configuration file");
+    }
+    match fs::read(&path).map(String::from_utf8) {
+        Err(error) => broken(format!("an unreadable file ({error})"), "a readable file"),
+        Ok(Err(_)) => broken("bytes that are no UTF-8".into(), "text in UTF-8"),
+        Ok(Ok(text)) => parse(&text, Origin::File(&shown), errors).map_or(Found::Broken, Found::Tree),
+    }
+}
+
+/// Refuses a folder that is not there, and YAML files in it that nothing would read (`agents.yml`).
+fn check_folder(dir: &Path, errors: &Errors) {
+    let names = || BUILT_IN.iter().map(|(name, _)| *name);
+    let shown = dir.display().to_string();
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(error) => {
+            let found = format!("an unreadable folder ({error})");
+            return errors.push(&Place::whole_file(&shown), "", found, "a folder with configuration files");
+        }
+    };
+    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        let is_yaml = name.ends_with(".yaml") || name.ends_with(".yml");
+        if is_yaml && !name.starts_with('.') && !names().any(|known| known == name) {
+            let place = Place::whole_file(&dir.join(&name).display().to_string());
+            let expected = format!("one of {}", suggest::list(names()));
+            errors.suggest(&place, "", "a file that nothing reads", expected, suggest::closest(&name, names()));
+        }
+    }
+}
+
+/// Replaces `${NAME:-default}` in every `base_url`, `token_url`, `allow_private` and `http.defaults`, the only fields that
+/// read the environment. What cannot be replaced is noted and left as it is.
+fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
+    let Value::Mapping(entries) = &mut node.value else { return };
+    for Entry { key, node, .. } in entries {
+        let path = join(path, key);
+        match key.as_str() {
+            "input_schema" | "output_schema" | "body" | "equals" => {}
+            "base_url" | "token_url" => expand_text(node, &path, environment, errors),
+            "defaults" if path.ends_with(".http.defaults") => expand_members(node, &path, environment, errors),
+            "allow_private" => expand_list(node, &path, environment, errors),
+            _ => expand(node, &path, environment, errors),
+        }
+    }
+}
+
+/// Replaces `${NAME:-default}` in what says how an MCP server is reached.
+fn expand_servers(tree: &mut Node, environment: &Environment, errors: &Errors) {
+    let Some(Value::Mapping(servers)) = tree.get_mut("servers").map(|node| &mut node.value) else { return };
+    for Entry { key: server, node, .. } in servers {
+        let Value::Mapping(entries) = &mut node.value else { continue };
+        for Entry { key, node, .. } in entries {
+            let path = format!("servers.{server}.{key}");
+            match (key.as_str(), &mut node.value) {
+                ("url" | "command" | "cwd", _) => expand_text(node, &path, environment, errors),
+                ("allow_private", _) => expand_list(node, &path, environment, errors),
+                ("args", Value::List(items)) => {
+                    let each = items.iter_mut().enumerate();
+                    each.for_each(|(i, item)| expand_text(item, &format!("{path}[{i}]"), environment, errors));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn expand_members(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
+    let Value::Mapping(entries) = &mut node.value else { return };
+    entries.iter_mut().for_each(|entry| expand_text(&mut entry.node, &join(path, &entry.key), environment, errors));
+}
+
+fn expand_text(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
+    if matches!(node.value, Value::Text(_))
+        && let Some(text) = environment::expand(&Cursor { node, path: path.into(), errors }, environment)
+    {
+        node.value = Value::Text(text);
+    }
+}
+
+/// One variable may hold several entries, separated by commas, or none.
+fn expand_list(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
+    let Value::List(items) = &mut node.value else { return };
+    items.iter_mut().enumerate().for_each(|(i, n)| expand_text(n, &format!("{path}[{i}]"), environment, errors));
+    let split = |item: Node| match &item.value {
+        Value::Text(text) => {
+            let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+            parts.map(|part| Node { value: Value::Text(part.into()), place: item.place.clone() }).collect()
+        }
+        _ => vec![item],
+    };
+    *items = std::mem::take(items).into_iter().flat_map(split).collect();
+}

@@ -1,0 +1,223 @@
+//! Configuration: one YAML tree and the environment, validated as a whole before anything starts.
+//!
+//! Built-in defaults lie below the files of a folder, and those below the environment ([`load`]). Values keep
+//! their place through all of it, so an error points at file, line and column or names the variable, and
+//! [`print()`](print()) tells where each value in force comes from. All errors are reported at once.
+
+mod agents;
+mod digest;
+mod environment;
+mod errors;
+mod files;
+mod http;
+mod http_answers;
+mod http_sign_in;
+pub mod mcp;
+mod mcp_lock;
+mod policy;
+mod print;
+mod prompts;
+mod read_settings;
+mod read_tools;
+mod reader;
+mod redis_url;
+mod reload;
+mod schema;
+mod settings;
+pub mod tools;
+mod tree;
+pub mod units;
+mod yaml;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::path::PathBuf;
+
+pub use agents::{EXTERNAL_LEASE_DEFAULT, HttpTaskDef, TASK_ARGUMENTS, TaskHandlerDef};
+pub use environment::Environment;
+pub use errors::{ConfigError, ConfigErrors, ConfigWarning, Place};
+pub use mcp::McpFile;
+pub use mcp_lock::{MCP_LOCK_FILE, McpAnnotations, McpChange, McpDefinition, McpPinned, McpPins};
+pub use print::print;
+pub use read_tools::default_id;
+pub use redis_url::RedisUrl;
+pub use reload::{fingerprint, load_settled, needs_restart};
+pub use schema::{SchemaCheck, SchemaProblem, SchemaUse};
+pub use settings::*;
+pub use tools::ToolsFile;
+
+use errors::Errors;
+use files::Trees;
+use policy::Known;
+use tickfleet_model::policy::{DefaultCaps, Permissions, Policy, TRIAL_TOOLS, ToolGrant};
+use tickfleet_model::retry::Ladder;
+use tickfleet_model::{AgentId, AgentPolicy};
+use tickfleet_protocol::Prompts;
+
+/// What a configuration is made of. Nothing is read from the process' surroundings.
+#[derive(Clone, Default)]
+pub struct Sources {
+    /// The folder with the operator's files; none takes the built-in configuration as it is.
+    pub dir: Option<PathBuf>,
+    /// The environment variables of the process.
+    pub environment: Environment,
+    /// Tools that the binary registers itself: permissions may name them without a declaration.
+    pub built_in_tools: BTreeSet<String>,
+    /// Task handlers that the binary registers itself: agents may be bound to them.
+    pub built_in_handlers: BTreeSet<String>,
+    /// Whether names of tools and task handlers that nobody here has may be those of the program that runs the fleet:
+    /// a command beside it need not know them.
+    pub others_carry_out: bool,
+    /// Whether the schemas of declared tools can be used.
+    pub schema_check: SchemaCheck,
+}
+
+impl fmt::Debug for Sources {
+    /// Names the variables without their values: some are secrets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sources")
+            .field("dir", &self.dir)
+            .field("environment", &self.environment.keys())
+            .field("built_in_tools", &self.built_in_tools)
+            .field("built_in_handlers", &self.built_in_handlers)
+            .finish()
+    }
+}
+
+/// A configuration that passed every check.
+#[derive(Debug, Clone)]
+pub struct Configuration {
+    /// Every knob.
+    pub settings: Settings,
+    /// Agents, tenants, permissions and caps, as one consistent whole.
+    pub policy: Policy,
+    /// The declared tools; what their texts take from the environment is in them already.
+    pub tools: ToolsFile,
+    /// The MCP servers with the tools that are imported from them.
+    pub mcp: McpFile,
+    /// What carries out tasks, by agent. An agent that is not here cannot be delegated to.
+    pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
+    /// What models without function calling are told of their tools.
+    pub prompts: Prompts,
+    /// SHA-256, hex, of what decides about calls: caps, agents, tenants, permissions and tools. Equal on every
+    /// process with the same policy, whatever its other settings and the URLs that its tools take from the environment.
+    pub digest: String,
+    /// What works and should be looked at, by file and line.
+    pub warnings: Vec<ConfigWarning>,
+    trees: Trees,
+}
+
+impl Configuration {
+    /// The files with agents, tools, permissions and tenants that the folder does not have: those of the built-in
+    /// sample business are in use.
+    #[must_use]
+    pub fn samples(&self) -> Vec<&'static str> {
+        self.trees.samples()
+    }
+
+    /// The waits between tries.
+    #[must_use]
+    pub fn ladder(&self) -> Ladder {
+        Ladder::new(self.settings.worker.retry_ladder.clone())
+    }
+}
+
+/// Loads a configuration: built-in defaults, below the folder's files, below the environment.
+///
+/// A `tickfleet.yaml` of the folder is laid over the built-in one field by field; each of its other files takes
+/// the built-in one's place as a whole, and so does each file of its folder `prompts`. Every file is optional.
+///
+/// # Errors
+/// [`ConfigErrors`] with everything that is wrong: unreadable files, syntax, unknown fields, wrong types and
+/// ranges, relations between knobs, and names that nothing has.
+pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
+    let errors = Errors::default();
+    let trees = files::read(sources, &errors);
+    let prompts = prompts::read(sources.dir.as_deref(), &errors);
+    let configuration = trees.zip(prompts).and_then(|(trees, prompts)| assemble(trees, prompts, sources, &errors));
+    errors.unless_any(configuration)
+}
+
+/// Loads the MCP servers of a configuration, without tools, and what is pinned of them so far. Whatever else may be
+/// wrong with the configuration: permissions may name tools that are only about to be pinned.
+///
+/// # Errors
+/// [`ConfigErrors`] with everything that is wrong in `mcp.yaml`.
+pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
+    let errors = Errors::default();
+    let (servers, lock) = files::read_mcp(sources, &errors);
+    let file = servers.map(|tree| mcp::read_unpinned(&tree, &errors));
+    let pins = lock.map(|tree| mcp_lock::read(&tree, &Errors::default())).unwrap_or_default();
+    errors.unless_any(file.map(|file| (file, pins)))
+}
+
+/// Reads the trees. What could not be parsed is read as empty, and not held against what names it.
+fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) -> Option<Configuration> {
+    let settings = trees.settings.as_ref().and_then(|tree| read_settings::settings(tree, errors));
+    let mut tools = trees.tools.as_ref().map(|tree| read_tools::read(tree, sources, errors));
+    let pins = trees.mcp_lock.as_ref().map(|tree| mcp_lock::read(tree, errors));
+    let servers = match (&trees.mcp, pins, &mut tools) {
+        (Some(tree), Some(pins), Some(tools)) => Some(mcp::read(tree, &pins, tools, errors)),
+        // Tools that are not known cannot be held against what names them.
+        _ => None,
+    };
+    let tools = tools.filter(|_| servers.is_some());
+    // Where tools may be registered while a worker runs, a name that nothing has yet is not a mistake.
+    let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
+    let more_may_come = registers || sources.others_carry_out;
+    let known_tools = tools.as_ref().filter(|_| !more_may_come);
+    let tool_names = known_tools.map(|tools| &tools.names);
+    let agents = trees.agents.as_ref().map(|tree| agents::read(tree, sources, tool_names, errors));
+    let known = Known {
+        agents: agents.as_ref().map(|agents| agents.names.clone()),
+        roles: agents.as_ref().map(|agents| roles(agents.policies.values())),
+        tools: known_tools.map(|tools| tools.names.clone()),
+        tools_and_ids: known_tools.map(|tools| tools.names_and_ids.clone()),
+    };
+    let matrix = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, errors));
+    let tenants = trees.tenants.as_ref().map(|tree| policy::tenants(tree, &known, errors));
+    if let Some(disabled) = trees.disabled_tools(errors) {
+        policy::names(&disabled, known.tools_and_ids.as_ref(), "the name or id of a tool");
+    }
+    let (settings, agents, tools) = (settings?, agents?, tools?);
+    let mut matrix = matrix?;
+    if settings.permission.trial_tools && trees.samples().contains(&"permissions.yaml") {
+        let everyone = ToolGrant { everyone: true, ..ToolGrant::default() };
+        for tool in TRIAL_TOOLS {
+            matrix.entry(tool.to_owned()).or_insert_with(|| everyone.clone());
+        }
+    }
+    let policy = Policy {
+        agents: agents.policies,
+        tenants: tenants?,
+        withheld: BTreeSet::new(),
+        permissions: Permissions {
+            matrix,
+            disabled_tools: settings.permission.disabled_tools.clone(),
+            switched_off: BTreeSet::new(),
+            strict_capabilities: settings.permission.strict_capabilities,
+        },
+        defaults: default_caps(&settings.caps),
+    };
+    let digest = digest::digest(&policy, &trees);
+    let (tools, task_handlers) = (tools.file, agents.task_handlers);
+    let warnings = errors.warnings();
+    Some(Configuration { settings, policy, tools, mcp: servers?, task_handlers, prompts, digest, warnings, trees })
+}
+
+fn roles<'a>(agents: impl Iterator<Item = &'a AgentPolicy>) -> BTreeSet<String> {
+    agents.flat_map(|agent| agent.roles.iter().cloned()).collect()
+}
+
+fn default_caps(caps: &CapSettings) -> DefaultCaps {
+    DefaultCaps {
+        tick_ms: i64::try_from(caps.tick.as_millis()).unwrap_or(i64::MAX),
+        calls_per_tick: caps.max_calls_per_tick,
+        max_actions_per_day: caps.max_actions_per_day,
+        time_zone: caps.time_zone.clone(),
+        on_day_cap: caps.on_day_cap,
+    }
+}

@@ -1,0 +1,109 @@
+//! `permissions.yaml` and `tenants.yaml`: who may call what, and for whom. Both name agents, roles and tools
+//! that must exist: a row for a misspelt tool would protect nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::errors::Errors;
+use super::read_settings::time_zone;
+use super::reader::{Cursor, Section};
+use super::tree::Node;
+use tickfleet_model::policy::{TenantPolicy, ToolGrant};
+use tickfleet_model::{AgentId, TenantId, suggest};
+
+/// Names that rows may use. None where their file could not be read: then nothing is held against them.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    pub(super) agents: Option<BTreeSet<String>>,
+    pub(super) roles: Option<BTreeSet<String>>,
+    pub(super) tools: Option<BTreeSet<String>>,
+    /// Names and ids.
+    pub(super) tools_and_ids: Option<BTreeSet<String>>,
+}
+
+/// Reads `permissions.yaml`.
+pub(super) fn permissions(tree: &Node, known: &Known, errors: &Errors) -> BTreeMap<String, ToolGrant> {
+    let mut matrix = BTreeMap::new();
+    let mut root = Section::open(tree, "", errors);
+    for (tool, place, cursor) in root.required("permissions").map(|c| c.members()).unwrap_or_default() {
+        if let Some(tools) = known.tools.as_ref().filter(|tools| !tools.contains(tool)) {
+            let names = || tools.iter().map(String::as_str);
+            let expected = format!("a tool of tools.yaml or a built-in one: {}", suggest::list(names()));
+            let found = format!("the unknown tool `{tool}`");
+            errors.suggest(place, &cursor.path, found, expected, suggest::closest(tool, names()));
+        }
+        matrix.insert(tool.to_owned(), grant(&cursor, known));
+    }
+    root.close();
+    matrix
+}
+
+fn grant(cursor: &Cursor<'_>, known: &Known) -> ToolGrant {
+    let mut s = cursor.section();
+    let grant = ToolGrant {
+        agents: s.optional("agents").map(|c| agents(&c, known)).unwrap_or_default(),
+        roles: s.optional("roles").map(|c| roles(&c, known)).unwrap_or_default(),
+        deny_agents: s.optional("deny_agents").map(|c| agents(&c, known)).unwrap_or_default(),
+        deny_roles: s.optional("deny_roles").map(|c| roles(&c, known)).unwrap_or_default(),
+        everyone: s.optional("everyone").and_then(|c| c.boolean()).unwrap_or_default(),
+    };
+    s.close();
+    grant
+}
+
+/// Reads `tenants.yaml`.
+pub(super) fn tenants(tree: &Node, known: &Known, errors: &Errors) -> BTreeMap<TenantId, TenantPolicy> {
+    let mut tenants = BTreeMap::new();
+    let mut root = Section::open(tree, "", errors);
+    for (name, place, cursor) in root.required("tenants").map(|c| c.members()).unwrap_or_default() {
+        let tenant = tenant(&cursor, known);
+        match TenantId::new(name) {
+            Ok(id) => {
+                tenants.insert(id, tenant);
+            }
+            Err(error) => {
+                errors.push(place, &cursor.path, format!("the tenant name {name:?}"), format!("a name: {error}"));
+            }
+        }
+    }
+    root.close();
+    tenants
+}
+
+fn tenant(cursor: &Cursor<'_>, known: &Known) -> TenantPolicy {
+    let mut s = cursor.section();
+    let tenant = TenantPolicy {
+        plan: s.optional("plan").and_then(|c| c.some_text()).unwrap_or_default(),
+        features: s.optional("features").map(|c| c.words()).unwrap_or_default(),
+        time_zone: s.optional("time_zone").and_then(|c| time_zone(&c)),
+        max_actions_per_day: s.optional("max_actions_per_day").and_then(|c| c.integer(0, u32::MAX.into())),
+        agents: s.optional("agents").map(|c| agents(&c, known)).unwrap_or_default(),
+        users: s.optional("users").map(|c| c.words()).unwrap_or_default(),
+    };
+    s.close();
+    tenant
+}
+
+fn agents(cursor: &Cursor<'_>, known: &Known) -> BTreeSet<AgentId> {
+    let names = names(cursor, known.agents.as_ref(), "an agent of agents.yaml");
+    names.iter().filter_map(|name| AgentId::new(name).ok()).collect()
+}
+
+fn roles(cursor: &Cursor<'_>, known: &Known) -> BTreeSet<String> {
+    names(cursor, known.roles.as_ref(), "a role that an agent of agents.yaml has")
+}
+
+/// Reads a list of names, each of which must be known.
+pub(super) fn names(cursor: &Cursor<'_>, known: Option<&BTreeSet<String>>, what: &str) -> BTreeSet<String> {
+    let mut read = BTreeSet::new();
+    for item in cursor.items() {
+        let Some(name) = item.some_text() else { continue };
+        if let Some(known) = known.filter(|known| !known.contains(&name)) {
+            let names = || known.iter().map(String::as_str);
+            let expected = format!("{what}: {}", suggest::list(names()));
+            item.refuse_with(expected, suggest::closest(&name, names()));
+        } else if !read.insert(name) {
+            item.refuse("each name once");
+        }
+    }
+    read
+}

@@ -1,0 +1,183 @@
+//! How defaults, files and the environment lie over each other, and how the result is printed.
+
+use std::time::Duration;
+
+use super::super::*;
+use super::given;
+use tickfleet_model::Priority;
+
+#[test]
+fn a_file_changes_what_it_names_and_nothing_else() {
+    let file = "worker:\n  slots: 64\ncaps:\n";
+    let s = given().file("tickfleet.yaml", file).load().unwrap().settings;
+    let defaults = given().load().unwrap().settings;
+    assert_eq!(s.worker.slots, 64);
+    assert_eq!(s.worker.lease, defaults.worker.lease);
+    assert_eq!(s.caps, defaults.caps);
+}
+
+#[test]
+fn a_prompt_replaces_the_built_in_one_and_must_show_the_tools() {
+    let load = |name, text| given().file("tickfleet.yaml", "").file(name, text).load();
+    let told = |name, text| load(name, text).unwrap().prompts.describe(&[]);
+    assert_eq!(told("prompts/no_tools.txt", "None."), "None.");
+    assert!(told("prompts/tool.txt", "{name}{arguments}").contains("no tools"));
+    for (name, text, found) in [
+        ("prompts/tools.txt", "Here they are.", "no {tools} in the prompt"),
+        ("prompts/tool.md", "x", "a file that nothing reads"),
+    ] {
+        let errors = load(name, text).unwrap_err().to_string();
+        assert!(errors.contains(found) && errors.contains(name), "{errors}");
+    }
+}
+
+#[test]
+fn the_environment_lies_over_the_file() {
+    let s = given()
+        .file("tickfleet.yaml", "worker: {slots: 64, drain: 20s}\ncaps: {max_actions_per_day: 50}\n")
+        .variable("TICKFLEET_WORKER_SLOTS", "128")
+        .variable("TICKFLEET_WORKER_RETRY_LADDER", "100ms, 1s")
+        .variable("TICKFLEET_WORKER_PRIORITIES", "low,urgent")
+        .variable("TICKFLEET_WORKER_ALLOW_DYNAMIC_REGISTRATION", "true")
+        .variable("TICKFLEET_HTTP_ADDRESS", "[::]:8080")
+        .variable("TICKFLEET_RETENTION_AUDIT_BYTES_MAX", "2GiB")
+        .variable("MAX_ACTIONS_PER_DAY", "75")
+        .variable("REDIS_URL", "rediss://:hunter2@redis/1")
+        .load()
+        .unwrap()
+        .settings;
+    assert_eq!((s.worker.slots, s.worker.drain), (128, Duration::from_secs(20)));
+    assert_eq!(s.worker.retry_ladder, [Duration::from_millis(100), Duration::from_secs(1)]);
+    assert_eq!(s.worker.priorities.as_slice(), [Priority::Urgent, Priority::Low]);
+    assert!(s.worker.allow_dynamic_registration);
+    assert_eq!((s.http.address.port(), s.retention.audit_bytes_max), (8080, 2 << 30));
+    assert_eq!(s.caps.max_actions_per_day, 75);
+    assert_eq!(s.redis.url.expose(), "rediss://:hunter2@redis/1");
+}
+
+#[test]
+fn an_empty_variable_counts_as_unset() {
+    let s = given().variable("REDIS_URL", "").variable("TICKFLEET_WORKER_SLOTS", " ").load().unwrap().settings;
+    assert_eq!((s.redis.url.expose(), s.worker.slots), ("redis://127.0.0.1:6379/0", 32));
+}
+
+#[test]
+fn every_knob_has_a_variable() {
+    let configuration = given().load().unwrap();
+    for section in configuration.trees.settings.as_ref().unwrap().entries() {
+        for field in section.node.entries() {
+            let name = format!("TICKFLEET_{}_{}", section.key, field.key).to_uppercase();
+            let leaked: &'static str = Box::leak(name.clone().into_boxed_str());
+            // No knob takes this, so each must complain about its own variable.
+            let errors = given().variable(leaked, "\u{1}").load();
+            let takes_text = matches!(name.as_str(), "TICKFLEET_AUDIT_REDACT_KEYS");
+            assert_eq!(errors.is_ok(), takes_text, "{name}");
+            let place = Place::Environment(name.as_str().into());
+            assert!(takes_text || errors.unwrap_err().as_slice().iter().all(|e| e.place == place), "{name}");
+        }
+    }
+}
+
+#[test]
+fn variables_of_kubernetes_and_of_the_other_commands_do_not_disturb() {
+    let with = given()
+        .variable("TICKFLEET_WORKER_SERVICE_HOST", "10.0.0.1")
+        .variable("TICKFLEET_REDIS_PORT", "tcp://10.0.0.1:6379")
+        .variable("TICKFLEET_REDIS_PORT_6379_TCP_ADDR", "10.0.0.1")
+        .variable("TICKFLEET_REDIS_SERVER", "valkey-server")
+        .variable("TICKFLEET_CONFIG", "/etc/tickfleet");
+    assert!(with.load().is_ok());
+}
+
+#[test]
+fn a_file_of_agents_takes_the_place_of_the_built_in_one() {
+    let agents = "agents:\n  ada: {roles: [engineer], calls_per_tick: 3}\n";
+    let configuration = given()
+        .file("agents.yaml", agents)
+        .file("permissions.yaml", "permissions:\n  echo: {roles: [engineer], deny_agents: [ada]}\n")
+        .file("tenants.yaml", "tenants:\n  acme: {agents: [ada]}\n")
+        .load()
+        .unwrap();
+    let ada = AgentId::new("ada").unwrap();
+    assert_eq!(configuration.policy.agents.keys().collect::<Vec<_>>(), [&ada]);
+    assert_eq!(configuration.policy.agents[&ada].calls_per_tick, Some(3));
+    assert_eq!(configuration.policy.permissions.matrix.len(), 1);
+    assert!(configuration.policy.permissions.matrix["echo"].deny_agents.contains(&ada));
+}
+
+#[test]
+fn base_urls_and_private_hosts_read_the_environment() {
+    let tools = given()
+        .variable("TELEGRAM_BASE_URL", "http://127.0.0.1:8081/")
+        .variable("TICKFLEET_ALLOW_PRIVATE", "127.0.0.1:8081, 10.0.0.0/8,")
+        .load()
+        .unwrap()
+        .tools
+        .tools;
+    let http = tools["send_telegram_message"].http.as_ref().unwrap();
+    assert_eq!(http.base_url, "http://127.0.0.1:8081");
+    assert_eq!(http.allow_private.iter().collect::<Vec<_>>(), ["10.0.0.0/8", "127.0.0.1:8081"]);
+    assert_eq!(tools["search_x"].http.as_ref().unwrap().base_url, "https://api.x.com");
+}
+
+#[test]
+fn the_digest_tells_policies_apart_and_nothing_else() {
+    let digest = |given: super::Given| given.load().unwrap().digest;
+    let base = digest(given());
+    assert_eq!(base.len(), 64);
+    assert_eq!(base, digest(given().variable("TICKFLEET_WORKER_SLOTS", "64")));
+    assert_eq!(base, digest(given().variable("REDIS_URL", "redis://other")));
+    assert_eq!(base, digest(given().variable("TELEGRAM_BASE_URL", "http://127.0.0.1:1")));
+    assert_ne!(base, digest(given().variable("MAX_ACTIONS_PER_DAY", "999")));
+    assert_ne!(base, digest(given().variable("TICKFLEET_PERMISSION_DISABLED_TOOLS", "echo")));
+    assert_ne!(base, digest(given().file("tenants.yaml", "tenants: {acme: {}}\n")));
+    assert_ne!(base, digest(given().file("permissions.yaml", "permissions: {}\n")));
+    let reordered = "permissions:\n  echo: {agents: [atlas, tina]}\n";
+    let same = "permissions:\n  echo: {agents: [tina, atlas], everyone: false}\n";
+    assert_eq!(digest(given().file("permissions.yaml", reordered)), digest(given().file("permissions.yaml", same)));
+}
+
+#[test]
+fn printing_shows_values_and_origins_and_hides_secrets() {
+    let configuration = given()
+        .file("tickfleet.yaml", "# mine\nworker:\n  slots: 64\n")
+        .variable("REDIS_URL", "redis://ada:hunter2@redis:6379/0")
+        .load()
+        .unwrap();
+    let printed = print(&configuration);
+    let line = |start: &str| printed.lines().find(|line| line.trim_start().starts_with(start)).unwrap();
+    let words = |start: &str| line(start).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(words("url:"), "url: \"redis://ada:***@redis:6379/0\" # REDIS_URL (environment)");
+    assert_eq!(words("lease:"), "lease: 10s # default");
+    assert!(words("slots:").starts_with("slots: 64 # /") && words("slots:").ends_with("/tickfleet.yaml:3"));
+    assert_eq!(words("retry_ladder:"), "retry_ladder: [1s, 3s, 9s] # default");
+    assert!(!printed.contains("hunter2") && !format!("{configuration:?}").contains("hunter2"));
+}
+
+#[test]
+fn literal_secrets_in_headers_are_not_printed() {
+    let tools = "tools:\n  call:\n    description: Calls.\n    input_schema: {type: object}\n    http:\n      \
+                 method: GET\n      base_url: https://a.example\n      path: /\n      headers:\n        \
+                 X-Api-Key: hunter2\n        Accept: text/plain\n";
+    let permissions = "permissions: {call: {everyone: true}}\n";
+    let printed = print(&given().file("tools.yaml", tools).file("permissions.yaml", permissions).load().unwrap());
+    assert!(printed.contains("X-Api-Key: \"***\"") && printed.contains("Accept: text/plain"));
+    assert!(!printed.contains("hunter2"));
+}
+
+#[test]
+fn what_is_printed_can_be_loaded_and_means_the_same() {
+    let configuration = given().load().unwrap();
+    let errors = errors::Errors::default();
+    let tree = yaml::parse(&print(&configuration), yaml::Origin::File("printed"), &errors).unwrap();
+    assert_eq!(errors.len(), 0);
+    let mut settings = tree.clone();
+    let tree::Value::Mapping(entries) = &mut settings.value else { panic!("a mapping") };
+    entries.retain(|entry| !["agents", "tools", "permissions", "tenants"].contains(&entry.key.as_str()));
+    let again = read_settings::settings(&settings, &errors);
+    assert_eq!(again.as_ref(), Some(&configuration.settings));
+    for (key, whole) in [("tools", &configuration.trees.tools), ("agents", &configuration.trees.agents)] {
+        let whole = whole.as_ref().unwrap().get(key).unwrap();
+        assert_eq!(tree.get(key).unwrap().to_json(), whole.to_json(), "{key}");
+    }
+}

@@ -1,0 +1,121 @@
+//! MCP servers: what is imported of them, and everything that can be wrong.
+
+use serde_json::json;
+
+use super::{Given, given};
+use crate::mcp::McpTransport;
+use crate::{McpAnnotations, McpDefinition, McpPinned, McpPins};
+use tickfleet_model::Effect;
+
+fn tool(name: &str, hints: (Option<bool>, Option<bool>)) -> McpDefinition {
+    McpDefinition {
+        name: name.into(),
+        title: None,
+        description: Some(format!("Does {name}.")),
+        input_schema: json!({"type": "object"}),
+        output_schema: None,
+        annotations: McpAnnotations { read_only_hint: hints.0, idempotent_hint: hints.1, ..Default::default() },
+    }
+}
+
+/// A server `files` with these lines, with three pinned tools: `look` reads, `put` is idempotent, `send` says nothing.
+fn server(lines: &str) -> Given {
+    let tools = vec![tool("look", (Some(true), None)), tool("put", (None, Some(true))), tool("send", (None, None))];
+    let pins = McpPins { servers: [("files".to_owned(), McpPinned { version: None, tools })].into() };
+    given()
+        .file("mcp.yaml", format!("servers:\n  files:\n    {lines}\n"))
+        .file("mcp.lock.yaml", pins.to_yaml())
+        .file("permissions.yaml", "permissions: {echo: {everyone: true}}\n")
+}
+
+#[test]
+fn pinned_tools_are_imported_under_a_prefix_and_their_hints_decide_about_effects() {
+    let loaded =
+        server("command: npx").file_again("permissions.yaml", "permissions: {files__look: {everyone: true}}\n").load();
+    let files = &loaded.unwrap().mcp.servers["files"];
+    let effects: Vec<_> = files.tools.iter().map(|t| (files.tool_name(&t.name), files.effect(t))).collect();
+    let named = |name: &str, effect| (format!("files__{name}"), effect);
+    assert_eq!(effects, [named("look", Effect::Read), named("put", Effect::Idempotent), named("send", Effect::Once)]);
+}
+
+#[test]
+fn lists_and_the_operators_word_win_over_the_server() {
+    let lines = "command: x\n    prefix: f_\n    tools: [look, put]\n    exclude: [put]\n    trust_annotations: false";
+    let files = server(lines).load().unwrap().mcp.servers["files"].clone();
+    assert_eq!(files.tools.iter().map(|t| files.tool_name(&t.name)).collect::<Vec<_>>(), ["f_look"]);
+    assert_eq!(files.effect(&files.tools[0]), Effect::Once, "hints are not trusted");
+    let files = server("command: x\n    effects: {send: idempotent}").load().unwrap().mcp.servers["files"].clone();
+    assert_eq!(files.effect(&files.tools[2]), Effect::Idempotent);
+}
+
+#[test]
+fn a_server_reads_the_environment_where_it_is_reached_and_nowhere_else() {
+    let lines = "url: ${MCP_URL:-http://a.example/mcp}\n    headers: {Authorization: \"Bearer ${T}\"}\n    \
+                 secrets: {T: {env: TOKEN}}\n    allow_private: [\"${LIST:-}\"]";
+    let loaded = server(lines).variable("LIST", "10.0.0.1, b.example").load().unwrap();
+    let McpTransport::Http { url, headers, allow_private } = &loaded.mcp.servers["files"].connection.transport else {
+        panic!("no HTTP");
+    };
+    assert_eq!((url.as_str(), headers["Authorization"].as_str()), ("http://a.example/mcp", "Bearer ${T}"));
+    assert_eq!(allow_private.len(), 2);
+}
+
+#[test]
+fn a_server_without_pins_is_refused_with_the_way_out() {
+    server("command: x\n  other:\n    command: y").assert_refused(
+        "mcp.yaml:5:5: servers.other: found a server without pinned tools; expected its tools in mcp.lock.yaml: run \
+         `tickfleet mcp pin other`",
+    );
+}
+
+#[test]
+fn exactly_one_way_of_reaching_a_server_is_expected() {
+    server("prefix: f_").assert_refused(
+        "mcp.yaml:3:5: servers.files: found a server that cannot be reached; expected `command` (a child process) or \
+         `url` (streamable HTTP)",
+    );
+    server("command: x\n    url: http://a.example").assert_refused(
+        "mcp.yaml:4:10: servers.files.url: found \"http://a.example\"; expected either `command` or `url`, not both",
+    );
+    server("command: x\n    headers: {A: b}").assert_refused(
+        "mcp.yaml:4:14: servers.files.headers: found a mapping; expected nothing: it has no meaning with `command`",
+    );
+    server("url: ftp://a.example").assert_refused(
+        "mcp.yaml:3:10: servers.files.url: found \"ftp://a.example\"; expected http:// or https://, a host, and no \
+         fragment, template or password",
+    );
+}
+
+#[test]
+fn names_of_tools_secrets_and_headers_must_exist() {
+    server("command: x\n    tools: [lok]").load().unwrap_err();
+    server("command: x\n    exclude: [lok]").assert_refused(
+        "mcp.yaml:4:15: servers.files.exclude[0]: found \"lok\"; expected a pinned tool of the server: look, put, \
+         send; did you mean `look`?",
+    );
+    server("command: x\n    effects: {sned: read}").assert_refused(
+        "mcp.yaml:4:14: servers.files.effects: found the unknown tool `sned`; expected a pinned tool of the server: \
+         look, put, send; did you mean `send`?",
+    );
+    server("command: x\n    env: {A: \"${KEEY}\"}\n    secrets: {KEY: {env: K}}").assert_refused(
+        "mcp.yaml:4:14: servers.files.env.A: found ${KEEY}; expected a secret declared under `secrets`: KEY; did you \
+         mean `KEY`?",
+    );
+    server("url: http://a.example\n    headers: {Mcp-Session-Id: x}").assert_refused(
+        "mcp.yaml:4:15: servers.files.headers.Mcp-Session-Id: found the name \"Mcp-Session-Id\"; expected a header \
+         that does not belong to the connection or the protocol",
+    );
+}
+
+#[test]
+fn an_imported_name_must_be_free_and_sayable() {
+    server("command: x\n    prefix: \"\"\n    tools: [send]")
+        .file("tools.yaml", "tools: {send: {description: Sends., input_schema: {type: object}}}\n")
+        .assert_refused(
+            "mcp.yaml:3:5: servers.files: found the tool `send` as `send`, which is another tool already; expected a \
+             name that no other tool has; choose another prefix, or exclude it",
+        );
+    let errors = server("command: x\n    prefix: \"a b\"").errors();
+    assert_eq!(errors.len(), 3, "{errors:?}");
+    assert!(errors[0].contains("names of at most 64 characters of A-Z a-z 0-9 _ . -"), "{errors:?}");
+}

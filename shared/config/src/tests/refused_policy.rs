@@ -1,0 +1,218 @@
+//! Wrong agents, permissions and tenants.
+
+use super::{Given, given};
+
+fn agents(text: &str) -> Given {
+    given()
+        .file("agents.yaml", text)
+        .file("permissions.yaml", "permissions: {echo: {everyone: true}}\n")
+        .file("tenants.yaml", "tenants: {acme: {}}\n")
+}
+
+fn permissions(text: &str) -> Given {
+    agents("agents:\n  ada: {roles: [engineer]}\n  bob: {roles: [writer]}\n").file("permissions.yaml", text)
+}
+
+#[test]
+fn permissions_for_an_unknown_tool_are_refused() {
+    let errors = permissions("permissions:\n  post_to_y: {agents: [ada]}\n").errors();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let error = &errors[0];
+    let start = "permissions.yaml:2:3: permissions.post_to_y: found the unknown tool `post_to_y`; expected a tool of ";
+    assert!(error.starts_with(start) && error.ends_with("did you mean `post_to_x`?"), "{error}");
+}
+
+#[test]
+fn a_file_that_replaces_a_sample_gives_one_error_for_each_other_sample_that_speaks_of_it() {
+    let errors = given().file("agents.yaml", "agents: {bot: {roles: [support]}}\n").errors();
+    let [error] = &*errors else { panic!("{errors:?}") };
+    assert!(error.starts_with("built-in permissions.yaml:"), "{error}");
+    assert!(error.contains(" names that your files do not have (`archy`, `atlas`, `binky`, …)"), "{error}");
+    assert!(
+        error
+            .ends_with("a permissions.yaml of your own: each file that you bring replaces the built-in one as a whole")
+    );
+
+    let errors = given().file("tools.yaml", "tools: {}\n").errors();
+    assert!(matches!(&*errors, [error] if error.contains("expected a permissions.yaml of your own")), "{errors:?}");
+
+    let agents = include_str!("../../../../config/agents.yaml").replace("  archy:", "  archie:");
+    let errors = given().file("agents.yaml", agents).errors();
+    assert!(
+        matches!(&*errors, [error] if error.contains("found the name `archy`, which your files do not")),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn a_role_that_nobody_has_is_refused_where_there_are_none() {
+    agents("agents: {ada: {}}\n")
+        .file_again("permissions.yaml", "permissions: {echo: {roles: [writer]}}\n")
+        .assert_refused(
+            "permissions.yaml:1:30: permissions.echo.roles[0]: found \"writer\"; expected a role that an agent of \
+         agents.yaml has: there are none",
+        );
+}
+
+#[test]
+fn a_selector_of_versions_names_a_tool_and_is_a_range() {
+    agents("agents:\n  ada:\n    tool_versions: {eco: latest}\n").assert_refused(
+        "agents.yaml:3:21: agents.ada.tool_versions.eco: found the unknown tool `eco`; expected a tool of tools.yaml or \
+         a built-in one",
+    );
+    agents("agents:\n  ada:\n    tool_versions: {echo: newest}\n").assert_refused(
+        "agents.yaml:3:27: agents.ada.tool_versions.echo: found \"newest\"; expected latest, or a quoted range of versions \
+         such as \"1\", \"1.2\" or \">=1, <3\"",
+    );
+}
+
+#[test]
+fn permissions_for_an_unknown_agent_are_refused() {
+    permissions("permissions:\n  echo:\n    agents:\n      - ada\n      - bobb\n").assert_refused(
+        "permissions.yaml:5:9: permissions.echo.agents[1]: found \"bobb\"; expected an agent of agents.yaml: ada, bob; \
+         did you mean `bob`?",
+    );
+    permissions("permissions:\n  echo: {everyone: true, deny_agents: [bobb]}\n").assert_refused(
+        "permissions.yaml:2:40: permissions.echo.deny_agents[0]: found \"bobb\"; expected an agent of agents.yaml: \
+         ada, bob; did you mean `bob`?",
+    );
+}
+
+#[test]
+fn permissions_for_an_unknown_role_are_refused() {
+    permissions("permissions:\n  echo: {roles: [enginer]}\n").assert_refused(
+        "permissions.yaml:2:18: permissions.echo.roles[0]: found \"enginer\"; expected a role that an agent of \
+         agents.yaml has: engineer, writer; did you mean `engineer`?",
+    );
+}
+
+#[test]
+fn a_policy_field_that_nothing_enforces_assert_refused() {
+    permissions("permissions:\n  echo: {everyone: true, only_weekdays: true}\n").assert_refused(
+        "permissions.yaml:2:26: permissions.echo.only_weekdays: found the unknown field `only_weekdays`; expected one \
+         of agents, roles, deny_agents, deny_roles, everyone",
+    );
+    agents("agents:\n  ada: {}\n  bob: {max_action_per_day: 5}\n").assert_refused(
+        "agents.yaml:3:9: agents.bob.max_action_per_day: found the unknown field `max_action_per_day`; expected one \
+         of roles, capabilities, tool_versions, calls_per_tick, max_actions_per_day, task_handler; did you mean \
+         `max_actions_per_day`?",
+    );
+    agents("agents: {}\n").file("tenants.yaml", "tenants:\n  acme: {budget: 5}\n").assert_refused(
+        "tenants.yaml:2:10: tenants.acme.budget: found the unknown field `budget`; expected one of plan, features, \
+         time_zone, max_actions_per_day, agents, users",
+    );
+}
+
+#[test]
+fn a_file_without_its_root_assert_refused() {
+    let errors = agents("agents: {}\n").file("tenants.yaml", "acme: {}\n").errors();
+    assert_eq!(
+        errors,
+        [
+            "tenants.yaml:1:1: acme: found the unknown field `acme`; expected one of tenants",
+            "tenants.yaml:1:1: tenants: found nothing; expected a value: `tenants` is required",
+        ]
+    );
+}
+
+#[test]
+fn names_that_would_break_keys_are_refused() {
+    agents("agents:\n  \"a:b\": {}\n").assert_refused(
+        "agents.yaml:2:3: agents.a:b: found the agent name \"a:b\"; expected a name: agent has the character ':' at \
+         byte 1; allowed are A-Z a-z 0-9 _ . -",
+    );
+    agents("agents: {}\n").file("tenants.yaml", "tenants:\n  \"a b\": {}\n").assert_refused(
+        "tenants.yaml:2:3: tenants.a b: found the tenant name \"a b\"; expected a name: tenant has the character ' ' \
+         at byte 1; allowed are A-Z a-z 0-9 _ . -",
+    );
+}
+
+#[test]
+fn caps_of_agents_and_tenants_have_ranges() {
+    agents("agents:\n  ada: {calls_per_tick: 0}\n")
+        .assert_refused("agents.yaml:2:25: agents.ada.calls_per_tick: found 0; expected a whole number from 1 to 1000");
+    agents("agents: {}\n").file("tenants.yaml", "tenants:\n  acme: {max_actions_per_day: -1}\n").assert_refused(
+        "tenants.yaml:2:31: tenants.acme.max_actions_per_day: found -1; expected a whole number from 0 to 4294967295",
+    );
+}
+
+#[test]
+fn tenants_name_known_zones_and_agents() {
+    let errors = agents("agents: {ada: {}}\n")
+        .file("tenants.yaml", "tenants:\n  acme: {time_zone: utc, agents: [adda]}\n")
+        .errors();
+    assert_eq!(
+        errors,
+        [
+            "tenants.yaml:2:21: tenants.acme.time_zone: found \"utc\"; expected an IANA time zone such as UTC or \
+             America/New_York; did you mean `UTC`?",
+            "tenants.yaml:2:35: tenants.acme.agents[0]: found \"adda\"; expected an agent of agents.yaml: ada; did you \
+             mean `ada`?",
+        ]
+    );
+}
+
+#[test]
+fn a_name_given_twice_in_a_list_assert_refused() {
+    permissions("permissions:\n  echo: {agents: [ada, ada]}\n")
+        .assert_refused("permissions.yaml:2:24: permissions.echo.agents[1]: found \"ada\"; expected each name once");
+}
+
+#[test]
+fn an_agent_has_exactly_one_known_task_handler() {
+    let one = "exactly one of typed, http, external";
+    agents("agents:\n  ada: {task_handler: {}}\n")
+        .assert_refused(&format!("agents.yaml:2:23: agents.ada.task_handler: found a mapping; expected {one}"));
+    agents("agents:\n  ada: {task_handler: {typed: note, external: {}}}\n")
+        .assert_refused(&format!("agents.yaml:2:23: agents.ada.task_handler: found a mapping; expected {one}"));
+    agents("agents:\n  ada: {task_handler: {typed: notes}}\n").assert_refused(
+        "agents.yaml:2:31: agents.ada.task_handler.typed: found \"notes\"; expected a task handler of this binary: \
+         note; did you mean `note`?",
+    );
+    agents("agents:\n  ada: {task_handler: {llm: gpt}}\n").assert_refused(
+        "agents.yaml:2:24: agents.ada.task_handler.llm: found the unknown field `llm`; expected one of typed, http, \
+         external, effect, timeout_ms",
+    );
+    agents("agents:\n  ada: {task_handler: {external: {lease_ms: 10}}}\n").assert_refused(
+        "agents.yaml:2:45: agents.ada.task_handler.external.lease_ms: found 10; expected a whole number from 1000 to \
+         3600000",
+    );
+}
+
+#[test]
+fn an_effect_and_a_limit_stand_beside_an_http_task_handler_alone() {
+    use crate::TaskHandlerDef;
+    use tickfleet_model::{AgentId, Effect};
+    let http = "http: {method: POST, base_url: \"https://a.example\", path: /t, not_executed: [503]}";
+    let loaded = agents(&format!(
+        "agents:\n  ada: {{task_handler: {{{http}, effect: idempotent, timeout_ms: 5000}}}}\n  \
+         bob: {{task_handler: {{{http}}}}}\n"
+    ))
+    .load()
+    .unwrap();
+    let handler = |name: &str| match loaded.task_handlers.get(&AgentId::new(name).unwrap()) {
+        Some(TaskHandlerDef::Http(def)) => (def.effect, def.timeout.map(|t| t.as_millis())),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(handler("ada"), (Effect::Idempotent, Some(5_000)));
+    assert_eq!(handler("bob"), (Effect::Once, None));
+    agents(format!("agents:\n  ada: {{task_handler: {{{http}, effect: twice}}}}\n").as_str()).assert_refused(
+        "agents.yaml:2:116: agents.ada.task_handler.effect: found \"twice\"; expected one of read, idempotent, once",
+    );
+    agents("agents:\n  ada: {task_handler: {typed: note, effect: read}}\n").assert_refused(
+        "agents.yaml:2:45: agents.ada.task_handler.effect: found \"read\"; expected nothing here: it belongs to http; a \
+         typed handler says it itself",
+    );
+    agents("agents:\n  ada: {task_handler: {effect: read}}\n").errors();
+}
+
+#[test]
+fn an_http_task_handler_names_what_a_task_has() {
+    let handler = "agents:\n  ada:\n    task_handler:\n      http:\n        method: POST\n        base_url: \
+                   https://a.example\n        path: /tasks/{{task_id}}\n        body: {text: \"{{descripton}}\"}\n";
+    agents(handler).assert_refused(
+        "agents.yaml:8:22: agents.ada.task_handler.http.body.text: found {{descripton}}; expected something that a \
+         task has: agent, deadline, delegator, description, input, priority, task_id, tenant; did you \
+         mean `description`?",
+    );
+}

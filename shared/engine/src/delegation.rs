@@ -1,0 +1,286 @@
+//! Delegating: who may be given a task, what it may do, and what is written of it.
+
+use std::collections::BTreeSet;
+
+use crate::force::Force;
+use tickfleet_config::TaskHandlerDef;
+use tickfleet_model::policy::Caller;
+use tickfleet_model::{AgentId, Call, CallId, Context, Dialect, InboxName, Task, TaskGrant, TaskId, TenantId, limits};
+use tickfleet_protocol::write_task;
+use tickfleet_store::{Delegation, Queue, SliceMeta, entry_ms};
+
+/// The tool that a task's one result names.
+pub const TASK_TOOL: &str = "delegate_task";
+
+/// Its stable id.
+const TASK_TOOL_ID: &str = "tool_delegate_task";
+
+/// A task that may be written.
+#[derive(Debug, Clone)]
+pub struct Planned {
+    tenant: TenantId,
+    agent: AgentId,
+    queue: Queue,
+    deadline_ms: i64,
+    planned_ms: i64,
+    external_lease_ms: i64,
+    parent: Option<TaskId>,
+    grant: TaskGrant,
+    context: Context,
+    reply_to: Option<InboxName>,
+    arguments: String,
+    wire: Task,
+    digest: String,
+    by: Option<String>,
+}
+
+/// Decides whether a task may be written, and how: its target is known and bound to a handler, and its delegator
+/// grants no more than it has (depth, cycle, capabilities; the budget is carved when it is written).
+///
+/// # Errors
+/// A stable code and a message for whoever delegates.
+pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'static str, String)> {
+    if force.policy.withheld.contains(&task.tenant) {
+        return Err(("unreadable_tenant", unreadable(&task.tenant)));
+    }
+    if !force.policy.tenants.contains_key(&task.tenant) {
+        return Err(("unknown_tenant", format!("tenant {:?} is not configured", task.tenant.as_str())));
+    }
+    if force.policy.look_up(&task.tenant, &task.target).is_err() {
+        return Err(("unknown_agent", format!("there is no agent {:?}; {}", task.target.as_str(), targets(force))));
+    }
+    let Some(handler) = force.task_handlers.get(&task.target) else {
+        let message = format!("agent {:?} does not take tasks; {}", task.target.as_str(), targets(force));
+        return Err(("no_task_handler", message));
+    };
+    let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(force, task)?, ..task.grant.clone() };
+    let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
+    if deadline_ms <= now_ms || deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
+        let days = limits::DEADLINE_MS_MAX / 86_400_000;
+        return Err(("invalid_deadline", format!("the deadline must lie in the future, at most {days} days away")));
+    }
+    let (queue, external_lease_ms) = match handler {
+        TaskHandlerDef::External { lease } => {
+            let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(60_000).max(1);
+            (Queue::External(task.tenant.clone(), task.target.clone()), lease_ms)
+        }
+        _ => (Queue::Ready(task.priority), 0),
+    };
+    Ok(Planned {
+        tenant: task.tenant.clone(),
+        agent: task.target.clone(),
+        queue,
+        deadline_ms,
+        planned_ms: now_ms,
+        external_lease_ms,
+        parent: task.parent.clone(),
+        context: task.context.clone(),
+        reply_to: task.reply_to.clone(),
+        arguments: arguments(task),
+        wire: Task { grant: grant.clone(), ..task.clone() },
+        digest: digest(task),
+        by: None,
+        grant,
+    })
+}
+
+/// Why nothing is decided about a tenant whose declaration was set at run time and cannot be read.
+#[must_use]
+pub fn unreadable(tenant: &TenantId) -> String {
+    let tenant = tenant.as_str();
+    format!("tenant {tenant:?} was set at run time, and what was set cannot be read; set it again, then try again")
+}
+
+/// What turns under the task may do: what it is granted, cut to what its delegator has itself.
+fn capabilities(force: &Force, task: &Task) -> Result<Option<BTreeSet<String>>, (&'static str, String)> {
+    let granted = task.grant.capabilities.clone();
+    let Some(delegator) = &task.delegator else { return Ok(granted) };
+    let Ok((tenant, policy)) = force.policy.look_up(&task.tenant, delegator) else {
+        return Err(("unknown_agent", format!("there is no agent {:?} that could delegate", delegator.as_str())));
+    };
+    // Whoever enqueues a task in an agent's name gets no more than the agent's own call would.
+    let caller = Caller { agent: delegator, policy, tenant, granted: None };
+    if let Err(denial) = force.policy.permissions.decide_name(caller, TASK_TOOL, TASK_TOOL_ID) {
+        let message = format!("agent {:?} may not delegate ({})", delegator.as_str(), denial.reason());
+        return Err(("may_not_delegate", message));
+    }
+    let own = &policy.capabilities;
+    Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
+}
+
+/// Binds a task that somebody outside delegates under `parent` to what that task, which `agent` works on, was granted.
+///
+/// # Errors
+/// A stable code and a message, where the message names another delegator.
+pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (&'static str, String)> {
+    if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
+        let message =
+            format!("the parent task is worked on by {:?}, so nobody else delegates under it", agent.as_str());
+        return Err(("wrong_delegator", message));
+    }
+    if parent.tools.as_ref().is_some_and(|tools| !tools.contains(TASK_TOOL)) {
+        let message = "the parent task was narrowed to tools that do not include delegate_task".to_owned();
+        return Err(("may_not_delegate", message));
+    }
+    task.delegator = Some(agent.clone());
+    task.grant.chain.clone_from(&parent.chain);
+    task.grant.tools = narrower(task.grant.tools.take(), parent.tools.clone());
+    if let Some(above) = &parent.capabilities {
+        task.grant.capabilities = Some(match task.grant.capabilities.take() {
+            Some(granted) => &granted & above,
+            None => above.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// The tools of both lists, where there are two.
+#[must_use]
+pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) -> Option<BTreeSet<String>> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(&one & &other),
+        (one, other) => one.or(other),
+    }
+}
+
+/// What whoever delegates is told where a task is refused as it is written: a stable code and a message.
+#[must_use]
+pub fn refused(code: &str) -> (&'static str, &'static str) {
+    match code {
+        "budget_exceeds_parent" => (
+            "budget_exceeds_parent",
+            "The task that this one is delegated from has too little of its action budget left for it.",
+        ),
+        "unknown_parent" => ("unknown_parent", "The task that this one is delegated from is not known or has ended."),
+        "tenant_queue_full" => ("tenant_queue_full", "Too much work is waiting already. Try again later."),
+        "inbox_full" => ("inbox_full", "The inbox of the reply has too many unread replies; read and trim them first."),
+        "too_many_inboxes" => ("too_many_inboxes", "The tenant has too many inboxes; use fewer reply_to names."),
+        "deadline_passed" => ("invalid_deadline", "The deadline has passed already."),
+        _ => ("refused", "The task was refused."),
+    }
+}
+
+/// The agents above the task, with its delegator; refused where it grows too deep or comes back to one of them.
+fn chain(task: &Task) -> Result<Vec<AgentId>, (&'static str, String)> {
+    let mut chain = task.grant.chain.clone();
+    chain.extend(task.delegator.clone());
+    if chain.contains(&task.target) {
+        let names: Vec<&str> = chain.iter().map(AgentId::as_str).collect();
+        let message = format!("{:?} has itself delegated this work ({})", task.target.as_str(), names.join(" → "));
+        return Err(("delegation_cycle", message));
+    }
+    if chain.len() > limits::DELEGATION_DEPTH_MAX as usize {
+        let message = format!("tasks may be delegated {} levels deep at most", limits::DELEGATION_DEPTH_MAX);
+        return Err(("delegation_depth", message));
+    }
+    Ok(chain)
+}
+
+fn targets(force: &Force) -> String {
+    let names: Vec<&str> = force.task_handlers.keys().map(AgentId::as_str).collect();
+    if names.is_empty() {
+        "no agent takes tasks".into()
+    } else {
+        format!("agents that take tasks: {}", names.join(", "))
+    }
+}
+
+/// What the handler is called with: [`tickfleet_config::TASK_ARGUMENTS`] without the id, which is added when it is known.
+/// The input stays the producer's own text: its digits and the order of its members are nobody else's to change.
+fn arguments(task: &Task) -> String {
+    use serde_json::value::{RawValue, to_raw_value};
+    let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
+    let text = |value: &str| to_raw_value(value).unwrap_or_default();
+    map.insert("tenant", text(task.tenant.as_str()));
+    map.insert("agent", text(task.target.as_str()));
+    map.insert("description", text(&task.description));
+    map.insert("priority", text(task.priority.as_str()));
+    if let Some(input) = &task.input {
+        map.insert("input", input.clone());
+    }
+    if let Some(deadline) = task.deadline_ms {
+        map.insert("deadline", text(&crate::report::rfc3339(deadline)));
+    }
+    if let Some(delegator) = &task.delegator {
+        map.insert("delegator", text(delegator.as_str()));
+    }
+    serde_json::to_string(&map).unwrap_or_default()
+}
+
+/// What makes two tasks the same: target, work and delegator.
+fn digest(task: &Task) -> String {
+    use sha2::{Digest, Sha256};
+    let mut hash = Sha256::new();
+    let input = task.input.as_ref().map_or("", |i| i.get());
+    for part in [task.target.as_str(), &task.description, input, task.delegator.as_ref().map_or("", AgentId::as_str)] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part.as_bytes());
+    }
+    hash.finalize()[..16].iter().map(|b| format!("{b:02x}")).collect()
+}
+
+impl Planned {
+    /// When the task expires, ms.
+    #[must_use]
+    pub const fn deadline_ms(&self) -> i64 {
+        self.deadline_ms
+    }
+
+    /// Names the call that delegates it (`<turn id>/<position>`), for whoever reads the task's reply before the turn's.
+    #[must_use]
+    pub fn by_call(mut self, call: &CallId) -> Self {
+        self.by = Some(call.to_string());
+        self
+    }
+
+    /// What is written, once the id is known. `given` says that the producer gave it.
+    #[must_use]
+    pub fn delegation(self, entry: Option<String>, task: TaskId, given: bool) -> Delegation {
+        let meta = SliceMeta {
+            agent: self.agent.clone(),
+            dialect: Dialect::Raw,
+            reply_to: self.reply_to.clone(),
+            deadline_ms: self.deadline_ms,
+            submitted_ms: entry.as_deref().and_then(entry_ms).unwrap_or(self.planned_ms),
+            digest: self.digest.clone(),
+            calls: 1,
+            want_audits: false,
+            strict: false,
+            allowed_tools: None,
+            parallel_reads: false,
+            context: self.context,
+            task: Some((task.clone(), self.grant.clone())),
+            is_task: true,
+            by: self.by,
+            span: tickfleet_ops::traces::traceparent(&tracing::Span::current()),
+        };
+        let call = if self.external_lease_ms > 0 {
+            // An external runtime reads the message itself, with its id.
+            write_task(&Task { id: Some(task.clone()), deadline_ms: Some(self.deadline_ms), ..self.wire })
+        } else {
+            let arguments = with_id(&self.arguments, &task);
+            serde_json::to_string(&Call { provider_id: None, tool: TASK_TOOL.into(), arguments }).unwrap_or_default()
+        };
+        Delegation {
+            entry,
+            reply_to: self.reply_to,
+            tenant: self.tenant,
+            given,
+            digest: self.digest,
+            queue: self.queue,
+            agent: self.agent,
+            deadline_ms: self.deadline_ms,
+            budget: self.grant.budget,
+            parent: self.parent,
+            meta: serde_json::to_string(&meta).unwrap_or_default(),
+            call,
+            external_lease_ms: self.external_lease_ms,
+            task,
+        }
+    }
+}
+
+fn with_id(arguments: &str, task: &TaskId) -> String {
+    // Ids need no escaping: their characters are bounded.
+    format!("{{\"task_id\":\"{task}\",{}", arguments.trim_start_matches('{'))
+}

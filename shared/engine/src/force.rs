@@ -1,0 +1,338 @@
+//! What is in force: the configuration's policy with the tenants that were set at run time, replaced as a whole.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arc_swap::ArcSwap;
+
+use tickfleet_config::TaskHandlerDef;
+use tickfleet_model::policy::TenantPolicy;
+use tickfleet_model::{AgentId, Policy, TenantId};
+use tickfleet_store::{AtRunTime, Store, StoreError};
+
+/// One consistent state of everything that decides.
+#[derive(Debug, Clone, Default)]
+pub struct Force {
+    /// Agents, tenants, permissions, caps.
+    pub policy: Policy,
+    /// What carries out the tasks of each agent.
+    pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
+    /// Digest of the configuration it came from.
+    pub digest: String,
+    /// Per shard, the generation of the tenants set at run time that are in `policy`.
+    pub tenants_generation: BTreeMap<u32, u64>,
+}
+
+impl Force {
+    /// The generation of the tenants set at run time in this shard that are in force; 0 before any was read.
+    #[must_use]
+    pub fn tenants_generation(&self, shard: u32) -> u64 {
+        self.tenants_generation.get(&shard).copied().unwrap_or(0)
+    }
+
+    /// The beginning of the digest: what logs, metrics and audit entries name a policy by.
+    #[must_use]
+    pub fn short_digest(&self) -> &str {
+        short_digest(&self.digest)
+    }
+}
+
+/// The first 12 characters of a policy's digest.
+#[must_use]
+pub fn short_digest(digest: &str) -> &str {
+    digest.get(..12).unwrap_or(digest)
+}
+
+/// The state in force; readers take a snapshot and are never blocked. One process may serve many shards, so what is set
+/// at run time is kept per shard and merged.
+#[derive(Debug)]
+pub struct InForce {
+    current: ArcSwap<Force>,
+    /// What the current state is made of. Writers come one after the other, so that none undoes another's change.
+    sources: Mutex<Sources>,
+    /// Numbers the looks at Redis: an answer that was overtaken by a later look's is dropped.
+    looks: AtomicU64,
+}
+
+/// What decides, by where it comes from.
+#[derive(Debug, Default)]
+struct Sources {
+    /// Tenants of the configuration.
+    configured: BTreeMap<TenantId, TenantPolicy>,
+    /// What was set at run time, by shard. It goes before the configuration.
+    shards: BTreeMap<u32, Shard>,
+}
+
+/// What was set at run time in one shard, as last read. Whatever else decides and is set at run time (a pause, a limit)
+/// has its place here, so that it comes with the same look and nothing is decided before it is there.
+#[derive(Debug, Default)]
+struct Shard {
+    /// The look that it is from.
+    look: u64,
+    generation: u64,
+    tenants: BTreeMap<TenantId, TenantPolicy>,
+    /// Tenants whose declaration cannot be read, or is lost, and was never read before.
+    withheld: BTreeSet<TenantId>,
+    tools_off: BTreeSet<String>,
+}
+
+/// What Redis has lost and this process still knows.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Lost {
+    tenants: BTreeMap<TenantId, TenantPolicy>,
+    tools_off: BTreeSet<String>,
+}
+
+impl Shard {
+    /// Takes over what was read. What cannot be read, or was lost, stays as it was read last; where it never was, the
+    /// tenant is withheld: its declaration in the configuration may be laxer. Answers what was lost and is known here.
+    fn take_over(&mut self, look: u64, read: AtRunTime) -> Lost {
+        let known = std::mem::take(&mut self.tenants);
+        let (mut lost, mut tools_off, mut lost_tools) = (read.missing, read.tools_off, BTreeSet::new());
+        if read.generation < self.generation {
+            // Redis has forgotten more than the declarations: that they were set at all.
+            lost_tools = self.tools_off.difference(&tools_off).cloned().collect();
+            tools_off.extend(lost_tools.iter().cloned());
+            lost.extend(known.keys().filter(|t| !read.declared.contains_key(*t)).cloned());
+        }
+        let (mut tenants, mut withheld, mut restored) = (read.declared, BTreeSet::new(), BTreeMap::new());
+        for tenant in lost.iter().chain(read.unreadable.keys()) {
+            match known.get(tenant) {
+                Some(policy) => {
+                    tenants.insert(tenant.clone(), policy.clone());
+                    if !read.unreadable.contains_key(tenant) {
+                        restored.insert(tenant.clone(), policy.clone());
+                    }
+                }
+                None => drop(withheld.insert(tenant.clone())),
+            }
+        }
+        for tenant in withheld.difference(&self.withheld) {
+            let problem = read.unreadable.get(tenant).map_or("it is gone from Redis", String::as_str);
+            tracing::error!(%tenant, problem, "a tenant set at run time has no readable declaration; nothing is decided about it");
+        }
+        *self = Self { look, generation: read.generation, tenants, withheld, tools_off };
+        Lost { tenants: restored, tools_off: lost_tools }
+    }
+}
+
+impl Sources {
+    /// Puts the tenants of all sources into `force`.
+    fn put_into(&self, force: &mut Force) {
+        let policy = &mut force.policy;
+        policy.tenants = self.configured.clone();
+        policy.withheld.clear();
+        policy.permissions.switched_off.clear();
+        for shard in self.shards.values() {
+            policy.tenants.extend(shard.tenants.iter().map(|(id, tenant)| (id.clone(), tenant.clone())));
+            policy.tenants.retain(|tenant, _| !shard.withheld.contains(tenant));
+            policy.withheld.extend(shard.withheld.iter().cloned());
+            // Every shard is told; one that knows is enough.
+            policy.permissions.switched_off.extend(shard.tools_off.iter().cloned());
+        }
+        force.tenants_generation = self.shards.iter().map(|(number, shard)| (*number, shard.generation)).collect();
+    }
+}
+
+impl InForce {
+    /// Puts `force` in force.
+    #[must_use]
+    pub fn new(force: Force) -> Self {
+        let sources = Sources { configured: force.policy.tenants.clone(), ..Sources::default() };
+        Self { current: ArcSwap::from_pointee(force), sources: Mutex::new(sources), looks: AtomicU64::new(0) }
+    }
+
+    /// The state in force now.
+    #[must_use]
+    pub fn load(&self) -> Arc<Force> {
+        self.current.load_full()
+    }
+
+    /// Reads what was set at run time in this shard, and puts it in force. Nothing is decided in a shard before this has
+    /// succeeded for it once (rule 17); later it is called at each heartbeat, and whenever the shard says that it has news.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what is in force stays.
+    pub async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
+        let look = self.looks.fetch_add(1, Ordering::Relaxed) + 1;
+        let read = store.at_run_time().await?;
+        let lost = self.take_over(store.shard(), look, read);
+        for (tenant, policy) in &lost.tenants {
+            let restored = store.restore_tenant(tenant, policy).await;
+            tracing::error!(%tenant, ?restored, "what was set for a tenant at run time was lost in Redis; putting it back");
+        }
+        for tool in &lost.tools_off {
+            let restored = store.switch_tool(tool, false).await;
+            tracing::error!(
+                tool,
+                ?restored,
+                "a tool was switched off, and Redis has lost that; switching it off again"
+            );
+        }
+        Ok(())
+    }
+
+    /// Reads anew where the shard has news. Answers whether it had.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what is in force stays.
+    pub async fn refresh_where_news(&self, store: &Store) -> Result<bool, StoreError> {
+        if store.tenants_generation().await? == self.load().tenants_generation(store.shard()) {
+            return Ok(false);
+        }
+        self.refresh(store).await?;
+        Ok(true)
+    }
+
+    /// Takes over the answer to a look. Answers what Redis has lost.
+    fn take_over(&self, shard: u32, look: u64, read: AtRunTime) -> Lost {
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let held = sources.shards.entry(shard).or_default();
+        if held.look > look {
+            return Lost::default();
+        }
+        let lost = held.take_over(look, read);
+        let current = self.current.load();
+        let mut next = (**current).clone();
+        sources.put_into(&mut next);
+        if !is_same(&current, &next) {
+            self.current.store(Arc::new(next));
+        }
+        lost
+    }
+
+    /// Puts a new configuration in force, in one step. What was set at run time stays. Answers what is in force now.
+    pub fn replace(&self, mut force: Force) -> Arc<Force> {
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.configured = std::mem::take(&mut force.policy.tenants);
+        sources.put_into(&mut force);
+        let force = Arc::new(force);
+        self.current.store(Arc::clone(&force));
+        force
+    }
+}
+
+/// Whether two states have the same set at run time. Those who keep a snapshot need no new one then.
+fn is_same(one: &Force, other: &Force) -> bool {
+    one.policy.tenants == other.policy.tenants
+        && one.policy.withheld == other.policy.withheld
+        && one.policy.permissions.switched_off == other.policy.permissions.switched_off
+        && one.tenants_generation == other.tenants_generation
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn force(digest: &str, configured: &[&str]) -> Force {
+        let mut force = Force { digest: digest.into(), ..Force::default() };
+        force.policy.tenants = configured.iter().map(|name| capped(name, None)).collect();
+        force
+    }
+
+    fn capped(name: &str, cap: Option<u32>) -> (TenantId, TenantPolicy) {
+        (TenantId::new(name).unwrap(), TenantPolicy { max_actions_per_day: cap, ..TenantPolicy::default() })
+    }
+
+    fn read(generation: u64, declared: &[(&str, u32)]) -> AtRunTime {
+        let declared = declared.iter().map(|(name, cap)| capped(name, Some(*cap))).collect();
+        AtRunTime { generation, declared, ..AtRunTime::default() }
+    }
+
+    /// Tenants with their caps, and those that are withheld.
+    fn seen(in_force: &InForce) -> (Vec<(String, Option<u32>)>, Vec<String>) {
+        let policy = &in_force.load().policy;
+        let tenants = policy.tenants.iter().map(|(name, tenant)| (name.to_string(), tenant.max_actions_per_day));
+        (tenants.collect(), policy.withheld.iter().map(ToString::to_string).collect())
+    }
+
+    fn tenants(expected: &[(&str, Option<u32>)]) -> Vec<(String, Option<u32>)> {
+        expected.iter().map(|(name, cap)| ((*name).to_owned(), *cap)).collect()
+    }
+
+    #[test]
+    fn tenants_set_at_run_time_outlive_a_new_configuration() {
+        let in_force = InForce::new(force("one", &["acme"]));
+        in_force.take_over(0, 1, read(1, &[("guest", 3)]));
+        assert_eq!(in_force.replace(force("two", &["bolt"])).digest, "two");
+        assert_eq!(seen(&in_force).0, tenants(&[("bolt", None), ("guest", Some(3))]));
+        in_force.take_over(0, 2, read(2, &[]));
+        assert_eq!(seen(&in_force).0, tenants(&[("bolt", None)]), "taken back");
+    }
+
+    #[test]
+    fn each_shard_decides_about_its_own_tenants_alone() {
+        let in_force = InForce::new(force("one", &["acme", "bolt"]));
+        in_force.take_over(0, 1, read(1, &[("acme", 3)]));
+        in_force.take_over(1, 2, read(7, &[("bolt", 5)]));
+        in_force.take_over(0, 3, read(1, &[("acme", 3)]));
+        assert_eq!(seen(&in_force).0, tenants(&[("acme", Some(3)), ("bolt", Some(5))]));
+        let force = in_force.load();
+        assert_eq!((force.tenants_generation(0), force.tenants_generation(1)), (1, 7));
+    }
+
+    #[test]
+    fn what_cannot_be_read_stays_as_it_was_read_last_or_is_withheld() {
+        let unreadable = |generation, declared: &[(&str, u32)]| {
+            let unreadable = [(TenantId::new("acme").unwrap(), "no JSON".to_owned())].into();
+            AtRunTime { unreadable, ..read(generation, declared) }
+        };
+        let fresh = InForce::new(force("one", &["acme", "bolt"]));
+        fresh.take_over(0, 1, unreadable(2, &[("bolt", 5)]));
+        let withheld = vec!["acme".to_owned()];
+        assert_eq!(
+            seen(&fresh),
+            (tenants(&[("bolt", Some(5))]), withheld.clone()),
+            "one poison item costs itself alone"
+        );
+        fresh.replace(force("two", &["acme"]));
+        assert_eq!(seen(&fresh), (tenants(&[("bolt", Some(5))]), withheld));
+        fresh.take_over(0, 2, read(3, &[("acme", 4)]));
+        assert_eq!(seen(&fresh), (tenants(&[("acme", Some(4))]), vec![]), "mended");
+        assert!(
+            fresh.take_over(0, 3, unreadable(4, &[])).tenants.is_empty(),
+            "what is there is nobody's to write over"
+        );
+        assert_eq!(seen(&fresh), (tenants(&[("acme", Some(4))]), vec![]), "the last good one");
+    }
+
+    #[test]
+    fn what_redis_has_lost_is_known_and_put_back() {
+        let in_force = InForce::new(force("one", &["acme"]));
+        in_force.take_over(0, 1, read(5, &[("acme", 3), ("bolt", 4)]));
+        let gone = AtRunTime { missing: [TenantId::new("bolt").unwrap()].into(), ..read(5, &[("acme", 3)]) };
+        assert_eq!(in_force.take_over(0, 2, gone).tenants, [capped("bolt", Some(4))].into());
+        // After a flush not even the names are there.
+        let lost = in_force.take_over(0, 3, read(0, &[]));
+        assert_eq!(lost.tenants.len(), 2, "{lost:?}");
+        assert_eq!(seen(&in_force).0, tenants(&[("acme", Some(3)), ("bolt", Some(4))]));
+    }
+
+    #[test]
+    fn a_tool_that_was_switched_off_stays_off_until_it_is_switched_on() {
+        let off = |generation, tools: &[&str]| {
+            let tools_off = tools.iter().map(ToString::to_string).collect();
+            AtRunTime { tools_off, ..read(generation, &[]) }
+        };
+        let in_force = InForce::new(force("one", &[]));
+        let now = || in_force.load().policy.permissions.switched_off.iter().cloned().collect::<Vec<_>>();
+        in_force.take_over(0, 1, off(1, &["pay"]));
+        in_force.replace(force("two", &[]));
+        assert_eq!(now(), ["pay"], "a new configuration does not know of it");
+        let lost = in_force.take_over(0, 2, off(0, &[]));
+        assert_eq!((lost.tools_off.len(), now()), (1, vec!["pay".to_owned()]), "a flush switches nothing on");
+        in_force.take_over(0, 3, off(2, &[]));
+        assert!(now().is_empty());
+    }
+
+    #[test]
+    fn an_answer_that_was_overtaken_changes_nothing() {
+        let in_force = InForce::new(force("one", &[]));
+        in_force.take_over(0, 2, read(6, &[("acme", 3)]));
+        in_force.take_over(0, 1, read(5, &[("acme", 9)]));
+        assert_eq!(seen(&in_force).0, tenants(&[("acme", Some(3))]));
+    }
+}

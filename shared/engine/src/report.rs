@@ -1,0 +1,386 @@
+//! From results to what is settled: the dialect's messages, the audit entry, the frame of the reply.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use tickfleet_model::redaction::Redactor;
+use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, Dialect, Outcome, TenantId, limits};
+use tickfleet_protocol::{audit, result};
+use tickfleet_store::{EndReason, Ending, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName};
+
+/// How results are reported.
+#[derive(Debug, Clone)]
+pub struct ReportOptions {
+    /// Whether calls are audited.
+    pub log_tool_calls: bool,
+    /// What must not appear in the audit log.
+    pub redactor: Arc<Redactor>,
+    /// Characters of a result in the audit log.
+    pub result_chars: usize,
+    /// Generation of the policy in force, for the audit log.
+    pub policy_version: Option<u64>,
+    /// The beginning of that policy's digest, for the audit log; empty where it is not known.
+    pub policy_digest: Arc<str>,
+}
+
+impl Default for ReportOptions {
+    fn default() -> Self {
+        Self {
+            log_tool_calls: true,
+            redactor: Arc::new(Redactor::default()),
+            result_chars: limits::AUDIT_RESULT_CHARS,
+            policy_version: None,
+            policy_digest: "".into(),
+        }
+    }
+}
+
+/// The head of a reply: everything but its results.
+#[derive(Serialize)]
+struct Head<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    turn_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task_id: Option<&'a str>,
+    tenant: &'a str,
+    agent: &'a str,
+    /// Of a task: the agent that asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delegator: Option<&'a str>,
+    /// Of a task: the call that asked for it, whose own reply may come later.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delegated_by: Option<&'a str>,
+    status: &'a str,
+    dialect: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correlation_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traceparent: Option<&'a str>,
+}
+
+impl Head<'_> {
+    /// The JSON up to and with `"results":[`.
+    fn open(&self) -> String {
+        let mut text = serde_json::to_string(self).unwrap_or_else(|_| "{}".into());
+        text.pop();
+        text.push_str(",\"results\":[");
+        text
+    }
+}
+
+/// The frame of a turn's or task's reply.
+#[must_use]
+pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
+    let id = Some(name.turn.as_str());
+    let delegator = meta.task.as_ref().and_then(|(_, grant)| grant.chain.last());
+    let head = Head {
+        turn_id: id.filter(|_| !meta.is_task),
+        task_id: id.filter(|_| meta.is_task),
+        tenant: name.tenant.as_str(),
+        agent: meta.agent.as_str(),
+        delegator: delegator.filter(|_| meta.is_task).map(AgentId::as_str),
+        delegated_by: meta.by.as_deref(),
+        status: "done",
+        dialect: meta.dialect.as_str(),
+        correlation_id: meta.context.correlation_id.as_deref(),
+        traceparent: meta.context.traceparent.as_deref(),
+    };
+    // Providers refuse a message that says nothing.
+    let messages = result::messages_frame(meta.dialect).filter(|_| meta.calls > 0);
+    ReplyFrame { head: head.open(), messages, audits: meta.want_audits }
+}
+
+/// What is said of one call in result, message and audit.
+pub struct Reported<'a> {
+    /// The tenant.
+    pub tenant: &'a TenantId,
+    /// Who made the call; of a task, who carried it out.
+    pub agent: &'a AgentId,
+    /// Who delegated it, see [`delegated`].
+    pub delegated: Option<Option<&'a AgentId>>,
+    /// The turn, for the audit log.
+    pub turn: &'a str,
+    /// The dialect of the message.
+    pub dialect: Dialect,
+    /// The stable id of the tool, where it is known.
+    pub tool_id: Option<&'a str>,
+    /// The arguments as text.
+    pub arguments: &'a str,
+    /// What became of it.
+    pub result: &'a CallResult,
+    /// Shard time, ms.
+    pub now_ms: i64,
+}
+
+/// Of a task, the agent that delegated it, or none where somebody else did; none of a turn.
+#[must_use]
+pub fn delegated(meta: &SliceMeta) -> Option<Option<&AgentId>> {
+    meta.is_task.then(|| meta.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
+}
+
+/// Renders one result.
+#[must_use]
+pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
+    let audit = if options.log_tool_calls {
+        audit::audit_entry(&audit::AuditInput {
+            timestamp_ms: r.now_ms,
+            tenant: r.tenant,
+            agent: r.agent,
+            delegated: r.delegated,
+            turn: r.turn,
+            tool_id: r.tool_id,
+            arguments: r.arguments,
+            result: r.result,
+            policy_version: options.policy_version,
+            policy_digest: &options.policy_digest,
+            result_chars_max: options.result_chars,
+            redactor: &options.redactor,
+        })
+    } else {
+        String::new()
+    };
+    SettledCall {
+        result: result::result_json(r.result),
+        message: result::tool_message(r.dialect, r.result).unwrap_or_default(),
+        audit,
+    }
+}
+
+/// What is known of a call that ends without a result of its own, beside the reason.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Past<'a> {
+    /// Tries that it has behind it.
+    pub tries: u32,
+    /// Whether a worker was lost while it held the call.
+    pub lost: bool,
+    /// Why somebody cancelled it, without secrets.
+    pub why: Option<&'a str>,
+}
+
+impl Past<'_> {
+    /// The end of the sentence that says why a call ended, in a way that never denies what began (rule 25).
+    fn told(&self) -> String {
+        match (self.tries, self.lost) {
+            (0, false) => " before this call could run. It was not executed.".into(),
+            (0, true) => {
+                ". A worker was lost while it held this call: whether it ran is not known, so check before you repeat it."
+                    .into()
+            }
+            (1, _) => " while this call waited for its second try. The first one failed; what it did before is not known."
+                .into(),
+            (tries, _) => format!(
+                " while this call waited for another try. {tries} tries failed; what they did before is not known."
+            ),
+        }
+    }
+}
+
+/// What the agent is told of calls that end without a result of their own.
+#[must_use]
+pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallError) {
+    let (outcome, code, message, details) = match reason {
+        EndReason::Expired => (
+            Outcome::Expired,
+            "expired",
+            format!("The deadline {} came{}", rfc3339(info), past.told()),
+            Some(serde_json::json!({ "deadline": rfc3339(info) })),
+        ),
+        EndReason::Cancelled => (
+            Outcome::Cancelled,
+            "cancelled",
+            format!("The turn was cancelled{}{}", because(past.why), past.told()),
+            past.why.map(|why| serde_json::json!({ "reason": why })),
+        ),
+        EndReason::DailyCapReached => (
+            Outcome::DailyCapReached,
+            "daily_cap_reached",
+            format!(
+                "The daily limit of actions is used up. It resets at {}. This call was not executed.",
+                rfc3339(info)
+            ),
+            Some(serde_json::json!({ "resets_at": rfc3339(info) })),
+        ),
+        EndReason::TaskBudgetReached => (
+            Outcome::Rejected,
+            "task_budget_reached",
+            "The task's own budget of actions is used up. This call was not executed.".into(),
+            None,
+        ),
+        EndReason::Internal => (
+            Outcome::Internal,
+            "internal",
+            "Tool execution failed. The error has been logged for investigation.".into(),
+            None,
+        ),
+        EndReason::Rejected => (
+            Outcome::Rejected,
+            "agent_removed",
+            "The agent is no longer configured. This call was not executed.".into(),
+            None,
+        ),
+    };
+    (outcome, CallError { code: code.into(), message, details })
+}
+
+/// A cancel's reason within a sentence.
+#[must_use]
+pub fn because(why: Option<&str>) -> String {
+    why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
+}
+
+/// What the agent is told of one call of an ending.
+#[must_use]
+pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redactor) -> (Outcome, CallError) {
+    let why = ending.why.as_deref().map(|why| redactor.text(why));
+    let why = why.as_deref();
+    match ending.begun.filter(|begun| begun.position == position) {
+        Some(begun) if begun.by_runtime => taken_and_not_ended(ending, why),
+        Some(_) => begun_and_lost(tool),
+        None if ending.marked.contains(&position) => begun_and_lost(tool),
+        None => {
+            let tries = if position == ending.first { ending.tries } else { 0 };
+            ended(
+                ending.reason,
+                ending.info,
+                &Past { tries, lost: ending.crashes > 0 && position < ending.admitted, why },
+            )
+        }
+    }
+}
+
+/// What the agent is told of a call that was begun and left without a result: whatever ends the turn, the call must not
+/// be reported as not executed.
+#[must_use]
+pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
+    unknown(format!(
+        "This call had been begun, and no result of it was recorded. {tool} may have taken effect or not: check before \
+         you repeat it."
+    ))
+}
+
+/// What a delegator is told of a task that a runtime outside had taken and did not end.
+fn taken_and_not_ended(ending: &Ending, why: Option<&str>) -> (Outcome, CallError) {
+    let what = match ending.reason {
+        EndReason::Expired => format!("The deadline {} came", rfc3339(ending.info)),
+        EndReason::Cancelled => format!("The task was cancelled{}", because(why)),
+        _ => "The task was given up".into(),
+    };
+    unknown(format!(
+        "{what} after a runtime had taken the task, which did not say how it ended. It may have done some of it, all or \
+         nothing: check before you repeat it."
+    ))
+}
+
+fn unknown(message: String) -> (Outcome, CallError) {
+    (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
+}
+
+/// A time for people and programs: RFC 3339 in UTC, to the second.
+#[must_use]
+pub fn rfc3339(ms: i64) -> String {
+    let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
+    time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+}
+
+/// A call from its blob; an external task's blob is the task's own message.
+#[must_use]
+pub fn call_of(meta: &SliceMeta, blob: Option<&String>) -> Call {
+    let text = blob.cloned().unwrap_or_default();
+    serde_json::from_str(&text).unwrap_or_else(|_| {
+        let tool = if meta.is_task { crate::delegation::TASK_TOOL } else { "" };
+        Call { provider_id: None, tool: tool.into(), arguments: text }
+    })
+}
+
+/// The meta of an ending's turn. Of one that cannot be read (a later build's, or changed by a hand) whatever can be:
+/// its calls are answered all the same.
+fn meta_of(ending: &Ending) -> Result<SliceMeta, String> {
+    let read = serde_json::from_str::<SliceMeta>(&ending.meta);
+    let Err(problem) = read else { return read.map_err(|e| e.to_string()) };
+    let parts: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&ending.meta).unwrap_or_default();
+    let mut plain = serde_json::json!({"ag": "unknown", "dl": 0, "dg": "", "n": ending.upto});
+    for (name, value) in parts {
+        let mut more = plain.clone();
+        more[&name] = value;
+        if serde_json::from_value::<SliceMeta>(more.clone()).is_ok() {
+            plain = more;
+        }
+    }
+    serde_json::from_value(plain).map_err(|_| format!("meta: {problem}"))
+}
+
+/// The settlement of calls that nobody runs.
+///
+/// # Errors
+/// What is wrong with the ending's data, for the log: only a foreign writer leaves such.
+pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<Settlement, String> {
+    let meta = meta_of(ending)?;
+    let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));
+    let settle = |(position, blob): (usize, Option<&String>)| {
+        if meta.calls == 0 {
+            return SettledCall::default();
+        }
+        let call = call_of(&meta, blob);
+        let id = CallId { turn: ending.name.turn.clone(), position };
+        let (outcome, error) = ended_call(ending, position, &call.tool, &options.redactor);
+        let mut result = CallResult::refused(&id, call.provider_id, &call.tool, outcome, error);
+        if position == ending.first {
+            result.attempts = ending.tries;
+        }
+        let reported = Reported {
+            tenant: &ending.name.tenant,
+            agent: &meta.agent,
+            delegated: delegated(&meta),
+            turn: ending.name.turn.as_str(),
+            dialect: meta.dialect,
+            tool_id: None,
+            arguments: &call.arguments,
+            result: &result,
+            now_ms,
+        };
+        settled_call(options, &reported)
+    };
+    Ok(Settlement {
+        name: ending.name.clone(),
+        fence: ending.fence.clone(),
+        queue: None,
+        first: ending.first,
+        reply_to: meta.reply_to.clone(),
+        frame: frame(&ending.name, &meta),
+        calls: calls.map(settle).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn an_ending_does_not_deny_a_call_that_was_begun() {
+        let ending_of = Ending {
+            name: TurnName::parse("acme:t1").unwrap(),
+            fence: "s:1".into(),
+            reason: EndReason::Expired,
+            first: 1,
+            upto: 4,
+            info: 0,
+            begun: Some(tickfleet_store::BegunCall { position: 1, by_runtime: false }),
+            marked: vec![2],
+            tries: 0,
+            crashes: 0,
+            admitted: 4,
+            why: None,
+            meta: r#"{"ag":"kelly","dl":0,"dg":"d","n":4}"#.into(),
+            calls: vec![r#"{"t":"send_invoice","a":"{}"}"#.into(); 3],
+        };
+        let settlement = ending(&ReportOptions::default(), &ending_of, 0).unwrap();
+        let outcomes = settlement.calls.iter().map(|call| {
+            let result: serde_json::Value = serde_json::from_str(&call.result).unwrap();
+            result["outcome"].as_str().unwrap().to_owned()
+        });
+        assert_eq!(outcomes.collect::<Vec<_>>(), ["outcome_unknown", "outcome_unknown", "expired"]);
+    }
+}

@@ -1,0 +1,122 @@
+//! Digests: what makes two submits the same turn, and the key by which a service recognises a repeated call.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+
+use super::{TenantId, Turn, TurnId};
+
+/// The digest of what a turn asks for: 32 hexadecimal characters, the first 16 bytes of SHA-256 over agent,
+/// task, dialect, and each call's provider id, tool and arguments. Every part is written with its length, so
+/// no two turns share a text.
+///
+/// What does not change the calls (priority, deadline, `reply_to`, context) is left out: a producer that
+/// submits again after a crash may well give a new deadline.
+#[must_use]
+pub fn content_digest(turn: &Turn) -> String {
+    let mut hash = Sha256::new();
+    part(&mut hash, Some(turn.agent.as_str()));
+    part(&mut hash, turn.task.as_ref().map(super::TaskId::as_str));
+    part(&mut hash, Some(turn.dialect.as_str()));
+    // Only where it is there, so that the keys of turns without it stay what they were.
+    if let Some(names) = &turn.allowed_tools {
+        hash.update((names.len() as u64).to_be_bytes());
+        names.iter().for_each(|name| part(&mut hash, Some(name)));
+    }
+    for call in &turn.calls {
+        part(&mut hash, call.provider_id.as_deref());
+        part(&mut hash, Some(&call.tool));
+        part(&mut hash, Some(&call.arguments));
+    }
+    hex(&hash.finalize()[..16])
+}
+
+/// The idempotency key of the call at `position` of a turn: 64 hexadecimal characters (32 bytes), the same
+/// for every try and for a turn that is submitted again, different for any other call.
+#[must_use]
+pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position: usize) -> String {
+    let mut hash = Sha256::new();
+    part(&mut hash, Some(tenant.as_str()));
+    part(&mut hash, Some(turn.as_str()));
+    part(&mut hash, Some(digest));
+    hash.update((position as u64).to_be_bytes());
+    hex(&hash.finalize())
+}
+
+/// Hashes a part with its length; an absent part differs from every text.
+fn part(hash: &mut Sha256, text: Option<&str>) {
+    match text {
+        Some(text) => {
+            hash.update((text.len() as u64).to_be_bytes());
+            hash.update(text.as_bytes());
+        }
+        None => hash.update(u64::MAX.to_be_bytes()),
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(bytes.len() * 2), |mut text, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::{AgentId, Call, Context, Dialect, Priority, TaskId};
+
+    fn call(provider_id: Option<&str>, tool: &str, arguments: &str) -> Call {
+        Call { provider_id: provider_id.map(Into::into), tool: tool.into(), arguments: arguments.into() }
+    }
+
+    fn turn(calls: Vec<Call>) -> Turn {
+        Turn {
+            id: None,
+            tenant: TenantId::new("acme").unwrap(),
+            agent: AgentId::new("kelly").unwrap(),
+            priority: Priority::Normal,
+            deadline_ms: None,
+            reply_to: None,
+            dialect: Dialect::Raw,
+            task: None,
+            context: Context::default(),
+            want_audits: false,
+            strict: false,
+            allowed_tools: None,
+            parallel_reads: false,
+            calls,
+        }
+    }
+
+    #[test]
+    fn the_digest_sees_every_part_of_the_calls_and_nothing_else() {
+        let base = content_digest(&turn(vec![call(None, "a", "{}")]));
+        assert_eq!(base.len(), 32);
+        for other in [
+            turn(vec![call(Some(""), "a", "{}")]),
+            turn(vec![call(None, "a{", "}")]),
+            turn(vec![call(None, "a", "{ }")]),
+            turn(vec![call(None, "a", "{}"), call(None, "a", "{}")]),
+            Turn { task: Some(TaskId::new("t").unwrap()), ..turn(vec![call(None, "a", "{}")]) },
+            Turn { dialect: Dialect::Anthropic, ..turn(vec![call(None, "a", "{}")]) },
+            Turn { agent: AgentId::new("k").unwrap(), ..turn(vec![call(None, "a", "{}")]) },
+        ] {
+            assert_ne!(content_digest(&other), base, "{other:?}");
+        }
+        let later = Turn { deadline_ms: Some(1), priority: Priority::Urgent, ..turn(vec![call(None, "a", "{}")]) };
+        assert_eq!(content_digest(&later), base);
+    }
+
+    #[test]
+    fn idempotency_keys_differ_by_position_and_stay_the_same_over_time() {
+        let (tenant, id) = (TenantId::new("acme").unwrap(), TurnId::new("t-1").unwrap());
+        let key = |position| idempotency_key(&tenant, &id, "d", position);
+        assert_ne!(key(0), key(1));
+        // Pinned: a new version must send the same keys for turns that are on the way.
+        assert_eq!(key(0), "fcd8f8f91ab6ef9204d06fb0640b6f4316b8f31993c6f71c5c2806dbb7c87fcc");
+    }
+}

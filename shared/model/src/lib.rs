@@ -1,0 +1,26 @@
+//! The pure model: no Redis, no tokio, no clock, no randomness. Time and chance are arguments.
+
+pub mod context;
+pub mod day;
+pub mod digest;
+pub mod ids;
+pub mod limits;
+pub mod outcome;
+pub mod policy;
+pub mod redaction;
+pub mod retry;
+pub mod suggest;
+pub mod task;
+pub mod tool;
+pub mod turn;
+pub mod version;
+
+pub use context::Context;
+pub use digest::{content_digest, idempotency_key};
+pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, TaskId, TenantId, TurnId};
+pub use outcome::{CallError, CallResult, Outcome};
+pub use policy::{AgentPolicy, Caps, DayCapAction, Policy};
+pub use redaction::Redactor;
+pub use task::{Task, TaskGrant};
+pub use tool::{Effect, ToolId, ToolSpec};
+pub use turn::{Call, Dialect, Priorities, Priority, Turn};

@@ -1,0 +1,493 @@
+//! Every metric, in one place. `catalogue` is the table of their names, labels and help texts; here are the methods
+//! that record them.
+//!
+//! No label names a tenant, an agent, a turn or a task: their number has no bound, and ids belong into logs,
+//! traces and `explain`. The one label from outside, `tool`, is bounded in `tool_labels.rs`; every other label has a
+//! closed list in `words`.
+
+mod catalogue;
+mod live;
+mod make;
+#[cfg(test)]
+mod page;
+#[cfg(test)]
+mod tests;
+mod words;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, UNIX_EPOCH};
+
+use prometheus::{
+    Encoder, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder,
+};
+use tokio::time::Instant;
+
+pub use self::live::McpServer;
+use self::live::{McpServers, Parked, Slots, Worst};
+use self::make::Maker;
+pub(crate) use self::words::OTHER;
+pub use self::words::{Decision, Invariant, Place};
+use super::tool_labels::ToolLabels;
+use tickfleet_model::Outcome;
+use tickfleet_store::Observer;
+
+/// Digits of the configuration's digest that become a label.
+const DIGEST_DIGITS: usize = 12;
+
+/// What a process is: it exports what it can know, and nothing else, so that an absent metric means an absent part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Part {
+    /// Schedulers only.
+    Scheduler,
+    /// Workers only.
+    Worker,
+    /// Both in one process.
+    #[default]
+    Both,
+}
+
+/// How much is in one [`Place`].
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Backlog {
+    /// Entries, turns or slices: whatever the place holds.
+    pub count: u64,
+    /// Age of the oldest one; none where the place is empty.
+    pub oldest: Option<Duration>,
+}
+
+/// A whole backlog. A place that is left out is absent from the scrape.
+pub type Backlogs = Vec<(Place, Backlog)>;
+
+/// What Redis said during a scrape.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Scraped {
+    /// What waits and runs, in all shards.
+    pub backlog: Backlogs,
+    /// Memory in use, bytes.
+    pub memory_used: u64,
+    /// The bound on memory, bytes; 0 means none.
+    pub memory_max: u64,
+    /// Whether any shard refuses new work because memory is nearly full.
+    pub pressure: bool,
+}
+
+/// The metrics of one process. Share it in an `Arc`; every method takes `&self` and is cheap.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    tools: ToolLabels,
+    inbound: IntCounterVec,
+    turns_admitted: IntCounterVec,
+    calls_admitted: IntCounter,
+    turns_refused: IntCounterVec,
+    released: IntCounter,
+    promoted: IntCounter,
+    tick_lag: Gauge,
+    tick_lags: Worst,
+    parked: Parked,
+    tick_seconds: Histogram,
+    backlog: GaugeVec,
+    oldest_age: GaugeVec,
+    schedule_to_start: Histogram,
+    turn_seconds: Histogram,
+    calls: IntCounterVec,
+    call_seconds: HistogramVec,
+    retries: IntCounterVec,
+    leases_lost: IntCounterVec,
+    reaped: IntCounter,
+    fenced: IntCounterVec,
+    quarantined: IntCounter,
+    dead: IntCounterVec,
+    slots: IntGauge,
+    slots_busy: IntGauge,
+    slots_now: Slots,
+    mcp_up: GaugeVec,
+    mcp_quarantined: GaugeVec,
+    mcp_now: McpServers,
+    redis_commands: IntCounterVec,
+    redis_seconds: HistogramVec,
+    redis_errors: IntCounterVec,
+    redis_up: IntGauge,
+    redis_memory: GaugeVec,
+    redis_memory_max: GaugeVec,
+    redis_pressure: GaugeVec,
+    policy_stale: IntCounter,
+    clock_steps: IntCounter,
+    epoch_changes: IntCounter,
+    state_lost: IntCounter,
+    loop_progress: GaugeVec,
+    violations: IntCounterVec,
+    config_info: GaugeVec,
+    config_generation: IntGauge,
+    /// The digest that the generation belongs to.
+    config_digest: Mutex<String>,
+    config_reloads: IntCounterVec,
+    config_successful: IntGauge,
+    config_loaded: Gauge,
+}
+
+impl Metrics {
+    /// The metrics of a process that is both scheduler and worker, all at zero, with their own registry, so that a
+    /// process or a test may have several.
+    ///
+    /// # Errors
+    /// As [`Self::of`].
+    pub fn new() -> Result<Self, prometheus::Error> {
+        Self::of(Part::Both)
+    }
+
+    /// The metrics of a process that is `part`.
+    ///
+    /// # Errors
+    /// Two metrics share a name, or a name has a character that Prometheus refuses: a mistake in the catalogue.
+    pub fn of(part: Part) -> Result<Self, prometheus::Error> {
+        use catalogue as c;
+        let make = Maker::new(part);
+        make.build_info(&c::BUILD_INFO)?;
+        make.process()?;
+        let config_successful = make.gauge(&c::CONFIG_SUCCESSFUL)?;
+        config_successful.set(1);
+        Ok(Self {
+            tools: ToolLabels::default(),
+            inbound: make.counters(&c::INBOUND_ENTRIES)?,
+            turns_admitted: make.counters(&c::TURNS_ADMITTED)?,
+            calls_admitted: make.counter(&c::CALLS_ADMITTED)?,
+            turns_refused: make.counters(&c::TURNS_REFUSED)?,
+            released: make.counter(&c::RELEASED)?,
+            promoted: make.counter(&c::PROMOTED)?,
+            tick_lag: make.float(&c::TICK_LAG)?,
+            tick_lags: Worst::default(),
+            parked: Parked::default(),
+            tick_seconds: make.histogram(&c::TICK_DURATION)?,
+            backlog: make.gauges(&c::BACKLOG)?,
+            oldest_age: make.gauges(&c::OLDEST_AGE)?,
+            schedule_to_start: make.histogram(&c::SCHEDULE_TO_START)?,
+            turn_seconds: make.histogram(&c::TURN_DURATION)?,
+            calls: make.counters(&c::CALLS)?,
+            call_seconds: make.histograms(&c::CALL_DURATION)?,
+            retries: make.counters(&c::RETRIES)?,
+            leases_lost: make.counters(&c::LEASES_LOST)?,
+            reaped: make.counter(&c::REAPED)?,
+            fenced: make.counters(&c::FENCED)?,
+            quarantined: make.counter(&c::QUARANTINED)?,
+            dead: make.counters(&c::DEAD)?,
+            slots: make.gauge(&c::SLOTS)?,
+            slots_busy: make.gauge(&c::SLOTS_BUSY)?,
+            slots_now: Slots::default(),
+            mcp_up: make.gauges(&c::MCP_SERVER_UP)?,
+            mcp_quarantined: make.gauges(&c::MCP_QUARANTINED)?,
+            mcp_now: McpServers::default(),
+            redis_commands: make.counters(&c::REDIS_COMMANDS)?,
+            redis_seconds: make.histograms(&c::REDIS_DURATION)?,
+            redis_errors: make.counters(&c::REDIS_ERRORS)?,
+            redis_up: make.gauge(&c::REDIS_UP)?,
+            redis_memory: make.gauges(&c::REDIS_MEMORY_USED)?,
+            redis_memory_max: make.gauges(&c::REDIS_MEMORY_MAX)?,
+            redis_pressure: make.gauges(&c::REDIS_PRESSURE)?,
+            policy_stale: make.counter(&c::POLICY_STALE)?,
+            clock_steps: make.counter(&c::CLOCK_STEPS)?,
+            epoch_changes: make.counter(&c::EPOCH_CHANGES)?,
+            state_lost: make.counter(&c::STATE_LOST)?,
+            loop_progress: make.gauges(&c::LOOP_PROGRESS)?,
+            violations: make.counters(&c::INVARIANT_VIOLATIONS)?,
+            config_info: make.gauges(&c::CONFIG_INFO)?,
+            config_generation: make.gauge(&c::CONFIG_GENERATION)?,
+            config_digest: Mutex::default(),
+            config_reloads: make.counters(&c::CONFIG_RELOADS)?,
+            config_successful,
+            config_loaded: make.float(&c::CONFIG_RELOADED)?,
+            registry: make.registry,
+        })
+    }
+}
+
+/// Intake and admission.
+impl Metrics {
+    /// `entries` entries were read from an inbound stream (`turns`, `tasks`).
+    pub fn inbound(&self, stream: &'static str, entries: u64) {
+        self.inbound.with_label_values(&[words::known(&words::STREAMS, stream)]).inc_by(entries);
+    }
+
+    /// Admission decided about `turns` turns.
+    pub fn admitted(&self, decision: Decision, turns: u64) {
+        self.turns_admitted.with_label_values(&[decision.as_str()]).inc_by(turns);
+    }
+
+    /// `calls` calls were debited and let through.
+    pub fn calls_admitted(&self, calls: u64) {
+        self.calls_admitted.inc_by(calls);
+    }
+
+    /// A turn was refused with this code.
+    pub fn refused(&self, code: &str) {
+        self.turns_refused.with_label_values(&[words::known(&words::REFUSALS, code)]).inc();
+    }
+
+    /// An entry went to the dead stream.
+    pub fn dead(&self, reason: &str) {
+        self.dead.with_label_values(&[words::known(&words::REFUSALS, reason)]).inc();
+    }
+}
+
+/// What time does.
+impl Metrics {
+    /// `slices` slices with `calls` calls left their lanes.
+    pub fn released(&self, slices: u64, calls: u64) {
+        self.released.inc_by(slices);
+        self.calls_admitted.inc_by(calls);
+    }
+
+    /// `slices` parked slices went back to their queues.
+    pub fn promoted(&self, slices: u64) {
+        self.promoted.inc_by(slices);
+    }
+
+    /// One round of the tick on a shard ended after `took`; the lane that had waited longest was `lag` late.
+    pub fn ticked(&self, shard: u32, took: Duration, lag: Duration) {
+        self.tick_seconds.observe(took.as_secs_f64());
+        self.tick_lags.saw(shard, lag, Instant::now());
+    }
+
+    /// `entries` slices or inbound entries were taken back from dead consumers.
+    pub fn reaped(&self, entries: u64) {
+        self.reaped.inc_by(entries);
+    }
+
+    /// `slices` slices were quarantined.
+    pub fn quarantined(&self, slices: u64) {
+        self.quarantined.inc_by(slices);
+    }
+
+    /// A lease ended against the will of its holder (`scheduler`, `worker`, `external`).
+    pub fn lease_lost(&self, holder: &'static str) {
+        self.leases_lost.with_label_values(&[words::known(&words::HOLDERS, holder)]).inc();
+    }
+
+    /// The sweep of a shard has seen all turns under way; the oldest that waits on a lane was admitted at `since_ms`,
+    /// ms of shard time. None waits there where that is none.
+    pub fn parked_since(&self, shard: u32, since_ms: Option<i64>) {
+        self.parked.set(shard, since_ms);
+    }
+
+    /// What [`Self::parked_since`] was told last of a shard.
+    #[must_use]
+    pub fn oldest_parked_ms(&self, shard: u32) -> Option<i64> {
+        self.parked.get(shard)
+    }
+
+    /// The sweep found what should be impossible.
+    pub fn violated(&self, invariant: Invariant) {
+        self.violations.with_label_values(&[invariant.as_str()]).inc();
+    }
+}
+
+/// Carrying out.
+impl Metrics {
+    /// These tools are configured: their counters begin at zero.
+    pub fn tools_known<'a>(&self, tools: impl IntoIterator<Item = &'a str>) {
+        for tool in tools {
+            let tool = self.tools.label(tool, Outcome::Ok);
+            for outcome in Outcome::ALL {
+                self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc_by(0);
+            }
+        }
+    }
+
+    /// A slice began on a worker after `waited`.
+    pub fn started(&self, waited: Duration) {
+        self.schedule_to_start.observe(waited.as_secs_f64());
+    }
+
+    /// A turn or task ended, `took` after it was submitted.
+    pub fn turn_ended(&self, took: Duration) {
+        self.turn_seconds.observe(took.as_secs_f64());
+    }
+
+    /// A call of `tool` ended. `executed` is the time its handler ran in the last try; none where it never ran.
+    pub fn call_ended(&self, tool: &str, outcome: Outcome, executed: Option<Duration>) {
+        let tool = self.tools.label(tool, outcome);
+        self.calls.with_label_values(&[&*tool, outcome.as_str()]).inc();
+        if let Some(executed) = executed {
+            self.call_seconds.with_label_values(&[&*tool]).observe(executed.as_secs_f64());
+        }
+    }
+
+    /// A try failed and will be repeated.
+    pub fn retried(&self, reason: &'static str) {
+        self.retries.with_label_values(&[words::known(&words::RETRIES, reason)]).inc();
+    }
+
+    /// The verb was refused by the fence (`STALE`).
+    pub fn fenced(&self, verb: &'static str) {
+        self.fenced.with_label_values(&[words::known(&words::FENCED, verb)]).inc();
+    }
+
+    /// Asks `busy_and_all` for one worker's busy slots and all its slots whenever the metrics are read; the process'
+    /// gauges are the sums. An answer of none takes the worker off the list.
+    pub fn watch_slots(&self, busy_and_all: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
+        self.slots_now.watch(busy_and_all);
+    }
+
+    /// Asks `servers` for the MCP servers of the process whenever the metrics are read.
+    pub fn watch_mcp(&self, servers: impl Fn() -> Vec<McpServer> + Send + Sync + 'static) {
+        self.mcp_now.watch(servers);
+    }
+}
+
+/// Redis, as the processes and their scrapes see it.
+impl Metrics {
+    /// Redis was asked and answered after `took`; none for a read that waits on purpose.
+    pub fn redis_answered(&self, verb: &'static str, took: Option<Duration>) {
+        let verb = words::known(&words::VERBS, verb);
+        self.redis_commands.with_label_values(&[verb]).inc();
+        if let Some(took) = took {
+            self.redis_seconds.with_label_values(&[verb]).observe(took.as_secs_f64());
+        }
+    }
+
+    /// A question to Redis failed.
+    pub fn redis_error(&self, verb: &'static str) {
+        self.redis_errors.with_label_values(&[words::known(&words::VERBS, verb)]).inc();
+    }
+
+    /// Whether Redis answered during the scrape.
+    pub fn redis_up(&self, up: bool) {
+        self.redis_up.set(i64::from(up));
+    }
+
+    /// What Redis said during a scrape. None: it could not be asked, and what it would have said disappears, because
+    /// a gauge that keeps its last value through an outage hides it, and one that reads 0 denies it.
+    pub fn scraped(&self, scraped: Option<&Scraped>) {
+        self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
+        let Some(scraped) = scraped else {
+            for gauge in [&self.redis_memory, &self.redis_memory_max, &self.redis_pressure] {
+                gauge.reset();
+            }
+            return;
+        };
+        self.redis_memory.with_label_values(none()).set(wide(scraped.memory_used));
+        self.redis_memory_max.with_label_values(none()).set(wide(scraped.memory_max));
+        self.redis_pressure.with_label_values(none()).set(f64::from(u8::from(scraped.pressure)));
+    }
+
+    /// What is in each place. A place that is left out disappears.
+    fn backlog(&self, places: &[(Place, Backlog)]) {
+        for gone in Place::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
+            // Fails where the place was not shown before either.
+            let _ = self.backlog.remove_label_values(&[gone.as_str()]);
+            let _ = self.oldest_age.remove_label_values(&[gone.as_str()]);
+        }
+        for (place, backlog) in places {
+            self.backlog.with_label_values(&[place.as_str()]).set(wide(backlog.count));
+            let age = backlog.oldest.unwrap_or_default().as_secs_f64();
+            self.oldest_age.with_label_values(&[place.as_str()]).set(age);
+        }
+    }
+
+    /// A script answered that this process' policy is outdated.
+    pub fn policy_stale(&self) {
+        self.policy_stale.inc();
+    }
+
+    /// The clock of Redis stepped back.
+    pub fn clock_stepped(&self) {
+        self.clock_steps.inc();
+    }
+
+    /// Another Redis answers than before.
+    pub fn epoch_changed(&self) {
+        self.epoch_changes.inc();
+    }
+
+    /// Redis has lost its streams or groups.
+    pub fn state_lost(&self) {
+        self.state_lost.inc();
+    }
+}
+
+/// The process itself.
+impl Metrics {
+    /// When the loops that run last advanced, seconds since the epoch. The health server sets it at each scrape. A loop
+    /// that has ended disappears: its last time would look as if it stood still.
+    pub fn loops(&self, advanced_seconds: impl IntoIterator<Item = (&'static str, f64)>) {
+        self.loop_progress.reset();
+        for (name, seconds) in advanced_seconds {
+            self.loop_progress.with_label_values(&[name]).set(seconds);
+        }
+    }
+
+    /// The configuration with this digest decides now, as this generation of the policy (0: not known yet). Each shard
+    /// counts generations by itself: the highest is shown.
+    pub fn config_in_force(&self, digest: &str, generation: u64) {
+        let digits: String = digest.chars().take(DIGEST_DIGITS).collect();
+        // One series a process: the configuration before this one is gone.
+        self.config_info.reset();
+        self.config_info.with_label_values(&[digits.as_str()]).set(1.0);
+        let generation = i64::try_from(generation).unwrap_or(i64::MAX);
+        let mut known = self.config_digest.lock().unwrap_or_else(PoisonError::into_inner);
+        let highest = if *known == digits { generation.max(self.config_generation.get()) } else { generation };
+        self.config_generation.set(highest);
+        *known = digits;
+        drop(known);
+        if self.config_loaded.get() == 0.0 {
+            self.config_loaded.set(seconds_since_epoch());
+        }
+    }
+
+    /// A reload of the configuration was taken over (`ok`), or rejected and changed nothing.
+    pub fn config_reloaded(&self, ok: bool) {
+        let [taken, rejected] = words::RELOADS;
+        self.config_reloads.with_label_values(&[if ok { taken } else { rejected }]).inc();
+        self.config_successful.set(i64::from(ok));
+        if ok {
+            self.config_loaded.set(seconds_since_epoch());
+        }
+    }
+
+    /// All metrics in Prometheus' text format. A metric that cannot be written is left out and logged.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let (busy, all) = self.slots_now.sum();
+        self.slots_busy.set(busy);
+        self.slots.set(all);
+        self.tick_lag.set(self.tick_lags.worst().as_secs_f64());
+        // A server that is configured no more has no series any more.
+        self.mcp_up.reset();
+        self.mcp_quarantined.reset();
+        for McpServer { name, up, quarantined } in self.mcp_now.now() {
+            self.mcp_up.with_label_values(&[&name]).set(f64::from(u8::from(up)));
+            self.mcp_quarantined.with_label_values(&[&name]).set(quarantined as f64);
+        }
+        let mut text = Vec::new();
+        if let Err(error) = TextEncoder::new().encode(&self.registry.gather(), &mut text) {
+            tracing::error!(%error, "a metric cannot be written");
+        }
+        String::from_utf8_lossy(&text).into_owned()
+    }
+}
+
+impl Observer for Metrics {
+    fn answered(&self, verb: &'static str, took: Option<Duration>) {
+        self.redis_answered(verb, took);
+    }
+
+    fn failed(&self, verb: &'static str) {
+        self.redis_error(verb);
+    }
+}
+
+/// The values of no labels: such a gauge can be taken away, as one without a vector cannot.
+const fn none() -> &'static [&'static str] {
+    &[]
+}
+
+#[allow(clippy::cast_precision_loss, reason = "what is beyond 2^53 fits no Redis")]
+const fn wide(count: u64) -> f64 {
+    count as f64
+}
+
+/// Seconds since the epoch by this machine's clock.
+#[allow(clippy::disallowed_methods, reason = "Prometheus wants a time stamp of its own world; nothing decides by it")]
+pub(super) fn seconds_since_epoch() -> f64 {
+    std::time::SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

@@ -1,0 +1,230 @@
+//! The words that labels may have: closed lists, so that the number of series has a bound.
+
+use tickfleet_model::Outcome;
+
+/// What admission decided about a turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Decision {
+    /// At least its first slice went out at once.
+    Dispatched,
+    /// It waits on its agent's lane.
+    Laned,
+    /// It ended at once: the day's or the task's budget was used up, or its deadline had passed.
+    Capped,
+    /// It was admitted before.
+    Duplicate,
+    /// Its id was used for another content.
+    Conflict,
+    /// It was malformed, or its tenant or agent is unknown.
+    Rejected,
+}
+
+impl Decision {
+    /// All decisions.
+    pub const ALL: [Self; 6] =
+        [Self::Dispatched, Self::Laned, Self::Capped, Self::Duplicate, Self::Conflict, Self::Rejected];
+
+    /// The label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Dispatched => "dispatched",
+            Self::Laned => "laned",
+            Self::Capped => "capped",
+            Self::Duplicate => "duplicate",
+            Self::Conflict => "conflict",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
+/// Where work waits or runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Place {
+    /// On the inbound streams: not yet read, or read and not yet decided.
+    Inbound,
+    /// On the ready streams, for a worker to take.
+    Ready,
+    /// On the streams of suspects, for a worker whose lane for them is free: an earlier holder died.
+    Suspect,
+    /// On a lane, for a later tick or day.
+    ParkedCapped,
+    /// Parked after a transient failure, for its next try.
+    Delayed,
+    /// Leased by a worker.
+    Running,
+    /// On the dead stream.
+    Dead,
+}
+
+impl Place {
+    /// All places.
+    pub const ALL: [Self; 7] =
+        [Self::Inbound, Self::Ready, Self::Suspect, Self::ParkedCapped, Self::Delayed, Self::Running, Self::Dead];
+
+    /// The label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Inbound => "inbound",
+            Self::Ready => "ready",
+            Self::Suspect => "suspect",
+            Self::ParkedCapped => "parked_capped",
+            Self::Delayed => "delayed",
+            Self::Running => "running",
+            Self::Dead => "dead",
+        }
+    }
+}
+
+/// An invariant that schedulers sweep for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Invariant {
+    /// A turn has calls left, no slice of it is out, and nothing will look at it again.
+    WaitingWithoutTimer,
+}
+
+impl Invariant {
+    /// All invariants.
+    pub const ALL: [Self; 1] = [Self::WaitingWithoutTimer];
+
+    /// The label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::WaitingWithoutTimer => "waiting_without_timer",
+        }
+    }
+}
+
+/// What stands for every value that is on no list.
+pub(crate) const OTHER: &str = "other";
+
+/// The inbound streams.
+pub(super) const STREAMS: [&str; 2] = ["turns", "tasks"];
+
+/// Why a message is refused, or an entry dead: the codes of `rejected` replies, `poison` and `unreadable`.
+pub(super) const REFUSALS: [&str; 32] = [
+    "malformed_json",
+    "too_large",
+    "too_deep",
+    "duplicate_key",
+    "missing_field",
+    "invalid_field",
+    "unknown_field",
+    "no_calls",
+    "too_many_calls",
+    "unknown_tenant",
+    "unreadable_tenant",
+    "unknown_agent",
+    "unknown_task",
+    "wrong_shard",
+    "conflict",
+    "tenant_queue_full",
+    "inbox_full",
+    "too_many_inboxes",
+    "too_many_cancels",
+    "refused",
+    "no_task_handler",
+    "invalid_deadline",
+    "wrong_delegator",
+    "may_not_delegate",
+    "unknown_parent",
+    "budget_exceeds_parent",
+    "delegation_cycle",
+    "delegation_depth",
+    "internal",
+    "poison",
+    "unreadable",
+    OTHER,
+];
+
+/// Why a call is tried again.
+pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
+
+/// What a fence refuses.
+pub(super) const FENCED: [&str; 8] = ["settle", "retry", "begin", "assert", "execute", "touch", "finish", OTHER];
+
+/// What Redis is asked: the scripts, and the names that the store gives its other commands.
+pub(super) const VERBS: [&str; 42] = [
+    "submit",
+    "admit",
+    "reject",
+    "release",
+    "promote",
+    "begin",
+    "assert",
+    "settle",
+    "retry",
+    "hand_back",
+    "reap",
+    "beat",
+    "cancel",
+    "delegate",
+    "touch",
+    "announce",
+    "prune",
+    "retire",
+    "read",
+    "due",
+    "look",
+    "now",
+    "backlog",
+    "sweep",
+    "housekeep",
+    "weigh",
+    "wake",
+    "tenants",
+    "at_run_time",
+    "set_tenant",
+    "switch_tool",
+    "policy",
+    "held",
+    "entry",
+    "suspect",
+    "acknowledge",
+    "ensure_groups",
+    "put_back",
+    "put_aside",
+    "tool_lists",
+    "watch",
+    OTHER,
+];
+
+/// Whose lease was lost.
+pub(super) const HOLDERS: [&str; 3] = ["scheduler", "worker", "external"];
+
+/// How a reload of the configuration ended.
+pub(super) const RELOADS: [&str; 2] = ["ok", "rejected"];
+
+/// `word` where the list has it, else `other`: a word that nobody foresaw must not make a series of its own.
+pub(super) fn known(list: &[&'static str], word: &str) -> &'static str {
+    list.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
+}
+
+pub(super) fn decisions() -> Vec<&'static str> {
+    Decision::ALL.map(Decision::as_str).to_vec()
+}
+
+pub(super) fn places() -> Vec<&'static str> {
+    Place::ALL.map(Place::as_str).to_vec()
+}
+
+pub(super) fn outcomes() -> Vec<&'static str> {
+    Outcome::ALL.map(Outcome::as_str).to_vec()
+}
+
+pub(super) fn invariants() -> Vec<&'static str> {
+    Invariant::ALL.map(Invariant::as_str).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_on_no_list_is_other() {
+        assert_eq!(known(&RETRIES, "timeout"), "timeout");
+        assert_eq!(known(&RETRIES, "a word from outside"), OTHER);
+    }
+}

@@ -1,0 +1,86 @@
+//! The bound on the `tool` label: models invent tool names, and every new label value lives forever.
+
+use std::collections::HashSet;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::metrics::OTHER;
+use tickfleet_model::Outcome;
+
+/// Distinct values of the label; more tools than a fleet's configuration is likely to declare.
+const TOOLS_MAX: usize = 500;
+
+/// The tool names that became labels so far.
+#[derive(Debug, Default)]
+pub(super) struct ToolLabels {
+    seen: RwLock<HashSet<Arc<str>>>,
+}
+
+impl ToolLabels {
+    /// The label for a call of `tool` that ended as `outcome`: its name, or `other`.
+    ///
+    /// A new name is taken only with an outcome that proves that such a tool exists. Else an agent that makes up
+    /// names would use up the bound, and real tools would hide under `other`.
+    pub(super) fn label(&self, tool: &str, outcome: Outcome) -> Arc<str> {
+        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(label) = seen.get(tool) {
+            return Arc::clone(label);
+        }
+        drop(seen);
+        if proves_the_tool(outcome) { self.take(tool) } else { OTHER.into() }
+    }
+
+    fn take(&self, tool: &str) -> Arc<str> {
+        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        if seen.len() >= TOOLS_MAX && !seen.contains(tool) {
+            return OTHER.into();
+        }
+        let label: Arc<str> = tool.into();
+        seen.insert(Arc::clone(&label));
+        label
+    }
+}
+
+/// Whether a call can only end like this after its tool was found. The others come before the look-up, or may.
+const fn proves_the_tool(outcome: Outcome) -> bool {
+    match outcome {
+        Outcome::Ok
+        | Outcome::Denied
+        | Outcome::InvalidArguments
+        | Outcome::Permanent
+        | Outcome::Transient
+        | Outcome::OutcomeUnknown
+        | Outcome::ApprovalRefused => true,
+        Outcome::UnknownTool
+        | Outcome::Internal
+        | Outcome::Expired
+        | Outcome::Cancelled
+        | Outcome::DailyCapReached
+        | Outcome::Rejected => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_no_tool_has_never_become_labels() {
+        let labels = ToolLabels::default();
+        for n in 0..2 * TOOLS_MAX {
+            assert_eq!(&*labels.label(&format!("made_up_{n}"), Outcome::UnknownTool), OTHER);
+            assert_eq!(&*labels.label(&format!("made_up_{n}"), Outcome::DailyCapReached), OTHER);
+        }
+        assert_eq!(&*labels.label("search", Outcome::Ok), "search");
+        assert_eq!(&*labels.label("search", Outcome::Expired), "search", "a known name keeps its label");
+    }
+
+    #[test]
+    fn labels_are_bounded() {
+        let labels = ToolLabels::default();
+        for n in 0..TOOLS_MAX {
+            assert_ne!(&*labels.label(&format!("tool_{n}"), Outcome::Ok), OTHER);
+        }
+        assert_eq!(&*labels.label("one_more", Outcome::Ok), OTHER);
+        assert_eq!(&*labels.label("tool_0", Outcome::Ok), "tool_0");
+    }
+}

@@ -1,0 +1,254 @@
+//! The audit log: one entry for every call, whatever became of it. Redacted first, then cut.
+
+use std::borrow::Cow;
+
+use super::cut::{cut_chars, cut_output};
+use super::json::{Bounds, check};
+use super::write::{Object, time};
+use tickfleet_model::{AgentId, CallError, CallResult, Redactor, TenantId, limits};
+
+/// What an entry is made of. Everything is borrowed: entries are written on the hot path.
+#[derive(Debug, Clone, Copy)]
+pub struct AuditInput<'a> {
+    /// When the call ended, ms since the epoch of the shard's clock.
+    pub timestamp_ms: i64,
+    /// Whose call.
+    pub tenant: &'a TenantId,
+    /// Who made it; of a task, who carried it out.
+    pub agent: &'a AgentId,
+    /// Of a task, the agent that delegated it, or none where somebody else did.
+    pub delegated: Option<Option<&'a AgentId>>,
+    /// The turn's id; the call's own is in the result.
+    pub turn: &'a str,
+    /// The tool's stable id; none where no tool has the name that the model said.
+    pub tool_id: Option<&'a str>,
+    /// The arguments as the model wrote them.
+    pub arguments: &'a str,
+    /// What became of the call.
+    pub result: &'a CallResult,
+    /// The generation of the policy that decided, where one did.
+    pub policy_version: Option<u64>,
+    /// The beginning of that policy's digest; empty where it is not known.
+    pub policy_digest: &'a str,
+    /// Takes the secrets out.
+    pub redactor: &'a Redactor,
+    /// How many characters of the result are kept; [`limits::AUDIT_RESULT_CHARS`] unless configured.
+    pub result_chars_max: usize,
+}
+
+/// One entry of the audit log as JSON. Its level is `info` for a success and `error` for anything else.
+///
+/// `meta.arguments` is the redacted JSON, or a string where the arguments were no JSON. `meta.result` is a string, the
+/// redacted output as JSON, cut to its bound. `meta.result` and `meta.error` are both always there, and one is null.
+#[must_use]
+pub fn audit_entry(input: &AuditInput<'_>) -> String {
+    let AuditInput { result, redactor, .. } = *input;
+    let mut entry = Object::new(768 + input.arguments.len().min(limits::AUDIT_ARGUMENTS_BYTES_MAX));
+    entry.text("timestamp", &time(input.timestamp_ms));
+    entry.text("level", if result.success { "info" } else { "error" });
+    entry.text("action", "TOOL_CALL");
+    entry.text("entity_type", "tool");
+    // The tool's name is the model's own words: it may hold anything.
+    let tool = redactor.text(&result.tool);
+    entry.text("entity_id", input.tool_id.unwrap_or(&tool));
+    let (actor_type, actor) = match input.delegated {
+        None => ("agent", input.agent.as_str()),
+        Some(Some(delegator)) => ("agent", delegator.as_str()),
+        Some(None) => ("service", "producer"),
+    };
+    entry.text("actor_type", actor_type);
+    entry.text("actor_id", actor);
+    entry.text("tenant", input.tenant.as_str());
+    entry.text("message", &message(input, &tool));
+    entry.raw("meta", &meta(input));
+    entry.end()
+}
+
+fn message(input: &AuditInput<'_>, tool: &str) -> String {
+    let (agent, result) = (input.agent, input.result);
+    let what = match input.delegated {
+        None => format!("{agent} called {tool}"),
+        Some(Some(delegator)) => format!("{delegator} delegated a task to {agent}"),
+        Some(None) => format!("a task was enqueued for {agent}"),
+    };
+    if result.success {
+        return format!("{what}: ok in {} ms", result.duration_ms);
+    }
+    format!("{what}: {}", result.outcome.as_str())
+}
+
+fn meta(input: &AuditInput<'_>) -> String {
+    let AuditInput { result, redactor, .. } = *input;
+    let mut meta = Object::new(512 + input.arguments.len().min(limits::AUDIT_ARGUMENTS_BYTES_MAX));
+    meta.text("call", &result.call);
+    meta.text("turn", input.turn);
+    if input.delegated.is_some() {
+        meta.text("agent", input.agent.as_str());
+    }
+    match &result.tool_call_id {
+        Some(id) => meta.text("tool_call_id", &redactor.text(id)),
+        None => meta.raw("tool_call_id", "null"),
+    }
+    arguments(&mut meta, input.arguments, redactor);
+    match &result.output {
+        Some(output) => meta.text("result", &shown(output.get(), input.result_chars_max, redactor)),
+        None => meta.raw("result", "null"),
+    }
+    meta.raw("duration_ms", &result.duration_ms.to_string());
+    meta.raw("success", if result.success { "true" } else { "false" });
+    match &result.error {
+        Some(failed) => meta.raw("error", &error(failed, redactor)),
+        None => meta.raw("error", "null"),
+    }
+    meta.raw("retry_count", &result.attempts.saturating_sub(1).to_string());
+    meta.text("outcome", result.outcome.as_str());
+    if let Some(version) = input.policy_version {
+        meta.raw("policy_version", &version.to_string());
+    }
+    if !input.policy_digest.is_empty() {
+        meta.text("policy_digest", input.policy_digest);
+    }
+    meta.end()
+}
+
+fn error(error: &CallError, redactor: &Redactor) -> String {
+    let mut object = Object::new(error.message.len() + 48);
+    object.text("code", &error.code);
+    object.text("message", &redactor.text(&error.message));
+    if let Some(details) = &error.details {
+        let details = details.to_string();
+        object.raw("details", &cut_output(&redactor.json(&details), limits::ERROR_BYTES_MAX));
+    }
+    object.end()
+}
+
+/// The arguments: as JSON where they are, else as a string.
+fn arguments(meta: &mut Object, arguments: &str, redactor: &Redactor) {
+    const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
+    let clean = redactor.json(arguments);
+    if check(clean.as_bytes(), BOUNDS).is_ok() {
+        meta.raw("arguments", &cut_output(&clean, limits::AUDIT_ARGUMENTS_BYTES_MAX));
+    } else {
+        meta.text("arguments", &cut_chars(&clean, limits::AUDIT_ARGUMENTS_BYTES_MAX / 4));
+    }
+}
+
+/// The first `chars_max` characters of a redacted output.
+///
+/// A huge output is not redacted to its end for the few characters that are kept, but far enough that no
+/// secret which begins in sight ends beyond what was looked at.
+fn shown(json: &str, chars_max: usize, redactor: &Redactor) -> String {
+    // Four bytes a character, and then what the longest shaped token needs to be recognised.
+    const MARGIN: usize = 1_024;
+    let window = super::json::prefix(json, chars_max.saturating_mul(4).saturating_add(2 * MARGIN));
+    let mut clean = redactor.json(window);
+    // Where redaction made the window shorter, its last bytes may come into sight, a secret cut in two among
+    // them. Then the whole output is redacted.
+    if window.len() < json.len() && clean.len() < chars_max.saturating_mul(4).saturating_add(MARGIN) {
+        clean = redactor.json(json);
+    }
+    match cut_chars(&clean, chars_max) {
+        Cow::Borrowed(text) => text.to_owned(),
+        Cow::Owned(text) => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use proptest::prelude::*;
+    use serde_json::value::RawValue;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use tickfleet_model::{CallId, Outcome, TurnId};
+
+    fn done(output: &str) -> CallResult {
+        CallResult {
+            tool_call_id: Some("c1".into()),
+            call: "t/0".into(),
+            tool: "send".into(),
+            success: true,
+            outcome: Outcome::Ok,
+            output: Some(RawValue::from_string(output.into()).unwrap()),
+            error: None,
+            content_type: "application/json".into(),
+            duration_ms: 12,
+            attempts: 2,
+        }
+    }
+
+    fn entry(result: &CallResult, arguments: &str) -> Value {
+        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        let text = audit_entry(&AuditInput {
+            timestamp_ms: 1_767_225_600_123,
+            tenant: &tenant,
+            agent: &agent,
+            delegated: None,
+            turn: "t",
+            tool_id: Some("tool_send"),
+            arguments,
+            result,
+            policy_version: Some(3),
+            policy_digest: "3f2a9c0d1e4b",
+            redactor: &Redactor::default(),
+            result_chars_max: limits::AUDIT_RESULT_CHARS,
+        });
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{text}: {e}"))
+    }
+
+    #[test]
+    fn an_entry_says_who_did_what_with_what_result() {
+        let entry = entry(&done(r#"{"id":7,"api_key":"k"}"#), r#"{"to":"x","password":"p"}"#);
+        let expected = json!({
+            "timestamp": "2026-01-01T00:00:00.123Z", "level": "info", "action": "TOOL_CALL", "entity_type": "tool",
+            "entity_id": "tool_send", "actor_type": "agent", "actor_id": "kelly", "tenant": "acme",
+            "message": "kelly called send: ok in 12 ms",
+            "meta": {
+                "call": "t/0", "turn": "t", "tool_call_id": "c1",
+                "arguments": {"to": "x", "password": "[REDACTED]"},
+                "result": r#"{"id":7,"api_key":"[REDACTED]"}"#,
+                "duration_ms": 12, "success": true, "error": null, "retry_count": 1, "outcome": "ok", "policy_version": 3,
+                "policy_digest": "3f2a9c0d1e4b",
+            },
+        });
+        assert_eq!(entry, expected);
+    }
+
+    #[test]
+    fn a_failure_is_an_error_with_its_reason() {
+        let call = CallId { turn: TurnId::new("t").unwrap(), position: 0 };
+        let error =
+            CallError { code: "denied".into(), message: "no: token=abc".into(), details: Some(json!({"secret": "x"})) };
+        let refused = CallResult::refused(&call, None, "send", Outcome::Denied, error);
+        let entry = entry(&refused, "{not json password=x");
+        assert_eq!((&entry["level"], &entry["meta"]["success"]), (&json!("error"), &json!(false)));
+        let error = json!({"code": "denied", "message": "no: token=[REDACTED]", "details": {"secret": "[REDACTED]"}});
+        assert_eq!(entry["meta"]["error"], error);
+        assert_eq!(entry["meta"].get("result"), Some(&Value::Null));
+        assert_eq!(entry["meta"]["arguments"], "{not json password=[REDACTED]");
+        assert_eq!(entry["meta"]["retry_count"], 0);
+    }
+
+    #[test]
+    fn huge_arguments_and_results_stay_bounded() {
+        let huge = serde_json::to_string(&"é\u{1}".repeat(100_000)).unwrap();
+        let entry = entry(&done(&huge), &huge);
+        assert!(entry.to_string().len() < 24_000);
+        assert_eq!(entry["meta"]["result"].as_str().unwrap().chars().count(), limits::AUDIT_RESULT_CHARS);
+    }
+
+    proptest! {
+        #[test]
+        fn no_secret_shows_wherever_it_meets_the_cut(before in 0usize..9_000, hidden in 0usize..9_000, after in 0usize..9_000) {
+            let secret = format!("ghp_{}", "s3cr3t".repeat(6));
+            let output = json!([
+                "a".repeat(before), {"password": "b".repeat(hidden)}, "c".repeat(after),
+                format!("\u{1}\n{secret}\n{}\"", "\n".repeat(after)), format!("d {secret} e"), "f".repeat(after),
+            ]);
+            let entry = entry(&done(&output.to_string()), "{}");
+            prop_assert!(!entry.to_string().contains("s3cr3t"));
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Tool definitions as each dialect wants them.
+
+use serde_json::{Value, json};
+
+use super::names::NameMap;
+use super::strict::{NotStrict, strict_schema};
+use super::text::Prompts;
+use tickfleet_model::{Dialect, Effect, ToolSpec};
+
+/// Definitions of tools, and which of them could not be strict.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Definitions {
+    /// A JSON array for the field `tools` of a request; for [`Dialect::Text`] a string for its prompt.
+    pub tools: Value,
+    /// Tools that are defined without strictness although it was asked for, and why.
+    pub not_strict: Vec<(String, NotStrict)>,
+}
+
+/// The definitions of `tools` for a request in `dialect`: a JSON array for its `tools` field. For [`Dialect::Text`]
+/// it is a string, with the built-in prompts; [`Prompts::describe`] takes others.
+///
+/// Names that the dialect does not allow are mangled by a [`NameMap`] of these tools. Whoever resolves a call
+/// must build the map from a list that gives these tools the same wire names: the whole registry does, as
+/// only a clash of digests could differ.
+#[must_use]
+pub fn define(dialect: Dialect, tools: &[&ToolSpec]) -> Value {
+    definitions(dialect, tools, false).tools
+}
+
+/// As [`define`], strict where the dialect has a strict mode (both of OpenAI's) and a tool's schema can be kept in
+/// it. Turns whose calls answer such definitions should say `strict`.
+#[must_use]
+pub fn define_strict(dialect: Dialect, tools: &[&ToolSpec]) -> Definitions {
+    definitions(dialect, tools, true)
+}
+
+fn definitions(dialect: Dialect, tools: &[&ToolSpec], strict: bool) -> Definitions {
+    if dialect == Dialect::Text {
+        return Definitions { tools: Prompts::default().describe(tools).into(), not_strict: Vec::new() };
+    }
+    let names = NameMap::of(dialect, tools.iter().map(|tool| &tool.name));
+    let mut not_strict = Vec::new();
+    let mut define = |tool: &&ToolSpec| {
+        let name = names.wire(&tool.name);
+        match dialect {
+            Dialect::OpenaiChat | Dialect::OpenaiResponses => {
+                let schema = strict.then(|| strict_schema(&tool.input_schema));
+                let (parameters, is_strict) = match schema {
+                    Some(Ok(schema)) => (schema, true),
+                    Some(Err(why)) => {
+                        not_strict.push((tool.name.clone(), why));
+                        (tool.input_schema.clone(), false)
+                    }
+                    None => (tool.input_schema.clone(), false),
+                };
+                openai(dialect, &name, &tool.description, parameters, is_strict)
+            }
+            Dialect::Anthropic => json!({
+                "name": name,
+                "description": tool.description,
+                "input_schema": tool.input_schema,
+            }),
+            Dialect::Mcp => mcp(&name, tool),
+            Dialect::Raw | Dialect::Text => raw(tool),
+        }
+    };
+    let tools = tools.iter().map(&mut define).collect();
+    Definitions { tools: Value::Array(tools), not_strict }
+}
+
+/// Chat has the function in an object of its own; Responses has it flat, and takes for strict what does not say.
+fn openai(dialect: Dialect, name: &str, description: &str, parameters: Value, strict: bool) -> Value {
+    let mut function = json!({"name": name, "description": description, "parameters": parameters});
+    if let Some(members) = function.as_object_mut() {
+        if strict || dialect == Dialect::OpenaiResponses {
+            members.insert("strict".into(), strict.into());
+        }
+        if dialect == Dialect::OpenaiResponses {
+            members.insert("type".into(), "function".into());
+        }
+    }
+    if dialect == Dialect::OpenaiResponses { function } else { json!({"type": "function", "function": function}) }
+}
+
+/// MCP's `Tool`. Hints say what the effect says; whether it destroys something is not known.
+fn mcp(name: &str, tool: &ToolSpec) -> Value {
+    let mut definition = json!({
+        "name": name,
+        "title": tool.display_name,
+        "description": tool.description,
+        "inputSchema": tool.input_schema,
+        "annotations": {
+            "readOnlyHint": tool.effect == Effect::Read,
+            "idempotentHint": tool.effect != Effect::Once,
+        },
+    });
+    // MCP's structured results are objects.
+    let output = tool.output_schema.as_ref().filter(|schema| schema.get("type").is_some_and(|kind| kind == "object"));
+    if let (Some(members), Some(schema)) = (definition.as_object_mut(), output) {
+        members.insert("outputSchema".into(), schema.clone());
+    }
+    definition
+}
+
+/// What a program wants to know of a tool; names as they are.
+fn raw(tool: &ToolSpec) -> Value {
+    let mut definition = json!({
+        "name": tool.name,
+        "display_name": tool.display_name,
+        "description": tool.description,
+        "input_schema": tool.input_schema,
+        "category": tool.category,
+        "version": tool.version,
+        "effect": tool.effect,
+        "requires_approval": tool.requires_approval,
+    });
+    if let (Some(object), Some(schema)) = (definition.as_object_mut(), &tool.output_schema) {
+        object.insert("output_schema".into(), schema.clone());
+    }
+    definition
+}
+
+/// A tool for tests.
+#[cfg(test)]
+pub(super) fn test_tool(name: &str) -> ToolSpec {
+    ToolSpec {
+        id: format!("tool_{name}"),
+        name: name.into(),
+        display_name: name.into(),
+        description: "Adds.".into(),
+        input_schema: json!({"type": "object", "properties": {"a": {"type": "integer"}}}),
+        output_schema: None,
+        category: "general".into(),
+        version: "1.0.0".into(),
+        effect: Effect::Read,
+        timeout: std::time::Duration::from_secs(30),
+        required_capabilities: vec!["secret_plan".into()],
+        required_features: vec![],
+        requires_approval: false,
+        configured: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::test_tool as tool;
+    use super::*;
+
+    #[test]
+    fn each_dialect_gets_its_own_shape_with_legal_names() {
+        let (dotted, long) = (tool("math.add"), tool(&"n".repeat(80)));
+        let tools = [&dotted, &long];
+        let openai = define(Dialect::OpenaiChat, &tools);
+        assert_eq!(openai[0]["type"], "function");
+        assert_eq!(openai[0]["function"]["name"], "math_x2E_add");
+        assert_eq!(openai[0]["function"]["parameters"], dotted.input_schema);
+        assert_eq!(openai[1]["function"]["name"].as_str().unwrap().len(), 64);
+        let responses = define(Dialect::OpenaiResponses, &tools);
+        let expected = json!({"type": "function", "name": "math_x2E_add", "description": "Adds.",
+            "parameters": dotted.input_schema, "strict": false});
+        assert_eq!(responses[0], expected);
+        let anthropic = define(Dialect::Anthropic, &tools);
+        let expected = json!({"name": "math_x2E_add", "description": "Adds.", "input_schema": dotted.input_schema});
+        assert_eq!(anthropic[0], expected);
+        let mcp = define(Dialect::Mcp, &tools);
+        let expected = json!({"name": "math.add", "title": "math.add", "description": "Adds.",
+            "inputSchema": dotted.input_schema, "annotations": {"readOnlyHint": true, "idempotentHint": true}});
+        assert_eq!(mcp[0], expected);
+        assert_eq!(define(Dialect::Raw, &tools)[0]["name"], "math.add");
+        assert!(define(Dialect::Text, &tools).as_str().unwrap().contains("math.add: Adds."));
+        for dialect in Dialect::ALL {
+            let shown = define(dialect, &tools).to_string();
+            assert!(!shown.contains("secret_plan"), "permissions are not for models: {dialect:?}");
+        }
+    }
+
+    #[test]
+    fn a_schema_that_cannot_be_strict_is_shown_as_it_is_with_the_reason() {
+        let (fine, mut free) = (tool("fine"), tool("free"));
+        free.input_schema = json!({"type": "object", "properties": {"any": {"type": "object"}}});
+        for dialect in [Dialect::OpenaiChat, Dialect::OpenaiResponses] {
+            let Definitions { tools, not_strict } = define_strict(dialect, &[&fine, &free]);
+            let function = |at: usize| tools[at].get("function").unwrap_or(&tools[at]).clone();
+            assert_eq!(function(0)["strict"], true);
+            assert_eq!(function(0)["parameters"]["required"], json!(["a"]));
+            assert!(function(1)["strict"] != json!(true));
+            assert_eq!(function(1)["parameters"], free.input_schema);
+            assert_eq!(not_strict[0].0, "free");
+            assert!(not_strict[0].1.to_string().contains("any"), "{not_strict:?}");
+        }
+        assert_eq!(define_strict(Dialect::Anthropic, &[&free]).tools, define(Dialect::Anthropic, &[&free]));
+    }
+}

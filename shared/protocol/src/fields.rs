@@ -1,0 +1,296 @@
+//! The fields of a message: read one by one, each with an error that says what was expected.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde_json::value::RawValue;
+
+use super::json::{Bounds, Document, JsonError, Kind, Value, bounded};
+use super::refusal::{Problem, Refusal};
+use tickfleet_model::{Context, IdError, Priority, limits};
+
+/// How deep messages are indexed: message, list of calls, call, `function`, its members.
+const LEVELS: usize = 4;
+
+/// Reads a message of at most [`limits::TURN_BYTES_MAX`] bytes and hands its document to `strict`; whatever
+/// is wrong becomes a refusal with everything that can still be read.
+pub(super) fn read_message<T>(
+    bytes: &[u8],
+    strict: impl FnOnce(&Document<'_>) -> Result<T, Problem>,
+) -> Result<T, Box<Refusal>> {
+    const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) if bytes.len() <= BOUNDS.bytes_max => text,
+        _ => return Err(salvage(bytes, BOUNDS)),
+    };
+    let (document, problem) = Document::read(text, BOUNDS.depth_max, LEVELS);
+    let verdict = match problem {
+        Some(error) => Err(malformed(&error)),
+        None => strict(&document),
+    };
+    verdict.map_err(|problem| Refusal::of(problem, &document))
+}
+
+/// What can be read of a message whatever is wrong with it: whose it is, its ids and its calls.
+#[must_use]
+pub fn glance(bytes: &[u8]) -> Box<Refusal> {
+    let text = String::from_utf8_lossy(bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes));
+    let (document, _) = Document::read(&text, limits::JSON_DEPTH_MAX, LEVELS);
+    Refusal::of(Problem::new("malformed_json", ""), &document)
+}
+
+/// The refusal of bytes that are too many or no text, with what can be read of their start.
+fn salvage(bytes: &[u8], bounds: Bounds) -> Box<Refusal> {
+    let start = bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes);
+    let text = String::from_utf8_lossy(start);
+    let (document, other) = Document::read(&text, bounds.depth_max, LEVELS);
+    // `check` names the size or the first byte that is not UTF-8: both come before what the document says.
+    let problem = match super::json::check(bytes, bounds) {
+        Err(error) => malformed(&error),
+        Ok(()) => other.map_or_else(|| Problem::new("malformed_json", "the message is not UTF-8"), |e| malformed(&e)),
+    };
+    Refusal::of(problem, &document)
+}
+
+fn malformed(error: &JsonError) -> Problem {
+    Problem::new(error.problem.code(), error.to_string())
+}
+
+/// Where an object is; a text only once an error needs it.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Place {
+    /// The whole message.
+    Message,
+    /// A member of the message.
+    Member(&'static str),
+    /// An element of a list of the message.
+    Element(&'static str, usize),
+    /// A member of such an element.
+    Inside(&'static str, usize, &'static str),
+}
+
+impl fmt::Display for Place {
+    /// What stands before the name of a member: nothing, or as `calls[0].`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Message => Ok(()),
+            Self::Member(member) => write!(f, "{member}."),
+            Self::Element(list, index) => write!(f, "{list}[{index}]."),
+            Self::Inside(list, index, member) => write!(f, "{list}[{index}].{member}."),
+        }
+    }
+}
+
+/// The members of one object, by name.
+pub(super) struct Fields<'a, 'd> {
+    place: Place,
+    members: Vec<(Cow<'a, str>, Value<'a, 'd>)>,
+}
+
+impl<'a, 'd> Fields<'a, 'd> {
+    /// The members of the object `value`.
+    pub(super) fn of(value: Option<Value<'a, 'd>>, place: Place) -> Result<Self, Problem> {
+        match value {
+            Some(object) if object.kind() == Kind::Object => {
+                let mut members = Vec::with_capacity(16);
+                members.extend(object.members());
+                Ok(Self { place, members })
+            }
+            other => {
+                let what = place.to_string();
+                let what = if what.is_empty() { "the message" } else { what.trim_end_matches('.') };
+                let found = other.map_or("nothing", |value| value.kind().as_str());
+                Err(Problem::new("invalid_field", format!("{what} is {found}; expected an object")))
+            }
+        }
+    }
+
+    /// Refuses members that are not in `allowed`.
+    pub(super) fn only(self, allowed: &[&str]) -> Result<Self, Problem> {
+        match self.members.iter().find(|(key, _)| !allowed.contains(&key.as_ref())) {
+            None => Ok(self),
+            Some((key, _)) => {
+                let key = bounded(key, limits::NAME_BYTES_MAX);
+                let allowed = allowed.join(", ");
+                let place = &self.place;
+                Err(Problem::new("unknown_field", format!("unknown field {place}{key}; allowed are {allowed}")))
+            }
+        }
+    }
+
+    /// The member `name`; one that is null counts as absent.
+    pub(super) fn get(&self, name: &str) -> Option<Value<'a, 'd>> {
+        self.get_or_null(name).filter(|value| value.kind() != Kind::Null)
+    }
+
+    /// The member `name`, null or not.
+    pub(super) fn get_or_null(&self, name: &str) -> Option<Value<'a, 'd>> {
+        self.members.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
+    }
+
+    /// The error that `name` is not what it should be.
+    pub(super) fn invalid(&self, name: &str, what: &str) -> Problem {
+        Problem::new("invalid_field", format!("{}{name}: {what}", self.place))
+    }
+
+    /// The error that `name` is too long.
+    pub(super) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> Problem {
+        let place = &self.place;
+        Problem::new("too_large", format!("{place}{name} has {bytes} bytes; at most {bytes_max} are allowed"))
+    }
+
+    /// The error that `name` is not there.
+    pub(super) fn missing(&self, name: &str) -> Problem {
+        Problem::new("missing_field", format!("the field {}{name} is missing", self.place))
+    }
+
+    /// Turns an absent `name` into an error.
+    pub(super) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, Problem> {
+        value.ok_or_else(|| self.missing(name))
+    }
+
+    /// A string of at most `bytes_max` bytes.
+    pub(super) fn string(&self, name: &str, bytes_max: usize) -> Result<Option<Cow<'a, str>>, Problem> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let text = value
+            .as_str()
+            .ok_or_else(|| self.invalid(name, &format!("expected a string, found {}", value.kind().as_str())))?;
+        if text.len() > bytes_max {
+            return Err(self.too_large(name, text.len(), bytes_max));
+        }
+        Ok(Some(text))
+    }
+
+    /// An id, made by `new`.
+    pub(super) fn id<T>(
+        &self,
+        name: &str,
+        new: impl FnOnce(Cow<'a, str>) -> Result<T, IdError>,
+    ) -> Result<Option<T>, Problem> {
+        let text = self.string(name, limits::TURN_BYTES_MAX)?;
+        text.map(|text| new(text).map_err(|e| self.invalid(name, &e.to_string()))).transpose()
+    }
+
+    /// A boolean, false where absent.
+    pub(super) fn flag(&self, name: &str) -> Result<bool, Problem> {
+        match self.get(name) {
+            None => Ok(false),
+            Some(value) if value.kind() == Kind::Bool => Ok(value.text() == Some("true")),
+            Some(value) => Err(self.invalid(name, &format!("expected true or false, found {}", value.kind().as_str()))),
+        }
+    }
+
+    /// A list of at most `count_max` names of at most `bytes_max` bytes.
+    pub(super) fn names(
+        &self,
+        name: &str,
+        count_max: usize,
+        bytes_max: usize,
+    ) -> Result<Option<BTreeSet<String>>, Problem> {
+        let Some(list) = self.get(name) else { return Ok(None) };
+        let expected =
+            || self.invalid(name, &format!("expected at most {count_max} strings of 1 to {bytes_max} bytes"));
+        if list.kind() != Kind::Array || list.elements().count() > count_max {
+            return Err(expected());
+        }
+        let fits = |text: &Cow<'_, str>| (1..=bytes_max).contains(&text.len());
+        let names = list.elements().map(|element| element.as_str().filter(fits).map(Cow::into_owned));
+        names.collect::<Option<_>>().map(Some).ok_or_else(expected)
+    }
+
+    /// A whole number from 0 to 2³²-1.
+    pub(super) fn count(&self, name: &str) -> Result<Option<u32>, Problem> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        let number = value.text().filter(|_| value.kind() == Kind::Number).and_then(|text| text.parse().ok());
+        number.map(Some).ok_or_else(|| self.invalid(name, "expected a whole number from 0 to 4294967295"))
+    }
+
+    /// The priority, `normal` where absent.
+    pub(super) fn priority(&self) -> Result<Priority, Problem> {
+        let Some(text) = self.string("priority", limits::NAME_BYTES_MAX)? else { return Ok(Priority::default()) };
+        let expected = || self.invalid("priority", &format!("{text:?} is none of urgent, high, normal, low"));
+        Priority::parse(&text).ok_or_else(expected)
+    }
+
+    /// The deadline, ms since the epoch. Only its form is judged here.
+    pub(super) fn deadline(&self) -> Result<Option<i64>, Problem> {
+        let Some(text) = self.string("deadline", limits::NAME_BYTES_MAX)? else { return Ok(None) };
+        let expected = |_| {
+            let example = "expected an RFC 3339 time with an offset, as 2026-01-31T12:00:00Z";
+            self.invalid("deadline", &format!("{text:?}: {example}"))
+        };
+        chrono::DateTime::parse_from_rfc3339(&text).map(|time| Some(time.timestamp_millis())).map_err(expected)
+    }
+
+    /// A JSON value of at most `bytes_max` bytes, exactly as it is written.
+    pub(super) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, Problem> {
+        let Some(text) = self.get(name).and_then(|value| value.text()) else { return Ok(None) };
+        if text.len() > bytes_max {
+            return Err(self.too_large(name, text.len(), bytes_max));
+        }
+        raw_value(text).map(Some).map_err(|e| self.invalid(name, &e.to_string()))
+    }
+
+    /// The context fields, within their common bound.
+    pub(super) fn context(&self) -> Result<Context, Problem> {
+        let context = Context {
+            user_context: self.raw("user_context", limits::CONTEXT_BYTES_MAX)?,
+            session_data: self.raw("session_data", limits::CONTEXT_BYTES_MAX)?,
+            correlation_id: self.string("correlation_id", limits::CORRELATION_ID_BYTES_MAX)?.map(Cow::into_owned),
+            traceparent: self.traceparent(),
+            tracestate: self.tracestate(),
+        };
+        let raw = |value: &Option<Box<RawValue>>| value.as_ref().map_or(0, |value| value.get().len());
+        let bytes = raw(&context.user_context)
+            + raw(&context.session_data)
+            + context.correlation_id.as_ref().map_or(0, String::len);
+        if bytes > limits::CONTEXT_BYTES_MAX {
+            let max = limits::CONTEXT_BYTES_MAX;
+            let what = "user_context, session_data and correlation_id together";
+            return Err(Problem::new("too_large", format!("{what} have {bytes} bytes; at most {max} are allowed")));
+        }
+        Ok(context)
+    }
+
+    /// The W3C trace context. What is malformed is ignored, as the standard asks: a trace must not cost a turn.
+    fn traceparent(&self) -> Option<String> {
+        let text = self.get("traceparent")?.as_str()?;
+        is_traceparent(&text).then(|| text.into_owned())
+    }
+
+    /// What goes with the trace context; without a good one it means nothing.
+    fn tracestate(&self) -> Option<String> {
+        self.traceparent()?;
+        let text = self.get("tracestate")?.as_str()?;
+        is_tracestate(&text).then(|| text.into_owned())
+    }
+}
+
+/// JSON that the scan has checked already, as a value that keeps its text.
+fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
+    RawValue::from_string(text.to_owned())
+}
+
+/// Whether `text` may be sent as a W3C `tracestate` header: a list of `key=value`, in printable ASCII.
+fn is_tracestate(text: &str) -> bool {
+    !text.is_empty()
+        && text.len() <= limits::TRACESTATE_BYTES_MAX
+        && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
+        && text.split(',').all(|member| member.trim().is_empty() || member.contains('='))
+}
+
+/// Whether `text` is a W3C trace context header of version 00 or of a later version in the same form.
+pub(super) fn is_traceparent(text: &str) -> bool {
+    let parts: Vec<&str> = text.splitn(5, '-').collect();
+    let [version, trace, span, flags] = parts.as_slice() else { return false };
+    let hex = |part: &str, len| part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    let zero = |part: &str| part.bytes().all(|b| b == b'0');
+    hex(version, 2)
+        && hex(trace, 32)
+        && hex(span, 16)
+        && hex(flags, 2)
+        && *version != "ff"
+        && !zero(trace)
+        && !zero(span)
+}

@@ -1,0 +1,204 @@
+//! Hostile JSON under bounds: one pass over the text that checks everything and builds next to nothing.
+//!
+//! serde_json alone keeps the last of two equal keys, turns integers beyond 64 bits into floats, and lets
+//! lone surrogates through wherever it skips a value. [`check`] refuses the first and the last; numbers keep
+//! their exact text because nothing here ever converts one.
+//!
+//! [`Document::read`] does the same pass and keeps an index of the outer levels, so that the envelope of a
+//! message is read without parsing twice, and as far as possible even where the text is broken.
+
+mod document;
+mod error;
+mod scan;
+mod strings;
+
+pub use document::{Document, Kind, Value};
+pub use error::{JsonError, Problem};
+pub(crate) use strings::{bounded, escaped_len, prefix, push_escaped};
+pub use strings::{push_quoted, unescape};
+
+/// How much JSON is accepted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Longest text, bytes.
+    pub bytes_max: usize,
+    /// Deepest nesting of arrays and objects; a scalar has depth 0, `[]` has 1.
+    pub depth_max: usize,
+}
+
+/// Checks that `bytes` hold exactly one JSON value that keeps all rules: UTF-8, syntax, `bounds`, no
+/// duplicate key at any depth, no lone surrogate. Builds nothing.
+///
+/// # Errors
+/// The first [`JsonError`], with its path and position.
+pub fn check(bytes: &[u8], bounds: Bounds) -> Result<(), JsonError> {
+    if bytes.len() > bounds.bytes_max {
+        return Err(JsonError::too_large(bytes.len(), bounds.bytes_max));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|e| JsonError::not_utf8(bytes, e.valid_up_to()))?;
+    scan::Scan::new(text, bounds.depth_max, scan::Keep::Nothing).run().1.map_or(Ok(()), Err)
+}
+
+/// How many bytes of `text` the JSON value takes that it begins with, under the rules of [`check`]; whatever
+/// follows it is not looked at.
+///
+/// # Errors
+/// The first [`JsonError`]; nothing behind its place was looked at.
+pub fn leading(text: &str, depth_max: usize) -> Result<usize, JsonError> {
+    scan::Scan::new(text, depth_max, scan::Keep::Nothing).leading()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BOUNDS: Bounds = Bounds { bytes_max: 1_000, depth_max: 8 };
+
+    fn problem(text: &str) -> Problem {
+        check(text.as_bytes(), BOUNDS).expect_err(text).problem
+    }
+
+    #[test]
+    fn what_json_allows_passes() {
+        for text in [
+            "0",
+            "-0",
+            "-1.5e+10",
+            "123456789012345678901234567890",
+            "1e999",
+            "\"\"",
+            "\"\\u0000\"",
+            "true",
+            "null",
+            " [1 , 2] ",
+            "{}",
+            "{\"a\":{\"a\":1},\"b\":[{\"a\":1}]}",
+            "\"\\ud83d\\ude00\"",
+            "\"é😀\"",
+            "\"\\/\\b\\f\"",
+        ] {
+            check(text.as_bytes(), BOUNDS).unwrap_or_else(|e| panic!("{text}: {e}"));
+        }
+    }
+
+    #[test]
+    fn what_json_forbids_is_refused_with_its_place() {
+        for text in [
+            "",
+            " ",
+            "[",
+            "[1",
+            "[1,",
+            "[1,]",
+            "{\"a\"",
+            "{\"a\":",
+            "{\"a\":1",
+            "{\"a\":1,",
+            "\"",
+            "\"\\",
+            "\"\\u00",
+            "tru",
+        ] {
+            assert!(matches!(problem(text), Problem::Ended { .. } | Problem::Syntax { .. }), "{text}");
+        }
+        for text in [
+            "01", "1.", ".5", "+1", "1e", "-", "nul ", "{a:1}", "{'a':1}", "[1 2]", "\"\\x\"", "\"\t\"", "1 2", "NaN",
+            "{,}",
+        ] {
+            assert!(
+                matches!(problem(text), Problem::Syntax { .. } | Problem::Trailing | Problem::Ended { .. }),
+                "{text}: {:?}",
+                problem(text)
+            );
+        }
+        let error = check(b"{\"a\": [1,\n  oops]}", BOUNDS).unwrap_err();
+        assert_eq!((error.path.as_str(), error.line, error.column), ("a[1]", 2, 3));
+    }
+
+    #[test]
+    fn duplicate_keys_are_refused_at_any_depth_however_they_are_spelt() {
+        let error = check(br#"{"calls":[{"arguments":{"to":1,"x":2,"t\u006f":3}}]}"#, BOUNDS).unwrap_err();
+        assert_eq!(error.problem, Problem::DuplicateKey("to".into()));
+        assert_eq!(error.path, "calls[0].arguments");
+        let many = (0..200).map(|i| format!("\"k{i}\":0,")).collect::<String>();
+        let bounds = Bounds { bytes_max: 10_000, depth_max: 8 };
+        assert!(check(format!("{{{many}\"z\":0}}").as_bytes(), bounds).is_ok());
+        assert!(check(format!("{{{many}\"k7\":0}}").as_bytes(), bounds).is_err());
+        assert!(check(format!("{{{many}\"k19\\u0039\":0}}").as_bytes(), bounds).is_err());
+    }
+
+    #[test]
+    fn lone_surrogates_raw_control_characters_and_broken_utf8_are_refused() {
+        for text in [r#""\ud800""#, r#""\udc00""#, r#""\ud800\u0041""#, r#""\ud800x""#, r#""\ud800\n""#] {
+            assert_eq!(problem(text), Problem::LoneSurrogate, "{text}");
+        }
+        assert_eq!(check(b"\"a\xff\"", BOUNDS).unwrap_err().problem, Problem::NotUtf8);
+        assert!(matches!(problem("\"a\0b\""), Problem::Syntax { .. }));
+    }
+
+    #[test]
+    fn bytes_and_depth_are_bounded_exactly() {
+        assert!(
+            check(
+                "[".repeat(8).as_bytes().iter().chain("]".repeat(8).as_bytes()).copied().collect::<Vec<_>>().as_slice(),
+                BOUNDS
+            )
+            .is_ok()
+        );
+        assert_eq!(problem(&format!("{}{}", "[".repeat(9), "]".repeat(9))), Problem::TooDeep { max: 8 });
+        assert_eq!(problem(&"[".repeat(900)), Problem::TooDeep { max: 8 });
+        assert!(
+            check(" ".repeat(999).as_bytes().iter().chain(b"1").copied().collect::<Vec<_>>().as_slice(), BOUNDS)
+                .is_ok()
+        );
+        assert_eq!(problem(&" ".repeat(1_001)), Problem::TooLarge { bytes: 1_001, max: 1_000 });
+    }
+
+    #[test]
+    fn an_error_never_echoes_much_of_the_text() {
+        let key = "k".repeat(100_000);
+        let text = format!("{{\"{key}\":{{\"{key}\":[1,}}}}");
+        let error = check(text.as_bytes(), Bounds { bytes_max: 1 << 20, depth_max: 64 }).unwrap_err();
+        assert!(error.to_string().len() < 500, "{}", error.to_string().len());
+        let twice = format!("{{\"{key}\":1,\"{key}\":1}}");
+        let error = check(twice.as_bytes(), Bounds { bytes_max: 1 << 20, depth_max: 64 }).unwrap_err();
+        assert!(error.to_string().len() < 500);
+    }
+
+    /// serde_json's opinion of the syntax alone.
+    fn serde_accepts(bytes: &[u8]) -> bool {
+        serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok() && std::str::from_utf8(bytes).is_ok()
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic_and_agree_with_serde_on_syntax(
+            bytes in prop_oneof![
+                proptest::collection::vec(any::<u8>(), 0..200),
+                "[\\[\\]{}\",:0-9a-fu\\\\ eE.+truln-]{0,40}".prop_map(String::into_bytes),
+            ]
+        ) {
+            let ours = check(&bytes, Bounds { bytes_max: 1_000, depth_max: 100 });
+            match ours {
+                Ok(()) => prop_assert!(serde_accepts(&bytes)),
+                Err(JsonError { problem: Problem::DuplicateKey(_) | Problem::LoneSurrogate, .. }) => {}
+                Err(error) => prop_assert!(!serde_accepts(&bytes), "{error}"),
+            }
+        }
+
+        #[test]
+        fn one_changed_byte_of_a_real_message_is_judged_as_serde_judges_it(at in 0usize..90, with in any::<u8>()) {
+            let mut text = br#"{"a":[1,-2.5e3,true,null,"x\u00e9\n"],"b":{"c":{},"d":[]},"e":"\ud83d\ude00","f":false}  "#.to_vec();
+            if at < text.len() { text[at] = with; }
+            match check(&text, Bounds { bytes_max: 1_000, depth_max: 100 }) {
+                Ok(()) => prop_assert!(serde_accepts(&text)),
+                Err(JsonError { problem: Problem::DuplicateKey(_) | Problem::LoneSurrogate, .. }) => {}
+                Err(error) => prop_assert!(!serde_accepts(&text), "{error}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! Tool names for dialects that do not allow every name, and the way back: OpenAI and Anthropic take
+//! `[A-Za-z0-9_-]{1,64}`, MCP `[A-Za-z0-9_.-]{1,128}`; plain text and raw take names as they are.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use sha2::{Digest as _, Sha256};
+
+use tickfleet_model::Dialect;
+
+/// Longest tool name that OpenAI and Anthropic allow, bytes.
+pub const WIRE_NAME_BYTES_MAX: usize = 64;
+
+/// Longest tool name that MCP allows, bytes.
+pub const MCP_NAME_BYTES_MAX: usize = 128;
+
+/// Hexadecimal digits of the digest at the end of a name that was too long.
+const DIGEST_DIGITS: usize = 16;
+
+/// A name with only `[A-Za-z0-9_-]`: every other byte becomes `_xHH_` (`math.add` → `math_x2E_add`), and a `_`
+/// that could be taken for the start of such an escape is escaped itself. No two names become the same.
+///
+/// The length is not judged: see [`NameMap`] for names that are too long.
+#[must_use]
+pub fn mangle(name: &str) -> Cow<'_, str> {
+    mangle_but(name, b'-')
+}
+
+/// As [`mangle`], where the byte `also` is allowed.
+fn mangle_but(name: &str, also: u8) -> Cow<'_, str> {
+    let bytes = name.as_bytes();
+    let stays = |at: usize, byte: u8| match byte {
+        b'_' => escape_digits(bytes, at).is_none(),
+        _ => byte.is_ascii_alphanumeric() || byte == b'-' || byte == also,
+    };
+    if bytes.iter().enumerate().all(|(at, byte)| stays(at, *byte)) {
+        return Cow::Borrowed(name);
+    }
+    let mut wire = String::with_capacity(name.len() + 16);
+    for (at, byte) in bytes.iter().enumerate() {
+        if stays(at, *byte) {
+            wire.push(char::from(*byte));
+        } else {
+            wire.push_str(&format!("_x{byte:02X}_"));
+        }
+    }
+    Cow::Owned(wire)
+}
+
+/// The name that [`mangle`] made `wire` of. A text that no name is mangled to comes back as it is, as far as
+/// it makes no sense.
+#[must_use]
+pub fn unmangle(wire: &str) -> Cow<'_, str> {
+    let bytes = wire.as_bytes();
+    let mut name: Vec<u8> = Vec::new();
+    let (mut at, mut copied) = (0, 0);
+    while at < bytes.len() {
+        let escape = escape_digits(bytes, at).filter(|_| bytes.get(at + 4) == Some(&b'_'));
+        if let Some(byte) = escape {
+            name.extend_from_slice(bytes.get(copied..at).unwrap_or_default());
+            name.push(byte);
+            at += 5;
+            copied = at;
+        } else {
+            at += 1;
+        }
+    }
+    if copied == 0 {
+        return Cow::Borrowed(wire);
+    }
+    name.extend_from_slice(bytes.get(copied..).unwrap_or_default());
+    String::from_utf8(name).map_or(Cow::Borrowed(wire), Cow::Owned)
+}
+
+/// The byte that `_xHH` at `at` stands for.
+fn escape_digits(bytes: &[u8], at: usize) -> Option<u8> {
+    let [b'_', b'x', high, low] = bytes.get(at..at + 4)? else { return None };
+    let digit = |byte: u8| match byte {
+        b'0'..=b'9' => Some(byte - b'0'),
+        b'A'..=b'F' => Some(byte - b'A' + 10),
+        _ => None,
+    };
+    Some(digit(*high)? * 16 + digit(*low)?)
+}
+
+/// The wire names of a set of tools, and back. Made from the same tools it is always the same, whatever
+/// their order.
+#[derive(Debug, Clone, Default)]
+pub struct NameMap {
+    to_wire: BTreeMap<String, String>,
+    from_wire: BTreeMap<String, String>,
+}
+
+impl NameMap {
+    /// The map of these tools' names for the strictest dialects. It also leads back from what any other shows.
+    pub fn new<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> Self {
+        Self::within(names, b'-', WIRE_NAME_BYTES_MAX)
+    }
+
+    /// The map of these tools' names for `dialect`.
+    pub fn of<N: AsRef<str>>(dialect: Dialect, names: impl IntoIterator<Item = N>) -> Self {
+        match dialect {
+            Dialect::OpenaiChat | Dialect::OpenaiResponses | Dialect::Anthropic => Self::new(names),
+            Dialect::Mcp => Self::within(names, b'.', MCP_NAME_BYTES_MAX),
+            Dialect::Raw | Dialect::Text => {
+                let mut map = Self::default();
+                names.into_iter().for_each(|name| map.add(name.as_ref(), name.as_ref().to_owned()));
+                map
+            }
+        }
+    }
+
+    fn within<N: AsRef<str>>(names: impl IntoIterator<Item = N>, also: u8, bytes_max: usize) -> Self {
+        let mut long = Vec::new();
+        let mut map = Self::default();
+        for name in names {
+            let name = name.as_ref();
+            let wire = mangle_but(name, also);
+            if wire.len() <= bytes_max {
+                map.add(name, wire.into_owned());
+            } else {
+                long.push(name.to_owned());
+            }
+        }
+        // Names that fit keep theirs; a made-up one gives way, in an order that does not depend on the caller's.
+        long.sort_unstable();
+        long.dedup();
+        for name in long {
+            let shorter = |salt| shortened(&name, &mangle_but(&name, also), bytes_max, salt);
+            let wire = (0u32..).map(shorter).find(|wire| !map.from_wire.contains_key(wire));
+            map.add(&name, wire.unwrap_or_default());
+        }
+        map
+    }
+
+    fn add(&mut self, name: &str, wire: String) {
+        self.from_wire.insert(wire.clone(), name.to_owned());
+        self.to_wire.insert(name.to_owned(), wire);
+    }
+
+    /// The name that a model is shown for the tool `name`.
+    #[must_use]
+    pub fn wire<'a>(&'a self, name: &'a str) -> Cow<'a, str> {
+        self.to_wire.get(name).map_or_else(|| mangle(name), |wire| Cow::Borrowed(wire.as_str()))
+    }
+
+    /// The tool that a model means by `wire`: a name of the map as it is, or one of its wire names. A name that
+    /// the map does not know comes back unmangled.
+    #[must_use]
+    pub fn tool<'a>(&'a self, wire: &'a str) -> Cow<'a, str> {
+        if self.to_wire.contains_key(wire) {
+            return Cow::Borrowed(wire);
+        }
+        self.from_wire.get(wire).map_or_else(|| unmangle(wire), |name| Cow::Borrowed(name.as_str()))
+    }
+}
+
+/// The start of the name's mangled form and the digest of the whole.
+fn shortened(name: &str, wire: &str, bytes_max: usize, salt: u32) -> String {
+    let mut hash = Sha256::new();
+    hash.update(name.as_bytes());
+    hash.update(salt.to_be_bytes());
+    let digest: String = hash.finalize().iter().take(DIGEST_DIGITS / 2).map(|byte| format!("{byte:02x}")).collect();
+    let start = super::json::prefix(wire, bytes_max - DIGEST_DIGITS - 1);
+    format!("{start}-{digest}")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn names_are_escaped_only_where_needed_and_read_back() {
+        for (name, wire) in [
+            ("send_telegram", "send_telegram"),
+            ("math.add", "math_x2E_add"),
+            ("a b", "a_x20_b"),
+            ("_x2E_", "_x5F_x2E_"),
+            ("_x2E.", "_x5F_x2E_x2E_"),
+            ("_xyz", "_xyz"),
+            ("é", "_xC3__xA9_"),
+        ] {
+            assert_eq!(mangle(name), wire);
+            assert_eq!(unmangle(wire), name);
+        }
+        assert_eq!(unmangle("_xFF_"), "_xFF_");
+    }
+
+    #[test]
+    fn long_names_get_a_digest_that_depends_on_nothing_else() {
+        let (one, two) = ("n".repeat(70) + "1", "n".repeat(70) + "2");
+        let map = NameMap::new([&one, &two]);
+        assert_ne!(map.wire(&one), map.wire(&two));
+        for name in [&one, &two] {
+            let wire = map.wire(name);
+            assert_eq!(wire.len(), WIRE_NAME_BYTES_MAX);
+            assert_eq!(map.tool(&wire), *name);
+            assert_eq!(NameMap::new([name]).wire(name), wire);
+        }
+        // A tool that is called as another would be shortened to keeps its name.
+        let squatter = NameMap::new([&one]).wire(&one).into_owned();
+        let map = NameMap::new([&one, &squatter]);
+        assert_eq!(map.wire(&squatter), squatter);
+        assert_eq!(map.tool(&squatter), squatter);
+        assert_eq!(map.tool(&map.wire(&one)), one);
+    }
+
+    #[test]
+    fn a_dialect_changes_only_what_it_does_not_allow() {
+        let names = ["math.add", "a b", &"n".repeat(100), &"m".repeat(200)];
+        let shown = |dialect| {
+            let map = NameMap::of(dialect, names);
+            names.map(|name| {
+                let wire = map.wire(name).into_owned();
+                assert_eq!(map.tool(&wire), name);
+                wire
+            })
+        };
+        assert_eq!(shown(Dialect::Text), names);
+        assert_eq!(shown(Dialect::Raw), names);
+        let mcp = shown(Dialect::Mcp);
+        assert_eq!((mcp[0].as_str(), mcp[1].as_str(), mcp[2].as_str()), ("math.add", "a_x20_b", names[2]));
+        assert_eq!(mcp[3].len(), MCP_NAME_BYTES_MAX);
+        assert!(shown(Dialect::OpenaiResponses).iter().all(|wire| wire.len() <= 64 && !wire.contains('.')));
+    }
+
+    proptest! {
+        #[test]
+        fn mangling_is_legal_reversible_and_so_injective(name in prop_oneof![any::<String>(), "[_x2EF.]{0,12}"]) {
+            let wire = mangle(&name).into_owned();
+            prop_assert!(wire.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'));
+            prop_assert_eq!(unmangle(&wire), name);
+        }
+
+        #[test]
+        fn a_map_pairs_names_one_to_one(names in proptest::collection::btree_set("[a-z_.x2E]{1,80}", 1..8)) {
+            let map = NameMap::new(&names);
+            let reversed = NameMap::new(names.iter().rev());
+            for name in &names {
+                let wire = map.wire(name).into_owned();
+                prop_assert!((1..=WIRE_NAME_BYTES_MAX).contains(&wire.len()));
+                prop_assert_eq!(reversed.wire(name), wire.as_str());
+                if !names.contains(&wire) {
+                    prop_assert_eq!(map.tool(&wire), name.as_str());
+                }
+            }
+        }
+    }
+}

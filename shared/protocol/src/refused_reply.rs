@@ -1,0 +1,229 @@
+//! The reply to a message that is not accepted: one result for every call that could be read, so that the conversation
+//! it belongs to can go on.
+
+use super::refusal::{Refusal, RefusedCall};
+use super::result::{messages_frame, result_json, tool_message};
+use super::write::Object;
+use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, TurnId, limits};
+
+/// What becomes of a message that is not accepted, as its reply's `status` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalStatus {
+    /// It breaks a rule.
+    Rejected,
+    /// Its id belongs to another turn, whose results are not ours to give: there are none.
+    Conflict,
+}
+
+impl RefusalStatus {
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rejected => "rejected",
+            Self::Conflict => "conflict",
+        }
+    }
+}
+
+/// What a refused message goes by in its reply: its own id where it could be read, else one minted from its entry.
+#[derive(Debug, Clone, Copy)]
+pub enum Refused<'a> {
+    /// A turn.
+    Turn(&'a TurnId),
+    /// A message about a task.
+    Task(&'a str),
+}
+
+/// The results and messages of refused calls as JSON lists without their brackets, and how many calls have none.
+#[derive(Default)]
+struct Answers {
+    results: String,
+    messages: String,
+    left_out: usize,
+}
+
+/// The reply to a refused message. Every call that could be read has a result under its own id, in call order. Only
+/// what would grow beyond [`limits::REFUSED_REPLY_BYTES_MAX`] is left out, and the error says how much that is.
+#[must_use]
+pub fn refused_reply(refusal: &Refusal, status: RefusalStatus, id: Refused<'_>) -> String {
+    let answers = match (status, id) {
+        (RefusalStatus::Rejected, Refused::Turn(turn)) => answers(refusal, turn),
+        _ => Answers::default(),
+    };
+    let mut reply = Object::new(512 + answers.results.len() + answers.messages.len());
+    match id {
+        Refused::Turn(turn) => reply.text("turn_id", turn.as_str()),
+        Refused::Task(task) => reply.text("task_id", task),
+    }
+    reply.optional("tenant", refusal.tenant.as_ref().map(tickfleet_model::TenantId::as_str));
+    reply.text("agent", refusal.agent.as_deref().unwrap_or_default());
+    reply.text("status", status.as_str());
+    reply.text("dialect", refusal.dialect.as_str());
+    reply.optional("correlation_id", refusal.correlation_id.as_deref());
+    reply.optional("traceparent", refusal.traceparent.as_deref());
+    reply.raw("error", &error(refusal, answers.left_out));
+    reply.raw("results", &format!("[{}]", answers.results));
+    if let Some((open, close)) = messages_frame(refusal.dialect).filter(|_| !answers.messages.is_empty()) {
+        reply.raw("messages", &format!("{open}{}{close}", answers.messages));
+    }
+    reply.end()
+}
+
+fn error(refusal: &Refusal, left_out: usize) -> String {
+    let mut error = Object::new(refusal.message.len() + 128);
+    error.text("code", refusal.code);
+    if left_out == 0 {
+        error.text("message", &refusal.message);
+    } else {
+        let (all, max) = (refusal.calls.len(), limits::REFUSED_REPLY_BYTES_MAX);
+        let told = format!("the last {left_out} of {all} calls have no result: a reply has at most {max} bytes");
+        error.text("message", &format!("{}; {told}", refusal.message));
+        error.raw("details", &format!("{{\"calls_without_result\":{left_out}}}"));
+    }
+    error.end()
+}
+
+fn answers(refusal: &Refusal, turn: &TurnId) -> Answers {
+    let mut answers = Answers::default();
+    for (position, call) in refusal.calls.iter().enumerate() {
+        let result = result(refusal, turn, position, call);
+        let json = result_json(&result);
+        let message = message(refusal.dialect, &result, call.custom).unwrap_or_default();
+        let bytes = answers.results.len() + answers.messages.len() + json.len() + message.len() + 2;
+        if bytes > limits::REFUSED_REPLY_BYTES_MAX {
+            answers.left_out = refusal.calls.len() - position;
+            break;
+        }
+        for (list, next) in [(&mut answers.results, json), (&mut answers.messages, message)] {
+            if !list.is_empty() {
+                list.push(',');
+            }
+            list.push_str(&next);
+        }
+    }
+    answers
+}
+
+/// The result of one refused call. Beyond as many as a turn may have, the reason is not said again each time.
+fn result(refusal: &Refusal, turn: &TurnId, position: usize, call: &RefusedCall) -> CallResult {
+    let message = if position < limits::CALLS_PER_TURN_MAX {
+        refusal.message.clone()
+    } else {
+        "The turn was not accepted; the first result says why.".to_owned()
+    };
+    let error = CallError { code: refusal.code.to_owned(), message, details: None };
+    let id = CallId { turn: turn.clone(), position };
+    CallResult::refused(&id, call.provider_id.clone(), &call.tool, Outcome::Rejected, error)
+}
+
+/// What tells the model of the result. A custom tool's call is answered by an item of another type than a function's.
+fn message(dialect: Dialect, result: &CallResult, custom: bool) -> Option<String> {
+    if !custom {
+        return tool_message(dialect, result);
+    }
+    let mut item = Object::new(256);
+    item.text("type", "custom_tool_call_output");
+    item.text("call_id", result.tool_call_id.as_deref().unwrap_or(&result.call));
+    item.text("output", result.error.as_ref().map_or("", |error| &error.message));
+    Some(item.end())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::parse_turn;
+
+    fn refused(text: &str) -> Value {
+        let refusal = parse_turn(text.as_bytes()).unwrap_err();
+        let turn = TurnId::new("t").unwrap();
+        let reply = refused_reply(&refusal, RefusalStatus::Rejected, Refused::Turn(&turn));
+        serde_json::from_str(&reply).unwrap_or_else(|e| panic!("{reply}: {e}"))
+    }
+
+    fn with(members: &str) -> String {
+        format!(r#"{{"turn_id":"t","tenant":"acme","agent":"kelly",{members}}}"#)
+    }
+
+    fn ids<'a>(list: &'a Value, key: &str) -> Vec<&'a str> {
+        list.as_array().unwrap().iter().map(|one| one[key].as_str().unwrap()).collect()
+    }
+
+    #[test]
+    fn a_refused_turn_is_answered_call_by_call_in_its_dialect() {
+        let reply = refused(&with(
+            r#""oops":1,"content":[{"type":"tool_use","id":"u1","name":"x","input":{}},{"type":"tool_use","id":"u2","name":"y","input":{}}]"#,
+        ));
+        assert_eq!((&reply["status"], &reply["turn_id"]), (&json!("rejected"), &json!("t")));
+        assert_eq!(reply["error"]["code"], "unknown_field");
+        assert_eq!(reply["results"][1]["call"], "t/1");
+        assert_eq!(reply["results"][1]["outcome"], "rejected");
+        assert_eq!(reply["messages"][0]["content"][1]["tool_use_id"], "u2");
+    }
+
+    #[test]
+    fn calls_beyond_the_bound_of_a_turn_have_their_results_too() {
+        let calls: Vec<Value> = (0..300).map(|i| json!({"id": format!("c{i}"), "function": {"name": "t"}})).collect();
+        let reply = refused(&with(&format!(r#""tool_calls":{}"#, Value::from(calls))));
+        assert_eq!(reply["error"]["code"], "too_many_calls");
+        let told = ids(&reply["messages"], "tool_call_id");
+        assert_eq!((told.len(), told[128], told[299]), (300, "c128", "c299"));
+        assert_eq!(reply["results"].as_array().unwrap().len(), 300);
+        assert!(reply["results"][127]["error"]["message"].as_str().unwrap().contains("split the turn"));
+        assert!(reply["results"][128]["error"]["message"].as_str().unwrap().contains("the first result says why"));
+    }
+
+    #[test]
+    fn an_id_of_any_length_is_echoed_as_it_was() {
+        for long in ["x".repeat(257), "é\u{1}\"".repeat(9_000)] {
+            let reply =
+                refused(&with(&format!(r#""tool_calls":[{}]"#, json!({"id": long, "function": {"name": "t"}}))));
+            assert_eq!(reply["error"]["code"], "too_large");
+            assert_eq!(ids(&reply["messages"], "tool_call_id"), [&long]);
+            let answer = json!({"tool": "t", "id": long}).to_string();
+            let reply = refused(&with(&format!(r#""answer":{}"#, Value::from(answer))));
+            assert_eq!(ids(&reply["results"], "tool_call_id"), [&long]);
+        }
+    }
+
+    #[test]
+    fn a_call_that_no_tool_here_can_answer_is_answered_by_an_item_of_its_own_type() {
+        let reply = refused(&with(
+            r#""format":"openai_responses","calls":[{"type":"reasoning","id":"r"},
+            {"type":"function_call","call_id":"a","name":"x","arguments":"{}"},
+            {"type":"custom_tool_call","call_id":"b","name":"y","input":"words"}]"#,
+        ));
+        assert_eq!(ids(&reply["messages"], "call_id"), ["a", "b"]);
+        assert_eq!(ids(&reply["messages"], "type"), ["function_call_output", "custom_tool_call_output"]);
+        assert!(reply["messages"][1]["output"].as_str().unwrap().contains("custom_tool_call"));
+        let custom = r#""tool_calls":[{"id":"c","type":"custom","custom":{"name":"y","input":"words"}}]"#;
+        let reply = refused(&with(custom));
+        assert_eq!((&reply["results"][0]["tool_call_id"], &reply["results"][0]["tool"]), (&json!("c"), &json!("y")));
+    }
+
+    #[test]
+    fn a_reply_is_bounded_and_says_how_many_calls_it_leaves_out() {
+        let calls = vec![r#"{"id":"c","name":"t"}"#; 40_000].join(",");
+        let text = with(&format!(r#""calls":[{calls}]"#));
+        let refusal = parse_turn(text.as_bytes()).unwrap_err();
+        let turn = TurnId::new("t").unwrap();
+        let reply = refused_reply(&refusal, RefusalStatus::Rejected, Refused::Turn(&turn));
+        assert!(reply.len() <= limits::REFUSED_REPLY_BYTES_MAX + 2_000, "{}", reply.len());
+        let reply: Value = serde_json::from_str(&reply).unwrap();
+        let answered = reply["results"].as_array().unwrap().len();
+        assert!(answered > 5_000, "{answered}");
+        assert_eq!(reply["error"]["details"]["calls_without_result"], 40_000 - answered);
+        assert!(reply["error"]["message"].as_str().unwrap().contains("of 40000 calls have no result"));
+    }
+
+    #[test]
+    fn a_conflict_has_no_results() {
+        let refusal = parse_turn(with(r#""oops":1,"calls":[{"name":"x"}]"#).as_bytes()).unwrap_err();
+        let turn = TurnId::new("t").unwrap();
+        let reply = refused_reply(&refusal, RefusalStatus::Conflict, Refused::Turn(&turn));
+        let reply: Value = serde_json::from_str(&reply).unwrap();
+        assert_eq!((&reply["status"], &reply["results"]), (&json!("conflict"), &json!([])));
+    }
+}

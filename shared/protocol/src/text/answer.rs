@@ -1,0 +1,494 @@
+//! A model's plain answer: where it calls tools, and what is wrong where that cannot be read.
+//!
+//! An answer is read from left to right, and two things are never done. A call is never completed or repaired: one
+//! that breaks off was never finished. And behind a broken place nothing is taken for a call: with one quote too
+//! many or too few, what was a string may look like one. So what is told to be mended was not carried out.
+
+use std::borrow::Cow;
+
+use super::super::json::{Bounds, Document, JsonError, Kind, Value, bounded, check, leading, prefix};
+use tickfleet_model::{Call, limits};
+
+/// How deep an answer's JSON is indexed: list, call, `function`, its members.
+const LEVELS: usize = 4;
+
+/// Bytes that are looked at behind the place where JSON broke, to tell a broken call from prose with braces.
+const LOOK_AHEAD_BYTES: usize = 256;
+
+/// What a model thinks, or says to its user, is no call: how that begins and ends, and whether a prompt may end with the beginning, so
+/// that an answer has the end alone.
+const THOUGHTS: [(&str, &str, bool); 5] = [
+    ("<think>", "</think>", true),
+    ("[THINK]", "[/THINK]", true),
+    ("<|channel|>analysis<|message|>", "<|end|>", false),
+    ("<|channel|>final<|message|>", "<|end|>", false),
+    ("<|channel>thought", "<channel|>", true),
+];
+
+/// Marks that stand before a call. Behind these comes JSON, or a markup that is not read here.
+const MARKS: [&str; 4] = ["<tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|python_start|>"];
+
+/// Marks of calls in a markup that is not read here: the tool's name stands outside the JSON.
+const FOREIGN: [&str; 11] = [
+    "<|tool_call>",
+    "<|tool_calls_section_begin|>",
+    "<|tool_call_begin|>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>",
+    "<｜DSML｜",
+    "<function=",
+    "<arg_key>",
+    "<invoke ",
+    "<|open|>tools",
+    RECIPIENT,
+];
+
+/// Whom a message goes to that calls a tool.
+const RECIPIENT: &str = "to=functions.";
+
+/// Begins and ends the header of a message that names whom it goes to.
+const HEADERS: [&str; 2] = ["<|start|>", "<|channel|>"];
+const HEADER_ENDS: &str = "<|message|>";
+
+/// The calls in a model's answer, in order; at most one more than a turn may have. An answer in plain words has none.
+///
+/// A call that cannot be read is a call too, which [`problem`] tells from the others: its arguments are the broken
+/// text, so that it never runs, and it is the last one, for nothing behind it is read.
+#[must_use]
+pub fn calls_in(answer: &str) -> Vec<Call> {
+    calls_up_to(answer, limits::CALLS_PER_TURN_MAX + 1)
+}
+
+/// As [`calls_in`], with another bound.
+pub(crate) fn calls_up_to(answer: &str, calls_max: usize) -> Vec<Call> {
+    let mut reader = Reader { answer, at: 0, calls: Vec::new(), doubt: None, marked: None };
+    // Where the prompt ends with the header's beginning, the answer begins in the middle of it.
+    let start = answer.trim_start();
+    if start.starts_with(RECIPIENT) {
+        reader.give_up(answer.len() - start.len());
+    }
+    while reader.calls.len() < calls_max && reader.step() {}
+    reader.calls
+}
+
+struct Reader<'a> {
+    answer: &'a str,
+    at: usize,
+    calls: Vec<Call>,
+    /// Where JSON broke that did not look like a call. A call behind it may stand inside of it.
+    doubt: Option<usize>,
+    /// Where a mark stands that JSON has to follow.
+    marked: Option<usize>,
+}
+
+impl<'a> Reader<'a> {
+    fn rest(&self) -> &'a str {
+        self.answer.get(self.at..).unwrap_or_default()
+    }
+
+    /// Reads up to the next place that means something, and that; false at the end.
+    fn step(&mut self) -> bool {
+        let next = |c: char| matches!(c, '{' | '[' | '<') || self.marked.is_some() && !c.is_whitespace();
+        let Some(found) = self.rest().find(next) else {
+            if let Some(mark) = self.marked {
+                self.give_up(mark);
+            }
+            return false;
+        };
+        self.at += found;
+        let rest = self.rest();
+        if self.thought(rest) || self.mark(rest) {
+            return self.at < self.answer.len();
+        }
+        if rest.starts_with(['{', '[']) {
+            match leading(rest, limits::JSON_DEPTH_MAX) {
+                Ok(end) => self.json(rest.get(..end).unwrap_or_default()),
+                Err(error) => self.broken(rest, &error),
+            }
+        } else if let Some(mark) = self.marked {
+            self.give_up(mark);
+        } else {
+            self.at += 1;
+        }
+        self.at < self.answer.len()
+    }
+
+    /// Skips what the model thinks.
+    fn thought(&mut self, rest: &str) -> bool {
+        for (start, end, may_be_prompted) in THOUGHTS {
+            if let Some(inside) = rest.strip_prefix(start) {
+                self.at += inside.find(end).map_or(rest.len(), |at| start.len() + at + end.len());
+                return true;
+            }
+            if may_be_prompted && rest.starts_with(end) {
+                // The start stood in the prompt: so far, all was thought.
+                self.calls.clear();
+                (self.doubt, self.marked) = (None, None);
+                self.at += end.len();
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Notes a mark, and gives up at one of a markup that is not read here.
+    fn mark(&mut self, rest: &str) -> bool {
+        if FOREIGN.iter().any(|mark| rest.starts_with(mark)) || names_a_recipient(rest) {
+            self.give_up(self.marked.unwrap_or(self.at));
+            return true;
+        }
+        let Some(mark) = MARKS.iter().find(|mark| rest.starts_with(**mark)) else { return false };
+        self.marked = Some(self.at);
+        self.at += mark.len();
+        // A mark that nothing follows any more announced a call.
+        if self.rest().trim().is_empty() {
+            self.give_up(self.at - mark.len());
+        }
+        true
+    }
+
+    /// A whole JSON value.
+    fn json(&mut self, text: &str) {
+        let (document, _) = Document::read(text, limits::JSON_DEPTH_MAX, LEVELS);
+        let before = self.calls.len();
+        if let Some(root) = document.root() {
+            collect(root, &mut self.calls);
+        }
+        if let Some(doubt) = self.doubt.filter(|_| self.calls.len() > before) {
+            self.calls.truncate(before);
+            return self.give_up(doubt);
+        }
+        self.at += text.len();
+        if let Some(mark) = self.marked.take().filter(|_| self.calls.len() == before) {
+            self.give_up(mark);
+        }
+    }
+
+    /// JSON that breaks: a call to be mended, or something else in braces.
+    fn broken(&mut self, rest: &str, error: &JsonError) {
+        let read = rest.get(..error.byte).unwrap_or(rest);
+        // Elsewhere than at the start, brackets around a function are prose.
+        let python = || is_python(rest) && self.answer.get(..self.at).is_some_and(|before| before.trim().is_empty());
+        if self.marked.is_some() || python() || looks_like_a_call(prefix(rest, read.len() + LOOK_AHEAD_BYTES)) {
+            return self.give_up(self.marked.unwrap_or(self.at));
+        }
+        if read.contains(':') {
+            self.doubt.get_or_insert(self.at);
+        }
+        // Behind the place where it broke, so that no byte is scanned twice. Brackets are never cut in two.
+        self.at += read.len().max(1);
+    }
+
+    /// From `start` on, the answer is one call that cannot be read.
+    fn give_up(&mut self, start: usize) {
+        let raw = self.answer.get(start..).unwrap_or_default();
+        self.calls.push(unreadable(raw, named(raw)));
+        self.at = self.answer.len();
+    }
+}
+
+/// Whether a message's header names a tool, as `<|channel|>commentary to=functions.add`.
+fn names_a_recipient(rest: &str) -> bool {
+    let Some(header) = HEADERS.iter().find_map(|start| rest.strip_prefix(start)) else { return false };
+    let header = prefix(header, LOOK_AHEAD_BYTES);
+    let header = header.split_once(HEADER_ENDS).map_or(header, |(header, _)| header);
+    header.contains(RECIPIENT)
+}
+
+/// Whether text is a list of calls as Python writes them: `[add(a=1)]`.
+fn is_python(text: &str) -> bool {
+    let Some(inside) = text.strip_prefix('[') else { return false };
+    let name = inside
+        .bytes()
+        .take(limits::NAME_BYTES_MAX)
+        .take_while(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.'));
+    let name = name.count();
+    name > 0 && inside.as_bytes().get(name) == Some(&b'(')
+}
+
+/// Whether JSON that broke was meant as a call: by its first key, however that is quoted.
+fn looks_like_a_call(text: &str) -> bool {
+    let quotes = ['"', '\'', '`', '“', '”', ' ', '\n', '\r', '\t'];
+    let inside = text.strip_prefix('[').unwrap_or(text).trim_start();
+    let inside = inside.strip_prefix('{').unwrap_or(inside).trim_start_matches(quotes);
+    let end = inside.find(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).unwrap_or(inside.len());
+    let (key, after) = inside.split_at_checked(end).unwrap_or((inside, ""));
+    let after = after.trim_start_matches(quotes);
+    if !after.is_empty() && !after.starts_with(':') {
+        return false;
+    }
+    match key {
+        "tool" | "tool_calls" => true,
+        "name" | "function" | "type" | "id" | "reason" | "calls" | "arguments" | "parameters" => {
+            ["arguments", "parameters", "tool"].iter().any(|word| inside.contains(word))
+        }
+        _ => false,
+    }
+}
+
+/// What an object of an answer is.
+enum Meant {
+    Call(Call),
+    /// A call without a name that could be read.
+    Nameless,
+    /// Something else.
+    Other,
+}
+
+/// Adds the calls of a whole value: an object, a list of such, or an object with such a list.
+fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
+    let list = match value.kind() {
+        Kind::Array => Some(value),
+        _ => ["tool_calls", "calls"].iter().find_map(|name| value.member(name)),
+    };
+    match list {
+        Some(list) if list.kind() == Kind::Array => list.elements().for_each(|element| add(element, calls)),
+        _ => add(value, calls),
+    }
+}
+
+fn add(value: Value<'_, '_>, calls: &mut Vec<Call>) {
+    match meant(value) {
+        Meant::Call(call) => calls.push(call),
+        Meant::Nameless => calls.push(unreadable(value.text().unwrap_or_default(), String::new())),
+        Meant::Other => {}
+    }
+}
+
+fn meant(object: Value<'_, '_>) -> Meant {
+    let arguments = || object.member("arguments").or_else(|| object.member("parameters"));
+    let function = object.member("function");
+    if let Some(inner) = function.filter(|inner| inner.kind() == Kind::Object) {
+        return match meant(inner) {
+            Meant::Call(call) => Meant::Call(Call { provider_id: id(object), ..call }),
+            other => other,
+        };
+    }
+    if let Some(tool) = object.member("tool") {
+        // Said in so many words that none is needed.
+        if tool.kind() == Kind::Null {
+            return Meant::Other;
+        }
+        let alone = || object.members().all(|(key, _)| matches!(key.as_ref(), "tool" | "reason" | "id"));
+        return match (tool.as_str().filter(|name| !name.is_empty()), arguments()) {
+            (Some(name), Some(arguments)) => Meant::Call(call(object, name, arguments_text(arguments))),
+            (Some(name), None) if alone() => Meant::Call(call(object, name, "{}".into())),
+            (None, Some(_)) => Meant::Nameless,
+            (_, None) => Meant::Other,
+        };
+    }
+    // A definition has a name and parameters too.
+    let named = object.member("name").or(function).filter(|_| object.member("description").is_none());
+    match (named.and_then(|name| name.as_str()).filter(|name| !name.is_empty()), arguments()) {
+        (Some(name), Some(arguments)) => Meant::Call(call(object, name, arguments_text(arguments))),
+        (None, Some(_)) if object.member("reason").is_some() || named.is_some() => Meant::Nameless,
+        _ => Meant::Other,
+    }
+}
+
+fn call(object: Value<'_, '_>, tool: Cow<'_, str>, arguments: String) -> Call {
+    Call { provider_id: id(object), tool: tool.into_owned(), arguments }
+}
+
+fn id(object: Value<'_, '_>) -> Option<String> {
+    object.member("id").and_then(|id| id.as_str()).map(Cow::into_owned)
+}
+
+fn arguments_text(value: Value<'_, '_>) -> String {
+    value.as_str().map_or_else(|| value.text().unwrap_or_default().to_owned(), Cow::into_owned)
+}
+
+/// A call that [`problem`] complains of: it has no name, or its arguments are no JSON.
+fn unreadable(raw: &str, tool: String) -> Call {
+    Call { provider_id: None, tool, arguments: prefix(raw, limits::ARGUMENTS_BYTES_MAX).to_owned() }
+}
+
+/// Broken text behind the mark that it may begin with.
+fn unmarked(raw: &str) -> &str {
+    MARKS.iter().find_map(|mark| raw.strip_prefix(mark)).unwrap_or(raw).trim_start()
+}
+
+/// The tool that broken text names, where that much can be read; empty otherwise.
+fn named(raw: &str) -> String {
+    let (document, _) = Document::read(prefix(unmarked(raw), LOOK_AHEAD_BYTES), limits::JSON_DEPTH_MAX, 1);
+    let root = document.root();
+    let name = root.and_then(|root| root.member("tool").or_else(|| root.member("name")));
+    let name = name.and_then(|name| name.as_str()).unwrap_or_default();
+    bounded(&name, limits::NAME_BYTES_MAX).into_owned()
+}
+
+/// What is wrong with a call out of [`calls_in`] that cannot be read, in words that its model can act on, at most
+/// [`limits::ERROR_BYTES_MAX`] bytes; `None` for a call whose arguments are JSON, whatever a tool says of them.
+#[must_use]
+pub fn problem(call: &Call) -> Option<String> {
+    const BOUNDS: Bounds = Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
+    let (raw, error) = (call.arguments.as_str(), check(call.arguments.as_bytes(), BOUNDS).err());
+    let whose = match call.tool.as_str() {
+        "" => "A call in your answer".to_owned(),
+        name => format!("Your call of '{}'", bounded(name, limits::NAME_BYTES_MAX)),
+    };
+    if error.is_none() && !call.tool.is_empty() {
+        return None;
+    }
+    // Where it stood among other text, its own end is no mistake.
+    let error = leading(unmarked(raw), limits::JSON_DEPTH_MAX).err().or(error.filter(|_| !call.tool.is_empty()));
+    let what = match (mark_of(raw), error) {
+        (Some(mark), _) => format!("{whose} is in a form that is not understood here ({mark})."),
+        (None, Some(error)) => format!("{whose} cannot be read: {error}."),
+        (None, None) => format!("{whose} names no tool: \"tool\" must be a tool's name as a string."),
+    };
+    let form = r#"{"tool": "<name>", "reason": "<why>", "arguments": {…}}"#;
+    let told = format!("{what} It was not carried out, nor was anything after it. Answer with JSON alone: {form}");
+    Some(bounded(&told, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned())
+}
+
+/// The mark that broken text begins with, where it is not followed by JSON.
+fn mark_of(raw: &str) -> Option<&'static str> {
+    let foreign = FOREIGN.iter().chain(&HEADERS).find(|mark| raw.starts_with(**mark)).copied();
+    let json = |after: &str| after.trim_start().starts_with(['{', '[']);
+    let marked = || MARKS.into_iter().find(|mark| raw.strip_prefix(mark).is_some_and(|after| !json(after)));
+    foreign.or_else(marked).or_else(|| is_python(raw).then_some("[name(…)]"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Tool and arguments of each call that can be read, and the word `unreadable` for one that cannot.
+    fn read(answer: &str) -> Vec<String> {
+        let told = |call: &Call| match problem(call) {
+            None => format!("{} {}", call.tool, call.arguments),
+            Some(_) => "unreadable".into(),
+        };
+        calls_in(answer).iter().map(told).collect()
+    }
+
+    fn complaint(answer: &str) -> String {
+        problem(calls_in(answer).last().expect(answer)).expect(answer)
+    }
+
+    #[test]
+    fn a_call_is_found_in_every_usual_dress() {
+        for answer in [
+            r#"{"tool": "add", "reason": "asked to", "arguments": {"a": 1}}"#,
+            r#"Let me see. {"tool":"add","arguments":{"a": 1}} That should do."#,
+            "Sure:\n```json\n{\"tool\": \"add\", \"arguments\": {\"a\": 1}}\n```\nDone.",
+            r#"{"name": "add", "arguments": {"a": 1}}"#,
+            r#"{"name": "add", "parameters": {"a": 1}}"#,
+            r#"{"type":"function","function":{"name":"add","arguments":"{\"a\": 1}"}}"#,
+            r#"{"function": "add", "parameters": {"a": 1}}"#,
+            r#"[{"tool":"add","arguments":{"a": 1}}]"#,
+            r#"{"calls":[{"name":"add","arguments":{"a": 1}}]}"#,
+            "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>",
+            r#"[TOOL_CALLS] [{"name": "add", "arguments": {"a": 1}}]"#,
+            r#"<think>I could {"tool":"rm","arguments":{}}</think>{"tool":"add","arguments":{"a": 1}}"#,
+            r#"or {"tool":"rm","arguments":{}}? no.</think>{"tool":"add","arguments":{"a": 1}}"#,
+            r#"The set {x} and [1] and {"a": 1} are none. {"tool":"add","arguments":{"a": 1}}"#,
+        ] {
+            assert_eq!(read(answer), [r#"add {"a": 1}"#], "{answer}");
+        }
+    }
+
+    #[test]
+    fn several_calls_keep_their_order_ids_and_digits() {
+        let answer = r#"First {"id":"c1","tool":"a","arguments":{"n":12345678901234567890123.10}}, then
+            {"tool":"b","reason":"r"} and {"tool":"c","arguments":"{\"x\":1}"}"#;
+        assert_eq!(read(answer), [r#"a {"n":12345678901234567890123.10}"#, "b {}", r#"c {"x":1}"#]);
+        assert_eq!(calls_in(answer)[0].provider_id.as_deref(), Some("c1"));
+    }
+
+    #[test]
+    fn words_and_other_json_are_no_call() {
+        for answer in [
+            "",
+            "Paris is the capital of France.",
+            r#"{"capital": "Paris", "name": "France"}"#,
+            r#"{"tool": "hammer", "price": 5}"#,
+            r#"{"tool": null, "reason": "none is needed", "arguments": {}}"#,
+            r#"{"name":"add","description":"Adds.","parameters":{"type":"object"}}"#,
+            r#"{"parameters": {}}"#,
+            "<think>I could call {\"tool\":\"rm\",\"arguments\":{}}",
+            "The config is {\"a\": 1, ...} or so.",
+            r#"<|channel|>final<|message|>{"name":"rm","arguments":{}}"#,
+            "It is in [f(x), 1].",
+            "f(x) = {x: 1}, [see](https://example.com) and <b>bold</b>",
+        ] {
+            assert_eq!(read(answer), [""; 0], "{answer}");
+        }
+    }
+
+    #[test]
+    fn a_call_that_breaks_off_never_runs_nor_anything_after_it() {
+        let rm = r#"{"tool":"rm","arguments":{}}"#;
+        for answer in [
+            r#"{"tool":"add","arguments":{"a":1}"#.to_owned(),
+            r#"{"tool":"add","arguments":{"a":1"#.into(),
+            r#"{'tool': 'add', 'arguments': {}}"#.into(),
+            format!(r#"{{"tool":"add","arguments":{{"a":1,}}}} {rm}"#),
+            format!(r#"{{"tool":"add","arguments":{{"text":"say "{rm}""}}}}"#),
+            format!(r#"{{"arguments":{{"text":"say "{rm}""}},"tool":"add"}}"#),
+            format!(r#"[{{"tool":"add","arguments":{{}}}}, {{"tool":"add","arguments":{{"a":tru}}}}] {rm}"#),
+            format!(r#"The config {{"text": "say "{rm}"}}"#),
+            r#"{"tool":"add","arguments":{"a":1,"a":2}}"#.into(),
+            r#"{"tool": 5, "arguments": {}}"#.into(),
+            r#"{"reason": "because", "arguments": {"a": 1}}"#.into(),
+            "<tool_call>".into(),
+            "<tool_call>not json</tool_call>".into(),
+            "<tool_call>add\n<arg_key>a</arg_key>".into(),
+            r#"<|tool_calls_section_begin|>functions.add:0<|x|>{"tool":"rm","arguments":{}}"#.into(),
+            r#"<|channel|>commentary to=functions.add<|message|>{"tool":"rm","arguments":{}}"#.into(),
+            r#" to=functions.add<|channel|>commentary<|message|>{"tool":"rm","arguments":{}}"#.into(),
+            "[add(a=1), rm()]".into(),
+        ] {
+            assert_eq!(read(&answer), ["unreadable"], "{answer}");
+        }
+        let second = format!(r#"{rm} {{"tool":"add","arguments":{{"a":1"#);
+        assert_eq!(read(&second), ["rm {}", "unreadable"]);
+    }
+
+    #[test]
+    fn a_complaint_says_which_call_what_is_wrong_and_what_to_write() {
+        let cut = complaint(r#"{"tool":"write_file","arguments":{"path":"a"#);
+        assert!(cut.starts_with("Your call of 'write_file' cannot be read: the text ends where the rest of a string"));
+        assert!(cut.ends_with(r#"Answer with JSON alone: {"tool": "<name>", "reason": "<why>", "arguments": {…}}"#));
+        assert!(complaint(r#"{"tool":"x","arguments":{"a":1,}}"#).contains("(at arguments, line 1, column 32)"));
+        assert!(complaint(r#"x {"tool": 5, "arguments": {}} y"#).contains("names no tool"));
+        assert!(complaint("<tool_call>{\"a\":1}</tool_call>").contains("names no tool"));
+        assert!(complaint("<function=add>").contains("not understood here (<function=)"));
+        assert!(complaint(r#"{"tool":"x","arguments":"{oops"}"#).contains("Your call of 'x' cannot be read"));
+        assert!(
+            complaint(&format!(r#"{{"tool":"{}","arguments":{{"#, "y".repeat(200))).len() <= limits::ERROR_BYTES_MAX
+        );
+    }
+
+    #[test]
+    fn more_calls_than_a_turn_may_have_are_noticed_and_not_all_read() {
+        let answer = r#"{"tool":"a"}"#.repeat(limits::CALLS_PER_TURN_MAX * 3);
+        assert_eq!(calls_in(&answer).len(), limits::CALLS_PER_TURN_MAX + 1);
+    }
+
+    proptest! {
+        #[test]
+        fn no_answer_panics_and_every_complaint_is_bounded(answer in "[\\PC{}\\[\\]\",:<>a-z\n]{0,200}") {
+            for call in calls_in(&answer) {
+                prop_assert!(problem(&call).is_none_or(|told| told.len() <= limits::ERROR_BYTES_MAX));
+            }
+        }
+
+        #[test]
+        fn a_call_between_any_words_is_found_and_cut_anywhere_it_never_runs(
+            before in "[a-z .,!\n]{0,30}", value in any::<String>(), at in any::<prop::sample::Index>(),
+        ) {
+            let value = serde_json::to_string(&value).unwrap();
+            let arguments = format!(r#"{{"v": {value}}}"#);
+            let call = format!(r#"{{"tool": "t", "arguments": {arguments}}}"#);
+            prop_assert_eq!(read(&format!("{before}{call} bye")), [format!("t {arguments}")]);
+            let cut = format!("{before}{}", prefix(&call, at.index(call.len())));
+            prop_assert!(read(&cut).iter().all(|told| told == "unreadable"), "{}", cut);
+        }
+    }
+}

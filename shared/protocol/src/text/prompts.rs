@@ -1,0 +1,130 @@
+//! What a model without function calling is told of its tools.
+
+use tickfleet_model::ToolSpec;
+
+/// The texts around the tools. The built-in ones stand in `config/prompts`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Prompts {
+    tools: String,
+    tool: String,
+    none: String,
+}
+
+/// A prompt without a placeholder that it cannot do without.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("no {placeholder} in the prompt")]
+pub struct PromptError {
+    /// The file that the prompt belongs into.
+    pub file: &'static str,
+    /// What is missing.
+    pub placeholder: &'static str,
+}
+
+impl Default for Prompts {
+    fn default() -> Self {
+        let [tools, tool, none] = Self::BUILT_IN.map(|(_, text)| text.to_owned());
+        Self { tools, tool, none }
+    }
+}
+
+impl Prompts {
+    /// The files of the folder `prompts`, and their built-in text: how to call, with `{tools}` where the tools go;
+    /// one tool, with `{name}`, `{description}` and `{arguments}`; and the sentence for no tools at all.
+    pub const BUILT_IN: [(&'static str, &'static str); 3] = [
+        ("tools.txt", include_str!("../../../../config/prompts/tools.txt")),
+        ("tool.txt", include_str!("../../../../config/prompts/tool.txt")),
+        ("no_tools.txt", include_str!("../../../../config/prompts/no_tools.txt")),
+    ];
+
+    /// Prompts of the texts of [`Self::BUILT_IN`]'s files, in that order.
+    ///
+    /// # Errors
+    /// [`PromptError`] for the first text that could not say what it has to.
+    pub fn new(texts: [String; 3]) -> Result<Self, PromptError> {
+        let [tools, tool, none] = texts;
+        for (file, text, placeholder) in
+            [("tools.txt", &tools, "{tools}"), ("tool.txt", &tool, "{name}"), ("tool.txt", &tool, "{arguments}")]
+        {
+            if !text.contains(placeholder) {
+                return Err(PromptError { file, placeholder });
+            }
+        }
+        Ok(Self { tools, tool, none })
+    }
+
+    /// These tools in words, sorted by name; a sentence where there are none.
+    #[must_use]
+    pub fn describe(&self, tools: &[&ToolSpec]) -> String {
+        if tools.is_empty() {
+            return self.none.clone();
+        }
+        let mut sorted = tools.to_vec();
+        sorted.sort_by(|a, b| a.name.cmp(&b.name));
+        let one = |tool: &&ToolSpec| {
+            let arguments = tool.input_schema.to_string();
+            let description = tool.description.trim();
+            let told =
+                fill(&self.tool, &[("name", &tool.name), ("description", description), ("arguments", &arguments)]);
+            told.trim_end().to_owned()
+        };
+        let list = sorted.iter().map(one).collect::<Vec<_>>().join("\n\n");
+        fill(&self.tools, &[("tools", &list)])
+    }
+}
+
+/// `template` with its placeholders replaced, once: what looks like one in a value stays.
+fn fill(template: &str, values: &[(&str, &str)]) -> String {
+    let mut filled = String::with_capacity(template.len() + values.iter().map(|(_, value)| value.len()).sum::<usize>());
+    let mut rest = template;
+    while let Some((before, after)) = rest.split_once('{') {
+        filled.push_str(before);
+        let found = values.iter().find_map(|(name, value)| {
+            Some((value, after.strip_prefix(*name).and_then(|rest| rest.strip_prefix('}'))?))
+        });
+        match found {
+            Some((value, behind)) => {
+                filled.push_str(value);
+                rest = behind;
+            }
+            None => {
+                filled.push('{');
+                rest = after;
+            }
+        }
+    }
+    filled.push_str(rest);
+    filled
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::definitions::test_tool;
+
+    #[test]
+    fn the_list_is_sorted_and_an_empty_one_is_a_sentence() {
+        let (b, a) = (test_tool("b_tool"), test_tool("a.tool"));
+        let text = Prompts::default().describe(&[&b, &a]);
+        let (first, second) = (text.find("a.tool: Adds.").unwrap(), text.find("b_tool: Adds.").unwrap());
+        assert!(first < second && text.contains(r#"{"tool": ""#) && text.contains(r#""properties":{"a""#), "{text}");
+        assert_eq!(Prompts::default().describe(&[]), "You have no tools. Answer in plain words.\n");
+    }
+
+    #[test]
+    fn what_looks_like_a_placeholder_in_a_tool_stays() {
+        let mut tool = test_tool("t");
+        tool.description = "Takes {arguments} and {name}.".into();
+        let prompts = Prompts::new(["{x} {tools}{".into(), "{name}|{description}|{arguments}".into(), String::new()]);
+        let text = prompts.unwrap().describe(&[&tool]);
+        assert!(text.starts_with("{x} t|Takes {arguments} and {name}.|{") && text.ends_with('{'), "{text}");
+    }
+
+    #[test]
+    fn a_prompt_that_hides_the_tools_is_refused() {
+        let texts = |tools: &str, tool: &str| Prompts::new([tools.into(), tool.into(), String::new()]);
+        assert_eq!(texts("no list", "{name}{arguments}").unwrap_err().placeholder, "{tools}");
+        assert_eq!(texts("{tools}", "{name}").unwrap_err().to_string(), "no {arguments} in the prompt");
+    }
+}

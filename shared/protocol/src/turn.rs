@@ -1,0 +1,96 @@
+//! Turns in: one message in any dialect becomes a validated [`Turn`]; and out again, for producers in Rust.
+
+#[cfg(test)]
+mod tests;
+
+use super::calls::{read_calls, write_calls};
+use super::fields::{Fields, Place, read_message};
+use super::json::Document;
+use super::refusal::{Problem, Refusal};
+use super::write::{Object, time};
+use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};
+
+/// The fields of a turn on the wire.
+pub const FIELDS: [&str; 21] = [
+    "turn_id",
+    "tenant",
+    "agent",
+    "priority",
+    "deadline",
+    "reply_to",
+    "task_id",
+    "user_context",
+    "session_data",
+    "correlation_id",
+    "traceparent",
+    "tracestate",
+    "tool_call_audits",
+    "strict",
+    "format",
+    "allowed_tools",
+    "parallel_reads",
+    "calls",
+    "tool_calls",
+    "content",
+    "answer",
+];
+
+/// Reads the JSON of one turn (the `turn` field of an entry on the `turns` stream).
+///
+/// The arguments of calls stay text and are judged when a call is carried out, so that one call with broken
+/// arguments does not cost its siblings.
+///
+/// # Errors
+/// [`Refusal`] says which rule the message breaks, and carries what can still be read for the reply.
+pub fn parse_turn(bytes: &[u8]) -> Result<Turn, Box<Refusal>> {
+    read_message(bytes, strict)
+}
+
+fn strict(document: &Document<'_>) -> Result<Turn, Problem> {
+    let fields = Fields::of(document.root(), Place::Message)?.only(&FIELDS)?;
+    let (dialect, calls) = read_calls(&fields)?;
+    Ok(Turn {
+        id: fields.id("turn_id", TurnId::new)?,
+        tenant: fields.required("tenant", fields.id("tenant", TenantId::new)?)?,
+        agent: fields.required("agent", fields.id("agent", AgentId::new)?)?,
+        priority: fields.priority()?,
+        deadline_ms: fields.deadline()?,
+        reply_to: fields.id("reply_to", InboxName::new)?,
+        dialect,
+        task: fields.id("task_id", TaskId::new)?,
+        context: fields.context()?,
+        want_audits: fields.flag("tool_call_audits")?,
+        strict: fields.flag("strict")?,
+        allowed_tools: fields.names("allowed_tools", limits::ALLOWED_TOOLS_MAX, limits::TOOL_NAME_BYTES_MAX)?,
+        parallel_reads: fields.flag("parallel_reads")?,
+        calls,
+    })
+}
+
+/// Writes a turn as [`parse_turn`] reads it, in the turn's own dialect.
+///
+/// Arguments that are no JSON (which a raw call may carry, to be refused one by one) are written as a string.
+#[must_use]
+pub fn write_turn(turn: &Turn) -> String {
+    let mut object = Object::new(256 + turn.calls.iter().map(|call| call.arguments.len() + 96).sum::<usize>());
+    object.optional("turn_id", turn.id.as_ref().map(TurnId::as_str));
+    object.text("tenant", turn.tenant.as_str());
+    object.text("agent", turn.agent.as_str());
+    object.text("priority", turn.priority.as_str());
+    object.optional("deadline", turn.deadline_ms.map(time).as_deref());
+    object.optional("reply_to", turn.reply_to.as_ref().map(InboxName::as_str));
+    object.optional("task_id", turn.task.as_ref().map(TaskId::as_str));
+    object.context(&turn.context);
+    if turn.want_audits {
+        object.raw("tool_call_audits", "true");
+    }
+    if turn.strict {
+        object.raw("strict", "true");
+    }
+    object.names("allowed_tools", turn.allowed_tools.as_ref());
+    if turn.parallel_reads {
+        object.raw("parallel_reads", "true");
+    }
+    write_calls(&mut object, turn.dialect, &turn.calls);
+    object.end()
+}

@@ -1,0 +1,92 @@
+//! JSON objects written member by member, straight into one text.
+
+use std::collections::BTreeSet;
+
+use serde_json::value::RawValue;
+
+use super::json::push_quoted;
+use tickfleet_model::Context;
+
+/// An object that is being written.
+pub(super) struct Object {
+    text: String,
+}
+
+impl Object {
+    /// An empty object with room for `capacity` bytes.
+    pub(super) fn new(capacity: usize) -> Self {
+        let mut text = String::with_capacity(capacity);
+        text.push('{');
+        Self { text }
+    }
+
+    fn key(&mut self, name: &'static str) {
+        if self.text.len() > 1 {
+            self.text.push(',');
+        }
+        // Names of members are the code's own: nothing in them needs an escape.
+        self.text.push('"');
+        self.text.push_str(name);
+        self.text.push_str("\":");
+    }
+
+    /// A string.
+    pub(super) fn text(&mut self, name: &'static str, value: &str) {
+        self.key(name);
+        push_quoted(&mut self.text, value);
+    }
+
+    /// A string, or nothing.
+    pub(super) fn optional(&mut self, name: &'static str, value: Option<&str>) {
+        if let Some(value) = value {
+            self.text(name, value);
+        }
+    }
+
+    /// JSON as it is.
+    pub(super) fn raw(&mut self, name: &'static str, json: &str) {
+        self.key(name);
+        self.text.push_str(json);
+    }
+
+    /// A list of names, or nothing.
+    pub(super) fn names(&mut self, name: &'static str, names: Option<&BTreeSet<String>>) {
+        let Some(names) = names else { return };
+        self.key(name);
+        let mut before = '[';
+        for name in names {
+            self.text.push(before);
+            push_quoted(&mut self.text, name);
+            before = ',';
+        }
+        self.text.push_str(if names.is_empty() { "[]" } else { "]" });
+    }
+
+    /// The context fields that are there.
+    pub(super) fn context(&mut self, context: &Context) {
+        let members = [("user_context", &context.user_context), ("session_data", &context.session_data)];
+        for (name, value) in members {
+            if let Some(json) = value.as_deref().map(RawValue::get) {
+                self.raw(name, json);
+            }
+        }
+        self.optional("correlation_id", context.correlation_id.as_deref());
+        self.optional("traceparent", context.traceparent.as_deref());
+        self.optional("tracestate", context.tracestate.as_deref());
+    }
+
+    /// The whole object.
+    pub(super) fn end(mut self) -> String {
+        self.text.push('}');
+        self.text
+    }
+}
+
+/// A time in ms since the epoch as RFC 3339 in UTC with milliseconds. A time that RFC 3339 cannot say (before
+/// the year 0, after 9999) becomes the nearest that it can.
+pub(super) fn time(ms: i64) -> String {
+    const FIRST_MS: i64 = -62_167_219_200_000;
+    const LAST_MS: i64 = 253_402_300_799_999;
+    let time = chrono::DateTime::from_timestamp_millis(ms.clamp(FIRST_MS, LAST_MS)).unwrap_or_default();
+    time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
+}

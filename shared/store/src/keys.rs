@@ -1,0 +1,135 @@
+//! Names of keys. All keys of a shard begin with one prefix that is also their hash tag.
+
+use std::fmt;
+
+use tickfleet_model::{AgentId, InboxName, Priority, TaskId, TenantId, TurnId};
+
+/// The consumer group on every stream of a shard.
+pub(crate) const GROUP: &str = "workers";
+
+/// The keys of one shard.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    /// The keys of shard `shard` in `namespace`: `{namespace:shard}:…`.
+    #[must_use]
+    pub fn new(namespace: &str, shard: u32) -> Self {
+        Self { prefix: format!("{{{namespace}:{shard}}}:") }
+    }
+
+    /// The prefix of all keys.
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Any key of the shard by its suffix (`turns`, `meta`, `ready:normal`).
+    #[must_use]
+    pub fn key(&self, suffix: impl fmt::Display) -> String {
+        format!("{}{suffix}", self.prefix)
+    }
+
+    /// The live record of a turn or task.
+    #[must_use]
+    pub fn turn(&self, name: &TurnName) -> String {
+        self.key(format_args!("turn:{name}"))
+    }
+
+    /// The finished record of a turn or task.
+    #[must_use]
+    pub fn done(&self, name: &TurnName) -> String {
+        self.key(format_args!("done:{name}"))
+    }
+
+    /// The reply stream of an inbox.
+    #[must_use]
+    pub fn replies(&self, tenant: &TenantId, inbox: &InboxName) -> String {
+        self.key(format_args!("replies:{tenant}:{inbox}"))
+    }
+}
+
+/// A turn's (or task's) name within a shard, `<tenant>:<turn>`.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TurnName {
+    /// Whose turn.
+    pub tenant: TenantId,
+    /// Its id within the tenant.
+    pub turn: TurnId,
+}
+
+impl TurnName {
+    /// Reads `<tenant>:<turn>`; none where it is not one.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let (tenant, turn) = text.split_once(':')?;
+        Some(Self { tenant: TenantId::new(tenant).ok()?, turn: TurnId::new(turn).ok()? })
+    }
+
+    /// The name of a task's record.
+    #[must_use]
+    pub fn task(tenant: &TenantId, task: &TaskId) -> Self {
+        Self { tenant: tenant.clone(), turn: TurnId::from(task.clone()) }
+    }
+}
+
+impl fmt::Display for TurnName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.tenant, self.turn)
+    }
+}
+
+impl fmt::Debug for TurnName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TurnName({self})")
+    }
+}
+
+/// Where slices wait to be leased.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub enum Queue {
+    /// A `ready` stream, read by workers.
+    Ready(Priority),
+    /// Slices of that priority whose holder has died: workers carry them out in a lane of their own, one at a time
+    /// (rule 23).
+    Suspect(Priority),
+    /// The stream of an agent's external runtime.
+    External(TenantId, AgentId),
+}
+
+impl Queue {
+    /// All that workers read, the most urgent first, suspects last.
+    pub fn of_workers() -> impl Iterator<Item = Self> {
+        Priority::ALL.into_iter().map(Self::Ready).chain(Priority::ALL.into_iter().map(Self::Suspect))
+    }
+
+    /// Reads a queue's name as [`fmt::Display`] writes it.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Some(priority) = text.strip_prefix("ready:suspect:") {
+            return Priority::parse(priority).map(Self::Suspect);
+        }
+        if let Some(priority) = text.strip_prefix("ready:") {
+            return Priority::parse(priority).map(Self::Ready);
+        }
+        let (tenant, agent) = text.strip_prefix("external:")?.split_once(':')?;
+        Some(Self::External(TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?))
+    }
+}
+
+impl fmt::Display for Queue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ready(priority) => write!(f, "ready:{}", priority.as_str()),
+            Self::Suspect(priority) => write!(f, "ready:suspect:{}", priority.as_str()),
+            Self::External(tenant, agent) => write!(f, "external:{tenant}:{agent}"),
+        }
+    }
+}
+
+/// The streams of every shard: what producers write, then what workers read.
+pub(crate) fn streams() -> impl Iterator<Item = String> {
+    ["turns".to_owned(), "tasks".to_owned()].into_iter().chain(Queue::of_workers().map(|queue| queue.to_string()))
+}

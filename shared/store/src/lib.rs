@@ -1,0 +1,249 @@
+//! The only place that speaks Redis. One verb a script, one method a verb, replies as words.
+//!
+//! [`Store`] is one shard. Losing a race is a reply ([`Settled::Stale`]), not an error; a [`StoreError`] means
+//! that Redis did not do what it was asked, and that the same verb may be repeated: repeating one's own verb
+//! answers `ALREADY`, `DUPLICATE` or `OK` again.
+
+mod admit;
+mod args;
+mod assert;
+mod audit;
+mod backlog;
+mod call;
+mod clock;
+mod connection;
+mod delegate;
+mod ending;
+mod housekeep;
+mod inbox;
+mod incarnation;
+mod inspect;
+mod keys;
+mod look;
+mod notes;
+mod pool;
+mod preflight;
+mod read;
+mod recover;
+mod run_time;
+mod script;
+mod settle;
+mod submit;
+mod sweep;
+mod tool_lists;
+mod watch;
+mod wire;
+mod words;
+
+pub use admit::{
+    Admission, AdmitReply, Admitted, Generations, Inbound, LanePolicy, LaneRelease, PolicyRow, Promoted, Rejection,
+    ReleaseReply, Released,
+};
+pub use assert::{Asserted, Assertion, Claim};
+pub use audit::{AuditFound, AuditSearch};
+pub use backlog::Backlog;
+pub use call::{Begin, Begun, HandBack, Parked, Retry, Returned};
+pub use clock::ShardClock;
+pub use connection::{Connection, Observer, Patience, StoreError};
+pub use delegate::{Delegated, Delegation, Enqueued, Touched};
+pub use ending::{BegunCall, EndReason, Ending};
+pub use housekeep::Memory;
+pub use inbox::{InboxEntry, InboxReader};
+pub use incarnation::incarnation;
+pub use inspect::{BudgetFacts, ConsumerFacts, DeadLetter, Remembered, ShardFacts};
+pub use keys::{Keys, Queue, TurnName};
+pub use look::{FinishedTurn, LiveTurn, TurnView};
+pub use notes::FailedTry;
+pub use pool::Pool;
+pub use preflight::ServerFacts;
+pub use read::{Entry, Reader};
+pub use recover::{Announced, Beat, Cancelled, Reaped, Slots};
+pub use run_time::AtRunTime;
+pub use script::Scripts;
+pub use settle::{ReplyFrame, Settled, SettledCall, Settlement};
+pub use submit::{Submission, Submitted};
+pub use sweep::{SweepAt, Swept};
+pub use tool_lists::ToolList;
+pub use watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
+pub use wire::{SliceEntry, SliceMeta, entry_ms};
+
+use std::sync::Arc;
+
+/// Where the shard's time comes from.
+#[derive(Debug, Clone, Default)]
+pub enum TimeSource {
+    /// Redis `TIME`.
+    #[default]
+    Redis,
+    /// Milliseconds that a test sets.
+    Injected(Arc<std::sync::atomic::AtomicI64>),
+}
+
+impl TimeSource {
+    fn argument(&self) -> String {
+        match self {
+            Self::Redis => String::new(),
+            Self::Injected(ms) => ms.load(std::sync::atomic::Ordering::SeqCst).to_string(),
+        }
+    }
+}
+
+/// The bounds and times that scripts are called with. Units last.
+#[derive(Debug, Clone)]
+pub struct StoreOptions {
+    /// Prefix of all keys, before the shard's number.
+    pub namespace: String,
+    /// How many shards there are; every process must agree.
+    pub shards: u32,
+    /// A consumer whose last heartbeat is older is dead, ms.
+    pub lease_ms: i64,
+    /// An ending that was given out and not settled is given out again after this, ms.
+    pub ending_lease_ms: i64,
+    /// How long a finished turn's record is kept, ms.
+    pub retain_ms: i64,
+    /// How long a producer's id is remembered after its turn ended, ms.
+    pub dedupe_ms: i64,
+    /// How long replies are kept, ms.
+    pub reply_retain_ms: i64,
+    /// How long audit entries are kept, ms.
+    pub audit_retain_ms: i64,
+    /// Audit entries kept at most.
+    pub audit_entries_max: u64,
+    /// Dead entries kept at most.
+    pub dead_entries_max: u64,
+    /// Turns on the inbound stream at most.
+    pub turns_max: u64,
+    /// Bytes of the inbound stream at most; never more than half of the server's memory.
+    pub turns_bytes_max: u64,
+    /// Unfinished turns of a tenant at most.
+    pub tenant_turns_max: u64,
+    /// Slices of a tenant that are out at most.
+    pub tenant_ready_max: u64,
+    /// Unread replies of an inbox at most.
+    pub inbox_unread_max: u64,
+    /// Inboxes of a tenant at most.
+    pub inboxes_max: u64,
+    /// Crashes after which a slice is quarantined.
+    pub crashes_max: u32,
+    /// A slice that a living worker holds longer is taken back, ms; 0 switches it off.
+    pub slice_worst_ms: u64,
+}
+
+impl Default for StoreOptions {
+    /// The values that `config/tickfleet.yaml` documents.
+    fn default() -> Self {
+        Self {
+            namespace: "tickfleet".into(),
+            shards: 1,
+            lease_ms: 10_000,
+            ending_lease_ms: 10_000,
+            retain_ms: 3_600_000,
+            dedupe_ms: 3_600_000,
+            reply_retain_ms: 86_400_000,
+            audit_retain_ms: 7 * 86_400_000,
+            audit_entries_max: 1_000_000,
+            dead_entries_max: 10_000,
+            turns_max: 100_000,
+            turns_bytes_max: 256 << 20,
+            tenant_turns_max: 1_000_000,
+            tenant_ready_max: 100_000,
+            inbox_unread_max: 100_000,
+            inboxes_max: 10_000,
+            crashes_max: tickfleet_model::limits::CRASHES_MAX,
+            slice_worst_ms: 0,
+        }
+    }
+}
+
+/// One shard. Cheap to clone; all clones share one multiplexed connection.
+#[derive(Debug, Clone)]
+pub struct Store {
+    connection: Connection,
+    scripts: Arc<Scripts>,
+    keys: Keys,
+    shard: u32,
+    options: Arc<StoreOptions>,
+    time: TimeSource,
+}
+
+impl Store {
+    /// Opens shard `shard` of the Redis at `url` (`redis://`, `rediss://`, `unix://`). Connects lazily.
+    ///
+    /// # Errors
+    /// [`StoreError::Url`] where the URL cannot be read.
+    pub fn open(url: &str, shard: u32, options: Arc<StoreOptions>) -> Result<Self, StoreError> {
+        Ok(Self {
+            connection: Connection::open(url)?,
+            scripts: Arc::new(Scripts::embedded()),
+            keys: Keys::new(&options.namespace, shard),
+            shard,
+            options,
+            time: TimeSource::Redis,
+        })
+    }
+
+    /// The same shard with another source of time. For tests.
+    #[must_use]
+    pub fn with_time(mut self, time: TimeSource) -> Self {
+        self.time = time;
+        self
+    }
+
+    /// The same shard, with somebody who is told of everything that Redis is asked.
+    #[must_use]
+    pub fn observed_by(mut self, observer: Arc<dyn Observer>) -> Self {
+        self.connection = self.connection.observed_by(observer);
+        self
+    }
+
+    /// The same shard with other scripts. For tests that switch a rule off.
+    #[must_use]
+    pub fn with_scripts(mut self, scripts: Scripts) -> Self {
+        self.scripts = Arc::new(scripts);
+        self
+    }
+
+    /// Whether this tenant's keys live in this shard (rule 10).
+    #[must_use]
+    pub fn is_home_of(&self, tenant: &tickfleet_model::TenantId) -> bool {
+        tickfleet_model::ids::shard_of(tenant, self.options.shards) == self.shard
+    }
+
+    /// The shard's number.
+    #[must_use]
+    pub const fn shard(&self) -> u32 {
+        self.shard
+    }
+
+    /// The names of the shard's keys.
+    #[must_use]
+    pub const fn keys(&self) -> &Keys {
+        &self.keys
+    }
+
+    /// The bounds and times that scripts are called with.
+    #[must_use]
+    pub fn options(&self) -> &StoreOptions {
+        &self.options
+    }
+
+    /// The connection below, for the store's own commands and for what only reads.
+    #[must_use]
+    pub const fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    fn args(&self) -> args::Args {
+        args::Args::new(self.time.argument())
+    }
+
+    async fn run(&self, verb: &'static str, args: args::Args) -> Result<redis::Value, StoreError> {
+        self.connection.run(self.scripts.get(verb)?, None, self.keys.prefix(), &args).await
+    }
+
+    /// As [`Self::run`], for a verb that drains: it runs in its second form where memory is full.
+    async fn run_draining(&self, verb: &'static str, args: args::Args) -> Result<redis::Value, StoreError> {
+        let (script, at_brim) = (self.scripts.get(verb)?, self.scripts.get_at_brim(verb));
+        self.connection.run(script, at_brim, self.keys.prefix(), &args).await
+    }
+}

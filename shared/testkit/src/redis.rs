@@ -1,0 +1,176 @@
+//! A Redis of a test's own.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use redis::AsyncConnectionConfig;
+use redis::aio::MultiplexedConnection;
+use tempfile::TempDir;
+
+use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
+
+/// How long a test's command may take. The library's default of 500 ms fails on a busy machine.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// What kind of server a test needs.
+#[derive(Debug, Clone, Default)]
+pub struct RedisOptions {
+    /// Whether it keeps its data over [`RedisServer::restart`] and, fsynced always, over [`RedisServer::kill9`].
+    pub appendonly: bool,
+    /// Whether it listens on a free port of 127.0.0.1 instead of a unix socket: for a proxy in between.
+    pub tcp: bool,
+    /// Bytes of memory; none means no bound.
+    pub maxmemory: Option<u64>,
+    /// More arguments for the server.
+    pub extra_args: Vec<String>,
+}
+
+/// A server with a folder of its own; both go when it is dropped. Where the test process is killed, a watchdog
+/// ends the server within seconds, and only the folder is left to the system's own cleaning.
+#[derive(Debug)]
+pub struct RedisServer {
+    // Dropped before its folder.
+    server: PrivateRedis,
+    _dir: TempDir,
+}
+
+impl RedisServer {
+    /// An empty server that persists nothing, on a unix socket.
+    ///
+    /// # Panics
+    /// It does not start; the message says why, and how to install one.
+    pub async fn start() -> Self {
+        Self::start_with(RedisOptions::default()).await
+    }
+
+    /// An empty server as the test needs it.
+    ///
+    /// # Panics
+    /// It does not start; the message says why, and how to install one.
+    pub async fn start_with(options: RedisOptions) -> Self {
+        let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for Redis");
+        let mut extra_args: Vec<String> = ["--enable-debug-command", "yes"].map(String::from).into();
+        if options.appendonly {
+            extra_args.extend(["--appendfsync", "always"].map(String::from));
+        }
+        extra_args.extend(options.extra_args);
+        let server = PrivateRedis::start(ServerOptions {
+            listen: if options.tcp { Listen::Loopback(0) } else { Listen::Socket },
+            appendonly: options.appendonly,
+            maxmemory: options.maxmemory,
+            extra_args,
+            ..ServerOptions::new(dir.path())
+        });
+        match server.await {
+            Ok(server) => Self { server, _dir: dir },
+            Err(error) => panic!("a test needs a Redis server: {error}"),
+        }
+    }
+
+    /// What clients connect to.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.server.url()
+    }
+
+    /// A new connection, whose commands may take 20 s each. Not for blocking reads longer than that.
+    ///
+    /// # Panics
+    /// The server does not answer.
+    pub async fn connection(&self) -> MultiplexedConnection {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(RESPONSE_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT));
+        let client = redis::Client::open(self.url()).expect("our own URL");
+        match client.get_multiplexed_async_connection_with_config(&config).await {
+            Ok(connection) => connection,
+            Err(error) => panic!("the test's Redis does not answer: {error}"),
+        }
+    }
+
+    /// Kills the server as a crash would. Only what an append-only file has is there after [`Self::restart`].
+    ///
+    /// # Panics
+    /// The system refuses.
+    pub fn kill9(&mut self) {
+        self.server.kill9().expect("kill the test's Redis");
+    }
+
+    /// Starts the server again on the same socket or port and the same folder; one that runs saves and ends first.
+    ///
+    /// # Panics
+    /// It does not start.
+    pub async fn restart(&mut self) {
+        if let Err(error) = self.server.restart().await {
+            panic!("the test's Redis does not start again: {error}");
+        }
+    }
+
+    /// Makes the server hang: connections stay open, and nothing answers.
+    ///
+    /// # Panics
+    /// The server has ended.
+    pub fn pause(&mut self) {
+        self.server.signal(Signal::SIGSTOP).expect("pause the test's Redis");
+    }
+
+    /// Ends a [`Self::pause`]; what was sent meanwhile is carried out.
+    ///
+    /// # Panics
+    /// The server has ended.
+    pub fn resume(&mut self) {
+        self.server.signal(Signal::SIGCONT).expect("resume the test's Redis");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use redis::AsyncCommands;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn two_servers_share_nothing() {
+        let (one, two) = (RedisServer::start().await, RedisServer::start().await);
+        let () = one.connection().await.set("key", "one").await.unwrap();
+        let other: Option<String> = two.connection().await.get("key").await.unwrap();
+        assert_eq!(other, None);
+    }
+
+    #[tokio::test]
+    async fn an_append_only_server_survives_a_crash_on_the_same_port() {
+        let options = RedisOptions { appendonly: true, tcp: true, ..RedisOptions::default() };
+        let mut server = RedisServer::start_with(options).await;
+        let url = server.url();
+        assert!(url.starts_with("redis://127.0.0.1:"), "{url}");
+        let () = server.connection().await.set("key", "kept").await.unwrap();
+        server.kill9();
+        server.restart().await;
+        assert_eq!(server.url(), url);
+        let kept: Option<String> = server.connection().await.get("key").await.unwrap();
+        assert_eq!(kept.as_deref(), Some("kept"));
+    }
+
+    #[tokio::test]
+    async fn a_paused_server_answers_only_after_it_resumes() {
+        let mut server = RedisServer::start().await;
+        let mut connection = server.connection().await;
+        server.pause();
+        let mut asking = tokio::spawn(async move { connection.ping::<String>().await });
+        let early = tokio::time::timeout(Duration::from_millis(50), &mut asking).await;
+        assert!(early.is_err(), "a paused server answered");
+        server.resume();
+        assert_eq!(asking.await.unwrap().unwrap(), "PONG");
+    }
+
+    #[tokio::test]
+    async fn its_folder_and_its_process_go_with_it() {
+        let server = RedisServer::start().await;
+        let (folder, pid) = (server.server.dir().to_owned(), server.server.pid());
+        drop(server);
+        assert!(!folder.exists());
+        assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+    }
+}
