@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 use serde::Serialize;
 use tickfleet_client::{Client, Reply};
-use tickfleet_engine::force::short_digest;
+use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::{CallResult, TenantId, TurnId};
 use tickfleet_store::{FailedTry, Keys, Pool, Remembered, Store, TurnName, TurnView};
 
@@ -228,9 +228,9 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
         TurnView::Live(live) => {
             let agent = live.fields.get("ag").cloned().unwrap_or_default();
             let budget = pool.budget(store.keys(), &agent, name).await?;
-            let force = setup.force();
-            force.refresh(store).await?;
-            let caps = record::caps(&force.load().policy, &name.tenant, &agent);
+            let active = setup.active();
+            active.refresh(store).await?;
+            let caps = record::caps(&active.load().policy, &name.tenant, &agent);
             let mut story = record::live(name, &live, budget, caps, now_ms);
             if let (State::Ready, Some(queue)) = (story.state, &story.queue) {
                 story.attendance = Some(Attendance::of_queue(pool, store.keys(), queue, now_ms).await?);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use futures::FutureExt;
 use scheduler::Scheduler;
 use scheduler::collect::Scrape;
-use tickfleet_engine::force::InForce;
+use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_ops::health::{Health, HealthError};
 use tickfleet_ops::metrics::{Metrics, Part};
 use tickfleet_ops::progress::Progress;
@@ -70,7 +70,7 @@ pub(crate) struct Fleet {
 /// What a reload replaces.
 #[derive(Clone)]
 pub(crate) struct Live {
-    pub(crate) force: Arc<InForce>,
+    pub(crate) active: Arc<PolicyHandle>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) workers: Vec<Arc<Worker>>,
     /// The MCP servers: a reload keeps the connections that stay as they are.
@@ -81,7 +81,7 @@ pub(crate) struct Live {
 
 /// What the schedulers and workers of one process share.
 struct Shared {
-    force: Arc<InForce>,
+    active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
     progress: Progress,
 }
@@ -96,9 +96,9 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
         setup.check_tools()?;
     }
     let metrics = Arc::new(Metrics::of(roles.part()).map_err(Failure::failed)?);
-    let shared = Shared { force: setup.force(), metrics, progress: Progress::default() };
+    let shared = Shared { active: setup.active(), metrics, progress: Progress::default() };
     // Its generation is known when a scheduler has announced it.
-    shared.metrics.config_in_force(shared.force.load().short_digest(), 0);
+    shared.metrics.config_in_force(shared.active.load().short_digest(), 0);
     let stores = setup.stores()?;
     let workers = if roles.worker { workers(setup, &shared, &stores, &shutdown)? } else { Vec::new() };
     let schedulers = if roles.scheduler { schedulers(setup, &shared, &stores) } else { Vec::new() };
@@ -117,7 +117,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
         shared.metrics.watch_mcp(move || servers.state());
     }
     let live = Live {
-        force: Arc::clone(&shared.force),
+        active: Arc::clone(&shared.active),
         metrics: Arc::clone(&shared.metrics),
         workers: workers.clone(),
         mcp: Arc::clone(&setup.mcp),
@@ -137,7 +137,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
         worker = roles.worker,
         health = %address,
         redis = %setup.shown_url(),
-        policy = shared.force.load().short_digest(),
+        policy = shared.active.load().short_digest(),
         "started"
     );
     Ok(Fleet { health: address, running, shutdown, drained, live })
@@ -203,9 +203,9 @@ async fn start_tools(setup: &Setup) -> Result<(), Failure> {
 fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Vec<Scheduler> {
     let options = scheduler::Options::of(setup.settings());
     let make = |store: &Store| {
-        let (force, metrics) = (Arc::clone(&shared.force), Arc::clone(&shared.metrics));
+        let (active, metrics) = (Arc::clone(&shared.active), Arc::clone(&shared.metrics));
         let progress = shared.progress.clone();
-        Scheduler::new(store.clone(), force, metrics, progress, options.clone(), setup.report(), &setup.name())
+        Scheduler::new(store.clone(), active, metrics, progress, options.clone(), setup.report(), &setup.name())
     };
     stores.iter().map(make).collect()
 }
@@ -223,10 +223,10 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     };
     let make = |store: &Store| {
         let surroundings = Surroundings {
-            force: Arc::clone(&shared.force),
+            active: Arc::clone(&shared.active),
             metrics: Arc::clone(&shared.metrics),
             progress: shared.progress.clone(),
-            registry: Arc::new(setup.registry(store, &shared.force)?),
+            registry: Arc::new(setup.registry(store, &shared.active)?),
             task_handlers: task_handlers.clone(),
         };
         Ok(Worker::new(store.clone(), surroundings, options.clone(), shutdown.now.child_token()))
@@ -243,7 +243,7 @@ async fn listen(
     answer: Answer,
     drained: &CancellationToken,
 ) -> Result<(Health, SocketAddr), Failure> {
-    let scrape = Arc::new(Scrape::new(stores, &shared.force, &shared.metrics));
+    let scrape = Arc::new(Scrape::new(stores, &shared.active, &shared.metrics));
     let stores: Arc<[Store]> = stores.into();
     let ready = move || {
         let stores = Arc::clone(&stores);

@@ -96,8 +96,8 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
     let (file, pins) = tickfleet_config::load_mcp(&sources).map_err(Failure::failed)?;
     let (What::Pin(which) | What::Check(which)) = &args.what;
     let chosen = chosen(&file, &which.servers)?;
-    let patience = Patience { limit: which.timeout, output: Some(output) };
-    let looked = look_at(&chosen, &pins, &environment(&sources), patience).await;
+    let backoff = Backoff { limit: which.timeout, output: Some(output) };
+    let looked = look_at(&chosen, &pins, &environment(&sources), backoff).await;
     let failed = looked.iter().any(|(found, _)| found.error.is_some());
     let differs = looked.iter().any(|(found, _)| !found.is_as_pinned());
     let founds: Vec<&Found> = looked.iter().map(|(found, _)| found).collect();
@@ -119,7 +119,7 @@ pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<
 /// A wrong `mcp.yaml`, a server that cannot be asked, a file that cannot be written.
 pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
     let (file, pins) = tickfleet_config::load_mcp(sources).map_err(Failure::failed)?;
-    let looked = look_at(&chosen(&file, &[])?, &pins, &environment(sources), Patience::QUIET).await;
+    let looked = look_at(&chosen(&file, &[])?, &pins, &environment(sources), Backoff::QUIET).await;
     if let Some((server, error)) = looked.iter().find_map(|(found, _)| Some((&found.server, found.error.as_ref()?))) {
         return Err(Failure::failed(anyhow::anyhow!("the MCP server {server}: {error}")));
     }
@@ -131,7 +131,7 @@ pub(crate) async fn look_at_all(file: &McpFile, environment: &Environment) -> Ve
     let servers: Vec<(&str, &McpServerDef)> = file.servers.iter().map(|(name, def)| (name.as_str(), def)).collect();
     let imported = |def: &McpServerDef| McpPinned { version: None, tools: def.tools.clone() };
     let pins = McpPins { servers: file.servers.iter().map(|(name, def)| (name.clone(), imported(def))).collect() };
-    let looked = look_at(&servers, &pins, environment, Patience::QUIET).await.into_iter();
+    let looked = look_at(&servers, &pins, environment, Backoff::QUIET).await.into_iter();
     let verdict = |(mut found, _): (Found, Option<Offer>)| {
         // What is not imported is nobody's concern here.
         found.differences.retain(|difference| matches!(difference.kind, "changed" | "gone"));
@@ -156,12 +156,12 @@ fn chosen<'a>(file: &'a McpFile, names: &[String]) -> Result<Vec<(&'a str, &'a M
 
 /// How long a server is waited for, and who is told.
 #[derive(Clone, Copy)]
-struct Patience<'a> {
+struct Backoff<'a> {
     limit: Duration,
     output: Option<&'a Output>,
 }
 
-impl Patience<'_> {
+impl Backoff<'_> {
     const QUIET: Self = Self { limit: LOOK_TIMEOUT, output: None };
 
     /// Looks at a server, and says what is waited for where that takes long.
@@ -196,11 +196,11 @@ async fn look_at(
     servers: &[(&str, &McpServerDef)],
     pins: &McpPins,
     environment: &Environment,
-    patience: Patience<'_>,
+    backoff: Backoff<'_>,
 ) -> Vec<(Found, Option<Offer>)> {
     let each = servers.iter().map(|(name, def)| async move {
         let pinned = pins.servers.get(*name);
-        match patience.look(name, def, environment).await {
+        match backoff.look(name, def, environment).await {
             Ok(offer) => (compared(name, def, pinned, &offer), Some(offer)),
             Err(error) => {
                 let (server, error) = ((*name).to_owned(), Some(error));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_config::{Configuration, Sources};
-use tickfleet_engine::force::short_digest;
+use tickfleet_engine::active_policy::short_digest;
 use tickfleet_ops::telemetry;
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
@@ -109,7 +109,7 @@ impl Reload {
         let environment = self.current.tool_environment();
         let with = |worker: &Arc<worker::Worker>| worker.tools().with(tool.clone(), file, &environment, timeout);
         let registries: Result<Vec<_>, _> = self.live.workers.iter().map(with).collect();
-        self.equip(registries.map_err(|error| RegisterError::Refused(error.to_string()))?);
+        self.configure(registries.map_err(|error| RegisterError::Refused(error.to_string()))?);
         self.live.own.add(tool);
         tracing::info!(tool = name, "a tool was registered");
         Ok(())
@@ -117,7 +117,7 @@ impl Reload {
 
     fn unregister(&self, name: &str) -> Result<(), RegisterError> {
         let tool = self.live.own.retire(name).ok_or_else(|| RegisterError::Unknown(name.to_owned()))?;
-        self.equip(self.live.workers.iter().map(|worker| worker.tools().without(name)).collect());
+        self.configure(self.live.workers.iter().map(|worker| worker.tools().without(name)).collect());
         tracing::info!(tool = name, "a tool was taken away");
         // Calls that run have it still.
         let own = self.live.own.clone();
@@ -132,10 +132,10 @@ impl Reload {
     }
 
     /// Gives the workers these tools, in their order, under the policy in force.
-    fn equip(&self, registries: Vec<Registry>) {
-        let force = self.live.force.load();
+    fn configure(&self, registries: Vec<Registry>) {
+        let active = self.live.active.load();
         for (worker, registry) in self.live.workers.iter().zip(registries) {
-            worker.equip_tools(Arc::clone(&force), Arc::new(registry));
+            worker.configure_tools(Arc::clone(&active), Arc::new(registry));
         }
     }
 
@@ -161,7 +161,7 @@ impl Reload {
                 self.live.metrics.config_reloaded(false);
                 tracing::error!(
                     problems = in_one_line(&failure.message().unwrap_or_default()),
-                    policy = self.live.force.load().short_digest(),
+                    policy = self.live.active.load().short_digest(),
                     "the configuration was not taken over; the old one stays in force"
                 );
             }
@@ -171,22 +171,22 @@ impl Reload {
     /// Nothing here can fail, so all of it happens.
     fn take_over(&self, made: &Made) {
         let configuration = &made.setup.configuration;
-        let before = self.live.force.load().digest.clone();
-        let force = self.live.force.replace(made.setup.configured());
+        let before = self.live.active.load().digest.clone();
+        let active = self.live.active.replace(made.setup.configured());
         for (worker, registry) in self.live.workers.iter().zip(&made.registries) {
-            worker.equip(Arc::clone(&force), Arc::clone(registry), Arc::clone(&made.task_handlers));
+            worker.configure(Arc::clone(&active), Arc::clone(registry), Arc::clone(&made.task_handlers));
         }
         let level = &configuration.settings.log.level;
         if let Err(error) = telemetry::set_level(level) {
             tracing::error!(%error, "the log level stays as it was");
         }
         self.live.metrics.config_reloaded(true);
-        if !self.live.workers.is_empty() && force.digest != before {
+        if !self.live.workers.is_empty() && active.digest != before {
             // Its generation comes with a heartbeat.
-            self.live.metrics.config_in_force(force.short_digest(), 0);
+            self.live.metrics.config_in_force(active.short_digest(), 0);
         }
         tracing::info!(
-            policy = force.short_digest(),
+            policy = active.short_digest(),
             policy_before = short_digest(&before),
             log_level = level,
             "configuration reloaded"
@@ -214,7 +214,7 @@ fn make(sources: &Sources, live: &Live) -> (String, Result<Made, Failure>) {
 
 /// The tools of each worker, in their order.
 fn registries(setup: &Setup, live: &Live) -> Result<Vec<Arc<Registry>>, Failure> {
-    live.workers.iter().map(|worker| setup.registry(worker.store(), &live.force).map(Arc::new)).collect()
+    live.workers.iter().map(|worker| setup.registry(worker.store(), &live.active).map(Arc::new)).collect()
 }
 
 /// The next hangup; never where there are none.

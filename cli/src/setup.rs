@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tickfleet_client::Client;
 use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources};
+use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::delegation::TASK_TOOL;
-use tickfleet_engine::force::{Force, InForce};
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_model::policy::{META_TOOLS, TRIAL_TOOLS};
 use tickfleet_model::{Redactor, TenantId};
@@ -230,17 +230,17 @@ impl Setup {
     }
 
     /// What decides, as configured.
-    pub(crate) fn force(&self) -> Arc<InForce> {
-        Arc::new(InForce::new(self.configured()))
+    pub(crate) fn active(&self) -> Arc<PolicyHandle> {
+        Arc::new(PolicyHandle::new(self.configured()))
     }
 
     /// What decides, as configured, without what was set at run time.
-    pub(crate) fn configured(&self) -> Force {
-        Force {
+    pub(crate) fn configured(&self) -> ActivePolicy {
+        ActivePolicy {
             policy: self.configuration.policy.clone(),
             task_handlers: self.configuration.task_handlers.clone(),
             digest: self.configuration.digest.clone(),
-            ..Force::default()
+            ..ActivePolicy::default()
         }
     }
 
@@ -248,8 +248,8 @@ impl Setup {
     ///
     /// # Errors
     /// Every tool that cannot be used.
-    pub(crate) fn registry(&self, store: &Store, force: &Arc<InForce>) -> Result<Registry, Failure> {
-        let mut typed = worker::standard_tools(store, force);
+    pub(crate) fn registry(&self, store: &Store, active: &Arc<PolicyHandle>) -> Result<Registry, Failure> {
+        let mut typed = worker::standard_tools(store, active);
         // Trial tools are there for whom a row names, and for nobody else.
         let granted = |name: &str| self.configuration.policy.permissions.matrix.contains_key(name);
         typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || granted(&tool.spec().name));
@@ -277,7 +277,7 @@ impl Setup {
         self.task_handlers()?;
         // Nothing connects: tools are only made here.
         let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
-        self.registry(&store, &self.force()).map(drop)
+        self.registry(&store, &self.active()).map(drop)
     }
 
     /// What carries out tasks.

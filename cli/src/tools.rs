@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use tickfleet_config::units::format_duration;
-use tickfleet_engine::force::InForce;
+use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant, Unknown};
 use tickfleet_model::suggest::{closest, list};
 use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec, limits};
@@ -169,15 +169,15 @@ struct Decision<'a> {
 /// # Errors
 /// An unknown tenant or agent; tools that cannot be used.
 pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
-    let force = setup.force();
+    let active = setup.active();
     let stores = setup.stores()?;
-    with_run_time(&force, &stores).await;
+    with_run_time(&active, &stores).await;
     let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
-    let registry = setup.registry(store, &force)?;
+    let registry = setup.registry(store, &active)?;
     if let Some(tenant) = &args.tenant {
-        with_tenant(setup, &force, tenant).await?;
+        with_tenant(setup, &active, tenant).await?;
     }
-    let policy = &force.load().policy;
+    let policy = &active.load().policy;
     if let Some(hint) = setup.built_in_hint().filter(|_| args.format.is_none() && !output.json) {
         output.note(hint);
     }
@@ -197,18 +197,18 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
 
 /// Takes over what was set at run time, where Redis is there to say so: a tool that was switched off is shown as that,
 /// and not tried.
-pub(crate) async fn with_run_time(force: &InForce, stores: &[Store]) {
-    let looks = stores.iter().map(|store| force.refresh(store));
+pub(crate) async fn with_run_time(active: &PolicyHandle, stores: &[Store]) {
+    let looks = stores.iter().map(|store| active.refresh(store));
     // Without Redis, tools are as the configuration has them.
     drop(tokio::time::timeout(LOOK_TIMEOUT, futures::future::join_all(looks)).await);
 }
 
 /// Takes over what was set at run time where `tenant` is at home. Where Redis is away, a tenant of the configuration is
 /// shown as configured.
-pub(crate) async fn with_tenant(setup: &Setup, force: &InForce, tenant: &TenantId) -> Result<(), Failure> {
-    if !force.load().policy.tenants.contains_key(tenant) {
+pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &TenantId) -> Result<(), Failure> {
+    if !active.load().policy.tenants.contains_key(tenant) {
         let read = match setup.client().await {
-            Ok(client) => force.refresh(client.store(tenant)).await.map_err(Failure::from),
+            Ok(client) => active.refresh(client.store(tenant)).await.map_err(Failure::from),
             Err(failure) => Err(failure),
         };
         read.map_err(|failure| not_configured(tenant, failure))?;

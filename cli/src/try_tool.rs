@@ -92,13 +92,13 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
 
 /// The call, with the tools as a worker would have them.
 async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
-    let force = setup.force();
+    let active = setup.active();
     let stores = setup.stores()?;
-    with_run_time(&force, &stores).await;
+    with_run_time(&active, &stores).await;
     if let Some(tenant) = &args.tenant {
-        with_tenant(setup, &force, tenant).await?;
+        with_tenant(setup, &active, tenant).await?;
     }
-    let in_force = force.load();
+    let in_force = active.load();
     let tenant = match &args.tenant {
         Some(tenant) => tenant.clone(),
         None => {
@@ -119,7 +119,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
     // Only tools about the fleet itself ask it.
     let home = stores.iter().find(|store| store.is_home_of(&tenant));
     let store = home.ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
-    let registry = Arc::new(setup.registry(store, &force)?);
+    let registry = Arc::new(setup.registry(store, &active)?);
     Ok(Trial {
         tenant,
         agent: args.agent.clone(),

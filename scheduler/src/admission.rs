@@ -1,7 +1,7 @@
 //! From a parsed turn to what the admit script wants, or to the refusal that its producer gets.
 
 use serde::Serialize;
-use tickfleet_engine::force::Force;
+use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::policy::Unknown;
 use tickfleet_model::{Redactor, Turn, TurnId, content_digest, limits};
 use tickfleet_ops::traces;
@@ -117,14 +117,14 @@ fn odd() -> TurnId {
 /// The refusal: unknown or unreadable tenant, unknown agent, a deadline too far away.
 pub(crate) fn admission(
     candidate: &Candidate,
-    force: &Force,
+    active: &ActivePolicy,
     clock: &PolicyClock,
     rows: &mut Rows,
     now_ms: i64,
     grant: Option<tickfleet_model::TaskGrant>,
 ) -> Result<Admission, Box<Refusal>> {
     let turn = &candidate.turn;
-    let (tenant, agent) = force.policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
+    let (tenant, agent) = active.policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
         Unknown::Tenant => {
             refuse("unknown_tenant", format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
         }
@@ -134,7 +134,7 @@ pub(crate) fn admission(
             refuse("unknown_agent", message, turn)
         }
     })?;
-    let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(clock, force, tenant, agent, now_ms));
+    let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(clock, active, tenant, agent, now_ms));
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);
         return Err(refuse("invalid_field", message, turn));
@@ -172,10 +172,10 @@ pub(crate) fn admission(
         turn: candidate.id.clone(),
         given: turn.id.is_some(),
         digest,
-        policy: rows.number(clock.row(&force.policy, tenant, agent, now_ms)),
+        policy: rows.number(clock.row(&active.policy, tenant, agent, now_ms)),
         priority: turn.priority,
         deadline_ms,
-        stagger_ms: stagger_ms(&turn.tenant, &turn.agent, force.policy.defaults.tick_ms),
+        stagger_ms: stagger_ms(&turn.tenant, &turn.agent, active.policy.defaults.tick_ms),
         reply_to: turn.reply_to.clone(),
         task: turn.task.clone(),
         meta: json(&meta),
@@ -186,12 +186,12 @@ pub(crate) fn admission(
 /// Rule 15: 24 h, and where calls wait for the next day, until a day after that has begun.
 fn default_deadline(
     clock: &PolicyClock,
-    force: &Force,
+    active: &ActivePolicy,
     tenant: &tickfleet_model::policy::TenantPolicy,
     agent: &tickfleet_model::AgentPolicy,
     now_ms: i64,
 ) -> i64 {
-    let row = clock.row(&force.policy, tenant, agent, now_ms);
+    let row = clock.row(&active.policy, tenant, agent, now_ms);
     match row.caps.on_day_cap {
         tickfleet_model::DayCapAction::Reject => now_ms + limits::DEADLINE_DEFAULT_MS,
         tickfleet_model::DayCapAction::Defer => row.day_end_ms + limits::DEADLINE_DEFAULT_MS,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use tickfleet_config::TaskHandlerDef;
-use tickfleet_engine::force::InForce;
+use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_ops::metrics::{Backlog, Invariant, Metrics, Place, Scraped};
 use tickfleet_store::{Backlog as ShardBacklog, Memory, Store, StoreError, SweepAt, Swept, TurnName};
@@ -57,10 +57,10 @@ pub(crate) async fn collect(scheduler: Arc<Scheduler>, stop: CancellationToken) 
 impl Scheduler {
     /// Streams of agents that no runtime outside works for any more go when they are empty.
     async fn retire(&self, cursor: u64) -> Result<u64, StoreError> {
-        let force = self.force.load();
+        let active = self.active.load();
         let is_configured = |tenant: &TenantId, agent: &AgentId| {
-            force.policy.look_up(tenant, agent).is_ok()
-                && matches!(force.task_handlers.get(agent), Some(TaskHandlerDef::External { .. }))
+            active.policy.look_up(tenant, agent).is_ok()
+                && matches!(active.task_handlers.get(agent), Some(TaskHandlerDef::External { .. }))
         };
         self.store.retire(cursor, is_configured).await
     }
@@ -157,16 +157,16 @@ impl Sweep {
 /// Asks Redis, at a scrape, for what only it knows.
 pub struct Scrape {
     stores: Vec<Store>,
-    force: Arc<InForce>,
+    active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
 }
 
 impl Scrape {
     /// A scrape of these shards.
     #[must_use]
-    pub fn new(stores: &[Store], force: &Arc<InForce>, metrics: &Arc<Metrics>) -> Self {
+    pub fn new(stores: &[Store], active: &Arc<PolicyHandle>, metrics: &Arc<Metrics>) -> Self {
         let observed = stores.iter().map(|store| store.clone().observed_by(metrics.clone()));
-        Self { stores: observed.collect(), force: Arc::clone(force), metrics: Arc::clone(metrics) }
+        Self { stores: observed.collect(), active: Arc::clone(active), metrics: Arc::clone(metrics) }
     }
 
     /// What all shards hold together; none where one of them does not answer, for half a backlog would look like a
@@ -187,7 +187,7 @@ impl Scrape {
 
     /// The tenants that live in this shard.
     fn tenants_of(&self, store: &Store) -> Vec<TenantId> {
-        self.force.load().policy.tenants.keys().filter(|tenant| store.is_home_of(tenant)).cloned().collect()
+        self.active.load().policy.tenants.keys().filter(|tenant| store.is_home_of(tenant)).cloned().collect()
     }
 
     /// Counts are added; of ages and of memory, which shards may share, the largest is shown.

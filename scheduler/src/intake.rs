@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_engine::force::Force;
+use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::{ConsumerId, TaskGrant, TenantId, limits};
 use tickfleet_ops::metrics::Decision;
 use tickfleet_protocol::{Refusal, RefusalStatus, parse_turn};
 use tickfleet_store::{
-    Admission, AdmitReply, Admitted, Ending, Entry, Inbound, Patience, Reader, Rejection, StoreError, TurnName,
+    Admission, AdmitReply, Admitted, Backoff, Ending, Entry, Inbound, Reader, Rejection, StoreError, TurnName,
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -52,7 +52,7 @@ impl Scheduler {
         let streams = [from.stream().to_owned()];
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let mut reader = self.store.reader(&reading.consumer, block);
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         let mut compared = Instant::now();
         while !stop.is_cancelled() {
             // Rule 12: here nothing is in hand. Whatever is pending was delivered to a connection that broke, some of it
@@ -63,7 +63,7 @@ impl Scheduler {
             }
             match self.next(&mut reader, &streams, &stop, compare).await {
                 Ok(entries) => {
-                    patience.reset();
+                    backoff.reset();
                     if !entries.is_empty() {
                         self.metrics.inbound(from.stream(), entries.len() as u64);
                         let arrivals = entries.into_iter().map(|e| arrival(from, e)).collect();
@@ -73,7 +73,7 @@ impl Scheduler {
                 Err(StoreError::StateLost(what)) => self.state_lost(&what).await,
                 Err(error) => {
                     tracing::warn!(%error, stream = from.stream(), "could not read; trying again");
-                    reading.pause(patience.pause()).await;
+                    reading.pause(backoff.pause()).await;
                 }
             }
             reading.advanced();
@@ -176,8 +176,8 @@ impl Scheduler {
         status: RefusalStatus,
     ) -> Rejection {
         let rejection = rejection(from, arrival, refusal, status, &self.report.redactor);
-        let force = self.force.load();
-        let policy = &force.policy;
+        let active = self.active.load();
+        let policy = &active.policy;
         // One whose declaration cannot be read is known all the same.
         let known = |tenant: &TenantId| policy.tenants.contains_key(tenant) || policy.withheld.contains(tenant);
         Rejection { reply_to: rejection.reply_to.filter(|(tenant, _)| known(tenant)), ..rejection }
@@ -192,14 +192,14 @@ impl Scheduler {
     /// Admits turns that fit one script, trying until Redis has decided. Answers what is to be rejected; or, where
     /// memory is short, how many may come.
     async fn admit_some(&self, reading: &Reading, candidates: &[Candidate]) -> Result<Vec<Rejection>, SmallerBites> {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             if let Err(error) = self.hear_of_new_tenants(candidates).await {
                 tracing::warn!(%error, "what was set at run time could not be read; trying again");
                 if self.is_over() {
                     return Ok(Vec::new());
                 }
-                self.wait_to_admit(reading, candidates, patience.pause()).await;
+                self.wait_to_admit(reading, candidates, backoff.pause()).await;
                 continue;
             }
             let grants = match self.grants(candidates).await {
@@ -210,7 +210,7 @@ impl Scheduler {
                     if self.is_over() {
                         return Ok(Vec::new());
                     }
-                    self.wait_to_admit(reading, candidates, patience.pause()).await;
+                    self.wait_to_admit(reading, candidates, backoff.pause()).await;
                     continue;
                 }
             };
@@ -223,11 +223,11 @@ impl Scheduler {
                     if self.is_over() {
                         return Ok(Vec::new());
                     }
-                    self.wait_to_admit(reading, candidates, patience.pause()).await;
+                    self.wait_to_admit(reading, candidates, backoff.pause()).await;
                     continue;
                 }
             };
-            let (rows, batch, mut rejections) = self.batch(&deciding.force, candidates, &grants);
+            let (rows, batch, mut rejections) = self.batch(&deciding.active, candidates, &grants);
             if batch.is_empty() {
                 return Ok(rejections);
             }
@@ -243,7 +243,7 @@ impl Scheduler {
                 Ok(AdmitReply::TenantsStale) => {
                     if let Err(error) = self.tenants_stale().await {
                         tracing::warn!(%error, "what was set at run time could not be read; trying again");
-                        self.wait_to_admit(reading, candidates, patience.pause()).await;
+                        self.wait_to_admit(reading, candidates, backoff.pause()).await;
                     }
                 }
                 Ok(AdmitReply::DayStale { now_ms }) => self.clock.set(now_ms),
@@ -258,7 +258,7 @@ impl Scheduler {
                 Err(StoreError::StateLost(what)) => self.state_lost(&what).await,
                 Err(error) => {
                     tracing::warn!(%error, "admit did not answer; trying again");
-                    self.wait_to_admit(reading, candidates, patience.pause()).await;
+                    self.wait_to_admit(reading, candidates, backoff.pause()).await;
                 }
             }
             // Our name is given up: the batch is written anew for others.
@@ -270,10 +270,10 @@ impl Scheduler {
 
     /// Before a turn is refused because nobody knows its tenant or agent: it may have been set a moment ago.
     async fn hear_of_new_tenants(&self, candidates: &[Candidate]) -> Result<(), StoreError> {
-        let force = self.force.load();
-        let unknown = |c: &Candidate| force.policy.look_up(&c.turn.tenant, &c.turn.agent).is_err();
+        let active = self.active.load();
+        let unknown = |c: &Candidate| active.policy.look_up(&c.turn.tenant, &c.turn.agent).is_err();
         if candidates.iter().any(unknown) {
-            self.force.refresh_where_news(&self.store).await?;
+            self.active.refresh_where_news(&self.store).await?;
         }
         Ok(())
     }
@@ -301,7 +301,7 @@ impl Scheduler {
 
     fn batch(
         &self,
-        force: &Force,
+        active: &ActivePolicy,
         candidates: &[Candidate],
         grants: &HashMap<usize, TaskGrant>,
     ) -> (Rows, Vec<(usize, Admission)>, Vec<Rejection>) {
@@ -323,7 +323,7 @@ impl Scheduler {
                 rejections.push(self.rejected(&candidate.arrival, &refusal));
                 continue;
             }
-            match admission(candidate, force, &self.policy, &mut rows, now_ms, grant) {
+            match admission(candidate, active, &self.policy, &mut rows, now_ms, grant) {
                 Ok(admission) => batch.push((index, admission)),
                 Err(refusal) => rejections.push(self.rejected(&candidate.arrival, &refusal)),
             }
@@ -407,7 +407,7 @@ impl Scheduler {
 
     /// Rejects until Redis has written it.
     pub(crate) async fn reject_all(&self, reading: &Reading, from: Inbound, mut rejections: Vec<Rejection>) {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));
             let chunk = rejections.as_slice();
@@ -419,7 +419,7 @@ impl Scheduler {
                 if self.is_over() {
                     return;
                 }
-                reading.pause(patience.pause()).await;
+                reading.pause(backoff.pause()).await;
             }
             rejections = rest;
         }

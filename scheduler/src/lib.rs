@@ -17,12 +17,12 @@ use std::time::Duration;
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tickfleet_config::Settings;
-use tickfleet_engine::force::{Force, InForce};
+use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Announced, Beat, Generations, Patience, ShardClock, Slots, Store, StoreError};
+use tickfleet_store::{Announced, Backoff, Beat, Generations, ShardClock, Slots, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use policy::{Deciding, PolicyClock};
@@ -74,7 +74,7 @@ const REAPS_PER_LEASE: u32 = 6;
 /// One scheduler on one shard.
 pub struct Scheduler {
     pub(crate) store: Store,
-    pub(crate) force: Arc<InForce>,
+    pub(crate) active: Arc<PolicyHandle>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) progress: Progress,
     pub(crate) options: Options,
@@ -107,7 +107,7 @@ impl Scheduler {
     #[must_use]
     pub fn new(
         store: Store,
-        force: Arc<InForce>,
+        active: Arc<PolicyHandle>,
         metrics: Arc<Metrics>,
         progress: Progress,
         options: Options,
@@ -116,7 +116,7 @@ impl Scheduler {
     ) -> Self {
         Self {
             store: store.observed_by(metrics.clone()),
-            force,
+            active,
             metrics,
             progress,
             options,
@@ -150,11 +150,11 @@ impl Scheduler {
     /// [`StoreError::Shards`] where the data was written with another number of shards: a setting to be mended.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
         let this = Arc::new(self);
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         while !shutdown.is_cancelled() {
             match this.prepare(&shutdown).await {
                 Ok(Some(consumer)) => {
-                    patience.reset();
+                    backoff.reset();
                     match this.clone().incarnation(consumer, &shutdown).await {
                         Ended::Shutdown => break,
                         Ended::LeaseLost => this.metrics.lease_lost("scheduler"),
@@ -168,7 +168,7 @@ impl Scheduler {
                     tracing::warn!(%error, "the shard is not ready; trying again");
                     tokio::select! {
                         () = shutdown.cancelled() => break,
-                        () = tokio::time::sleep(patience.pause()) => {}
+                        () = tokio::time::sleep(backoff.pause()) => {}
                     }
                 }
             }
@@ -192,15 +192,15 @@ impl Scheduler {
             let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
             // Who fell silent may be back in a moment: Redis may have been away, and we are the first to beat again.
             let take = silent_since.is_some_and(|since: tokio::time::Instant| since.elapsed() > lease);
-            self.force.refresh(&self.store).await?;
-            let force = self.force.load();
-            match self.announce(&force, take).await? {
+            self.active.refresh(&self.store).await?;
+            let active = self.active.load();
+            match self.announce(&active, take).await? {
                 Announced::InForce { .. } => return Ok(Some(consumer)),
                 Announced::Older { silent, generation } => {
                     silent_since = silent.then(|| silent_since.unwrap_or_else(tokio::time::Instant::now));
                     if !std::mem::replace(&mut waits, true) {
                         tracing::warn!(
-                            policy = force.short_digest(),
+                            policy = active.short_digest(),
                             generation_in_force = generation,
                             "other schedulers decide by a newer policy; this one stands by until it has it too, or they have gone"
                         );
@@ -218,19 +218,19 @@ impl Scheduler {
     }
 
     async fn beat(&self, consumer: &ConsumerId) -> Result<Beat, StoreError> {
-        self.store.beat_with(consumer, Slots::default(), self.force.load().short_digest()).await
+        self.store.beat_with(consumer, Slots::default(), self.active.load().short_digest()).await
     }
 
     /// Says by which policy we decide: at the start, after a reload, and when Redis has lost it.
-    pub(crate) async fn announce(&self, force: &Force, take: bool) -> Result<Announced, StoreError> {
+    pub(crate) async fn announce(&self, active: &ActivePolicy, take: bool) -> Result<Announced, StoreError> {
         let consumer = self.consumer.load();
-        let announced = self.store.announce(&force.digest, consumer.as_deref(), take).await?;
+        let announced = self.store.announce(&active.digest, consumer.as_deref(), take).await?;
         if let Announced::InForce { generation } = announced {
             let before = self.policy.announced();
-            self.policy.set_announced(&force.digest, generation);
-            self.metrics.config_in_force(force.short_digest(), generation);
-            if (before.digest.as_str(), before.generation) != (force.digest.as_str(), generation) {
-                tracing::info!(policy = force.short_digest(), generation, "policy in force");
+            self.policy.set_announced(&active.digest, generation);
+            self.metrics.config_in_force(active.short_digest(), generation);
+            if (before.digest.as_str(), before.generation) != (active.digest.as_str(), generation) {
+                tracing::info!(policy = active.short_digest(), generation, "policy in force");
             }
         }
         Ok(announced)
@@ -239,13 +239,13 @@ impl Scheduler {
     /// What to decide by. After a reload the new policy is announced first: no batch is decided by a policy under
     /// another's generation. None where a newer one is in force; then this incarnation ends.
     pub(crate) async fn deciding(&self) -> Result<Option<Deciding>, StoreError> {
-        let force = self.force.load();
+        let active = self.active.load();
         let announced = self.policy.announced();
-        if announced.digest == force.digest {
-            return Ok(Some(self.by(force, announced.generation)));
+        if announced.digest == active.digest {
+            return Ok(Some(self.by(active, announced.generation)));
         }
-        match self.announce(&force, false).await? {
-            Announced::InForce { generation } => Ok(Some(self.by(force, generation))),
+        match self.announce(&active, false).await? {
+            Announced::InForce { generation } => Ok(Some(self.by(active, generation))),
             Announced::Older { .. } => {
                 self.policy_stale();
                 Ok(None)
@@ -254,15 +254,15 @@ impl Scheduler {
     }
 
     /// A policy with what was set at run time, and the generations that this shard knows them under.
-    fn by(&self, force: Arc<Force>, policy: u64) -> Deciding {
-        let generations = Generations { policy, tenants: force.tenants_generation(self.store.shard()) };
-        Deciding { force, generations }
+    fn by(&self, active: Arc<ActivePolicy>, policy: u64) -> Deciding {
+        let generations = Generations { policy, tenants: active.tenants_generation(self.store.shard()) };
+        Deciding { active, generations }
     }
 
     /// The shard has tenants that we do not know yet: they are read before anything else is decided.
     pub(crate) async fn tenants_stale(&self) -> Result<(), StoreError> {
         tracing::debug!("tenants were set; reading them");
-        self.force.refresh(&self.store).await
+        self.active.refresh(&self.store).await
     }
 
     /// Returns what was read and not decided about: nothing died, so no crash should count against it.
@@ -350,7 +350,7 @@ impl Scheduler {
         self.policy.saw_steps(beat.clock_steps, &self.metrics);
         self.policy.saw_epoch(beat.epoch_ms, &self.metrics);
         // What is missed here is noticed by the script that decides.
-        if let Err(error) = self.force.refresh(&self.store).await {
+        if let Err(error) = self.active.refresh(&self.store).await {
             tracing::warn!(%error, "what was set at run time could not be read; what was read last stays in force");
         }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
-use tickfleet_engine::force::{Force, short_digest};
+use tickfleet_engine::active_policy::{ActivePolicy, short_digest};
 use tickfleet_model::day;
 use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId, policy::TenantPolicy};
 use tickfleet_ops::metrics::Metrics;
@@ -47,7 +47,7 @@ pub(crate) struct AnnouncedPolicy {
 
 /// What a batch is decided by: a policy with what was set at run time, and the generations that Redis knows them under.
 pub(crate) struct Deciding {
-    pub(crate) force: Arc<Force>,
+    pub(crate) active: Arc<ActivePolicy>,
     pub(crate) generations: Generations,
 }
 

@@ -12,7 +12,7 @@ use tickfleet_protocol::{
     CancelTarget, Leased, Refusal, RefusalStatus, TaskMessage, bounded_output, parse_task_message,
 };
 use tickfleet_store::{
-    Cancelled, Delegated, Inbound, Parked, Patience, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched,
+    Backoff, Cancelled, Delegated, Inbound, Parked, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched,
     TurnName, TurnView,
 };
 use tokio_util::sync::CancellationToken;
@@ -84,7 +84,7 @@ impl Scheduler {
 
     /// Validates a task and writes it durably, trying until Redis has decided.
     async fn delegate(&self, reading: &Reading, arrival: &Arrival, task: Task) {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             match self.try_delegate(arrival, task.clone()).await {
                 Ok(Tried::Written) => return,
@@ -104,7 +104,7 @@ impl Scheduler {
             if self.is_over() {
                 return;
             }
-            reading.pause(patience.pause()).await;
+            reading.pause(backoff.pause()).await;
         }
     }
 
@@ -113,12 +113,12 @@ impl Scheduler {
         if !self.store.is_home_of(&task.tenant) {
             return Ok(Tried::Refused(refuse(&task, "wrong_shard", crate::intake::WRONG_SHARD.into())));
         }
-        if self.force.load().policy.look_up(&task.tenant, &task.target).is_err() {
+        if self.active.load().policy.look_up(&task.tenant, &task.target).is_err() {
             // It may have been set a moment ago.
-            self.force.refresh_where_news(&self.store).await?;
+            self.active.refresh_where_news(&self.store).await?;
         }
-        let force = self.force.load();
-        if let Some(parent) = task.parent.clone().filter(|_| force.policy.tenants.contains_key(&task.tenant)) {
+        let active = self.active.load();
+        if let Some(parent) = task.parent.clone().filter(|_| active.policy.tenants.contains_key(&task.tenant)) {
             let Some((agent, grant)) = self.store.task_grant(&TurnName::task(&task.tenant, &parent)).await? else {
                 let (code, message) = delegation::refused("unknown_parent");
                 return Ok(Tried::Refused(refuse(&task, code, message.into())));
@@ -127,7 +127,7 @@ impl Scheduler {
                 return Ok(Tried::Refused(refuse(&task, code, message)));
             }
         }
-        let planned = match delegation::plan(&force, &task, self.clock.now_ms()) {
+        let planned = match delegation::plan(&active, &task, self.clock.now_ms()) {
             Ok(planned) => planned,
             Err((code, message)) => return Ok(Tried::Refused(refuse(&task, code, message))),
         };
@@ -158,7 +158,7 @@ impl Scheduler {
     /// Heartbeat, finish, fail, cancel, tried until Redis has decided: a runtime says a thing once. A message about a
     /// lease that has moved on changes nothing.
     async fn runtime_says(&self, reading: &Reading, message: TaskMessage) -> Result<(), Box<Refusal>> {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             match self.act(&message).await {
                 Ok(None) => return Ok(()),
@@ -174,7 +174,7 @@ impl Scheduler {
                 // Our name is given up: the entry stays pending, and reap writes it anew for others.
                 return Ok(());
             }
-            reading.pause(patience.pause()).await;
+            reading.pause(backoff.pause()).await;
         }
     }
 
@@ -208,10 +208,10 @@ impl Scheduler {
         if !self.store.is_home_of(&name.tenant) {
             return refusal("wrong_shard", crate::intake::WRONG_SHARD.into());
         }
-        let is_known = || self.force.load().policy.tenants.contains_key(&name.tenant);
+        let is_known = || self.active.load().policy.tenants.contains_key(&name.tenant);
         if !is_known() {
             // It may have been set a moment ago.
-            self.force.refresh_where_news(&self.store).await?;
+            self.active.refresh_where_news(&self.store).await?;
         }
         if !is_known() {
             return refusal("unknown_tenant", format!("tenant {:?} is not configured", name.tenant.as_str()));

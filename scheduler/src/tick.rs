@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_engine::force::Force;
+use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::policy::Unknown;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{LanePolicy, LaneRelease, Promoted, ReleaseReply, StoreError, TurnName};
@@ -136,7 +136,7 @@ impl Scheduler {
         // More rounds only where a day has ended between our reckoning and Redis', or tenants were set meanwhile.
         for _ in 0..3 {
             let Some(deciding) = self.deciding().await? else { break };
-            let (rows, batch) = self.lane_batch(&deciding.force, lanes, now_ms);
+            let (rows, batch) = self.lane_batch(&deciding.active, lanes, now_ms);
             match self.store.release(deciding.generations, TURNS_PER_LANE_MAX, &rows.rows, &batch).await? {
                 ReleaseReply::Released(released) => {
                     let late_ms = released.iter().map(|lane| lane.late_ms).max().unwrap_or(0);
@@ -161,18 +161,23 @@ impl Scheduler {
         Ok(Duration::ZERO)
     }
 
-    fn lane_batch(&self, force: &Force, lanes: &[(TenantId, AgentId)], now_ms: i64) -> (Rows, Vec<LaneRelease>) {
+    fn lane_batch(
+        &self,
+        active: &ActivePolicy,
+        lanes: &[(TenantId, AgentId)],
+        now_ms: i64,
+    ) -> (Rows, Vec<LaneRelease>) {
         let mut rows = Rows::default();
         let release = |(tenant, agent): &(TenantId, AgentId)| {
-            let policy = match force.policy.look_up(tenant, agent) {
-                Ok((t, a)) => LanePolicy::Row(rows.number(self.policy.row(&force.policy, t, a, now_ms))),
+            let policy = match active.policy.look_up(tenant, agent) {
+                Ok((t, a)) => LanePolicy::Row(rows.number(self.policy.row(&active.policy, t, a, now_ms))),
                 Err(Unknown::Tenant | Unknown::Agent) => LanePolicy::NoAgent,
                 Err(Unknown::Withheld) => LanePolicy::Withheld,
             };
             LaneRelease {
                 tenant: tenant.clone(),
                 agent: agent.clone(),
-                stagger_ms: stagger_ms(tenant, agent, force.policy.defaults.tick_ms),
+                stagger_ms: stagger_ms(tenant, agent, active.policy.defaults.tick_ms),
                 policy,
             }
         };
@@ -222,7 +227,7 @@ impl Scheduler {
         if let Err(error) = self.store.ensure_groups().await {
             tracing::warn!(%error, "streams and groups could not be made anew");
         }
-        if let Err(error) = self.announce(&self.force.load(), false).await {
+        if let Err(error) = self.announce(&self.active.load(), false).await {
             tracing::warn!(%error, "the policy could not be announced anew");
         }
         tokio::time::sleep(Duration::from_millis(500)).await;

@@ -23,10 +23,10 @@ impl Doomed {
     pub fn start_as(fleet: &Fleet, plan: Arc<Plan>, name: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (url, name) = (fleet.server.url(), name.to_owned());
-        let (force, metrics) = (fleet.force.clone(), fleet.metrics.clone());
+        let (active, metrics) = (fleet.active.clone(), fleet.metrics.clone());
         runtime.spawn(async move {
             let shutdown = Shutdown::default();
-            let worker = plan.worker(plan.store(&url), force, metrics, &name, shutdown.now.clone());
+            let worker = plan.worker(plan.store(&url), active, metrics, &name, shutdown.now.clone());
             worker.run(shutdown).await.unwrap();
         });
         Self { runtime: Some(runtime) }

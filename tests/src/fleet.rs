@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickfleet_config::{TaskHandlerDef, ToolsFile};
-use tickfleet_engine::force::{Force, InForce};
+use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::retry::Ladder;
@@ -63,7 +63,7 @@ pub struct Plan {
     /// The last word on the policy.
     pub policy: fn(&mut Policy),
     /// The policy, task handlers and digest of a whole configuration, instead of all the above.
-    pub force: Option<Force>,
+    pub active: Option<ActivePolicy>,
     /// Other scripts than the embedded ones, where a test switches something off.
     pub scripts: Option<Scripts>,
 }
@@ -89,7 +89,7 @@ impl Default for Plan {
             environment: Vec::new(),
             drain: Duration::from_secs(5),
             policy: |_| {},
-            force: None,
+            active: None,
             scripts: None,
         }
     }
@@ -97,9 +97,9 @@ impl Default for Plan {
 
 impl Plan {
     /// What is in force: every agent of the plan may call every tool of the plan.
-    pub fn force(&self) -> Arc<InForce> {
-        if let Some(force) = &self.force {
-            return Arc::new(InForce::new(force.clone()));
+    pub fn active(&self) -> Arc<PolicyHandle> {
+        if let Some(active) = &self.active {
+            return Arc::new(PolicyHandle::new(active.clone()));
         }
         let standard = ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from);
         let typed = self.tools.iter().map(|t| t.spec().name.clone());
@@ -119,11 +119,11 @@ impl Plan {
             defaults: self.caps.clone(),
         };
         (self.policy)(&mut policy);
-        Arc::new(InForce::new(Force {
+        Arc::new(PolicyHandle::new(ActivePolicy {
             policy,
             task_handlers: self.handlers.clone(),
             digest: "test".into(),
-            ..Force::default()
+            ..ActivePolicy::default()
         }))
     }
 
@@ -140,7 +140,7 @@ impl Plan {
     pub fn scheduler(
         &self,
         store: Store,
-        force: Arc<InForce>,
+        active: Arc<PolicyHandle>,
         metrics: Arc<Metrics>,
         name: &str,
     ) -> scheduler::Scheduler {
@@ -152,19 +152,19 @@ impl Plan {
             audit_bytes_max: 1 << 28,
             dead_retain_ms: 86_400_000,
         };
-        scheduler::Scheduler::new(store, force, metrics, Progress::default(), options, ReportOptions::default(), name)
+        scheduler::Scheduler::new(store, active, metrics, Progress::default(), options, ReportOptions::default(), name)
     }
 
     /// A worker on `store` with all tools of the plan, not yet running.
     pub fn worker(
         &self,
         store: Store,
-        force: Arc<InForce>,
+        active: Arc<PolicyHandle>,
         metrics: Arc<Metrics>,
         name: &str,
         now: CancellationToken,
     ) -> Arc<worker::Worker> {
-        let mut typed = if self.standard_tools { worker::standard_tools(&store, &force) } else { Vec::new() };
+        let mut typed = if self.standard_tools { worker::standard_tools(&store, &active) } else { Vec::new() };
         typed.extend(self.tools.iter().cloned());
         let variables = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let environment = Environment::of(variables);
@@ -175,9 +175,9 @@ impl Plan {
         }
         let mut task_tools = worker::standard_handlers();
         task_tools.extend(self.task_tools.iter().cloned());
-        let handlers = worker::agents::bind(&force.load().task_handlers, task_tools, &environment, timeout).unwrap();
+        let handlers = worker::agents::bind(&active.load().task_handlers, task_tools, &environment, timeout).unwrap();
         let surroundings = worker::Surroundings {
-            force,
+            active,
             metrics,
             progress: Progress::default(),
             registry: Arc::new(registry),
@@ -208,7 +208,7 @@ pub struct Fleet {
     /// Its one shard.
     pub store: Store,
     /// What is in force.
-    pub force: Arc<InForce>,
+    pub active: Arc<PolicyHandle>,
     /// Metrics of all its parts.
     pub metrics: Arc<Metrics>,
     plan: Arc<Plan>,
@@ -232,7 +232,7 @@ impl Fleet {
         let mut fleet = Self {
             store,
             server,
-            force: plan.force(),
+            active: plan.active(),
             metrics: Arc::new(Metrics::new().unwrap()),
             plan: Arc::new(plan),
             schedulers: Vec::new(),
@@ -250,14 +250,14 @@ impl Fleet {
 
     /// Starts one more scheduler.
     pub fn add_scheduler(&mut self) {
-        self.add_scheduler_with(self.force.clone());
+        self.add_scheduler_with(self.active.clone());
     }
 
     /// Starts one more scheduler, with a configuration of its own.
-    pub fn add_scheduler_with(&mut self, force: Arc<InForce>) {
+    pub fn add_scheduler_with(&mut self, active: Arc<PolicyHandle>) {
         let store = self.plan.store(&self.server.url());
         let name = format!("s{}", self.schedulers.len());
-        let scheduler = self.plan.scheduler(store, force, self.metrics.clone(), &name);
+        let scheduler = self.plan.scheduler(store, active, self.metrics.clone(), &name);
         let shutdown = Shutdown::default();
         let stop = shutdown.draining.clone();
         let running = tokio::spawn(async move { scheduler.run(stop).await.unwrap() });
@@ -269,7 +269,7 @@ impl Fleet {
         let store = self.plan.store(&self.server.url());
         let (shutdown, name) = (Shutdown::default(), format!("w{}", self.workers.len()));
         let now = shutdown.now.child_token();
-        let worker = self.plan.worker(store, self.force.clone(), self.metrics.clone(), &name, now);
+        let worker = self.plan.worker(store, self.active.clone(), self.metrics.clone(), &name, now);
         let until = shutdown.clone();
         let running = tokio::spawn(async move { worker.run(until).await.unwrap() });
         self.workers.push(Part { shutdown, running });

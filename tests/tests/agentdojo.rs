@@ -61,13 +61,13 @@ async fn fleet(dojo: &AgentDojo, users: &[&Task]) -> Fleet {
     };
     // `Plan` grants everything to everyone; here each agent gets what its task needs.
     let grants = dojo.grants();
-    let mut force = (*plan.force().load()).clone();
-    for (tool, row) in &mut force.policy.permissions.matrix {
+    let mut active = (*plan.active().load()).clone();
+    for (tool, row) in &mut active.policy.permissions.matrix {
         let agents = grants.get(tool).cloned().unwrap_or_default();
         let agents = agents.iter().map(String::as_str).chain([EVERYTHING]).map(|name| AgentId::new(name).unwrap());
         *row = ToolGrant { agents: agents.collect(), ..ToolGrant::default() };
     }
-    plan.force = Some(force);
+    plan.active = Some(active);
     Fleet::start(plan).await
 }
 

@@ -52,7 +52,7 @@ impl Endpoint {
     async fn of(fleet: &Fleet) -> Self {
         // The same shard twice: counts must add up over shards, ages must not.
         let stores = [fleet.store.clone(), fleet.store.clone()];
-        let scrape = Arc::new(Scrape::new(&stores, &fleet.force, &fleet.metrics));
+        let scrape = Arc::new(Scrape::new(&stores, &fleet.active, &fleet.metrics));
         let store = fleet.store.clone();
         let ready = move || {
             let store = store.clone();

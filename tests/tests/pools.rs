@@ -44,7 +44,7 @@ async fn a_worker_of_urgent_work_takes_nothing_else_and_another_pool_does() {
     let (rest, stop) = (Priorities::new([Priority::Low, Priority::Normal]).unwrap(), Shutdown::default());
     let plan = Plan { priorities: rest, ..Plan::default() };
     let now = stop.now.child_token();
-    let other = plan.worker(fleet.store.clone(), fleet.force.clone(), fleet.metrics.clone(), "rest", now);
+    let other = plan.worker(fleet.store.clone(), fleet.active.clone(), fleet.metrics.clone(), "rest", now);
     let running = tokio::spawn(other.run(stop.clone()));
     for _ in 0..2 {
         assert_eq!(outcomes(&fleet.reply().await), ["ok"]);

@@ -11,7 +11,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tickfleet_config::{Sources, load};
-use tickfleet_engine::force::Force;
+use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 
@@ -100,9 +100,13 @@ async fn fleet_with(tokens: &[(&str, &str)]) -> (Fleet, Arc<Services>) {
         ..Sources::default()
     })
     .unwrap();
-    let force =
-        Force { policy: loaded.policy, task_handlers: loaded.task_handlers, digest: loaded.digest, ..Force::default() };
-    let plan = Plan { declared: loaded.tools, environment: variables, force: Some(force), ..Plan::default() };
+    let active = ActivePolicy {
+        policy: loaded.policy,
+        task_handlers: loaded.task_handlers,
+        digest: loaded.digest,
+        ..ActivePolicy::default()
+    };
+    let plan = Plan { declared: loaded.tools, environment: variables, active: Some(active), ..Plan::default() };
     (Fleet::start(plan).await, services)
 }
 

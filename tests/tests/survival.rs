@@ -8,7 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tickfleet_engine::force::InForce;
+use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::Effect;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_store::StoreOptions;
@@ -333,10 +333,10 @@ async fn a_scheduler_with_an_older_policy_decides_nothing_and_holds_nothing() {
     let mut fleet = Fleet::start(Plan { schedulers: 2, ..plan(&gate) }).await;
     fleet.submit_turn(json!({"calls": [call("look", "first")]})).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok"]);
-    let mut newer = (*fleet.force.load()).clone();
+    let mut newer = (*fleet.active.load()).clone();
     newer.digest = "newer".into();
     newer.policy.defaults.max_actions_per_day = 2;
-    fleet.add_scheduler_with(Arc::new(InForce::new(newer)));
+    fleet.add_scheduler_with(Arc::new(PolicyHandle::new(newer)));
     fleet
         .until("the newer policy is in force", async |fleet| {
             fleet.store.policy_in_force().await.is_ok_and(|digest| digest.as_deref() == Some("newer"))

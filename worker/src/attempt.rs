@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use tickfleet_model::{CallError, CallId, CallResult, Effect, Outcome, limits};
 use tickfleet_protocol::bounded_output;
 
-use crate::say;
+use crate::messages;
 use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
 
 /// How a handler came to its end.
@@ -76,20 +76,24 @@ pub(crate) async fn run(
 pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, limit: Duration) -> Judged {
     let once = tool.spec.effect == Effect::Once;
     let refused = |outcome, error| Judged::Refused((outcome, error));
-    let unknown = |what: &str| refused(Outcome::OutcomeUnknown, say::outcome_unknown(name, what));
+    let unknown = |what: &str| refused(Outcome::OutcomeUnknown, messages::outcome_unknown(name, what));
     match ran {
         Ran::Returned(Ok(Ok(output))) => Judged::Output(output),
         Ran::Returned(Ok(Err(failure))) => failed(failure, once, call, name),
         Ran::Returned(Err(_)) => {
             tracing::error!(%call, tool = name, "a handler panicked");
-            if once { unknown("The tool crashed while it ran.") } else { refused(Outcome::Internal, say::internal()) }
+            if once {
+                unknown("The tool crashed while it ran.")
+            } else {
+                refused(Outcome::Internal, messages::internal())
+            }
         }
         Ran::Unfit(problem) => {
             tracing::error!(%call, tool = name, problem, "a tool returned what its output schema does not allow");
-            refused(Outcome::Internal, say::unfit_output(name, &problem, once))
+            refused(Outcome::Internal, messages::unfit_output(name, &problem, once))
         }
-        Ran::TimedOut if once => unknown(&say::timed_out(name, limit)),
-        Ran::TimedOut => Judged::Again { message: say::timed_out(name, limit), after: None, reason: "timeout" },
+        Ran::TimedOut if once => unknown(&messages::timed_out(name, limit)),
+        Ran::TimedOut => Judged::Again { message: messages::timed_out(name, limit), after: None, reason: "timeout" },
         Ran::Cancelled if once => unknown("The turn was cancelled while the call ran."),
         Ran::Cancelled => Judged::Stopped,
         Ran::MustStop if once => unknown("The worker had to stop while the call ran."),
@@ -100,15 +104,15 @@ pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, 
 fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged {
     Judged::Refused(match failure {
         ToolFailure::InvalidArguments { message } => {
-            (Outcome::InvalidArguments, say::invalid_arguments(name, &message))
+            (Outcome::InvalidArguments, messages::invalid_arguments(name, &message))
         }
         ToolFailure::Permanent { message, details } => {
-            let mut error = say::error(Outcome::Permanent, message);
+            let mut error = messages::error(Outcome::Permanent, message);
             error.details = details;
             (Outcome::Permanent, error)
         }
         ToolFailure::NotConfigured { message } => {
-            let mut error = say::error(Outcome::Permanent, message);
+            let mut error = messages::error(Outcome::Permanent, message);
             error.code = "not_configured".into();
             (Outcome::Permanent, error)
         }
@@ -117,14 +121,14 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
             tracing::error!(%call, tool = name, reason, "a tool failed by a bug");
             if once {
                 // Where in its work it failed, nobody knows.
-                (Outcome::OutcomeUnknown, say::outcome_unknown(name, "The tool failed by a bug while it ran."))
+                (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
             } else {
-                (Outcome::Internal, say::internal())
+                (Outcome::Internal, messages::internal())
             }
         }
         // Rule 7: a `once` tool is tried again only where it is certain that nothing took effect.
         ToolFailure::Transient { message, not_executed: false, .. } if once => {
-            (Outcome::OutcomeUnknown, say::outcome_unknown(name, &message))
+            (Outcome::OutcomeUnknown, messages::outcome_unknown(name, &message))
         }
         ToolFailure::Transient { message, retry_after, .. } => {
             return Judged::Again { message, after: retry_after, reason: "transient" };

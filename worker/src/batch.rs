@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tickfleet_model::limits;
-use tickfleet_store::{Begin, Begun, HandBack, Parked, Patience, Retry, Settled, Settlement, Store, StoreError};
+use tickfleet_store::{Backoff, Begin, Begun, HandBack, Parked, Retry, Settled, Settlement, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -182,7 +182,7 @@ impl Work {
 
     /// Calls until Redis has answered. An error means that the batch itself is at fault, or that we must stop.
     async fn persist<V: Verb>(&self, items: &[V]) -> Result<Vec<V::Reply>, ()> {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         loop {
             match V::call(&self.store, items).await {
                 Ok(replies) => return Ok(replies),
@@ -193,7 +193,7 @@ impl Work {
                     }
                 }
             }
-            tokio::time::sleep(patience.pause()).await;
+            tokio::time::sleep(backoff.pause()).await;
         }
     }
 

@@ -16,13 +16,13 @@ use tokio::time::Instant;
 use tracing::Span;
 
 use crate::attempt::{self, Judged};
+use crate::config::WorkerConfig;
 use crate::guards::{self, Refusal};
-use crate::kit::Kit;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
-use crate::{Lease, Worker, say};
+use crate::{Lease, Worker, messages};
 
 /// What became of one try of a call.
-pub(crate) enum Carried {
+pub(crate) enum Disposition {
     /// It has its result.
     Ended(Box<CallResult>),
     /// It was carried out before, and this is its result.
@@ -46,10 +46,10 @@ pub(crate) struct Trying<'a> {
     pub(crate) context: Arc<tickfleet_model::Context>,
     pub(crate) lease: &'a Lease,
     /// What it is judged and carried out by.
-    pub(crate) kit: &'a Kit,
+    pub(crate) config: &'a WorkerConfig,
 }
 
-impl Carried {
+impl Disposition {
     /// What a span says became of the try.
     pub(crate) fn word(&self) -> &'static str {
         match self {
@@ -75,15 +75,15 @@ impl Trying<'_> {
         CallResult::refused(&self.id, self.call.provider_id.clone(), &self.call.tool, outcome, error)
     }
 
-    fn refused(&self, outcome: Outcome, error: CallError) -> Carried {
-        Carried::Ended(Box::new(self.result(outcome, error)))
+    fn refused(&self, outcome: Outcome, error: CallError) -> Disposition {
+        Disposition::Ended(Box::new(self.result(outcome, error)))
     }
 
     /// A call without lasting effect that was cancelled while it ran.
-    fn stopped(&self, why: Option<&str>) -> Carried {
+    fn stopped(&self, why: Option<&str>) -> Disposition {
         let because = report::because(why);
         let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
-        self.refused(Outcome::Cancelled, say::error(Outcome::Cancelled, message))
+        self.refused(Outcome::Cancelled, messages::error(Outcome::Cancelled, message))
     }
 
     /// A call that ends without a result of its own, for one of the reasons that schedulers know too.
@@ -100,20 +100,20 @@ impl Trying<'_> {
 
 impl Worker {
     /// Carries out one try of one call.
-    pub(crate) async fn carry_out(&self, trying: &Trying<'_>) -> Carried {
+    pub(crate) async fn carry_out(&self, trying: &Trying<'_>) -> Disposition {
         if self.now.is_cancelled() {
-            return Carried::HandBack(false);
+            return Disposition::HandBack(false);
         }
         if let Some(over) = self.over(trying).await {
             return over;
         }
         if let Some(problem) = unreadable(trying) {
-            return trying.refused(Outcome::InvalidArguments, say::error(Outcome::InvalidArguments, problem));
+            return trying.refused(Outcome::InvalidArguments, messages::error(Outcome::InvalidArguments, problem));
         }
         let meta = &trying.slice.meta;
         let grant = meta.task.as_ref().map(|(_, grant)| grant);
-        let (force, registry) = (Arc::clone(&trying.kit.force), Arc::clone(&trying.kit.registry));
-        let tools = Toolbox::new(force, registry, meta.allowed_tools.as_ref(), grant);
+        let (active, registry) = (Arc::clone(&trying.config.active), Arc::clone(&trying.config.registry));
+        let tools = Toolbox::new(active, registry, meta.allowed_tools.as_ref(), grant);
         let (tool, arguments) = match self.admitted(trying, &tools).await {
             Ok(admitted) => admitted,
             Err(refusal) => {
@@ -125,7 +125,7 @@ impl Worker {
         if tool.spec.effect == Effect::Once {
             // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
             if !self.still_leased(trying).await {
-                return Carried::HandBack(false);
+                return Disposition::HandBack(false);
             }
             if let Some(stopped) = self.begin(trying).await {
                 return stopped;
@@ -135,17 +135,17 @@ impl Worker {
     }
 
     /// The end of a call that does not run (again), for one of the reasons that schedulers know too.
-    fn ended(&self, trying: &Trying<'_>, reason: EndReason, past: &Past<'_>) -> Carried {
+    fn ended(&self, trying: &Trying<'_>, reason: EndReason, past: &Past<'_>) -> Disposition {
         let result = trying.ended(reason, past);
         // What has never run is counted where it is rendered.
         if result.attempts > 0 {
             self.metrics.call_ended(&trying.call.tool, result.outcome, None);
         }
-        Carried::Ended(result)
+        Disposition::Ended(result)
     }
 
     /// As [`Self::ended`], with what is known of the call: one that has begun is never told as not run.
-    pub(crate) async fn ended_before_this_try(&self, trying: &Trying<'_>, reason: EndReason) -> Carried {
+    pub(crate) async fn ended_before_this_try(&self, trying: &Trying<'_>, reason: EndReason) -> Disposition {
         let why = self.why(trying, reason).await;
         let past = Past { tries: trying.tries(), lost: trying.slice.crashes > 0, why: why.as_deref() };
         self.ended(trying, reason, &past)
@@ -154,7 +154,7 @@ impl Worker {
     /// Whether the slice may go on. Where the lease that it came under is over, it is handed back: nothing died, so no
     /// crash should count against it.
     async fn still_leased(&self, trying: &Trying<'_>) -> bool {
-        let sure = self.pulse.is_sure(trying.lease.term).await;
+        let sure = self.lease_clock.is_sure(trying.lease.term).await;
         if !sure {
             self.metrics.fenced("execute");
             tracing::warn!(call = %trying.id, "the lease is over; handing the slice back");
@@ -163,7 +163,7 @@ impl Worker {
     }
 
     /// How a call ends whose turn was cancelled or has expired.
-    async fn over(&self, trying: &Trying<'_>) -> Option<Carried> {
+    async fn over(&self, trying: &Trying<'_>) -> Option<Disposition> {
         let reason = if trying.lease.cancel.is_cancelled() {
             EndReason::Cancelled
         } else if self.clock.now_ms() >= trying.slice.meta.deadline_ms {
@@ -192,7 +192,7 @@ impl Worker {
 
     /// How a call ends that is about to end without having run, where a holder of the slice was lost and had begun it.
     /// The policy and the tools may be others by now; what was begun may have happened all the same.
-    async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Carried> {
+    async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Disposition> {
         let marks = self.clock.now_ms() < self.marks_ms.load(Ordering::Relaxed);
         if trying.slice.crashes > 0 || marks { self.begin(trying).await } else { None }
     }
@@ -205,9 +205,9 @@ impl Worker {
     ) -> Result<(Arc<RegisteredTool>, Box<RawValue>), Refusal> {
         let (meta, name) = (&trying.slice.meta, trying.call.tool.as_str());
         let tool = if meta.is_task {
-            trying.kit.task_handlers.get(&meta.agent).cloned().ok_or_else(|| {
+            trying.config.task_handlers.get(&meta.agent).cloned().ok_or_else(|| {
                 let message = format!("Agent {:?} has no task handler on this fleet any more.", meta.agent.as_str());
-                Box::new((Outcome::Permanent, say::error(Outcome::Permanent, message)))
+                Box::new((Outcome::Permanent, messages::error(Outcome::Permanent, message)))
             })?
         } else {
             guards::usable(tools, &trying.slice.name.tenant, &meta.agent, name)?
@@ -224,8 +224,8 @@ impl Worker {
     }
 
     /// Records the intent of a call whose effect must not happen twice. Answers how the call ends instead, if it does.
-    async fn begin(&self, trying: &Trying<'_>) -> Option<Carried> {
-        let nonce = format!("{}.{}", trying.slice.fence, self.pulse.sending());
+    async fn begin(&self, trying: &Trying<'_>) -> Option<Disposition> {
+        let nonce = format!("{}.{}", trying.slice.fence, self.lease_clock.sending());
         let (name, position) = (&trying.slice.name, trying.id.position);
         loop {
             let rounds = self.claims.rounds();
@@ -245,21 +245,21 @@ impl Worker {
                         return None;
                     }
                     self.metrics.fenced("begin");
-                    return Some(Carried::Lost);
+                    return Some(Disposition::Lost);
                 }
-                Some(Begun::Kept(result)) => return Some(Carried::Kept(result)),
+                Some(Begun::Kept(result)) => return Some(Disposition::Kept(result)),
                 Some(Begun::Unknown) => {
                     // Whoever began it was lost, or could not write its result: both are true of what is said.
                     let what = "This call was begun before, and no result of it was recorded.";
                     return Some(
-                        trying.refused(Outcome::OutcomeUnknown, say::outcome_unknown(&trying.call.tool, what)),
+                        trying.refused(Outcome::OutcomeUnknown, messages::outcome_unknown(&trying.call.tool, what)),
                     );
                 }
                 Some(over @ (Begun::Cancelled | Begun::Expired)) => {
                     let reason = if over == Begun::Expired { EndReason::Expired } else { EndReason::Cancelled };
                     let why = self.why(trying, reason).await;
                     // Of a call that must not run twice it is certain that no lost holder began it.
-                    let once = trying.kit.registry.effect(&trying.call.tool) == Some(Effect::Once);
+                    let once = trying.config.registry.effect(&trying.call.tool) == Some(Effect::Once);
                     let past =
                         Past { why: why.as_deref(), lost: !once && trying.slice.crashes > 0, tries: trying.tries() };
                     return Some(self.ended(trying, reason, &past));
@@ -267,13 +267,13 @@ impl Worker {
                 Some(Begun::Hold) => {
                     // Redis restarted; what it lost may include another's begin of this very call.
                     tokio::select! {
-                        () = self.now.cancelled() => return Some(Carried::HandBack(false)),
+                        () = self.now.cancelled() => return Some(Disposition::HandBack(false)),
                         () = tokio::time::sleep(Duration::from_millis(500)) => {}
                     }
                 }
                 Some(Begun::Stale | Begun::Done) | None => {
                     self.metrics.fenced("begin");
-                    return Some(Carried::Lost);
+                    return Some(Disposition::Lost);
                 }
             }
         }
@@ -285,10 +285,10 @@ impl Worker {
         tool: &RegisteredTool,
         tools: Toolbox,
         arguments: &RawValue,
-    ) -> Carried {
+    ) -> Disposition {
         // Rule 7: nothing is sent on a heartbeat that may be too old.
         if !self.still_leased(trying).await {
-            return Carried::HandBack(false);
+            return Disposition::HandBack(false);
         }
         let meta = &trying.slice.meta;
         let left = self.clock.until(meta.deadline_ms);
@@ -320,41 +320,47 @@ impl Worker {
         let why = if trying.lease.cancel.is_cancelled() { self.why(trying, EndReason::Cancelled).await } else { None };
         let carried = self.carried(trying, judged, why.as_deref());
         match carried {
-            Carried::Ended(mut result) => {
+            Disposition::Ended(mut result) => {
                 result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
                 result.attempts = trying.attempt;
                 self.metrics.call_ended(&trying.call.tool, result.outcome, Some(took));
-                Carried::Ended(result)
+                Disposition::Ended(result)
             }
             other => other,
         }
     }
 
-    fn carried(&self, trying: &Trying<'_>, judged: Judged, why: Option<&str>) -> Carried {
+    fn carried(&self, trying: &Trying<'_>, judged: Judged, why: Option<&str>) -> Disposition {
         match judged {
             Judged::Output(output) => {
                 let result = |outcome, error| trying.result(outcome, error);
-                Carried::Ended(Box::new(attempt::succeeded(output, trying.slice.meta.calls, result)))
+                Disposition::Ended(Box::new(attempt::succeeded(output, trying.slice.meta.calls, result)))
             }
             Judged::Refused((outcome, error)) => trying.refused(outcome, error),
             // The handler may have heard of the cancel before we looked.
             Judged::Again { .. } if trying.lease.cancel.is_cancelled() => trying.stopped(why),
             Judged::Again { message, after, reason } => self.try_again(trying, &message, after, reason),
             Judged::Stopped => trying.stopped(why),
-            Judged::HandBack => Carried::HandBack(true),
+            Judged::HandBack => Disposition::HandBack(true),
         }
     }
 
-    fn try_again(&self, trying: &Trying<'_>, message: &str, after: Option<Duration>, reason: &'static str) -> Carried {
+    fn try_again(
+        &self,
+        trying: &Trying<'_>,
+        message: &str,
+        after: Option<Duration>,
+        reason: &'static str,
+    ) -> Disposition {
         let left = self.clock.until(trying.slice.meta.deadline_ms);
         match self.options.ladder.verdict(trying.attempt, after, left) {
             Verdict::RetryAfter(wait) => {
                 self.metrics.retried(reason);
                 // It goes into the turn's log, which people read.
-                Carried::Again(wait, self.options.report.redactor.text(message).into_owned())
+                Disposition::Again(wait, self.options.report.redactor.text(message).into_owned())
             }
             Verdict::GiveUp(why) => {
-                trying.refused(Outcome::Transient, say::gave_up(message, trying.attempt, Some(why), after))
+                trying.refused(Outcome::Transient, messages::gave_up(message, trying.attempt, Some(why), after))
             }
         }
     }

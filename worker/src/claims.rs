@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tickfleet_model::limits;
-use tickfleet_store::{Asserted, Assertion, Beat, Claim, Patience, SettledCall, StoreError, TurnName};
+use tickfleet_store::{Asserted, Assertion, Backoff, Beat, Claim, SettledCall, StoreError, TurnName};
 use tokio::time::Instant;
 
 use crate::Worker;
@@ -332,13 +332,13 @@ impl Worker {
     }
 
     async fn say_until_heard(&self, calls: &[Assertion]) -> Vec<Asserted> {
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         while !calls.is_empty() && !self.now.is_cancelled() {
             match self.store.assert(calls, false).await {
                 Ok(asserted) => return asserted,
                 Err(error) => tracing::debug!(%error, "what was begun could not be said; trying again"),
             }
-            tokio::time::sleep(patience.pause()).await;
+            tokio::time::sleep(backoff.pause()).await;
         }
         Vec::new()
     }

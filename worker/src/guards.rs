@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, CallError, Outcome, TenantId};
 use tickfleet_protocol::without_nulls;
 
-use crate::say;
+use crate::messages;
 use crate::tools::{RegisteredTool, Toolbox, Unusable};
 
 /// How a call ends that does not pass. Boxed: most calls pass, and a refusal is large.
@@ -30,16 +30,16 @@ pub(crate) fn usable(
     Err(Box::new(match unusable {
         Unusable::NoAgent => {
             let message = format!("Agent {:?} is no longer configured.", agent.as_str());
-            (Outcome::Denied, say::error(Outcome::Denied, message))
+            (Outcome::Denied, messages::error(Outcome::Denied, message))
         }
         Unusable::Withheld => {
-            (Outcome::Denied, say::error(Outcome::Denied, tickfleet_engine::delegation::unreadable(tenant)))
+            (Outcome::Denied, messages::error(Outcome::Denied, tickfleet_engine::delegation::unreadable(tenant)))
         }
         Unusable::NoTool => {
             let close = tools.close_to(name, &allowed);
-            (Outcome::UnknownTool, say::unknown_tool(name, &close, &allowed))
+            (Outcome::UnknownTool, messages::unknown_tool(name, &close, &allowed))
         }
-        Unusable::Denied(denial, rule) => (Outcome::Denied, say::denied(name, &denial, &rule, &allowed)),
+        Unusable::Denied(denial, rule) => (Outcome::Denied, messages::denied(name, &denial, &rule, &allowed)),
     }))
 }
 
@@ -53,7 +53,7 @@ pub(crate) async fn fitting(
 ) -> Result<Box<RawValue>, Refusal> {
     let text = if strict { without_nulls(&tool.spec.input_schema, text) } else { Cow::Borrowed(text) };
     tool.arguments.check_in_time(&text).await.map_err(|error| {
-        let told = say::error(Outcome::InvalidArguments, error.message(name));
+        let told = messages::error(Outcome::InvalidArguments, error.message(name));
         Box::new((Outcome::InvalidArguments, CallError { details: Some(error.details()), ..told }))
     })
 }
@@ -61,7 +61,7 @@ pub(crate) async fn fitting(
 /// A task as its handler gets it. What is in it is the producer's own JSON, numbers included that no schema can compare.
 pub(crate) async fn fitting_task(handler: &RegisteredTool, text: &str) -> Result<Box<RawValue>, Refusal> {
     handler.arguments.check_task_in_time(text).await.map_err(|error| {
-        let told = say::error(Outcome::InvalidArguments, error.message(&handler.spec.name));
+        let told = messages::error(Outcome::InvalidArguments, error.message(&handler.spec.name));
         Box::new((Outcome::InvalidArguments, CallError { details: Some(error.details()), ..told }))
     })
 }
@@ -71,11 +71,11 @@ pub(crate) fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(
     match catch_unwind(AssertUnwindSafe(|| tool.handler.validate(arguments))) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(problem)) => {
-            Err(Box::new((Outcome::InvalidArguments, say::invalid_arguments(&tool.spec.name, &problem))))
+            Err(Box::new((Outcome::InvalidArguments, messages::invalid_arguments(&tool.spec.name, &problem))))
         }
         Err(_) => {
             tracing::error!(tool = tool.spec.name, "the validation of a tool panicked");
-            Err(Box::new((Outcome::Internal, say::internal())))
+            Err(Box::new((Outcome::Internal, messages::internal())))
         }
     }
 }
@@ -86,5 +86,5 @@ pub(crate) fn approved(tool: &RegisteredTool) -> Result<(), Refusal> {
         return Ok(());
     }
     let message = "This tool needs a person's approval, and this fleet has no way to ask for one.";
-    Err(Box::new((Outcome::ApprovalRefused, say::error(Outcome::ApprovalRefused, message))))
+    Err(Box::new((Outcome::ApprovalRefused, messages::error(Outcome::ApprovalRefused, message))))
 }

@@ -7,12 +7,12 @@ mod attempt;
 mod batch;
 pub mod call;
 mod claims;
+mod config;
 mod guards;
-mod kit;
+mod lease_clock;
 mod lists;
-mod pulse;
+mod messages;
 pub mod run;
-mod say;
 pub mod tools;
 pub mod trial;
 pub mod turn;
@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tickfleet_engine::force::{Force, InForce};
+use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_model::Priorities;
 use tickfleet_model::retry::Ladder;
@@ -35,8 +35,8 @@ use tokio_util::sync::CancellationToken;
 use agents::TaskHandlers;
 use batch::Batcher;
 use claims::Claims;
-use kit::Kits;
-use pulse::Pulse;
+use config::WorkerConfigs;
+use lease_clock::LeaseClock;
 use tools::Registry;
 
 /// How a worker works.
@@ -59,7 +59,7 @@ pub struct Options {
 /// What a worker needs from the process around it.
 pub struct Surroundings {
     /// Policy, tenants, task handlers in force.
-    pub force: Arc<InForce>,
+    pub active: Arc<PolicyHandle>,
     /// Metrics of the process.
     pub metrics: Arc<Metrics>,
     /// Progress of the process' loops, for `/livez`.
@@ -73,13 +73,13 @@ pub struct Surroundings {
 /// One worker on one shard.
 pub struct Worker {
     pub(crate) store: Store,
-    pub(crate) force: Arc<InForce>,
+    pub(crate) active: Arc<PolicyHandle>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) progress: Progress,
-    pub(crate) kits: Kits,
+    pub(crate) configs: WorkerConfigs,
     pub(crate) options: Options,
     pub(crate) clock: Arc<ShardClock>,
-    pub(crate) pulse: Pulse,
+    pub(crate) lease_clock: LeaseClock,
     /// Where slices run.
     pub(crate) lane: Lane,
     /// Where slices run that a holder has died with: one at a time, in nobody else's place (rules 12 and 23).
@@ -118,12 +118,12 @@ impl Worker {
             retries: Batcher::new(&store, held, &now, failed.clone()),
             hand_backs: Batcher::new(&store, held, &now, failed),
             store,
-            kits: Kits::new(surroundings.force.load(), surroundings.registry, surroundings.task_handlers),
-            force: surroundings.force,
+            configs: WorkerConfigs::new(surroundings.active.load(), surroundings.registry, surroundings.task_handlers),
+            active: surroundings.active,
             metrics: surroundings.metrics,
             progress: surroundings.progress,
             clock: Arc::default(),
-            pulse: Pulse::new(lease),
+            lease_clock: LeaseClock::new(lease),
             lane: Lane::new(options.slots, held),
             suspects: Lane::new(1, 1),
             claims: Claims::default(),
@@ -189,21 +189,21 @@ impl Drop for Slot {
 impl Worker {
     /// Judges and carries out calls by another configuration from here on: its policy and its tools in one step. Calls
     /// that run keep what they began with.
-    pub fn equip(&self, force: Arc<Force>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
+    pub fn configure(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
         self.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
-        self.kits.replace(force, registry, task_handlers);
+        self.configs.replace(active, registry, task_handlers);
     }
 
     /// The same with other tools alone.
-    pub fn equip_tools(&self, force: Arc<Force>, registry: Arc<Registry>) {
-        let task_handlers = Arc::clone(&self.kits.load().task_handlers);
-        self.equip(force, registry, task_handlers);
+    pub fn configure_tools(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>) {
+        let task_handlers = Arc::clone(&self.configs.load().task_handlers);
+        self.configure(active, registry, task_handlers);
     }
 
     /// The tools that it carries calls out with now.
     #[must_use]
     pub fn tools(&self) -> Arc<Registry> {
-        Arc::clone(&self.kits.load().registry)
+        Arc::clone(&self.configs.load().registry)
     }
 
     /// The worker's shard.
@@ -232,11 +232,11 @@ pub(crate) struct Lease {
 
 /// The typed tools of every fleet: the built-in ones, and those over `store`: `delegate_task` and the tools about the fleet.
 #[must_use]
-pub fn standard_tools(store: &Store, force: &Arc<InForce>) -> Vec<tools::TypedTool> {
+pub fn standard_tools(store: &Store, active: &Arc<PolicyHandle>) -> Vec<tools::TypedTool> {
     let mut typed = tools::builtin::all();
     // `note` is a task handler, not a tool that models call.
     typed.retain(|tool| tool.spec().name != "note");
-    typed.push(agents::delegate_task(store.clone(), force.clone()));
+    typed.push(agents::delegate_task(store.clone(), active.clone()));
     typed.extend(tools::meta::all(store));
     typed
 }

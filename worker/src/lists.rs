@@ -16,7 +16,7 @@ use tickfleet_store::{Store, StoreError, ToolList};
 use tokio_util::sync::CancellationToken;
 
 use crate::Worker;
-use crate::kit::Kit;
+use crate::config::WorkerConfig;
 use crate::tools::Toolbox;
 
 /// How often a worker looks whether the lists are those of its policy and tools.
@@ -31,19 +31,19 @@ const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
 impl Worker {
     /// Keeps the lists of tools fresh until `stop`.
     pub(crate) async fn tool_lists(self: Arc<Self>, stop: CancellationToken) {
-        let mut looked_at: Option<(Arc<Kit>, String)> = None;
+        let mut looked_at: Option<(Arc<WorkerConfig>, String)> = None;
         loop {
-            let kit = self.kits.load();
+            let config = self.configs.load();
             let (fingerprint, is_new) = match looked_at.take() {
-                Some((before, fingerprint)) if Arc::ptr_eq(&before, &kit) => (fingerprint, false),
+                Some((before, fingerprint)) if Arc::ptr_eq(&before, &config) => (fingerprint, false),
                 before => {
-                    let fingerprint = fingerprint(&kit);
+                    let fingerprint = fingerprint(&config);
                     let is_new = before.is_none_or(|(_, before)| before != fingerprint);
                     (fingerprint, is_new)
                 }
             };
-            match self.write_where_due(&kit, &fingerprint, is_new).await {
-                Ok(()) => looked_at = Some((kit, fingerprint)),
+            match self.write_where_due(&config, &fingerprint, is_new).await {
+                Ok(()) => looked_at = Some((config, fingerprint)),
                 Err(error) => tracing::warn!(%error, "the lists of tools are not written; trying again"),
             }
             tokio::select! {
@@ -55,14 +55,19 @@ impl Worker {
 
     /// Writes the lists where none are fresh. Fresh ones of another policy are written over only once, when ours is new:
     /// workers with different tools would else write over each other without end.
-    async fn write_where_due(&self, kit: &Arc<Kit>, fingerprint: &str, is_new: bool) -> Result<(), StoreError> {
+    async fn write_where_due(
+        &self,
+        config: &Arc<WorkerConfig>,
+        fingerprint: &str,
+        is_new: bool,
+    ) -> Result<(), StoreError> {
         let fresh = self.store.tool_lists_of().await?;
         if fresh.is_some_and(|other| other == fingerprint || !is_new) {
             return Ok(());
         }
-        let (store, kit) = (self.store.clone(), Arc::clone(kit));
+        let (store, config) = (self.store.clone(), Arc::clone(config));
         // Thousands of agents take a while, and calls run beside this.
-        let made = tokio::task::spawn_blocking(move || lists(&store, &kit)).await;
+        let made = tokio::task::spawn_blocking(move || lists(&store, &config)).await;
         let Ok((lists, left_out)) = made else {
             tracing::error!("the lists of tools are not written: a bug ended what makes them");
             return Ok(());
@@ -76,9 +81,9 @@ impl Worker {
 }
 
 /// The lists of all agents of the tenants of this shard, as many as fit, and for how many agents none do.
-fn lists(store: &Store, kit: &Kit) -> (Vec<ToolList>, usize) {
-    let policy = &kit.force.policy;
-    let tools = Toolbox::new(Arc::clone(&kit.force), Arc::clone(&kit.registry), None, None);
+fn lists(store: &Store, config: &WorkerConfig) -> (Vec<ToolList>, usize) {
+    let policy = &config.active.policy;
+    let tools = Toolbox::new(Arc::clone(&config.active), Arc::clone(&config.registry), None, None);
     let home = policy.tenants.iter().filter(|(tenant, _)| store.is_home_of(tenant));
     let mut written: HashMap<(Dialect, Vec<String>), Arc<str>> = HashMap::new();
     let (mut lists, mut left_out, mut bytes) = (Vec::new(), 0, 0);
@@ -104,13 +109,13 @@ fn lists(store: &Store, kit: &Kit) -> (Vec<ToolList>, usize) {
 }
 
 /// What lists are made of: policy, tenants and tools.
-fn fingerprint(kit: &Kit) -> String {
+fn fingerprint(config: &WorkerConfig) -> String {
     let mut hash = Sha256::new();
-    hash.update(kit.force.digest.as_bytes());
+    hash.update(config.active.digest.as_bytes());
     // Tenants may be set and tools switched off at run time, which the digest does not tell.
-    hash.update(serde_json::to_string(&kit.force.policy.tenants).unwrap_or_default());
-    hash.update(serde_json::to_string(&kit.force.policy.permissions.switched_off).unwrap_or_default());
-    for tool in kit.registry.iter() {
+    hash.update(serde_json::to_string(&config.active.policy.tenants).unwrap_or_default());
+    hash.update(serde_json::to_string(&config.active.policy.permissions.switched_off).unwrap_or_default());
+    for tool in config.registry.iter() {
         hash.update(serde_json::to_string(&tool.spec).unwrap_or_default());
     }
     hash.finalize()[..16].iter().fold(String::new(), |mut text, byte| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tickfleet_model::{ConsumerId, Priority, limits};
 use tickfleet_ops::shutdown::Shutdown;
-use tickfleet_store::{Entry, Patience, Queue, Reader, Returned, SliceEntry, Slots, StoreError, TurnName};
+use tickfleet_store::{Backoff, Entry, Queue, Reader, Returned, SliceEntry, Slots, StoreError, TurnName};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -26,13 +26,13 @@ impl Worker {
     /// [`StoreError::Shards`] where the data was written with another number of shards.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
         let tracker = TaskTracker::new();
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         let mut left = None;
         let mut lists = None;
         while !shutdown.draining.is_cancelled() {
             match self.prepare().await {
                 Ok(consumer) => {
-                    patience.reset();
+                    backoff.reset();
                     // They are made of what was set at run time, too.
                     let write = || tokio::spawn(Arc::clone(&self).tool_lists(shutdown.draining.clone()));
                     lists.get_or_insert_with(write);
@@ -44,7 +44,7 @@ impl Worker {
                     tracing::warn!(%error, "the shard is not ready; trying again");
                     tokio::select! {
                         () = shutdown.draining.cancelled() => break,
-                        () = tokio::time::sleep(patience.pause()) => {}
+                        () = tokio::time::sleep(backoff.pause()) => {}
                     }
                 }
             }
@@ -57,32 +57,32 @@ impl Worker {
     async fn prepare(&self) -> Result<ConsumerId, StoreError> {
         self.store.ensure_groups().await?;
         let consumer = tickfleet_store::incarnation("w", &self.options.name);
-        self.pulse.forget();
+        self.lease_clock.forget();
         self.beat(&consumer).await?;
         Ok(consumer)
     }
 
     /// One heartbeat, with what it brings: time, tenants, turns that were cancelled.
     async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
-        let sent = self.pulse.sending();
+        let sent = self.lease_clock.sending();
         let slots = Slots { busy: self.busy(), all: self.options.slots };
-        let beat = self.store.beat_with(consumer, slots, self.kits.load().force.short_digest()).await?;
+        let beat = self.store.beat_with(consumer, slots, self.configs.load().active.short_digest()).await?;
         self.clock.set(beat.now_ms);
         self.cancel_running(&beat.cancelled);
         self.marks_ms.store(beat.marks_ms, Ordering::Relaxed);
         self.assert_after(&beat).await?;
-        self.pulse.confirm(sent);
-        self.force.refresh(&self.store).await?;
-        if let Some(generation) = self.kits.refresh(&self.store, &self.force).await? {
-            self.metrics.config_in_force(self.kits.load().force.short_digest(), generation);
+        self.lease_clock.confirm(sent);
+        self.active.refresh(&self.store).await?;
+        if let Some(generation) = self.configs.refresh(&self.store, &self.active).await? {
+            self.metrics.config_in_force(self.configs.load().active.short_digest(), generation);
         }
         Ok(())
     }
 
     /// Reads what was set at run time where there is news, for a slice whose tenant nobody here knows.
     pub(crate) async fn hear_of_new_tenants(&self) -> Result<(), StoreError> {
-        if self.force.refresh_where_news(&self.store).await? {
-            self.kits.refresh(&self.store, &self.force).await?;
+        if self.active.refresh_where_news(&self.store).await? {
+            self.configs.refresh(&self.store, &self.active).await?;
         }
         Ok(())
     }
@@ -133,7 +133,7 @@ impl Worker {
                 self.return_strays(consumer, lease).await;
             }
             handle.advanced();
-            if self.pulse.is_lost() {
+            if self.lease_clock.is_lost() {
                 self.metrics.lease_lost("worker");
                 tracing::warn!("a lease passed without a heartbeat; starting over under a new name");
                 stop.cancel();
@@ -175,7 +175,7 @@ impl Worker {
             round: 0,
             backlog: true,
         };
-        let mut patience = Patience::default();
+        let mut backoff = Backoff::default();
         while !stop.is_cancelled() {
             let room = tokio::select! {
                 () = stop.cancelled() => break,
@@ -193,7 +193,7 @@ impl Worker {
             };
             match leased {
                 Ok(entries) => {
-                    patience.reset();
+                    backoff.reset();
                     self.start(lane, entries, room, tracker);
                 }
                 Err(StoreError::StateLost(what)) => {
@@ -206,11 +206,11 @@ impl Worker {
                     if let Err(error) = self.store.ensure_groups().await {
                         tracing::warn!(%error, "they could not be made anew");
                     }
-                    tokio::time::sleep(patience.pause()).await;
+                    tokio::time::sleep(backoff.pause()).await;
                 }
                 Err(error) => {
                     tracing::warn!(%error, "could not lease; trying again");
-                    tokio::time::sleep(patience.pause()).await;
+                    tokio::time::sleep(backoff.pause()).await;
                 }
             }
             handle.advanced();

@@ -174,7 +174,7 @@ impl Trial {
                     Verdict::GiveUp(why) => ("A worker would not try again".to_owned(), Some(why)),
                 };
                 tried.next = Some(next);
-                self.result(call, Outcome::Transient, crate::say::gave_up(&message, 1, why, after))
+                self.result(call, Outcome::Transient, crate::messages::gave_up(&message, 1, why, after))
             }
             // Nobody cancels a trial, and nobody stops it.
             Judged::Stopped | Judged::HandBack => return,

@@ -16,8 +16,8 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
-use crate::call::{Carried, Trying};
-use crate::kit::Kit;
+use crate::call::{Disposition, Trying};
+use crate::config::WorkerConfig;
 use crate::{Held, Lease, Slot, Worker};
 
 /// Executions shorter than this are settled with the next result of their slice: a commit of their own would
@@ -85,32 +85,32 @@ impl Worker {
         let context = Arc::new(slice.meta.context.clone());
         let mut holding = Holding { results: Vec::with_capacity(slice.calls.len()), committed: 0, slice };
         while holding.results.len() < holding.slice.calls.len() {
-            let kit = self.kit_for(&holding.slice).await;
+            let config = self.kit_for(&holding.slice).await;
             let mut alone = false;
-            for (attempt, carried) in self.carry_out_next(&holding, lease, &context, &kit).await {
+            for (attempt, carried) in self.carry_out_next(&holding, lease, &context, &config).await {
                 match carried {
-                    Carried::Ended(result) => {
-                        alone |= commits_alone(&kit, &result);
-                        let rendered = self.render(&kit, &holding.slice, holding.results.len(), &result);
+                    Disposition::Ended(result) => {
+                        alone |= commits_alone(&config, &result);
+                        let rendered = self.render(&config, &holding.slice, holding.results.len(), &result);
                         holding.results.push(rendered);
                     }
                     // Redis lost it, and somebody knew: it is a result like any other.
-                    Carried::Kept(rendered) => {
+                    Disposition::Kept(rendered) => {
                         alone = true;
                         holding.results.push(*rendered);
                     }
                     // What ran beside it and came later in the turn is dropped, and read again after the wait.
-                    Carried::Again(wait, cause) => {
+                    Disposition::Again(wait, cause) => {
                         self.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
                         let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
                         return self.park(holding, delay_ms, attempt, cause).await;
                     }
-                    Carried::HandBack(tried) => {
+                    Disposition::HandBack(tried) => {
                         self.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
                         let why = if tried { Returned::Tried } else { Returned::Unsent };
                         return self.give_back(holding, why).await;
                     }
-                    Carried::Lost => return,
+                    Disposition::Lost => return,
                 }
             }
             // The result of a `once` call is committed before the next call begins (rule 6).
@@ -127,15 +127,15 @@ impl Worker {
     }
 
     /// What the slice is judged by. Its tenant may have been set after our last heartbeat, and the scheduler knew it.
-    async fn kit_for(&self, slice: &SliceEntry) -> Arc<Kit> {
-        let kit = self.kits.load();
-        if kit.force.policy.look_up(&slice.name.tenant, &slice.meta.agent).is_ok() {
-            return kit;
+    async fn kit_for(&self, slice: &SliceEntry) -> Arc<WorkerConfig> {
+        let config = self.configs.load();
+        if config.active.policy.look_up(&slice.name.tenant, &slice.meta.agent).is_ok() {
+            return config;
         }
         if let Err(error) = self.hear_of_new_tenants().await {
             tracing::warn!(%error, "what was set at run time could not be read; what was read last stays in force");
         }
-        self.kits.load()
+        self.configs.load()
     }
 
     /// One try of the next call, or of the next calls where they may run at the same time: which try it was and what
@@ -145,8 +145,8 @@ impl Worker {
         holding: &Holding,
         lease: &Lease,
         context: &Arc<Context>,
-        kit: &Kit,
-    ) -> Vec<(u32, Carried)> {
+        config: &WorkerConfig,
+    ) -> Vec<(u32, Disposition)> {
         let (slice, first) = (&holding.slice, holding.results.len());
         let one = |index: usize| async move {
             let trying = Trying {
@@ -156,14 +156,14 @@ impl Worker {
                 attempt: if index == 0 { slice.attempt + 1 } else { 1 },
                 context: Arc::clone(context),
                 lease,
-                kit,
+                config,
             };
             let span = trying.span();
             let carried = self.carry_out(&trying).instrument(span.clone()).await;
             span.record("outcome", carried.word());
             (trying.attempt, carried)
         };
-        match at_once(kit, slice, first) {
+        match at_once(config, slice, first) {
             1 => vec![one(first).await],
             count => join_all((first..first + count).map(one)).await,
         }
@@ -174,11 +174,11 @@ impl Worker {
         Duration::from_millis((self.clock.now_ms() - at_ms).max(0).unsigned_abs())
     }
 
-    fn render(&self, kit: &Kit, slice: &SliceEntry, index: usize, result: &CallResult) -> SettledCall {
+    fn render(&self, config: &WorkerConfig, slice: &SliceEntry, index: usize, result: &CallResult) -> SettledCall {
         let call = &slice.calls[index];
-        let selectors = kit.force.policy.agents.get(&slice.meta.agent).map(|agent| &agent.tool_versions);
-        let tool = kit.registry.resolve(&call.tool).and_then(|tool| {
-            kit.registry.select(tool, selectors.and_then(|all| all.get(&tool.spec.name)).map(String::as_str))
+        let selectors = config.active.policy.agents.get(&slice.meta.agent).map(|agent| &agent.tool_versions);
+        let tool = config.registry.resolve(&call.tool).and_then(|tool| {
+            config.registry.select(tool, selectors.and_then(|all| all.get(&tool.spec.name)).map(String::as_str))
         });
         if result.attempts == 0 {
             self.metrics.call_ended(&call.tool, result.outcome, None);
@@ -194,7 +194,7 @@ impl Worker {
             result,
             now_ms: self.clock.now_ms(),
         };
-        report::settled_call(&kit.report(&self.options.report), &reported)
+        report::settled_call(&config.report(&self.options.report), &reported)
     }
 
     /// Settles the results that Redis does not have yet.
@@ -269,7 +269,7 @@ impl Worker {
     /// The turn was cancelled while its call failed at this try: the calls that are left end as cancelled.
     async fn end_rest(&self, mut holding: Holding, failed: u32) {
         let never = Lease { cancel: CancellationToken::new(), term: 0 };
-        let kit = self.kits.load();
+        let config = self.configs.load();
         let first = holding.results.len();
         for index in first..holding.slice.calls.len() {
             let trying = Trying {
@@ -279,10 +279,10 @@ impl Worker {
                 attempt: if index == first { failed + 1 } else { 1 },
                 context: Arc::default(),
                 lease: &never,
-                kit: &kit,
+                config: &config,
             };
-            if let Carried::Ended(result) = self.ended_before_this_try(&trying, EndReason::Cancelled).await {
-                let rendered = self.render(&kit, &holding.slice, index, &result);
+            if let Disposition::Ended(result) = self.ended_before_this_try(&trying, EndReason::Cancelled).await {
+                let rendered = self.render(&config, &holding.slice, index, &result);
                 holding.results.push(rendered);
             }
         }
@@ -312,7 +312,7 @@ impl Worker {
 
     /// Remembers that the slice is held; the answer is cancelled when somebody cancels its turn.
     pub(crate) fn hold(&self, slice: &SliceEntry) -> Lease {
-        let lease = Lease { cancel: CancellationToken::new(), term: self.pulse.term() };
+        let lease = Lease { cancel: CancellationToken::new(), term: self.lease_clock.term() };
         let held = Held { fence: slice.fence.clone(), lease: lease.clone() };
         let mut running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         running.insert(slice.name.clone(), held);
@@ -337,21 +337,21 @@ impl Worker {
 /// How many calls run at the same time, from the one at `first` on: one, but for consecutive reads of a turn that asks
 /// for it. A call of any other effect is a barrier: it begins when everything before it has ended, and nothing after
 /// it begins before it has. A slice whose holder has died is carried out one by one.
-fn at_once(kit: &Kit, slice: &SliceEntry, first: usize) -> usize {
+fn at_once(config: &WorkerConfig, slice: &SliceEntry, first: usize) -> usize {
     if !slice.meta.parallel_reads || slice.meta.is_task || slice.crashes > 0 {
         return 1;
     }
-    let reads = |call: &&Call| kit.registry.effect(&call.tool) == Some(Effect::Read);
+    let reads = |call: &&Call| config.registry.effect(&call.tool) == Some(Effect::Read);
     slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)
 }
 
 /// Whether a result should not wait for the slice's other results. What a lost worker began has to be committed
 /// too: the next begin replaces the mark that says so, and a third worker would begin it again.
-fn commits_alone(kit: &Kit, result: &CallResult) -> bool {
+fn commits_alone(config: &WorkerConfig, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {
         return true;
     }
-    let once = kit.registry.effect(&result.tool).is_none_or(|effect| effect == Effect::Once);
+    let once = config.registry.effect(&result.tool).is_none_or(|effect| effect == Effect::Once);
     (once && result.attempts > 0) || result.duration_ms >= COMMIT_ALONE_MS
 }
 

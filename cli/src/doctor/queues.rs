@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tickfleet_config::Settings;
-use tickfleet_engine::force::short_digest;
+use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::Redactor;
 use tickfleet_store::{Backlog, DeadLetter, ShardFacts};
 

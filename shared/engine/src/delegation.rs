@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::force::Force;
+use crate::active_policy::ActivePolicy;
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_model::policy::Caller;
 use tickfleet_model::{AgentId, Call, CallId, Context, Dialect, InboxName, Task, TaskGrant, TaskId, TenantId, limits};
@@ -39,21 +39,21 @@ pub struct Planned {
 ///
 /// # Errors
 /// A stable code and a message for whoever delegates.
-pub fn plan(force: &Force, task: &Task, now_ms: i64) -> Result<Planned, (&'static str, String)> {
-    if force.policy.withheld.contains(&task.tenant) {
+pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, (&'static str, String)> {
+    if active.policy.withheld.contains(&task.tenant) {
         return Err(("unreadable_tenant", unreadable(&task.tenant)));
     }
-    if !force.policy.tenants.contains_key(&task.tenant) {
+    if !active.policy.tenants.contains_key(&task.tenant) {
         return Err(("unknown_tenant", format!("tenant {:?} is not configured", task.tenant.as_str())));
     }
-    if force.policy.look_up(&task.tenant, &task.target).is_err() {
-        return Err(("unknown_agent", format!("there is no agent {:?}; {}", task.target.as_str(), targets(force))));
+    if active.policy.look_up(&task.tenant, &task.target).is_err() {
+        return Err(("unknown_agent", format!("there is no agent {:?}; {}", task.target.as_str(), targets(active))));
     }
-    let Some(handler) = force.task_handlers.get(&task.target) else {
-        let message = format!("agent {:?} does not take tasks; {}", task.target.as_str(), targets(force));
+    let Some(handler) = active.task_handlers.get(&task.target) else {
+        let message = format!("agent {:?} does not take tasks; {}", task.target.as_str(), targets(active));
         return Err(("no_task_handler", message));
     };
-    let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(force, task)?, ..task.grant.clone() };
+    let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(active, task)?, ..task.grant.clone() };
     let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if deadline_ms <= now_ms || deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
@@ -92,15 +92,15 @@ pub fn unreadable(tenant: &TenantId) -> String {
 }
 
 /// What turns under the task may do: what it is granted, cut to what its delegator has itself.
-fn capabilities(force: &Force, task: &Task) -> Result<Option<BTreeSet<String>>, (&'static str, String)> {
+fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (&'static str, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
-    let Ok((tenant, policy)) = force.policy.look_up(&task.tenant, delegator) else {
+    let Ok((tenant, policy)) = active.policy.look_up(&task.tenant, delegator) else {
         return Err(("unknown_agent", format!("there is no agent {:?} that could delegate", delegator.as_str())));
     };
     // Whoever enqueues a task in an agent's name gets no more than the agent's own call would.
     let caller = Caller { agent: delegator, policy, tenant, granted: None };
-    if let Err(denial) = force.policy.permissions.decide_name(caller, TASK_TOOL, TASK_TOOL_ID) {
+    if let Err(denial) = active.policy.permissions.decide_name(caller, TASK_TOOL, TASK_TOOL_ID) {
         let message = format!("agent {:?} may not delegate ({})", delegator.as_str(), denial.reason());
         return Err(("may_not_delegate", message));
     }
@@ -176,8 +176,8 @@ fn chain(task: &Task) -> Result<Vec<AgentId>, (&'static str, String)> {
     Ok(chain)
 }
 
-fn targets(force: &Force) -> String {
-    let names: Vec<&str> = force.task_handlers.keys().map(AgentId::as_str).collect();
+fn targets(active: &ActivePolicy) -> String {
+    let names: Vec<&str> = active.task_handlers.keys().map(AgentId::as_str).collect();
     if names.is_empty() {
         "no agent takes tasks".into()
     } else {

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backoff::backoff::Backoff;
+use backoff::backoff::Backoff as _;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
 use tokio::sync::Mutex;
@@ -306,11 +306,11 @@ impl Connection {
 }
 
 /// Waits between attempts while Redis is away: 50 ms growing to 2 s, with jitter, without end.
-pub struct Patience {
+pub struct Backoff {
     policy: backoff::ExponentialBackoff,
 }
 
-impl Default for Patience {
+impl Default for Backoff {
     fn default() -> Self {
         Self {
             policy: backoff::ExponentialBackoff {
@@ -324,7 +324,7 @@ impl Default for Patience {
     }
 }
 
-impl Patience {
+impl Backoff {
     /// How long to wait before the next attempt.
     pub fn pause(&mut self) -> Duration {
         self.policy.next_backoff().unwrap_or(Duration::from_secs(2))

@@ -44,7 +44,7 @@ pub use audit::{AuditFound, AuditSearch};
 pub use backlog::Backlog;
 pub use call::{Begin, Begun, HandBack, Parked, Retry, Returned};
 pub use clock::ShardClock;
-pub use connection::{Connection, Observer, Patience, StoreError};
+pub use connection::{Backoff, Connection, Observer, StoreError};
 pub use delegate::{Delegated, Delegation, Enqueued, Touched};
 pub use ending::{BegunCall, EndReason, Ending};
 pub use housekeep::Memory;

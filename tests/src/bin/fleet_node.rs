@@ -35,12 +35,12 @@ async fn main() {
         let tools = if role == "worker" { bfcl::load_tools(data.as_ref()).unwrap() } else { Vec::new() };
         bfcl_node::plan(&tools, ledger)
     };
-    let (store, force, metrics) = (plan.store(redis), plan.force(), Arc::new(Metrics::new().unwrap()));
+    let (store, active, metrics) = (plan.store(redis), plan.active(), Arc::new(Metrics::new().unwrap()));
     let shutdown = Shutdown::default();
     if role == "worker" {
-        let worker = plan.worker(store, force, metrics, name, shutdown.now.clone());
+        let worker = plan.worker(store, active, metrics, name, shutdown.now.clone());
         worker.run(shutdown).await.unwrap();
     } else {
-        plan.scheduler(store, force, metrics, name).run(shutdown.draining).await.unwrap();
+        plan.scheduler(store, active, metrics, name).run(shutdown.draining).await.unwrap();
     }
 }

@@ -31,10 +31,10 @@ async fn the_stream_of_a_runtime_outside_keeps_nothing_and_goes_with_its_agent()
     // Other tasks of its agent keep the stream, though nobody may give it more.
     fleet.delegate("archy", json!({"task_id": "last"})).await;
     fleet.until("it waits", async |fleet| waiting(fleet).await == 1).await;
-    let mut force = (*fleet.force.load()).clone();
-    force.task_handlers.remove(&AgentId::new("archy").unwrap());
-    force.digest = "without archy".into();
-    fleet.force.replace(force);
+    let mut active = (*fleet.active.load()).clone();
+    active.task_handlers.remove(&AgentId::new("archy").unwrap());
+    active.digest = "without archy".into();
+    fleet.active.replace(active);
     let last = fleet.lease_task("archy", "r1").await;
     fleet.say(last.message("finish", json!({"output": 2}))).await;
     fleet.reply().await;

@@ -114,7 +114,7 @@ pub fn confined(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// Whether production code names the crate `backoff`.
+/// Whether production code names the crate `patience`.
 pub fn names_backoff(source: &Source) -> bool {
     !lines_naming_crate(source, "backoff").is_empty()
 }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
-use tickfleet_engine::force::InForce;
 use tickfleet_model::{AgentId, Effect, Priority, Task, TaskGrant, TaskId, limits};
 use tickfleet_store::{Delegated, Store};
 
@@ -52,14 +52,14 @@ struct Confirmation {
 /// The tool over this shard. Its effect is `idempotent`: the task's id derives from the call's idempotency key, so
 /// a call that is repeated makes one task.
 #[must_use]
-pub fn delegate_task(store: Store, force: Arc<InForce>) -> TypedTool {
+pub fn delegate_task(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
         tickfleet_engine::delegation::TASK_TOOL,
         "Gives a task to another agent and answers at once with a job id. The other agent's answer arrives later as a message of its own.",
         Effect::Idempotent,
         move |context: CallContext, args: Delegate| {
-            let (store, force) = (store.clone(), force.clone());
-            async move { delegate(&store, &force, context, args).await }
+            let (store, active) = (store.clone(), active.clone());
+            async move { delegate(&store, &active, context, args).await }
         },
     )
     .category("delegation")
@@ -67,7 +67,7 @@ pub fn delegate_task(store: Store, force: Arc<InForce>) -> TypedTool {
 
 async fn delegate(
     store: &Store,
-    force: &InForce,
+    active: &PolicyHandle,
     context: CallContext,
     args: Delegate,
 ) -> Result<Confirmation, ToolError> {
@@ -76,7 +76,7 @@ async fn delegate(
     let id = TaskId::new(format!("d-{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]));
     let id = id.map_err(ToolError::internal)?;
     let task = task(&context, args).map_err(refused)?;
-    let planned = delegation::plan(&force.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
+    let planned = delegation::plan(&active.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
     let deadline = tickfleet_engine::report::rfc3339(planned.deadline_ms());
     let delegation = planned.by_call(&context.call).delegation(None, id.clone(), true);
     let written = store.delegate(&[delegation]).await.map_err(|e| ToolError::Transient(e.to_string()))?;

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::delegation::narrower;
-use tickfleet_engine::force::Force;
 use tickfleet_model::policy::{Caller, Denial, Unknown};
 use tickfleet_model::{AgentId, TaskGrant, TenantId};
 
@@ -13,7 +13,7 @@ use super::{RegisteredTool, Registry};
 /// The tools of one configuration as one turn may use them.
 #[derive(Debug, Clone, Default)]
 pub struct Toolbox {
-    force: Arc<Force>,
+    active: Arc<ActivePolicy>,
     registry: Arc<Registry>,
     granted: Option<Arc<BTreeSet<String>>>,
     narrowed: Option<Arc<BTreeSet<String>>>,
@@ -33,11 +33,11 @@ pub enum Unusable {
 }
 
 impl Toolbox {
-    /// The tools of `registry` under `force`, for a turn that was narrowed to `allowed`, under a task with `grant`. Names
+    /// The tools of `registry` under `active`, for a turn that was narrowed to `allowed`, under a task with `grant`. Names
     /// may be those of the tools or those that a dialect shows; one that no tool has allows nothing.
     #[must_use]
     pub fn new(
-        force: Arc<Force>,
+        active: Arc<ActivePolicy>,
         registry: Arc<Registry>,
         allowed: Option<&BTreeSet<String>>,
         grant: Option<&TaskGrant>,
@@ -48,7 +48,7 @@ impl Toolbox {
         let of_task = grant.and_then(|grant| grant.tools.as_ref()).map(own_names);
         let narrowed = narrower(allowed.map(own_names), of_task).map(Arc::new);
         let granted = grant.and_then(|grant| grant.capabilities.clone()).map(Arc::new);
-        Self { force, registry, granted, narrowed }
+        Self { active, registry, granted, narrowed }
     }
 
     /// The only tools that the turn may use, by name; none means all that its agent may call.
@@ -64,7 +64,7 @@ impl Toolbox {
     pub fn find(&self, tenant: &TenantId, agent: &AgentId, name: &str) -> Result<&Arc<RegisteredTool>, Unusable> {
         let caller = self.caller(tenant, agent)?;
         let tool = self.registry.resolve(name).ok_or(Unusable::NoTool)?;
-        let permissions = &self.force.policy.permissions;
+        let permissions = &self.active.policy.permissions;
         match self
             .version(caller, tool)
             .and_then(|tool| permissions.decide_narrowed(caller, self.narrowed(), &tool.spec).map(|()| tool))
@@ -81,7 +81,7 @@ impl Toolbox {
     #[must_use]
     pub fn may_call(&self, tenant: &TenantId, agent: &AgentId) -> Vec<&Arc<RegisteredTool>> {
         let Ok(caller) = self.caller(tenant, agent) else { return Vec::new() };
-        let permissions = &self.force.policy.permissions;
+        let permissions = &self.active.policy.permissions;
         let versions = self.registry.iter().filter_map(|tool| self.version(caller, tool).ok());
         versions.filter(|tool| permissions.decide_narrowed(caller, self.narrowed(), &tool.spec).is_ok()).collect()
     }
@@ -103,7 +103,7 @@ impl Toolbox {
     }
 
     fn caller<'a>(&'a self, tenant: &TenantId, agent: &'a AgentId) -> Result<Caller<'a>, Unusable> {
-        let known = self.force.policy.look_up(tenant, agent).map_err(|unknown| match unknown {
+        let known = self.active.policy.look_up(tenant, agent).map_err(|unknown| match unknown {
             Unknown::Withheld => Unusable::Withheld,
             Unknown::Tenant | Unknown::Agent => Unusable::NoAgent,
         });

@@ -13,7 +13,7 @@ use tickfleet_store::{AtRunTime, Store, StoreError};
 
 /// One consistent state of everything that decides.
 #[derive(Debug, Clone, Default)]
-pub struct Force {
+pub struct ActivePolicy {
     /// Agents, tenants, permissions, caps.
     pub policy: Policy,
     /// What carries out the tasks of each agent.
@@ -24,7 +24,7 @@ pub struct Force {
     pub tenants_generation: BTreeMap<u32, u64>,
 }
 
-impl Force {
+impl ActivePolicy {
     /// The generation of the tenants set at run time in this shard that are in force; 0 before any was read.
     #[must_use]
     pub fn tenants_generation(&self, shard: u32) -> u64 {
@@ -47,8 +47,8 @@ pub fn short_digest(digest: &str) -> &str {
 /// The state in force; readers take a snapshot and are never blocked. One process may serve many shards, so what is set
 /// at run time is kept per shard and merged.
 #[derive(Debug)]
-pub struct InForce {
-    current: ArcSwap<Force>,
+pub struct PolicyHandle {
+    current: ArcSwap<ActivePolicy>,
     /// What the current state is made of. Writers come one after the other, so that none undoes another's change.
     sources: Mutex<Sources>,
     /// Numbers the looks at Redis: an answer that was overtaken by a later look's is dropped.
@@ -118,9 +118,9 @@ impl Shard {
 }
 
 impl Sources {
-    /// Puts the tenants of all sources into `force`.
-    fn put_into(&self, force: &mut Force) {
-        let policy = &mut force.policy;
+    /// Puts the tenants of all sources into `active`.
+    fn put_into(&self, active: &mut ActivePolicy) {
+        let policy = &mut active.policy;
         policy.tenants = self.configured.clone();
         policy.withheld.clear();
         policy.permissions.switched_off.clear();
@@ -131,21 +131,21 @@ impl Sources {
             // Every shard is told; one that knows is enough.
             policy.permissions.switched_off.extend(shard.tools_off.iter().cloned());
         }
-        force.tenants_generation = self.shards.iter().map(|(number, shard)| (*number, shard.generation)).collect();
+        active.tenants_generation = self.shards.iter().map(|(number, shard)| (*number, shard.generation)).collect();
     }
 }
 
-impl InForce {
-    /// Puts `force` in force.
+impl PolicyHandle {
+    /// Puts `active` in force.
     #[must_use]
-    pub fn new(force: Force) -> Self {
-        let sources = Sources { configured: force.policy.tenants.clone(), ..Sources::default() };
-        Self { current: ArcSwap::from_pointee(force), sources: Mutex::new(sources), looks: AtomicU64::new(0) }
+    pub fn new(active: ActivePolicy) -> Self {
+        let sources = Sources { configured: active.policy.tenants.clone(), ..Sources::default() };
+        Self { current: ArcSwap::from_pointee(active), sources: Mutex::new(sources), looks: AtomicU64::new(0) }
     }
 
     /// The state in force now.
     #[must_use]
-    pub fn load(&self) -> Arc<Force> {
+    pub fn load(&self) -> Arc<ActivePolicy> {
         self.current.load_full()
     }
 
@@ -203,18 +203,18 @@ impl InForce {
     }
 
     /// Puts a new configuration in force, in one step. What was set at run time stays. Answers what is in force now.
-    pub fn replace(&self, mut force: Force) -> Arc<Force> {
+    pub fn replace(&self, mut active: ActivePolicy) -> Arc<ActivePolicy> {
         let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.configured = std::mem::take(&mut force.policy.tenants);
-        sources.put_into(&mut force);
-        let force = Arc::new(force);
-        self.current.store(Arc::clone(&force));
-        force
+        sources.configured = std::mem::take(&mut active.policy.tenants);
+        sources.put_into(&mut active);
+        let active = Arc::new(active);
+        self.current.store(Arc::clone(&active));
+        active
     }
 }
 
 /// Whether two states have the same set at run time. Those who keep a snapshot need no new one then.
-fn is_same(one: &Force, other: &Force) -> bool {
+fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
     one.policy.tenants == other.policy.tenants
         && one.policy.withheld == other.policy.withheld
         && one.policy.permissions.switched_off == other.policy.permissions.switched_off
@@ -227,10 +227,10 @@ mod tests {
 
     use super::*;
 
-    fn force(digest: &str, configured: &[&str]) -> Force {
-        let mut force = Force { digest: digest.into(), ..Force::default() };
-        force.policy.tenants = configured.iter().map(|name| capped(name, None)).collect();
-        force
+    fn active(digest: &str, configured: &[&str]) -> ActivePolicy {
+        let mut active = ActivePolicy { digest: digest.into(), ..ActivePolicy::default() };
+        active.policy.tenants = configured.iter().map(|name| capped(name, None)).collect();
+        active
     }
 
     fn capped(name: &str, cap: Option<u32>) -> (TenantId, TenantPolicy) {
@@ -243,7 +243,7 @@ mod tests {
     }
 
     /// Tenants with their caps, and those that are withheld.
-    fn seen(in_force: &InForce) -> (Vec<(String, Option<u32>)>, Vec<String>) {
+    fn seen(in_force: &PolicyHandle) -> (Vec<(String, Option<u32>)>, Vec<String>) {
         let policy = &in_force.load().policy;
         let tenants = policy.tenants.iter().map(|(name, tenant)| (name.to_string(), tenant.max_actions_per_day));
         (tenants.collect(), policy.withheld.iter().map(ToString::to_string).collect())
@@ -255,9 +255,9 @@ mod tests {
 
     #[test]
     fn tenants_set_at_run_time_outlive_a_new_configuration() {
-        let in_force = InForce::new(force("one", &["acme"]));
+        let in_force = PolicyHandle::new(active("one", &["acme"]));
         in_force.take_over(0, 1, read(1, &[("guest", 3)]));
-        assert_eq!(in_force.replace(force("two", &["bolt"])).digest, "two");
+        assert_eq!(in_force.replace(active("two", &["bolt"])).digest, "two");
         assert_eq!(seen(&in_force).0, tenants(&[("bolt", None), ("guest", Some(3))]));
         in_force.take_over(0, 2, read(2, &[]));
         assert_eq!(seen(&in_force).0, tenants(&[("bolt", None)]), "taken back");
@@ -265,13 +265,13 @@ mod tests {
 
     #[test]
     fn each_shard_decides_about_its_own_tenants_alone() {
-        let in_force = InForce::new(force("one", &["acme", "bolt"]));
+        let in_force = PolicyHandle::new(active("one", &["acme", "bolt"]));
         in_force.take_over(0, 1, read(1, &[("acme", 3)]));
         in_force.take_over(1, 2, read(7, &[("bolt", 5)]));
         in_force.take_over(0, 3, read(1, &[("acme", 3)]));
         assert_eq!(seen(&in_force).0, tenants(&[("acme", Some(3)), ("bolt", Some(5))]));
-        let force = in_force.load();
-        assert_eq!((force.tenants_generation(0), force.tenants_generation(1)), (1, 7));
+        let active = in_force.load();
+        assert_eq!((active.tenants_generation(0), active.tenants_generation(1)), (1, 7));
     }
 
     #[test]
@@ -280,7 +280,7 @@ mod tests {
             let unreadable = [(TenantId::new("acme").unwrap(), "no JSON".to_owned())].into();
             AtRunTime { unreadable, ..read(generation, declared) }
         };
-        let fresh = InForce::new(force("one", &["acme", "bolt"]));
+        let fresh = PolicyHandle::new(active("one", &["acme", "bolt"]));
         fresh.take_over(0, 1, unreadable(2, &[("bolt", 5)]));
         let withheld = vec!["acme".to_owned()];
         assert_eq!(
@@ -288,7 +288,7 @@ mod tests {
             (tenants(&[("bolt", Some(5))]), withheld.clone()),
             "one poison item costs itself alone"
         );
-        fresh.replace(force("two", &["acme"]));
+        fresh.replace(active("two", &["acme"]));
         assert_eq!(seen(&fresh), (tenants(&[("bolt", Some(5))]), withheld));
         fresh.take_over(0, 2, read(3, &[("acme", 4)]));
         assert_eq!(seen(&fresh), (tenants(&[("acme", Some(4))]), vec![]), "mended");
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn what_redis_has_lost_is_known_and_put_back() {
-        let in_force = InForce::new(force("one", &["acme"]));
+        let in_force = PolicyHandle::new(active("one", &["acme"]));
         in_force.take_over(0, 1, read(5, &[("acme", 3), ("bolt", 4)]));
         let gone = AtRunTime { missing: [TenantId::new("bolt").unwrap()].into(), ..read(5, &[("acme", 3)]) };
         assert_eq!(in_force.take_over(0, 2, gone).tenants, [capped("bolt", Some(4))].into());
@@ -317,10 +317,10 @@ mod tests {
             let tools_off = tools.iter().map(ToString::to_string).collect();
             AtRunTime { tools_off, ..read(generation, &[]) }
         };
-        let in_force = InForce::new(force("one", &[]));
+        let in_force = PolicyHandle::new(active("one", &[]));
         let now = || in_force.load().policy.permissions.switched_off.iter().cloned().collect::<Vec<_>>();
         in_force.take_over(0, 1, off(1, &["pay"]));
-        in_force.replace(force("two", &[]));
+        in_force.replace(active("two", &[]));
         assert_eq!(now(), ["pay"], "a new configuration does not know of it");
         let lost = in_force.take_over(0, 2, off(0, &[]));
         assert_eq!((lost.tools_off.len(), now()), (1, vec!["pay".to_owned()]), "a flush switches nothing on");
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn an_answer_that_was_overtaken_changes_nothing() {
-        let in_force = InForce::new(force("one", &[]));
+        let in_force = PolicyHandle::new(active("one", &[]));
         in_force.take_over(0, 2, read(6, &[("acme", 3)]));
         in_force.take_over(0, 1, read(5, &[("acme", 9)]));
         assert_eq!(seen(&in_force).0, tenants(&[("acme", Some(3))]));

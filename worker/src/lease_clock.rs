@@ -8,7 +8,7 @@ use tokio::time::Instant;
 /// When the last confirmed heartbeat was *sent*. Nothing may be sent to the outside on an older one, for the
 /// slice may be somebody else's already (rule 7).
 #[derive(Debug)]
-pub(crate) struct Pulse {
+pub(crate) struct LeaseClock {
     origin: Instant,
     lease: Duration,
     sent_ms: AtomicU64,
@@ -18,7 +18,7 @@ pub(crate) struct Pulse {
 /// How long to wait for a heartbeat that is due any moment.
 const STEP: Duration = Duration::from_millis(10);
 
-impl Pulse {
+impl LeaseClock {
     pub(crate) fn new(lease: Duration) -> Self {
         Self { origin: Instant::now(), lease, sent_ms: AtomicU64::new(0), term: AtomicU64::new(0) }
     }
@@ -83,35 +83,35 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_pulse_counts_from_when_the_heartbeat_was_sent_and_keeps_a_margin() {
-        let pulse = Pulse::new(Duration::from_secs(8));
-        assert!(pulse.is_lost() && !pulse.is_fresh(), "before the first heartbeat");
-        let sent = pulse.sending();
+        let lease_clock = LeaseClock::new(Duration::from_secs(8));
+        assert!(lease_clock.is_lost() && !lease_clock.is_fresh(), "before the first heartbeat");
+        let sent = lease_clock.sending();
         tokio::time::advance(Duration::from_secs(5)).await;
-        pulse.confirm(sent);
-        assert!(pulse.is_fresh());
+        lease_clock.confirm(sent);
+        assert!(lease_clock.is_fresh());
         // A pulse counts whole milliseconds, and the first of them as passed.
         tokio::time::advance(Duration::from_millis(1_001)).await;
-        assert!(!pulse.is_fresh() && !pulse.is_lost(), "within the margin");
+        assert!(!lease_clock.is_fresh() && !lease_clock.is_lost(), "within the margin");
         tokio::time::advance(Duration::from_secs(2)).await;
-        assert!(pulse.is_lost());
+        assert!(lease_clock.is_lost());
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_old_lease_is_waited_for_and_one_of_an_earlier_incarnation_is_over() {
-        let pulse = std::sync::Arc::new(Pulse::new(Duration::from_secs(8)));
-        let term = pulse.term();
-        pulse.confirm(pulse.sending());
+        let lease_clock = std::sync::Arc::new(LeaseClock::new(Duration::from_secs(8)));
+        let term = lease_clock.term();
+        lease_clock.confirm(lease_clock.sending());
         tokio::time::advance(Duration::from_secs(7)).await;
         let waiting = tokio::spawn({
-            let pulse = pulse.clone();
-            async move { pulse.is_sure(term).await }
+            let lease_clock = lease_clock.clone();
+            async move { lease_clock.is_sure(term).await }
         });
         tokio::task::yield_now().await;
         assert!(!waiting.is_finished(), "old, but not over");
-        pulse.confirm(pulse.sending());
+        lease_clock.confirm(lease_clock.sending());
         assert!(waiting.await.unwrap());
-        pulse.forget();
-        pulse.confirm(pulse.sending());
-        assert!(!pulse.is_sure(term).await && pulse.is_sure(pulse.term()).await);
+        lease_clock.forget();
+        lease_clock.confirm(lease_clock.sending());
+        assert!(!lease_clock.is_sure(term).await && lease_clock.is_sure(lease_clock.term()).await);
     }
 }

@@ -1,0 +1,69 @@
+//! What a call is judged and carried out by: the policy in force and the tools that belong to it, replaced as one.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
+use tickfleet_engine::report::ReportOptions;
+use tickfleet_store::{Store, StoreError};
+
+use crate::agents::TaskHandlers;
+use crate::tools::Registry;
+
+/// Policy, tools and task handlers of one configuration. A call keeps the configuration that it began with.
+#[derive(Debug, Clone)]
+pub(crate) struct WorkerConfig {
+    pub(crate) active: Arc<ActivePolicy>,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) task_handlers: Arc<TaskHandlers>,
+    /// The generation that Redis knows the policy under; none before a scheduler has announced it.
+    generation: Option<u64>,
+    short_digest: Arc<str>,
+}
+
+impl WorkerConfig {
+    /// How a call that this configuration judged is reported.
+    pub(crate) fn report(&self, options: &ReportOptions) -> ReportOptions {
+        let policy_digest = Arc::clone(&self.short_digest);
+        ReportOptions { policy_version: self.generation, policy_digest, ..options.clone() }
+    }
+}
+
+/// The configuration in force.
+pub(crate) struct WorkerConfigs(ArcSwap<WorkerConfig>);
+
+impl WorkerConfigs {
+    pub(crate) fn new(active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: TaskHandlers) -> Self {
+        let short_digest = active.short_digest().into();
+        let task_handlers = Arc::new(task_handlers);
+        Self(ArcSwap::from_pointee(WorkerConfig { active, registry, task_handlers, generation: None, short_digest }))
+    }
+
+    pub(crate) fn load(&self) -> Arc<WorkerConfig> {
+        self.0.load_full()
+    }
+
+    pub(crate) fn replace(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
+        let short_digest = active.short_digest().into();
+        let before = self.load();
+        let generation = before.generation.filter(|_| before.active.digest == active.digest);
+        self.0.store(Arc::new(WorkerConfig { active, registry, task_handlers, generation, short_digest }));
+    }
+
+    /// Takes over what a heartbeat brought: tenants that were set at run time, and the policy's generation. Answers
+    /// the generation where it is another than before.
+    pub(crate) async fn refresh(&self, store: &Store, in_force: &PolicyHandle) -> Result<Option<u64>, StoreError> {
+        let asked = self.load();
+        let generation = store.generation_of(&asked.active.digest).await?;
+        let now = in_force.load();
+        // A configuration that has come meanwhile brings its own policy with it, and is asked about with the next heartbeat.
+        let refreshed = |config: &Arc<WorkerConfig>| -> Arc<WorkerConfig> {
+            if config.active.digest != asked.active.digest || now.digest != asked.active.digest {
+                return Arc::clone(config);
+            }
+            Arc::new(WorkerConfig { active: Arc::clone(&now), generation, ..(**config).clone() })
+        };
+        let before = self.0.rcu(refreshed);
+        Ok(generation.filter(|_| before.generation != generation))
+    }
+}
