@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::own::Own;
+use crate::extensions::Extensions;
 use crate::{bench, cancel, config, delegate, demo, dev, doctor, explain, mcp, reply, submit, tenant, tools, top};
 
 const EXAMPLES: &str = "\
@@ -45,7 +45,7 @@ pub(crate) struct Global {
     pub(crate) json: bool,
     /// What the program brings along. No option sets it.
     #[arg(skip)]
-    pub(crate) own: Own,
+    pub(crate) extensions: Extensions,
 }
 
 #[derive(Debug, Subcommand)]

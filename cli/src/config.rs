@@ -120,7 +120,7 @@ fn warnings(setup: &Setup) -> Vec<Warning> {
         field: warning.path.clone(),
         message: warning.message.clone(),
     });
-    let own = setup.own.tools.iter().flat_map(|tool| {
+    let extensions = setup.extensions.tools.iter().flat_map(|tool| {
         let name = tool.spec().name.clone();
         tool.undescribed().into_iter().map(move |field| Warning {
             place: format!("the tool {name}"),
@@ -128,7 +128,7 @@ fn warnings(setup: &Setup) -> Vec<Warning> {
             message: "it has no doc comment: models see its name and type alone".into(),
         })
     });
-    written.chain(own).collect()
+    written.chain(extensions).collect()
 }
 
 fn wrong(errors: &ConfigErrors) -> Vec<Wrong> {

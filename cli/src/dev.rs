@@ -58,7 +58,7 @@ const TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
 pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
     let mut sources = setup::sources(global)?;
     sources.environment.entry(TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
-    Setup::of(&sources, &global.own)
+    Setup::of(&sources, &global.extensions)
 }
 
 /// Whether every agent has the trial tools.

@@ -1,9 +1,9 @@
-//! `tickfleet explain`: the whole story of a turn, call or task. Here it is gathered; [`words`] tells it.
+//! `tickfleet explain`: the whole story of a turn, call or task. Here it is gathered; [`story`] tells it.
 
 mod attendance;
 mod audit;
 mod record;
-mod words;
+mod story;
 
 use std::collections::BTreeSet;
 
@@ -18,9 +18,9 @@ use self::attendance::Attendance;
 use self::audit::Audit;
 use crate::failure::Failure;
 use crate::letters;
-use crate::moment::Past;
 use crate::output::Output;
 use crate::setup::Setup;
+use crate::time_format::Past;
 pub(crate) use record::Admission;
 
 /// Tell the whole story of a turn, call or task.
@@ -182,7 +182,7 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
         story.audit = audit::of_story(&pool, client.store(&name.tenant).keys(), &name, &story, args).await?;
     }
     record::describe_by_audit(&mut story);
-    output.show(&story, |story| words::tell(story, output))
+    output.show(&story, |story| story::tell(story, output))
 }
 
 async fn policy_in_force(store: &Store) -> Result<Option<PolicyInForce>, Failure> {

@@ -20,8 +20,8 @@ use worker::tools::mcp::Servers;
 use worker::tools::{start_all, stop_all};
 use worker::{Surroundings, Worker};
 
+use crate::extensions::Extensions;
 use crate::failure::Failure;
-use crate::own::Own;
 use crate::registrar::Registrar;
 use crate::reload::Reload;
 use crate::setup::Setup;
@@ -76,7 +76,7 @@ pub(crate) struct Live {
     /// The MCP servers: a reload keeps the connections that stay as they are.
     pub(crate) mcp: Arc<Servers>,
     /// The program's own tools: they live as long as the process.
-    pub(crate) own: Own,
+    pub(crate) extensions: Extensions,
 }
 
 /// What the schedulers and workers of one process share.
@@ -121,7 +121,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
         metrics: Arc::clone(&shared.metrics),
         workers: workers.clone(),
         mcp: Arc::clone(&setup.mcp),
-        own: setup.own.clone(),
+        extensions: setup.extensions.clone(),
     };
     let mut running = JoinSet::new();
     for scheduler in schedulers {
@@ -151,7 +151,7 @@ impl Fleet {
         let (registrar, requests) = Registrar::new(setup.tool_environment());
         let stop = self.drained.clone();
         tokio::spawn(async move { stop.run_until_cancelled(reload.run(hangups, requests)).await });
-        if let Some(beside) = setup.own.beside.clone().filter(|_| !self.live.workers.is_empty()) {
+        if let Some(beside) = setup.extensions.beside.clone().filter(|_| !self.live.workers.is_empty()) {
             let draining = self.shutdown.draining.clone();
             tokio::spawn(async move {
                 let running = AssertUnwindSafe(async { beside(registrar).await }).catch_unwind();
@@ -183,8 +183,8 @@ impl Fleet {
             self.shutdown.drain();
         }
         if !self.live.workers.is_empty() {
-            let own = self.live.own.all();
-            tokio::join!(self.live.mcp.stop(), stop_all(&own));
+            let extensions = self.live.extensions.all();
+            tokio::join!(self.live.mcp.stop(), stop_all(&extensions));
         }
         self.drained.cancel();
         tracing::info!("stopped");
@@ -194,7 +194,7 @@ impl Fleet {
 
 /// Runs the start hooks of the program's own tools.
 async fn start_tools(setup: &Setup) -> Result<(), Failure> {
-    start_all(&setup.own.fixed(), &setup.tool_environment()).await.map_err(|errors| {
+    start_all(&setup.extensions.fixed(), &setup.tool_environment()).await.map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
         Failure::failed(anyhow::anyhow!("tools did not start:{}", lines.concat()))
     })

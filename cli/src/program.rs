@@ -9,9 +9,9 @@ use clap::Parser;
 use worker::tools::TypedTool;
 
 use crate::args::Cli;
+use crate::extensions::Extensions;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::own::Own;
 use crate::registrar::Registrar;
 
 /// How long blocking work that is left over at the end is waited for.
@@ -47,7 +47,7 @@ const LEFT_OVERS: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 #[must_use = "nothing runs before `main`"]
 pub struct Program {
-    own: Own,
+    extensions: Extensions,
 }
 
 impl Program {
@@ -58,13 +58,13 @@ impl Program {
 
     /// Adds a tool. A section of `tools.yaml` with its name may describe it in other words and make it stricter.
     pub fn tool(mut self, tool: TypedTool) -> Self {
-        self.own.tools.push(tool);
+        self.extensions.tools.push(tool);
         self
     }
 
     /// Adds a task handler: `agents.yaml` binds agents to it by its name. Its arguments are those of a task.
     pub fn task_handler(mut self, handler: TypedTool) -> Self {
-        self.own.task_handlers.push(handler);
+        self.extensions.task_handlers.push(handler);
         self
     }
 
@@ -75,7 +75,7 @@ impl Program {
         Beside: Fn(Registrar) -> Running + Send + Sync + 'static,
         Running: Future<Output = ()> + Send + 'static,
     {
-        self.own.beside = Some(Arc::new(move |registrar| Box::pin(beside(registrar))));
+        self.extensions.beside = Some(Arc::new(move |registrar| Box::pin(beside(registrar))));
         self
     }
 
@@ -86,7 +86,7 @@ impl Program {
             Ok(cli) => cli,
             Err(error) => return not_parsed(&error),
         };
-        cli.global.own = self.own;
+        cli.global.extensions = self.extensions;
         // TLS, for HTTP tools and `rediss://`. It fails only where one is installed already.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let output = Output::new(cli.global.json);

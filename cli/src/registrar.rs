@@ -106,8 +106,8 @@ mod tests {
 
     use super::*;
     use crate::args::Global;
+    use crate::extensions::Extensions;
     use crate::fleet::{self, Answer, Roles};
-    use crate::own::Own;
     use crate::setup::{self, Setup};
 
     /// A minute on a machine that stands still now and then; mostly it takes milliseconds.
@@ -168,10 +168,10 @@ mod tests {
             let sender = sender.clone();
             Box::pin(async move { sender.send(registrar).await.unwrap() })
         };
-        let mut own = Own::default();
-        own.beside = Some(Arc::new(beside));
-        let global = Global { config: Some(dir.path().to_owned()), redis_url: None, json: false, own };
-        let setup = Setup::of(&setup::sources_in(environment, &global).unwrap(), &global.own).unwrap();
+        let mut extensions = Extensions::default();
+        extensions.beside = Some(Arc::new(beside));
+        let global = Global { config: Some(dir.path().to_owned()), redis_url: None, json: false, extensions };
+        let setup = Setup::of(&setup::sources_in(environment, &global).unwrap(), &global.extensions).unwrap();
         let (shutdown, probes) = (Shutdown::default(), Answer::On("127.0.0.1:0".parse().unwrap()));
         let fleet = fleet::start(&setup, Roles::BOTH, probes, shutdown.clone()).await.unwrap();
         fleet.follow_configuration(&setup, None);

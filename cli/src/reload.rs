@@ -110,23 +110,23 @@ impl Reload {
         let with = |worker: &Arc<worker::Worker>| worker.tools().with(tool.clone(), file, &environment, timeout);
         let registries: Result<Vec<_>, _> = self.live.workers.iter().map(with).collect();
         self.configure(registries.map_err(|error| RegisterError::Refused(error.to_string()))?);
-        self.live.own.add(tool);
+        self.live.extensions.add(tool);
         tracing::info!(tool = name, "a tool was registered");
         Ok(())
     }
 
     fn unregister(&self, name: &str) -> Result<(), RegisterError> {
-        let tool = self.live.own.retire(name).ok_or_else(|| RegisterError::Unknown(name.to_owned()))?;
+        let tool = self.live.extensions.retire(name).ok_or_else(|| RegisterError::Unknown(name.to_owned()))?;
         self.configure(self.live.workers.iter().map(|worker| worker.tools().without(name)).collect());
         tracing::info!(tool = name, "a tool was taken away");
         // Calls that run have it still.
-        let own = self.live.own.clone();
+        let extensions = self.live.extensions.clone();
         tokio::spawn(async move {
             while tool.is_held() {
                 tokio::time::sleep(LOOK_EVERY).await;
             }
             stop_all(std::slice::from_ref(&tool)).await;
-            own.forget(&tool.spec().name);
+            extensions.forget(&tool.spec().name);
         });
         Ok(())
     }
@@ -200,7 +200,7 @@ impl Reload {
 
 /// Reads, checks and builds everything. Answers the state of the folder, too.
 fn make(sources: &Sources, live: &Live) -> (String, Result<Made, Failure>) {
-    let (fingerprint, setup) = match Setup::of(sources, &live.own) {
+    let (fingerprint, setup) = match Setup::of(sources, &live.extensions) {
         Ok(setup) => (setup.fingerprint.clone(), setup.sharing(&live.mcp)),
         Err(failure) => {
             return (sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default(), Err(failure));

@@ -20,8 +20,8 @@ use worker::tools::{Registry, TypedTool};
 
 use crate::args::Global;
 use crate::dev;
+use crate::extensions::Extensions;
 use crate::failure::Failure;
-use crate::own::Own;
 
 /// The configuration of this process.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ pub(crate) struct Setup {
     /// The MCP servers of the process: its registries share their connections.
     pub(crate) mcp: Arc<Servers>,
     /// The program's own tools.
-    pub(crate) own: Own,
+    pub(crate) extensions: Extensions,
 }
 
 /// The process' environment variables that are text. Those that are not can be no setting of ours.
@@ -74,12 +74,12 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     let standard: BTreeSet<String> = worker::standard_handlers().iter().map(name).collect();
     let builtin = worker::tools::builtin::all();
     let tools = builtin.iter().map(name).filter(|name| !standard.contains(name)).chain([TASK_TOOL.to_owned()]);
-    let tools = tools.chain(META_TOOLS.map(String::from)).chain(global.own.tools.iter().map(name));
+    let tools = tools.chain(META_TOOLS.map(String::from)).chain(global.extensions.tools.iter().map(name));
     Ok(Sources {
         dir: global.config.clone(),
         environment,
         built_in_tools: tools.collect(),
-        built_in_handlers: standard.iter().cloned().chain(global.own.task_handlers.iter().map(name)).collect(),
+        built_in_handlers: standard.iter().cloned().chain(global.extensions.task_handlers.iter().map(name)).collect(),
         others_carry_out: false,
         schema_check: SchemaCheck(worker::tools::check_schema),
     })
@@ -91,7 +91,7 @@ impl Setup {
     /// # Errors
     /// Everything that is wrong with it.
     pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
-        Self::of(&sources(global)?, &global.own)
+        Self::of(&sources(global)?, &global.extensions)
     }
 
     /// Loads the configuration for a command beside a fleet: it need not know the tools and task handlers of the program
@@ -103,14 +103,14 @@ impl Setup {
         // Nor need it carry anything out: a schema that cannot be used is for the fleet to refuse.
         let schema_check = SchemaCheck::default();
         let sources = Sources { others_carry_out: true, schema_check, ..sources(global)? };
-        Self::of(&sources, &global.own)
+        Self::of(&sources, &global.extensions)
     }
 
     /// Loads the configuration that these sources make.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub(crate) fn of(sources: &Sources, own: &Own) -> Result<Self, Failure> {
+    pub(crate) fn of(sources: &Sources, extensions: &Extensions) -> Result<Self, Failure> {
         let (fingerprint, configuration) = tickfleet_config::load_settled(sources);
         let configuration = configuration.map_err(Failure::failed)?;
         let given = |name: &str| sources.environment.get(name).is_some_and(|value| !value.trim().is_empty());
@@ -121,7 +121,7 @@ impl Setup {
             sources: sources.clone(),
             fingerprint,
             mcp: Arc::new(Servers::new(tool_environment(&sources.environment))),
-            own: own.clone(),
+            extensions: extensions.clone(),
         })
     }
 
@@ -253,7 +253,7 @@ impl Setup {
         // Trial tools are there for whom a row names, and for nobody else.
         let granted = |name: &str| self.configuration.policy.permissions.matrix.contains_key(name);
         typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || granted(&tool.spec().name));
-        typed.extend(self.own.tools_now());
+        typed.extend(self.extensions.tools_now());
         let timeout = self.settings().worker.tool_timeout;
         let built = Registry::build(typed, &self.configuration.tools, &self.tool_environment(), timeout);
         let built = built.and_then(|mut registry| {
@@ -287,7 +287,7 @@ impl Setup {
     pub(crate) fn task_handlers(&self) -> Result<TaskHandlers, Failure> {
         let (defs, timeout) = (&self.configuration.task_handlers, self.settings().worker.tool_timeout);
         let mut typed = worker::standard_handlers();
-        typed.extend(self.own.task_handlers.iter().cloned());
+        typed.extend(self.extensions.task_handlers.iter().cloned());
         worker::agents::bind(defs, typed, &self.tool_environment(), timeout).map_err(|errors| {
             Failure::failed(anyhow::anyhow!("the task handlers cannot be used:\n  {}", errors.join("\n  ")))
         })

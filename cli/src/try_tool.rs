@@ -73,12 +73,12 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
     let tried = if args.dry_run || dry.result.is_some() {
         dry
     } else {
-        let mut own = setup.own.tools.clone();
-        own.retain(|tool| Some(tool.spec().name.as_str()) == trial.name().as_deref());
-        let started = start_all(&own, &setup.tool_environment()).await;
+        let mut extensions = setup.extensions.tools.clone();
+        extensions.retain(|tool| Some(tool.spec().name.as_str()) == trial.name().as_deref());
+        let started = start_all(&extensions, &setup.tool_environment()).await;
         started.map_err(|errors| errors.into_iter().next().map_or(Failure::Told, Failure::failed))?;
         let tried = trial.run(id, now_ms).await;
-        tokio::join!(setup.mcp.stop(), stop_all(&own));
+        tokio::join!(setup.mcp.stop(), stop_all(&extensions));
         tried
     };
     if let Some(traces) = traces {

@@ -6,7 +6,7 @@ mod layers;
 mod lua;
 mod size;
 mod source;
-mod words;
+mod wording;
 
 use source::{Source, Tree};
 
@@ -59,17 +59,17 @@ fn files_and_functions_fit_a_head() {
 
 #[test]
 fn no_text_names_a_machine_or_a_registry() {
-    assert_tidy(Tree::load().texts().flat_map(|(path, text)| words::machines(path, text)).collect());
+    assert_tidy(Tree::load().texts().flat_map(|(path, text)| wording::machines(path, text)).collect());
 }
 
 #[test]
 fn every_lint_exception_carries_its_reason() {
-    assert_tidy(in_rust(words::unreasoned_exceptions));
+    assert_tidy(in_rust(wording::unreasoned_exceptions));
 }
 
 #[test]
 fn every_sleep_in_a_test_has_a_reason() {
-    assert_tidy(in_rust(words::unreasoned_sleeps));
+    assert_tidy(in_rust(wording::unreasoned_sleeps));
 }
 
 #[test]

@@ -23,11 +23,11 @@ use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
 use crate::args::Global;
+use crate::extensions::Extensions;
 use crate::failure::Failure;
 use crate::fleet::{self, Answer, Roles};
 use crate::mcp;
 use crate::output::Output;
-use crate::own::Own;
 use crate::setup::{self, Setup};
 use day::Planned;
 use kinds::Kinds;
@@ -127,11 +127,12 @@ async fn configured(url: &str, dir: &Path, stand_in: &StandIn) -> Result<Setup, 
     ];
     let pairs = pairs.into_iter().chain(HASTE);
     let environment: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let global = Global { config: Some(dir.to_owned()), redis_url: None, json: false, own: Own::default() };
+    let global =
+        Global { config: Some(dir.to_owned()), redis_url: None, json: false, extensions: Extensions::default() };
     let sources = setup::sources_in(environment, &global)?;
     write_all(dir).with_context(|| format!("{} cannot be written", dir.display()))?;
     mcp::pin_all(&sources).await?;
-    let mut setup = Setup::of(&sources, &global.own)?;
+    let mut setup = Setup::of(&sources, &global.extensions)?;
     let policy = &mut setup.configuration.policy;
     let capped = policy.agents.get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);

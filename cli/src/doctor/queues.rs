@@ -8,9 +8,9 @@ use tickfleet_model::Redactor;
 use tickfleet_store::{Backlog, DeadLetter, ShardFacts};
 
 use super::Finding;
-use crate::moment::{from_now, span};
 use crate::output::short;
 use crate::setup::millis;
+use crate::time_format::{from_now, span};
 
 /// Work that waits longer than this for somebody to read it shows that nobody does, ms.
 const UNREAD_MS_MAX: i64 = 10_000;

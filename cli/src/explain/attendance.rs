@@ -4,7 +4,7 @@ use serde::Serialize;
 use tickfleet_store::{Keys, NodeView, Pool};
 
 use crate::failure::Failure;
-use crate::moment::span;
+use crate::time_format::span;
 
 /// A runtime that has not asked for so long is taken for absent, ms: it blocks for seconds, not for minutes.
 const RUNTIME_SILENT_MS: i64 = 60_000;
@@ -72,7 +72,7 @@ impl Attendance {
     }
 
     /// In words, with what to do.
-    pub(super) fn words(&self) -> String {
+    pub(super) fn in_words(&self) -> String {
         match self {
             Self::Workers { alive: 0, gone_ms, .. } => {
                 let last = gone_ms.map_or_else(
@@ -130,16 +130,16 @@ mod tests {
 
     #[test]
     fn an_absence_is_told_as_that_and_never_as_busy_slots() {
-        let workers = |alive, busy, slots| Attendance::Workers { alive, busy, slots, gone_ms: None }.words();
+        let workers = |alive, busy, slots| Attendance::Workers { alive, busy, slots, gone_ms: None }.in_words();
         assert!(workers(0, 0, 0).contains("No worker is alive"));
         assert!(workers(2, 8, 8).contains("All 8 slots of 2 workers are busy"));
         assert!(workers(1, 1, 8).contains("1 of 8 slots busy"));
         let runtimes =
-            |known, asked_ms| Attendance::Runtimes { stream: "{x:0}:external:a:b".into(), known, asked_ms }.words();
+            |known, asked_ms| Attendance::Runtimes { stream: "{x:0}:external:a:b".into(), known, asked_ms }.in_words();
         assert!(runtimes(0, None).contains("No runtime has ever read {x:0}:external:a:b"));
         assert!(runtimes(1, Some(5_000)).contains("A runtime reads"));
         assert!(runtimes(1, Some(600_000)).contains("No runtime reads"));
-        let schedulers = |alive, pressure| Attendance::Schedulers { alive, pressure }.words();
+        let schedulers = |alive, pressure| Attendance::Schedulers { alive, pressure }.in_words();
         assert!(schedulers(0, true).contains("no scheduler is alive"));
         assert!(schedulers(1, true).contains("nearly full"));
     }

@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tickfleet_store::{LaneView, Memory, NodeView, ServerLoad, ShardView};
 
-use super::looks::Seen;
+use super::poller::Seen;
 use super::tools::Tools;
 
 /// Timers are looked at every `scheduler.tick_poll`; this late, nobody looks, ms.
@@ -342,7 +342,7 @@ fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<St
             }
         }
         if shard.timer_late_ms > TIMER_LATE_MS_MAX && !short {
-            let late = crate::moment::span(shard.timer_late_ms);
+            let late = crate::time_format::span(shard.timer_late_ms);
             warnings.push(format!("the earliest timer of shard {number} is {late} late: no scheduler looks"));
         }
     }

@@ -1,12 +1,12 @@
 //! `tickfleet top`: the fleet as it is now, in a terminal. It asks Redis alone, so it works wherever `redis-cli`
 //! would, with no Prometheus in sight.
 //!
-//! [`looks`] asks each shard once a refresh; [`frame`] makes of two looks what is shown; [`draw`] lays it out;
+//! [`poller`] asks each shard once a refresh; [`frame`] makes of two looks what is shown; [`draw`] lays it out;
 //! [`screen`] keeps the terminal and listens to keys.
 
 mod draw;
 mod frame;
-mod looks;
+mod poller;
 mod screen;
 mod tools;
 
@@ -21,7 +21,7 @@ use crate::output::Output;
 use crate::setup::Setup;
 use draw::Style;
 use frame::{Frame, Sort};
-use looks::Looks;
+use poller::Poller;
 
 /// The shortest time between two looks.
 const EVERY_MIN: Duration = Duration::from_millis(100);
@@ -60,15 +60,15 @@ fn every(text: &str) -> Result<Duration, String> {
 /// [`Failure::Redis`] where Redis cannot be reached at the start; a terminal that cannot be used. A Redis that goes
 /// away later is shown and waited for.
 pub(crate) async fn run(setup: &Setup, args: &Top, output: &Output) -> Result<(), Failure> {
-    let mut looks = Looks::new(setup)?;
-    let first = looks.look().await?;
+    let mut poller = Poller::new(setup)?;
+    let first = poller.look().await?;
     if output.json || args.once || !std::io::stdout().is_terminal() {
         // Between the two looks something happens: that is what a rate is made of.
         tokio::time::sleep(args.every).await;
-        let frame = looks.look().await?;
+        let frame = poller.look().await?;
         return output.show(&frame, text);
     }
-    screen::run(looks, first, args.every, Style { colour: output.colours() }).await
+    screen::run(poller, first, args.every, Style { colour: output.colours() }).await
 }
 
 fn text(frame: &Frame) -> String {

@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, watch};
 
 use super::draw::{self, Live, Style};
 use super::frame::{Frame, Sort};
-use super::looks::Looks;
+use super::poller::Poller;
 use super::{EVERY_MAX, EVERY_MIN};
 use crate::failure::Failure;
 
@@ -91,13 +91,13 @@ impl Drop for Screen {
 ///
 /// # Errors
 /// A terminal that cannot be used.
-pub(super) async fn run(looks: Looks, first: Frame, every: Duration, style: Style) -> Result<(), Failure> {
+pub(super) async fn run(poller: Poller, first: Frame, every: Duration, style: Style) -> Result<(), Failure> {
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     // A terminal that is closed (a lost connection) ends the view too.
     let mut hangup = signal(SignalKind::hangup()).map_err(Failure::failed)?;
     let (pace, paces) = watch::channel(Pace { every, paused: false });
     let (frames, mut fresh) = watch::channel(Ok(first.clone()));
-    tokio::spawn(keep_looking(looks, paces, frames));
+    tokio::spawn(keep_looking(poller, paces, frames));
 
     let (mut screen, mut keys) = Screen::take()?;
     let mut frame = first;
@@ -143,7 +143,7 @@ fn follow(wish: Wish, live: &mut Live, pace: &watch::Sender<Pace>) {
 
 /// Looks again and again, at the pace that the keys set; ends when nobody wants to see it any more.
 async fn keep_looking(
-    mut looks: Looks,
+    mut poller: Poller,
     mut paces: watch::Receiver<Pace>,
     frames: watch::Sender<Result<Frame, String>>,
 ) {
@@ -158,7 +158,7 @@ async fn keep_looking(
             }
             () = tokio::time::sleep(every), if !paused => {}
         }
-        let seen = looks.look().await.map_err(|failure| failure.message().unwrap_or_default());
+        let seen = poller.look().await.map_err(|failure| failure.message().unwrap_or_default());
         let seen = seen.map_err(|message| message.lines().next().unwrap_or_default().to_owned());
         if frames.send(seen).is_err() {
             return;

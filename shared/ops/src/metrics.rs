@@ -6,13 +6,13 @@
 //! closed list in `words`.
 
 mod catalogue;
+mod labels;
 mod live;
 mod make;
 #[cfg(test)]
 mod page;
 #[cfg(test)]
 mod tests;
-mod words;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -22,11 +22,11 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
+pub(crate) use self::labels::OTHER;
+pub use self::labels::{Decision, Invariant, Place};
 pub use self::live::McpServer;
 use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;
-pub(crate) use self::words::OTHER;
-pub use self::words::{Decision, Invariant, Place};
 use super::tool_labels::ToolLabels;
 use tickfleet_model::Outcome;
 use tickfleet_store::Observer;
@@ -205,7 +205,7 @@ impl Metrics {
 impl Metrics {
     /// `entries` entries were read from an inbound stream (`turns`, `tasks`).
     pub fn inbound(&self, stream: &'static str, entries: u64) {
-        self.inbound.with_label_values(&[words::known(&words::STREAMS, stream)]).inc_by(entries);
+        self.inbound.with_label_values(&[labels::known(&labels::STREAMS, stream)]).inc_by(entries);
     }
 
     /// Admission decided about `turns` turns.
@@ -220,12 +220,12 @@ impl Metrics {
 
     /// A turn was refused with this code.
     pub fn refused(&self, code: &str) {
-        self.turns_refused.with_label_values(&[words::known(&words::REFUSALS, code)]).inc();
+        self.turns_refused.with_label_values(&[labels::known(&labels::REFUSALS, code)]).inc();
     }
 
     /// An entry went to the dead stream.
     pub fn dead(&self, reason: &str) {
-        self.dead.with_label_values(&[words::known(&words::REFUSALS, reason)]).inc();
+        self.dead.with_label_values(&[labels::known(&labels::REFUSALS, reason)]).inc();
     }
 }
 
@@ -260,7 +260,7 @@ impl Metrics {
 
     /// A lease ended against the will of its holder (`scheduler`, `worker`, `external`).
     pub fn lease_lost(&self, holder: &'static str) {
-        self.leases_lost.with_label_values(&[words::known(&words::HOLDERS, holder)]).inc();
+        self.leases_lost.with_label_values(&[labels::known(&labels::HOLDERS, holder)]).inc();
     }
 
     /// The sweep of a shard has seen all turns under way; the oldest that waits on a lane was admitted at `since_ms`,
@@ -314,12 +314,12 @@ impl Metrics {
 
     /// A try failed and will be repeated.
     pub fn retried(&self, reason: &'static str) {
-        self.retries.with_label_values(&[words::known(&words::RETRIES, reason)]).inc();
+        self.retries.with_label_values(&[labels::known(&labels::RETRIES, reason)]).inc();
     }
 
     /// The verb was refused by the fence (`STALE`).
     pub fn fenced(&self, verb: &'static str) {
-        self.fenced.with_label_values(&[words::known(&words::FENCED, verb)]).inc();
+        self.fenced.with_label_values(&[labels::known(&labels::FENCED, verb)]).inc();
     }
 
     /// Asks `busy_and_all` for one worker's busy slots and all its slots whenever the metrics are read; the process'
@@ -338,7 +338,7 @@ impl Metrics {
 impl Metrics {
     /// Redis was asked and answered after `took`; none for a read that waits on purpose.
     pub fn redis_answered(&self, verb: &'static str, took: Option<Duration>) {
-        let verb = words::known(&words::VERBS, verb);
+        let verb = labels::known(&labels::VERBS, verb);
         self.redis_commands.with_label_values(&[verb]).inc();
         if let Some(took) = took {
             self.redis_seconds.with_label_values(&[verb]).observe(took.as_secs_f64());
@@ -347,7 +347,7 @@ impl Metrics {
 
     /// A question to Redis failed.
     pub fn redis_error(&self, verb: &'static str) {
-        self.redis_errors.with_label_values(&[words::known(&words::VERBS, verb)]).inc();
+        self.redis_errors.with_label_values(&[labels::known(&labels::VERBS, verb)]).inc();
     }
 
     /// Whether Redis answered during the scrape.
@@ -436,7 +436,7 @@ impl Metrics {
 
     /// A reload of the configuration was taken over (`ok`), or rejected and changed nothing.
     pub fn config_reloaded(&self, ok: bool) {
-        let [taken, rejected] = words::RELOADS;
+        let [taken, rejected] = labels::RELOADS;
         self.config_reloads.with_label_values(&[if ok { taken } else { rejected }]).inc();
         self.config_successful.set(i64::from(ok));
         if ok {

@@ -5,7 +5,7 @@ use redis::Value;
 use super::args::Args;
 use super::ending::Ending;
 use super::keys::{Queue, TurnName};
-use super::words::{Words, number_of, text_of, unexpected};
+use super::reply::{Reply, number_of, text_of, unexpected};
 use super::{Store, StoreError};
 use tickfleet_model::{AgentId, Caps, DayCapAction, InboxName, Priority, TaskId, TenantId, TurnId};
 
@@ -277,16 +277,16 @@ impl Store {
                 args.text(call.as_str());
             }
         }
-        let mut words = Words::new("admit", self.run_draining("admit", args).await?)?;
-        let word = words.text()?;
-        let now_ms = words.number()?;
+        let mut reply = Reply::new("admit", self.run_draining("admit", args).await?)?;
+        let word = reply.text()?;
+        let now_ms = reply.number()?;
         match word.as_str() {
             "POLICY_STALE" => Ok(AdmitReply::PolicyStale),
             "TENANTS_STALE" => Ok(AdmitReply::TenantsStale),
             "DAY_STALE" => Ok(AdmitReply::DayStale { now_ms }),
-            "PRESSURE" => Ok(AdmitReply::Pressure { turns_max: usize::try_from(words.number()?).unwrap_or(0) }),
+            "PRESSURE" => Ok(AdmitReply::Pressure { turns_max: usize::try_from(reply.number()?).unwrap_or(0) }),
             _ => {
-                let turns = words.rest().into_iter().map(admitted).collect::<Result<_, _>>()?;
+                let turns = reply.rest().into_iter().map(admitted).collect::<Result<_, _>>()?;
                 Ok(AdmitReply::Decided { now_ms, turns })
             }
         }
@@ -309,8 +309,8 @@ impl Store {
             args.text(if e.reply_to.is_some() { e.reply.as_str() } else { "" });
             args.maybe(e.given.as_ref().map(|(name, _)| name)).text(e.given.as_ref().map_or("", |(_, digest)| digest));
         }
-        let mut words = Words::new("reject", self.run("reject", args).await?)?;
-        Ok(words.rest().iter().map(|w| text_of(w).as_deref() == Some("OK")).collect())
+        let mut reply = Reply::new("reject", self.run("reject", args).await?)?;
+        Ok(reply.rest().iter().map(|w| text_of(w).as_deref() == Some("OK")).collect())
     }
 
     /// Names of timers that are due, at most `count`: lanes and turns. Also when the next one is, ms from now
@@ -383,14 +383,14 @@ impl Store {
             };
             args.show(lane.stagger_ms);
         }
-        let mut words = Words::new("release", self.run_draining("release", args).await?)?;
-        let word = words.text()?;
-        let now_ms = words.number()?;
+        let mut reply = Reply::new("release", self.run_draining("release", args).await?)?;
+        let word = reply.text()?;
+        let now_ms = reply.number()?;
         match word.as_str() {
             "POLICY_STALE" => Ok(ReleaseReply::PolicyStale),
             "TENANTS_STALE" => Ok(ReleaseReply::TenantsStale),
             "DAY_STALE" => Ok(ReleaseReply::DayStale { now_ms }),
-            _ => Ok(ReleaseReply::Released(words.rest().into_iter().map(released).collect::<Result<_, _>>()?)),
+            _ => Ok(ReleaseReply::Released(reply.rest().into_iter().map(released).collect::<Result<_, _>>()?)),
         }
     }
 
@@ -405,10 +405,10 @@ impl Store {
         for turn in turns {
             args.show(turn);
         }
-        let mut words = Words::new("promote", self.run_draining("promote", args).await?)?;
-        words.text()?;
-        words.number()?;
-        Ok(words.rest().into_iter().map(promoted).collect())
+        let mut reply = Reply::new("promote", self.run_draining("promote", args).await?)?;
+        reply.text()?;
+        reply.number()?;
+        Ok(reply.rest().into_iter().map(promoted).collect())
     }
 }
 
@@ -435,10 +435,10 @@ fn admitted(value: Value) -> Result<Admitted, StoreError> {
 }
 
 fn released(value: Value) -> Result<Released, StoreError> {
-    let mut words = Words::new("release", value)?;
-    let mut number = || words.next_value().as_ref().and_then(number_of).unwrap_or(0);
+    let mut reply = Reply::new("release", value)?;
+    let mut number = || reply.next_value().as_ref().and_then(number_of).unwrap_or(0);
     let (turns, calls, late_ms) = (number(), number(), number());
-    let (endings, aside): (Vec<_>, Vec<_>) = words.rest().into_iter().partition(|v| matches!(v, Value::Array(_)));
+    let (endings, aside): (Vec<_>, Vec<_>) = reply.rest().into_iter().partition(|v| matches!(v, Value::Array(_)));
     let endings = endings.into_iter().filter_map(|e| Ending::read_one("release", e)).collect();
     let aside = aside.iter().filter_map(text_of).collect();
     Ok(Released { turns: turns.unsigned_abs(), calls: calls.unsigned_abs(), late_ms, endings, aside })

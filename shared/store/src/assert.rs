@@ -1,7 +1,7 @@
 //! What a worker began and what came of it, said again where Redis may have lost it (rule 8).
 
 use super::keys::TurnName;
-use super::words::{Words, text_of, unexpected};
+use super::reply::{Reply, text_of, unexpected};
 use super::{SettledCall, Store, StoreError};
 
 /// What a worker says of one call.
@@ -65,7 +65,7 @@ impl Store {
                 }
             };
         }
-        let mut words = Words::new("assert", self.run("assert", args).await?)?;
+        let mut reply = Reply::new("assert", self.run("assert", args).await?)?;
         let asserted = |value: &redis::Value| {
             Ok(match text_of(value).as_deref() {
                 Some("KNOWN") => Asserted::Known,
@@ -75,6 +75,6 @@ impl Store {
                 _ => return Err(unexpected("assert", value)),
             })
         };
-        words.rest().iter().map(asserted).collect()
+        reply.rest().iter().map(asserted).collect()
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use redis::Value;
 
 use super::pool::Pool;
-use super::words::into_text;
+use super::reply::into_text;
 use super::{Keys, StoreError, TurnName};
 
 /// Entries that one command reads.

@@ -6,8 +6,8 @@ use redis::{FromRedisValue, Pipeline, Value};
 
 use super::housekeep::{Memory, memory_of};
 use super::keys::{GROUP, Queue, streams as stream_names};
+use super::reply::{number_of, text_of, unexpected};
 use super::wire::entry_ms;
-use super::words::{number_of, text_of, unexpected};
 use super::{Store, StoreError};
 use tickfleet_model::TenantId;
 

@@ -1,7 +1,7 @@
 //! Verbs of a worker while it holds a slice: begin, retry, hand back.
 
 use super::keys::{Queue, TurnName};
-use super::words::{Words, text_of, unexpected};
+use super::reply::{Reply, text_of, unexpected};
 use super::{SettledCall, Store, StoreError, notes};
 use tickfleet_model::limits;
 
@@ -115,7 +115,7 @@ impl Store {
             args.show(&call.name).text(call.fence.as_str()).show(call.position).maybe(call.nonce.as_ref());
             args.text(call.digest.as_str()).maybe(call.knows.as_ref());
         }
-        let mut words = Words::new("begin", self.run("begin", args).await?)?;
+        let mut reply = Reply::new("begin", self.run("begin", args).await?)?;
         let begun = |value: &redis::Value| {
             if let redis::Value::Array(kept) = value {
                 let text = |at: usize| kept.get(at).and_then(text_of).unwrap_or_default();
@@ -132,7 +132,7 @@ impl Store {
                 _ => return Err(unexpected("begin", value)),
             })
         };
-        words.rest().iter().map(begun).collect()
+        reply.rest().iter().map(begun).collect()
     }
 
     /// Parks slices until their calls may be tried again.
@@ -147,7 +147,7 @@ impl Store {
             args.show(s.position).show(s.delay_ms).show(s.attempt);
             args.text(notes::noted(&s.cause));
         }
-        let mut words = Words::new("retry", self.run("retry", args).await?)?;
+        let mut reply = Reply::new("retry", self.run("retry", args).await?)?;
         let parked = |value: &redis::Value| {
             Ok(match text_of(value).as_deref() {
                 Some("OK") => Parked::Ok,
@@ -158,7 +158,7 @@ impl Store {
                 _ => return Err(unexpected("retry", value)),
             })
         };
-        words.rest().iter().map(parked).collect()
+        reply.rest().iter().map(parked).collect()
     }
 
     /// Returns slices. Answers how many were still ours.
@@ -177,7 +177,7 @@ impl Store {
                 Returned::Unread => args.show(limits::UNREAD_OFFERS_MAX),
             };
         }
-        let mut words = Words::new("hand_back", self.run("hand_back", args).await?)?;
-        Ok(words.rest().iter().filter(|w| text_of(w).as_deref() == Some("OK")).count())
+        let mut reply = Reply::new("hand_back", self.run("hand_back", args).await?)?;
+        Ok(reply.rest().iter().filter(|w| text_of(w).as_deref() == Some("OK")).count())
     }
 }

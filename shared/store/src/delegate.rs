@@ -1,7 +1,7 @@
 //! Tasks: written durably and offered to whoever does them.
 
 use super::keys::{Queue, TurnName};
-use super::words::{Words, text_of, unexpected};
+use super::reply::{Reply, text_of, unexpected};
 use super::{Store, StoreError};
 use tickfleet_model::{AgentId, InboxName, TaskId, TenantId};
 
@@ -100,9 +100,9 @@ impl Store {
         } else {
             self.run("delegate", args).await?
         };
-        let mut words = Words::new("delegate", ran)?;
-        words.number()?;
-        words.rest().iter().map(delegated).collect()
+        let mut reply = Reply::new("delegate", ran)?;
+        reply.number()?;
+        reply.rest().iter().map(delegated).collect()
     }
 
     /// Puts a message on the inbound `tasks` stream, as services in other languages do: a scheduler validates it

@@ -4,7 +4,7 @@ use redis::Value;
 
 use super::StoreError;
 use super::keys::TurnName;
-use super::words::{Words, into_text};
+use super::reply::{Reply, into_text};
 
 /// Why calls end without having run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -121,26 +121,26 @@ impl Ending {
     }
 
     pub(crate) fn read(verb: &'static str, value: Value) -> Result<Self, StoreError> {
-        let mut words = Words::new(verb, value)?;
-        let name = words.text()?;
+        let mut reply = Reply::new(verb, value)?;
+        let name = reply.text()?;
         let bad = |what: &str| StoreError::Reply { verb, found: format!("an ending with {what}") };
         let name = TurnName::parse(&name).ok_or_else(|| bad("an odd name"))?;
-        let fence = words.text()?;
-        let reason = words.text()?;
+        let fence = reply.text()?;
+        let reason = reply.text()?;
         // A later build may know more reasons; that its calls end is what counts.
         let reason = EndReason::ALL.into_iter().find(|r| r.as_str() == reason).unwrap_or(EndReason::Internal);
-        let first = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
-        let upto = usize::try_from(words.number()?).map_err(|_| bad("a negative position"))?;
-        let info = words.text()?.parse::<f64>().unwrap_or(0.0) as i64;
-        let begun = words.text()?;
+        let first = usize::try_from(reply.number()?).map_err(|_| bad("a negative position"))?;
+        let upto = usize::try_from(reply.number()?).map_err(|_| bad("a negative position"))?;
+        let info = reply.text()?.parse::<f64>().unwrap_or(0.0) as i64;
+        let begun = reply.text()?;
         let mut begun = begun.split(',');
         let (begun, marked) =
             (begun.next().and_then(BegunCall::parse), begun.filter_map(|position| position.parse().ok()).collect());
         let count = |text: String| text.parse::<f64>().map_or(0, |count| count as u32);
-        let (tries, crashes, admitted) = (count(words.text()?), count(words.text()?), count(words.text()?) as usize);
-        let why = Some(words.text()?).filter(|why| !why.is_empty());
-        let meta = words.text()?;
-        let calls = words.rest().into_iter().filter_map(into_text).collect();
+        let (tries, crashes, admitted) = (count(reply.text()?), count(reply.text()?), count(reply.text()?) as usize);
+        let why = Some(reply.text()?).filter(|why| !why.is_empty());
+        let meta = reply.text()?;
+        let calls = reply.rest().into_iter().filter_map(into_text).collect();
         Ok(Self { name, fence, reason, first, upto, info, begun, marked, tries, crashes, admitted, why, meta, calls })
     }
 }

@@ -1,6 +1,6 @@
 //! Bounds that are kept once in a while rather than with every batch.
 
-use super::words::{Words, number_of};
+use super::reply::{Reply, number_of};
 use super::{Store, StoreError};
 use tickfleet_model::limits;
 
@@ -32,8 +32,8 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn weigh(&self) -> Result<Memory, StoreError> {
-        let mut words = Words::new("weigh", self.run("weigh", self.args()).await?)?;
-        Ok(Memory { used: words.number()?.unsigned_abs(), max: words.number()?.unsigned_abs() })
+        let mut reply = Reply::new("weigh", self.run("weigh", self.args()).await?)?;
+        Ok(Memory { used: reply.number()?.unsigned_abs(), max: reply.number()?.unsigned_abs() })
     }
 
     /// Forgets budgets that say nothing any more, a few hundred agents a call. Answers where to go on.
@@ -43,8 +43,8 @@ impl Store {
     pub async fn prune(&self, cursor: u64) -> Result<u64, StoreError> {
         let mut args = self.args();
         args.show(cursor);
-        let mut words = Words::new("prune", self.run("prune", args).await?)?;
-        Ok(words.number()?.unsigned_abs())
+        let mut reply = Reply::new("prune", self.run("prune", args).await?)?;
+        Ok(reply.number()?.unsigned_abs())
     }
 
     /// Bounds audit log and dead stream by bytes and by age, beside what every settle does.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 
-use super::read::entries;
+use super::reader::entries;
 use super::{Connection, Store, StoreError};
 use tickfleet_model::{InboxName, TenantId};
 

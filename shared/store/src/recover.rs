@@ -4,8 +4,8 @@ use redis::Value;
 
 use super::ending::Ending;
 use super::keys::{Queue, TurnName};
-use super::read::Entry;
-use super::words::{Words, text_of, unexpected};
+use super::reader::Entry;
+use super::reply::{Reply, text_of, unexpected};
 use super::{Store, StoreError};
 use tickfleet_model::{ConsumerId, limits};
 
@@ -135,16 +135,16 @@ impl Store {
         if let Some((Slots { busy, all }, policy)) = says {
             args.show(format_args!("{busy} {all} {policy}"));
         }
-        let mut words = Words::new("beat", self.run("beat", args).await?)?;
+        let mut reply = Reply::new("beat", self.run("beat", args).await?)?;
         Ok(Beat {
-            now_ms: words.number()?,
-            epoch_ms: words.number()?,
-            policy_generation: words.number()?.unsigned_abs(),
-            pressure: words.text()? == "1",
-            clock_steps: (words.number()?.unsigned_abs(), words.number()?),
-            run_id: words.text()?,
-            marks_ms: words.number()?,
-            cancelled: words.rest().iter().filter_map(text_of).filter_map(|t| TurnName::parse(&t)).collect(),
+            now_ms: reply.number()?,
+            epoch_ms: reply.number()?,
+            policy_generation: reply.number()?.unsigned_abs(),
+            pressure: reply.text()? == "1",
+            clock_steps: (reply.number()?.unsigned_abs(), reply.number()?),
+            run_id: reply.text()?,
+            marks_ms: reply.number()?,
+            cancelled: reply.rest().iter().filter_map(text_of).filter_map(|t| TurnName::parse(&t)).collect(),
         })
     }
 
@@ -160,14 +160,14 @@ impl Store {
         for stream in super::keys::streams() {
             args.text(stream);
         }
-        let mut words = Words::new("reap", self.run("reap", args).await?)?;
-        let active = words.text()? == "OK";
-        words.number()?;
-        let requeued = words.number()?.unsigned_abs();
-        let endings = words.list()?.rest().into_iter().filter_map(|e| Ending::read_one("reap", e)).collect();
-        let (removed, dead) = (words.number()?.unsigned_abs(), words.number()?.unsigned_abs());
-        let more = words.text()? == "1";
-        let aside: Vec<String> = words.list()?.rest().iter().filter_map(text_of).collect();
+        let mut reply = Reply::new("reap", self.run("reap", args).await?)?;
+        let active = reply.text()? == "OK";
+        reply.number()?;
+        let requeued = reply.number()?.unsigned_abs();
+        let endings = reply.list()?.rest().into_iter().filter_map(|e| Ending::read_one("reap", e)).collect();
+        let (removed, dead) = (reply.number()?.unsigned_abs(), reply.number()?.unsigned_abs());
+        let more = reply.text()? == "1";
+        let aside: Vec<String> = reply.list()?.rest().iter().filter_map(text_of).collect();
         let aside = aside.chunks(2).filter_map(|pair| Some((pair.first()?.clone(), pair.get(1)?.clone()))).collect();
         Ok(Reaped { active, requeued, endings, removed, dead, more, aside })
     }
@@ -185,11 +185,11 @@ impl Store {
             for inbound in super::admit::INBOUND {
                 args.text(inbound.stream());
             }
-            let mut words = Words::new("put_back", self.run("put_back", args).await?)?;
-            let now = words.number()?.unsigned_abs();
+            let mut reply = Reply::new("put_back", self.run("put_back", args).await?)?;
+            let now = reply.number()?.unsigned_abs();
             returned += now;
             // What it cannot return (it is too odd) is left to reap.
-            if words.number()? == 0 || now == 0 {
+            if reply.number()? == 0 || now == 0 {
                 return Ok(returned);
             }
         }
@@ -221,7 +221,7 @@ impl Store {
     pub async fn entry(&self, queue: &Queue, id: &str) -> Result<Option<Entry>, StoreError> {
         let command = redis::cmd("XRANGE").arg(self.keys.key(queue)).arg(id).arg(id).to_owned();
         let found: Vec<Value> = self.connection.query("entry", &command).await?;
-        Ok(found.into_iter().next().and_then(super::read::entry))
+        Ok(found.into_iter().next().and_then(super::reader::entry))
     }
 
     /// Marks the entry of an inbound stream that the consumer is about to read, because it was there when another
@@ -314,14 +314,14 @@ impl Store {
         let mut args = self.args();
         args.text(digest).show(self.options.shards).text(scheduler.map_or("", |s| s.as_str()));
         args.text(if take { "1" } else { "" });
-        let mut words = Words::new("announce", self.run("announce", args).await?)?;
-        let word = words.text()?;
+        let mut reply = Reply::new("announce", self.run("announce", args).await?)?;
+        let word = reply.text()?;
         if word == "SHARDS" {
-            return Err(StoreError::Shards { ours: self.options.shards, stored: words.text()? });
+            return Err(StoreError::Shards { ours: self.options.shards, stored: reply.text()? });
         }
-        let generation = words.number()?.unsigned_abs();
+        let generation = reply.number()?.unsigned_abs();
         Ok(match word.as_str() {
-            "OLDER" => Announced::Older { generation, silent: words.text()? == "silent" },
+            "OLDER" => Announced::Older { generation, silent: reply.text()? == "silent" },
             _ => Announced::InForce { generation },
         })
     }

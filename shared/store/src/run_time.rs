@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::words::{Words, text_of};
+use super::reply::{Reply, text_of};
 use super::{Store, StoreError};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{TenantId, day};
@@ -29,11 +29,11 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn at_run_time(&self) -> Result<AtRunTime, StoreError> {
-        let mut words = Words::new("at_run_time", self.run("at_run_time", self.args()).await?)?;
-        let (generation, names, tools) = (words.number()?.unsigned_abs(), words.text()?, words.text()?);
+        let mut reply = Reply::new("at_run_time", self.run("at_run_time", self.args()).await?)?;
+        let (generation, names, tools) = (reply.number()?.unsigned_abs(), reply.text()?, reply.text()?);
         let mut set = AtRunTime { generation, ..AtRunTime::default() };
         let ours = |name: &str| TenantId::new(name).ok().filter(|tenant| self.is_home_of(tenant));
-        let mut declared = words.rest().into_iter();
+        let mut declared = reply.rest().into_iter();
         while let (Some(name), Some(declaration)) = (declared.next(), declared.next()) {
             // What is no tenant's name declares none.
             let Some(tenant) = text_of(&name).as_deref().and_then(ours) else { continue };
@@ -90,8 +90,8 @@ impl Store {
     pub async fn switch_tool(&self, tool: &str, on: bool) -> Result<bool, StoreError> {
         let mut args = self.args();
         args.text(if on { "on" } else { "off" }).text(tool);
-        let mut words = Words::new("switch_tool", self.run("switch_tool", args).await?)?;
-        Ok(words.text()? == "OK")
+        let mut reply = Reply::new("switch_tool", self.run("switch_tool", args).await?)?;
+        Ok(reply.text()? == "OK")
     }
 
     async fn change_tenant(
@@ -103,8 +103,8 @@ impl Store {
         let json = policy.map(|policy| serde_json::to_string(policy).unwrap_or_default()).unwrap_or_default();
         let mut args = self.args();
         args.text(what).text(tenant.as_str()).text(json.as_str());
-        let mut words = Words::new("set_tenant", self.run("set_tenant", args).await?)?;
-        Ok(words.text()? == "OK")
+        let mut reply = Reply::new("set_tenant", self.run("set_tenant", args).await?)?;
+        Ok(reply.text()? == "OK")
     }
 }
 

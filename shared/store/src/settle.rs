@@ -1,7 +1,7 @@
 //! Settling: results are committed with their audit, and the turn ends with one reply.
 
 use super::keys::{Queue, TurnName};
-use super::words::{Words, text_of, unexpected};
+use super::reply::{Reply, text_of, unexpected};
 use super::{Store, StoreError};
 use tickfleet_model::InboxName;
 
@@ -88,8 +88,8 @@ impl Store {
                 args.text(call.result.as_str()).text(call.message.as_str()).text(call.audit.as_str());
             }
         }
-        let mut words = Words::new("settle", self.run("settle", args).await?)?;
-        words.rest().iter().map(settled).collect()
+        let mut reply = Reply::new("settle", self.run("settle", args).await?)?;
+        reply.rest().iter().map(settled).collect()
     }
 }
 

@@ -1,6 +1,6 @@
 //! The producer's verb.
 
-use super::words::{Words, text_of, unexpected};
+use super::reply::{Reply, text_of, unexpected};
 use super::{Store, StoreError};
 use tickfleet_model::{InboxName, TenantId, TurnId};
 
@@ -52,8 +52,8 @@ impl Store {
             args.show(&t.tenant).maybe(t.turn.as_ref()).text(t.digest.as_str()).maybe(t.reply_to.as_ref());
             args.text(t.payload.as_str());
         }
-        let mut words = Words::new("submit", self.run("submit", args).await?)?;
-        words.rest().iter().map(submitted).collect()
+        let mut reply = Reply::new("submit", self.run("submit", args).await?)?;
+        reply.rest().iter().map(submitted).collect()
     }
 }
 

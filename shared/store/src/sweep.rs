@@ -6,8 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use redis::{RedisResult, Value};
 
 use super::keys::{GROUP, Queue, TurnName};
+use super::reply::text_of;
 use super::wire::entry_ms;
-use super::words::text_of;
 use super::{Store, StoreError};
 use tickfleet_model::{AgentId, TurnId};
 

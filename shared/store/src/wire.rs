@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, TaskGrant, TaskId};
 
 use super::keys::{Queue, TurnName};
-use super::read::Entry;
+use super::reader::Entry;
 
 /// What every slice of a turn carries beside its calls; written once, at admission.
 #[derive(Debug, Clone, Serialize, Deserialize)]

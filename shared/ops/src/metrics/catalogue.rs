@@ -1,7 +1,7 @@
 //! Every metric by name: what it counts, its labels and their values, which processes export it. The page
 //! `docs/metrics.md` is written from this table, and a process registers nothing that is not in it.
 
-use super::words::{self, REFUSALS, RELOADS, STREAMS, VERBS};
+use super::labels::{self, REFUSALS, RELOADS, STREAMS, VERBS};
 
 /// Prefix of every metric but the `process_*` ones.
 pub(super) const PREFIX: &str = "tickfleet_";
@@ -81,7 +81,7 @@ const TOOLS: Values = Bounded("tools of the configuration, at most 500, and `oth
 catalogue! {
     INBOUND_ENTRIES = "inbound_entries_total", Counter, Schedulers, ["stream": Words(|| STREAMS.to_vec())],
         "Entries read from the inbound streams. One that is read again after a crash counts again.";
-    TURNS_ADMITTED = "turns_admitted_total", Counter, Schedulers, ["decision": Words(words::decisions)],
+    TURNS_ADMITTED = "turns_admitted_total", Counter, Schedulers, ["decision": Words(labels::decisions)],
         "Turns by what admission decided about them. Each turn counts once, whatever happens to it later.";
     CALLS_ADMITTED = "calls_admitted_total", Counter, Schedulers, [],
         "Calls that were debited from their budgets and let through, at admission or when a lane was released.";
@@ -95,30 +95,30 @@ catalogue! {
         "How late a lane was released that was due, the worst case of the last 30 s or a little longer.";
     TICK_DURATION = "tick_duration_seconds", Histogram(&TICK_SECONDS), Schedulers, [],
         "Time that one round of the tick took, releasing lanes and promoting what is due.";
-    BACKLOG = "backlog", Gauge, Schedulers, ["state": Words(words::places)],
+    BACKLOG = "backlog", Gauge, Schedulers, ["state": Words(labels::places)],
         "How much waits or runs in all shards, asked of Redis at each scrape. Every scheduler sees the whole fleet: \
          take the maximum over them, not the sum. Absent while Redis does not answer. Entries for inbound and dead, \
          slices for ready, suspect and running, turns for parked_capped and delayed.";
-    OLDEST_AGE = "oldest_age_seconds", Gauge, Schedulers, ["state": Words(words::places)],
+    OLDEST_AGE = "oldest_age_seconds", Gauge, Schedulers, ["state": Words(labels::places)],
         "Age of the oldest entry, slice or turn in a state, 0 where there is none. For running it is the oldest \
          pending age: since the slice was dispatched. For parked_capped it counts from admission and is sampled.";
     SCHEDULE_TO_START = "schedule_to_start_seconds", Histogram(&WAIT_SECONDS), Workers, [],
         "Time from the dispatch of a slice to its beginning on a worker, by the clock of Redis.";
     TURN_DURATION = "turn_duration_seconds", Histogram(&TURN_SECONDS), Everyone, [],
         "Time from the submission of a turn or task to its settled end, waiting for ticks and retries included.";
-    CALLS = "calls_total", Counter, Everyone, ["tool": TOOLS, "outcome": Words(words::outcomes)],
+    CALLS = "calls_total", Counter, Everyone, ["tool": TOOLS, "outcome": Words(labels::outcomes)],
         "Calls that ended, by tool and outcome. Those that schedulers end (capped, expired, tasks of external runtimes) \
          have the tool other.";
     CALL_DURATION = "call_duration_seconds", Histogram(&CALL_SECONDS), Workers, ["tool": TOOLS],
         "Time that the last try of a call took. Calls that never ran are not in it.";
-    RETRIES = "retries_total", Counter, Everyone, ["reason": Words(|| words::RETRIES.to_vec())],
+    RETRIES = "retries_total", Counter, Everyone, ["reason": Words(|| labels::RETRIES.to_vec())],
         "Tries that failed and will be repeated.";
-    LEASES_LOST = "leases_lost_total", Counter, Everyone, ["holder": Words(|| words::HOLDERS.to_vec())],
+    LEASES_LOST = "leases_lost_total", Counter, Everyone, ["holder": Words(|| labels::HOLDERS.to_vec())],
         "Leases that ended against their holder's will: a process that could not renew its own in time, or an \
          external runtime that fell silent and lost its task.";
     REAPED = "reaped_total", Counter, Schedulers, [],
         "Slices and inbound entries that were taken back from consumers whose heartbeat was gone.";
-    FENCED = "fenced_total", Counter, Everyone, ["verb": Words(|| words::FENCED.to_vec())],
+    FENCED = "fenced_total", Counter, Everyone, ["verb": Words(|| labels::FENCED.to_vec())],
         "Acts that were refused because the slice was no longer the actor's.";
     QUARANTINED = "quarantined_total", Counter, Schedulers, [],
         "Slices that were ended because they lost their worker too often.";
@@ -161,7 +161,7 @@ catalogue! {
         ["loop": Bounded("loops of the code: `turns`, `tasks`, `tick`, `reap`, `collect`, `lease`, `beat`")],
         "When a loop last advanced, seconds since the epoch. Absent while it does not run. Of several with one name (one a shard) the one that is furthest behind.";
     INVARIANT_VIOLATIONS = "invariant_violations_total", Counter, Schedulers,
-        ["invariant": Words(words::invariants)],
+        ["invariant": Words(labels::invariants)],
         "Findings of the sweep that should be impossible, each seen twice before it counts.";
     BUILD_INFO = "build_info", Gauge, Everyone, ["version": Bounded("the one version of the program")],
         "Always 1. The label is the version of the program.";

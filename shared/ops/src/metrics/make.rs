@@ -7,7 +7,7 @@ use prometheus::{
 
 use super::Part;
 use super::catalogue::{By, Def, Kind, PREFIX, Values};
-use super::words::OTHER;
+use super::labels::OTHER;
 
 pub(super) struct Maker {
     pub(super) registry: Registry,

@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use super::catalogue::{ALL, By, Def, Kind, PREFIX, PROCESS, Values};
-use super::words::{self, OTHER};
+use super::labels::{self, OTHER};
 
 const HEAD: &str = "\
 # Metrics
@@ -102,7 +102,7 @@ fn the_page_of_metrics_is_what_the_code_exports() {
 
 #[test]
 fn every_list_that_may_be_left_ends_with_other() {
-    for list in [&words::REFUSALS[..], &words::RETRIES[..], &words::FENCED[..], &words::VERBS[..]] {
+    for list in [&labels::REFUSALS[..], &labels::RETRIES[..], &labels::FENCED[..], &labels::VERBS[..]] {
         assert_eq!(list.last(), Some(&OTHER));
     }
 }

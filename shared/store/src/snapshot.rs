@@ -6,11 +6,11 @@ use std::collections::{BTreeMap, HashMap};
 use redis::Value;
 use serde::Deserialize;
 
-use super::inspect::unpacked;
+use super::diagnosis::unpacked;
 use super::keys::{GROUP, streams as stream_names};
-use super::read::entry;
+use super::reader::entry;
+use super::reply::{into_text, number_of, text_of};
 use super::wire::entry_ms;
-use super::words::{into_text, number_of, text_of};
 use super::{Connection, Keys, Slots, StoreError};
 
 /// Audit entries that one look reads at most. What came beyond is counted, but its tools are not seen.

@@ -13,7 +13,7 @@ type Beside = dyn Fn(Registrar) -> Pin<Box<dyn Future<Output = ()> + Send>> + Se
 
 /// A program's own tools and task handlers. Clones share what is registered while the program runs.
 #[derive(Clone, Default)]
-pub(crate) struct Own {
+pub(crate) struct Extensions {
     pub(crate) tools: Vec<TypedTool>,
     pub(crate) task_handlers: Vec<TypedTool>,
     /// What was registered at run time.
@@ -24,13 +24,13 @@ pub(crate) struct Own {
     pub(crate) beside: Option<Arc<Beside>>,
 }
 
-impl fmt::Debug for Own {
+impl fmt::Debug for Extensions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Own").field("tools", &self.tools).field("task_handlers", &self.task_handlers).finish()
     }
 }
 
-impl Own {
+impl Extensions {
     /// The tools that there are now.
     pub(crate) fn tools_now(&self) -> Vec<TypedTool> {
         self.tools.iter().chain(self.registered().iter()).cloned().collect()

@@ -6,7 +6,7 @@ use redis::Value;
 use redis::aio::MultiplexedConnection;
 
 use super::keys::{GROUP, Queue};
-use super::words::{into_text, number_of, unexpected};
+use super::reply::{into_text, number_of, unexpected};
 use super::{Connection, SliceEntry, Store, StoreError};
 use tickfleet_model::ConsumerId;
 

@@ -8,9 +8,9 @@ use tickfleet_store::FailedTry;
 use super::attendance::Attendance;
 use super::record::{Admission, Rule, Wait};
 use super::{State, Story};
-use crate::moment::{clock, from_now, span};
 use crate::output::{Mood, Output, short};
 use crate::results;
+use crate::time_format::{clock, from_now, span};
 
 /// Audit entries that are told.
 const AUDIT_TOLD: usize = 20;
@@ -85,7 +85,7 @@ fn head(story: &Story, output: &Output) -> String {
 fn life(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     match (story.state, &story.refusal) {
-        (State::Inbound, _) => lines.extend(story.attendance.as_ref().map(Attendance::words)),
+        (State::Inbound, _) => lines.extend(story.attendance.as_ref().map(Attendance::in_words)),
         (State::Rejected, Some(reason)) => lines.push(format!(
             "It was refused: {reason}. The message is on the dead stream; tickfleet doctor shows the last ones."
         )),
@@ -152,7 +152,7 @@ fn present(story: &Story) -> Vec<String> {
     lines.push(format!("Now: {done} of {} done, {admitted} admitted", plural(all, "call")));
     match (&story.holder, story.state) {
         (Some(holder), _) => lines.push(format!("It is held by {holder}")),
-        (None, State::Ready) => lines.extend(story.attendance.as_ref().map(Attendance::words)),
+        (None, State::Ready) => lines.extend(story.attendance.as_ref().map(Attendance::in_words)),
         _ => {}
     }
     lines.extend(story.waits.map(|wait| waiting(&wait, story.now_ms)));

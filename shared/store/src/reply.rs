@@ -5,12 +5,12 @@ use redis::Value;
 use super::StoreError;
 
 /// The reply of one script, read front to back.
-pub(crate) struct Words {
+pub(crate) struct Reply {
     verb: &'static str,
     values: std::vec::IntoIter<Value>,
 }
 
-impl Words {
+impl Reply {
     pub(crate) fn new(verb: &'static str, value: Value) -> Result<Self, StoreError> {
         match value {
             Value::Array(values) => Ok(Self { verb, values: values.into_iter() }),

@@ -17,14 +17,14 @@ pub(super) struct Seen {
 }
 
 /// Looks at all shards, and remembers what the next frame needs of the last look.
-pub(super) struct Looks {
+pub(super) struct Poller {
     watches: Vec<Watch>,
     window: Window,
     last: Option<Seen>,
     redis: String,
 }
 
-impl Looks {
+impl Poller {
     /// Looks at the shards of this configuration; none is made yet.
     ///
     /// # Errors

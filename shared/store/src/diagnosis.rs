@@ -7,9 +7,9 @@ use redis::Value;
 
 use super::keys::{GROUP, streams};
 use super::pool::Pool;
-use super::read::{Entry, entry};
-use super::watch::{NodeView, nodes};
-use super::words::{number_of, text_of};
+use super::reader::{Entry, entry};
+use super::reply::{number_of, text_of};
+use super::snapshot::{NodeView, nodes};
 use super::{Keys, StoreError, TurnName};
 
 /// Shards beyond the last one that are looked at for messages that went astray.
