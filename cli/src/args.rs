@@ -1,10 +1,8 @@
 //! The command line. Each command's own arguments stand beside what carries it out.
 
-use std::path::PathBuf;
+use clap::{Parser, Subcommand};
 
-use clap::{Args, Parser, Subcommand};
-
-use crate::extensions::Extensions;
+use crate::global::Global;
 use crate::{bench, cancel, config, delegate, demo, dev, doctor, explain, mcp, reply, submit, tenant, tools, top};
 
 const EXAMPLES: &str = "\
@@ -26,26 +24,6 @@ pub(crate) struct Cli {
     pub(crate) global: Global,
     #[command(subcommand)]
     pub(crate) command: Command,
-}
-
-/// What every command takes.
-#[derive(Debug, Clone, Args)]
-#[command(next_help_heading = "Options of every command")]
-pub(crate) struct Global {
-    /// Folder with tickfleet.yaml, agents.yaml, tools.yaml, permissions.yaml, tenants.yaml, mcp.yaml,
-    /// mcp.lock.yaml and the folder prompts/, each optional.
-    /// Without one, the built-in configuration.
-    #[arg(long, global = true, value_name = "DIR", env = "TICKFLEET_CONFIG")]
-    pub(crate) config: Option<PathBuf>,
-    /// Redis, instead of the configured one: redis://, rediss:// or unix://. Also: the variable REDIS_URL.
-    #[arg(long, global = true, value_name = "URL")]
-    pub(crate) redis_url: Option<String>,
-    /// Print data as JSON, for programs.
-    #[arg(long, global = true)]
-    pub(crate) json: bool,
-    /// What the program brings along. No option sets it.
-    #[arg(skip)]
-    pub(crate) extensions: Extensions,
 }
 
 #[derive(Debug, Subcommand)]

@@ -4,8 +4,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tickfleet_config::{self as configuration, ConfigErrors};
 
-use crate::args::Global;
 use crate::failure::Failure;
+use crate::global::Global;
 use crate::output::{Mood, Output};
 use crate::setup::{self, Setup};
 

@@ -11,15 +11,13 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
-use crate::args::Global;
+use crate::dev_socket::DIR;
 use crate::failure::Failure;
 use crate::fleet::{self, Answer, Fleet, Roles};
+use crate::global::Global;
 use crate::invoked::{program, quoted};
 use crate::output::Output;
 use crate::setup::{self, Setup};
-
-/// Where `dev` keeps its data unless it is told otherwise.
-const DIR: &str = ".tickfleet";
 
 /// A private Redis (or the one that REDIS_URL names), a scheduler and a worker.
 #[derive(Debug, Args)]
@@ -38,13 +36,6 @@ pub(crate) struct Dev {
     /// then every user of this machine can reach it.
     #[arg(long, num_args = 0..=1, default_missing_value = "6379", value_parser = clap::value_parser!(u16).range(1..))]
     port: Option<u16>,
-}
-
-/// The socket of a `dev` that was started in this folder; none where there is none.
-pub(crate) fn socket_of_dev_here() -> Option<PathBuf> {
-    let socket = Path::new(DIR).canonicalize().ok()?.join("redis.sock");
-    // One that nobody listens on was left behind.
-    std::os::unix::net::UnixStream::connect(&socket).ok().map(|_| socket)
 }
 
 /// The setting that makes the trial tools everybody's, as a variable.

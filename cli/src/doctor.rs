@@ -142,7 +142,7 @@ async fn tenants(store: &Store) -> Result<Vec<Finding>, Failure> {
 #[allow(clippy::disallowed_methods, reason = "the edge: the doctor compares this machine's clock with Redis' own")]
 fn local_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    crate::setup::millis(since)
+    crate::time_format::millis(since)
 }
 
 fn text(report: &Report, output: &Output) -> String {

@@ -16,12 +16,11 @@ use tickfleet_store::{Store, StoreError};
 use tokio::signal::unix::Signal;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use worker::tools::mcp::Servers;
 use worker::tools::{start_all, stop_all};
 use worker::{Surroundings, Worker};
 
-use crate::extensions::Extensions;
 use crate::failure::Failure;
+use crate::live::Live;
 use crate::registrar::Registrar;
 use crate::reload::Reload;
 use crate::setup::Setup;
@@ -65,18 +64,6 @@ pub(crate) struct Fleet {
     shutdown: Shutdown,
     drained: CancellationToken,
     live: Live,
-}
-
-/// What a reload replaces.
-#[derive(Clone)]
-pub(crate) struct Live {
-    pub(crate) active: Arc<PolicyHandle>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) workers: Vec<Arc<Worker>>,
-    /// The MCP servers: a reload keeps the connections that stay as they are.
-    pub(crate) mcp: Arc<Servers>,
-    /// The program's own tools: they live as long as the process.
-    pub(crate) extensions: Extensions,
 }
 
 /// What the schedulers and workers of one process share.

@@ -18,8 +18,8 @@ use tickfleet_config::tools::ToolsFile;
 use worker::tools::Registry;
 use worker::tools::http::Environment;
 
-use crate::args::Global;
 use crate::failure::Failure;
+use crate::global::Global;
 use crate::output::Output;
 use crate::setup;
 

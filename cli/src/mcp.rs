@@ -11,8 +11,8 @@ use tickfleet_config::{MCP_LOCK_FILE, McpChange, McpDefinition, McpFile, McpPinn
 use worker::tools::http::Environment;
 use worker::tools::mcp::{LOOK_TIMEOUT, Offer, look};
 
-use crate::args::Global;
 use crate::failure::Failure;
+use crate::global::Global;
 use crate::output::{Mood, Output, short};
 use crate::{results, setup};
 

@@ -8,7 +8,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
 use crate::failure::Failure;
-use crate::setup;
 
 /// How a command prints.
 #[derive(Debug, Clone, Copy)]
@@ -30,7 +29,7 @@ pub(crate) enum Mood {
 impl Output {
     /// Colours only on a terminal, and not where NO_COLOR says no (<https://no-color.org>).
     pub(crate) fn new(json: bool) -> Self {
-        let wanted = setup::environment().get("NO_COLOR").is_none_or(String::is_empty);
+        let wanted = crate::global::environment().get("NO_COLOR").is_none_or(String::is_empty);
         Self { json, colour: !json && wanted && std::io::stdout().is_terminal() }
     }
 

@@ -105,9 +105,9 @@ mod tests {
     use worker::tools::ToolError;
 
     use super::*;
-    use crate::args::Global;
     use crate::extensions::Extensions;
     use crate::fleet::{self, Answer, Roles};
+    use crate::global::Global;
     use crate::setup::{self, Setup};
 
     /// A minute on a machine that stands still now and then; mostly it takes milliseconds.

@@ -15,7 +15,7 @@ use worker::agents::TaskHandlers;
 use worker::tools::{Registry, TypedTool, stop_all};
 
 use crate::failure::Failure;
-use crate::fleet::Live;
+use crate::live::Live;
 use crate::registrar::{RegisterError, Request};
 use crate::setup::Setup;
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tickfleet_client::Client;
 use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources};
@@ -18,10 +17,11 @@ use worker::agents::TaskHandlers;
 use worker::tools::mcp::Servers;
 use worker::tools::{Registry, TypedTool};
 
-use crate::args::Global;
-use crate::dev;
+use crate::dev_socket;
 use crate::extensions::Extensions;
 use crate::failure::Failure;
+use crate::global::{Global, environment};
+use crate::time_format::millis;
 
 /// The configuration of this process.
 #[derive(Clone)]
@@ -38,14 +38,6 @@ pub(crate) struct Setup {
     pub(crate) mcp: Arc<Servers>,
     /// The program's own tools.
     pub(crate) extensions: Extensions,
-}
-
-/// The process' environment variables that are text. Those that are not can be no setting of ours.
-#[allow(clippy::disallowed_methods, reason = "the edge: what the environment says goes from here into configuration")]
-pub(crate) fn environment() -> Environment {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .collect()
 }
 
 /// Where a configuration comes from: the folder, below the environment, below the command line.
@@ -163,7 +155,7 @@ impl Setup {
 
     /// What to do where nobody said which Redis, and the configured one is not it.
     fn which_redis(&self) -> String {
-        let here = dev::socket_of_dev_here().map(|socket| {
+        let here = dev_socket::socket_of_dev_here().map(|socket| {
             format!("A fleet of tickfleet dev keeps its Redis here:\n  export REDIS_URL='unix://{}'", socket.display())
         });
         let else_ = || "tickfleet dev starts one, and prints what to set; or set it to your fleet's Redis.".to_owned();
@@ -352,9 +344,4 @@ fn tool_environment(environment: &Environment) -> worker::tools::http::Environme
 pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     millis(since)
-}
-
-/// A duration in whole milliseconds.
-pub(crate) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }

@@ -12,11 +12,11 @@ use tickfleet_protocol::parse_turn;
 
 use crate::answer;
 use crate::failure::Failure;
+use crate::format::Format;
 use crate::output::Output;
 use crate::results::{self, Awaited, Told};
 use crate::setup::Setup;
 use crate::time_format::Deadline;
-use crate::tools::Format;
 
 /// Submit a turn: the tool calls of one model response.
 #[derive(Debug, Args)]

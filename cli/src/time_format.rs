@@ -1,9 +1,14 @@
 //! Points in time as people write and read them.
 
+use std::time::Duration;
+
 use chrono::DateTime;
 use tickfleet_config::units::parse_duration;
 
-use crate::setup::millis;
+/// A duration in whole milliseconds.
+pub(crate) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
 
 /// When something is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,20 +1,18 @@
 //! `tickfleet tools`: which tools there are, who may call them, and their definitions for a model.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use serde::Serialize;
 use tickfleet_config::units::format_duration;
-use tickfleet_engine::active_policy::PolicyHandle;
-use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant, Unknown};
-use tickfleet_model::suggest::{closest, list};
-use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec, limits};
+use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
+use tickfleet_model::{AgentId, Effect, TenantId, ToolSpec, limits};
 use tickfleet_protocol::{Prompts, define, define_strict};
-use tickfleet_store::Store;
 use worker::tools::{RegisteredTool, Registry};
 
+use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::failure::Failure;
+use crate::format::Format;
 use crate::import::Import;
 use crate::output::{Mood, Output, lines, table};
 use crate::setup::Setup;
@@ -107,41 +105,6 @@ pub(crate) async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Outp
     }
 }
 
-/// The dialects, as options name them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// OpenAI's Chat Completions.
-    #[value(alias = "openai_chat", alias = "openai-chat")]
-    Openai,
-    /// OpenAI's Responses.
-    #[value(alias = "openai_responses")]
-    OpenaiResponses,
-    /// Anthropic's Messages.
-    Anthropic,
-    /// MCP: tools as `tools/list` gives them, calls as `tools/call` takes them.
-    Mcp,
-    /// Everything that a program wants to know.
-    Raw,
-    /// Plain text, for a model without function calling.
-    Text,
-}
-
-impl Format {
-    pub(crate) const fn dialect(self) -> Dialect {
-        match self {
-            Self::Openai => Dialect::OpenaiChat,
-            Self::OpenaiResponses => Dialect::OpenaiResponses,
-            Self::Anthropic => Dialect::Anthropic,
-            Self::Mcp => Dialect::Mcp,
-            Self::Raw => Dialect::Raw,
-            Self::Text => Dialect::Text,
-        }
-    }
-}
-
-/// How long Redis is waited for to say what was set at run time. Tools are described without it, too.
-const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
-
 /// A tool and who may call it.
 #[derive(Serialize)]
 struct Row<'a> {
@@ -195,38 +158,6 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
     emit(format, args.strict, &allowed, &setup.configuration.prompts, output)
 }
 
-/// Takes over what was set at run time, where Redis is there to say so: a tool that was switched off is shown as that,
-/// and not tried.
-pub(crate) async fn with_run_time(active: &PolicyHandle, stores: &[Store]) {
-    let looks = stores.iter().map(|store| active.refresh(store));
-    // Without Redis, tools are as the configuration has them.
-    drop(tokio::time::timeout(LOOK_TIMEOUT, futures::future::join_all(looks)).await);
-}
-
-/// Takes over what was set at run time where `tenant` is at home. Where Redis is away, a tenant of the configuration is
-/// shown as configured.
-pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &TenantId) -> Result<(), Failure> {
-    if !active.load().policy.tenants.contains_key(tenant) {
-        let read = match setup.client().await {
-            Ok(client) => active.refresh(client.store(tenant)).await.map_err(Failure::from),
-            Err(failure) => Err(failure),
-        };
-        read.map_err(|failure| not_configured(tenant, failure))?;
-    }
-    Ok(())
-}
-
-/// Where Redis is away, a misspelt tenant is the likelier mistake.
-fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
-    match failure {
-        Failure::Redis(message) => Failure::Redis(format!(
-            "the configuration has no tenant {:?}, and Redis, where it could have been set, is away: {message}",
-            tenant.as_str()
-        )),
-        other => other,
-    }
-}
-
 /// Prints the definitions of `tools` for a model.
 fn emit(format: Format, strict: bool, tools: &[&ToolSpec], prompts: &Prompts, output: &Output) -> Result<(), Failure> {
     let has_strict = matches!(format, Format::Openai | Format::OpenaiResponses);
@@ -262,27 +193,6 @@ fn decide<'a>(
         (spec, denial.map(|denial| denial_text(&denial)))
     };
     Ok(registry.iter().map(decide).collect())
-}
-
-/// Who was named does not exist.
-pub(crate) fn nobody(unknown: Unknown, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
-    Failure::failed(match unknown {
-        Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str()),
-        Unknown::Withheld => anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant)),
-        Unknown::Agent => {
-            let of_tenant = |agent: &&AgentId| policy.look_up(tenant, agent).is_ok();
-            let agents: Vec<&str> = policy.agents.keys().filter(of_tenant).map(AgentId::as_str).collect();
-            let meant = closest(agent.as_str(), agents.iter().copied());
-            let meant = meant.map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
-            anyhow::anyhow!(
-                "tenant {:?} has no agent {:?} in this configuration.{meant} It has: {}.\nAgents stand in agents.yaml of \
-                 the configuration folder that --config (or TICKFLEET_CONFIG) names.",
-                tenant.as_str(),
-                agent.as_str(),
-                list(agents)
-            )
-        }
-    })
 }
 
 fn denial_text(denial: &Denial) -> String {

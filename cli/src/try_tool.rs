@@ -9,10 +9,10 @@ use tickfleet_model::{AgentId, Effect, Outcome, TenantId, TurnId};
 use worker::tools::{Toolbox, start_all, stop_all};
 use worker::trial::{Step, Trial, Tried};
 
+use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::failure::Failure;
 use crate::output::{Mood, Output, lines, table};
 use crate::setup::{self, Setup};
-use crate::tools::{nobody, with_run_time, with_tenant};
 
 /// Run one call through every guard of a worker, and show what each of them says.
 #[derive(Debug, Args)]

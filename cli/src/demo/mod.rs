@@ -22,10 +22,10 @@ use tickfleet_model::AgentId;
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
-use crate::args::Global;
 use crate::extensions::Extensions;
 use crate::failure::Failure;
 use crate::fleet::{self, Answer, Roles};
+use crate::global::Global;
 use crate::mcp;
 use crate::output::Output;
 use crate::setup::{self, Setup};

@@ -9,7 +9,7 @@ use tickfleet_store::{Backlog, DeadLetter, ShardFacts};
 
 use super::Finding;
 use crate::output::short;
-use crate::setup::millis;
+use crate::time_format::millis;
 use crate::time_format::{from_now, span};
 
 /// Work that waits longer than this for somebody to read it shows that nobody does, ms.

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use super::Sources;
 use super::errors::Errors;
-use super::http::{self, Arguments};
+use super::http;
 use super::read_tools::{EFFECTS, TIMEOUT_MS_MAX};
 use super::reader::{Cursor, Section};
+use super::templates::Arguments;
 use super::tools::HttpDef;
 use super::tree::Node;
 use tickfleet_model::version::Selector;

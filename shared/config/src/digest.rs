@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use serde_json::{Value, json};
+use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use super::canonical::write_canonical;
 use super::files::Trees;
 use tickfleet_model::policy::Policy;
 
@@ -31,31 +32,4 @@ pub(super) fn digest(policy: &Policy, trees: &Trees) -> String {
         let _ = write!(hex, "{byte:02x}");
         hex
     })
-}
-
-/// JSON with the members of objects by name, whatever order the parser kept them in.
-pub(super) fn write_canonical(value: &Value, out: &mut String) {
-    match value {
-        Value::Object(members) => {
-            let mut members: Vec<_> = members.iter().collect();
-            members.sort_by_key(|(name, _)| *name);
-            out.push('{');
-            for (name, value) in members {
-                out.push_str(&Value::from(name.as_str()).to_string());
-                out.push(':');
-                write_canonical(value, out);
-                out.push(',');
-            }
-            out.push('}');
-        }
-        Value::Array(items) => {
-            out.push('[');
-            for item in items {
-                write_canonical(item, out);
-                out.push(',');
-            }
-            out.push(']');
-        }
-        scalar => out.push_str(&scalar.to_string()),
-    }
 }

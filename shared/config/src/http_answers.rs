@@ -1,6 +1,6 @@
 //! Reads `http.outcomes`: what an answer means by its status and body.
 
-use super::http::pointer;
+use super::http_values::pointer;
 use super::reader::Cursor;
 use super::tools::{AnswerMeaning, OutcomeRule};
 

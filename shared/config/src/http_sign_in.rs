@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::http::{Templates, service_url};
+use super::http_values::service_url;
 use super::reader::Cursor;
+use super::templates::Templates;
 use super::tools::{ClientAuth, Grant, OAuth2Def};
 
 const GRANTS: [(&str, Grant); 2] =

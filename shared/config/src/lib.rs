@@ -5,6 +5,7 @@
 //! [`print()`](print()) tells where each value in force comes from. All errors are reported at once.
 
 mod agents;
+mod canonical;
 mod digest;
 mod environment;
 mod errors;
@@ -12,6 +13,7 @@ mod files;
 mod http;
 mod http_answers;
 mod http_sign_in;
+mod http_values;
 pub mod mcp;
 mod mcp_lock;
 mod policy;
@@ -24,6 +26,7 @@ mod redis_url;
 mod reload;
 mod schema;
 mod settings;
+mod templates;
 pub mod tools;
 mod tree;
 pub mod units;

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::errors::Errors;
-use super::http;
 use super::mcp_lock::{McpDefinition, McpPins};
 use super::read_tools::{Tools, default_id};
 use super::reader::{Cursor, Section};
 use super::tools::SecretRef;
 use super::tree::{Node, Value};
+use super::{http, templates};
 use tickfleet_model::{Effect, limits, suggest};
 
 /// Characters of a server's name: it begins the names of its tools.
@@ -317,7 +317,7 @@ fn header(name: &str) -> Result<(), &'static str> {
     if HEADERS_REFUSED.iter().any(|refused| refused.eq_ignore_ascii_case(name)) {
         return Err("a header that does not belong to the connection or the protocol");
     }
-    if http::is_header_name(name) { Ok(()) } else { Err("a name such as X-Request-Id") }
+    if templates::is_header_name(name) { Ok(()) } else { Err("a name such as X-Request-Id") }
 }
 
 /// Name → template, whose `${…}` are secrets of the server.
@@ -328,7 +328,7 @@ fn templates(cursor: &Cursor<'_>, secrets: &BTreeMap<String, SecretRef>, check: 
             value.errors.push(place, &value.path, format!("the name {name:?}"), expected);
         }
         let Some(text) = value.text() else { continue };
-        match http::placeholders(text, "${", "}") {
+        match templates::placeholders(text, "${", "}") {
             None => value.refuse("a `}` after every `${`"),
             Some(named) => named.into_iter().filter(|secret| !secrets.contains_key(*secret)).for_each(|secret| {
                 let names = || secrets.keys().map(String::as_str);

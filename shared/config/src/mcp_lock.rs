@@ -9,7 +9,7 @@ use std::fmt::Write;
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
-use super::digest::write_canonical;
+use super::canonical::write_canonical;
 use super::errors::Errors;
 use super::reader::{Cursor, Section};
 use super::tree::{Node, Value};

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Sources;
 use super::errors::{Errors, Place};
-use super::http::{self, Arguments};
+use super::http;
 use super::reader::{Cursor, Section};
 use super::schema::{SchemaCheck, SchemaUse};
+use super::templates::Arguments;
 use super::tools::{ToolDef, ToolsFile};
 use super::tree::{Node, Value, join};
 use tickfleet_model::version::{parse, split};

@@ -199,7 +199,7 @@ fn arguments(task: &Task) -> String {
         map.insert("input", input.clone());
     }
     if let Some(deadline) = task.deadline_ms {
-        map.insert("deadline", text(&crate::report::rfc3339(deadline)));
+        map.insert("deadline", text(&crate::time::rfc3339(deadline)));
     }
     if let Some(delegator) = &task.delegator {
         map.insert("delegator", text(delegator.as_str()));

@@ -4,3 +4,4 @@
 pub mod active_policy;
 pub mod delegation;
 pub mod report;
+pub mod time;

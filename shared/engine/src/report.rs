@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
+use crate::time::rfc3339;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, Dialect, Outcome, TenantId, limits};
 use tickfleet_protocol::{audit, result};
@@ -274,13 +275,6 @@ fn taken_and_not_ended(ending: &Ending, why: Option<&str>) -> (Outcome, CallErro
 
 fn unknown(message: String) -> (Outcome, CallError) {
     (Outcome::OutcomeUnknown, CallError { code: Outcome::OutcomeUnknown.as_str().into(), message, details: None })
-}
-
-/// A time for people and programs: RFC 3339 in UTC, to the second.
-#[must_use]
-pub fn rfc3339(ms: i64) -> String {
-    let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
-    time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
 }
 
 /// A call from its blob; an external task's blob is the task's own message.

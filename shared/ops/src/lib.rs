@@ -10,5 +10,4 @@ mod redis_watchdog;
 mod repeats;
 pub mod shutdown;
 pub mod telemetry;
-mod tool_labels;
 pub mod traces;

@@ -11,8 +11,10 @@ mod live;
 mod make;
 #[cfg(test)]
 mod page;
+mod part;
 #[cfg(test)]
 mod tests;
+mod tool_labels;
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
@@ -22,29 +24,17 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
-pub(crate) use self::labels::OTHER;
 pub use self::labels::{Decision, Invariant, Place};
 pub use self::live::McpServer;
 use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;
-use super::tool_labels::ToolLabels;
+pub use self::part::Part;
+use self::tool_labels::ToolLabels;
 use tickfleet_model::Outcome;
 use tickfleet_store::Observer;
 
 /// Digits of the configuration's digest that become a label.
 const DIGEST_DIGITS: usize = 12;
-
-/// What a process is: it exports what it can know, and nothing else, so that an absent metric means an absent part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Part {
-    /// Schedulers only.
-    Scheduler,
-    /// Workers only.
-    Worker,
-    /// Both in one process.
-    #[default]
-    Both,
-}
 
 /// How much is in one [`Place`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

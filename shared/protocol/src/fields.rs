@@ -256,7 +256,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     /// The W3C trace context. What is malformed is ignored, as the standard asks: a trace must not cost a turn.
     fn traceparent(&self) -> Option<String> {
         let text = self.get("traceparent")?.as_str()?;
-        is_traceparent(&text).then(|| text.into_owned())
+        super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
     /// What goes with the trace context; without a good one it means nothing.
@@ -278,19 +278,4 @@ fn is_tracestate(text: &str) -> bool {
         && text.len() <= limits::TRACESTATE_BYTES_MAX
         && text.bytes().all(|byte| (b' '..=b'~').contains(&byte))
         && text.split(',').all(|member| member.trim().is_empty() || member.contains('='))
-}
-
-/// Whether `text` is a W3C trace context header of version 00 or of a later version in the same form.
-pub(super) fn is_traceparent(text: &str) -> bool {
-    let parts: Vec<&str> = text.splitn(5, '-').collect();
-    let [version, trace, span, flags] = parts.as_slice() else { return false };
-    let hex = |part: &str, len| part.len() == len && part.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    let zero = |part: &str| part.bytes().all(|b| b == b'0');
-    hex(version, 2)
-        && hex(trace, 32)
-        && hex(span, 16)
-        && hex(flags, 2)
-        && *version != "ff"
-        && !zero(trace)
-        && !zero(span)
 }

@@ -22,6 +22,7 @@ pub mod result;
 pub mod strict;
 pub mod task;
 pub mod text;
+mod traceparent;
 pub mod turn;
 mod write;
 

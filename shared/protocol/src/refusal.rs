@@ -90,7 +90,7 @@ impl Refusal {
                 self.correlation_id = short(value, limits::CORRELATION_ID_BYTES_MAX);
             }
             "traceparent" if self.traceparent.is_none() => {
-                self.traceparent = short(value, 55).filter(|text| super::fields::is_traceparent(text));
+                self.traceparent = short(value, 55).filter(|text| super::traceparent::is_traceparent(text));
             }
             "calls" => self.calls(format.unwrap_or_default(), value),
             "tool_calls" => self.calls(Dialect::OpenaiChat, value),

@@ -12,6 +12,7 @@ mod backlog;
 mod call;
 mod clock;
 mod connection;
+mod counters;
 mod delegate;
 mod diagnosis;
 mod ending;

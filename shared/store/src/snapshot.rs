@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use redis::Value;
 use serde::Deserialize;
 
-use super::diagnosis::unpacked;
+use super::counters::unpacked;
 use super::keys::{GROUP, streams as stream_names};
 use super::reader::entry;
 use super::reply::{into_text, number_of, text_of};

@@ -77,7 +77,7 @@ async fn delegate(
     let id = id.map_err(ToolError::internal)?;
     let task = task(&context, args).map_err(refused)?;
     let planned = delegation::plan(&active.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
-    let deadline = tickfleet_engine::report::rfc3339(planned.deadline_ms());
+    let deadline = tickfleet_engine::time::rfc3339(planned.deadline_ms());
     let delegation = planned.by_call(&context.call).delegation(None, id.clone(), true);
     let written = store.delegate(&[delegation]).await.map_err(|e| ToolError::Transient(e.to_string()))?;
     match written.into_iter().next() {

@@ -128,7 +128,7 @@ fn live_task(live: &LiveTurn, asker: &AgentId, task_id: &str) -> Result<TaskStat
         task_id: task_id.to_owned(),
         status: if live.holder.is_some() { "running" } else { "waiting" },
         agent: meta.agent.to_string(),
-        deadline: Some(tickfleet_engine::report::rfc3339(meta.deadline_ms)),
+        deadline: Some(tickfleet_engine::time::rfc3339(meta.deadline_ms)),
         outcome: None,
         error: None,
     })

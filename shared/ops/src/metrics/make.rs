@@ -5,9 +5,9 @@ use prometheus::{
     Error, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
 };
 
-use super::Part;
 use super::catalogue::{By, Def, Kind, PREFIX, Values};
 use super::labels::OTHER;
+use super::part::Part;
 
 pub(super) struct Maker {
     pub(super) registry: Registry,

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use super::metrics::OTHER;
+use super::labels::OTHER;
 use tickfleet_model::Outcome;
 
 /// Distinct values of the label; more tools than a fleet's configuration is likely to declare.

@@ -1,0 +1,68 @@
+//! Whose tools are asked for: tenants and agents of the configuration and those that were set at run time.
+
+use std::time::Duration;
+
+use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_model::policy::{Policy, Unknown};
+use tickfleet_model::suggest::{closest, list};
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::Store;
+
+use crate::failure::Failure;
+use crate::setup::Setup;
+
+/// How long Redis is waited for to say what was set at run time. Tools are described without it, too.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Takes over what was set at run time, where Redis is there to say so: a tool that was switched off is shown as that,
+/// and not tried.
+pub(crate) async fn with_run_time(active: &PolicyHandle, stores: &[Store]) {
+    let looks = stores.iter().map(|store| active.refresh(store));
+    // Without Redis, tools are as the configuration has them.
+    drop(tokio::time::timeout(LOOK_TIMEOUT, futures::future::join_all(looks)).await);
+}
+
+/// Takes over what was set at run time where `tenant` is at home. Where Redis is away, a tenant of the configuration is
+/// shown as configured.
+pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &TenantId) -> Result<(), Failure> {
+    if !active.load().policy.tenants.contains_key(tenant) {
+        let read = match setup.client().await {
+            Ok(client) => active.refresh(client.store(tenant)).await.map_err(Failure::from),
+            Err(failure) => Err(failure),
+        };
+        read.map_err(|failure| not_configured(tenant, failure))?;
+    }
+    Ok(())
+}
+
+/// Where Redis is away, a misspelt tenant is the likelier mistake.
+fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
+    match failure {
+        Failure::Redis(message) => Failure::Redis(format!(
+            "the configuration has no tenant {:?}, and Redis, where it could have been set, is away: {message}",
+            tenant.as_str()
+        )),
+        other => other,
+    }
+}
+
+/// Who was named does not exist.
+pub(crate) fn nobody(unknown: Unknown, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
+    Failure::failed(match unknown {
+        Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str()),
+        Unknown::Withheld => anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant)),
+        Unknown::Agent => {
+            let of_tenant = |agent: &&AgentId| policy.look_up(tenant, agent).is_ok();
+            let agents: Vec<&str> = policy.agents.keys().filter(of_tenant).map(AgentId::as_str).collect();
+            let meant = closest(agent.as_str(), agents.iter().copied());
+            let meant = meant.map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
+            anyhow::anyhow!(
+                "tenant {:?} has no agent {:?} in this configuration.{meant} It has: {}.\nAgents stand in agents.yaml of \
+                 the configuration folder that --config (or TICKFLEET_CONFIG) names.",
+                tenant.as_str(),
+                agent.as_str(),
+                list(agents)
+            )
+        }
+    })
+}

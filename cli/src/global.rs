@@ -1,0 +1,36 @@
+//! What every command takes, and the environment that it runs in.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tickfleet_config::Environment;
+
+use crate::extensions::Extensions;
+
+/// What every command takes.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Options of every command")]
+pub(crate) struct Global {
+    /// Folder with tickfleet.yaml, agents.yaml, tools.yaml, permissions.yaml, tenants.yaml, mcp.yaml,
+    /// mcp.lock.yaml and the folder prompts/, each optional.
+    /// Without one, the built-in configuration.
+    #[arg(long, global = true, value_name = "DIR", env = "TICKFLEET_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Redis, instead of the configured one: redis://, rediss:// or unix://. Also: the variable REDIS_URL.
+    #[arg(long, global = true, value_name = "URL")]
+    pub(crate) redis_url: Option<String>,
+    /// Print data as JSON, for programs.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+    /// What the program brings along. No option sets it.
+    #[arg(skip)]
+    pub(crate) extensions: Extensions,
+}
+
+/// The process' environment variables that are text. Those that are not can be no setting of ours.
+#[allow(clippy::disallowed_methods, reason = "the edge: what the environment says goes from here into configuration")]
+pub(crate) fn environment() -> Environment {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
+}
