@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tickfleet_store::{LaneView, Memory, NodeView, ServerLoad, ShardView};
 
-use super::poller::Seen;
+use super::seen::Seen;
 use super::tools::Tools;
 
 /// Timers are looked at every `scheduler.tick_poll`; this late, nobody looks, ms.

@@ -8,6 +8,7 @@ mod draw;
 mod frame;
 mod poller;
 mod screen;
+mod seen;
 mod tools;
 
 use std::io::IsTerminal;

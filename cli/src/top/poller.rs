@@ -2,19 +2,13 @@
 
 use std::time::Instant;
 
-use tickfleet_store::{ServerLoad, ShardView, Watch};
+use tickfleet_store::{ServerLoad, Watch};
 
 use super::frame::{Frame, Heading};
+use super::seen::Seen;
 use super::tools::Window;
 use crate::failure::Failure;
 use crate::setup::Setup;
-
-/// What one look saw.
-pub(super) struct Seen {
-    pub(super) at: Instant,
-    pub(super) server: ServerLoad,
-    pub(super) shards: Vec<ShardView>,
-}
 
 /// Looks at all shards, and remembers what the next frame needs of the last look.
 pub(super) struct Poller {

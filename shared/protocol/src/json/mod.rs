@@ -9,11 +9,13 @@
 
 mod document;
 mod error;
+mod node;
 mod scan;
 mod strings;
 
-pub use document::{Document, Kind, Value};
+pub use document::{Document, Value};
 pub use error::{JsonError, Problem};
+pub use node::Kind;
 pub(crate) use strings::{bounded, escaped_len, prefix, push_escaped};
 pub use strings::{push_quoted, unescape};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::document::{Kind, Node};
 use super::error::{ECHO_BYTES_MAX, JsonError, Problem};
+use super::node::{Kind, Node, Span};
 use super::strings::{ENDS_RUN, bounded, hex4, unescape};
 
 /// Up to this many keys an object's keys are compared one by one; beyond, a set keeps hostile objects linear.
@@ -16,21 +16,6 @@ pub(super) enum Keep {
     Nothing,
     /// Nodes down to this depth; the scan goes on after a problem wherever the structure is still clear.
     Levels(usize),
-}
-
-/// The inside of a string of the text, by byte offsets.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Span {
-    pub(super) start: usize,
-    pub(super) end: usize,
-    pub(super) escaped: bool,
-}
-
-impl Span {
-    /// The string's inside as it is written.
-    pub(super) fn of(self, text: &str) -> &str {
-        text.get(self.start..self.end).unwrap_or_default()
-    }
 }
 
 /// The scan cannot go on; the problem is in [`Scan::problem`].

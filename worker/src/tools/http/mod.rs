@@ -12,6 +12,7 @@ mod mapping;
 mod oauth2;
 mod outcome;
 pub(in crate::tools) mod parts;
+mod percent;
 mod secrets;
 mod template;
 mod tokens;

@@ -19,8 +19,9 @@ use super::client::{self, Client, Request, SendError};
 use super::environment::Environment;
 use super::guard::Guard;
 use super::outcome;
+use super::percent;
 use super::secrets::Secrets;
-use super::template::{self, Place, Template, Values};
+use super::template::{Place, Template, Values};
 use super::tool::{HttpToolError, field};
 use crate::tools::ToolFailure;
 
@@ -164,7 +165,7 @@ impl Credentials {
         let mut headers = HeaderMap::new();
         headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
-        let encoded = |text: &SecretString| template::percent_encoded(text.expose_secret(), "");
+        let encoded = |text: &SecretString| percent::percent_encoded(text.expose_secret(), "");
         let grant = match self.grant {
             Grant::ClientCredentials => "client_credentials",
             Grant::RefreshToken => "refresh_token",
@@ -174,7 +175,7 @@ impl Credentials {
         form.extend(
             self.fields
                 .iter()
-                .map(|(name, value)| format!("{}={}", template::percent_encoded(name, ""), encoded(value))),
+                .map(|(name, value)| format!("{}={}", percent::percent_encoded(name, ""), encoded(value))),
         );
         match (&self.client_secret, self.client_auth) {
             (Some(secret), ClientAuth::Basic) => {

@@ -8,7 +8,7 @@ use tickfleet_config::tools::{SecretRef, TENANT};
 use tickfleet_model::TenantId;
 
 use super::environment::Environment;
-use super::template;
+use super::percent;
 
 /// What stands where a secret was.
 const REDACTED: &str = "[REDACTED]";
@@ -102,8 +102,8 @@ impl Secrets {
             let escaped = json.trim_matches('"').to_owned();
             forms.push(escaped.replace('/', "\\/"));
             forms.push(escaped);
-            forms.push(template::percent_encoded(value, ""));
-            forms.push(template::percent_encoded(value, template::SECRET_KEEPS));
+            forms.push(percent::percent_encoded(value, ""));
+            forms.push(percent::percent_encoded(value, percent::SECRET_KEEPS));
             forms.push(value.to_owned());
         }
         forms.sort_unstable_by_key(|form| std::cmp::Reverse(form.len()));
@@ -123,7 +123,7 @@ fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId)
 /// A tenant inside the name of a variable: letters and digits as they are, everything else as `_` and two hexadecimal
 /// digits (`atlas-ux` is `atlas_2Dux`), `_` too, so that no two tenants share a variable.
 fn in_variable(tenant: &TenantId) -> String {
-    template::percent_encoded(tenant.as_str(), "").chars().fold(String::new(), |mut name, c| {
+    percent::percent_encoded(tenant.as_str(), "").chars().fold(String::new(), |mut name, c| {
         match c {
             // What URLs leave as it is.
             '-' | '.' | '_' | '~' => name.push_str(&format!("_{:02X}", u32::from(c))),
@@ -136,7 +136,7 @@ fn in_variable(tenant: &TenantId) -> String {
 
 /// A tenant inside a path: as it is, but that a leading `.` (a hidden file, the folder above) is `%2E`.
 fn in_path(tenant: &TenantId) -> String {
-    let name = template::percent_encoded(tenant.as_str(), "");
+    let name = percent::percent_encoded(tenant.as_str(), "");
     name.strip_prefix('.').map(|rest| format!("%2E{rest}")).unwrap_or(name)
 }
 

@@ -5,13 +5,11 @@ use std::collections::BTreeMap;
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use super::percent::{SECRET_KEEPS, percent_encoded};
 use super::secrets::Secrets;
 
 /// The arguments of one call by name, each as the model wrote it.
 pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
-
-/// What a secret keeps unencoded in a path beside the unreserved characters: bot tokens carry a colon.
-pub(super) const SECRET_KEEPS: &str = ":@!$&'()*+,;=";
 
 /// Where a template lands, which decides how values are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,19 +155,6 @@ fn encoded(name: &str, value: &str, place: Place) -> Result<String, String> {
         }
         Place::Text => Ok(value.to_owned()),
     }
-}
-
-/// Percent-encodes everything but the unreserved characters of URLs and those in `keep`.
-pub(super) fn percent_encoded(text: &str, keep: &str) -> String {
-    let mut encoded = String::with_capacity(text.len());
-    for &byte in text.as_bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) || keep.as_bytes().contains(&byte) {
-            encoded.push(char::from(byte));
-        } else {
-            encoded.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    encoded
 }
 
 /// A parsed JSON body template.

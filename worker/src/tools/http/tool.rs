@@ -22,8 +22,9 @@ use super::guard::Guard;
 use super::mapping::Mapping;
 use super::oauth2::{Credentials, OAuth2};
 use super::outcome::{self, Rules};
+use super::percent;
 use super::secrets::Secrets;
-use super::template::{self, Arguments, Body, Place, Template, Values};
+use super::template::{Arguments, Body, Place, Template, Values};
 use super::tokens::{Token, Tokens};
 use crate::tools::{CallContext, Handler, ToolFailure, ToolOutput};
 
@@ -241,7 +242,7 @@ impl HttpTool {
         let mut separator = '?';
         for (name, template) in &self.query {
             if let Some(value) = template.render(values, Place::Query)? {
-                text.push_str(&format!("{separator}{}={value}", template::percent_encoded(name, "")));
+                text.push_str(&format!("{separator}{}={value}", percent::percent_encoded(name, "")));
                 separator = '&';
             }
         }

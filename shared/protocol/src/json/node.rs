@@ -1,0 +1,87 @@
+//! Values of a text by their places in it.
+
+/// The inside of a string of the text, by byte offsets.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Span {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) escaped: bool,
+}
+
+impl Span {
+    /// The string's inside as it is written.
+    pub(super) fn of(self, text: &str) -> &str {
+        text.get(self.start..self.end).unwrap_or_default()
+    }
+}
+
+/// What a value is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `{…}`.
+    Object,
+    /// `[…]`.
+    Array,
+    /// `"…"`.
+    String,
+    /// A number, as written.
+    Number,
+    /// `true` or `false`.
+    Bool,
+    /// `null`.
+    Null,
+}
+
+impl Kind {
+    /// The kind of the value that begins with this byte.
+    pub(super) const fn of_first_byte(byte: u8) -> Self {
+        match byte {
+            b'{' => Self::Object,
+            b'[' => Self::Array,
+            b'"' => Self::String,
+            b't' | b'f' => Self::Bool,
+            b'n' => Self::Null,
+            _ => Self::Number,
+        }
+    }
+
+    /// The word for error messages.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Object => "an object",
+            Self::Array => "an array",
+            Self::String => "a string",
+            Self::Number => "a number",
+            Self::Bool => "a boolean",
+            Self::Null => "null",
+        }
+    }
+}
+
+/// One value of the index. The nodes of its children follow it; `next` is the first node after them.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) key: Span,
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) next: usize,
+    pub(super) kind: Kind,
+}
+
+impl Node {
+    /// A value whose end is not known yet, and perhaps never will.
+    pub(super) const fn open(key: Span, start: usize, kind: Kind) -> Self {
+        Self { key, start, end: usize::MAX, next: usize::MAX, kind }
+    }
+
+    /// Ends the value before byte `end` and node `next`.
+    pub(super) const fn close(&mut self, end: usize, next: usize) {
+        self.end = end;
+        self.next = next;
+    }
+
+    pub(super) const fn is_closed(&self) -> bool {
+        self.end != usize::MAX
+    }
+}
