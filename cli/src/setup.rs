@@ -345,3 +345,17 @@ pub(crate) fn now_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     millis(since)
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn the_stores_own_defaults_are_those_of_the_built_in_configuration() {
+        let global = Global { config: None, redis_url: None, json: false, extensions: Extensions::default() };
+        let setup = Setup::of(&sources_in(Environment::new(), &global).unwrap(), &global.extensions).unwrap();
+        assert_eq!(setup.store_options(), StoreOptions::default());
+    }
+}

@@ -87,7 +87,14 @@ fn plan() -> Plan {
             ..DefaultCaps::default()
         },
         tools: vec![stamp()],
-        store: StoreOptions { lease_ms: 10_000, ..StoreOptions::default() },
+        store: StoreOptions {
+            lease_ms: 10_000,
+            // Everybody's turns wait at once, and all replies in one inbox.
+            tenant_turns_max: 1_000_000,
+            tenant_ready_max: 100_000,
+            inbox_unread_max: 100_000,
+            ..StoreOptions::default()
+        },
         scripts: Some(witnessing()),
         ..Plan::default()
     }

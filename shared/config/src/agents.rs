@@ -26,7 +26,6 @@ const TASK_ARGUMENTS_ALWAYS: [&str; 5] = ["task_id", "tenant", "agent", "descrip
 
 /// What carries out the tasks delegated to an agent. An agent without one cannot be delegated to.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
 pub enum TaskHandlerDef {
     /// A Rust function that the worker binary registers under this name.
     Typed(String),

@@ -90,7 +90,7 @@ impl TimeSource {
 }
 
 /// The bounds and times that scripts are called with. Units last.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoreOptions {
     /// Prefix of all keys, before the shard's number.
     pub namespace: String,
@@ -126,12 +126,10 @@ pub struct StoreOptions {
     pub inboxes_max: u64,
     /// Crashes after which a slice is quarantined.
     pub crashes_max: u32,
-    /// A slice that a living worker holds longer is taken back, ms; 0 switches it off.
-    pub slice_worst_ms: u64,
 }
 
 impl Default for StoreOptions {
-    /// The values that `config/tickfleet.yaml` documents.
+    /// The values that `config/tickfleet.yaml` documents; a test of the command line holds the two together.
     fn default() -> Self {
         Self {
             namespace: "tickfleet".into(),
@@ -146,12 +144,11 @@ impl Default for StoreOptions {
             dead_entries_max: 10_000,
             turns_max: 100_000,
             turns_bytes_max: 256 << 20,
-            tenant_turns_max: 1_000_000,
-            tenant_ready_max: 100_000,
-            inbox_unread_max: 100_000,
-            inboxes_max: 10_000,
+            tenant_turns_max: 20_000,
+            tenant_ready_max: 5_000,
+            inbox_unread_max: 10_000,
+            inboxes_max: 1_000,
             crashes_max: tickfleet_model::limits::CRASHES_MAX,
-            slice_worst_ms: 0,
         }
     }
 }

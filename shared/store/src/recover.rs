@@ -156,7 +156,7 @@ impl Store {
         let o = &self.options;
         let mut args = self.args();
         args.show(o.lease_ms).show(o.ending_lease_ms).show(o.crashes_max).show(o.dead_entries_max);
-        args.show(bound).show(o.slice_worst_ms).show(o.dedupe_ms.max(o.retain_ms)).show(limits::SCRIPT_BYTES_MAX);
+        args.show(bound).show(o.dedupe_ms.max(o.retain_ms)).show(limits::SCRIPT_BYTES_MAX);
         for stream in super::keys::streams() {
             args.text(stream);
         }

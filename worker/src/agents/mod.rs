@@ -39,7 +39,8 @@ pub fn bind(
                 None => Err(format!("no task handler is called {name:?}; there are {:?}", typed.keys())),
             },
             TaskHandlerDef::Http(http) => http_handler(http, environment, &clients, timeout_default),
-            _ => continue,
+            // Whoever leases its tasks carries them out.
+            TaskHandlerDef::External { .. } => continue,
         };
         match made {
             Ok(tool) => drop(bound.insert(agent.clone(), Arc::new(tool))),

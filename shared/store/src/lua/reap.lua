@@ -3,15 +3,14 @@
 -- and pending entries are looked at in one script (rule 12); an entry is never claimed, but written anew (rule 4).
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 lease ms · 3 ending lease ms · 4 crashes_max · 5 dead_max · 6 entries at most ·
---       7 worst case of a slice, ms idle (0: none) · 8 dedupe_for ms · 9 bytes at most, about · 10… queues (turns,
---       tasks, ready:…)
+--       7 dedupe_for ms · 8 bytes at most, about · 9… queues (turns, tasks, ready:…)
 -- reply {OK | HOLD, now, requeued, {endings…}, consumers removed, dead entries, more ('1': a bound was reached),
 --       put aside {entry, why, entry, why…}}
 -- effect XADD, HSET turn, XACK, XGROUP DELCONSUMER where nothing is pending; quarantine after crashes_max; what cannot
 --       be read goes to `dead`
 local now = clock(ARGV[1])
 local lease, ending_lease, crashes_max = num(ARGV[2]), num(ARGV[3]), num(ARGV[4])
-local dead_max, bound, worst, bytes = num(ARGV[5]), num(ARGV[6]), num(ARGV[7]), num(ARGV[9])
+local dead_max, bound, bytes = num(ARGV[5]), num(ARGV[6]), num(ARGV[8])
 local BEATS = P .. 'beats'
 local epoch_ms = epoch(now)
 local m = call('HMGET', META, 'reap_seen', 'reap_hold', 'beats_at')
@@ -101,7 +100,7 @@ local function inbound(queue, entry, suspect, lost)
       'raw', unread(fields[2] or ''), 'tenant', '')
     -- Its reply goes into a key that anybody may have changed: that costs the reply alone.
     pcall(reply_to_poison, queue, origin, fields)
-    close_id(entry, fields, num(ARGV[8]))
+    close_id(entry, fields, num(ARGV[7]))
     dead = dead + 1
     return
   end
@@ -163,8 +162,6 @@ local function consumer(queue, name, held)
       call('XGROUP', 'DELCONSUMER', stream, GROUP, name)
       removed, bound = removed + 1, bound - 1
     end
-  elseif worst > 0 and held > 0 then
-    take_back(queue, call('XPENDING', stream, GROUP, 'IDLE', worst, '-', '+', bound, name))
   end
 end
 
@@ -182,7 +179,7 @@ local function look_at(queue)
   if is_inbound(queue) then take_lost(queue, group) end
 end
 
-for q = 10, #ARGV do
+for q = 9, #ARGV do
   local done, why = alone(look_at, ARGV[q])
   if not done then aside[#aside + 1], aside[#aside + 2] = ARGV[q], why end
 end
