@@ -1,6 +1,7 @@
 //! The house rules that no compiler checks. Each one is a function over text, tried on a bad sample beside it,
 //! so that a rule that stopped seeing anything is noticed too.
 
+mod circles;
 mod docs;
 mod layers;
 mod lua;
@@ -23,6 +24,12 @@ fn in_rust(rule: impl Fn(&Source) -> Vec<String>) -> Vec<String> {
 #[test]
 fn crates_depend_downwards_only() {
     assert_tidy(Tree::load().manifests().flat_map(|(name, text)| layers::manifest(name, text)).collect());
+}
+
+#[test]
+fn no_files_import_each_other_in_a_loop() {
+    let tree = Tree::load();
+    assert_tidy(circles::complaints(&tree.rust().collect::<Vec<_>>()));
 }
 
 #[test]

@@ -1,0 +1,165 @@
+//! Files that import each other in a loop: neither can be understood, or built upon, without the other.
+//!
+//! A module and what lies below it count as one house: what a folder's face hands on to its rooms ties no knot.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::source::{Source, closing, find_words};
+
+/// Circles that are left, by one of their files, and why. None may be added.
+pub const KNOWN: &[(&str, &str)] = &[
+    ("cli/src/demo/play.rs", "what was played, its figures and how they are shown know each other"),
+    ("worker/src/tools/http/tool.rs", "signing in is itself an HTTP request, made as a tool's is"),
+    ("worker/src/tools/mcp/server.rs", "a server makes its tools, and they ask it for its connection"),
+];
+
+/// A module's path in its crate; empty for the root.
+type Module = Vec<String>;
+
+/// The crate's folder and the module of a file.
+fn place(path: &str) -> Option<(&str, Module)> {
+    let (root, inside) = path.split_once("/src/")?;
+    let inside = inside.strip_suffix(".rs")?;
+    let inside = inside.strip_suffix("/mod").unwrap_or(inside);
+    let module = if matches!(inside, "lib" | "main" | "mod") { Vec::new() } else { split(inside, '/') };
+    Some((root, module))
+}
+
+fn split(text: &str, at: char) -> Module {
+    text.split(at).map(str::to_owned).collect()
+}
+
+/// Every path that begins with `crate`, `super` or `self`, groups taken apart.
+fn paths(code: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for root in ["crate::", "super::", "self::"] {
+        for at in find_words(code, root) {
+            // `super::super::x` is found once, by its beginning.
+            if !code[..at].ends_with("::") {
+                expand("", &code[at..end_of_path(code, at)], &mut found);
+            }
+        }
+    }
+    found
+}
+
+/// The end of the path at `from`, its group included.
+fn end_of_path(code: &str, from: usize) -> usize {
+    let length = code[from..].find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':')).unwrap_or(0);
+    let at = from + length;
+    if code[at..].starts_with('{') && code[..at].ends_with("::") { closing(code, at) } else { at }
+}
+
+fn expand(prefix: &str, path: &str, found: &mut Vec<String>) {
+    let Some((head, group)) = path.split_once('{') else {
+        found.push(format!("{prefix}{}", path.split_whitespace().next().unwrap_or_default()));
+        return;
+    };
+    let group = group.strip_suffix('}').unwrap_or(group);
+    let (mut depth, mut from) = (0_usize, 0);
+    for (at, c) in group.char_indices().chain([(group.len(), ',')]) {
+        match c {
+            '{' => depth += 1,
+            '}' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                let item = group[from..at].trim();
+                from = at + 1;
+                if !item.is_empty() {
+                    expand(&format!("{prefix}{}", head.trim()), item, found);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The module that a path means, seen from `here`: its names of functions and types are cut off by the caller.
+fn absolute(here: &Module, path: &str) -> Module {
+    let mut module = here.clone();
+    for (at, name) in path.split("::").enumerate() {
+        match name {
+            "crate" if at == 0 => module.clear(),
+            "self" => {}
+            "super" => drop(module.pop()),
+            name => module.push(name.to_owned()),
+        }
+    }
+    module
+}
+
+/// Circles of production code, each as its files in order.
+pub fn circles(sources: &[&Source]) -> Vec<Vec<String>> {
+    let mut crates: BTreeMap<&str, BTreeMap<Module, &Source>> = BTreeMap::new();
+    for source in sources {
+        if let Some((root, module)) = place(&source.path) {
+            crates.entry(root).or_default().insert(module, source);
+        }
+    }
+    crates.values().flat_map(circles_of_crate).collect()
+}
+
+fn circles_of_crate(files: &BTreeMap<Module, &Source>) -> Vec<Vec<String>> {
+    let known = |mut path: Module| {
+        while !path.is_empty() && !files.contains_key(&path) {
+            path.pop();
+        }
+        path
+    };
+    let mut arrows: BTreeMap<&Module, BTreeSet<Module>> = BTreeMap::new();
+    for (module, source) in files {
+        let targets = paths(&source.production).into_iter().map(|path| known(absolute(module, &path)));
+        let apart = |to: &Module| !to.starts_with(module) && !module.starts_with(to);
+        arrows.insert(module, targets.filter(apart).collect());
+    }
+    let reached: BTreeMap<&Module, BTreeSet<&Module>> = files.keys().map(|from| (from, reach(from, &arrows))).collect();
+    let mut found = BTreeSet::new();
+    for (module, all) in &reached {
+        let circle: Vec<String> =
+            (files.iter().filter(|(other, _)| all.contains(other) && reached[other].contains(module)))
+                .map(|(_, source)| source.path.clone())
+                .collect();
+        if circle.len() > 1 {
+            found.insert(circle);
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// All that can be reached from a module.
+fn reach<'a>(from: &Module, arrows: &'a BTreeMap<&'a Module, BTreeSet<Module>>) -> BTreeSet<&'a Module> {
+    let mut reached = BTreeSet::new();
+    let mut left: Vec<&Module> = arrows[from].iter().collect();
+    while let Some(module) = left.pop() {
+        if reached.insert(module) {
+            left.extend(arrows.get(module).into_iter().flatten());
+        }
+    }
+    reached
+}
+
+/// Circles that nobody has put up with, and those that are gone.
+pub fn complaints(sources: &[&Source]) -> Vec<String> {
+    let found = circles(sources);
+    let is_known = |circle: &&Vec<String>| KNOWN.iter().any(|(file, _)| circle.iter().any(|path| path == file));
+    let fresh = found.iter().filter(|circle| !is_known(circle));
+    let mut complaints: Vec<_> =
+        fresh.map(|circle| format!("import each other in a loop: {}", circle.join(", "))).collect();
+    let gone = KNOWN.iter().filter(|(file, _)| !found.iter().flatten().any(|path| path == file));
+    complaints.extend(gone.map(|(file, _)| format!("{file} is in no circle any more: take it off the list")));
+    complaints
+}
+
+#[test]
+fn a_loop_is_found_and_a_folders_face_is_none() {
+    let file = |path: &str, text: &str| Source::new(path, text);
+    let looped = [
+        file("a/src/lib.rs", "mod x; mod y; mod z; use x::X;"),
+        file("a/src/x.rs", "use crate::{y::{Y, self}, z};"),
+        file("a/src/y.rs", "use super::z::Z;"),
+        file("a/src/z.rs", "fn f() { crate::x::g(); }\n#[cfg(test)]\nmod tests { use super::*; }"),
+        file("a/src/w/mod.rs", "mod v; use v::V; use crate::x::X;"),
+        file("a/src/w/v.rs", "use super::W;"),
+    ];
+    let found = circles(&looped.iter().collect::<Vec<_>>());
+    assert_eq!(found, [["a/src/x.rs", "a/src/y.rs", "a/src/z.rs"]]);
+}
