@@ -47,7 +47,7 @@ async fn play_together(tables: &mut [Table], seed: u64) -> Result<(), Violation>
 async fn shards_of_one_redis_do_not_meet() {
     let server = RedisServer::start().await;
     let mut tables = tables(&server, &Scripts::embedded()).await;
-    let count = number_from_environment("TICKFLEET_INTERLEAVINGS").unwrap_or(10_000) / 60;
+    let count = number_from_environment("TICKFLEET_INTERLEAVINGS").unwrap_or(10_000).div_ceil(60);
     for seed in 0..count {
         play_together(&mut tables, seed).await.unwrap_or_else(|violation| panic!("{violation}"));
     }
