@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use worker::tools::TypedTool;
+use tickfleet_tools::TypedTool;
 
 use crate::registrar::Registrar;
 

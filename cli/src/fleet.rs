@@ -13,10 +13,10 @@ use tickfleet_ops::metrics::{Metrics, Part};
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::{Store, StoreError};
+use tickfleet_tools::{start_all, stop_all};
 use tokio::signal::unix::Signal;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
-use worker::tools::{start_all, stop_all};
 use worker::{Surroundings, Worker};
 
 use crate::failure::Failure;

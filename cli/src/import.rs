@@ -15,8 +15,8 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tickfleet_config::tools::ToolsFile;
-use worker::tools::Registry;
-use worker::tools::http::Environment;
+use tickfleet_tools::{Environment, Registry, ToolKinds};
+use tickfleet_tools_http::HttpKind;
 
 use crate::failure::Failure;
 use crate::global::Global;
@@ -123,7 +123,9 @@ fn one(operation: &Operation<'_>, name: &str, args: &Import) -> Result<Imported,
     let imported = operation.import(&server, &naming, &args.allow_private)?;
     let file: ToolsFile =
         serde_json::from_value(json!({ "tools": { name: imported.tool } })).map_err(|error| error.to_string())?;
-    let built = Registry::build(Vec::new(), &file, &Environment::of([]), Duration::from_secs(1));
+    let none = Environment::of([]);
+    let kinds = ToolKinds { http: Box::new(HttpKind::new(none.clone())) };
+    let built = Registry::build(Vec::new(), &file, &kinds, &none, Duration::from_secs(1));
     built.map(|_| imported).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 

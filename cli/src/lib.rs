@@ -51,7 +51,7 @@ use clap::CommandFactory;
 pub use program::Program;
 pub use registrar::{RegisterError, Registrar};
 pub use tickfleet_model::Effect;
-pub use worker::tools::{CallContext, HookError, Startup, ToolError, TypedTool};
+pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool};
 
 use args::{Cli, Command};
 use failure::Failure;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_ops::metrics::Metrics;
+use tickfleet_tools_mcp::Servers;
 use worker::Worker;
-use worker::tools::mcp::Servers;
 
 use crate::extensions::Extensions;
 

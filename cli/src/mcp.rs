@@ -8,8 +8,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tickfleet_config::mcp::{McpServerDef, McpTransport};
 use tickfleet_config::{MCP_LOCK_FILE, McpChange, McpDefinition, McpFile, McpPinned, McpPins, Sources};
-use worker::tools::http::Environment;
-use worker::tools::mcp::{LOOK_TIMEOUT, Offer, look};
+use tickfleet_tools::Environment;
+use tickfleet_tools_mcp::{LOOK_TIMEOUT, Offer, look};
 
 use crate::failure::Failure;
 use crate::global::Global;

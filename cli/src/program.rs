@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use worker::tools::TypedTool;
+use tickfleet_tools::TypedTool;
 
 use crate::args::Cli;
 use crate::extensions::Extensions;
@@ -88,7 +88,7 @@ impl Program {
         };
         cli.global.extensions = self.extensions;
         // TLS, for HTTP tools and `rediss://`. It fails only where one is installed already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        tickfleet_outbound::install_crypto_provider();
         let output = Output::new(cli.global.json);
         let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
             Ok(runtime) => runtime,

@@ -1,8 +1,7 @@
 //! Tools that come and go while a worker runs.
 
+use tickfleet_tools::{Environment, TypedTool, start_all, stop_all};
 use tokio::sync::{mpsc, oneshot};
-use worker::tools::http::Environment;
-use worker::tools::{TypedTool, start_all, stop_all};
 
 /// Requests that wait.
 const WAITING_MAX: usize = 16;
@@ -101,8 +100,8 @@ mod tests {
     use tickfleet_ops::shutdown::Shutdown;
     use tickfleet_protocol::parse_turn;
     use tickfleet_testkit::RedisServer;
+    use tickfleet_tools::ToolError;
     use tokio::sync::Notify;
-    use worker::tools::ToolError;
 
     use super::*;
     use crate::extensions::Extensions;
@@ -158,7 +157,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_tool_is_registered_once_and_stopped_when_its_last_call_has_ended() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        tickfleet_outbound::install_crypto_provider();
         let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
         std::fs::write(dir.path().join("permissions.yaml"), "permissions: {later: {everyone: true}}\n").unwrap();
         let variables = [("REDIS_URL", redis.url()), ("TICKFLEET_WORKER_ALLOW_DYNAMIC_REGISTRATION", "true".into())];

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tickfleet_config::{Configuration, Sources};
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_ops::telemetry;
+use tickfleet_tools::{Registry, TypedTool, stop_all};
 use tokio::signal::unix::Signal;
 use tokio::sync::mpsc;
 use tokio::time::MissedTickBehavior;
 use tokio_util::sync::CancellationToken;
 use worker::agents::TaskHandlers;
-use worker::tools::{Registry, TypedTool, stop_all};
 
 use crate::failure::Failure;
 use crate::live::Live;

@@ -13,9 +13,10 @@ use tickfleet_model::{Redactor, TenantId};
 use tickfleet_ops::telemetry::{self, LogFormat, LogOptions};
 use tickfleet_ops::traces::{TraceOptions, Traces};
 use tickfleet_store::{Pool, Store, StoreOptions};
+use tickfleet_tools::{Registry, ToolKinds, TypedTool};
+use tickfleet_tools_http::HttpKind;
+use tickfleet_tools_mcp::Servers;
 use worker::agents::TaskHandlers;
-use worker::tools::mcp::Servers;
-use worker::tools::{Registry, TypedTool};
 
 use crate::dev_socket;
 use crate::extensions::Extensions;
@@ -64,7 +65,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     }
     let name = |tool: &TypedTool| tool.spec().name.clone();
     let standard: BTreeSet<String> = worker::standard_handlers().iter().map(name).collect();
-    let builtin = worker::tools::builtin::all();
+    let builtin = tickfleet_tools::builtin::all();
     let tools = builtin.iter().map(name).filter(|name| !standard.contains(name)).chain([TASK_TOOL.to_owned()]);
     let tools = tools.chain(META_TOOLS.map(String::from)).chain(global.extensions.tools.iter().map(name));
     Ok(Sources {
@@ -73,7 +74,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
         built_in_tools: tools.collect(),
         built_in_handlers: standard.iter().cloned().chain(global.extensions.task_handlers.iter().map(name)).collect(),
         others_carry_out: false,
-        schema_check: SchemaCheck(worker::tools::check_schema),
+        schema_check: SchemaCheck(tickfleet_tools::check_schema),
     })
 }
 
@@ -247,7 +248,7 @@ impl Setup {
         typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || granted(&tool.spec().name));
         typed.extend(self.extensions.tools_now());
         let timeout = self.settings().worker.tool_timeout;
-        let built = Registry::build(typed, &self.configuration.tools, &self.tool_environment(), timeout);
+        let built = Registry::build(typed, &self.configuration.tools, &self.kinds(), &self.tool_environment(), timeout);
         let built = built.and_then(|mut registry| {
             let imported = self.mcp.tools(&self.configuration.mcp, timeout)?;
             imported.into_iter().try_for_each(|tool| registry.register(tool)).map_err(|error| vec![error])?;
@@ -280,7 +281,7 @@ impl Setup {
         let (defs, timeout) = (&self.configuration.task_handlers, self.settings().worker.tool_timeout);
         let mut typed = worker::standard_handlers();
         typed.extend(self.extensions.task_handlers.iter().cloned());
-        worker::agents::bind(defs, typed, &self.tool_environment(), timeout).map_err(|errors| {
+        worker::agents::bind(defs, typed, &self.kinds(), &self.tool_environment(), timeout).map_err(|errors| {
             Failure::failed(anyhow::anyhow!("the task handlers cannot be used:\n  {}", errors.join("\n  ")))
         })
     }
@@ -328,15 +329,20 @@ impl Setup {
         Ok(traces)
     }
 
+    /// The kinds of declared tools, with clients and access tokens of their own.
+    fn kinds(&self) -> ToolKinds {
+        ToolKinds { http: Box::new(HttpKind::new(self.tool_environment())) }
+    }
+
     /// What tools read of the process' environment.
-    pub(crate) fn tool_environment(&self) -> worker::tools::http::Environment {
+    pub(crate) fn tool_environment(&self) -> tickfleet_tools::Environment {
         tool_environment(&self.sources.environment)
     }
 }
 
-fn tool_environment(environment: &Environment) -> worker::tools::http::Environment {
+fn tool_environment(environment: &Environment) -> tickfleet_tools::Environment {
     let variables = environment.clone();
-    worker::tools::http::Environment::new(move |name| variables.get(name).cloned())
+    tickfleet_tools::Environment::new(move |name| variables.get(name).cloned())
 }
 
 /// This machine's time, ms since the epoch, for what no shard takes part in.

@@ -8,7 +8,7 @@ use tickfleet_config::units::format_duration;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
 use tickfleet_model::{AgentId, Effect, TenantId, ToolSpec, limits};
 use tickfleet_protocol::{Prompts, define, define_strict};
-use worker::tools::{RegisteredTool, Registry};
+use tickfleet_tools::{RegisteredTool, Registry};
 
 use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::failure::Failure;

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_model::{Effect, ToolSpec};
-use worker::tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOutput};
+use tickfleet_tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOutput};
 
 use crate::fetched::Fetched;
 

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_config::tools::ToolDef;
 use tickfleet_model::{Effect, ToolSpec};
-use worker::tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOutput};
+use tickfleet_tools::{CallContext, Handler, RegisteredTool, ToolFailure, ToolOutput};
 
 use crate::bfcl::Tool;
 

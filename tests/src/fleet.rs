@@ -17,10 +17,10 @@ use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::{Scripts, Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
+use tickfleet_tools::{Environment, RegisteredTool, Registry, ToolKinds, TypedTool};
+use tickfleet_tools_http::HttpKind;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
-use worker::tools::http::Environment;
-use worker::tools::{RegisteredTool, Registry, TypedTool};
 
 use crate::inbox::Inbox;
 
@@ -169,13 +169,15 @@ impl Plan {
         let variables = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let environment = Environment::of(variables);
         let timeout = Duration::from_secs(30);
-        let mut registry = Registry::build(typed, &self.declared, &environment, timeout).unwrap();
+        let mut registry = Registry::build(typed, &self.declared, &kinds(&environment), &environment, timeout).unwrap();
         for tool in &self.registered {
             registry.register(tool.clone()).unwrap();
         }
         let mut task_tools = worker::standard_handlers();
         task_tools.extend(self.task_tools.iter().cloned());
-        let handlers = worker::agents::bind(&active.load().task_handlers, task_tools, &environment, timeout).unwrap();
+        let handlers =
+            worker::agents::bind(&active.load().task_handlers, task_tools, &kinds(&environment), &environment, timeout)
+                .unwrap();
         let surroundings = worker::Surroundings {
             active,
             metrics,
@@ -193,6 +195,11 @@ impl Plan {
         };
         worker::Worker::new(store, surroundings, options, now)
     }
+}
+
+/// The kinds of declared tools that the command line gives to its workers.
+fn kinds(environment: &Environment) -> ToolKinds {
+    ToolKinds { http: Box::new(HttpKind::new(environment.clone())) }
 }
 
 /// A worker or scheduler of the fleet.
@@ -226,7 +233,7 @@ impl Fleet {
     /// Starts a fleet on this Redis.
     pub async fn start_on(server: RedisServer, plan: Plan) -> Self {
         // HTTP tools need it; that another test of this process was first is fine.
-        drop(rustls::crypto::ring::default_provider().install_default());
+        tickfleet_outbound::install_crypto_provider();
         let store = plan.store(&server.url());
         store.ensure_groups().await.unwrap();
         let mut fleet = Self {

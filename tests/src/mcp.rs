@@ -12,9 +12,8 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use tickfleet_config::mcp::{McpConnection, McpFile, McpServerDef, McpTransport};
-use worker::tools::RegisteredTool;
-use worker::tools::http::Environment;
-use worker::tools::mcp::{Servers, look};
+use tickfleet_tools::{Environment, RegisteredTool};
+use tickfleet_tools_mcp::{Servers, look};
 
 use crate::fetched::Fetched;
 use crate::fleet::Fleet;
@@ -250,7 +249,7 @@ pub fn environment() -> Environment {
 /// The server cannot be asked.
 pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
     // Servers over HTTP need it; that another test of this process was first is fine.
-    drop(rustls::crypto::ring::default_provider().install_default());
+    tickfleet_outbound::install_crypto_provider();
     let offer =
         look(name, &def, &environment(), LOOK_LIMIT).await.map_err(|error| anyhow::anyhow!("{name}: {error}"))?;
     ensure!(offer.refused.is_empty(), "{name}: {:?}", offer.refused);

@@ -11,8 +11,8 @@ use tickfleet_model::{Effect, TenantId, TurnId};
 use tickfleet_store::{StoreOptions, TurnName};
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::sync::mpsc;
-use worker::tools::{CallContext, ToolError, TypedTool};
 
 const LEASE_MS: i64 = 4_000;
 

@@ -13,7 +13,7 @@ use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, Effect, Policy, limits};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
-use worker::tools::{CallContext, ToolError, TypedTool};
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 mod outside;
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tickfleet_model::{Dialect, Effect};
 use tickfleet_protocol::text::calls_in;
 use tickfleet_tests::fleet::{Fleet, Plan};
-use worker::tools::TypedTool;
+use tickfleet_tools::TypedTool;
 
 fn outcomes(reply: &Value) -> Vec<&str> {
     reply["results"].as_array().unwrap().iter().map(|result| result["outcome"].as_str().unwrap()).collect()

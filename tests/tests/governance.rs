@@ -14,8 +14,8 @@ use tickfleet_model::{AgentId, Effect, Priority, TenantId};
 use tickfleet_store::{Entry, Queue, Scripts, SliceEntry, StoreOptions};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::time::Instant;
-use worker::tools::{CallContext, ToolError, TypedTool};
 
 const AGENTS: usize = 2_000;
 const TICK_MS: i64 = 3_000;

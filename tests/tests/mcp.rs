@@ -10,7 +10,7 @@ use tickfleet_model::retry::Ladder;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tests::mcp::{Notes, imported, pinned, reply_of, stdio};
-use worker::tools::mcp::Servers;
+use tickfleet_tools_mcp::Servers;
 
 /// A fleet with the tools of one server `t`, and waits between tries that a restart fits into.
 async fn fleet(def: McpServerDef) -> (Fleet, Servers) {

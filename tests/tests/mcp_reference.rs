@@ -63,7 +63,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn plan(registered: Vec<worker::tools::RegisteredTool>) -> Plan {
+fn plan(registered: Vec<tickfleet_tools::RegisteredTool>) -> Plan {
     let caps = DefaultCaps { tick_ms: 100, calls_per_tick: 100, ..DefaultCaps::default() };
     Plan { registered, caps, ladder: Ladder::new([1, 3, 9].map(Duration::from_secs).into()), ..Plan::default() }
 }

@@ -17,11 +17,11 @@ use tickfleet_model::{Effect, TenantId, TurnId};
 use tickfleet_ops::health::{Health, Progress};
 use tickfleet_store::{StoreOptions, TurnName};
 use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tools::{CallContext, TypedTool};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use worker::tools::{CallContext, TypedTool};
 
 const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 /// A tick that does not end during a test.

@@ -9,8 +9,8 @@ use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{DayCapAction, Effect};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
+use tickfleet_tools::{ToolError, TypedTool};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use worker::tools::{ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

@@ -10,8 +10,8 @@ use tickfleet_config::TaskHandlerDef;
 use tickfleet_model::policy::ToolGrant;
 use tickfleet_model::{AgentId, Effect};
 use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::sync::Barrier;
-use worker::tools::{CallContext, ToolError, TypedTool};
 
 fn outcomes(reply: &Value) -> Vec<&str> {
     reply["results"].as_array().unwrap().iter().map(|result| result["outcome"].as_str().unwrap()).collect()

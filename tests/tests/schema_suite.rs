@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tickfleet_tests::fetched::Fetched;
-use worker::tools::{ArgumentCheck, ValueCheck};
+use tickfleet_tools::{ArgumentCheck, ValueCheck};
 
 use remainder::{OTHER_VERDICT, REFUSED};
 

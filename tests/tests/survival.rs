@@ -15,8 +15,8 @@ use tickfleet_store::StoreOptions;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
+use tickfleet_tools::{CallContext, TypedTool};
 use tokio::sync::watch;
-use worker::tools::{CallContext, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
 struct Mark {

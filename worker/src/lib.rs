@@ -8,14 +8,17 @@ mod batch;
 pub mod call;
 mod claims;
 mod config;
+mod fleet_tools;
 mod guards;
 mod lease_clock;
 mod lists;
 mod messages;
 pub mod run;
-pub mod tools;
 pub mod trial;
 pub mod turn;
+
+/// The tools that a worker carries calls out with.
+pub use tickfleet_tools as tools;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
@@ -237,7 +240,7 @@ pub fn standard_tools(store: &Store, active: &Arc<PolicyHandle>) -> Vec<tools::T
     // `note` is a task handler, not a tool that models call.
     typed.retain(|tool| tool.spec().name != "note");
     typed.push(agents::delegate_task(store.clone(), active.clone()));
-    typed.extend(tools::meta::all(store));
+    typed.extend(fleet_tools::all(store));
     typed
 }
 

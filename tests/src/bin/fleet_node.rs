@@ -27,7 +27,7 @@ async fn main() {
     });
     let level = std::env::var(bfcl_node::LOG_VARIABLE).unwrap_or_else(|_| "off".into());
     telemetry::init(&LogOptions { level, ..LogOptions::default() }, None).unwrap();
-    rustls::crypto::ring::default_provider().install_default().unwrap();
+    tickfleet_outbound::install_crypto_provider();
 
     let plan = if data == "-" {
         plain_node::plan()

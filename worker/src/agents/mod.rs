@@ -11,8 +11,7 @@ use tickfleet_model::{AgentId, ToolSpec};
 
 pub use delegate::delegate_task;
 
-use crate::tools::http::{Environment, HttpClients, HttpTool};
-use crate::tools::{RegisteredTool, TypedTool};
+use crate::tools::{Environment, Made, RegisteredTool, ToolKinds, TypedTool};
 
 /// Agent → what runs its tasks. A handler is a tool that no model calls: its arguments are the task.
 pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
@@ -25,12 +24,12 @@ pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
 pub fn bind(
     defs: &BTreeMap<AgentId, TaskHandlerDef>,
     typed: Vec<TypedTool>,
+    kinds: &ToolKinds,
     environment: &Environment,
     timeout_default: Duration,
 ) -> Result<TaskHandlers, Vec<String>> {
     let parts = typed.into_iter().map(|tool| tool.into_parts(timeout_default, environment));
     let typed: BTreeMap<String, (ToolSpec, _)> = parts.map(|parts| (parts.0.name.clone(), parts)).collect();
-    let clients = HttpClients::default();
     let (mut bound, mut errors) = (TaskHandlers::new(), Vec::new());
     for (agent, def) in defs {
         let made = match def {
@@ -38,7 +37,7 @@ pub fn bind(
                 Some((spec, handler)) => RegisteredTool::new(spec.clone(), handler.clone()).map_err(|e| e.to_string()),
                 None => Err(format!("no task handler is called {name:?}; there are {:?}", typed.keys())),
             },
-            TaskHandlerDef::Http(http) => http_handler(http, environment, &clients, timeout_default),
+            TaskHandlerDef::Http(http) => http_handler(http, kinds, timeout_default),
             // Whoever leases its tasks carries them out.
             TaskHandlerDef::External { .. } => continue,
         };
@@ -51,18 +50,13 @@ pub fn bind(
 }
 
 /// A service that is called for each task: once, unless its declaration says that a second request does no harm.
-fn http_handler(
-    def: &HttpTaskDef,
-    environment: &Environment,
-    clients: &HttpClients,
-    timeout_default: Duration,
-) -> Result<RegisteredTool, String> {
+fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration) -> Result<RegisteredTool, String> {
     let properties = TASK_ARGUMENTS.iter().map(|name| ((*name).to_owned(), serde_json::json!({})));
     let properties: serde_json::Map<_, _> = properties.collect();
     let always = ["task_id", "tenant", "agent", "description", "priority"];
     let input_schema = serde_json::json!({ "type": "object", "properties": properties, "required": always });
-    let handler =
-        HttpTool::new(&def.http, &input_schema, def.effect, environment, clients).map_err(|e| e.to_string())?;
+    let made = kinds.http.make(&def.http, &input_schema, def.effect).map_err(|e| e.to_string())?;
+    let Made { handler, configured } = made;
     let spec = ToolSpec {
         id: "task_http".into(),
         name: tickfleet_engine::delegation::TASK_TOOL.into(),
@@ -77,7 +71,7 @@ fn http_handler(
         required_capabilities: Vec::new(),
         required_features: Vec::new(),
         requires_approval: false,
-        configured: handler.missing_secret().is_none(),
+        configured,
     };
-    RegisteredTool::new(spec, Arc::new(handler)).map_err(|e| e.to_string())
+    RegisteredTool::new(spec, handler).map_err(|e| e.to_string())
 }

@@ -1,0 +1,249 @@
+//! Tools about the fleet itself: which tools an agent may call, how a task of its goes, what a turn of its came to.
+//!
+//! Every agent may call them unless the matrix has a row that says otherwise, and each call debits like any other.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tickfleet_client::Reply;
+use tickfleet_model::{AgentId, Dialect, Effect, TaskId, TurnId};
+use tickfleet_protocol::define;
+use tickfleet_store::{FinishedTurn, LiveTurn, SliceMeta, Store, TurnName, TurnView};
+
+use crate::tools::{CallContext, ToolError, TypedTool, wording};
+
+/// Tools whose definitions one call may ask for.
+const DEFINITIONS_MAX: usize = 20;
+/// Bytes of a description in the overview.
+const SUMMARY_BYTES_MAX: usize = 200;
+
+/// The three of them over this shard.
+#[must_use]
+pub fn all(store: &Store) -> Vec<TypedTool> {
+    vec![list_tools(), check_task(store.clone()), fetch_result(store.clone())]
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ListTools {
+    /// Names of tools to define in full, at most 20; left out, all tools are listed in short.
+    #[serde(default)]
+    #[schemars(length(max = DEFINITIONS_MAX))]
+    names: Option<Vec<String>>,
+    /// The dialect of the definitions. Default raw.
+    #[serde(default)]
+    #[schemars(with = "Option<String>")]
+    dialect: Option<Dialect>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Listed {
+    /// The tools, by name: their names and what they do, or their definitions in full.
+    tools: Vec<Value>,
+    /// How many tools you may call in all.
+    total: usize,
+}
+
+fn list_tools() -> TypedTool {
+    TypedTool::new(
+        "list_tools",
+        "Lists the tools that you may call, with what each does. Give names to get their full definitions with the \
+         schema of their arguments.",
+        Effect::Read,
+        |context: CallContext, args: ListTools| async move {
+            let tools = context.tools.may_call(&context.tenant, &context.agent);
+            let total = tools.len();
+            let Some(names) = args.names else {
+                let short = |spec: &tickfleet_model::ToolSpec| {
+                    let description = wording::cut(spec.description.trim(), SUMMARY_BYTES_MAX);
+                    serde_json::json!({"name": spec.name, "description": description, "effect": spec.effect})
+                };
+                return Ok(Listed { tools: tools.iter().map(|tool| short(&tool.spec)).collect(), total });
+            };
+            let wanted = tools.iter().filter(|tool| names.contains(&tool.spec.name)).take(DEFINITIONS_MAX);
+            let specs: Vec<_> = wanted.map(|tool| &tool.spec).collect();
+            match define(args.dialect.unwrap_or_default(), &specs) {
+                Value::Array(tools) => Ok(Listed { tools, total }),
+                _ => Err(ToolError::Permanent("This dialect has no definitions in JSON; ask for another.".into())),
+            }
+        },
+    )
+    .category("fleet")
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CheckTask {
+    /// The job id that delegate_task answered.
+    task_id: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct TaskStatus {
+    /// The task's id.
+    task_id: String,
+    /// `waiting`, `running` or `ended`.
+    status: &'static str,
+    /// Who does it.
+    agent: String,
+    /// When it expires unless it is done; of a task that has not ended.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline: Option<String>,
+    /// How it ended (`ok`, `permanent`, `expired` …).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<String>,
+    /// Why it did not end well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+fn check_task(store: Store) -> TypedTool {
+    TypedTool::new(
+        "check_task",
+        "Tells how a task goes that you delegated: waiting, running or ended, and how it ended. Its answer arrives \
+         by itself; ask only when you need to know before. fetch_result gives what it came to.",
+        Effect::Read,
+        move |context: CallContext, args: CheckTask| {
+            let store = store.clone();
+            async move {
+                let task = TaskId::new(&args.task_id).map_err(|_| not_yours("task", &args.task_id))?;
+                let name = TurnName::task(&context.tenant, &task);
+                match look(&store, &name).await? {
+                    TurnView::Live(live) => live_task(&live, &context.agent, &args.task_id),
+                    TurnView::Finished(finished) => ended_task(&finished, &context.agent, &args.task_id),
+                    TurnView::Unknown => Err(not_yours("task", &args.task_id)),
+                }
+            }
+        },
+    )
+    .category("fleet")
+}
+
+fn live_task(live: &LiveTurn, asker: &AgentId, task_id: &str) -> Result<TaskStatus, ToolError> {
+    let meta: Option<SliceMeta> = live.fields.get("m").and_then(|meta| serde_json::from_str(meta).ok());
+    let meta = meta.filter(|meta| meta.is_task && delegator(meta) == Some(asker));
+    let meta = meta.ok_or_else(|| not_yours("task", task_id))?;
+    Ok(TaskStatus {
+        task_id: task_id.to_owned(),
+        status: if live.holder.is_some() { "running" } else { "waiting" },
+        agent: meta.agent.to_string(),
+        deadline: Some(tickfleet_engine::time::rfc3339(meta.deadline_ms)),
+        outcome: None,
+        error: None,
+    })
+}
+
+/// Who asked for the task: the last of the agents above it.
+fn delegator(meta: &SliceMeta) -> Option<&AgentId> {
+    meta.task.as_ref().and_then(|(_, grant)| grant.chain.last())
+}
+
+fn ended_task(finished: &FinishedTurn, asker: &AgentId, task_id: &str) -> Result<TaskStatus, ToolError> {
+    let reply = reply(finished)?;
+    if reply.delegator.as_deref() != Some(asker.as_str()) {
+        return Err(not_yours("task", task_id));
+    }
+    let result = reply.results.first();
+    Ok(TaskStatus {
+        task_id: task_id.to_owned(),
+        status: "ended",
+        agent: reply.agent,
+        deadline: None,
+        outcome: result.map(|result| result.outcome.as_str().to_owned()),
+        error: result.and_then(|result| result.error.as_ref()).map(|error| error.message.clone()),
+    })
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FetchResult {
+    /// A turn of yours, or a task that you delegated or worked on.
+    id: String,
+    /// Which call's result, counted from 0; left out, the first.
+    #[serde(default)]
+    position: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Fetched {
+    /// The turn or task.
+    id: String,
+    /// How many results it has.
+    results: usize,
+    /// How the call ended.
+    outcome: String,
+    /// What it gave back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Value>")]
+    output: Option<Box<RawValue>>,
+    /// Why it did not end well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+fn fetch_result(store: Store) -> TypedTool {
+    TypedTool::new(
+        "fetch_result",
+        "Gives the result of a call of an earlier turn of yours, or of a task that you delegated, as long as results \
+         are kept. A result that was cut when it came is kept as it was cut.",
+        Effect::Read,
+        move |context: CallContext, args: FetchResult| {
+            let store = store.clone();
+            async move {
+                let turn = TurnId::new(&args.id).map_err(|_| not_yours("turn or task", &args.id))?;
+                let name = TurnName { tenant: context.tenant.clone(), turn };
+                let finished = match look(&store, &name).await? {
+                    TurnView::Finished(finished) => finished,
+                    TurnView::Live(live)
+                        if live.fields.get("ag").map(String::as_str) == Some(context.agent.as_str()) =>
+                    {
+                        return Err(ToolError::Permanent(format!("{:?} has not ended yet. Ask again later.", args.id)));
+                    }
+                    TurnView::Live(_) | TurnView::Unknown => return Err(not_yours("turn or task", &args.id)),
+                };
+                fetched(&finished, &context.agent, &args)
+            }
+        },
+    )
+    .category("fleet")
+}
+
+fn fetched(finished: &FinishedTurn, asker: &AgentId, args: &FetchResult) -> Result<Fetched, ToolError> {
+    let mut reply = reply(finished)?;
+    if reply.agent != asker.as_str() && reply.delegator.as_deref() != Some(asker.as_str()) {
+        return Err(not_yours("turn or task", &args.id));
+    }
+    let results = reply.results.len();
+    if args.position >= results {
+        return Err(ToolError::Permanent(format!("{:?} has {results} results; position counts from 0.", args.id)));
+    }
+    let result = reply.results.swap_remove(args.position);
+    Ok(Fetched {
+        id: args.id.clone(),
+        results,
+        outcome: result.outcome.as_str().to_owned(),
+        output: result.output,
+        error: result.error.map(|error| error.message),
+    })
+}
+
+async fn look(store: &Store, name: &TurnName) -> Result<TurnView, ToolError> {
+    store.look(name).await.map_err(|error| ToolError::Transient(error.to_string()))
+}
+
+fn reply(finished: &FinishedTurn) -> Result<Reply, ToolError> {
+    if finished.reply.is_empty() {
+        let message = "Its results are no longer kept: memory was short when it ended, and its reply had them.";
+        return Err(ToolError::Permanent(message.into()));
+    }
+    serde_json::from_str(&finished.reply).map_err(ToolError::internal)
+}
+
+/// The same words whether it is unknown, forgotten or somebody else's: ids of others are not to be found out.
+fn not_yours(what: &str, id: &str) -> ToolError {
+    let id = wording::cut(id, 80);
+    ToolError::Permanent(format!(
+        "You have no {what} {id:?}: it is unknown, belongs to another agent, or ended longer ago than results are kept."
+    ))
+}

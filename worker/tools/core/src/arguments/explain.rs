@@ -1,0 +1,366 @@
+//! What is wrong with a value, in words that a model can act on: which argument, what was expected, what was found.
+
+use std::sync::LazyLock;
+
+use jsonschema::ValidationError;
+use jsonschema::error::{TypeKind, ValidationErrorKind};
+use serde_json::Value;
+use tickfleet_model::{Redactor, limits};
+
+use crate::wording;
+
+/// Problems named in one message: a model corrects a few at a time.
+pub(super) const PROBLEMS_MAX: usize = 5;
+/// Bytes of a wrong value that a message quotes.
+const QUOTED_BYTES_MAX: usize = 80;
+/// Bytes of a list of values or names in a message; what does not fit is counted.
+const LISTED_BYTES_MAX: usize = 320;
+/// Bytes of one problem's text.
+const PROBLEM_BYTES_MAX: usize = 640;
+/// Bytes of a problem's path.
+const PATH_BYTES_MAX: usize = 300;
+/// Alternatives of which a message tells the wishes.
+const ALTERNATIVES_MAX: usize = 3;
+
+/// What a checked value is called in messages.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Subject {
+    pub(super) whole: &'static str,
+    /// Of the whole: `are` or `is`.
+    pub(super) is: &'static str,
+    part: &'static str,
+    /// One, and several.
+    missing: [&'static str; 2],
+    /// One, and several.
+    unknown: [&'static str; 2],
+    pub(super) bytes_max: usize,
+    /// Whether messages quote what was found: a result that is withheld shows nowhere.
+    quoted: bool,
+}
+
+pub(super) const ARGUMENTS: Subject = Subject {
+    whole: "The arguments",
+    is: "are",
+    part: "Argument",
+    missing: ["Missing required argument", "Missing required arguments"],
+    unknown: ["Unknown argument", "Unknown arguments"],
+    bytes_max: limits::ARGUMENTS_BYTES_MAX,
+    quoted: true,
+};
+
+pub(super) const OUTPUT: Subject = Subject {
+    whole: "The result",
+    is: "is",
+    part: "Its member",
+    missing: ["It lacks the member", "It lacks the members"],
+    unknown: ["It has the undeclared member", "It has the undeclared members"],
+    bytes_max: limits::OUTPUT_CHECKED_BYTES_MAX,
+    quoted: false,
+};
+
+/// What is wrong with one argument.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where (`user.emails[0]`); empty for the arguments as a whole.
+    pub path: String,
+    /// What was expected and what was found.
+    pub message: String,
+}
+
+/// Arguments that do not parse or do not fit; at most five problems, each bounded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ArgumentError {
+    /// The problems, in the schema's order; never empty.
+    pub problems: Vec<Problem>,
+    /// Whether there are more than these.
+    pub more: bool,
+}
+
+impl ArgumentError {
+    pub(super) fn whole(message: &str) -> Self {
+        let message = wording::cut(message, PROBLEM_BYTES_MAX);
+        Self { problems: vec![Problem { path: String::new(), message }], more: false }
+    }
+
+    /// The message for a model, at most [`limits::ERROR_BYTES_MAX`] bytes:
+    /// `Missing required argument 'path' for tool 'write_file'.`
+    #[must_use]
+    pub fn message(&self, tool: &str) -> String {
+        let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
+        let text = match self.problems.as_slice() {
+            [one] if !self.more => format!("{} for tool '{tool}'.", one.message),
+            many => {
+                let list: Vec<&str> = many.iter().map(|p| p.message.as_str()).collect();
+                let (than, these) = if self.more { ("more than ", ", these first") } else { ("", "") };
+                let count = many.len();
+                format!("The arguments for tool '{tool}' have {than}{count} problems{these}: {}.", list.join("; "))
+            }
+        };
+        wording::cut(&text, limits::ERROR_BYTES_MAX)
+    }
+
+    /// The same for a program: `{"problems": [{"path", "message"}]}`, and `"more": true` where there are more.
+    #[must_use]
+    pub fn details(&self) -> Value {
+        let problems = self.problems.iter().map(|p| serde_json::json!({"path": p.path, "message": p.message}));
+        let mut details = serde_json::json!({ "problems": problems.collect::<Vec<_>>() });
+        if self.more {
+            details["more"] = true.into();
+        }
+        details
+    }
+}
+
+/// The errors of a validator as problems; `names` are those that the schema gives its top level.
+pub(super) fn all<'e>(
+    errors: impl Iterator<Item = ValidationError<'e>>,
+    names: &[String],
+    subject: &Subject,
+) -> ArgumentError {
+    let mut missing: Vec<(String, Vec<String>)> = Vec::new();
+    let mut problems: Vec<(Option<usize>, Problem)> = Vec::new();
+    let mut more = false;
+    for error in errors {
+        let path = dotted(error.instance_path().as_str());
+        let room = problems.len() < PROBLEMS_MAX;
+        if let ValidationErrorKind::Required { property } = error.kind() {
+            let name = join(&path, property.as_str().unwrap_or_default());
+            // All that one object lacks is one problem.
+            match missing.iter_mut().find(|(at, _)| *at == path) {
+                Some((_, lacking)) => lacking.push(name),
+                None if room => {
+                    problems.push((Some(missing.len()), problem(&path, "")));
+                    missing.push((path, vec![name]));
+                }
+                None => more = true,
+            }
+        } else if room {
+            problems.push((None, problem(&path, &message(&error, &path, names, subject))));
+        } else {
+            more = true;
+        }
+    }
+    let told = |(lacking, problem): (Option<usize>, Problem)| match lacking.and_then(|at| missing.get(at)) {
+        Some((path, lacking)) => {
+            let what = subject.missing[usize::from(lacking.len() > 1)];
+            self::problem(path, &format!("{what} {}", listed_names(lacking)))
+        }
+        None => problem,
+    };
+    let problems: Vec<Problem> = problems.into_iter().map(told).collect();
+    if problems.is_empty() {
+        return ArgumentError::whole(&format!("{} {} not what the schema allows", subject.whole, subject.is));
+    }
+    ArgumentError { problems, more }
+}
+
+fn problem(path: &str, message: &str) -> Problem {
+    Problem { message: wording::cut(message, PROBLEM_BYTES_MAX), path: wording::cut(path, PATH_BYTES_MAX) }
+}
+
+fn message(error: &ValidationError<'_>, path: &str, names: &[String], subject: &Subject) -> String {
+    if let ValidationErrorKind::AdditionalProperties { unexpected }
+    | ValidationErrorKind::UnevaluatedProperties { unexpected } = error.kind()
+    {
+        return unknown(path, unexpected, names, subject);
+    }
+    let expected = expected(error).unwrap_or_else(|| format!("does not fit '{}'", error.kind().keyword()));
+    let who = match path {
+        "" => subject.whole.to_owned(),
+        path => format!("{} '{}'", subject.part, wording::cut(path, QUOTED_BYTES_MAX)),
+    };
+    if subject.quoted {
+        format!("{who} {expected}; found {}", found(path, error.instance()))
+    } else {
+        format!("{who} {expected}")
+    }
+}
+
+/// The unknown members of the object at `path`, each with what was probably meant.
+fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Subject) -> String {
+    // Hints are for the top level only: the names below it are not collected.
+    let names = if path.is_empty() { names } else { &[] };
+    let meant = |name: &str| wording::closest(name, names.iter().map(String::as_str), 1).first().copied();
+    let expected = || listed(names.iter().map(|name| wording::cut(name, QUOTED_BYTES_MAX)), LISTED_BYTES_MAX / 2);
+    if let [name] = unexpected {
+        let (what, shown) = (subject.unknown[0], wording::cut(&join(path, name), QUOTED_BYTES_MAX));
+        return match meant(name) {
+            Some(meant) => format!("{what} '{shown}', did you mean '{meant}'?"),
+            None if names.is_empty() => format!("{what} '{shown}'"),
+            None => format!("{what} '{shown}', expected: {}", expected()),
+        };
+    }
+    let one = |name: &String| {
+        let shown = wording::cut(&join(path, name), QUOTED_BYTES_MAX);
+        match meant(name) {
+            Some(meant) => format!("'{shown}' (did you mean '{meant}'?)"),
+            None => format!("'{shown}'"),
+        }
+    };
+    let told = format!("{} {}", subject.unknown[1], listed(unexpected.iter().map(one), LISTED_BYTES_MAX));
+    if names.is_empty() { told } else { format!("{told}, expected: {}", expected()) }
+}
+
+/// What was expected, as the rest of a sentence that begins with the argument. None where no better words are known.
+fn expected(error: &ValidationError<'_>) -> Option<String> {
+    use ValidationErrorKind as K;
+    let has = |count: usize| format!("has {count}");
+    let value = error.instance();
+    let characters = || has(value.as_str().map_or(0, |text| text.chars().count()));
+    let items = || has(value.as_array().map_or(0, Vec::len));
+    let members = || has(value.as_object().map_or(0, serde_json::Map::len));
+    Some(match error.kind() {
+        K::Type { kind: TypeKind::Single(one) } => format!("must be of type {one}"),
+        K::Type { kind: TypeKind::Multiple(set) } => {
+            let names: Vec<String> = set.iter().map(|t| t.to_string()).collect();
+            format!("must be of type {}", names.join(" or "))
+        }
+        K::Constant { expected_value } => format!("must be {}", quoted(expected_value)),
+        K::Minimum { limit } => format!("must be at least {limit}"),
+        K::Maximum { limit } => format!("must be at most {limit}"),
+        K::ExclusiveMinimum { limit } => format!("must be more than {limit}"),
+        K::ExclusiveMaximum { limit } => format!("must be less than {limit}"),
+        K::MinLength { limit } => format!("must have at least {limit} characters and {}", characters()),
+        K::MaxLength { limit } => format!("must have at most {limit} characters and {}", characters()),
+        K::MinItems { limit } => format!("must have at least {limit} items and {}", items()),
+        K::MaxItems { limit } => format!("must have at most {limit} items and {}", items()),
+        K::AdditionalItems { limit } => format!("must have at most {limit} items and {}", items()),
+        K::MinProperties { limit } => format!("must have at least {limit} members and {}", members()),
+        K::MaxProperties { limit } => format!("must have at most {limit} members and {}", members()),
+        K::MultipleOf { multiple_of } => format!("must be a multiple of {multiple_of}"),
+        K::Pattern { pattern } => format!("must match the pattern {}", wording::cut(pattern, QUOTED_BYTES_MAX)),
+        K::Format { format } => format!("must be a valid {}", wording::cut(format, QUOTED_BYTES_MAX)),
+        K::UniqueItems => "must not have the same item twice".to_owned(),
+        K::FalseSchema => "is not allowed".to_owned(),
+        K::Enum { .. } | K::AnyOf { .. } | K::OneOfNotValid { .. } => match (allowed(error), error.kind()) {
+            (Some(values), _) => format!("must be one of [{}]", listed(values.iter().map(quoted), LISTED_BYTES_MAX)),
+            (None, K::AnyOf { context } | K::OneOfNotValid { context }) => {
+                alternatives(context, error.instance_path().as_str())
+            }
+            (None, _) => return None,
+        },
+        K::OneOfMultipleValid { .. } => "fits more than one of the allowed forms and must fit exactly one".to_owned(),
+        K::Not { .. } => "has a form that is not allowed".to_owned(),
+        _ => return None,
+    })
+}
+
+/// The values that are allowed, where the schema lists them: as an enum, or as alternatives that are values each (a
+/// `oneOf` of `const` is how an enum is written whose values have descriptions).
+fn allowed(error: &ValidationError<'_>) -> Option<Vec<Value>> {
+    use ValidationErrorKind as K;
+    match error.kind() {
+        K::Enum { options } => options.as_array().cloned(),
+        K::Constant { expected_value } => Some(vec![Value::clone(expected_value)]),
+        K::Type { kind: TypeKind::Single(jsonschema::JsonType::Null) } => Some(vec![Value::Null]),
+        K::AnyOf { context } | K::OneOfNotValid { context } => {
+            let mut values: Vec<Value> = Vec::new();
+            for errors in context {
+                let here = errors.iter().filter(|inner| inner.instance_path() == error.instance_path());
+                values.extend(here.filter_map(allowed).next()?);
+            }
+            Some(values)
+        }
+        _ => None,
+    }
+}
+
+/// The first complaint of each alternative, so that a model can choose one.
+fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> String {
+    let wish = |error: &ValidationError<'_>| {
+        let here = error.instance_path().as_str();
+        let at = dotted(here.strip_prefix(pointer).unwrap_or(here));
+        let wish = match error.kind() {
+            ValidationErrorKind::Required { property } => format!("needs {}", quoted(property)),
+            kind => expected(error).unwrap_or_else(|| format!("must fit '{}'", kind.keyword())),
+        };
+        let wish = wording::cut(&wish, 2 * QUOTED_BYTES_MAX);
+        if at.is_empty() { wish } else { format!("{} {wish}", wording::cut(&at, QUOTED_BYTES_MAX)) }
+    };
+    let wishes: Vec<String> = context.iter().filter_map(|errors| errors.first()).map(wish).collect();
+    let more = match wishes.len().saturating_sub(ALTERNATIVES_MAX) {
+        0 => String::new(),
+        more => format!(" / and {more} more"),
+    };
+    let shown = wishes.iter().take(ALTERNATIVES_MAX).map(String::as_str).collect::<Vec<_>>().join(" / ");
+    format!("fits none of the allowed forms ({shown}{more})")
+}
+
+/// What is wrong with a schema, as the validator of schemas says it.
+pub(super) fn of_schema(error: &ValidationError<'_>) -> String {
+    let words = expected(error).map(|expected| format!("{} {expected}", quoted(error.instance())));
+    wording::cut(&words.unwrap_or_else(|| error.masked().to_string()), PROBLEM_BYTES_MAX)
+}
+
+/// What was found, for a message. Of an argument whose name says that it is a secret, only its kind: messages are read
+/// and kept in more places than arguments.
+pub fn found(path: &str, value: &Value) -> String {
+    let secret = is_secret(path);
+    match value {
+        Value::String(_) if secret => "another text".to_owned(),
+        Value::Null | Value::Bool(_) => quoted(value),
+        _ if secret => "another value".to_owned(),
+        _ => quoted(value),
+    }
+}
+
+/// Whether the name of an argument, or of what it is a part of, says that it is a secret.
+pub fn is_secret(path: &str) -> bool {
+    static SECRETS: LazyLock<Redactor> = LazyLock::new(Redactor::default);
+    path.split(['.', '[', ']']).any(|part| SECRETS.is_secret_key(part))
+}
+
+pub(super) fn quoted(value: &Value) -> String {
+    quoted_up_to(value, QUOTED_BYTES_MAX)
+}
+
+/// A value for a message. A long string is cut before it is written out, so that a big argument costs little.
+fn quoted_up_to(value: &Value, bytes_max: usize) -> String {
+    match value {
+        Value::String(text) => wording::cut(&Value::from(wording::cut(text, bytes_max)).to_string(), bytes_max),
+        Value::Object(members) if members.len() > bytes_max => format!("an object with {} members", members.len()),
+        Value::Array(items) if items.len() > bytes_max => format!("an array of {} items", items.len()),
+        other => wording::cut(&other.to_string(), bytes_max),
+    }
+}
+
+fn listed_names(names: &[String]) -> String {
+    listed(names.iter().map(|name| format!("'{}'", wording::cut(name, QUOTED_BYTES_MAX))), LISTED_BYTES_MAX)
+}
+
+/// Values or names one after the other; what does not fit into `bytes_max` is counted.
+fn listed(items: impl Iterator<Item = String>, bytes_max: usize) -> String {
+    let (mut text, mut left_out) = (String::new(), 0usize);
+    for item in items {
+        if left_out > 0 || (!text.is_empty() && text.len() + item.len() > bytes_max) {
+            left_out += 1;
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        text.push_str(&item);
+    }
+    if left_out > 0 {
+        text.push_str(&format!(" and {left_out} more"));
+    }
+    text
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+/// `/user/emails/0` → `user.emails[0]`.
+fn dotted(pointer: &str) -> String {
+    let mut path = String::new();
+    for token in pointer.split('/').skip(1) {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        if !token.is_empty() && token.bytes().all(|b| b.is_ascii_digit()) && !path.is_empty() {
+            path.push_str(&format!("[{token}]"));
+        } else {
+            path = join(&path, &token);
+        }
+    }
+    path
+}

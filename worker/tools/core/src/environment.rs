@@ -1,0 +1,78 @@
+//! The process environment as an argument: read where configuration says so, given by whoever starts the worker.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Looks environment variables up.
+#[derive(Clone)]
+pub struct Environment(Arc<Lookup>);
+
+type Lookup = dyn Fn(&str) -> Option<String> + Send + Sync;
+
+impl fmt::Debug for Environment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Values are secrets.
+        f.write_str("Environment(..)")
+    }
+}
+
+impl Environment {
+    /// Looks variables up with `lookup`: `Environment::new(|name| std::env::var(name).ok())` in the binary.
+    pub fn new(lookup: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self(Arc::new(lookup))
+    }
+
+    /// A fixed set of variables, for tests.
+    pub fn of<'a>(variables: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let variables: HashMap<String, String> =
+            variables.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Self::new(move |name| variables.get(name).cloned())
+    }
+
+    /// The value of a variable; an empty one counts as not set.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<String> {
+        (self.0)(name).filter(|value| !value.is_empty())
+    }
+
+    /// Replaces `${NAME}` and `${NAME:-default}`.
+    ///
+    /// # Errors
+    /// [`Unset`] when a variable without a default is not set, or a `${` is not closed.
+    pub fn expand(&self, text: &str) -> Result<String, Unset> {
+        let mut expanded = String::with_capacity(text.len());
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once("${") {
+            let (reference, after) = after.split_once('}').ok_or_else(|| Unset(after.to_owned()))?;
+            let (name, default) = match reference.split_once(":-") {
+                Some((name, default)) => (name, Some(default.to_owned())),
+                None => (reference, None),
+            };
+            expanded.push_str(before);
+            expanded.push_str(&self.get(name).or(default).ok_or_else(|| Unset(name.to_owned()))?);
+            rest = after;
+        }
+        expanded.push_str(rest);
+        Ok(expanded)
+    }
+}
+
+/// The name of a variable that is needed and not set.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Unset(pub String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_stand_in_for_unset_and_empty_variables() {
+        let environment = Environment::of([("HOST", "api.example.com"), ("EMPTY", "")]);
+        assert_eq!(environment.expand("https://${HOST:-x}:${PORT:-443}/"), Ok("https://api.example.com:443/".into()));
+        assert_eq!(environment.expand("${EMPTY:-default}"), Ok("default".into()));
+        assert_eq!(environment.expand("${NONE}"), Err(Unset("NONE".into())));
+        assert_eq!(environment.expand("${NONE"), Err(Unset("NONE".into())));
+        assert_eq!(environment.expand("plain $5 {x}"), Ok("plain $5 {x}".into()));
+    }
+}

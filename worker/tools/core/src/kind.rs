@@ -1,0 +1,62 @@
+//! Kinds of declared tools. A kind makes what runs a declaration; it lives in a crate of its own, so that this one knows
+//! neither its libraries nor its dependencies.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tickfleet_config::tools::HttpDef;
+use tickfleet_model::Effect;
+
+use super::{Handler, Unset};
+
+/// Makes handlers of declarations of one kind.
+pub trait ToolKind<Def>: Send + Sync {
+    /// What runs the tool that `def` declares, with arguments that fit `input_schema`. Makes no connection.
+    ///
+    /// # Errors
+    /// [`DeclarationError`] if the declaration cannot be used.
+    fn make(&self, def: &Def, input_schema: &Value, effect: Effect) -> Result<Made, DeclarationError>;
+}
+
+/// A handler that was made of a declaration.
+pub struct Made {
+    /// What runs the tool.
+    pub handler: Arc<dyn Handler>,
+    /// False if a secret that every call needs is not set here.
+    pub configured: bool,
+}
+
+/// The kinds of tools that a process can run, one field each: whoever adds one is led by the compiler to every place
+/// that has to make it.
+pub struct ToolKinds {
+    /// Tools that call a web service.
+    pub http: Box<dyn ToolKind<HttpDef>>,
+}
+
+/// Why a declaration cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeclarationError {
+    /// A field has a value that cannot work.
+    #[error("{field}: {why}")]
+    Field {
+        /// The field, from the kind's own name on (`http.path`).
+        field: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It names an environment variable without a default that is not set: declared, but not configured here.
+    #[error("the environment variable {name} is not set")]
+    Unset {
+        /// The variable.
+        name: String,
+    },
+    /// This machine lacks what the kind needs.
+    #[error("{0}")]
+    Machine(String),
+}
+
+impl From<Unset> for DeclarationError {
+    fn from(Unset(name): Unset) -> Self {
+        Self::Unset { name }
+    }
+}

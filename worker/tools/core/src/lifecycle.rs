@@ -1,0 +1,161 @@
+//! The life of a tool written in Rust: hooks that run before its first call and after its last one.
+
+use std::error::Error;
+use std::fmt;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use futures::future::join_all;
+use tickfleet_model::limits;
+
+use super::Environment;
+use super::{ToolError, ToolSecrets, TypedTool, wording};
+
+/// Limit of one start hook. The process takes no work before.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Limit of all stop hooks together: an orchestrator's patience is nearly used up by then.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How a hook fails: with any error.
+pub type HookError = Box<dyn Error + Send + Sync>;
+
+type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+type StartHook = dyn Fn(Startup) -> Boxed<Result<(), HookError>> + Send + Sync;
+type StopHook = dyn Fn() -> Boxed<()> + Send + Sync;
+
+/// What a start hook gets.
+#[derive(Debug, Clone)]
+pub struct Startup {
+    secrets: ToolSecrets,
+}
+
+impl Startup {
+    /// The value of a secret that the tool declares and that is the same for all tenants.
+    ///
+    /// # Errors
+    /// It is not declared, not set, or a tenant's own.
+    pub fn secret(&self, name: &str) -> Result<&str, HookError> {
+        self.secrets.get(name).map_err(|_: ToolError| format!("the secret {name} is not there").into())
+    }
+}
+
+/// The hooks of one tool.
+#[derive(Clone, Default)]
+pub(super) struct Hooks {
+    start: Option<Arc<StartHook>>,
+    stop: Option<Arc<StopHook>>,
+    /// Whether it has been started and not been stopped since: shared by all clones of the tool, so that a tool that is
+    /// used twice starts and stops once.
+    running: Arc<AtomicBool>,
+}
+
+impl Hooks {
+    pub(super) fn on_start<Hook, Running>(&mut self, hook: Hook)
+    where
+        Hook: Fn(Startup) -> Running + Send + Sync + 'static,
+        Running: Future<Output = Result<(), HookError>> + Send + 'static,
+    {
+        self.start = Some(Arc::new(move |startup| Box::pin(hook(startup))));
+    }
+
+    pub(super) fn on_stop<Hook, Running>(&mut self, hook: Hook)
+    where
+        Hook: Fn() -> Running + Send + Sync + 'static,
+        Running: Future<Output = ()> + Send + 'static,
+    {
+        self.stop = Some(Arc::new(move || Box::pin(hook())));
+    }
+}
+
+/// Why a tool did not start.
+#[derive(Debug, thiserror::Error)]
+#[error("tool '{tool}': its start hook {why}")]
+pub struct StartupError {
+    /// The name.
+    pub tool: String,
+    why: String,
+}
+
+/// Runs every start hook, all at the same time, 30 s each at most. Where one fails, the tools that did start are
+/// stopped again.
+///
+/// # Errors
+/// Every tool that did not start.
+pub async fn start_all(tools: &[TypedTool], environment: &Environment) -> Result<(), Vec<StartupError>> {
+    let mut once: Vec<&TypedTool> = Vec::new();
+    for tool in tools {
+        if !once.iter().any(|other| Arc::ptr_eq(&other.hooks().running, &tool.hooks().running)) {
+            once.push(tool);
+        }
+    }
+    let started = join_all(once.iter().map(|tool| start(tool, environment))).await;
+    let (mut up, mut errors) = (Vec::new(), Vec::new());
+    for (tool, outcome) in once.into_iter().zip(started) {
+        match outcome {
+            Ok(()) => up.push(tool.clone()),
+            Err(error) => errors.push(error),
+        }
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    stop_all(&up).await;
+    Err(errors)
+}
+
+async fn start(tool: &TypedTool, environment: &Environment) -> Result<(), StartupError> {
+    let running = &tool.hooks().running;
+    let Some(hook) = tool.hooks().start.as_ref().filter(|_| !running.load(Ordering::Acquire)) else {
+        running.store(true, Ordering::Release);
+        return Ok(());
+    };
+    let run = async {
+        let secrets = ToolSecrets::at_startup(tool.secret_references(), environment).await;
+        // The hook itself may panic too, before it gives a future.
+        let startup = Startup { secrets: secrets.clone() };
+        let ran = AssertUnwindSafe(async { hook(startup).await }).catch_unwind().await;
+        match ran {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(format!("failed: {}", secrets.scrub(&error.to_string()))),
+            Err(_) => Err("panicked".to_owned()),
+        }
+    };
+    let ended = tokio::time::timeout(START_TIMEOUT, run).await;
+    let why = match ended.unwrap_or_else(|_| Err(format!("was not done after {} s", START_TIMEOUT.as_secs()))) {
+        Ok(()) => {
+            running.store(true, Ordering::Release);
+            return Ok(());
+        }
+        Err(why) => wording::cut(&why, limits::ERROR_BYTES_MAX),
+    };
+    Err(StartupError { tool: tool.spec().name.clone(), why })
+}
+
+/// Runs the stop hook of every tool that has been started, all at the same time, 5 s at most. What goes wrong is logged:
+/// nothing waits for it any more.
+pub async fn stop_all(tools: &[TypedTool]) {
+    let stopping = tools.iter().filter_map(|tool| {
+        let was_running = tool.hooks().running.swap(false, Ordering::AcqRel);
+        let hook = tool.hooks().stop.clone().filter(|_| was_running)?;
+        let name = tool.spec().name.clone();
+        Some(async move {
+            if AssertUnwindSafe(async { hook().await }).catch_unwind().await.is_err() {
+                tracing::error!(tool = name, "a stop hook panicked");
+            }
+        })
+    });
+    if tokio::time::timeout(STOP_TIMEOUT, join_all(stopping)).await.is_err() {
+        tracing::warn!("stop hooks of tools were not done in time");
+    }
+}
+
+impl fmt::Debug for Hooks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hooks").field("start", &self.start.is_some()).field("stop", &self.stop.is_some()).finish()
+    }
+}

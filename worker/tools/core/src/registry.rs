@@ -1,0 +1,593 @@
+//! Which tools there are: typed ones, declared ones, and both of one name made one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use tickfleet_config::tools::{ToolDef, ToolsFile};
+use tickfleet_model::version::{self, Selector};
+use tickfleet_model::{Effect, ToolSpec, limits};
+use tickfleet_protocol::NameMap;
+
+use super::{
+    ArgumentCheck, ArgumentError, CallContext, DeclarationError, Environment, Handler, Made, OutputCheck, SchemaError,
+    ToolFailure, ToolKinds, ToolOutput, TypedTool, wording,
+};
+
+/// Names offered for a wrong one.
+const NAMES_OFFERED_MAX: usize = 3;
+
+/// One tool: what it declares, how its arguments and results are checked, what runs it.
+#[derive(Clone)]
+pub struct RegisteredTool {
+    /// What it declares.
+    pub spec: ToolSpec,
+    /// Its compiled input schema.
+    pub arguments: ArgumentCheck,
+    /// Its compiled output schema, where it declares one.
+    pub output: Option<OutputCheck>,
+    /// What runs it.
+    pub handler: Arc<dyn Handler>,
+}
+
+impl fmt::Debug for RegisteredTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RegisteredTool").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}
+
+impl RegisteredTool {
+    /// Compiles the schemas of `spec`.
+    ///
+    /// # Errors
+    /// [`RegistryError::Schema`].
+    pub fn new(spec: ToolSpec, handler: Arc<dyn Handler>) -> Result<Self, RegistryError> {
+        let wrong = |which| {
+            let tool = spec.name.clone();
+            move |source| RegistryError::Schema { tool, which, source }
+        };
+        let arguments = ArgumentCheck::compile(&spec.input_schema).map_err(wrong("input"))?;
+        let output = spec.output_schema.as_ref().map(OutputCheck::compile).transpose().map_err(wrong("output"))?;
+        Ok(Self { spec, arguments, output, handler })
+    }
+
+    /// Holds what the tool returned against its output schema: every kind of tool comes through here.
+    ///
+    /// # Errors
+    /// Where the output is not what the tool promises.
+    pub async fn check_output(&self, output: &ToolOutput) -> Result<(), ArgumentError> {
+        match &self.output {
+            Some(check) => check.check_in_time(output.json.get()).await,
+            None => Ok(()),
+        }
+    }
+}
+
+/// Why a tool cannot be registered.
+#[derive(Debug, thiserror::Error)]
+pub enum RegistryError {
+    /// Two tools want one name.
+    #[error("tool '{tool}': the name is registered twice")]
+    NameTwice {
+        /// The name.
+        tool: String,
+    },
+    /// Two tools want one id.
+    #[error("tool '{tool}': the id '{id}' belongs to the tool '{other}' already")]
+    IdTwice {
+        /// The later tool.
+        tool: String,
+        /// The id.
+        id: String,
+        /// The earlier tool.
+        other: String,
+    },
+    /// A name outside the characters that the dialects can carry or map.
+    #[error("tool '{tool}': a name has 1 to {max} characters of A-Z a-z 0-9 _ . -", max = limits::NAME_BYTES_MAX)]
+    Name {
+        /// The name.
+        tool: String,
+    },
+    /// A typed tool cannot be an HTTP tool too.
+    #[error("tool '{tool}': declared with `http`, but a typed tool of this name exists")]
+    TypedAndHttp {
+        /// The name.
+        tool: String,
+    },
+    /// A timeout of nothing.
+    #[error("tool '{tool}': timeout_ms must be at least 1")]
+    Timeout {
+        /// The name.
+        tool: String,
+    },
+    /// One of its schemas cannot be used.
+    #[error("tool '{tool}': the {which} schema {source}")]
+    Schema {
+        /// The name.
+        tool: String,
+        /// `input` or `output`.
+        which: &'static str,
+        /// Why not.
+        source: SchemaError,
+    },
+    /// The part that says what runs it cannot be used.
+    #[error("tool '{tool}': {source}")]
+    Declaration {
+        /// The name.
+        tool: String,
+        /// Why not.
+        source: DeclarationError,
+    },
+}
+
+/// All tools of a worker by name. Immutable once shared: a reload builds another one.
+#[derive(Debug, Default, Clone)]
+pub struct Registry {
+    /// The newest version of each.
+    by_name: BTreeMap<String, Arc<RegisteredTool>>,
+    /// The tools that have several versions: all of them, newest first.
+    versions: BTreeMap<String, Vec<Arc<RegisteredTool>>>,
+    name_of_id: BTreeMap<String, String>,
+    /// The names that dialects show, made when first asked for; a name that is too long for them is shown shortened,
+    /// and only this map leads back from there.
+    shown: OnceLock<NameMap>,
+}
+
+impl Registry {
+    /// Builds the registry from the typed tools of the binary and the declared ones of `tools.yaml`, which `kinds` make.
+    ///
+    /// A declared tool with a typed tool of its name: the declaration says what it is (the stricter effect of both
+    /// holds, the capabilities of both are needed), the function runs it. Declared with `http`: an HTTP tool. Declared
+    /// with neither: a tool that answers that it is not configured. `timeout_default` is the limit of one try of the
+    /// tools that set none.
+    ///
+    /// # Errors
+    /// Everything that is wrong, not the first thing only.
+    pub fn build(
+        typed: Vec<TypedTool>,
+        file: &ToolsFile,
+        kinds: &ToolKinds,
+        environment: &Environment,
+        timeout_default: Duration,
+    ) -> Result<Self, Vec<RegistryError>> {
+        let mut registry = Self::default();
+        let mut errors = Vec::new();
+        for tool in typed {
+            let made = typed_tool(tool, file, environment, timeout_default);
+            errors.extend(made.and_then(|tool| registry.register(tool)).err());
+        }
+        let only_declared: Vec<_> =
+            file.tools.iter().filter(|(name, _)| !registry.by_name.contains_key(*name)).collect();
+        let failed: BTreeSet<String> = errors.iter().map(|e| e.tool().to_owned()).collect();
+        for (key, def) in only_declared.into_iter().filter(|(name, _)| !failed.contains(*name)) {
+            let (name, label) = version::split(key);
+            let made = declared(name, label, def, kinds, timeout_default);
+            let registered = made.and_then(|tool| match label {
+                Some(_) => registry.register_version(tool),
+                None => registry.register(tool),
+            });
+            errors.extend(registered.err());
+        }
+        if errors.is_empty() { Ok(registry) } else { Err(errors) }
+    }
+
+    /// These tools and one more. What the others have in memory (connections, access tokens) stays theirs.
+    ///
+    /// # Errors
+    /// As [`Self::register`], and as [`Self::build`] of this tool. A tool of its name that is only declared, without
+    /// anything to run it, makes room.
+    pub fn with(
+        &self,
+        tool: TypedTool,
+        file: &ToolsFile,
+        environment: &Environment,
+        timeout_default: Duration,
+    ) -> Result<Self, RegistryError> {
+        let made = typed_tool(tool, file, environment, timeout_default)?;
+        let name = made.spec.name.clone();
+        let only_declared = file.tools.contains_key(&name) && self.get(&name).is_some_and(|tool| !tool.spec.configured);
+        let mut next = if only_declared { self.without(&name) } else { self.clone() };
+        next.register(made)?;
+        Ok(next)
+    }
+
+    /// These tools but one.
+    #[must_use]
+    pub fn without(&self, name: &str) -> Self {
+        let mut next = Self { shown: OnceLock::new(), ..self.clone() };
+        if let Some(tool) = next.by_name.remove(name) {
+            next.name_of_id.remove(&tool.spec.id);
+        }
+        next
+    }
+
+    /// Adds one version of a tool beside the others, where there are any.
+    ///
+    /// # Errors
+    /// As [`Self::register`]; the name is taken only where the version is.
+    pub fn register_version(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
+        let name = tool.spec.name.clone();
+        let Some(first) = self.by_name.get(&name).cloned() else { return self.register(tool) };
+        let number = |tool: &RegisteredTool| version::parse(&tool.spec.version);
+        let all = self.versions.entry(name.clone()).or_insert_with(|| vec![first]);
+        if all.iter().any(|other| number(other) == number(&tool)) {
+            return Err(RegistryError::NameTwice { tool: name });
+        }
+        if let Some(other) = self.name_of_id.insert(tool.spec.id.clone(), name.clone()) {
+            return Err(RegistryError::IdTwice { tool: name, id: tool.spec.id, other });
+        }
+        all.push(Arc::new(tool));
+        all.sort_by_key(|tool| std::cmp::Reverse(number(tool)));
+        self.by_name.extend(all.first().map(|newest| (name, Arc::clone(newest))));
+        Ok(())
+    }
+
+    /// The version of `tool` that `selector` takes, the newest where there is none; none where no version fits.
+    #[must_use]
+    pub fn select<'a>(
+        &'a self,
+        tool: &'a Arc<RegisteredTool>,
+        selector: Option<&str>,
+    ) -> Option<&'a Arc<RegisteredTool>> {
+        let Some(selector) = selector else { return Some(tool) };
+        let selector = Selector::parse(selector)?;
+        let all = self.versions.get(&tool.spec.name).map_or(std::slice::from_ref(tool), Vec::as_slice);
+        all.iter().find(|tool| version::parse(&tool.spec.version).is_some_and(|version| selector.takes(&version)))
+    }
+
+    /// What running the tool that a model means by `name` twice would do, whichever of its versions it is.
+    #[must_use]
+    pub fn effect(&self, name: &str) -> Option<Effect> {
+        let tool = self.resolve(name)?;
+        let all = self.versions.get(&tool.spec.name).into_iter().flatten();
+        Some(all.fold(tool.spec.effect, |effect, other| stricter(effect, other.spec.effect)))
+    }
+
+    /// Adds one tool.
+    ///
+    /// # Errors
+    /// [`RegistryError`] when its name or id is taken, or no model could call its name.
+    pub fn register(&mut self, tool: RegisteredTool) -> Result<(), RegistryError> {
+        let (name, id) = (tool.spec.name.clone(), tool.spec.id.clone());
+        let odd = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
+        if name.is_empty() || name.len() > limits::NAME_BYTES_MAX || name.contains(odd) {
+            return Err(RegistryError::Name { tool: name });
+        }
+        if self.by_name.contains_key(&name) {
+            return Err(RegistryError::NameTwice { tool: name });
+        }
+        if let Some(other) = self.name_of_id.get(&id) {
+            return Err(RegistryError::IdTwice { tool: name, id, other: other.clone() });
+        }
+        self.shown = OnceLock::new();
+        self.name_of_id.insert(id, name.clone());
+        self.by_name.insert(name, Arc::new(tool));
+        Ok(())
+    }
+
+    /// The tool of this name.
+    #[must_use]
+    pub fn get(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
+        self.by_name.get(name)
+    }
+
+    /// The tool that a model means by `name`: the tool of this name, or the one that a dialect shows under it.
+    #[must_use]
+    pub fn resolve(&self, name: &str) -> Option<&Arc<RegisteredTool>> {
+        let shown = || self.shown.get_or_init(|| NameMap::new(self.by_name.keys()));
+        self.get(name).or_else(|| self.get(&shown().tool(name)))
+    }
+
+    /// All tools, by name.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<RegisteredTool>> {
+        self.by_name.values()
+    }
+
+    /// How many tools there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether there is no tool at all.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// Up to three names that a wrong one was probably meant to be, nearest first. The caller keeps to itself those
+    /// that the agent may not call.
+    #[must_use]
+    pub fn close_to(&self, wrong: &str) -> Vec<&str> {
+        wording::closest(wrong, self.by_name.keys().map(String::as_str), NAMES_OFFERED_MAX)
+    }
+}
+
+impl RegistryError {
+    /// The tool that the error is about.
+    #[must_use]
+    pub fn tool(&self) -> &str {
+        match self {
+            Self::NameTwice { tool }
+            | Self::IdTwice { tool, .. }
+            | Self::Name { tool }
+            | Self::TypedAndHttp { tool }
+            | Self::Timeout { tool }
+            | Self::Schema { tool, .. }
+            | Self::Declaration { tool, .. } => tool,
+        }
+    }
+}
+
+fn timeout_of(name: &str, def: &ToolDef) -> Result<Option<Duration>, RegistryError> {
+    match def.timeout_ms {
+        Some(0) => Err(RegistryError::Timeout { tool: name.to_owned() }),
+        set => Ok(set.map(Duration::from_millis)),
+    }
+}
+
+/// A typed tool, as its declaration says it is where there is one.
+fn typed_tool(
+    tool: TypedTool,
+    file: &ToolsFile,
+    environment: &Environment,
+    timeout_default: Duration,
+) -> Result<RegisteredTool, RegistryError> {
+    let (spec, handler) = tool.into_parts(timeout_default, environment);
+    match file.tools.get(&spec.name) {
+        Some(def) if def.http.is_some() => Err(RegistryError::TypedAndHttp { tool: spec.name }),
+        Some(def) => merged(spec, def).and_then(|spec| RegisteredTool::new(spec, handler)),
+        None => RegisteredTool::new(spec, handler),
+    }
+}
+
+/// A typed tool as its declaration says it is.
+fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
+    let union = |typed: Vec<String>, declared: &BTreeSet<String>| -> Vec<String> {
+        typed.into_iter().chain(declared.iter().cloned()).collect::<BTreeSet<_>>().into_iter().collect()
+    };
+    Ok(ToolSpec {
+        id: def.id.clone().unwrap_or(typed.id),
+        display_name: def.display_name.clone().unwrap_or(typed.display_name),
+        description: def.description.clone(),
+        input_schema: def.input_schema.clone(),
+        output_schema: def.output_schema.clone().or(typed.output_schema),
+        category: def.category.clone().unwrap_or(typed.category),
+        version: def.version.clone().unwrap_or(typed.version),
+        effect: stricter(typed.effect, def.effect),
+        timeout: timeout_of(&typed.name, def)?.unwrap_or(typed.timeout),
+        required_capabilities: union(typed.required_capabilities, &def.required_capabilities),
+        required_features: union(typed.required_features, &def.required_features),
+        requires_approval: typed.requires_approval || def.requires_approval,
+        configured: typed.configured,
+        name: typed.name,
+    })
+}
+
+/// Neither the author nor the operator can make a tool less careful than the other said.
+fn stricter(one: Effect, other: Effect) -> Effect {
+    match (one, other) {
+        (Effect::Once, _) | (_, Effect::Once) => Effect::Once,
+        (Effect::Idempotent, _) | (_, Effect::Idempotent) => Effect::Idempotent,
+        (Effect::Read, Effect::Read) => Effect::Read,
+    }
+}
+
+/// A tool that only `tools.yaml` knows.
+fn declared(
+    name: &str,
+    label: Option<&str>,
+    def: &ToolDef,
+    kinds: &ToolKinds,
+    timeout_default: Duration,
+) -> Result<RegisteredTool, RegistryError> {
+    let mut spec = ToolSpec {
+        id: def.id.clone().unwrap_or_else(|| match label {
+            Some(label) => format!("tool_{name}@{label}"),
+            None => format!("tool_{name}"),
+        }),
+        name: name.to_owned(),
+        display_name: def.display_name.clone().unwrap_or_else(|| name.to_owned()),
+        description: def.description.clone(),
+        input_schema: def.input_schema.clone(),
+        output_schema: def.output_schema.clone(),
+        category: def.category.clone().unwrap_or_else(|| "general".to_owned()),
+        version: match (&def.version, label.and_then(version::parse)) {
+            (Some(version), _) => version.clone(),
+            (None, Some(version)) => version.to_string(),
+            (None, None) => "1.0.0".to_owned(),
+        },
+        effect: def.effect,
+        timeout: timeout_of(name, def)?.unwrap_or(timeout_default),
+        required_capabilities: def.required_capabilities.iter().cloned().collect(),
+        required_features: def.required_features.iter().cloned().collect(),
+        requires_approval: def.requires_approval,
+        configured: true,
+    };
+    let missing = match &def.http {
+        None => "nothing is configured that could run it".to_owned(),
+        Some(http) => match kinds.http.make(http, &def.input_schema, def.effect) {
+            Ok(Made { handler, configured }) => {
+                spec.configured = configured;
+                return RegisteredTool::new(spec, handler);
+            }
+            Err(unset @ DeclarationError::Unset { .. }) => unset.to_string(),
+            Err(source) => return Err(RegistryError::Declaration { tool: name.to_owned(), source }),
+        },
+    };
+    spec.configured = false;
+    RegisteredTool::new(spec, Arc::new(NotConfigured { message: format!("The tool '{name}' cannot run: {missing}.") }))
+}
+
+/// Runs what nothing else runs: it says so.
+struct NotConfigured {
+    message: String,
+}
+
+#[async_trait]
+impl Handler for NotConfigured {
+    async fn call(&self, _: &CallContext, _: &RawValue) -> Result<ToolOutput, ToolFailure> {
+        Err(ToolFailure::NotConfigured { message: self.message.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use serde_json::{Value, json};
+
+    use tickfleet_config::tools::HttpDef;
+
+    use super::*;
+    use crate::tests::{arguments, context};
+    use crate::{ToolKind, builtin};
+
+    const DEFAULT: Duration = Duration::from_secs(7);
+
+    /// Takes only `GET`, and wants every variable in its address to be set.
+    struct Stub;
+
+    impl ToolKind<HttpDef> for Stub {
+        fn make(&self, def: &HttpDef, _: &Value, _: Effect) -> Result<Made, DeclarationError> {
+            Environment::of([]).expand(&def.base_url)?;
+            if def.method != "GET" {
+                return Err(DeclarationError::Field { field: "http.method".into(), why: "not GET".into() });
+            }
+            let handler = Arc::new(NotConfigured { message: "a stub".into() });
+            Ok(Made { handler, configured: true })
+        }
+    }
+
+    fn build(file: Value) -> Result<Registry, Vec<RegistryError>> {
+        let file: ToolsFile = serde_json::from_value(file).unwrap();
+        Registry::build(
+            builtin::all(),
+            &file,
+            &ToolKinds { http: Box::new(Stub) },
+            &Environment::of([("SET", "yes")]),
+            DEFAULT,
+        )
+    }
+
+    fn errors(file: Value) -> Vec<String> {
+        build(file).unwrap_err().iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_tool_is_found_by_the_name_that_a_dialect_shows_also_where_that_is_shortened() {
+        let (short, long) = ("crm.find".to_owned(), format!("crm.Find.by_{}", "n".repeat(45)));
+        let tool = json!({"description": "Reads.", "input_schema": {"type": "object"}});
+        let registry = build(json!({"tools": {&short: tool, &long: tool}})).unwrap();
+        for name in [&short, &long] {
+            let shown = NameMap::new([name]).wire(name).into_owned();
+            assert!(shown != *name && registry.resolve(&shown).is_some_and(|tool| tool.spec.name == *name), "{shown}");
+        }
+        assert!(registry.resolve("crm_x2E_lose").is_none());
+    }
+
+    #[tokio::test]
+    async fn a_tool_that_is_only_declared_answers_that_it_is_not_configured() {
+        let schema = json!({"type": "object"});
+        let http = json!({"method": "GET", "base_url": "${CRM_URL}", "path": "/"});
+        let registry = build(json!({"tools": {
+            "post_tweet": {"description": "Posts.", "input_schema": schema},
+            "crm": {"description": "Reads.", "input_schema": schema, "http": http}
+        }}))
+        .unwrap();
+        for (name, reason) in [("post_tweet", "nothing is configured"), ("crm", "CRM_URL is not set")] {
+            let tool = registry.get(name).unwrap();
+            assert!(!tool.spec.configured);
+            match tool.handler.call(&context(1), &arguments(json!({}))).await {
+                Err(ToolFailure::NotConfigured { message }) => assert!(message.contains(reason), "{message}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        let tweet = registry.get("post_tweet").unwrap();
+        assert_eq!(
+            (tweet.spec.id.as_str(), tweet.spec.effect, tweet.spec.timeout),
+            ("tool_post_tweet", Effect::Once, DEFAULT)
+        );
+    }
+
+    #[tokio::test]
+    async fn a_declaration_and_a_typed_tool_of_one_name_are_one_tool() {
+        let registry = build(json!({"tools": {"echo": {
+            "description": "Says it back.", "effect": "idempotent", "timeout_ms": 50, "required_capabilities": ["talk"],
+            "input_schema": {"type": "object", "properties": {"text": {"type": "string"}}, "required": ["text"]}
+        }}}))
+        .unwrap();
+        let echo = registry.get("echo").unwrap();
+        assert_eq!((echo.spec.description.as_str(), echo.spec.effect), ("Says it back.", Effect::Idempotent));
+        assert_eq!(
+            (echo.spec.timeout, &echo.spec.required_capabilities),
+            (Duration::from_millis(50), &vec!["talk".into()])
+        );
+        assert!(echo.arguments.check("{}").is_err(), "the declared schema holds");
+        let said = echo.handler.call(&context(1), &arguments(json!({"text": "hi"}))).await.unwrap();
+        assert_eq!(said.json.get(), r#"{"text":"hi"}"#);
+        assert_eq!(registry.get("fail_once").unwrap().spec.timeout, DEFAULT);
+    }
+
+    #[test]
+    fn versions_of_a_tool_stand_side_by_side_and_a_selector_takes_one() {
+        let version =
+            |effect: &str| json!({"description": effect, "effect": effect, "input_schema": {"type": "object"}});
+        let file = json!({"find": version("read"), "find@2": version("once"), "find@10.1": version("read")});
+        let registry = build(json!({"tools": file})).unwrap();
+        let find = registry.resolve("find").unwrap();
+        let taken =
+            |selector| registry.select(find, selector).map(|tool| (tool.spec.version.clone(), tool.spec.id.clone()));
+        let expected = |version: &str, id: &str| Some((version.to_owned(), id.to_owned()));
+        assert_eq!(taken(None), expected("10.1.0", "tool_find@10.1"));
+        assert_eq!(taken(Some("latest")), taken(None));
+        assert_eq!(taken(Some("1")), expected("1.0.0", "tool_find"));
+        assert_eq!(taken(Some("<10")), expected("2.0.0", "tool_find@2"));
+        assert_eq!(taken(Some("3")), None);
+        assert_eq!(registry.effect("find"), Some(Effect::Once), "the strictest of them");
+        assert_eq!(registry.iter().filter(|tool| tool.spec.name == "find").count(), 1, "one name is shown once");
+        let twice = json!({"find@2": version("read"), "find@2.0": version("read")});
+        assert!(errors(json!({"tools": twice}))[0].contains("the name is registered twice"));
+    }
+
+    #[test]
+    fn every_mistake_is_reported_in_one_go() {
+        let schema = json!({"type": "object"});
+        let http = json!({"method": "BREW", "base_url": "http://example.com", "path": "/"});
+        let errors = errors(json!({"tools": {
+            "a": {"description": "", "input_schema": schema, "id": "same"},
+            "b": {"description": "", "input_schema": schema, "id": "same"},
+            "c d": {"description": "", "input_schema": schema},
+            "e": {"description": "", "input_schema": {"type": "string"}},
+            "f": {"description": "", "input_schema": schema, "timeout_ms": 0},
+            "g": {"description": "", "input_schema": schema, "http": http},
+            "echo": {"description": "", "input_schema": schema, "http": http}
+        }}));
+        let starts = [
+            "tool 'echo': declared",
+            "tool 'b': the id 'same'",
+            "tool 'c d': a name",
+            "tool 'e': the input schema",
+            "tool 'f': timeout_ms",
+            "tool 'g': http.method",
+        ];
+        assert_eq!(errors.len(), starts.len(), "{errors:?}");
+        for (error, start) in errors.iter().zip(starts) {
+            assert!(error.starts_with(start), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_name_registered_twice_is_an_error_and_a_wrong_name_has_neighbours() {
+        let mut registry = build(json!({})).unwrap();
+        let again = RegisteredTool::clone(registry.get("echo").unwrap());
+        assert!(matches!(registry.register(again), Err(RegistryError::NameTwice { .. })));
+        assert_eq!(registry.close_to("ecoh"), ["echo"]);
+        assert_eq!(registry.close_to("failonce"), ["fail_once"]);
+        assert!(registry.close_to("transfer_money").is_empty());
+        assert_eq!(registry.iter().count(), registry.len());
+    }
+}

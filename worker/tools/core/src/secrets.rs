@@ -1,0 +1,242 @@
+//! Secrets: resolved at each use, put into requests only, taken out of whatever comes back.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use secrecy::{ExposeSecret, SecretString};
+use tickfleet_config::tools::{SecretRef, TENANT};
+use tickfleet_model::TenantId;
+
+use super::Environment;
+use super::percent;
+
+/// What stands where a secret was.
+const REDACTED: &str = "[REDACTED]";
+/// Shorter values are not looked for in answers: they would match everywhere.
+const SCRUBBED_BYTES_MIN: usize = 4;
+/// A secret file larger than this is not a secret.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
+
+/// The secrets of one request.
+#[derive(Default)]
+pub struct Secrets {
+    /// By the names that templates use.
+    named: BTreeMap<String, SecretString>,
+    /// What no template names and no answer may show: an access token.
+    token: Option<SecretString>,
+}
+
+impl fmt::Debug for Secrets {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.named.keys()).finish()
+    }
+}
+
+impl Secrets {
+    /// Reads every secret anew: a mounted file may have changed. Without a tenant, one of a tenant's own is missing.
+    ///
+    /// # Errors
+    /// The name of the first secret that is missing, empty or unreadable.
+    pub async fn resolve(
+        references: &BTreeMap<String, SecretRef>,
+        environment: &Environment,
+        tenant: Option<&TenantId>,
+    ) -> Result<Self, String> {
+        let mut named = BTreeMap::new();
+        for (name, reference) in references {
+            let value = match reference {
+                SecretRef::Env(variable) => {
+                    for_tenant(variable, tenant, in_variable).and_then(|variable| environment.get(&variable))
+                }
+                SecretRef::File(path) => match for_tenant(path, tenant, in_path) {
+                    Some(path) => read(&path).await,
+                    None => None,
+                },
+            };
+            let value = value.filter(|v| !v.is_empty()).ok_or_else(|| name.clone())?;
+            named.insert(name.clone(), SecretString::from(value));
+        }
+        Ok(Self { named, token: None })
+    }
+
+    /// Secrets with these values, for tests.
+    #[must_use]
+    pub fn of<'a>(secrets: impl IntoIterator<Item = (&'a str, &'a str)>) -> Self {
+        let named = secrets.into_iter().map(|(name, value)| (name.to_owned(), SecretString::from(value)));
+        Self { named: named.collect(), token: None }
+    }
+
+    /// The same, and an access token that must not show either.
+    pub fn with_token(&self, token: &SecretString) -> Self {
+        Self { named: self.named.clone(), token: Some(token.clone()) }
+    }
+
+    /// The value of a secret.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.named.get(name).map(ExposeSecret::expose_secret)
+    }
+
+    /// Replaces every secret in `text`, in the forms in which a service may echo it.
+    pub fn scrub(&self, text: &str) -> String {
+        let mut clean = text.to_owned();
+        for form in self.forms() {
+            if clean.contains(&form) {
+                clean = clean.replace(&form, REDACTED);
+            }
+        }
+        clean
+    }
+
+    /// `template` with every `${NAME}` replaced by that secret. A name that is no secret stays as it is: the
+    /// configuration was checked for such.
+    #[must_use]
+    pub fn fill(&self, template: &str) -> String {
+        let mut filled = String::with_capacity(template.len());
+        let mut rest = template;
+        while let Some((before, reference, after)) =
+            rest.split_once("${").and_then(|(b, r)| r.split_once('}').map(|(name, a)| (b, name, a)))
+        {
+            filled.push_str(before);
+            match self.get(reference) {
+                Some(value) => filled.push_str(value),
+                None => filled.push_str(&format!("${{{reference}}}")),
+            }
+            rest = after;
+        }
+        filled + rest
+    }
+
+    /// Whether `text` has a secret in it.
+    pub fn found_in(&self, text: &str) -> bool {
+        self.forms().iter().any(|form| text.contains(form))
+    }
+
+    /// Plain, percent-encoded, JSON-escaped, and JSON-escaped with `\/`; longest first, so that a secret that is
+    /// part of another leaves no remainder.
+    fn forms(&self) -> Vec<String> {
+        let mut forms = Vec::new();
+        let values = self.named.values().chain(&self.token).map(ExposeSecret::expose_secret);
+        for value in values.filter(|value| value.len() >= SCRUBBED_BYTES_MIN) {
+            let json = serde_json::Value::from(value).to_string();
+            let escaped = json.trim_matches('"').to_owned();
+            forms.push(escaped.replace('/', "\\/"));
+            forms.push(escaped);
+            forms.push(percent::percent_encoded(value, ""));
+            forms.push(percent::percent_encoded(value, percent::SECRET_KEEPS));
+            forms.push(value.to_owned());
+        }
+        forms.sort_unstable_by_key(|form| std::cmp::Reverse(form.len()));
+        forms.dedup();
+        forms
+    }
+}
+
+/// A reference with the tenant in its place, `encoded` for it. None where it wants one and there is none.
+fn for_tenant(reference: &str, tenant: Option<&TenantId>, encoded: fn(&TenantId) -> String) -> Option<String> {
+    match tenant {
+        Some(tenant) => Some(reference.replace(TENANT, &encoded(tenant))),
+        None => (!reference.contains(TENANT)).then(|| reference.to_owned()),
+    }
+}
+
+/// A tenant inside the name of a variable: letters and digits as they are, everything else as `_` and two hexadecimal
+/// digits (`atlas-ux` is `atlas_2Dux`), `_` too, so that no two tenants share a variable.
+fn in_variable(tenant: &TenantId) -> String {
+    percent::percent_encoded(tenant.as_str(), "").chars().fold(String::new(), |mut name, c| {
+        match c {
+            // What URLs leave as it is.
+            '-' | '.' | '_' | '~' => name.push_str(&format!("_{:02X}", u32::from(c))),
+            '%' => name.push('_'),
+            plain => name.push(plain),
+        }
+        name
+    })
+}
+
+/// A tenant inside a path: as it is, but that a leading `.` (a hidden file, the folder above) is `%2E`.
+fn in_path(tenant: &TenantId) -> String {
+    let name = percent::percent_encoded(tenant.as_str(), "");
+    name.strip_prefix('.').map(|rest| format!("%2E{rest}")).unwrap_or(name)
+}
+
+/// A secret file without its final line break. None when it cannot be read as text.
+async fn read(path: &str) -> Option<String> {
+    let size = tokio::fs::metadata(path).await.ok().filter(std::fs::Metadata::is_file)?.len();
+    if size > FILE_BYTES_MAX {
+        return None;
+    }
+    let text = tokio::fs::read_to_string(path).await.ok()?;
+    Some(text.trim_end_matches(['\r', '\n']).to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn secrets_are_filled_in_once_and_never_within_a_secret() {
+        let secrets = Secrets::of([("A", "${B}"), ("B", "two")]);
+        assert_eq!(secrets.fill("Bearer ${A}, ${B}; ${C} ${"), "Bearer ${B}, two; ${C} ${");
+        assert_eq!(secrets.scrub("token ${B}!"), "token [REDACTED]!");
+    }
+
+    #[test]
+    fn an_echoed_secret_is_scrubbed_in_every_form() {
+        let secrets = Secrets::of([("TOKEN", "12:ab/c+\"d")]);
+        for echo in ["12:ab/c+\"d", "12%3Aab%2Fc%2B%22d", "12:ab/c+\\\"d", "12:ab\\/c+\\\"d", "12:ab%2Fc+%22d"] {
+            assert_eq!(secrets.scrub(&format!("<{echo}>")), "<[REDACTED]>", "{echo}");
+            assert!(secrets.found_in(echo));
+        }
+        assert_eq!(format!("{secrets:?}"), r#"{"TOKEN"}"#);
+    }
+
+    #[tokio::test]
+    async fn a_missing_secret_is_named_and_a_file_is_read_at_each_use() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_string_lossy().into_owned();
+        let references = BTreeMap::from([("KEY".to_owned(), SecretRef::File(path.clone()))]);
+        let environment = Environment::of([]);
+        let acme = TenantId::new("acme").unwrap();
+        let resolve = || Secrets::resolve(&references, &environment, Some(&acme));
+        assert_eq!(resolve().await.unwrap_err(), "KEY", "an empty file is no secret");
+        std::fs::write(&path, "first\n").unwrap();
+        assert_eq!(resolve().await.unwrap().get("KEY"), Some("first"));
+        std::fs::write(&path, "second\r\n").unwrap();
+        assert_eq!(resolve().await.unwrap().get("KEY"), Some("second"));
+    }
+
+    #[tokio::test]
+    async fn each_tenant_has_its_own_secret_and_no_two_share_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().display().to_string();
+        std::fs::create_dir(folder.path().join("inner")).unwrap();
+        std::fs::write(folder.path().join("key-acme"), "file of acme").unwrap();
+        std::fs::write(folder.path().join("outside"), "not theirs").unwrap();
+        let references = BTreeMap::from([
+            ("ENV".to_owned(), SecretRef::Env(format!("KEY_{TENANT}"))),
+            ("FILE".to_owned(), SecretRef::File(format!("{path}/key-{TENANT}"))),
+        ]);
+        let environment = Environment::of([("KEY_acme", "env of acme"), ("KEY_atlas_2Dux", "with a dash")]);
+        let resolve = async |tenant: &str, references: &BTreeMap<String, SecretRef>| {
+            let tenant = TenantId::new(tenant).unwrap();
+            Secrets::resolve(references, &environment, Some(&tenant)).await
+        };
+        let acme = resolve("acme", &references).await.unwrap();
+        assert_eq!((acme.get("ENV"), acme.get("FILE")), (Some("env of acme"), Some("file of acme")));
+        assert!(Secrets::resolve(&references, &environment, None).await.is_err(), "without a tenant there is none");
+        assert_eq!(resolve("other", &references).await.unwrap_err(), "ENV", "there is no default");
+        let env = BTreeMap::from([references.first_key_value().map(|(k, v)| (k.clone(), v.clone())).unwrap()]);
+        assert_eq!(resolve("atlas-ux", &env).await.unwrap().get("ENV"), Some("with a dash"));
+        assert!(resolve("atlas_2Dux", &env).await.is_err(), "a tenant named like another's variable");
+        let above = BTreeMap::from([("A".to_owned(), SecretRef::File(format!("{path}/inner/{TENANT}/outside")))]);
+        assert!(resolve("..", &above).await.is_err(), "a tenant does not climb");
+        for (tenant, variable, file) in
+            [("a.b", "a_2Eb", "a.b"), ("a_2Eb", "a_5F2Eb", "a_2Eb"), ("..", "_2E_2E", "%2E.")]
+        {
+            let tenant = TenantId::new(tenant).unwrap();
+            assert_eq!((in_variable(&tenant).as_str(), in_path(&tenant).as_str()), (variable, file));
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Arguments that pass a tool's schema and do not become its struct: a declared schema may be wider than the struct, and a
+//! struct may check more than a schema can say.
+
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use serde_path_to_error::{Path, Segment};
+
+use super::arguments::{found, is_secret};
+
+/// Reads the struct.
+///
+/// # Errors
+/// What is wrong with which argument, for a model: a place in a text (`line 1 column 77`) tells it nothing.
+pub(super) fn read<Args: DeserializeOwned>(arguments: &RawValue) -> Result<Args, String> {
+    // Only what fails is read again with its path.
+    serde_json::from_str(arguments.get()).map_err(|error| {
+        let mut again = serde_json::Deserializer::from_str(arguments.get());
+        match serde_path_to_error::deserialize::<_, Args>(&mut again) {
+            Err(error) => told(error.path(), error.inner(), arguments.get()),
+            Ok(_) => format!("The arguments cannot be read: {}.", reason(&error)),
+        }
+    })
+}
+
+fn told(path: &Path, error: &serde_json::Error, text: &str) -> String {
+    let named = path.to_string();
+    if named == "." {
+        return format!("The arguments cannot be read: {}.", reason(error));
+    }
+    let value = serde_json::from_str::<Value>(text).unwrap_or_default();
+    let at = path.iter().try_fold(&value, |value, segment| match segment {
+        Segment::Seq { index } => value.get(index),
+        Segment::Map { key } => value.get(key),
+        Segment::Enum { .. } | Segment::Unknown => Some(value),
+    });
+    let found = at.map(|value| format!("; found {}", found(&named, value))).unwrap_or_default();
+    // The reason quotes what was found, too.
+    let reason = if is_secret(&named) { "it has another form".to_owned() } else { reason(error) };
+    format!("Argument '{}' cannot be read: {reason}{found}.", super::wording::cut(&named, 80))
+}
+
+/// What serde says, without its place in the text.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&place).unwrap_or(&text).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use serde::Deserialize;
+    use serde_json::json;
+
+    use super::*;
+    use crate::tests::arguments;
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "only read")]
+    struct Booking {
+        when: chrono::DateTime<chrono::Utc>,
+        guests: Vec<Guest>,
+        password: Option<u8>,
+    }
+
+    #[derive(Debug, Deserialize)]
+    #[allow(dead_code, reason = "only read")]
+    struct Guest {
+        age: u8,
+    }
+
+    fn message(value: Value) -> String {
+        read::<Booking>(&arguments(value)).unwrap_err()
+    }
+
+    #[test]
+    fn a_parse_error_names_its_argument_and_what_was_found_there() {
+        let told = message(json!({"when": "tomorrow at ten", "guests": []}));
+        let expected = r#"Argument 'when' cannot be read: input contains invalid characters; found "tomorrow at ten"."#;
+        assert_eq!(told, expected);
+        let when = "2026-01-01T10:00:00Z";
+        let told = message(json!({"when": when, "guests": [{"age": 7}, {"age": 700}]}));
+        assert!(told.starts_with("Argument 'guests[1].age' cannot be read: invalid value: integer `700`"), "{told}");
+        assert!(told.ends_with("; found 700."), "{told}");
+        assert_eq!(message(json!({"when": when})), "The arguments cannot be read: missing field `guests`.");
+        let told = message(json!({"when": when, "guests": [], "password": "hunter2"}));
+        assert_eq!(told, "Argument 'password' cannot be read: it has another form; found another text.");
+    }
+}

@@ -1,0 +1,266 @@
+//! Sending: one request, its redirects each checked again, an answer read within a bound.
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Response, StatusCode, Url};
+
+use tickfleet_outbound::{Connecting, Guard, Refused, Standing, client};
+use tickfleet_tools::Secrets;
+
+/// How long an idle connection is kept for tools that may run twice.
+const IDLE: Duration = Duration::from_secs(30);
+/// And for `once` tools: shorter than the shortest keep-alive in common use (5 s), because a request on a connection
+/// that the service is just closing ends as "outcome unknown".
+const IDLE_ONCE: Duration = Duration::from_secs(4);
+
+/// A request, filled in.
+pub(super) struct Request {
+    pub(super) method: Method,
+    pub(super) url: Url,
+    pub(super) headers: HeaderMap,
+    pub(super) body: Option<String>,
+    /// Whether the body has a secret in it.
+    pub(super) body_is_secret: bool,
+}
+
+/// Why there is no answer. No message names more of a URL than its host.
+#[derive(Debug)]
+pub(super) enum SendError {
+    /// The address is not allowed.
+    Refused(Refused),
+    /// Nothing was sent.
+    NotSent { host: String, why: &'static str },
+    /// Something was sent, or may have been.
+    Lost { host: String, why: &'static str },
+    /// A redirect that is not followed.
+    Redirect(String),
+}
+
+/// The clients under one guard. Two, because a resolver knows the name it resolves but not the port: which of them a
+/// request uses says whether its host and port are allowed by name.
+pub(super) struct Client {
+    guard: Arc<Guard>,
+    stranger: reqwest::Client,
+    named: Option<reqwest::Client>,
+}
+
+impl Client {
+    /// # Errors
+    /// Why TLS cannot be set up: no crypto provider, no trust roots.
+    pub(super) fn new(guard: Guard, once: bool, connect_timeout: Duration) -> Result<Self, String> {
+        let guard = Arc::new(guard);
+        let connecting = Connecting { timeout: connect_timeout, idle: Some(if once { IDLE_ONCE } else { IDLE }) };
+        let stranger = client(&guard, Standing::Stranger, connecting)?;
+        let named = if guard.names_any() { Some(client(&guard, Standing::Named, connecting)?) } else { None };
+        Ok(Self { guard, stranger, named })
+    }
+
+    /// Sends a request and follows at most `redirects_max` redirects, none of which may carry one of `secrets` away.
+    ///
+    /// # Errors
+    /// [`SendError`] where no answer came that is not a redirect.
+    pub(super) async fn send(
+        &self,
+        mut request: Request,
+        redirects_max: u8,
+        secrets: &Secrets,
+    ) -> Result<Response, SendError> {
+        let mut followed = 0;
+        loop {
+            let answer = self.send_one(&request, followed > 0).await?;
+            if !matches!(answer.status().as_u16(), 301 | 302 | 303 | 307 | 308) {
+                return Ok(answer);
+            }
+            if followed == redirects_max {
+                return Err(SendError::Redirect(format!(
+                    "The service answered with a redirect ({}), which this tool does not follow.",
+                    answer.status().as_u16()
+                )));
+            }
+            followed += 1;
+            request = redirected(request, answer.status(), answer.headers(), secrets).map_err(SendError::Redirect)?;
+        }
+    }
+
+    /// `again`: an earlier request of this call was sent already.
+    async fn send_one(&self, request: &Request, again: bool) -> Result<Response, SendError> {
+        let standing = self.guard.check(&request.url).map_err(SendError::Refused)?;
+        let client = match (standing, &self.named) {
+            (Standing::Named, Some(named)) => named,
+            _ => &self.stranger,
+        };
+        let mut builder = client.request(request.method.clone(), request.url.clone()).headers(request.headers.clone());
+        if let Some(body) = &request.body {
+            builder = builder.body(body.clone());
+        }
+        builder.send().await.map_err(|error| {
+            let host = request.url.host_str().unwrap_or_default().to_owned();
+            match find::<Refused>(&error) {
+                Some(refused) => SendError::Refused(refused.clone()),
+                None if error.is_builder() => SendError::NotSent { host, why: "the request could not be built" },
+                None if error.is_connect() && !again => SendError::NotSent { host, why: connect_failure(&error) },
+                None => SendError::Lost { host, why: "the connection was lost before the answer" },
+            }
+        })
+    }
+}
+
+/// The request that follows a redirect.
+fn redirected(
+    mut request: Request,
+    status: StatusCode,
+    headers: &HeaderMap,
+    secrets: &Secrets,
+) -> Result<Request, String> {
+    let location = headers.get(header::LOCATION).and_then(|l| l.to_str().ok());
+    let next = location.and_then(|l| request.url.join(l).ok());
+    let next = next.ok_or("The service answered with a redirect to nowhere.")?;
+    let number = status.as_u16();
+    if number == 303 {
+        request.method = Method::GET;
+        request.body = None;
+        request.headers.remove(header::CONTENT_TYPE);
+    } else if request.method != Method::GET && matches!(number, 301 | 302) {
+        // Clients disagree whether the method stays; a changed one would report a success that was none.
+        return Err(format!("The service answered a {} with an ambiguous redirect ({number}).", request.method));
+    }
+    if request.url.scheme() == "https" && next.scheme() != "https" {
+        return Err("The service answered with a redirect away from https, which is not followed.".to_owned());
+    }
+    if request.url.origin() != next.origin() {
+        if request.body.is_some() && request.body_is_secret || secrets.found_in(next.as_str()) {
+            return Err("The service answered with a redirect that would hand a secret to another host.".to_owned());
+        }
+        // Whatever the template put into headers was meant for the first host alone.
+        let stay: [HeaderName; 2] = [header::CONTENT_TYPE, header::ACCEPT];
+        let kept = stay.into_iter().filter_map(|name| Some((name.clone(), request.headers.get(&name)?.clone())));
+        request.headers = kept.filter(|(_, value): &(_, HeaderValue)| !value.is_sensitive()).collect();
+    }
+    request.url = next;
+    Ok(request)
+}
+
+/// Why a body could not be read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum BodyError {
+    /// More bytes than allowed; reading stopped there.
+    TooLarge,
+    /// The connection ended first.
+    Lost,
+}
+
+/// Reads a body of at most `bytes_max` bytes; never holds more than that and one chunk.
+///
+/// # Errors
+/// [`BodyError`].
+pub(super) async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, BodyError> {
+    let announced = response.content_length().unwrap_or(0);
+    if announced > u64::try_from(bytes_max).unwrap_or(u64::MAX) {
+        return Err(BodyError::TooLarge);
+    }
+    let mut body = Vec::with_capacity(usize::try_from(announced).unwrap_or(0));
+    while let Some(chunk) = response.chunk().await.map_err(|_| BodyError::Lost)? {
+        if body.len() + chunk.len() > bytes_max {
+            return Err(BodyError::TooLarge);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+/// The first error of type `T` in the chain of sources, also inside an I/O error.
+fn find<'a, T: Error + 'static>(error: &'a (dyn Error + 'static)) -> Option<&'a T> {
+    let mut next = Some(error);
+    while let Some(this) = next {
+        if let Some(found) = this.downcast_ref::<T>() {
+            return Some(found);
+        }
+        next = this.source();
+    }
+    None
+}
+
+/// A connect failure in words that reveal nothing but the kind.
+fn connect_failure(error: &reqwest::Error) -> &'static str {
+    if error.is_timeout() {
+        return "no connection in time";
+    }
+    if error.is_dns() {
+        return "its name could not be resolved";
+    }
+    match find::<io::Error>(error).map(io::Error::kind) {
+        Some(io::ErrorKind::ConnectionRefused) => "the connection was refused",
+        Some(io::ErrorKind::TimedOut) => "no connection in time",
+        Some(io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable) => "it is not reachable",
+        Some(io::ErrorKind::InvalidData) => "the TLS handshake failed",
+        _ => "the connection failed",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn request(method: Method, body: Option<&str>) -> Request {
+        let mut secret = HeaderValue::from_static("key");
+        secret.set_sensitive(true);
+        let headers = [(header::ACCEPT, HeaderValue::from_static("application/json")), (header::AUTHORIZATION, secret)];
+        Request {
+            method,
+            url: Url::parse("https://api.example.com/a").unwrap(),
+            headers: headers.into_iter().collect(),
+            body: body.map(str::to_owned),
+            body_is_secret: true,
+        }
+    }
+
+    fn follow(method: Method, body: Option<&str>, status: u16, location: &str) -> Result<Request, String> {
+        let headers = [(header::LOCATION, HeaderValue::from_str(location).unwrap())].into_iter().collect();
+        redirected(
+            request(method, body),
+            StatusCode::from_u16(status).unwrap(),
+            &headers,
+            &Secrets::of([("T", "secret")]),
+        )
+    }
+
+    #[test]
+    fn headers_stay_with_their_origin() {
+        let same = follow(Method::GET, None, 302, "/b").unwrap();
+        assert!(same.headers.contains_key(header::AUTHORIZATION) && same.url.path() == "/b");
+        for other in ["https://evil.example.com/", "https://api.example.com:444/", "//evil.example.com/"] {
+            let moved = follow(Method::GET, None, 302, other).unwrap();
+            assert!(!moved.headers.contains_key(header::AUTHORIZATION), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_changes_neither_method_nor_safety_on_the_quiet() {
+        assert!(follow(Method::POST, Some("{}"), 302, "/b").is_err(), "POST or GET?");
+        assert!(follow(Method::POST, Some("{}"), 307, "https://evil.example.com/").is_err(), "a secret body");
+        assert!(follow(Method::GET, None, 302, "http://api.example.com/").is_err(), "away from https");
+        assert!(follow(Method::GET, None, 302, "https://evil.example.com/?t=secret").is_err(), "a secret address");
+        let seen = follow(Method::POST, Some("{}"), 303, "/b").unwrap();
+        assert!(seen.method == Method::GET && seen.body.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_handshake_that_hangs_ends_as_not_sent() {
+        tickfleet_outbound::install_crypto_provider();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let guard = Guard::parse(["127.0.0.1"]).unwrap();
+        let client = Client::new(guard, true, Duration::from_millis(50)).unwrap();
+        let url = Url::parse(&format!("https://{address}/")).unwrap();
+        match client.send(Request { url, ..request(Method::GET, None) }, 0, &Secrets::of([])).await {
+            Err(SendError::NotSent { why, .. }) => assert_eq!(why, "no connection in time"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The clients and access tokens that the tools of one configuration share.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tickfleet_outbound::Guard;
+
+use super::client::Client;
+use super::tokens::Tokens;
+
+/// Limit of resolving, connecting and the TLS handshake: a part of the tool's timeout, so that an unreachable host
+/// is known as such (nothing was sent) and not as a timeout (nobody knows).
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The clients of a set of tools. Tools with the same rights share one: its connections, and its trust roots, which
+/// take tens of milliseconds to load. Tools that sign in alike share their access tokens.
+#[derive(Default)]
+pub struct HttpClients {
+    clients: Mutex<BTreeMap<(Guard, bool), Arc<Client>>>,
+    tokens: Arc<Tokens>,
+}
+
+impl fmt::Debug for HttpClients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("HttpClients(..)")
+    }
+}
+
+impl HttpClients {
+    /// The client for tools under `guard`; `once` tells tools that must not run twice from the others.
+    ///
+    /// # Errors
+    /// Why TLS cannot be set up: no crypto provider, no trust roots.
+    pub(super) fn get(&self, guard: Guard, once: bool) -> Result<Arc<Client>, String> {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (guard, once);
+        if let Some(client) = clients.get(&key) {
+            return Ok(Arc::clone(client));
+        }
+        let client = Arc::new(Client::new(key.0.clone(), once, CONNECT_TIMEOUT)?);
+        clients.insert(key, Arc::clone(&client));
+        Ok(client)
+    }
+
+    /// The access tokens of these tools.
+    pub(super) fn tokens(&self) -> Arc<Tokens> {
+        Arc::clone(&self.tokens)
+    }
+}

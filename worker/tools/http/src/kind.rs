@@ -1,0 +1,33 @@
+//! The kind `http`, as the registry of tools asks for it.
+
+use std::sync::Arc;
+
+use serde_json::Value;
+use tickfleet_config::tools::HttpDef;
+use tickfleet_model::Effect;
+use tickfleet_tools::{DeclarationError, Environment, Made, ToolKind};
+
+use super::{HttpClients, HttpTool};
+
+/// Makes HTTP tools that share their clients and access tokens.
+#[derive(Debug)]
+pub struct HttpKind {
+    environment: Environment,
+    clients: HttpClients,
+}
+
+impl HttpKind {
+    /// A kind whose tools look variables and secrets up in `environment`.
+    #[must_use]
+    pub fn new(environment: Environment) -> Self {
+        Self { environment, clients: HttpClients::default() }
+    }
+}
+
+impl ToolKind<HttpDef> for HttpKind {
+    fn make(&self, def: &HttpDef, input_schema: &Value, effect: Effect) -> Result<Made, DeclarationError> {
+        let tool = HttpTool::new(def, input_schema, effect, &self.environment, &self.clients)?;
+        let configured = tool.missing_secret().is_none();
+        Ok(Made { handler: Arc::new(tool), configured })
+    }
+}

@@ -1,0 +1,21 @@
+//! Tools declared in `tools.yaml` that call a web service.
+//!
+//! Read in this order: [`tool`] (a call from end to end), `declared` (a declaration, checked), `template` (arguments and
+//! secrets into a request), `client` (sending), `outcome` and `mapping` (what an answer means), `oauth2` and `tokens`
+//! (signing in).
+
+mod client;
+mod clients;
+mod declared;
+mod error;
+mod kind;
+mod mapping;
+mod oauth2;
+mod outcome;
+mod template;
+mod tokens;
+pub mod tool;
+
+pub use clients::HttpClients;
+pub use kind::HttpKind;
+pub use tool::HttpTool;

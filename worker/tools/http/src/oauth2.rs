@@ -1,0 +1,326 @@
+//! Signing in with OAuth 2: what is asked of the token service, and what its answer means.
+//!
+//! Two grants without a person in them: client credentials (RFC 6749, 4.4) and refresh token (6). When a token is
+//! asked for, and who waits for it, is `tokens`.
+
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use reqwest::header::{self, HeaderMap, HeaderValue};
+use reqwest::{Method, Response, Url};
+use secrecy::{ExposeSecret, SecretString};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tickfleet_config::tools::{ClientAuth, Grant, OAuth2Def};
+use tickfleet_outbound::Guard;
+use tickfleet_tools::{DeclarationError, Environment, Secrets, ToolFailure, percent};
+
+use super::client::{self, Client, Request, SendError};
+use super::error::field;
+use super::outcome;
+use super::template::{Place, Template, Values};
+
+/// Bytes of a token service's answer: tokens are a few kilobytes.
+const ANSWER_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of the error code that is passed on.
+const CODE_BYTES_MAX: usize = 64;
+/// How long a token is used whose answer does not say how long it lives.
+const LIFE_DEFAULT: Duration = Duration::from_secs(300);
+/// The longest that a token is used, whatever its answer says.
+const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
+/// A token is not used in its last seconds: it must still be good when the request arrives.
+const MARGIN: Duration = Duration::from_secs(30);
+
+/// How a tool signs in, as declared.
+#[derive(Debug)]
+pub(super) struct OAuth2 {
+    grant: Grant,
+    token_url: Url,
+    client_auth: ClientAuth,
+    client_id: Template,
+    client_secret: Option<Template>,
+    refresh_token: Option<Template>,
+    /// Scope and further fields.
+    fields: Vec<(String, Template)>,
+}
+
+impl OAuth2 {
+    /// Checks a declaration.
+    ///
+    /// # Errors
+    /// [`DeclarationError`] names the field and what is wrong with it.
+    pub(super) fn new(def: &OAuth2Def, environment: &Environment, guard: &Guard) -> Result<Self, DeclarationError> {
+        let template = |name: &str, text: &str| Template::parse(text).map_err(field(format!("oauth2.{name}")));
+        let optional = |name: &str, text: &Option<String>| text.as_deref().map(|t| template(name, t)).transpose();
+        let token_url = Url::parse(&environment.expand(&def.token_url)?).map_err(|e| e.to_string());
+        let token_url = token_url.map_err(field("oauth2.token_url"))?;
+        guard.check(&token_url).map_err(|refused| field("oauth2.token_url")(refused.to_string()))?;
+        let mut fields = Vec::new();
+        for (name, text) in
+            def.scope.iter().map(|scope| ("scope", scope)).chain(def.params.iter().map(|(n, t)| (n.as_str(), t)))
+        {
+            fields.push((name.to_owned(), template(name, text)?));
+        }
+        let made = Self {
+            grant: def.grant,
+            token_url,
+            client_auth: def.client_auth,
+            client_id: template("client_id", &def.client_id)?,
+            client_secret: optional("client_secret", &def.client_secret)?,
+            refresh_token: optional("refresh_token", &def.refresh_token)?,
+            fields,
+        };
+        let lacks = match def.grant {
+            Grant::ClientCredentials => made.client_secret.is_none().then_some("client_secret"),
+            Grant::RefreshToken => made.refresh_token.is_none().then_some("refresh_token"),
+        };
+        match lacks {
+            Some(name) => Err(field(format!("oauth2.{name}"))("the grant needs it".to_owned())),
+            None => Ok(made),
+        }
+    }
+
+    /// Every template of it.
+    pub(super) fn templates(&self) -> impl Iterator<Item = &Template> {
+        let own = [Some(&self.client_id), self.client_secret.as_ref(), self.refresh_token.as_ref()];
+        own.into_iter().flatten().chain(self.fields.iter().map(|(_, template)| template))
+    }
+
+    /// Who signs in, with these secrets.
+    ///
+    /// # Errors
+    /// Which secret is missing.
+    pub(super) fn credentials(&self, values: &Values<'_>) -> Result<Credentials, String> {
+        let text = |template: &Template| template.render(values, Place::Text).map(Option::unwrap_or_default);
+        let secret =
+            |template: &Option<Template>| template.as_ref().map(|t| text(t).map(SecretString::from)).transpose();
+        let fields = self.fields.iter().map(|(name, template)| Ok((name.clone(), SecretString::from(text(template)?))));
+        Ok(Credentials {
+            grant: self.grant,
+            token_url: self.token_url.clone(),
+            client_auth: self.client_auth,
+            client_id: SecretString::from(text(&self.client_id)?),
+            client_secret: secret(&self.client_secret)?,
+            refresh_token: secret(&self.refresh_token)?,
+            fields: fields.collect::<Result<_, String>>()?,
+        })
+    }
+}
+
+/// Who signs in, where, and for what.
+pub(super) struct Credentials {
+    grant: Grant,
+    token_url: Url,
+    client_auth: ClientAuth,
+    client_id: SecretString,
+    client_secret: Option<SecretString>,
+    refresh_token: Option<SecretString>,
+    fields: Vec<(String, SecretString)>,
+}
+
+/// Tells sign-ins apart without holding what they are made of.
+pub(super) type Identity = [u8; 32];
+
+/// What a token service granted.
+pub(super) struct Granted {
+    pub(super) token: SecretString,
+    /// How long it may be used from now.
+    pub(super) life: Duration,
+    /// The refresh token that replaces the one that was used.
+    pub(super) refresh_token: Option<SecretString>,
+}
+
+impl Credentials {
+    /// Equal where the same client asks the same service for the same: a tenant's own secrets make another identity.
+    pub(super) fn identity(&self) -> Identity {
+        let expose = |secret: &Option<SecretString>| secret.as_ref().map(|s| s.expose_secret().to_owned());
+        let fields: Vec<_> = self.fields.iter().map(|(name, value)| (name.as_str(), value.expose_secret())).collect();
+        let whole = json!([
+            format!("{:?} {:?}", self.grant, self.client_auth),
+            self.token_url.as_str(),
+            self.client_id.expose_secret(),
+            expose(&self.client_secret),
+            expose(&self.refresh_token),
+            fields,
+        ]);
+        Sha256::digest(whole.to_string().as_bytes()).into()
+    }
+
+    /// Asks for a token. `rotated` stands in for the declared refresh token.
+    ///
+    /// # Errors
+    /// [`ToolFailure`]: transient, and certainly without effect, where the service is away; permanent where it refuses.
+    pub(super) async fn ask(&self, client: &Client, rotated: Option<&SecretString>) -> Result<Granted, ToolFailure> {
+        let request = self.request(rotated).map_err(outcome::permanent)?;
+        let answer = client.send(request, 0, &Secrets::default()).await.map_err(unanswered)?;
+        granted(answer).await
+    }
+
+    fn request(&self, rotated: Option<&SecretString>) -> Result<Request, String> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-www-form-urlencoded"));
+        let encoded = |text: &SecretString| percent::percent_encoded(text.expose_secret(), "");
+        let grant = match self.grant {
+            Grant::ClientCredentials => "client_credentials",
+            Grant::RefreshToken => "refresh_token",
+        };
+        let mut form = vec![format!("grant_type={grant}")];
+        form.extend(rotated.or(self.refresh_token.as_ref()).map(|token| format!("refresh_token={}", encoded(token))));
+        form.extend(
+            self.fields
+                .iter()
+                .map(|(name, value)| format!("{}={}", percent::percent_encoded(name, ""), encoded(value))),
+        );
+        match (&self.client_secret, self.client_auth) {
+            (Some(secret), ClientAuth::Basic) => {
+                let pair = STANDARD.encode(format!("{}:{}", encoded(&self.client_id), encoded(secret)));
+                let value = HeaderValue::try_from(format!("Basic {pair}"));
+                let mut value = value.map_err(|_| "The client's id and password make no header.".to_owned())?;
+                value.set_sensitive(true);
+                headers.insert(header::AUTHORIZATION, value);
+            }
+            // A public client says who it is in the body.
+            (secret, _) => {
+                form.push(format!("client_id={}", encoded(&self.client_id)));
+                form.extend(secret.as_ref().map(|secret| format!("client_secret={}", encoded(secret))));
+            }
+        }
+        let (method, url, body) = (Method::POST, self.token_url.clone(), Some(form.join("&")));
+        Ok(Request { method, url, headers, body, body_is_secret: true })
+    }
+}
+
+/// Not signed in is not executed: the tool's own request was never made.
+fn away(why: &str, retry_after: Option<Duration>) -> ToolFailure {
+    ToolFailure::Transient { message: format!("The tool could not sign in: {why}."), retry_after, not_executed: true }
+}
+
+fn refused(why: &str) -> ToolFailure {
+    outcome::permanent(format!("The tool could not sign in: {why}. Whoever runs this fleet has to see to it."))
+}
+
+fn unanswered(error: SendError) -> ToolFailure {
+    match error {
+        SendError::Refused(why) => refused(&why.to_string()),
+        SendError::Redirect(_) => refused("its token service answered with a redirect"),
+        SendError::NotSent { host, why } | SendError::Lost { host, why } => {
+            away(&format!("no answer from {host}: {why}"), None)
+        }
+    }
+}
+
+/// What a token service answers where it grants (RFC 6749, 5.1).
+#[derive(Deserialize)]
+struct Grants {
+    access_token: String,
+    token_type: Option<String>,
+    expires_in: Option<Value>,
+    refresh_token: Option<String>,
+}
+
+async fn granted(mut answer: Response) -> Result<Granted, ToolFailure> {
+    let status = answer.status().as_u16();
+    let body = client::read_body(&mut answer, ANSWER_BYTES_MAX).await;
+    if status != 200 {
+        let code = body.ok().and_then(|body| code(&body)).map(|code| format!(" ({code})")).unwrap_or_default();
+        let why = format!("its token service answered with status {status}{code}");
+        return Err(match status {
+            408 | 425 | 429 | 500..=599 => away(&why, outcome::retry_after(answer.headers(), None)),
+            _ => refused(&why),
+        });
+    }
+    let body = body.map_err(|_| away("the token service's answer did not arrive whole", None))?;
+    // Nothing of the body is told: there is a token in it.
+    let grants: Grants = serde_json::from_slice(&body).map_err(|_| refused("its token service granted no token"))?;
+    if grants.token_type.as_deref().is_some_and(|kind| !kind.eq_ignore_ascii_case("bearer")) {
+        return Err(refused("its token service grants no bearer tokens"));
+    }
+    if grants.access_token.is_empty() || HeaderValue::from_str(&grants.access_token).is_err() {
+        return Err(refused("its token service granted no usable token"));
+    }
+    Ok(Granted {
+        life: life(grants.expires_in.as_ref()),
+        token: SecretString::from(grants.access_token),
+        refresh_token: grants.refresh_token.filter(|token| !token.is_empty()).map(SecretString::from),
+    })
+}
+
+/// The error code of RFC 6749, 5.2; nothing else of a refusal is passed on.
+fn code(body: &[u8]) -> Option<String> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    let code = body.get("error")?.as_str()?;
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    (code.len() <= CODE_BYTES_MAX && code.chars().all(plain)).then(|| code.to_owned())
+}
+
+/// How long a token is used: its life less a margin, which is half of a short life.
+fn life(expires_in: Option<&Value>) -> Duration {
+    // Some services write the number as text.
+    let seconds = expires_in.and_then(|e| e.as_u64().or_else(|| e.as_str()?.parse().ok()));
+    let life = seconds.map_or(LIFE_DEFAULT, Duration::from_secs).min(LIFE_MAX);
+    life - MARGIN.min(life / 2)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn credentials(client_auth: ClientAuth, refresh_token: Option<&str>) -> Credentials {
+        Credentials {
+            grant: if refresh_token.is_some() { Grant::RefreshToken } else { Grant::ClientCredentials },
+            token_url: Url::parse("https://id.example.com/token").unwrap(),
+            client_auth,
+            client_id: SecretString::from("me:1"),
+            client_secret: Some(SecretString::from("p&w d")),
+            refresh_token: refresh_token.map(SecretString::from),
+            fields: vec![("scope".into(), SecretString::from("a b"))],
+        }
+    }
+
+    #[test]
+    fn a_request_carries_what_the_rfc_says_encoded() {
+        let basic = credentials(ClientAuth::Basic, None).request(None).unwrap();
+        assert_eq!(basic.body.as_deref(), Some("grant_type=client_credentials&scope=a%20b"));
+        let expected = format!("Basic {}", STANDARD.encode("me%3A1:p%26w%20d"));
+        assert_eq!(basic.headers[header::AUTHORIZATION], expected);
+        assert!(basic.headers[header::AUTHORIZATION].is_sensitive());
+        let body = credentials(ClientAuth::Body, Some("r=1")).request(Some(&SecretString::from("r2"))).unwrap();
+        let form = "grant_type=refresh_token&refresh_token=r2&scope=a%20b&client_id=me%3A1&client_secret=p%26w%20d";
+        assert_eq!((body.body.as_deref(), body.headers.get(header::AUTHORIZATION)), (Some(form), None));
+    }
+
+    #[test]
+    fn a_token_is_not_used_in_its_last_seconds() {
+        let seconds = |value: Value| life(Some(&value)).as_secs();
+        assert_eq!((seconds(json!(3600)), seconds(json!("3600"))), (3570, 3570));
+        assert_eq!((seconds(json!(20)), seconds(json!(0))), (10, 0));
+        assert_eq!(seconds(json!(u64::MAX)), LIFE_MAX.as_secs() - MARGIN.as_secs());
+        assert_eq!((life(None).as_secs(), seconds(json!("soon"))), (270, 270));
+    }
+
+    #[test]
+    fn another_secret_is_another_identity() {
+        let one = credentials(ClientAuth::Basic, None);
+        let mut other = credentials(ClientAuth::Basic, None);
+        assert_eq!(one.identity(), other.identity());
+        other.client_secret = Some(SecretString::from("p&w e"));
+        assert_ne!(one.identity(), other.identity());
+        assert_ne!(one.identity(), credentials(ClientAuth::Body, None).identity());
+    }
+
+    #[test]
+    fn of_a_refusal_only_the_code_is_told() {
+        assert_eq!(
+            code(br#"{"error":"invalid_client","error_description":"secret p&w"}"#),
+            Some("invalid_client".into())
+        );
+        for odd in [&b"<html>"[..], br#"{"error":{"a":1}}"#, br#"{"error":"no such client p&w"}"#] {
+            assert_eq!(code(odd), None);
+        }
+    }
+}

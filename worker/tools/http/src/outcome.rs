@@ -1,0 +1,342 @@
+//! What an answer means: output, a refusal, or something that may pass.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use chrono::DateTime;
+use reqwest::Response;
+use reqwest::header::{self, HeaderMap};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tickfleet_config::tools::AnswerMeaning;
+use tickfleet_model::limits;
+
+use super::client::{self, BodyError, SendError};
+use super::mapping::{Mapping, Rule, pointed};
+use tickfleet_tools::Secrets;
+use tickfleet_tools::{ToolFailure, ToolOutput, wording};
+
+/// Bytes of an error answer that are looked at for a message.
+const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
+/// Bytes of a service's message that are passed on.
+const MESSAGE_BYTES_MAX: usize = 600;
+
+/// What a tool's declaration says about its answers.
+#[derive(Debug, Clone)]
+pub(super) struct Rules {
+    /// Statuses after which nothing took effect, beside 429.
+    pub(super) not_executed: BTreeSet<u16>,
+    /// What it says of answers by their body; decides before the status does.
+    pub(super) mapping: Mapping,
+    /// JSON pointer to what is returned.
+    pub(super) result: Option<String>,
+    /// Bytes of an answer.
+    pub(super) response_bytes_max: usize,
+    /// Whether the tool only reads: then what was not read is a failure, and asking once more does no harm.
+    pub(super) reads: bool,
+}
+
+impl Rules {
+    /// Reads an answer and says what it means. Every text in it is scrubbed of secrets.
+    ///
+    /// # Errors
+    /// [`ToolFailure`] by the status, and where the body is too large or does not arrive whole.
+    pub(super) async fn judge(&self, mut answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+        let status = answer.status().as_u16();
+        let done = (200..300).contains(&status);
+        // Where the status decides, the body only explains, so losing it loses nothing that matters.
+        let needed = done || self.mapping.may_succeed(status);
+        let bytes_max = if needed { self.response_bytes_max } else { ERROR_BODY_BYTES_MAX };
+        let body = match client::read_body(&mut answer, bytes_max).await {
+            Err(error) if needed => return self.unread(status, &error),
+            body => body.unwrap_or_default(),
+        };
+        let headers = answer.headers();
+        let json = std::str::from_utf8(&body).ok().and_then(|text| as_raw(secrets.scrub(text).trim()));
+        if let Some(rule) = self.mapping.rule(status, json.as_deref()) {
+            let text = secrets.scrub(&String::from_utf8_lossy(&body));
+            return match rule.meaning {
+                AnswerMeaning::Ok => self.output(&body, headers, secrets),
+                _ => Err(mapped(rule, status, headers, &text)),
+            };
+        }
+        if done {
+            return self.output(&body, headers, secrets);
+        }
+        let text = secrets.scrub(&String::from_utf8_lossy(&body));
+        Err(self.failure(status, headers, &text))
+    }
+
+    /// What an answer comes to whose body is too large or did not arrive whole.
+    fn unread(&self, status: u16, error: &BodyError) -> Result<ToolOutput, ToolFailure> {
+        let lost = |message: String| Err(ToolFailure::Transient { message, retry_after: None, not_executed: false });
+        match error {
+            // What the answer would have said decides here.
+            BodyError::TooLarge if self.mapping.may_fail(status) => lost(format!(
+                "The service answered (status {status}) with more than {} bytes, which were not read, so whether it \
+                 did what was asked is not known. Ask for less at a time.",
+                self.response_bytes_max
+            )),
+            BodyError::TooLarge if self.reads => Err(permanent(format!(
+                "The service did what was asked (status {status}), but its answer has more than {} bytes and was not \
+                 read. Ask for less at a time.",
+                self.response_bytes_max
+            ))),
+            // It happened: told as a failure, whoever asked would do it again.
+            BodyError::TooLarge => {
+                let note = format!(
+                    "The service did what was asked. Its answer has more than {} bytes and is not shown. Do not call \
+                     this tool again to repeat it.",
+                    self.response_bytes_max
+                );
+                raw(json!({ "executed": true, "status": status, "note": note }).to_string()).map(as_json)
+            }
+            BodyError::Lost => lost(format!("The connection was lost within the service's answer (status {status}).")),
+        }
+    }
+
+    fn output(&self, body: &[u8], headers: &HeaderMap, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+        let Ok(text) = std::str::from_utf8(body) else {
+            let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("unknown");
+            let note = json!({"note": "binary answer, not shown", "bytes": body.len(), "content_type": wording::cut(kind, 80)});
+            return raw(secrets.scrub(&note.to_string())).map(as_json);
+        };
+        let text = secrets.scrub(text);
+        if text.trim().is_empty() {
+            return raw("null".to_owned()).map(as_json);
+        }
+        match as_raw(text.trim()) {
+            Some(whole) => {
+                let part = self.result.as_deref().and_then(|pointer| pointed(&whole, pointer));
+                Ok(as_json(part.map(ToOwned::to_owned).unwrap_or(whole)))
+            }
+            None => Ok(ToolOutput { json: raw(Value::from(text).to_string())?, content_type: "text/plain" }),
+        }
+    }
+
+    fn failure(&self, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
+        let body = as_value(text);
+        let message = told(status, message_of(body.as_ref(), text, headers));
+        let not_executed = status == 429 || self.not_executed.contains(&status);
+        match status {
+            408 | 425 | 500..=599 => {}
+            _ if not_executed => {}
+            _ => return ToolFailure::Permanent { message, details: Some(json!({ "status": status })) },
+        }
+        ToolFailure::Transient { message, retry_after: retry_after(headers, body.as_ref()), not_executed }
+    }
+}
+
+/// The failure that a rule makes of an answer.
+fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFailure {
+    let body = as_value(text);
+    let said = rule.message(body.as_ref()).map(|said| clean(&said));
+    let message = told(status, said.or_else(|| message_of(body.as_ref(), text, headers)));
+    let wished = rule.retry_after_s(body.as_ref()).map(Duration::from_secs);
+    match rule.meaning {
+        AnswerMeaning::Ok | AnswerMeaning::Permanent => {
+            ToolFailure::Permanent { message, details: Some(json!({ "status": status })) }
+        }
+        AnswerMeaning::Transient | AnswerMeaning::NotExecuted => ToolFailure::Transient {
+            message,
+            retry_after: wished.or_else(|| retry_after(headers, body.as_ref())),
+            not_executed: rule.meaning == AnswerMeaning::NotExecuted,
+        },
+    }
+}
+
+/// What the model is told of a failure.
+fn told(status: u16, said: Option<String>) -> String {
+    let told = match said {
+        Some(said) => format!("The service answered with status {status}: {said}"),
+        None => format!("The service answered with status {status}."),
+    };
+    wording::cut(&told, limits::ERROR_BYTES_MAX)
+}
+
+/// A JSON text as it stands. None where it is none, or deeper than our own readers accept: it would make the reply
+/// unreadable, and travels as text.
+fn as_raw(text: &str) -> Option<Box<RawValue>> {
+    (nesting(text) <= limits::JSON_DEPTH_MAX).then(|| RawValue::from_string(text.to_owned()).ok()).flatten()
+}
+
+fn as_value(text: &str) -> Option<Value> {
+    (nesting(text) <= limits::JSON_DEPTH_MAX).then(|| serde_json::from_str(text).ok()).flatten()
+}
+
+/// What a request without an answer means.
+pub(super) fn unanswered(error: SendError) -> ToolFailure {
+    match error {
+        SendError::Refused(refused) => permanent(format!("The call was not made: {refused}.")),
+        SendError::Redirect(message) => permanent(message),
+        SendError::NotSent { host, why } => ToolFailure::Transient {
+            message: format!("Could not connect to {host}: {why}."),
+            retry_after: None,
+            not_executed: true,
+        },
+        SendError::Lost { host, why } => ToolFailure::Transient {
+            message: format!("No answer from {host}: {why}."),
+            retry_after: None,
+            not_executed: false,
+        },
+    }
+}
+
+/// A refusal for good, its message bounded.
+pub(super) fn permanent(message: impl AsRef<str>) -> ToolFailure {
+    ToolFailure::Permanent { message: wording::cut(message.as_ref(), limits::ERROR_BYTES_MAX), details: None }
+}
+
+fn raw(json: String) -> Result<Box<RawValue>, ToolFailure> {
+    RawValue::from_string(json).map_err(|e| ToolFailure::Internal { message: format!("not JSON: {e}") })
+}
+
+fn as_json(json: Box<RawValue>) -> ToolOutput {
+    ToolOutput { json, content_type: "application/json" }
+}
+
+/// How deep brackets nest in a JSON text; brackets in strings do not count.
+fn nesting(text: &str) -> usize {
+    let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b'{' | b'[' if !in_string => {
+                depth += 1;
+                deepest = deepest.max(depth);
+            }
+            b'}' | b']' if !in_string => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+    }
+    deepest
+}
+
+/// What the service says about its refusal, in the places where services say it.
+fn message_of(body: Option<&Value>, text: &str, headers: &HeaderMap) -> Option<String> {
+    const PLACES: [&str; 9] = [
+        "/description",
+        "/error/message",
+        "/error_description",
+        "/message",
+        "/detail",
+        "/error",
+        "/errors/0/message",
+        "/errors/0",
+        "/title",
+    ];
+    let said = body.and_then(|body| PLACES.iter().find_map(|place| body.pointer(place)?.as_str()));
+    let html = headers.get(header::CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"text/html"));
+    let said = said.or((!html).then_some(text)).map(str::trim).filter(|said| !said.is_empty())?;
+    Some(clean(said))
+}
+
+/// A service's words on one line, bounded.
+fn clean(said: &str) -> String {
+    let line: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    wording::cut(&line, MESSAGE_BYTES_MAX)
+}
+
+/// The wait that a service asks for: `Retry-After` in seconds or as a date, or Telegram's `parameters.retry_after`.
+///
+/// A date counts from the answer's own `Date`, so that a clock that is off here changes nothing.
+pub(super) fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {
+    let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
+    let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();
+    let from_header = text(header::RETRY_AFTER).and_then(|after| {
+        // More digits than fit is not "no wait" but "as long as can be".
+        if !after.is_empty() && after.bytes().all(|b| b.is_ascii_digit()) {
+            return Some(Duration::from_secs(after.parse().unwrap_or(u64::from(u32::MAX))));
+        }
+        let wait = date(after)?.signed_duration_since(date(text(header::DATE)?)?);
+        Some(wait.to_std().unwrap_or(Duration::ZERO))
+    });
+    from_header.or_else(|| body?.pointer("/parameters/retry_after")?.as_u64().map(Duration::from_secs))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use reqwest::header::{HeaderName, HeaderValue};
+
+    use super::*;
+
+    fn headers(list: &[(HeaderName, &'static str)]) -> HeaderMap {
+        list.iter().map(|(name, value)| (name.clone(), HeaderValue::from_static(value))).collect()
+    }
+
+    fn wait(list: &[(HeaderName, &'static str)], body: Option<Value>) -> Option<u64> {
+        retry_after(&headers(list), body.as_ref()).map(|d| d.as_secs())
+    }
+
+    #[test]
+    fn the_wished_wait_is_read_in_every_form() {
+        let (after, date) = (header::RETRY_AFTER, header::DATE);
+        assert_eq!(wait(&[(after.clone(), "7")], None), Some(7));
+        assert_eq!(wait(&[(after.clone(), "99999999999999999999")], None), Some(u64::from(u32::MAX)));
+        let dated = [(after.clone(), "Wed, 21 Oct 2026 07:28:30 GMT"), (date.clone(), "Wed, 21 Oct 2026 07:28:00 GMT")];
+        assert_eq!(wait(&dated, None), Some(30));
+        let past = [(after.clone(), "Wed, 21 Oct 2026 07:27:00 GMT"), (date, "Wed, 21 Oct 2026 07:28:00 GMT")];
+        assert_eq!(wait(&past, None), Some(0));
+        assert_eq!(wait(&[], Some(json!({"ok": false, "parameters": {"retry_after": 35}}))), Some(35));
+        for odd in ["", "-1", "soon", "1.5"] {
+            assert_eq!(wait(&[(after.clone(), odd)], None), None, "{odd}");
+        }
+    }
+
+    #[test]
+    fn each_status_has_its_meaning() {
+        let rules = Rules {
+            not_executed: BTreeSet::from([409, 503]),
+            mapping: Mapping::default(),
+            result: None,
+            response_bytes_max: 10,
+            reads: false,
+        };
+        let meaning = |status| match rules.failure(status, &HeaderMap::new(), "") {
+            ToolFailure::Transient { not_executed, .. } => Some(not_executed),
+            ToolFailure::Permanent { .. } => None,
+            other => panic!("{other:?}"),
+        };
+        for status in [400, 401, 403, 404, 422, 304] {
+            assert_eq!(meaning(status), None, "{status}");
+        }
+        for status in [408, 425, 500, 502, 504, 599] {
+            assert_eq!(meaning(status), Some(false), "{status}: may have taken effect");
+        }
+        for status in [429, 409, 503] {
+            assert_eq!(meaning(status), Some(true), "{status}: certainly not");
+        }
+    }
+
+    #[test]
+    fn the_services_own_words_are_passed_on_bounded() {
+        let (not_executed, mapping) = (BTreeSet::new(), Mapping::default());
+        let rules = Rules { not_executed, mapping, result: None, response_bytes_max: 10, reads: false };
+        let said = |text: &str, kind| match rules.failure(400, &headers(&[(header::CONTENT_TYPE, kind)]), text) {
+            ToolFailure::Permanent { message, .. } => message,
+            other => panic!("{other:?}"),
+        };
+        let telegram = r#"{"ok":false,"error_code":400,"description":"Bad Request: chat not found"}"#;
+        let expected = "The service answered with status 400: Bad Request: chat not found";
+        assert_eq!(said(telegram, "application/json"), expected);
+        assert!(said(r#"{"error":{"message":"No"}}"#, "application/json").ends_with(": No"));
+        assert!(said("plain\nwords", "text/plain").ends_with(": plain words"));
+        assert_eq!(said("<html>", "text/html; charset=utf-8"), "The service answered with status 400.");
+        assert!(said(&"x".repeat(100_000), "text/plain").len() <= limits::ERROR_BYTES_MAX);
+        assert!(said(&"[".repeat(60_000), "application/json").len() <= limits::ERROR_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_pointer_keeps_every_digit_and_counts_depth_outside_strings() {
+        let whole = RawValue::from_string(r#"{"a/b":[{"n":123456789012345678901}],"s":"x"}"#.into()).unwrap();
+        assert_eq!(pointed(&whole, "/a~1b/0/n").map(RawValue::get), Some("123456789012345678901"));
+        for nothing in ["/a~1b/1", "/none", "/s/x", "/a~1b/x"] {
+            assert!(pointed(&whole, nothing).is_none(), "{nothing}");
+        }
+        assert_eq!(nesting(r#"{"a":"[[[\"[","b":[1]}"#), 2);
+    }
+}

@@ -1,0 +1,336 @@
+//! Templates: `{{argument}}` and `${SECRET}` inside text, each encoded for where it lands.
+
+use std::collections::BTreeMap;
+
+use serde_json::value::RawValue;
+use serde_json::{Map, Value};
+
+use tickfleet_tools::Secrets;
+use tickfleet_tools::percent::{SECRET_KEEPS, percent_encoded};
+
+/// The arguments of one call by name, each as the model wrote it.
+pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
+
+/// Where a template lands, which decides how values are encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Inside a segment of the URL's path.
+    Path,
+    /// Inside the value of a query parameter.
+    Query,
+    /// Inside the value of a header.
+    Header,
+    /// Inside a string of a JSON body; the string is escaped as a whole afterwards.
+    Text,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Text(String),
+    Argument(String),
+    Secret(String),
+}
+
+/// A parsed template.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Template(Vec<Part>);
+
+impl Template {
+    /// Parses a template. `{{` and `${` always begin a reference.
+    ///
+    /// # Errors
+    /// What is wrong with a reference, in words.
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let mut parts = Vec::new();
+        let mut rest = text;
+        while let Some(at) = [rest.find("{{"), rest.find("${")].into_iter().flatten().min() {
+            let (before, from) = rest.split_at(at);
+            let close = if from.starts_with("{{") { "}}" } else { "}" };
+            let (name, after) = from[2..].split_once(close).ok_or_else(|| format!("'{}' is not closed", &from[..2]))?;
+            let name = name.trim();
+            let plain = !name.is_empty() && name.chars().all(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.'));
+            if !plain {
+                return Err(format!("'{name}' is not a name"));
+            }
+            parts.push(Part::Text(before.to_owned()));
+            parts.push(if close == "}}" { Part::Argument(name.to_owned()) } else { Part::Secret(name.to_owned()) });
+            rest = after;
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        parts.retain(|part| !matches!(part, Part::Text(text) if text.is_empty()));
+        Ok(Self(parts))
+    }
+
+    /// The arguments that it names.
+    pub(super) fn arguments(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|p| if let Part::Argument(name) = p { Some(name.as_str()) } else { None })
+    }
+
+    /// The secrets that it names.
+    pub(super) fn secrets(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|p| if let Part::Secret(name) = p { Some(name.as_str()) } else { None })
+    }
+
+    /// The argument that the template is, when it is one and nothing else.
+    fn whole(&self) -> Option<&str> {
+        match self.0.as_slice() {
+            [Part::Argument(name)] => Some(name),
+            _ => None,
+        }
+    }
+
+    /// Fills the template in. None where an argument is absent or null.
+    ///
+    /// # Errors
+    /// What is wrong with an argument, for a model; no secret is in it.
+    pub(super) fn render(&self, values: &Values<'_>, place: Place) -> Result<Option<String>, String> {
+        let mut text = String::new();
+        for part in &self.0 {
+            match part {
+                Part::Text(literal) => text.push_str(literal),
+                Part::Argument(name) => {
+                    let raw = values.arguments.get(name);
+                    let Some(value) = raw.map(|raw| as_text(name, raw)).transpose()?.flatten() else { return Ok(None) };
+                    text.push_str(&encoded(name, &value, place)?);
+                }
+                Part::Secret(name) => {
+                    let value = values.secrets.get(name).ok_or_else(|| format!("The secret '{name}' is missing."))?;
+                    match place {
+                        Place::Path => text.push_str(&percent_encoded(value, SECRET_KEEPS)),
+                        Place::Query => text.push_str(&percent_encoded(value, "")),
+                        Place::Header | Place::Text => text.push_str(value),
+                    }
+                }
+            }
+        }
+        Ok(Some(text))
+    }
+}
+
+/// What templates are filled in with.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Values<'a> {
+    pub(super) arguments: &'a Arguments,
+    pub(super) secrets: &'a Secrets,
+}
+
+/// An argument as text: strings as they are, numbers and booleans as written, lists of these joined with commas,
+/// objects as JSON. None for null.
+fn as_text(name: &str, raw: &RawValue) -> Result<Option<String>, String> {
+    let unreadable = |_| format!("Argument '{name}' cannot be read.");
+    let json = raw.get();
+    match json.as_bytes().first() {
+        Some(b'n') => Ok(None),
+        Some(b'"') => serde_json::from_str(json).map(Some).map_err(unreadable),
+        Some(b'[') => {
+            let items: Vec<Box<RawValue>> = serde_json::from_str(json).map_err(unreadable)?;
+            if items.iter().any(|item| item.get().starts_with(['[', '{'])) {
+                return Err(format!("Argument '{name}' must be a list of plain values."));
+            }
+            let texts: Result<Vec<_>, _> = items.iter().map(|item| as_text(name, item)).collect();
+            Ok(Some(texts?.into_iter().flatten().collect::<Vec<_>>().join(",")))
+        }
+        _ => Ok(Some(json.to_owned())),
+    }
+}
+
+fn encoded(name: &str, value: &str, place: Place) -> Result<String, String> {
+    match place {
+        Place::Path => {
+            // Encoded or not, a service may resolve dots, and an empty segment is another address altogether.
+            if value.is_empty() {
+                return Err(format!("Argument '{name}' must not be empty."));
+            }
+            if value.split(['/', '\\']).any(|segment| matches!(segment, "." | "..")) {
+                return Err(format!("Argument '{name}' must not contain '.' or '..' as a path segment."));
+            }
+            Ok(percent_encoded(value, ""))
+        }
+        Place::Query => Ok(percent_encoded(value, "")),
+        Place::Header => {
+            if value.chars().any(char::is_control) {
+                return Err(format!("Argument '{name}' must not contain line breaks or control characters."));
+            }
+            Ok(value.to_owned())
+        }
+        Place::Text => Ok(value.to_owned()),
+    }
+}
+
+/// A parsed JSON body template.
+#[derive(Debug, Clone)]
+pub(super) enum Body {
+    /// Without references.
+    Fixed(Value),
+    /// A string that is exactly one argument: its JSON value, as the model wrote it.
+    Whole(String),
+    /// A string with references.
+    Text(Template),
+    /// A list; items whose argument is absent are left out.
+    List(Vec<Body>),
+    /// An object; members whose argument is absent are left out.
+    Object(Vec<(String, Body)>),
+}
+
+impl Body {
+    /// Parses a body template.
+    ///
+    /// # Errors
+    /// What is wrong with a reference, in words.
+    pub(super) fn parse(value: &Value) -> Result<Self, String> {
+        Ok(match value {
+            Value::String(text) => {
+                let template = Template::parse(text)?;
+                match template.whole() {
+                    Some(name) => Self::Whole(name.to_owned()),
+                    None => Self::Text(template),
+                }
+            }
+            Value::Array(items) => Self::List(items.iter().map(Self::parse).collect::<Result<_, _>>()?),
+            Value::Object(members) => Self::Object(Self::members(members)?),
+            fixed => Self::Fixed(fixed.clone()),
+        })
+    }
+
+    fn members(members: &Map<String, Value>) -> Result<Vec<(String, Self)>, String> {
+        let parse = |(name, value): (&String, &Value)| {
+            if name.contains("{{") || name.contains("${") {
+                return Err(format!("the member name '{name}' has a reference; only values can"));
+            }
+            Ok((name.clone(), Self::parse(value)?))
+        };
+        members.iter().map(parse).collect()
+    }
+
+    /// Calls `see` with every template in the body.
+    pub(super) fn templates(&self, see: &mut dyn FnMut(&Template)) {
+        match self {
+            Self::Fixed(_) => {}
+            Self::Whole(name) => see(&Template(vec![Part::Argument(name.clone())])),
+            Self::Text(template) => see(template),
+            Self::List(items) => items.iter().for_each(|item| item.templates(see)),
+            Self::Object(members) => members.iter().for_each(|(_, member)| member.templates(see)),
+        }
+    }
+
+    /// Fills the body in. None where it is one argument and that is absent.
+    ///
+    /// # Errors
+    /// What is wrong with an argument, for a model.
+    pub(super) fn render(&self, values: &Values<'_>) -> Result<Option<String>, String> {
+        Ok(match self {
+            Self::Fixed(value) => Some(value.to_string()),
+            Self::Whole(name) => values.arguments.get(name).map(|raw| raw.get().to_owned()),
+            Self::Text(template) => template.render(values, Place::Text)?.map(|text| Value::from(text).to_string()),
+            Self::List(items) => {
+                let items: Result<Vec<_>, _> = items.iter().map(|item| item.render(values)).collect();
+                Some(format!("[{}]", items?.into_iter().flatten().collect::<Vec<_>>().join(",")))
+            }
+            Self::Object(members) => {
+                let mut rendered = Vec::with_capacity(members.len());
+                for (name, member) in members {
+                    if let Some(json) = member.render(values)? {
+                        rendered.push(format!("{}:{json}", Value::from(name.as_str())));
+                    }
+                }
+                Some(format!("{{{}}}", rendered.join(",")))
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    fn secrets() -> Secrets {
+        Secrets::of([("TOKEN", "12:a/b")])
+    }
+
+    fn render(template: &str, arguments: &str, place: Place) -> Result<Option<String>, String> {
+        let arguments: Arguments = serde_json::from_str(arguments).unwrap();
+        Template::parse(template)?.render(&Values { arguments: &arguments, secrets: &secrets() }, place)
+    }
+
+    fn body(template: Value, arguments: &str) -> String {
+        let arguments: Arguments = serde_json::from_str(arguments).unwrap();
+        let values = Values { arguments: &arguments, secrets: &secrets() };
+        Body::parse(&template).unwrap().render(&values).unwrap().unwrap()
+    }
+
+    #[test]
+    fn each_place_has_its_own_encoding() {
+        let nasty = r#"{"a":"x/y?z#&=;%2e \"q\""}"#;
+        let path = Ok(Some("/u/x%2Fy%3Fz%23%26%3D%3B%252e%20%22q%22/e".to_owned()));
+        assert_eq!(render("/u/{{a}}/e", nasty, Place::Path), path);
+        assert_eq!(render("{{ a }}", nasty, Place::Query), Ok(Some("x%2Fy%3Fz%23%26%3D%3B%252e%20%22q%22".into())));
+        assert_eq!(render("Bearer {{a}}", r#"{"a":"é b"}"#, Place::Header), Ok(Some("Bearer é b".into())));
+        assert_eq!(render("/bot${TOKEN}/x", "{}", Place::Path), Ok(Some("/bot12:a%2Fb/x".into())));
+    }
+
+    #[test]
+    fn arguments_that_would_leave_their_place_are_refused() {
+        for bad in ["..", ".", "a/../b", "..\\\\x", ""] {
+            assert!(render("/u/{{a}}", &format!(r#"{{"a":"{bad}"}}"#), Place::Path).is_err(), "{bad}");
+        }
+        for bad in [r"x\r\nEvil: 1", r"x\ny", r"\u0000", r"\u007f"] {
+            assert!(render("{{a}}", &format!(r#"{{"a":"{bad}"}}"#), Place::Header).is_err(), "{bad}");
+        }
+        assert!(render("{{a}}", r#"{"a":[[1]]}"#, Place::Query).is_err());
+    }
+
+    #[test]
+    fn an_argument_is_never_taken_for_a_reference() {
+        let text = render("{{a}}", r#"{"a":"${TOKEN} {{a}}"}"#, Place::Text);
+        assert_eq!(text, Ok(Some("${TOKEN} {{a}}".into())));
+    }
+
+    #[test]
+    fn numbers_lists_and_absent_arguments_render_as_documented() {
+        let arguments = r#"{"n":123456789012345678901,"b":true,"l":[1,"a b",null],"z":null}"#;
+        assert_eq!(render("{{n}}-{{b}}", arguments, Place::Query), Ok(Some("123456789012345678901-true".into())));
+        assert_eq!(render("{{l}}", arguments, Place::Query), Ok(Some("1%2Ca%20b".into())));
+        assert_eq!(render("{{z}}", arguments, Place::Query), Ok(None));
+        assert_eq!(render("x{{none}}", arguments, Place::Query), Ok(None));
+    }
+
+    #[test]
+    fn a_body_keeps_values_whole_and_leaves_absent_members_out() {
+        let template = json!({"id": "{{n}}", "text": "Hi {{name}}", "cc": "{{cc}}", "tags": ["{{tag}}", "x"], "v": 1});
+        let arguments = r#"{"n":123456789012345678901,"name":"\"Bo\"\n","tag":{"k":[1]}}"#;
+        let expected = r#"{"id":123456789012345678901,"text":"Hi \"Bo\"\n","tags":[{"k":[1]},"x"],"v":1}"#;
+        assert_eq!(body(template, arguments), expected);
+        assert_eq!(body(json!("{{n}}"), r#"{"n":null}"#), "null");
+    }
+
+    #[test]
+    fn broken_references_are_found_when_the_template_is_read() {
+        for bad in ["{{a", "${A", "{{}}", "{{a b}}", "${A:-b}", "{{a}"] {
+            assert!(Template::parse(bad).is_err(), "{bad}");
+        }
+        assert!(Body::parse(&json!({"{{a}}": 1})).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_string_escapes_its_place(text in "\\PC{0,40}|[\\x00-\\x7f]{0,20}") {
+            let arguments = json!({"a": text}).to_string();
+            let inert = |s: &str| s.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~%".contains(&b));
+            for place in [Place::Path, Place::Query] {
+                if let Ok(Some(rendered)) = render("{{a}}", &arguments, place) {
+                    prop_assert!(inert(&rendered));
+                }
+            }
+            if let Ok(Some(rendered)) = render("{{a}}", &arguments, Place::Header) {
+                prop_assert!(!rendered.contains(['\r', '\n', '\0']));
+            }
+            let parsed: Value = serde_json::from_str(&body(json!({"x": "<{{a}}>"}), &arguments)).unwrap();
+            prop_assert_eq!(parsed, json!({"x": format!("<{text}>")}));
+        }
+    }
+}

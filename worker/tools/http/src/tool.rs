@@ -1,0 +1,342 @@
+//! An HTTP tool: what `tools.yaml` declares, checked when it is loaded, called when a model says so.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
+use reqwest::{Method, Response, Url};
+use secrecy::ExposeSecret;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tickfleet_config::tools::{HttpDef, SecretRef, TENANT};
+use tickfleet_model::{Context, Effect};
+use tickfleet_ops::traces;
+use tickfleet_outbound::Guard;
+use tickfleet_tools::{CallContext, DeclarationError, Environment, Handler, Secrets, ToolFailure, ToolOutput, percent};
+use tracing::field::Empty;
+use tracing::{Instrument, Span};
+
+use super::client::{Client, Request};
+use super::clients::HttpClients;
+use super::declared::{
+    Defaults, References, base_url, defaults, header_name, header_value, headers, method, parse_all, path, rules,
+};
+use super::error::field;
+use super::oauth2::{Credentials, OAuth2};
+use super::outcome::{self, Rules};
+use super::template::{Arguments, Body, Place, Template, Values};
+use super::tokens::{Token, Tokens};
+
+/// Redirects that a declaration may allow.
+const REDIRECTS_MAX: u8 = 10;
+
+/// Runs calls of one declared HTTP tool.
+pub struct HttpTool {
+    method: Method,
+    base: Url,
+    path: Template,
+    query: Vec<(String, Template)>,
+    headers: Vec<(HeaderName, Template)>,
+    defaults: Defaults,
+    body: Option<Body>,
+    body_is_secret: bool,
+    secrets: BTreeMap<String, SecretRef>,
+    environment: Environment,
+    idempotency_header: Option<HeaderName>,
+    redirects_max: u8,
+    rules: Rules,
+    client: Arc<Client>,
+    sign_in: Option<OAuth2>,
+    tokens: Arc<Tokens>,
+    once: bool,
+}
+
+impl fmt::Debug for HttpTool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The host alone: paths of web hooks are secrets.
+        f.debug_struct("HttpTool").field("host", &self.base.host_str()).finish_non_exhaustive()
+    }
+}
+
+impl HttpTool {
+    /// Checks a declaration and takes its client out of `clients`. Every template is parsed here, every argument that it names has
+    /// to be in `input_schema`, every secret in the declaration.
+    ///
+    /// # Errors
+    /// [`DeclarationError`] names the field and what is wrong with it.
+    pub fn new(
+        def: &HttpDef,
+        input_schema: &Value,
+        effect: Effect,
+        environment: &Environment,
+        clients: &HttpClients,
+    ) -> Result<Self, DeclarationError> {
+        let allowed = def.allow_private.iter().map(|entry| environment.expand(entry)).collect::<Result<Vec<_>, _>>()?;
+        // A variable may hold several entries.
+        let guard = Guard::parse(allowed.iter().flat_map(|e| e.split(',')))
+            .map_err(|entry| field("allow_private")(format!("'{entry}' is no host, host:port or CIDR block")))?;
+        let base = base_url(&environment.expand(&def.base_url)?).map_err(field("base_url"))?;
+        guard.check(&base).map_err(|refused| field("base_url")(refused.to_string()))?;
+        let once = effect == Effect::Once;
+        let tool = Self {
+            method: method(def).map_err(field("method"))?,
+            base,
+            path: path(&def.path).map_err(field("path"))?,
+            query: parse_all("query", &def.query)?,
+            headers: headers(def)?,
+            defaults: defaults(def, environment)?,
+            body: def.body.as_ref().map(Body::parse).transpose().map_err(field("body"))?,
+            body_is_secret: false,
+            secrets: def.secrets.clone(),
+            environment: environment.clone(),
+            idempotency_header: def
+                .idempotency_header
+                .as_deref()
+                .map(header_name)
+                .transpose()
+                .map_err(field("idempotency_header"))?,
+            redirects_max: if once { 0 } else { def.redirects_max.min(REDIRECTS_MAX) },
+            rules: rules(def, effect == Effect::Read)?,
+            sign_in: def.oauth2.as_ref().map(|oauth2| OAuth2::new(oauth2, environment, &guard)).transpose()?,
+            client: clients.get(guard, once).map_err(|why| DeclarationError::Machine(format!("http: {why}")))?,
+            tokens: clients.tokens(),
+            once,
+        };
+        tool.checked(input_schema)
+    }
+
+    /// Checks that every reference leads somewhere.
+    fn checked(mut self, input_schema: &Value) -> Result<Self, DeclarationError> {
+        let known = References { schema: input_schema, secrets: &self.secrets };
+        for (name, _) in &self.defaults {
+            known.optional(name).map_err(field("defaults"))?;
+        }
+        known.check("path", &self.path)?;
+        // A path without one of its segments is another address.
+        known.required(&self.path).map_err(field("path"))?;
+        for (name, template) in &self.query {
+            known.check(&format!("query.{name}"), template)?;
+        }
+        for (name, template) in &self.headers {
+            known.check(&format!("headers.{name}"), template)?;
+        }
+        let (mut secret, mut checked) = (false, Ok(()));
+        if let Some(body) = &self.body {
+            body.templates(&mut |template| {
+                secret |= template.secrets().next().is_some();
+                if checked.is_ok() {
+                    checked = known.check("body", template);
+                }
+            });
+        }
+        checked?;
+        if let Some(sign_in) = &self.sign_in {
+            if self.headers.iter().any(|(name, _)| *name == header::AUTHORIZATION) {
+                return Err(field("headers.authorization")("oauth2 sets it".to_owned()));
+            }
+            for template in sign_in.templates() {
+                known.check("oauth2", template)?;
+                if let Some(name) = template.arguments().next() {
+                    return Err(field("oauth2")(format!(
+                        "'{{{{{name}}}}}': a call does not choose who it signs in as"
+                    )));
+                }
+            }
+        }
+        self.body_is_secret = secret;
+        Ok(self)
+    }
+
+    /// The name of a secret that no call could find: an environment variable that is not set. A secret in a file may
+    /// still appear, and one tenant's says nothing of another's.
+    #[must_use]
+    pub fn missing_secret(&self) -> Option<&str> {
+        let missing = |reference: &SecretRef| match reference {
+            SecretRef::Env(variable) => !variable.contains(TENANT) && self.environment.get(variable).is_none(),
+            SecretRef::File(_) => false,
+        };
+        self.secrets.iter().find(|(_, reference)| missing(reference)).map(|(name, _)| name.as_str())
+    }
+
+    /// The request of one call.
+    fn request(&self, context: &CallContext, values: &Values<'_>) -> Result<Request, String> {
+        let mut request = Request {
+            method: self.method.clone(),
+            url: self.url(values)?,
+            headers: HeaderMap::new(),
+            body: self.body.as_ref().map(|body| body.render(values)).transpose()?.flatten(),
+            body_is_secret: self.body_is_secret,
+        };
+        request.headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/*;q=0.8, */*;q=0.5"));
+        if request.body.is_some() {
+            request.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        }
+        if let Some(name) = &self.idempotency_header {
+            request.headers.insert(name.clone(), header_value(name, &context.idempotency_key)?);
+        }
+        for (name, template) in &self.headers {
+            if let Some(text) = template.render(values, Place::Header)? {
+                let mut value = header_value(name, &text)?;
+                value.set_sensitive(template.secrets().next().is_some());
+                request.headers.insert(name.clone(), value);
+            }
+        }
+        Ok(request)
+    }
+
+    fn url(&self, values: &Values<'_>) -> Result<Url, String> {
+        let path = self.path.render(values, Place::Path)?.ok_or("An argument of the address is null.")?;
+        let mut text = format!("{}{path}", self.base.as_str().trim_end_matches('/'));
+        let mut separator = '?';
+        for (name, template) in &self.query {
+            if let Some(value) = template.render(values, Place::Query)? {
+                text.push_str(&format!("{separator}{}={value}", percent::percent_encoded(name, "")));
+                separator = '&';
+            }
+        }
+        let url = Url::parse(&text).map_err(|_| "The arguments make no valid address.".to_owned())?;
+        // The encoding above makes this impossible; if it ever does not, the call stops here.
+        let segments = |text: &str| text.matches('/').count();
+        let expected = segments(self.base.path().trim_end_matches('/')) + segments(&path);
+        if url.origin() != self.base.origin() || segments(url.path()) != expected {
+            return Err("The arguments would change the address.".to_owned());
+        }
+        Ok(url)
+    }
+}
+
+#[async_trait]
+impl Handler for HttpTool {
+    fn validate(&self, arguments: &RawValue) -> Result<(), String> {
+        let mut without =
+            self.defaults.iter().filter(|(_, default)| default.is_none()).map(|(name, _)| name).peekable();
+        if without.peek().is_none() {
+            return Ok(());
+        }
+        let given: Arguments = serde_json::from_str(arguments.get()).unwrap_or_default();
+        match without.find(|name| is_absent(&given, name)) {
+            Some(name) => Err(format!("Argument '{name}' is missing, and this fleet has no default for it: give it.")),
+            None => Ok(()),
+        }
+    }
+
+    async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
+        let secrets = Secrets::resolve(&self.secrets, &self.environment, Some(&context.tenant))
+            .await
+            .map_err(|name| ToolFailure::NotConfigured { message: format!("The secret '{name}' is missing.") })?;
+        let mut arguments: Arguments = serde_json::from_str(arguments.get())
+            .map_err(|_| outcome::permanent("The arguments must be a JSON object."))?;
+        for (name, default) in &self.defaults {
+            if let Some(default) = default.as_ref().filter(|_| is_absent(&arguments, name)) {
+                arguments.insert(name.clone(), default.clone());
+            }
+        }
+        let values = Values { arguments: &arguments, secrets: &secrets };
+        let span = tracing::debug_span!(
+            target: traces::TARGET, "http request", otel.kind = "client", otel.status_code = Empty,
+            http.request.method = self.method.as_str(), http.response.status_code = Empty,
+            server.address = self.base.host_str().unwrap_or_default(),
+        );
+        let answered = async {
+            match &self.sign_in {
+                None => {
+                    let answer = self.send(context, &values, &secrets, None).await?;
+                    self.rules.judge(answer, &secrets).await
+                }
+                Some(sign_in) => self.signed_in(sign_in, context, &values).await,
+            }
+        };
+        let answered = answered.instrument(span.clone()).await;
+        if answered.is_err() {
+            span.record("otel.status_code", "ERROR");
+        }
+        answered
+    }
+}
+
+impl HttpTool {
+    /// Sends the request of one call, with an access token where there is one.
+    async fn send(
+        &self,
+        context: &CallContext,
+        values: &Values<'_>,
+        secrets: &Secrets,
+        token: Option<&Token>,
+    ) -> Result<Response, ToolFailure> {
+        let mut request = self.request(context, values).map_err(outcome::permanent)?;
+        if let Some(token) = token {
+            // That it makes a header was seen when it was granted.
+            let value = HeaderValue::try_from(format!("Bearer {}", token.value.expose_secret()));
+            let mut value = value.map_err(|_| outcome::permanent("The access token makes no header."))?;
+            value.set_sensitive(true);
+            request.headers.insert(header::AUTHORIZATION, value);
+        }
+        let answer = self.client.send(traced(request, &context.context), self.redirects_max, secrets).await;
+        let answer = answer.map_err(outcome::unanswered)?;
+        Span::current().record("http.response.status_code", answer.status().as_u16());
+        Ok(answer)
+    }
+
+    /// One call with an access token; with another one, once, where the service refused the first.
+    async fn signed_in(
+        &self,
+        sign_in: &OAuth2,
+        context: &CallContext,
+        values: &Values<'_>,
+    ) -> Result<ToolOutput, ToolFailure> {
+        let credentials =
+            || -> Result<Credentials, ToolFailure> { sign_in.credentials(values).map_err(outcome::permanent) };
+        let token = self.tokens.get(&self.client, credentials()?).await?;
+        let secrets = values.secrets.with_token(&token.value);
+        let answer = self.send(context, values, &secrets, Some(&token)).await?;
+        if !self.refuses_token(&answer) {
+            return self.rules.judge(answer, &secrets).await;
+        }
+        match self.tokens.replace(&self.client, credentials()?, &token).await {
+            None => self.rules.judge(answer, &secrets).await,
+            Some(token) => {
+                let token = token?;
+                let secrets = values.secrets.with_token(&token.value);
+                let answer = self.send(context, values, &secrets, Some(&token)).await?;
+                self.rules.judge(answer, &secrets).await
+            }
+        }
+    }
+
+    /// Whether an answer says that the token was refused, and with it the request. For a `once` tool a bare 401 does
+    /// not say so: only RFC 6750's `invalid_token`, or the declaration itself.
+    fn refuses_token(&self, answer: &Response) -> bool {
+        let says_so = |challenge: &HeaderValue| {
+            let challenge = challenge.as_bytes().to_ascii_lowercase();
+            let has = |word: &[u8]| challenge.windows(word.len()).any(|part| part == word);
+            challenge.starts_with(b"bearer") && has(b"invalid_token")
+        };
+        let ours = answer.status().as_u16() == 401 && answer.url().origin() == self.base.origin();
+        let certain = self.rules.not_executed.contains(&401)
+            || answer.headers().get_all(header::WWW_AUTHENTICATE).iter().any(says_so);
+        ours && (!self.once || certain)
+    }
+}
+
+/// Adds the trace context. A header that the declaration itself sets stays.
+fn traced(mut request: Request, context: &Context) -> Request {
+    let Some(outgoing) = traces::outgoing(context) else { return request };
+    let state = outgoing.tracestate.map(|state| ("tracestate", state));
+    for (name, text) in [("traceparent", outgoing.traceparent)].into_iter().chain(state) {
+        if let Ok(value) = HeaderValue::from_str(&text) {
+            request.headers.entry(name).or_insert(value);
+        }
+    }
+    request
+}
+
+/// Whether a call leaves an argument out; null says the same.
+fn is_absent(arguments: &Arguments, name: &str) -> bool {
+    arguments.get(name).is_none_or(|value| value.get() == "null")
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,247 @@
+//! A server that is a child process: a clean environment, a process group of its own, its last words in the log.
+
+use std::collections::VecDeque;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tickfleet_config::mcp::McpTransport;
+use tickfleet_model::Redactor;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::task::JoinHandle;
+
+use tickfleet_tools::Environment;
+use tickfleet_tools::Secrets;
+use tickfleet_tools::wording;
+
+/// How long a server may take to end once its input is closed, as the protocol asks of it.
+const ENDS_IN: Duration = Duration::from_secs(2);
+/// And once it was told to.
+const TERMINATES_IN: Duration = Duration::from_secs(1);
+/// Bytes of a line on standard error that are logged.
+const LINE_BYTES_MAX: usize = 1_024;
+/// Lines that are logged of one run; a server that says more is too talkative to be read.
+const LINES_MAX: usize = 1_000;
+
+/// Lines of standard error that are told where a server fails, and bytes of each.
+const TAIL_LINES: usize = 5;
+const TAIL_LINE_BYTES: usize = 200;
+
+/// The last that a server has said on standard error, without its secrets: for whoever is told that it failed.
+#[derive(Debug, Default)]
+pub(super) struct Tail(Mutex<VecDeque<String>>);
+
+impl Tail {
+    fn push(&self, line: &str) {
+        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.len() == TAIL_LINES {
+            lines.pop_front();
+        }
+        // It goes to terminals: what moves a cursor there is not shown.
+        let line = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+        lines.push_back(wording::cut(&line, TAIL_LINE_BYTES));
+    }
+
+    /// `; on standard error it said: …`, or nothing where it said nothing.
+    pub(super) fn words(&self) -> String {
+        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if lines.is_empty() {
+            return String::new();
+        }
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        format!("; on standard error it said: {}", lines.join(" | "))
+    }
+}
+
+/// A running server. Dropping it kills it; [`ServerProcess::end`] lets it end first.
+pub(super) struct ServerProcess {
+    child: Child,
+    /// The process group: the server and whatever it started.
+    group: Option<Pid>,
+    /// Who reads its standard error.
+    listening: Option<JoinHandle<()>>,
+}
+
+/// Starts the server. Its environment is `PATH` and what the configuration names.
+///
+/// # Errors
+/// Why it could not be started, in words.
+pub(super) fn start(
+    name: &str,
+    transport: &McpTransport,
+    secrets: &Arc<Secrets>,
+    environment: &Environment,
+    tail: &Arc<Tail>,
+) -> Result<(ServerProcess, ChildStdout, ChildStdin), String> {
+    let McpTransport::Stdio { command, args, env, cwd } = transport else {
+        return Err("it is no child process".to_owned());
+    };
+    let mut starting = Command::new(command);
+    starting.args(args).env_clear().process_group(0).kill_on_drop(true);
+    starting.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    starting.envs(environment.get("PATH").map(|path| ("PATH", path)));
+    starting.envs(env.iter().map(|(name, template)| (name, secrets.fill(template))));
+    if let Some(folder) = cwd {
+        starting.current_dir(folder);
+    }
+    let mut child = starting.spawn().map_err(|error| match cwd {
+        Some(folder) => format!("'{command}' could not be started in '{folder}' ({error})"),
+        None => format!("'{command}' could not be started ({error})"),
+    })?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+    let (Some(input), Some(output)) = (child.stdin.take(), child.stdout.take()) else {
+        return Err(format!("'{command}' has no standard input or output"));
+    };
+    let said = child.stderr.take();
+    let listening = said.map(|error| tokio::spawn(log(name.to_owned(), error, Arc::clone(secrets), Arc::clone(tail))));
+    Ok((ServerProcess { child, group, listening }, output, input))
+}
+
+impl ServerProcess {
+    /// Waits for the end of a server whose input was closed, tells it to end, and ends it, in this order; then ends
+    /// what it left behind. Answers how it ended, where that is known.
+    pub(super) async fn end(mut self) -> Option<ExitStatus> {
+        let mut status = self.ended_within(ENDS_IN).await;
+        if status.is_none() {
+            self.signal(Signal::SIGTERM);
+            status = self.ended_within(TERMINATES_IN).await;
+        }
+        // What the server started may outlive it.
+        self.signal(Signal::SIGKILL);
+        if status.is_none() {
+            status = self.ended_within(TERMINATES_IN).await;
+        }
+        // Its last words may be on their way. Who holds its pipe open beyond its end is not waited for.
+        if let Some(listening) = self.listening.take() {
+            let _ = tokio::time::timeout(TERMINATES_IN, listening).await;
+        }
+        status
+    }
+
+    async fn ended_within(&mut self, wait: Duration) -> Option<ExitStatus> {
+        tokio::time::timeout(wait, self.child.wait()).await.ok()?.ok()
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(group) = self.group {
+            // It fails where the group has gone already, which is what is wanted.
+            let _ = killpg(group, signal);
+        }
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        // `kill_on_drop` ends the server alone. After its end was waited for, the group may be somebody else's.
+        if self.child.id().is_some() {
+            self.signal(Signal::SIGKILL);
+        }
+    }
+}
+
+/// Logs what a server says on standard error, without its secrets.
+async fn log(server: String, from: ChildStderr, secrets: Arc<Secrets>, tail: Arc<Tail>) {
+    let (mut from, redactor, mut lines) = (BufReader::new(from), Redactor::default(), 0_usize);
+    while let Some(line) = next_line(&mut from).await {
+        lines += 1;
+        if lines > LINES_MAX {
+            continue; // Read on: a server whose pipe is full stands still.
+        }
+        let clean = secrets.scrub(&String::from_utf8_lossy(&line));
+        let clean = redactor.text(clean.trim_end());
+        tail.push(&clean);
+        let line = wording::cut(&clean, LINE_BYTES_MAX);
+        tracing::info!(server, line, "an MCP server's standard error");
+        if lines == LINES_MAX {
+            tracing::warn!(server, lines, "an MCP server says too much on standard error; the rest is not logged");
+        }
+    }
+}
+
+/// The next line, cut to twice what is logged of it, so that a secret at the cut is still found whole or not shown.
+async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    loop {
+        let available = from.fill_buf().await.ok()?;
+        if available.is_empty() {
+            return (!line.is_empty()).then_some(line);
+        }
+        let end = available.iter().position(|byte| *byte == b'\n');
+        let used = end.map_or(available.len(), |end| end + 1);
+        let room = (2 * LINE_BYTES_MAX).saturating_sub(line.len());
+        line.extend_from_slice(&available[..used.min(room)]);
+        from.consume(used);
+        if end.is_some() {
+            return Some(line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use std::collections::BTreeMap;
+
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+
+    async fn started(script: &str, env: &[(&str, &str)]) -> (ServerProcess, ChildStdout, ChildStdin) {
+        let env = env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
+        let args = vec!["-c".to_owned(), script.to_owned()];
+        let transport = McpTransport::Stdio { command: "sh".into(), args, env, cwd: None };
+        let environment = Environment::of([("PATH", "/usr/bin:/bin"), ("TOKEN", "s3cret-value"), ("OTHER", "x")]);
+        let references = [("T".to_owned(), tickfleet_config::tools::SecretRef::Env("TOKEN".into()))];
+        let secrets = Secrets::resolve(&BTreeMap::from(references), &environment, None).await.unwrap();
+        start("test", &transport, &Arc::new(secrets), &environment, &Arc::default()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_environment_is_what_the_configuration_names_and_path() {
+        let (process, mut output, input) =
+            started("env | grep -v ^_= | grep -v ^PWD= | sort", &[("KEY", "k ${T}")]).await;
+        let mut said = String::new();
+        output.read_to_string(&mut said).await.unwrap();
+        let lines: Vec<&str> =
+            said.lines().filter(|line| !line.starts_with("SHLVL=") && !line.starts_with("OLDPWD=")).collect();
+        assert_eq!(lines, ["KEY=k s3cret-value", "PATH=/usr/bin:/bin"]);
+        drop(input);
+        assert!(process.end().await.unwrap().success());
+    }
+
+    #[tokio::test]
+    async fn a_server_that_ignores_every_request_to_end_is_ended_with_its_children() {
+        let script = "trap '' TERM; sleep 600 & echo $!; while :; do wait; done";
+        let (process, output, input) = started(script, &[]).await;
+        let mut child = String::new();
+        BufReader::new(output).read_line(&mut child).await.unwrap();
+        let grandchild = Pid::from_raw(child.trim().parse().unwrap());
+        assert!(nix::sys::signal::kill(grandchild, None).is_ok());
+        drop(input);
+        process.end().await;
+        // Its new parent may need a moment to collect it: a zombie answers to signals.
+        for _ in 0..200 {
+            let state = std::fs::read_to_string(format!("/proc/{grandchild}/stat")).unwrap_or_default();
+            if state.is_empty() || state.contains(") Z ") {
+                return;
+            }
+            // Nothing tells when a process that is not ours has ended: the poll is bounded above.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("the grandchild lives on");
+    }
+
+    #[tokio::test]
+    async fn a_long_line_is_cut_and_the_next_one_is_whole() {
+        let text = format!("{}\nshort\nlast", "x".repeat(10 * LINE_BYTES_MAX));
+        let mut from = BufReader::with_capacity(100, text.as_bytes());
+        assert_eq!(next_line(&mut from).await.unwrap().len(), 2 * LINE_BYTES_MAX);
+        assert_eq!(next_line(&mut from).await.unwrap(), b"short\n");
+        assert_eq!(next_line(&mut from).await.unwrap(), b"last");
+        assert!(next_line(&mut from).await.is_none());
+    }
+}

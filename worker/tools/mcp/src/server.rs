@@ -1,0 +1,220 @@
+//! One server: a connection that is made when it is first needed, watched, and made again after a loss.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tickfleet_config::McpDefinition;
+use tickfleet_config::mcp::{McpConnection, McpServerDef};
+use tickfleet_ops::metrics::McpServer;
+use tickfleet_tools::Environment;
+use tokio::sync::watch;
+use tokio::time::Instant;
+use tokio_util::sync::{CancellationToken, DropGuard};
+
+use super::link::{self, Link, Verdict, Verdicts};
+
+/// Waits before a server is connected to again. The last one goes on; the sum of a worker's usual waits before a
+/// retry (1, 3, 9 s) is longer, so a call can outlive a restart.
+const LADDER: [Duration; 5] = [
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+];
+/// A connection that held this long starts the ladder from its first rung.
+const STEADY: Duration = Duration::from_secs(30);
+/// Limit of starting a server, shaking hands and asking for its tools: `npx` may have to fetch a package first.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a call waits for a server that is being connected to: its slot is worth more.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the tools are looked at without a notice: not every server sends one.
+const RECHECK_EVERY: Duration = Duration::from_secs(300);
+/// Limit of asking for the tools of a server that is up.
+const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// One server. When its last tool is dropped, its connection is closed.
+pub(super) struct Server {
+    inner: Arc<Inner>,
+    started: AtomicBool,
+    _stops: DropGuard,
+}
+
+struct Inner {
+    name: String,
+    connection: McpConnection,
+    pinned: BTreeMap<String, McpDefinition>,
+    environment: Environment,
+    state: watch::Sender<State>,
+    stop: CancellationToken,
+    ended: CancellationToken,
+}
+
+/// What is known of a server.
+enum State {
+    /// It is being connected to.
+    Connecting,
+    /// It can be called.
+    Up(Arc<Link>),
+    /// It could not be connected to, and is left alone for a while.
+    Away,
+    /// The process is about to end.
+    Stopped,
+}
+
+/// Why a call cannot be sent. Nothing was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoLink {
+    /// It is not there, or not yet.
+    Away,
+    /// The process is about to end.
+    Stopped,
+}
+
+impl Server {
+    /// The server `name`; nothing is connected to. Secrets and `PATH` are looked up in `environment`.
+    pub(super) fn new(name: &str, def: &McpServerDef, environment: Environment) -> Self {
+        let stop = CancellationToken::new();
+        let inner = Inner {
+            name: name.to_owned(),
+            connection: def.connection.clone(),
+            pinned: def.tools.iter().map(|tool| (tool.name.clone(), tool.clone())).collect(),
+            environment,
+            state: watch::Sender::new(State::Connecting),
+            stop: stop.clone(),
+            ended: CancellationToken::new(),
+        };
+        Self { inner: Arc::new(inner), started: AtomicBool::new(false), _stops: stop.drop_guard() }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// Whether it is up, and how many of its tools are quarantined.
+    pub(super) fn now(&self) -> McpServer {
+        let state = self.inner.state.borrow();
+        let (up, quarantined) = match &*state {
+            State::Up(link) => (link.is_open(), link.quarantined()),
+            State::Connecting | State::Away | State::Stopped => (false, 0),
+        };
+        McpServer { name: self.inner.name.clone(), up, quarantined }
+    }
+
+    /// Connects to it, if nobody has done so. Call it in a runtime.
+    pub(super) fn start(&self) {
+        if !self.started.swap(true, Ordering::AcqRel) {
+            tokio::spawn(supervise(Arc::clone(&self.inner)));
+        }
+    }
+
+    /// Closes its connection for good.
+    pub(super) fn stop(&self) {
+        self.inner.stop.cancel();
+    }
+
+    /// Waits until its connection is closed and its process has ended.
+    pub(super) async fn ended(&self) {
+        if self.started.load(Ordering::Acquire) {
+            self.inner.ended.cancelled().await;
+        }
+    }
+
+    /// The connection, once it is there.
+    ///
+    /// # Errors
+    /// [`NoLink`] where it is not, after a bounded wait for one that is being made.
+    pub(super) async fn link(&self) -> Result<Arc<Link>, NoLink> {
+        self.start();
+        let mut state = self.inner.state.subscribe();
+        let settled = state.wait_for(|state| !matches!(state, State::Connecting));
+        let Ok(Ok(state)) = tokio::time::timeout(PATIENCE, settled).await else {
+            return Err(NoLink::Away);
+        };
+        match &*state {
+            State::Up(link) if link.is_open() => Ok(Arc::clone(link)),
+            State::Up(_) | State::Connecting | State::Away => Err(NoLink::Away),
+            State::Stopped => Err(NoLink::Stopped),
+        }
+    }
+}
+
+/// Connects, watches, and connects again, until the last tool of the server is dropped or the process stops.
+async fn supervise(server: Arc<Inner>) {
+    let mut rung = 0;
+    loop {
+        let since = tokio::select! {
+            () = server.stop.cancelled() => break,
+            since = run_once(&server) => since,
+        };
+        let up = since.map_or(Duration::ZERO, |since| since.elapsed());
+        rung = if up >= STEADY { 0 } else { rung };
+        let wait = LADDER[rung.min(LADDER.len() - 1)];
+        rung += 1;
+        server.state.send_replace(State::Away);
+        tokio::select! {
+            () = server.stop.cancelled() => break,
+            () = tokio::time::sleep(wait) => {}
+        }
+        server.state.send_replace(State::Connecting);
+    }
+    if let State::Up(link) = server.state.send_replace(State::Stopped) {
+        link.stop().await;
+    }
+    server.ended.cancel();
+}
+
+/// One connection from its beginning to its end. Answers when it came up, if it did.
+async fn run_once(server: &Arc<Inner>) -> Option<Instant> {
+    let connected = tokio::time::timeout(CONNECT_TIMEOUT, connected(server)).await;
+    let link = match connected.unwrap_or_else(|_| Err(format!("not ready within {} s", CONNECT_TIMEOUT.as_secs()))) {
+        Ok(link) => link,
+        Err(reason) => {
+            tracing::warn!(server = server.name, reason, "an MCP server cannot be used");
+            return None;
+        }
+    };
+    let since = Instant::now();
+    tracing::info!(server = server.name, version = link.version(), "an MCP server is connected");
+    server.state.send_replace(State::Up(Arc::clone(&link)));
+    let reason = tend(server, &link).await;
+    tracing::warn!(server = server.name, reason, "the connection to an MCP server is over");
+    Some(since)
+}
+
+async fn connected(server: &Inner) -> Result<Arc<Link>, String> {
+    let link = link::connect(&server.name, &server.connection, &server.environment).await?;
+    let verdicts = link.check(&server.pinned).await?;
+    report(server, &verdicts);
+    Ok(Arc::new(link))
+}
+
+/// Watches a connection. Answers why it cannot be used any more; calls that run on it go on as long as they can.
+async fn tend(server: &Inner, link: &Arc<Link>) -> String {
+    loop {
+        tokio::select! {
+            () = link.closed() => return "the server has ended".to_owned(),
+            () = link.found_stale() => return "its session is over".to_owned(),
+            () = link.changed() => {}
+            () = tokio::time::sleep(RECHECK_EVERY) => {}
+        }
+        match tokio::time::timeout(RECHECK_TIMEOUT, link.check(&server.pinned)).await {
+            Ok(Ok(verdicts)) => report(server, &verdicts),
+            Ok(Err(reason)) => return reason,
+            Err(_) => return "it did not list its tools in time".to_owned(),
+        }
+    }
+}
+
+/// Says which tools are quarantined.
+fn report(server: &Inner, verdicts: &Verdicts) {
+    for (tool, verdict) in verdicts.iter().filter(|(_, verdict)| **verdict != Verdict::AsPinned) {
+        let what = match verdict {
+            Verdict::Changed(parts) => format!("other than pinned: {}", parts.join(", ")),
+            Verdict::Gone | Verdict::AsPinned => "the server has it no more".to_owned(),
+        };
+        tracing::warn!(server = server.name, tool, what, "an MCP tool is quarantined; see `tickfleet mcp pin`");
+    }
+}

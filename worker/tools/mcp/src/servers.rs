@@ -1,0 +1,171 @@
+//! The servers of a process: registries that are built from the same configuration share their connections.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tickfleet_config::mcp::{McpConnection, McpFile, McpServerDef};
+use tickfleet_config::tools::SecretRef;
+use tickfleet_config::{McpDefinition, default_id};
+use tickfleet_model::ToolSpec;
+use tickfleet_ops::metrics::McpServer;
+use tickfleet_tools::{Environment, RegisteredTool, RegistryError};
+
+use super::server::Server;
+use super::tool::McpTool;
+
+/// Longest try of a tool that reports progress in time, where the configuration says nothing.
+const TIMEOUT_MAX_DEFAULT: Duration = Duration::from_secs(300);
+/// Limit of waiting for all servers to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What one connection can serve: the same server, reached in the same way, with the same pins.
+type Key = (String, McpConnection, Vec<String>);
+
+/// The MCP servers of a process. Registries that are built from the same configuration share their connections.
+pub struct Servers {
+    environment: Environment,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// Whether servers are connected to without being called.
+    eager: bool,
+    servers: BTreeMap<Key, Weak<Server>>,
+}
+
+impl fmt::Debug for Servers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Servers(..)")
+    }
+}
+
+impl Servers {
+    /// No server yet. Secrets and `PATH` are looked up in `environment`.
+    #[must_use]
+    pub fn new(environment: Environment) -> Self {
+        Self { environment, known: Mutex::default() }
+    }
+
+    /// The imported tools of all servers of `file`. Nothing is connected to for that. `timeout_default` is the longest
+    /// silence of a call where the configuration says nothing.
+    ///
+    /// # Errors
+    /// Every tool whose schema cannot be used.
+    pub fn tools(&self, file: &McpFile, timeout_default: Duration) -> Result<Vec<RegisteredTool>, Vec<RegistryError>> {
+        let (mut tools, mut errors) = (Vec::new(), Vec::new());
+        for (name, def) in &file.servers {
+            let server = self.server(name, def);
+            let configured = !def.connection.secrets.values().any(|secret| self.is_missing(secret));
+            for tool in &def.tools {
+                let timeout = def.timeout.unwrap_or(timeout_default);
+                let spec = spec(def, tool, timeout, configured);
+                let handler = McpTool::new(Arc::clone(&server), tool.name.clone(), timeout);
+                match registered(spec, Arc::new(handler)) {
+                    Ok(tool) => tools.push(tool),
+                    Err(error) => errors.push(error),
+                }
+            }
+        }
+        if errors.is_empty() { Ok(tools) } else { Err(errors) }
+    }
+
+    /// A secret in a file may still appear.
+    fn is_missing(&self, secret: &SecretRef) -> bool {
+        match secret {
+            SecretRef::Env(variable) => self.environment.get(variable).is_none(),
+            SecretRef::File(_) => false,
+        }
+    }
+
+    fn server(&self, name: &str, def: &McpServerDef) -> Arc<Server> {
+        let digests = def.tools.iter().map(McpDefinition::digest).collect();
+        let key = (name.to_owned(), def.connection.clone(), digests);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(server) = known.servers.get(&key).and_then(Weak::upgrade) {
+            return server;
+        }
+        known.servers.retain(|_, server| server.strong_count() > 0);
+        let server = Arc::new(Server::new(name, def, self.environment.clone()));
+        known.servers.insert(key, Arc::downgrade(&server));
+        if known.eager {
+            server.start();
+        }
+        server
+    }
+
+    /// What is known of each server now. Of two ways to one server, as during a reload, the better one counts.
+    #[must_use]
+    pub fn state(&self) -> Vec<McpServer> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_name: BTreeMap<String, McpServer> = BTreeMap::new();
+        for server in known.servers.values().filter_map(Weak::upgrade) {
+            let now = server.now();
+            let best = by_name.entry(now.name.clone()).or_insert_with(|| now.clone());
+            if now.up && !best.up {
+                *best = now;
+            }
+        }
+        by_name.into_values().collect()
+    }
+
+    /// Connects to every server now, and to later ones as soon as their tools are asked for. Call it in a runtime.
+    pub fn start(&self) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.eager = true;
+        known.servers.values().filter_map(Weak::upgrade).for_each(|server| server.start());
+    }
+
+    /// Closes every connection and waits, for 5 s at most, until the child processes have ended. No server is
+    /// connected to afterwards.
+    pub async fn stop(&self) {
+        let servers: Vec<Arc<Server>> = {
+            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            known.servers.values().filter_map(Weak::upgrade).collect()
+        };
+        servers.iter().for_each(|server| server.stop());
+        let ended = futures::future::join_all(servers.iter().map(|server| server.ended()));
+        if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
+            tracing::warn!("an MCP server did not end in time; it is killed with this process");
+        }
+    }
+}
+
+/// The tool. What a server promises of its results is its own word: where that cannot be checked, the tool goes without.
+fn registered(spec: ToolSpec, handler: Arc<McpTool>) -> Result<RegisteredTool, RegistryError> {
+    match RegisteredTool::new(spec.clone(), Arc::clone(&handler) as _) {
+        Err(error @ RegistryError::Schema { which: "output", .. }) => {
+            tracing::warn!(%error, "results of an MCP tool are not checked");
+            RegisteredTool::new(ToolSpec { output_schema: None, ..spec }, handler)
+        }
+        made => made,
+    }
+}
+
+fn spec(def: &McpServerDef, tool: &McpDefinition, timeout: Duration, configured: bool) -> ToolSpec {
+    let name = def.tool_name(&tool.name);
+    let title = tool.title.clone().or_else(|| tool.annotations.title.clone());
+    ToolSpec {
+        id: default_id(&name),
+        display_name: title.unwrap_or_else(|| name.clone()),
+        description: tool.description.clone().unwrap_or_default(),
+        input_schema: tool.input_schema.clone(),
+        output_schema: tool.output_schema.clone(),
+        category: def.category.clone().unwrap_or_else(|| "mcp".to_owned()),
+        version: def.server_version.clone().filter(|v| is_semver(v)).unwrap_or_else(|| "1.0.0".to_owned()),
+        effect: def.effect(tool),
+        timeout: def.timeout_max.unwrap_or(TIMEOUT_MAX_DEFAULT).max(timeout),
+        required_capabilities: def.required_capabilities.iter().cloned().collect(),
+        required_features: def.required_features.iter().cloned().collect(),
+        requires_approval: def.requires_approval,
+        configured,
+        name,
+    }
+}
+
+fn is_semver(version: &str) -> bool {
+    let numbers: Vec<&str> = version.split(['-', '+']).next().unwrap_or_default().split('.').collect();
+    numbers.len() == 3 && numbers.iter().all(|number| number.parse::<u32>().is_ok())
+}

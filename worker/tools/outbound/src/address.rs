@@ -1,0 +1,215 @@
+//! What kind of place an IP address is, and blocks of addresses (CIDR).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Why an address is not a public place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Special {
+    /// A machine of one's own network, or this one: a host that is allowed by name may be here.
+    Private(&'static str),
+    /// No service that a tool calls on purpose is here, least of all a cloud's metadata: a host that is allowed by
+    /// name must not resolve to it; the address itself, or a block around it, has to be allowed.
+    Forbidden(&'static str),
+}
+
+impl Special {
+    pub(crate) fn what(self) -> &'static str {
+        match self {
+            Self::Private(what) | Self::Forbidden(what) => what,
+        }
+    }
+}
+
+/// An address in the form that counts: IPv4 inside IPv6 (mapped, NAT64) as IPv4.
+pub(crate) fn plain(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V6(v6) => match v6.segments() {
+            [0, 0, 0, 0, 0, 0xffff, a, b] | [0x64, 0xff9b, 0, 0, 0, 0, a, b] => IpAddr::V4(v4(a, b)),
+            _ => address,
+        },
+        IpAddr::V4(_) => address,
+    }
+}
+
+fn v4(high: u16, low: u16) -> Ipv4Addr {
+    Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))
+}
+
+/// What is special about an address; none for a public one.
+pub(crate) fn special(address: IpAddr) -> Option<Special> {
+    match plain(address) {
+        IpAddr::V4(v4) => special_v4(v4),
+        IpAddr::V6(v6) => special_v6(v6),
+    }
+}
+
+fn special_v4(address: Ipv4Addr) -> Option<Special> {
+    use Special::{Forbidden, Private};
+    let known = match address.octets() {
+        [10, ..] | [172, 16..=31, ..] | [192, 168, ..] => Private("a private address"),
+        [127, ..] => Private("a loopback address"),
+        [100, 64..=127, ..] => Private("a carrier's private address"),
+        [198, 18..=19, ..] => Private("a benchmarking address"),
+        [169, 254, ..] => Forbidden("a link-local address, where clouds keep their metadata"),
+        [0, ..] => Forbidden("an unspecified address"),
+        [224..=239, ..] => Forbidden("a multicast address"),
+        [240..=255, ..] => Forbidden("a reserved address"),
+        // Alibaba's metadata is inside the carrier block above; Oracle's is in this one.
+        [192, 0, 0, _] => Forbidden("a protocol address"),
+        [192, 88, 99, _] => Forbidden("a 6to4 relay"),
+        [192, 0, 2, _] | [198, 51, 100, _] | [203, 0, 113, _] => Forbidden("a documentation address"),
+        _ => return None,
+    };
+    // 100.100.100.200 answers for the metadata of one cloud, inside a block that is otherwise merely private.
+    Some(if address.octets() == [100, 100, 100, 200] { Forbidden("a metadata address") } else { known })
+}
+
+fn special_v6(address: Ipv6Addr) -> Option<Special> {
+    use Special::{Forbidden, Private};
+    Some(match address.segments() {
+        // AWS keeps its metadata on a unique local address.
+        [0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254] => Forbidden("a metadata address"),
+        [0, 0, 0, 0, 0, 0, 0, 1] => Private("a loopback address"),
+        [0xfc00..=0xfdff, ..] => Private("a private address"),
+        [0xfe80..=0xfebf, ..] => Forbidden("a link-local address"),
+        [0xfec0..=0xfeff, ..] => Forbidden("a site-local address"),
+        [0xff00..=0xffff, ..] => Forbidden("a multicast address"),
+        // Tunnels carry an IPv4 address to where nobody looked at it.
+        [0x2002, ..] => Forbidden("a 6to4 address"),
+        [0x2001, 0, ..] => Forbidden("a Teredo address"),
+        [0x2001, 0x1..=0x1ff, ..] => Forbidden("a protocol address"),
+        [0x2001, 0xdb8, ..] | [0x3fff, 0..=0xfff, ..] => Forbidden("a documentation address"),
+        [0x2000..=0x3fff, ..] => return None,
+        // Everything outside the global unicast block: unspecified, IPv4-compatible, local NAT64, unassigned.
+        _ => Forbidden("a reserved address"),
+    })
+}
+
+/// A block of addresses: `10.1.0.0/16`, or one address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Block {
+    network: IpAddr,
+    bits: u8,
+}
+
+impl Block {
+    /// Parses `address/bits`, or an address alone. None for anything else.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (address, bits) = match text.split_once('/') {
+            Some((address, bits)) => (address, Some(bits.parse::<u8>().ok()?)),
+            None => (text, None),
+        };
+        let network: IpAddr = address.parse().ok()?;
+        let width = if network.is_ipv4() { 32 } else { 128 };
+        let bits = bits.unwrap_or(width);
+        (bits <= width).then_some(Self { network, bits })
+    }
+
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
+        match (self.network, address) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => {
+                let differ = a.to_bits() ^ b.to_bits();
+                differ.leading_zeros() >= u32::from(self.bits)
+            }
+            (IpAddr::V6(a), IpAddr::V6(b)) => {
+                let differ = a.to_bits() ^ b.to_bits();
+                differ.leading_zeros() >= u32::from(self.bits)
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn public_addresses_are_public_in_every_form() {
+        for public in [
+            "1.1.1.1",
+            "172.15.255.255",
+            "172.32.0.0",
+            "100.63.255.255",
+            "100.128.0.0",
+            "::ffff:1.1.1.1",
+            "64:ff9b::101:101",
+            "2606:4700::1111",
+            "2001:200::1",
+            "2001:4860:4860::8888",
+        ] {
+            assert_eq!(special(ip(public)), None, "{public}");
+        }
+    }
+
+    #[test]
+    fn private_places_are_private_in_every_form() {
+        for private in [
+            "10.0.0.1",
+            "172.16.0.1",
+            "172.31.255.255",
+            "192.168.1.1",
+            "127.0.0.1",
+            "127.255.255.254",
+            "100.64.0.1",
+            "198.18.0.1",
+            "::1",
+            "fd12::1",
+            "fc00::",
+            "::ffff:10.0.0.1",
+            "64:ff9b::7f00:1",
+        ] {
+            assert!(matches!(special(ip(private)), Some(Special::Private(_))), "{private}");
+        }
+    }
+
+    #[test]
+    fn metadata_and_odd_addresses_are_forbidden_in_every_form() {
+        for forbidden in [
+            "169.254.169.254",
+            "::ffff:169.254.169.254",
+            "64:ff9b::a9fe:a9fe",
+            "fd00:ec2::254",
+            "100.100.100.200",
+            "0.0.0.0",
+            "0.1.2.3",
+            "::",
+            "224.0.0.1",
+            "255.255.255.255",
+            "240.0.0.1",
+            "fe80::1",
+            "ff02::1",
+            "::7f00:1",
+            "::10.0.0.1",
+            "2002:7f00:1::",
+            "2001:0:1::1",
+            "64:ff9b:1::7f00:1",
+            "192.0.0.192",
+            "192.88.99.1",
+            "2001:db8::1",
+            "4000::1",
+            "fec0::1",
+        ] {
+            assert!(matches!(special(ip(forbidden)), Some(Special::Forbidden(_))), "{forbidden}");
+        }
+    }
+
+    #[test]
+    fn blocks_contain_their_addresses_only() {
+        let block = Block::parse("10.1.0.0/16").unwrap();
+        assert!(block.contains(ip("10.1.255.1")) && !block.contains(ip("10.2.0.1")));
+        assert!(Block::parse("0.0.0.0/0").unwrap().contains(ip("9.9.9.9")));
+        assert!(Block::parse("fd00::/8").unwrap().contains(ip("fd12::1")));
+        assert!(!Block::parse("::/0").unwrap().contains(ip("9.9.9.9")));
+        assert_eq!(Block::parse("10.0.0.1"), Block::parse("10.0.0.1/32"));
+        for bad in ["10.0.0.0/33", "10.0.0/8", "::/129", "host", "10.0.0.0/-1", ""] {
+            assert_eq!(Block::parse(bad), None, "{bad}");
+        }
+    }
+}

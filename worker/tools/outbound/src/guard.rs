@@ -1,0 +1,228 @@
+//! Which hosts an HTTP tool may reach. Public addresses, and private ones that its declaration names.
+//!
+//! The address that is checked is the address that is connected to: names are resolved by [`Resolver`], which hands
+//! on only the addresses that pass, and literal addresses never reach a resolver, so they are checked before sending.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use reqwest::Url;
+use reqwest::dns::{Addrs, Name, Resolve, Resolving};
+
+use super::address::{self, Block, Special};
+
+/// Why a host is not reached.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// Neither http nor https.
+    #[error("only http and https addresses are called")]
+    Scheme,
+    /// A URL without a host.
+    #[error("the address has no host")]
+    NoHost,
+    /// A user name or password in the URL.
+    #[error("the address carries a user name or password")]
+    Userinfo,
+    /// Every address of the host is special, and not allowed.
+    #[error("'{host}' is {what}, which this tool may not reach (allow_private)")]
+    Special {
+        /// The host.
+        host: String,
+        /// What is special about it.
+        what: &'static str,
+    },
+}
+
+/// How far a host is trusted because of its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Not named: public addresses and allowed blocks only.
+    Stranger,
+    /// Named in `allow_private`: private addresses too.
+    Named,
+}
+
+/// The parsed `allow_private` of one tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Guard {
+    names: BTreeSet<(String, Option<u16>)>,
+    blocks: BTreeSet<Block>,
+}
+
+impl Guard {
+    /// Parses `host`, `host:port`, `[v6]:port`, addresses and CIDR blocks.
+    ///
+    /// # Errors
+    /// The first entry that is none of these.
+    pub fn parse<'a>(entries: impl IntoIterator<Item = &'a str>) -> Result<Self, String> {
+        let mut guard = Self::default();
+        for entry in entries.into_iter().map(str::trim).filter(|e| !e.is_empty()) {
+            guard.add(entry).ok_or_else(|| entry.to_owned())?;
+        }
+        Ok(guard)
+    }
+
+    fn add(&mut self, entry: &str) -> Option<()> {
+        if let Some(block) = Block::parse(entry.trim_start_matches('[').trim_end_matches(']')) {
+            self.blocks.insert(block);
+            return Some(());
+        }
+        let url = Url::parse(&format!("http://{entry}")).ok()?;
+        let bare = url.path() == "/" && url.query().is_none() && url.fragment().is_none() && url.username().is_empty();
+        // `http://host:80` loses its port in parsing: it is the scheme's.
+        let port = url.port().or_else(|| entry.ends_with(":80").then_some(80));
+        let host = host_of(&url).filter(|_| bare && !entry.ends_with('/'))?;
+        self.names.insert((host, port));
+        Some(())
+    }
+
+    /// Whether any host is trusted by name.
+    pub fn names_any(&self) -> bool {
+        !self.names.is_empty()
+    }
+
+    /// Checks what can be checked before a name is resolved: scheme, user, literal address.
+    ///
+    /// # Errors
+    /// [`Refused`] says what is wrong with it.
+    pub fn check(&self, url: &Url) -> Result<Standing, Refused> {
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err(Refused::Scheme);
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(Refused::Userinfo);
+        }
+        let host = host_of(url).ok_or(Refused::NoHost)?;
+        let port = url.port_or_known_default();
+        let named = self.names.contains(&(host.clone(), None)) || self.names.contains(&(host.clone(), port));
+        let standing = if named { Standing::Named } else { Standing::Stranger };
+        // A literal address that is named with its port is allowed as it stands.
+        match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
+            Ok(literal) if !named => {
+                self.admits(literal, Standing::Stranger).map_err(|what| Refused::Special { host, what })?;
+            }
+            _ => {}
+        }
+        Ok(standing)
+    }
+
+    /// Whether an address may be connected to; else what is special about it.
+    fn admits(&self, address: IpAddr, standing: Standing) -> Result<(), &'static str> {
+        let allowed = |address| self.blocks.iter().any(|block| block.contains(address));
+        match address::special(address) {
+            None => Ok(()),
+            Some(Special::Private(_)) if standing == Standing::Named => Ok(()),
+            Some(_) if allowed(address) || allowed(address::plain(address)) => Ok(()),
+            Some(special) => Err(special.what()),
+        }
+    }
+
+    /// The addresses that may be connected to.
+    fn admitted(&self, host: &str, all: Vec<SocketAddr>, standing: Standing) -> Result<Vec<SocketAddr>, Refused> {
+        let mut refused = None;
+        let admitted: Vec<SocketAddr> = all
+            .into_iter()
+            .filter(|a| self.admits(a.ip(), standing).map_err(|what| refused = Some(what)).is_ok())
+            .collect();
+        match refused {
+            Some(what) if admitted.is_empty() => Err(Refused::Special { host: host.to_owned(), what }),
+            _ => Ok(admitted),
+        }
+    }
+}
+
+/// The host of a URL as names are compared: lower case (as URLs parse), no final dot.
+fn host_of(url: &Url) -> Option<String> {
+    let host = url.host_str()?.trim_end_matches('.');
+    (!host.is_empty()).then(|| host.to_owned())
+}
+
+/// Resolves names through the system and drops every address that the guard does not admit.
+#[derive(Debug)]
+pub(crate) struct Resolver {
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) standing: Standing,
+}
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (guard, standing) = (Arc::clone(&self.guard), self.standing);
+        Box::pin(async move {
+            let host = name.as_str();
+            let all: Vec<SocketAddr> = tokio::net::lookup_host((host, 0)).await?.collect();
+            let admitted = guard.admitted(host, all, standing)?;
+            Ok(Box::new(admitted.into_iter()) as Addrs)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn guard(entries: &[&str]) -> Guard {
+        Guard::parse(entries.iter().copied()).unwrap()
+    }
+
+    fn check(guard: &Guard, url: &str) -> Result<Standing, Refused> {
+        guard.check(&Url::parse(url).unwrap())
+    }
+
+    #[test]
+    fn a_literal_private_address_is_refused_however_it_is_written() {
+        for url in [
+            "http://127.0.0.1/",
+            "http://2130706433/",
+            "http://0x7f.1/",
+            "http://017700000001/",
+            "http://[::1]/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://169.254.169.254/latest",
+            "http://[fd00:ec2::254]/",
+            "http://0/",
+            "http://127.0.0.1./",
+            "http://①②⑦.0.0.1/",
+        ] {
+            assert!(matches!(check(&guard(&[]), url), Err(Refused::Special { .. })), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_named_is_allowed_and_nothing_beside_it() {
+        let by_port = guard(&["127.0.0.1:8080", "Crm.internal:80", "10.1.0.0/16", "[::1]:9", "fd00:ec2::254"]);
+        assert_eq!(check(&by_port, "http://127.0.0.1:8080/"), Ok(Standing::Named));
+        assert!(check(&by_port, "http://127.0.0.1:8081/").is_err());
+        assert_eq!(check(&by_port, "http://crm.internal./x"), Ok(Standing::Named));
+        assert_eq!(check(&by_port, "http://crm.internal:81/x"), Ok(Standing::Stranger));
+        assert_eq!(check(&by_port, "http://10.1.2.3/"), Ok(Standing::Stranger));
+        assert!(check(&by_port, "http://10.2.2.3/").is_err());
+        assert_eq!(check(&by_port, "http://[::1]:9/"), Ok(Standing::Named));
+        assert!(check(&by_port, "http://[::1]/").is_err());
+        assert_eq!(check(&by_port, "http://[fd00:ec2::254]/"), Ok(Standing::Stranger), "named as an address");
+    }
+
+    #[test]
+    fn a_name_never_leads_to_metadata_and_mixed_answers_lose_their_private_part() {
+        let (metadata, public, private) = ("169.254.169.254:0", "1.1.1.1:0", "10.0.0.1:0");
+        let answers = |list: &[&str]| list.iter().map(|a| a.parse().unwrap()).collect::<Vec<SocketAddr>>();
+        let named = guard(&["crm.internal"]);
+        let admitted = |list: &[&str], standing| named.admitted("crm.internal", answers(list), standing);
+        assert!(admitted(&[metadata], Standing::Named).is_err());
+        assert_eq!(admitted(&[private], Standing::Named), Ok(answers(&[private])));
+        assert_eq!(admitted(&[private, public, metadata], Standing::Stranger), Ok(answers(&[public])));
+        assert!(admitted(&[private, metadata], Standing::Stranger).is_err());
+    }
+
+    #[test]
+    fn odd_entries_schemes_and_users_are_refused() {
+        for bad in ["http://host", "host/path", "10.0.0.0/40", "a b", "user@host", "host?x", "host:99999"] {
+            assert_eq!(Guard::parse([bad]), Err(bad.to_owned()), "{bad}");
+        }
+        assert_eq!(check(&guard(&[]), "ftp://example.com/"), Err(Refused::Scheme));
+        assert_eq!(check(&guard(&[]), "file:///etc/passwd"), Err(Refused::Scheme));
+        assert_eq!(check(&guard(&[]), "http://a:b@example.com/"), Err(Refused::Userinfo));
+    }
+}

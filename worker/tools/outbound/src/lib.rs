@@ -1,0 +1,100 @@
+//! HTTP clients that reach only what they may: the guard against server-side request forgery (SSRF).
+//!
+//! Every client that a tool's declaration leads to is built here: [`client`] for tools that check each request, and
+//! [`client_for`] for a connection to one address. `guard` says which addresses may be reached, `address` which are
+//! special.
+
+mod address;
+mod guard;
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use reqwest::Url;
+
+pub use guard::{Guard, Refused, Standing};
+
+use guard::Resolver;
+
+/// How a client connects.
+#[derive(Debug, Clone, Copy)]
+pub struct Connecting {
+    /// Limit of resolving, connecting and the TLS handshake.
+    pub timeout: Duration,
+    /// How long an idle connection is kept; none means as long as reqwest keeps it.
+    pub idle: Option<Duration>,
+}
+
+/// A client that resolves names to addresses that `guard` admits for a host of this `standing`. It follows no redirect,
+/// repeats nothing and takes no proxy from the environment. Literal addresses reach no resolver: [`Guard::check`] each
+/// URL before it is sent to.
+///
+/// # Errors
+/// Why TLS cannot be set up: no crypto provider, no trust roots.
+pub fn client(guard: &Arc<Guard>, standing: Standing, connecting: Connecting) -> Result<reqwest::Client, String> {
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        return Err("no crypto provider is installed in this process".to_owned());
+    }
+    let mut builder = reqwest::Client::builder()
+        .user_agent(concat!("tickfleet/", env!("CARGO_PKG_VERSION")))
+        .no_proxy()
+        .redirect(reqwest::redirect::Policy::none())
+        .retry(reqwest::retry::never())
+        .referer(false)
+        .connect_timeout(connecting.timeout)
+        .dns_resolver(Arc::new(Resolver { guard: Arc::clone(guard), standing }));
+    if let Some(idle) = connecting.idle {
+        builder = builder.pool_idle_timeout(idle);
+    }
+    builder.build().map_err(|e| format!("TLS cannot be set up ({}); ca-certificates or SSL_CERT_FILE?", deepest(&e)))
+}
+
+/// A client that reaches `url` alone, checked once and here.
+///
+/// # Errors
+/// What is wrong with the address or with `allow_private`, or why TLS cannot be set up. No secret is in it.
+pub fn client_for(
+    url: &str,
+    allow_private: &BTreeSet<String>,
+    connect_timeout: Duration,
+) -> Result<reqwest::Client, String> {
+    let guard = Guard::parse(allow_private.iter().map(String::as_str))
+        .map_err(|entry| format!("allow_private: '{entry}' is no host, host:port or CIDR block"))?;
+    let url = Url::parse(url).map_err(|e| format!("the address is not valid: {e}"))?;
+    let standing = guard.check(&url).map_err(|refused| refused.to_string())?;
+    client(&Arc::new(guard), standing, Connecting { timeout: connect_timeout, idle: None })
+}
+
+/// Installs the crypto provider that TLS needs, once per process. Whoever comes later finds it there.
+pub fn install_crypto_provider() {
+    drop(rustls::crypto::ring::default_provider().install_default());
+}
+
+fn deepest(error: &dyn Error) -> String {
+    let mut this = error;
+    while let Some(source) = this.source() {
+        this = source;
+    }
+    this.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_private_address_is_refused_unless_it_is_named() {
+        install_crypto_provider();
+        let client = |allowed: &[&str]| {
+            let allowed = allowed.iter().map(|a| (*a).to_owned()).collect();
+            client_for("http://127.0.0.1:8080/mcp", &allowed, Duration::from_secs(1)).map(|_| ())
+        };
+        assert!(client(&[]).unwrap_err().contains("allow_private"));
+        assert_eq!(client(&["127.0.0.1:8080"]), Ok(()));
+        assert!(client(&["127.0.0.1:9"]).is_err());
+    }
+}
