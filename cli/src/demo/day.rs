@@ -82,6 +82,13 @@ pub(super) struct Planned {
     pub(super) submits: usize,
 }
 
+impl Planned {
+    /// The id that the day gives the turn.
+    pub(super) fn turn_id(&self) -> String {
+        self.turn.id.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+}
+
 /// The whole day in order.
 ///
 /// # Errors

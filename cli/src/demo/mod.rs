@@ -8,6 +8,7 @@ mod calendar;
 mod day;
 mod kinds;
 mod play;
+mod played;
 mod report;
 mod show;
 mod stand_in;

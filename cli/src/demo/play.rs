@@ -10,6 +10,7 @@ use tickfleet_store::{TurnName, TurnView};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::day::{Planned, tenant};
+use super::played::{Played, PlayedTurn};
 use super::show;
 use crate::explain::Admission;
 use crate::failure::Failure;
@@ -22,26 +23,6 @@ const SILENCE_MAX: Duration = Duration::from_secs(20);
 const ENCORE: Duration = Duration::from_millis(300);
 /// The tool whose output names a task that will be answered by itself.
 const DELEGATE: &str = "delegate_task";
-
-/// Everything that came of the day.
-pub(super) struct Played {
-    /// One for each turn of the day, in its order.
-    pub(super) turns: Vec<PlayedTurn>,
-    /// Replies to delegated tasks, by task.
-    pub(super) tasks: BTreeMap<String, Vec<Reply>>,
-}
-
-/// What came of one turn.
-pub(super) struct PlayedTurn {
-    /// From submit to each reply about it: one, if promises are kept.
-    pub(super) replies: Vec<(Duration, Reply)>,
-    /// How often it was known when it was submitted again.
-    pub(super) duplicates: usize,
-    /// Its admissions, as its record tells them.
-    pub(super) slices: Vec<Admission>,
-    /// Time that it waited for a window, ms: from its acceptance to its last slice, or to its end without one.
-    pub(super) waited_ms: i64,
-}
 
 /// Replies as they arrive.
 #[derive(Default)]
@@ -62,17 +43,12 @@ pub(super) async fn day(setup: &Setup, day: &[Planned], output: &Output) -> Resu
     let Collected { mut turns, tasks } = collected;
     let mut played = Vec::with_capacity(day.len());
     for (planned, (at, duplicates)) in day.iter().zip(submitted) {
-        let replies = turns.remove(&id(planned)).unwrap_or_default();
+        let replies = turns.remove(&planned.turn_id()).unwrap_or_default();
         let replies = replies.into_iter().map(|(came, reply)| (came - at, reply)).collect();
         let (slices, waited_ms) = trace(&client, planned).await?;
         played.push(PlayedTurn { replies, duplicates, slices, waited_ms });
     }
     Ok(Played { turns: played, tasks })
-}
-
-/// The id that the day gives a turn.
-pub(super) fn id(planned: &Planned) -> String {
-    planned.turn.id.as_ref().map(ToString::to_string).unwrap_or_default()
 }
 
 fn name(planned: &Planned) -> Result<TurnName, Failure> {
@@ -115,7 +91,7 @@ async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), 
 
 /// Collects replies until every turn, and every task that one delegated, has its own.
 async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Result<Collected, Failure> {
-    let mut open: BTreeSet<String> = day.iter().map(id).collect();
+    let mut open: BTreeSet<String> = day.iter().map(Planned::turn_id).collect();
     let mut collected = Collected::default();
     loop {
         let silence = if open.is_empty() { ENCORE } else { SILENCE_MAX };
@@ -171,5 +147,5 @@ async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<Admission>, i6
 }
 
 fn still_open(planned: &Planned) -> Failure {
-    Failure::failed(anyhow!("turn {} was answered, and its record is still open", id(planned)))
+    Failure::failed(anyhow!("turn {} was answered, and its record is still open", planned.turn_id()))
 }

@@ -9,7 +9,7 @@ use tickfleet_model::{CallResult, Outcome};
 
 use super::day::{Answer, Planned};
 use super::kinds::{Kind, Kinds};
-use super::play::{self, Played, PlayedTurn};
+use super::played::{Played, PlayedTurn};
 use super::stand_in::Ledger;
 
 /// The whole account.
@@ -161,7 +161,7 @@ fn results(turn: &PlayedTurn) -> impl Iterator<Item = &CallResult> {
 
 /// Promise 1: one reply with one result for each call, in call order.
 fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
-    let id = play::id(planned);
+    let id = planned.turn_id();
     let [(_, reply)] = &turn.replies[..] else { return Some(format!("{id} got {} replies", turn.replies.len())) };
     let expected = (0..planned.turn.calls.len()).map(|position| format!("{id}/{position}"));
     let paired = reply.results.iter().map(|result| result.call.clone()).eq(expected);
@@ -171,7 +171,7 @@ fn answered_once(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
 /// Promise 2: no counter beyond its cap.
 fn within_caps(planned: &Planned, turn: &PlayedTurn) -> Option<String> {
     let over = turn.slices.iter().find(|slice| slice.tick_used > slice.tick_cap || slice.day_used > slice.day_cap)?;
-    let (id, tick, day) = (play::id(planned), over.tick_used, over.day_used);
+    let (id, tick, day) = (planned.turn_id(), over.tick_used, over.day_used);
     Some(format!("{id} exceeded a cap: {tick} of {} in the tick, {day} of {} in the day", over.tick_cap, over.day_cap))
 }
 
@@ -219,7 +219,7 @@ fn is_once(tool: &str) -> bool {
 fn capped(planned: &Planned, turn: &PlayedTurn) -> Option<Capped> {
     (turn.slices.len() > 1).then(|| Capped {
         agent: planned.turn.agent.to_string(),
-        turn: play::id(planned),
+        turn: planned.turn_id(),
         calls: planned.turn.calls.len(),
         windows: turn.slices.iter().map(|slice| slice.calls).collect(),
         waited_ms: turn.waited_ms,
@@ -290,7 +290,7 @@ fn row(planned: &Planned, turn: &PlayedTurn, kinds: &Kinds) -> Row {
     };
     Row {
         at: planned.at.clone(),
-        turn: play::id(planned),
+        turn: planned.turn_id(),
         agent: planned.turn.agent.to_string(),
         story: planned.story.clone(),
         waited_ms: turn.waited_ms,
@@ -317,7 +317,7 @@ mod tests {
     /// The day's first turn that posts, its one call ended as `outcome`, answered `times` times.
     fn posted(outcome: &str, times: usize) -> (Planned, PlayedTurn) {
         let planned = day::plan().unwrap().into_iter().find(|p| p.turn.calls[0].tool == "post_to_x").unwrap();
-        let id = play::id(&planned);
+        let id = planned.turn_id();
         let result = json!({
             "tool_call_id": null, "call": format!("{id}/0"), "tool": "post_to_x", "success": outcome == "ok",
             "outcome": outcome, "content_type": "application/json", "duration_ms": 1, "attempts": 1,

@@ -8,10 +8,10 @@ use tickfleet_client::{Reply, ReplyStatus};
 use tickfleet_model::Outcome;
 use tickfleet_model::policy::Policy;
 
+use super::CAPPED;
 use super::day::Planned;
 use super::kinds::{Kind, Kinds};
 use super::report::{CallRow, Capped, Report, Row};
-use super::{CAPPED, play};
 use crate::invoked::into_path;
 use crate::output::{Mood, Output, lines, short, table};
 use crate::results::mood;
@@ -67,7 +67,7 @@ fn tools_by_kind(day: &[Planned], kinds: &Kinds, output: &Output) -> String {
 /// One reply, as it comes.
 pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
     let id = reply.id().map(ToString::to_string).unwrap_or_default();
-    let planned = day.iter().find(|planned| play::id(planned) == id);
+    let planned = day.iter().find(|planned| planned.turn_id() == id);
     let (at, story) = match planned {
         Some(planned) => (planned.at.as_str(), planned.story.as_str()),
         None => ("", "answers the task that was delegated"),

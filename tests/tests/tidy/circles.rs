@@ -6,10 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Source, closing, find_words};
 
-/// Circles that are left: one of their files, how many they are, and why. None may be added, and none may grow.
-pub const KNOWN: &[(&str, usize, &str)] =
-    &[("cli/src/demo/play.rs", 3, "what was played, its figures and how they are shown know each other")];
-
 /// A module's path in its crate; empty for the root.
 type Module = Vec<String>;
 
@@ -134,18 +130,9 @@ fn reach<'a>(from: &Module, arrows: &'a BTreeMap<&'a Module, BTreeSet<Module>>) 
     reached
 }
 
-/// Circles that nobody has put up with, and those that are gone.
+/// Every circle, in words.
 pub fn complaints(sources: &[&Source]) -> Vec<String> {
-    let found = circles(sources);
-    let allowed = |circle: &[String]| {
-        let known = KNOWN.iter().find(|(file, ..)| circle.iter().any(|path| path == file));
-        known.map_or(1, |(_, files, _)| *files)
-    };
-    let told = |circle: &Vec<String>| format!("import each other in a loop: {}", circle.join(", "));
-    let mut complaints: Vec<_> = found.iter().filter(|circle| circle.len() > allowed(circle)).map(told).collect();
-    let gone = KNOWN.iter().filter(|(file, ..)| !found.iter().flatten().any(|path| path == file));
-    complaints.extend(gone.map(|(file, ..)| format!("{file} is in no circle any more: take it off the list")));
-    complaints
+    circles(sources).iter().map(|circle| format!("import each other in a loop: {}", circle.join(", "))).collect()
 }
 
 #[test]
