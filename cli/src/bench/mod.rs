@@ -1,7 +1,7 @@
 //! `tickfleet bench`: producer, schedulers, workers and a reply reader as they really run, beside the raw stream
 //! cycle on the same payloads in the same run, so that every figure is also a ratio.
 
-mod floor;
+mod baseline;
 mod load;
 mod nodes;
 mod raw;
@@ -139,8 +139,8 @@ async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report>
     say("measuring key expiry");
     let expiry_us_per_key = server.expiry_us_per_key().await?;
     fleet.stop().await;
-    say("measuring the floor");
-    let floor_us = floor::measure(&server, args.payload_bytes).await.context("the floor")?;
-    let costs = Costs { cpu, floor_us, expiry_us_per_key };
+    say("measuring the storage-only baseline");
+    let baseline_us = baseline::measure(&server, args.payload_bytes).await.context("the storage-only baseline")?;
+    let costs = Costs { cpu, baseline_us, expiry_us_per_key };
     Ok(Report::new(args, &raw, &steady, &saturation, &costs, rss_mb))
 }

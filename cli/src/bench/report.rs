@@ -12,7 +12,9 @@ use super::server::Cpu;
 pub(super) struct Costs {
     /// CPU time of the saturation phase.
     pub(super) cpu: Cpu,
-    pub(super) floor_us: f64,
+    /// CPU time of Redis for what a turn stores, without scripts or decisions, µs.
+    pub(super) baseline_us: f64,
+    /// CPU time of Redis for one expired key, µs.
     pub(super) expiry_us_per_key: f64,
 }
 
@@ -41,8 +43,8 @@ pub(crate) struct Report {
     pub(crate) redis_ratio: f64,
     /// CPU time of Redis per call.
     pub(crate) redis_us_per_call: f64,
-    /// The same for the commands alone that store what a turn of one call leaves behind, pipelined, with no script around
-    /// them and nothing decided.
+    /// The storage-only baseline: the same for the commands alone that store what a turn of one call leaves behind,
+    /// pipelined, with no script around them and nothing decided.
     pub(crate) redis_us_floor: f64,
     /// Redis' CPU time for one expired key; a finished turn is one, `retain` after its end.
     pub(crate) expiry_us_per_key: f64,
@@ -107,7 +109,7 @@ impl Report {
             redis_us_per_raw_cycle: raw.redis_us,
             redis_ratio: us_per_turn / raw.redis_us,
             redis_us_per_call: us_per_turn / calls,
-            redis_us_floor: costs.floor_us,
+            redis_us_floor: costs.baseline_us,
             expiry_us_per_key: costs.expiry_us_per_key,
             rss_mb: RssMb { scheduler: rss.scheduler, worker: rss.worker },
             load: LoadShape {
@@ -175,36 +177,39 @@ impl Report {
                 l.schedulers, l.workers, l.slots, l.agents, l.calls_per_turn, l.payload_bytes, l.runs
             ),
             String::new(),
-            format!("end to end         {:>9.0} turns/s  {:>9.0} calls/s", self.turns_per_s, self.calls_per_s),
-            format!("raw stream cycle   {:>9.0} entries/s, p99 {:.1} ms", self.raw_cycle_per_s, self.raw_cycle_p99_ms),
-            format!("ratio              {:>9.3} (turns over raw cycle)", self.ratio),
+            format!("end to end             {:>9.0} turns/s  {:>9.0} calls/s", self.turns_per_s, self.calls_per_s),
             format!(
-                "Redis              {:>9.1} µs/turn  {:>9.1} µs/call  {:>6.1} × the raw cycle's {:.1} µs",
+                "raw stream cycle       {:>9.0} entries/s, p99 {:.1} ms",
+                self.raw_cycle_per_s, self.raw_cycle_p99_ms
+            ),
+            format!("ratio                  {:>9.3} (turns over raw cycle)", self.ratio),
+            format!(
+                "Redis                  {:>9.1} µs/turn  {:>9.1} µs/call  {:>6.1} × the raw cycle's {:.1} µs",
                 self.redis_us_per_turn, self.redis_us_per_call, self.redis_ratio, self.redis_us_per_raw_cycle
             ),
             format!(
-                "its floor          {:>9.1} µs/turn: what a turn of one call stores, without scripts or decisions",
+                "storage-only baseline  {:>9.1} µs/turn: what a turn of one call stores, without scripts or decisions",
                 self.redis_us_floor
             ),
             format!(
-                "key expiry         {:>9.1} µs/key, paid `retain` after a turn's end, not in the above",
+                "key expiry             {:>9.1} µs/key, paid `retain` after a turn's end, not in the above",
                 self.expiry_us_per_key
             ),
             format!(
-                "latency at {:>4}/s   p50 {:.2} ms  p99 {:.2} ms  p99.9 {:.2} ms ({} turns)",
+                "latency at {:>4}/s      p50 {:.2} ms  p99 {:.2} ms  p99.9 {:.2} ms ({} turns)",
                 l.rate, self.latency_ms.p50, self.latency_ms.p99, self.latency_ms.p999, l.steady_turns
             ),
             format!(
-                "latency saturated  p50 {:.1} ms  p99 {:.1} ms",
+                "latency saturated      p50 {:.1} ms  p99 {:.1} ms",
                 self.saturated_latency_ms.p50, self.saturated_latency_ms.p99
             ),
             format!(
-                "memory             scheduler {:.1} MB, worker {:.1} MB",
+                "memory                 scheduler {:.1} MB, worker {:.1} MB",
                 self.rss_mb.scheduler, self.rss_mb.worker
             ),
         ];
         if self.not_ok > 0 {
-            lines.push(format!("WARNING            {} turns had calls that did not succeed", self.not_ok));
+            lines.push(format!("WARNING                {} turns had calls that did not succeed", self.not_ok));
         }
         lines.join("\n")
     }

@@ -28,17 +28,18 @@ pub(super) fn opening(day: &[Planned], policy: &Policy, kinds: &Kinds, output: &
     let known = agents.iter().filter(|agent| policy.agents.contains_key(**agent)).count();
     let strangers = match agents.len() - known {
         0 => String::new(),
-        1 => " and one that nobody knows".to_owned(),
-        more => format!(" and {more} that nobody knows"),
+        1 => " and one unknown".to_owned(),
+        more => format!(" and {more} unknown"),
     };
-    let title = format!("A day at Atlas UX: {} turns of {known} agents{strangers}, an hour a second", day.len());
+    let title =
+        format!("Demo: a day at Atlas UX, {} turns of {known} agents{strangers}; 1 s = 1 simulated hour", day.len());
     let (who, cap) = CAPPED;
     format!(
         "{}\n\n\
          In this process: a private Redis, one scheduler, one worker, and a stand-in for Telegram, X and a calendar\n\
-         (an MCP server) on a port of this machine, which has its bad moments. Agents, tools and permissions are\n\
-         those of config/; the calendar comes on top. Quicker than by default, so that a day fits: ticks of 1 s\n\
-         (not 5 s) with 10 calls per agent in each, retries after 0.2, 0.4 and 0.8 s (not 1, 3 and 9 s).\n\
+         (an MCP server) on a port of this machine, which fails now and then. Agents, tools and permissions are\n\
+         those of config/, plus the calendar. Faster than the defaults, so that a day fits: ticks of 1 s (not 5 s)\n\
+         with 10 calls per agent in each, retries after 0.2, 0.4 and 0.8 s (not 1, 3 and 9 s).\n\
          {who} may make {cap} calls a day.\n\n\
          Three kinds of tools, governed alike:\n{}\n\
          Replies as they come, each with the time at which its turn was submitted:\n",

@@ -1,5 +1,5 @@
-//! The floor under a turn: the commands that store what a turn leaves in Redis, pipelined in batches, with no script
-//! around them and nothing decided. What a turn costs beyond this is the price of governing it.
+//! The storage-only baseline of a turn: the commands that store what a turn leaves in Redis, pipelined in batches, with
+//! no script around them and nothing decided. What a turn costs beyond this is the price of governing it.
 
 use anyhow::{Context, Result};
 use redis::Pipeline;
@@ -34,8 +34,8 @@ struct Sizes {
 pub(super) async fn measure(server: &Server, payload_bytes: usize) -> Result<f64> {
     let mut connection = server.connection().await?;
     let sizes = Sizes::of_the_last_turn(&mut connection, payload_bytes).await.context("the sizes of a turn")?;
-    let floor = Floor { connection, sizes };
-    floor.run(server).await
+    let baseline = Baseline { connection, sizes };
+    baseline.run(server).await
 }
 
 impl Sizes {
@@ -62,16 +62,16 @@ async fn newest(connection: &mut MultiplexedConnection, stream: &str) -> Result<
     Ok(fields.get(1).map_or(0, String::len))
 }
 
-struct Floor {
+struct Baseline {
     connection: MultiplexedConnection,
     sizes: Sizes,
 }
 
 fn key(name: &str) -> String {
-    format!("{PREFIX}floor:{name}")
+    format!("{PREFIX}baseline:{name}")
 }
 
-impl Floor {
+impl Baseline {
     async fn run(mut self, server: &Server) -> Result<f64> {
         let streams = ["turns", "ready", "audit", "replies", "timers", "budgets"].map(key);
         let clean = redis::cmd("DEL").arg(&streams).to_owned();
