@@ -46,6 +46,11 @@ mod try_tool;
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
 
+/// The Rust in the page for producers, compiled likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/producers.md")]
+pub struct Producers;
+
 use clap::CommandFactory;
 
 pub use program::Program;

@@ -1,5 +1,6 @@
 //! The commands that the documents show, run as they stand there: what they print must be what is shown.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -126,6 +127,14 @@ pub fn agrees(shown: &[String], printed: &str) -> bool {
         anything = false;
     }
     anything || rest.iter().all(String::is_empty)
+}
+
+/// The pages of a folder that show commands, as paths from the root.
+pub fn pages_with_commands(folder: &str) -> BTreeSet<String> {
+    let entries = Path::new(REPOSITORY).join(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let pages = entries.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let with_commands = pages.filter(|path| !shown(&fs::read_to_string(path).unwrap()).is_empty());
+    with_commands.map(|path| format!("{folder}/{}", path.file_name().unwrap().to_string_lossy())).collect()
 }
 
 /// Runs a shown command in `folder` as a reader would, with the binary in PATH.
