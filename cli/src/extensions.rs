@@ -3,8 +3,9 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use worker::tools::TypedTool;
 
 use crate::registrar::Registrar;
@@ -26,14 +27,14 @@ pub(crate) struct Extensions {
 
 impl fmt::Debug for Extensions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Own").field("tools", &self.tools).field("task_handlers", &self.task_handlers).finish()
+        f.debug_struct("Extensions").field("tools", &self.tools).field("task_handlers", &self.task_handlers).finish()
     }
 }
 
 impl Extensions {
     /// The tools that there are now.
     pub(crate) fn tools_now(&self) -> Vec<TypedTool> {
-        self.tools.iter().chain(self.registered().iter()).cloned().collect()
+        self.tools.iter().chain(self.registered.lock().iter()).cloned().collect()
     }
 
     /// Everything that is started before the first call.
@@ -43,34 +44,25 @@ impl Extensions {
 
     /// Everything that is stopped after the last call, as far as it runs.
     pub(crate) fn all(&self) -> Vec<TypedTool> {
-        let retiring = lock(&self.retiring).clone();
-        self.fixed().into_iter().chain(self.registered().iter().cloned()).chain(retiring).collect()
+        let retiring = self.retiring.lock().clone();
+        self.fixed().into_iter().chain(self.registered.lock().iter().cloned()).chain(retiring).collect()
     }
 
     pub(crate) fn add(&self, tool: TypedTool) {
-        self.registered().push(tool);
+        self.registered.lock().push(tool);
     }
 
     /// Takes away what was registered at run time under this name; it retires.
     pub(crate) fn retire(&self, name: &str) -> Option<TypedTool> {
-        let mut registered = self.registered();
+        let mut registered = self.registered.lock();
         let at = registered.iter().position(|tool| tool.spec().name == name)?;
         let tool = registered.remove(at);
-        lock(&self.retiring).push(tool.clone());
+        self.retiring.lock().push(tool.clone());
         Some(tool)
     }
 
     /// Forgets what has been stopped.
     pub(crate) fn forget(&self, name: &str) {
-        lock(&self.retiring).retain(|tool| tool.spec().name != name || tool.is_held());
+        self.retiring.lock().retain(|tool| tool.spec().name != name || tool.is_held());
     }
-
-    fn registered(&self) -> MutexGuard<'_, Vec<TypedTool>> {
-        lock(&self.registered)
-    }
-}
-
-/// Each change of these lists is one call: nothing can leave them half changed.
-fn lock<T>(list: &Mutex<T>) -> MutexGuard<'_, T> {
-    list.lock().unwrap_or_else(PoisonError::into_inner)
 }

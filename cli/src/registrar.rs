@@ -92,9 +92,10 @@ impl Registrar {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
     use std::time::Duration;
 
+    use parking_lot::Mutex;
     use schemars::JsonSchema;
     use serde::{Deserialize, Serialize};
     use tickfleet_model::Effect;
@@ -125,7 +126,7 @@ mod tests {
     fn tool(label: &'static str, log: &Log, go: &Arc<Notify>) -> TypedTool {
         let note = |what: &'static str| {
             let log = Arc::clone(log);
-            move || log.lock().unwrap().push(format!("{label} {what}"))
+            move || log.lock().push(format!("{label} {what}"))
         };
         let (called, started, stopped, go) = (note("is called"), note("starts"), note("stops"), Arc::clone(go));
         TypedTool::new("later", "Waits.", Effect::Once, move |_, _: Nothing| {
@@ -149,8 +150,8 @@ mod tests {
     /// Waits until the log says this.
     async fn until(log: &Log, wanted: &[&str]) {
         let began = tokio::time::Instant::now();
-        while *log.lock().unwrap() != wanted {
-            assert!(began.elapsed() < PATIENCE, "{:?} instead of {wanted:?}", log.lock().unwrap());
+        while *log.lock() != wanted {
+            assert!(began.elapsed() < PATIENCE, "{:?} instead of {wanted:?}", log.lock());
             // Hooks run in the background.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }

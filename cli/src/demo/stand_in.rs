@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use axum::body::{Body, Bytes};
@@ -12,6 +12,7 @@ use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use super::calendar::{self, Call, Heard};
@@ -136,7 +137,7 @@ impl StandIn {
 
     /// What it did up to now.
     pub(super) fn ledger(&self) -> Ledger {
-        lock(&self.services.ledger).clone()
+        self.services.ledger.lock().clone()
     }
 }
 
@@ -146,16 +147,11 @@ impl Drop for StandIn {
     }
 }
 
-/// Nothing that holds these locks can leave them half changed.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Services {
     /// What the next request with this text is answered.
     fn next_answer(&self, text: &str) -> Answer {
         let turn = self.turns.get(text);
-        turn.and_then(|turn| lock(&self.moods).get_mut(*turn)?.pop_front()).unwrap_or_default()
+        turn.and_then(|turn| self.moods.lock().get_mut(*turn)?.pop_front()).unwrap_or_default()
     }
 }
 
@@ -171,7 +167,7 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
         ControlFlow::Break(answer) => return answer,
     };
     let answer = services.next_answer(&asked.text);
-    let mut ledger = lock(&services.ledger);
+    let mut ledger = services.ledger.lock();
     ledger.note(&asked, answer);
     respond(&asked, answer, &ledger)
 }

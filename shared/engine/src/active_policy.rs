@@ -1,10 +1,11 @@
 //! What is in force: the configuration's policy with the tenants that were set at run time, replaced as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_model::policy::TenantPolicy;
@@ -187,7 +188,7 @@ impl PolicyHandle {
 
     /// Takes over the answer to a look. Answers what Redis has lost.
     fn take_over(&self, shard: u32, look: u64, read: AtRunTime) -> Lost {
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sources = self.sources.lock();
         let held = sources.shards.entry(shard).or_default();
         if held.look > look {
             return Lost::default();
@@ -204,7 +205,7 @@ impl PolicyHandle {
 
     /// Puts a new configuration in force, in one step. What was set at run time stays. Answers what is in force now.
     pub fn replace(&self, mut active: ActivePolicy) -> Arc<ActivePolicy> {
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sources = self.sources.lock();
         sources.configured = std::mem::take(&mut active.policy.tenants);
         sources.put_into(&mut active);
         let active = Arc::new(active);

@@ -16,9 +16,9 @@ mod part;
 mod tests;
 mod tool_labels;
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder,
 };
@@ -414,7 +414,7 @@ impl Metrics {
         self.config_info.reset();
         self.config_info.with_label_values(&[digits.as_str()]).set(1.0);
         let generation = i64::try_from(generation).unwrap_or(i64::MAX);
-        let mut known = self.config_digest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.config_digest.lock();
         let highest = if *known == digits { generation.max(self.config_generation.get()) } else { generation };
         self.config_generation.set(highest);
         *known = digits;
