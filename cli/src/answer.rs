@@ -1,4 +1,4 @@
-//! What model providers return, as it is: whole responses and assistant messages, beside the fleet's own turns.
+//! Model providers' responses, as they are: whole responses and assistant messages, beside the fleet's own turns.
 
 use std::fmt;
 

@@ -40,7 +40,7 @@ struct Report<'a> {
     warnings: Vec<Warning>,
 }
 
-/// What works, and should be looked at.
+/// A warning: what works, and should be looked at.
 #[derive(Serialize)]
 struct Warning {
     place: String,
@@ -113,7 +113,7 @@ fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// What the configuration says of itself, and what can be said of the program's own tools.
+/// Returns the configuration's warnings, and those about the program's own tools.
 fn warnings(setup: &Setup) -> Vec<Warning> {
     let written = setup.configuration.warnings.iter().map(|warning| Warning {
         place: warning.place.to_string(),

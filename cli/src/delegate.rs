@@ -57,7 +57,7 @@ pub(crate) struct Delegate {
     wait: Option<Duration>,
 }
 
-/// What is printed of a task that nobody waits for.
+/// The output for a task that nobody waits for.
 #[derive(Serialize)]
 struct Enqueued<'a> {
     task_id: &'a TaskId,

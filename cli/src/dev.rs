@@ -52,7 +52,7 @@ pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
     Setup::of(&sources, &global.extensions)
 }
 
-/// Whether every agent has the trial tools.
+/// Returns true if every agent has the trial tools.
 fn has_trial_tools(setup: &Setup) -> bool {
     setup.settings().permission.trial_tools && setup.configuration.samples().contains(&"permissions.yaml")
 }
@@ -102,8 +102,8 @@ fn chosen_is_away(failure: Failure) -> Failure {
     }
 }
 
-/// What the private Redis leaves behind is nothing to commit. A folder that is there already is left as it is: it
-/// may hold other things. Without the file, everything works as well.
+/// Keeps the private Redis' files out of git. A folder that is there already is left as it is: it may hold other
+/// things. Without the file, everything works as well.
 fn keep_out_of_git(dir: &Path) {
     if !dir.exists() && DirBuilder::new().recursive(true).mode(0o700).create(dir).is_ok() {
         let _ = std::fs::write(dir.join(".gitignore"), "*\n");
@@ -129,7 +129,7 @@ async fn serve(
     fleet.wait().await.map_err(|_| Failure::Told)
 }
 
-/// What runs, and what to do next.
+/// Returns the welcome: what runs, and what to do next.
 fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet) -> String {
     let place = match redis {
         Some(redis) => format!("a private Redis in {}", redis.dir().display()),

@@ -113,7 +113,7 @@ struct Story {
     /// Who could take it, where nobody has.
     #[serde(skip_serializing_if = "Option::is_none")]
     attendance: Option<Attendance>,
-    /// What the wait is about, where it waits.
+    /// The reason of the wait, if it waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     waits: Option<record::Wait>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,14 +135,14 @@ struct Story {
     audit: Audit,
 }
 
-/// What names a policy.
+/// The name of a policy.
 #[derive(Debug, Serialize)]
 struct PolicyInForce {
     generation: u64,
     digest: String,
 }
 
-/// What is asked about.
+/// The turn or task that is asked about.
 struct Asked {
     /// None looks at all of them.
     tenant: Option<TenantId>,
@@ -220,7 +220,7 @@ async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeS
     Ok(tenants)
 }
 
-/// What is known under this name; none where nothing is.
+/// Returns what is known under this name; none if nothing is.
 async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> Result<Option<Story>, Failure> {
     let store = client.store(&name.tenant);
     let now_ms = store.now_ms().await?;

@@ -1,4 +1,4 @@
-//! What a program brings along beside what Tickfleet has: its own tools and task handlers.
+//! A program's own tools and task handlers, beside Tickfleet's.
 
 use std::fmt;
 use std::future::Future;
@@ -17,9 +17,9 @@ type Beside = dyn Fn(Registrar) -> Pin<Box<dyn Future<Output = ()> + Send>> + Se
 pub(crate) struct Extensions {
     pub(crate) tools: Vec<TypedTool>,
     pub(crate) task_handlers: Vec<TypedTool>,
-    /// What was registered at run time.
+    /// Tools that were registered at run time.
     registered: Arc<Mutex<Vec<TypedTool>>>,
-    /// What was taken away again, until its last call has ended and it has been stopped.
+    /// Tools that were taken away again, until their last call has ended and they have been stopped.
     retiring: Arc<Mutex<Vec<TypedTool>>>,
     /// Runs beside a worker, and may register tools.
     pub(crate) beside: Option<Arc<Beside>>,

@@ -25,7 +25,7 @@ use crate::registrar::Registrar;
 use crate::reload::Reload;
 use crate::setup::Setup;
 
-/// What a process is.
+/// The roles of a process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Roles {
     scheduler: bool,
@@ -37,7 +37,7 @@ impl Roles {
     pub(crate) const WORKER: Self = Self { scheduler: false, worker: true };
     pub(crate) const BOTH: Self = Self { scheduler: true, worker: true };
 
-    /// What such a process exports.
+    /// Returns the part whose metrics such a process exports.
     const fn part(self) -> Part {
         match (self.scheduler, self.worker) {
             (true, false) => Part::Scheduler,
@@ -66,7 +66,7 @@ pub(crate) struct Fleet {
     live: Live,
 }
 
-/// What the schedulers and workers of one process share.
+/// The parts that the schedulers and workers of one process share.
 struct Shared {
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,

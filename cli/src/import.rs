@@ -31,7 +31,7 @@ use security::Naming;
 const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
 /// Operations that are looked at.
 const OPERATIONS_MAX: usize = 2_000;
-/// What OpenAPI calls methods; everything else in a path item is not an operation.
+/// OpenAPI's methods; everything else in a path item is not an operation.
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "patch", "head", "options", "trace"];
 
 /// Print the operations of an OpenAPI document (3.0 or 3.1, JSON or YAML) as a section of tools.yaml.
@@ -63,7 +63,7 @@ pub(crate) struct Import {
     allow_private: Vec<String>,
 }
 
-/// What became of a document.
+/// The report of an import.
 #[derive(Default, Serialize)]
 struct Report {
     tools: BTreeMap<String, Value>,

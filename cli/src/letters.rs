@@ -1,4 +1,4 @@
-//! What the dead stream says of a turn or task that was refused.
+//! Dead letters: the refusals of turns and tasks in the dead stream.
 
 use tickfleet_store::{DeadLetter, Inbound, Keys, Pool, StoreError, TurnName};
 
@@ -26,7 +26,7 @@ pub(crate) fn minted(name: &TurnName) -> Option<(Inbound, &str)> {
     kinds.into_iter().find_map(|(from, prefix)| Some((from, name.turn.as_str().strip_prefix(prefix)?)))
 }
 
-/// Whether a message, of which only the beginning may be left, has a member with this id. Ids need no escaping.
+/// Returns true if a message, of which only the beginning may be left, has a member with this id. Ids need no escaping.
 fn says(raw: &str, member: &str, id: &str) -> bool {
     ["", " "].iter().any(|blank| raw.contains(&format!("\"{member}\":{blank}\"{id}\"")))
 }

@@ -1,4 +1,4 @@
-//! What of a running process a reload replaces.
+//! The parts of a running process that a reload replaces.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use worker::tools::mcp::Servers;
 
 use crate::extensions::Extensions;
 
-/// What a reload replaces.
+/// The parts that a reload replaces.
 #[derive(Clone)]
 pub(crate) struct Live {
     pub(crate) active: Arc<PolicyHandle>,

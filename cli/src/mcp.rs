@@ -57,7 +57,7 @@ struct Which {
     timeout: Duration,
 }
 
-/// What was found at one server.
+/// The findings at one server.
 #[derive(Debug, Serialize)]
 pub(crate) struct Found {
     server: String,
@@ -76,13 +76,13 @@ struct Difference {
     tool: String,
     /// `new`, `changed`, `gone` or `refused`.
     kind: &'static str,
-    /// What changed, or why it is refused.
+    /// The changes, or the reason of a refusal.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     details: Vec<String>,
-    /// What exactly: the lines that were pinned and are gone, with `-`, and those that are new, with `+`.
+    /// The changes line by line: those that were pinned and are gone, with `-`, and those that are new, with `+`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lines: Vec<String>,
-    /// What a second run of it would do; none for a tool that is gone or refused.
+    /// The effect of a second run; none for a tool that is gone or refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<tickfleet_model::Effect>,
 }

@@ -1,4 +1,4 @@
-//! What a command prints: results to stdout, everything else to stderr.
+//! The output of a command: results to stdout, everything else to stderr.
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -17,7 +17,7 @@ pub(crate) struct Output {
     colour: bool,
 }
 
-/// What a word means to the reader.
+/// The meaning of a word to the reader, as a colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mood {
     Good,
@@ -33,7 +33,7 @@ impl Output {
         Self { json, colour: !json && wanted && std::io::stdout().is_terminal() }
     }
 
-    /// Whether colours are wanted.
+    /// Returns true if colours are wanted.
     pub(crate) const fn colours(&self) -> bool {
         self.colour
     }

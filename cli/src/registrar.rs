@@ -31,7 +31,7 @@ pub enum RegisterError {
     Stopped,
 }
 
-/// What is asked for.
+/// A request of a registrar.
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Whether a tool of this name may be registered.

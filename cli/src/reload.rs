@@ -28,9 +28,9 @@ const PROBLEMS_MAX: usize = 20;
 /// Takes over changes of the configuration.
 pub(crate) struct Reload {
     sources: Arc<Sources>,
-    /// What the process was started with: the settings that only a restart changes.
+    /// The configuration that the process was started with: the settings that only a restart changes.
     started: Configuration,
-    /// What is in force: registered tools come to it.
+    /// The setup in force: registered tools come to it.
     current: Setup,
     live: Live,
     /// Cancelled when nothing is registered any more.
@@ -40,7 +40,7 @@ pub(crate) struct Reload {
     seen: String,
 }
 
-/// What a reload makes before anything is replaced.
+/// The parts that a reload builds before anything is replaced.
 struct Made {
     setup: Setup,
     /// One per worker, in their order.
@@ -139,7 +139,7 @@ impl Reload {
         }
     }
 
-    /// Whether the folder is in another state than the one that was tried last, and rests in it.
+    /// Returns true if the folder is in another state than the one that was tried last, and rests in it.
     async fn has_changed(&mut self) -> bool {
         let Some(dir) = self.sources.dir.clone() else { return false };
         let Some(now) = off_the_runtime(move || tickfleet_config::fingerprint(&dir)).await else { return false };

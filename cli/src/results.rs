@@ -28,20 +28,20 @@ pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     seconds.or_else(|| parse_duration(text)).ok_or_else(|| "expected seconds (30) or a duration (2m)".into())
 }
 
-/// What is waited for.
+/// The reply that is waited for.
 pub(crate) struct Awaited<'a> {
     pub(crate) tenant: &'a TenantId,
     pub(crate) id: &'a TurnId,
     pub(crate) inbox: &'a InboxName,
-    /// Whether the inbox was made for this question alone, and goes with it.
+    /// True if the inbox was made for this question alone, and goes with it.
     pub(crate) private: bool,
     pub(crate) timeout: Duration,
-    /// What the dead stream said before.
+    /// The dead letters from before the submit.
     pub(crate) told: Told,
 }
 
-/// What the dead stream said about a turn or task before it was sent: its id may have been refused before. Where no
-/// reply may be written (a tenant that is not known has no inbox), it alone tells of a refusal.
+/// The dead letters of a turn or task from before it was sent: its id may have been refused before. Where no reply may
+/// be written (a tenant that is not known has no inbox), it alone tells of a refusal.
 pub(crate) struct Told {
     pool: Pool,
     before: Option<DeadLetter>,
@@ -164,7 +164,7 @@ fn text(reply: &Reply, output: &Output) -> String {
     text
 }
 
-/// What whoever submitted it can do about a refusal whose cause is not in the message.
+/// Returns what the submitter can do about a refusal whose cause is not in the message.
 fn to_do(code: &str) -> Option<&'static str> {
     match code {
         "unknown_agent" => Some(
@@ -201,7 +201,7 @@ fn said(result: &CallResult) -> String {
     short(text, OUTPUT_CHARS)
 }
 
-/// What an outcome means to the reader.
+/// Returns what an outcome means to the reader.
 pub(crate) const fn mood(outcome: Outcome) -> Mood {
     match outcome {
         Outcome::Ok => Mood::Good,

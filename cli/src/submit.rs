@@ -70,7 +70,7 @@ pub(crate) struct Submit {
     wait: Option<Duration>,
 }
 
-/// What is printed of a turn that nobody waits for.
+/// The output for a turn that nobody waits for.
 #[derive(Serialize)]
 struct Accepted<'a> {
     turn_id: &'a TurnId,

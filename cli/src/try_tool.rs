@@ -44,7 +44,7 @@ pub(crate) struct Try {
     yes: bool,
 }
 
-/// What is shown.
+/// The output of a try.
 #[derive(Serialize)]
 struct Shown<'a> {
     tenant: &'a TenantId,

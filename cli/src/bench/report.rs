@@ -1,4 +1,4 @@
-//! What the bench prints.
+//! The report of the bench.
 
 use serde::Serialize;
 
@@ -8,7 +8,7 @@ use super::nodes::Rss;
 use super::raw::Raw;
 use super::server::Cpu;
 
-/// What Redis spent.
+/// Redis' CPU time.
 pub(super) struct Costs {
     /// CPU time of the saturation phase.
     pub(super) cpu: Cpu,
@@ -50,7 +50,7 @@ pub(crate) struct Report {
     pub(crate) expiry_us_per_key: f64,
     /// Resident memory of the largest process of each kind.
     pub(crate) rss_mb: RssMb,
-    /// What was run.
+    /// The load that was run.
     pub(crate) load: LoadShape,
     /// Turns whose calls did not all succeed: a run with any is not worth its figures.
     pub(crate) not_ok: u64,

@@ -60,8 +60,8 @@ impl Server {
         Ok(Cpu { seconds: field(&info, "used_cpu_user") + field(&info, "used_cpu_sys") })
     }
 
-    /// What one expired key costs Redis, µs: records are kept for `retain`, so a run that is shorter never pays it.
-    /// Measured on the finished records of this run, by making them expire at once.
+    /// Measures what one expired key costs Redis, µs: records are kept for `retain`, so a run that is shorter never
+    /// pays it. Measured on the finished records of this run, by making them expire at once.
     pub(super) async fn expiry_us_per_key(&self) -> Result<f64> {
         let mut connection = self.connection().await?;
         let pattern = format!("{PREFIX}done:*");

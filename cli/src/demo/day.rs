@@ -15,10 +15,10 @@ pub(super) const TENANT: &str = "atlas-ux";
 const HOUR: Duration = Duration::from_secs(1);
 const DAY: &str = include_str!("day.json");
 
-/// What the stand-in does with one request.
+/// The stand-in's answer to one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 pub(super) enum Answer {
-    /// What it is asked.
+    /// It does what it is asked.
     #[default]
     #[serde(rename = "ok")]
     Ok,
@@ -31,7 +31,7 @@ pub(super) enum Answer {
     /// Nothing: it refuses for good.
     #[serde(rename = "403")]
     Forbidden,
-    /// What it is asked; then the connection is lost within the answer.
+    /// It does what it is asked; then the connection is lost within the answer.
     #[serde(rename = "cut")]
     Cut,
 }
@@ -42,14 +42,14 @@ pub(super) enum Answer {
 struct Entry {
     /// `HH:MM`, ascending.
     at: String,
-    /// What the agent does, as the end of a sentence that begins with its name.
+    /// The agent's action, as the end of a sentence that begins with its name.
     story: String,
     /// The message, without tenant and id.
     turn: Value,
     /// Makes one raw call so many, `{n}` in it replaced by 1, 2, ….
     #[serde(default)]
     repeat: Option<usize>,
-    /// What the stand-in answers to the turn's requests, in order; afterwards it does what it is asked.
+    /// The stand-in's answers to the turn's requests, in order; afterwards it does what it is asked.
     #[serde(default)]
     stand_in: Vec<Answer>,
     /// Its deadline, from when it is submitted.
@@ -74,7 +74,7 @@ pub(super) struct Planned {
     pub(super) after: Duration,
     pub(super) story: String,
     pub(super) turn: Turn,
-    /// What each call asks a service for (its text, query or title), by which the stand-in knows it again.
+    /// The text that each call asks a service for (its text, query or title), by which the stand-in knows it again.
     pub(super) asks: Vec<Option<String>>,
     pub(super) stand_in: Vec<Answer>,
     pub(super) expires_after_ms: Option<i64>,
@@ -136,7 +136,7 @@ fn repeated(call: &Value, times: usize) -> Result<Value> {
     Ok(Value::Array(calls.collect::<Result<_, _>>()?))
 }
 
-/// What arguments ask a service for.
+/// Returns the text that arguments ask a service for.
 fn asked(arguments: &str) -> Option<String> {
     let arguments: Value = serde_json::from_str(arguments).ok()?;
     let asked = ["content", "message", "query", "title"].iter().find_map(|name| arguments.get(*name))?;

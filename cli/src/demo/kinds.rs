@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::setup::Setup;
 
-/// What runs a tool.
+/// The kind of a tool: what runs it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {

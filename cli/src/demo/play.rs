@@ -31,7 +31,7 @@ pub(super) struct Played {
     pub(super) tasks: BTreeMap<String, Vec<Reply>>,
 }
 
-/// What came of one turn.
+/// The outcome of one turn.
 pub(super) struct PlayedTurn {
     /// From submit to each reply about it: one, if promises are kept.
     pub(super) replies: Vec<(Duration, Reply)>,
@@ -153,7 +153,7 @@ fn delegated(reply: &Reply) -> Vec<String> {
     made.filter_map(|result| job(result.output.as_ref()?.get())).collect()
 }
 
-/// What a turn's record says of its admissions, and how long it waited for them, ms.
+/// Reads from a turn's record its admissions, and how long it waited for them, ms.
 async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<Admission>, i64), Failure> {
     let trace = match client.store(&planned.turn.tenant).look(&name(planned)?).await? {
         TurnView::Finished(finished) => finished.trace,

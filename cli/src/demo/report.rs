@@ -1,4 +1,4 @@
-//! What came of the day, counted; and the promises that were broken, if any.
+//! The report of the day: counts, and the promises that were broken, if any.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use super::stand_in::Ledger;
 /// The whole account.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
-    /// Whether every promise was kept.
+    /// True if every promise was kept.
     pub(super) ok: bool,
     /// Every promise that was not.
     pub(super) broken: Vec<String>,
@@ -70,7 +70,7 @@ pub(super) struct Figures {
     pub(super) p99_ms: f64,
 }
 
-/// What the stand-in of the three services saw.
+/// The requests that the stand-in of the three services saw.
 #[derive(Debug, Serialize)]
 pub(super) struct Seen {
     pub(super) requests: usize,
@@ -103,7 +103,7 @@ pub(super) struct Row {
 #[derive(Debug, Serialize)]
 pub(super) struct CallRow {
     pub(super) tool: String,
-    /// What runs it, where something does.
+    /// The kind of its tool, if something runs it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) kind: Option<Kind>,
     pub(super) outcome: Outcome,
@@ -111,7 +111,7 @@ pub(super) struct CallRow {
     /// A stable word for what went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) code: Option<String>,
-    /// What the agent was told.
+    /// The text that the agent was told.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) told: Option<String>,
 }
@@ -211,7 +211,7 @@ fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<S
     asked.filter_map(disagrees).collect()
 }
 
-/// Whether a tool of the day has an effect that must not happen twice.
+/// Returns true if a tool of the day has an effect that must not happen twice.
 fn is_once(tool: &str) -> bool {
     matches!(tool, "post_to_x" | "send_telegram_message" | "calendar__book_meeting")
 }

@@ -19,10 +19,10 @@ use crate::time_format::span;
 
 /// Characters of what an agent was told that the table shows: its lines have at most 110.
 const TOLD_CHARS: usize = 87;
-/// What the day's table shows of each call.
+/// The columns of the day's table.
 const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", "WAITED"];
 
-/// What is about to happen.
+/// Returns the opening: what is about to happen.
 pub(super) fn opening(day: &[Planned], policy: &Policy, kinds: &Kinds, output: &Output) -> String {
     let agents: BTreeSet<_> = day.iter().map(|planned| &planned.turn.agent).collect();
     let known = agents.iter().filter(|agent| policy.agents.contains_key(**agent)).count();
@@ -116,7 +116,7 @@ pub(super) fn account(report: &Report, output: &Output) -> String {
     text
 }
 
-/// What to type next; where the program is not in PATH, how it comes there.
+/// Returns what to type next, and how the program gets into PATH if it is not there.
 fn next() -> String {
     let path = into_path().map(|export| format!("  {export}\n")).unwrap_or_default();
     format!("Where to go next\n{path}{NEXT}")
@@ -177,7 +177,7 @@ fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
     calls.chunk_by(alike).filter_map(|group| Some((group.first()?, group.len()))).collect()
 }
 
-/// What the agent was told, as far as it fits; with its code where that says more than the outcome.
+/// Returns what the agent was told, as far as it fits; with its code where that says more than the outcome.
 fn why(call: &CallRow) -> String {
     let code = call.code.as_deref().filter(|code| *code != call.outcome.as_str());
     let told = call.told.as_deref().unwrap_or_default();

@@ -32,16 +32,16 @@ pub(super) struct StandIn {
     serving: tokio::task::JoinHandle<()>,
 }
 
-/// What the services did and will do.
+/// The services' ledger, and their next answers.
 struct Services {
     /// Text, query or title of a request → the turn that it belongs to.
     turns: HashMap<String, usize>,
-    /// What the next requests of each turn are answered.
+    /// The answers to the next requests of each turn.
     moods: Mutex<Vec<VecDeque<Answer>>>,
     ledger: Mutex<Ledger>,
 }
 
-/// What the services saw and did.
+/// The record of what the services saw and did.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Ledger {
     /// Those that asked for something: what clients and the calendar arrange between them is not counted.
@@ -92,7 +92,7 @@ struct Asked {
     text: String,
 }
 
-/// What a request asks for.
+/// The action that a request asks for.
 enum What {
     /// To the chat.
     Message(Value),
@@ -135,7 +135,7 @@ impl StandIn {
         Ok(Self { base_url, services, serving })
     }
 
-    /// What it did up to now.
+    /// Returns what it did up to now.
     pub(super) fn ledger(&self) -> Ledger {
         self.services.ledger.lock().clone()
     }
@@ -148,7 +148,7 @@ impl Drop for StandIn {
 }
 
 impl Services {
-    /// What the next request with this text is answered.
+    /// Returns the answer to the next request with this text.
     fn next_answer(&self, text: &str) -> Answer {
         let turn = self.turns.get(text);
         turn.and_then(|turn| self.moods.lock().get_mut(*turn)?.pop_front()).unwrap_or_default()
@@ -172,7 +172,7 @@ async fn serve(State(services): State<Arc<Services>>, request: Request) -> Respo
     respond(&asked, answer, &ledger)
 }
 
-/// What a request asks for; or the answer, where that is nothing that the services do.
+/// Returns what a request asks for; or the answer, if that is nothing that the services do.
 fn asked(service: Service, request: &Parts, body: &Value) -> ControlFlow<Response, Asked> {
     let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
     let (what, text) = match service {

@@ -115,7 +115,7 @@ fn memory(b: &Backlog) -> Option<Finding> {
     (b.pressure || b.memory.is_tight()).then(|| Finding::fail("pressure", says, advice))
 }
 
-/// What waits, and how long.
+/// Checks what waits, and how long.
 pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
     let b = backlog;
     let memory = memory(b);
@@ -233,7 +233,7 @@ pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Reda
     Finding::warn("dead", says, "their producers were told where a reply_to could be read; mend what sends them")
 }
 
-/// What a message goes by: its ids and the names of its agent and tools, as far as they can be read.
+/// Describes a message: its ids and the names of its agent and tools, as far as they can be read.
 fn named(raw: &str, redactor: &Redactor) -> String {
     const TOOLS_SHOWN: usize = 3;
     let message = tickfleet_protocol::glance(raw.as_bytes());

@@ -52,7 +52,7 @@ fn eviction(facts: &ServerFacts) -> Finding {
     }
 }
 
-/// What a crash of the server may lose. A restart of workers or schedulers loses nothing in any case.
+/// Tells what a crash of the server may lose. A restart of workers or schedulers loses nothing in any case.
 fn durability(facts: &ServerFacts) -> Finding {
     const ADVICE: &str = "CONFIG SET appendonly yes, and appendfsync everysec";
     if !facts.aof {

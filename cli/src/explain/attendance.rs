@@ -39,7 +39,7 @@ pub(super) enum Attendance {
     Schedulers {
         /// Those with a heartbeat.
         alive: usize,
-        /// Whether they take nothing new because memory is nearly full.
+        /// True if they take nothing new because memory is nearly full.
         pressure: bool,
     },
 }

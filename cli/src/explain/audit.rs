@@ -23,7 +23,7 @@ const LIKELY_MAX: usize = 32;
 pub(super) struct Audit {
     /// As they stand in the log.
     pub(super) entries: Vec<Box<RawValue>>,
-    /// Whether there can be no more.
+    /// True if there can be no more.
     pub(super) complete: bool,
     /// Entries of the log that were read.
     pub(super) read: usize,

@@ -253,7 +253,7 @@ fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
     (text("delegator"), text("description").or_else(|| text("task_description")))
 }
 
-/// What the audit entries tell of a turn or task that its record does not, or that has none any more.
+/// Adds what the audit entries tell of a turn or task that its record does not, or that has none any more.
 pub(super) fn describe_by_audit(story: &mut Story) {
     let Some(entry) = story.audit.entries.first() else { return };
     let entry: Value = serde_json::from_str(entry.get()).unwrap_or_default();

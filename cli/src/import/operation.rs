@@ -9,7 +9,7 @@ use super::security::{self, Naming};
 
 /// Bytes of a description: models read all of them with every request.
 const DESCRIPTION_BYTES_MAX: usize = 1_024;
-/// What OpenAPI itself says is no parameter, and what the connection sets.
+/// Headers that OpenAPI itself excludes from parameters, and those that the connection sets.
 const HEADERS_IGNORED: [&str; 3] = ["accept", "content-type", "authorization"];
 /// Keywords of a body whose properties can be arguments themselves.
 const PLAIN_BODY: [&str; 6] = ["type", "properties", "required", "title", "description", "additionalProperties"];
@@ -43,7 +43,7 @@ struct Arguments {
 }
 
 impl Operation<'_> {
-    /// What a program calls it: its `operationId`, or its method and path.
+    /// Returns its name: its `operationId`, or its method and path.
     pub(super) fn name(&self) -> String {
         let given = self.operation.get("operationId").and_then(Value::as_str);
         let name = given.map_or_else(|| format!("{}_{}", self.method, self.path), str::to_owned);
@@ -253,7 +253,7 @@ impl Arguments {
         free.filter(|_| !plain.is_empty()).ok_or_else(|| "has a name like another's".to_owned())
     }
 
-    /// Whether the properties of a body can stand beside the arguments that there are.
+    /// Returns true if the properties of a body can stand beside the arguments that there are.
     fn fits(&self, schema: &Value) -> bool {
         let mut names = schema["properties"].as_object().into_iter().flatten().map(|(name, _)| name);
         names.all(|name| !self.properties.contains_key(name) && self.name(name, "").is_ok_and(|plain| plain == *name))

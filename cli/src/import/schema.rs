@@ -7,7 +7,7 @@ const NODES_MAX: usize = 2_000;
 /// References within references, and schemas within schemas.
 const DEPTH_MAX: usize = 48;
 
-/// What says nothing about arguments.
+/// Keywords that say nothing about arguments.
 const DROPPED: [&str; 10] = [
     "xml",
     "externalDocs",
@@ -38,7 +38,7 @@ const SINGLE: [&str; 11] = [
 const NAMED: [&str; 4] = ["properties", "patternProperties", "dependentSchemas", "$defs"];
 /// Keywords with a list of schemas.
 const LISTED: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
-/// What may stand beside a reference without saying anything about the value.
+/// Keywords that may stand beside a reference without saying anything about the value.
 const REMARKS: [&str; 4] = ["description", "title", "summary", "default"];
 
 /// An OpenAPI document.
@@ -167,7 +167,7 @@ impl Inlining<'_> {
     }
 }
 
-/// What OpenAPI 3.0 says in its own way.
+/// Rewrites what OpenAPI 3.0 says in its own way as JSON Schema.
 fn modernise(members: &Map<String, Value>, made: &mut Map<String, Value>) {
     let is = |key: &str| members.get(key) == Some(&Value::Bool(true));
     for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {

@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::schema::Document;
 
-/// What a tool sends along, and the secrets that it names.
+/// The credentials that a tool sends, and the secrets that it names.
 #[derive(Default)]
 pub(super) struct Signing {
     pub(super) headers: BTreeMap<String, String>,
     pub(super) query: BTreeMap<String, String>,
     pub(super) oauth2: Option<Value>,
     pub(super) secrets: BTreeMap<String, Value>,
-    /// What whoever sets the secrets has to know.
+    /// Notes for whoever sets the secrets.
     pub(super) notes: Vec<String>,
 }
 
@@ -21,7 +21,7 @@ pub(super) struct Signing {
 pub(super) struct Naming {
     /// Put before each variable.
     pub(super) prefix: String,
-    /// Whether each tenant has its own.
+    /// True if each tenant has its own.
     pub(super) per_tenant: bool,
 }
 

@@ -40,7 +40,7 @@ const HELP: [&str; 16] = [
 /// How things look.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Style {
-    /// Whether colours are wanted.
+    /// True if colours are wanted.
     pub(super) colour: bool,
 }
 
@@ -54,7 +54,7 @@ impl Style {
     }
 }
 
-/// What a live view says beside the frame.
+/// The state of a live view beside the frame.
 #[derive(Debug, Clone)]
 pub(super) struct Live {
     pub(super) sort: Sort,

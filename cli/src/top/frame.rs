@@ -1,4 +1,4 @@
-//! What is shown: two looks made into one picture of the fleet. Pure.
+//! A frame: one picture of the fleet, made of two polls. Pure.
 
 use serde::Serialize;
 use tickfleet_store::{LaneView, Memory, NodeView, ServerLoad, ShardView};
@@ -31,13 +31,13 @@ pub(crate) struct Frame {
     pub(crate) backlog: Vec<Waiting>,
     pub(crate) nodes: Vec<Node>,
     pub(crate) agents: Vec<Agent>,
-    /// Whether all agents with waiting turns are known yet.
+    /// True if all agents with waiting turns are known yet.
     pub(crate) agents_whole: bool,
     pub(crate) tools: Tools,
     /// One row a shard, where there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) shards: Vec<Shard>,
-    /// What somebody should look at.
+    /// Warnings: what somebody should look at.
     pub(crate) warnings: Vec<String>,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Server {
     pub(crate) cpu: Option<f64>,
 }
 
-/// What happened since the last look, a second. None where there was none, or Redis cannot tell.
+/// Rates per second since the last poll. None where there was none, or Redis cannot tell.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub(crate) struct Rates {
     /// Turns and tasks that came in.
@@ -72,12 +72,12 @@ pub(crate) struct Slots {
     pub(crate) all: usize,
 }
 
-/// What is in one state.
+/// The work in one state.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Waiting {
     pub(crate) state: &'static str,
     pub(crate) count: u64,
-    /// What is counted.
+    /// The unit that is counted.
     pub(crate) unit: &'static str,
     /// Age of the oldest, ms; none where there is none, or it is not known.
     pub(crate) oldest_ms: Option<i64>,
@@ -92,7 +92,7 @@ pub(crate) struct Node {
     pub(crate) alive: bool,
     /// Time since its last heartbeat, ms.
     pub(crate) beat_age_ms: Option<i64>,
-    /// What is left of its lease, ms.
+    /// The rest of its lease, ms.
     pub(crate) lease_left_ms: i64,
     pub(crate) slots: Option<Slots>,
 }

@@ -23,7 +23,7 @@ const KEYS_WAIT: Duration = Duration::from_millis(100);
 /// Keys that may wait to be read.
 const KEYS_MAX: usize = 64;
 
-/// What a key asks for.
+/// The action that a key asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
     Quit,

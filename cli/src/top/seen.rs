@@ -1,10 +1,10 @@
-//! What one look at a fleet saw.
+//! The result of one poll of a fleet.
 
 use std::time::Instant;
 
 use tickfleet_store::{ServerLoad, ShardView};
 
-/// What one look saw.
+/// The result of one poll.
 pub(super) struct Seen {
     pub(super) at: Instant,
     pub(super) server: ServerLoad,

@@ -30,7 +30,7 @@ pub(crate) struct Tools {
     pub(crate) rows: Vec<ToolRow>,
     /// Calls that the rows are made of.
     pub(crate) seen: u64,
-    /// Whether there were more: the rows are a sample then.
+    /// True if there were more: the rows are a sample then.
     pub(crate) sampled: bool,
 }
 

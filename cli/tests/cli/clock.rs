@@ -58,7 +58,7 @@ async fn what_is_kept_survives_a_clock_that_ran_ten_days_ahead_and_was_corrected
         has(&server, &format!("replies:demo:{inbox}"), i / 2 + 1 + (i + 1) % 2).await;
     }
     has(&server, "dead", turns + 1).await;
-    // House is kept once a second: it has been kept twice.
+    // `housekeep` runs once a second: it has run twice.
     tokio::time::sleep(std::time::Duration::from_millis(2_500)).await;
     let lengths = [length(&server, "replies:demo:old").await, length(&server, "replies:demo:new").await];
     assert_eq!(lengths, [turns / 2 + 1, turns / 2]);

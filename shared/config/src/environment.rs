@@ -1,4 +1,4 @@
-//! What the environment adds: a variable for every knob, and `${NAME:-default}` in texts.
+//! The environment's part of the configuration: a variable for every setting, and `${NAME:-default}` in texts.
 //!
 //! The environment is passed in as a map, so that reading a configuration is a function of its inputs.
 
@@ -14,31 +14,31 @@ pub type Environment = BTreeMap<String, String>;
 
 const PREFIX: &str = "TICKFLEET_";
 
-/// Short names that people expect, beside the name that every knob has.
+/// Short names that people expect, beside the name that every setting has.
 const SHORT_NAMES: [(&str, &str); 3] = [
     ("REDIS_URL", "redis.url"),
     ("MAX_ACTIONS_PER_DAY", "caps.max_actions_per_day"),
     ("OTEL_EXPORTER_OTLP_ENDPOINT", "tracing.otlp_endpoint"),
 ];
 
-/// Variables that look like knobs of a section and are read elsewhere: the binary of a private Redis.
+/// Variables that look like settings of a section and are read elsewhere: the binary of a private Redis.
 const NOT_KNOBS: [&str; 1] = ["TICKFLEET_REDIS_SERVER"];
 
-/// The variable of a knob: `worker.slots` is `TICKFLEET_WORKER_SLOTS`.
+/// The variable of a setting: `worker.slots` is `TICKFLEET_WORKER_SLOTS`.
 fn variable(path: &str) -> String {
     format!("{PREFIX}{}", path.replace('.', "_").to_ascii_uppercase())
 }
 
-/// Every knob of the built-in settings, as `section.field`.
-fn knobs(built_in: &Node) -> Vec<String> {
+/// Every field of the built-in settings, as `section.field`.
+fn settings(built_in: &Node) -> Vec<String> {
     let sections = built_in.entries().iter();
     sections.flat_map(|s| s.node.entries().iter().map(move |field| join(&s.key, &field.key))).collect()
 }
 
 /// Lays the environment over the settings. An empty variable counts as unset.
 pub(super) fn lay_over(tree: &mut Node, built_in: &Node, environment: &Environment, errors: &Errors) {
-    let knobs = knobs(built_in);
-    for path in &knobs {
+    let settings = settings(built_in);
+    for path in &settings {
         let long = variable(path);
         let short = SHORT_NAMES.iter().find(|(_, of)| of == path).map(|(name, _)| *name);
         let given = |name: &str| environment.get(name).filter(|text| !text.trim().is_empty()).cloned();
@@ -57,14 +57,14 @@ pub(super) fn lay_over(tree: &mut Node, built_in: &Node, environment: &Environme
         };
         set(tree, built_in, path, &name, text);
     }
-    refuse_unknown(&knobs, built_in, environment, errors);
+    refuse_unknown(&settings, built_in, environment, errors);
 }
 
-/// Puts a variable's text in the place of a knob. Where the knob is a list, the text is one separated by commas.
+/// Puts a variable's text in the place of a setting. Where the setting is a list, the text is one separated by commas.
 fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
     let place = Place::Environment(name.into());
     let is_list = path.split('.').try_fold(built_in, |node, field| node.get(field));
-    let is_list = is_list.is_some_and(|knob| matches!(knob.value, Value::List(_)));
+    let is_list = is_list.is_some_and(|setting| matches!(setting.value, Value::List(_)));
     let value = if is_list {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
         Value::List(items.map(|item| Node { value: Value::Text(item.into()), place: place.clone() }).collect())
@@ -72,14 +72,14 @@ fn set(tree: &mut Node, built_in: &Node, path: &str, name: &str, text: String) {
         Value::Text(text.trim().to_owned())
     };
     // A section that is no mapping was given wrongly; reading it says so.
-    if let Some(knob) = path.split('.').try_fold(tree, |node, field| node.get_mut(field)) {
-        *knob = Node { value, place };
+    if let Some(setting) = path.split('.').try_fold(tree, |node, field| node.get_mut(field)) {
+        *setting = Node { value, place };
     }
 }
 
-/// Refuses variables that look like knobs and are none: a misspelt cap must not pass for a cap.
-fn refuse_unknown(knobs: &[String], built_in: &Node, environment: &Environment, errors: &Errors) {
-    let known: Vec<String> = knobs.iter().map(|path| variable(path)).collect();
+/// Refuses variables that look like settings and are none: a misspelt cap must not pass for a cap.
+fn refuse_unknown(settings: &[String], built_in: &Node, environment: &Environment, errors: &Errors) {
+    let known: Vec<String> = settings.iter().map(|path| variable(path)).collect();
     let sections: Vec<String> = built_in.entries().iter().map(|s| format!("{}_", variable(&s.key))).collect();
     for name in environment.keys().filter(|name| name.starts_with(PREFIX)) {
         if known.contains(name) || NOT_KNOBS.contains(&name.as_str()) || is_service_link(name) {

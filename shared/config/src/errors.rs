@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: every error at once, each at its place.
+//! The errors of a configuration: all at once, each with its place.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -36,7 +36,7 @@ impl Place {
         Self::File { file: path.into(), line: 0, column: 0 }
     }
 
-    /// Whether nobody but us wrote it.
+    /// Returns true if the value is a built-in one.
     #[must_use]
     pub const fn is_built_in(&self) -> bool {
         matches!(self, Self::BuiltIn { .. })
@@ -61,11 +61,11 @@ pub struct ConfigError {
     pub place: Place,
     /// The field, `worker.lease` or `tools.search_x.http.method`; empty where a whole file is meant.
     pub path: String,
-    /// What was found there. Never a secret.
+    /// The value that was found there. Never a secret.
     pub found: String,
-    /// What is allowed there.
+    /// The values that are allowed there.
     pub expected: String,
-    /// What was probably meant.
+    /// The name that was probably meant.
     pub suggestion: Option<String>,
 }
 
@@ -112,7 +112,7 @@ pub struct ConfigWarning {
     pub place: Place,
     /// The field.
     pub path: String,
-    /// What is wrong with it, and what it leads to.
+    /// The problem, and its consequence.
     pub message: String,
 }
 
@@ -158,7 +158,7 @@ impl Errors {
         warnings
     }
 
-    /// How many things are wrong so far.
+    /// Returns the number of errors so far.
     pub(super) fn len(&self) -> usize {
         self.0.borrow().len()
     }
@@ -195,7 +195,7 @@ fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
     runs.flat_map(one).collect()
 }
 
-/// What is wrong in a built-in file, as the one thing that an operator can do about it.
+/// Turns errors in a built-in file into the one thing that an operator can do about them.
 fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
     const SHOWN: usize = 3;
     let expected = format!("a {file} of your own: each file that you bring replaces the built-in one as a whole");

@@ -60,7 +60,7 @@ use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, AgentPolicy};
 use tickfleet_protocol::Prompts;
 
-/// What a configuration is made of. Nothing is read from the process' surroundings.
+/// The sources of a configuration. Nothing is read from the process' surroundings.
 #[derive(Clone, Default)]
 pub struct Sources {
     /// The folder with the operator's files; none takes the built-in configuration as it is.
@@ -74,7 +74,7 @@ pub struct Sources {
     /// Whether names of tools and task handlers that nobody here has may be those of the program that runs the fleet:
     /// a command beside it need not know them.
     pub others_carry_out: bool,
-    /// Whether the schemas of declared tools can be used.
+    /// The check of the schemas of declared tools.
     pub schema_check: SchemaCheck,
 }
 
@@ -93,7 +93,7 @@ impl fmt::Debug for Sources {
 /// A configuration that passed every check.
 #[derive(Debug, Clone)]
 pub struct Configuration {
-    /// Every knob.
+    /// Every setting.
     pub settings: Settings,
     /// Agents, tenants, permissions and caps, as one consistent whole.
     pub policy: Policy,
@@ -101,14 +101,14 @@ pub struct Configuration {
     pub tools: ToolsFile,
     /// The MCP servers with the tools that are imported from them.
     pub mcp: McpFile,
-    /// What carries out tasks, by agent. An agent that is not here cannot be delegated to.
+    /// The handlers of tasks, by agent. An agent that is not here cannot be delegated to.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// What models without function calling are told of their tools.
+    /// The texts that tell models without function calling of their tools.
     pub prompts: Prompts,
     /// SHA-256, hex, of what decides about calls: caps, agents, tenants, permissions and tools. Equal on every
     /// process with the same policy, whatever its other settings and the URLs that its tools take from the environment.
     pub digest: String,
-    /// What works and should be looked at, by file and line.
+    /// Warnings: what works and should be looked at, by file and line.
     pub warnings: Vec<ConfigWarning>,
     trees: Trees,
 }
@@ -135,7 +135,7 @@ impl Configuration {
 ///
 /// # Errors
 /// [`ConfigErrors`] with everything that is wrong: unreadable files, syntax, unknown fields, wrong types and
-/// ranges, relations between knobs, and names that nothing has.
+/// ranges, relations between settings, and names that nothing has.
 pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     let errors = Errors::default();
     let trees = files::read(sources, &errors);

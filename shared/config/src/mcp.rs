@@ -14,7 +14,7 @@ use tickfleet_model::{Effect, limits, suggest};
 
 /// Characters of a server's name: it begins the names of its tools.
 const SERVER_NAME_MAX: usize = 32;
-/// What other programs call the field `servers`.
+/// The name of the field `servers` in other programs' configurations.
 const OTHERS_KEY: &str = "mcpServers";
 /// Longest limit of one try, ms: longer work is a task.
 const TIMEOUT_MS_MAX: i128 = 3_600_000;
@@ -74,7 +74,8 @@ impl McpServerDef {
         format!("{}{own}", self.prefix)
     }
 
-    /// What running a tool of it twice would do: the operator's word, else its hints where they are trusted, else once.
+    /// Returns the effect of running a tool of it twice: the operator's word, else its hints where they are trusted,
+    /// else once.
     #[must_use]
     pub fn effect(&self, tool: &McpDefinition) -> Effect {
         let declared = self.effects.get(&tool.name).copied();
@@ -305,7 +306,7 @@ fn texts(cursor: &Cursor<'_>) -> Vec<String> {
     cursor.items().iter().filter_map(|item| item.text().map(str::to_owned)).collect()
 }
 
-/// Whether a name may stand there; else what is expected.
+/// A check of a name; its error says what is expected.
 type NameCheck = fn(&str) -> Result<(), &'static str>;
 
 fn variable(name: &str) -> Result<(), &'static str> {

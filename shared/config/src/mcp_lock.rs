@@ -25,7 +25,7 @@ pub struct McpPins {
     pub servers: BTreeMap<String, McpPinned>,
 }
 
-/// What is pinned of one server.
+/// The pinned definitions of one server.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct McpPinned {
     /// The version that the server gave of itself.
@@ -41,7 +41,7 @@ pub struct McpDefinition {
     pub name: String,
     /// The name that people read.
     pub title: Option<String>,
-    /// What it does: models read this.
+    /// The description that models read.
     pub description: Option<String>,
     /// JSON Schema of the arguments.
     pub input_schema: Json,
@@ -69,7 +69,7 @@ pub struct McpAnnotations {
     pub title: Option<String>,
     /// It changes nothing.
     pub read_only_hint: Option<bool>,
-    /// What it changes may be lost.
+    /// True if a call may destroy what it changes.
     pub destructive_hint: Option<bool>,
     /// Running it again with the same arguments changes nothing more.
     pub idempotent_hint: Option<bool>,
@@ -78,7 +78,7 @@ pub struct McpAnnotations {
 }
 
 impl McpAnnotations {
-    /// What running the tool twice would do, if the hints are true.
+    /// Returns the effect of running the tool twice, if the hints are true.
     #[must_use]
     pub fn effect(&self) -> Effect {
         match (self.read_only_hint, self.idempotent_hint) {
@@ -133,8 +133,8 @@ impl McpDefinition {
         })
     }
 
-    /// What `other` says otherwise: each part as it is here and as it is there. Schemas and hints are JSON, one member a
-    /// line.
+    /// Returns the parts in which `other` differs: each as it is here and as it is there. Schemas and hints are JSON,
+    /// one member a line.
     #[must_use]
     pub fn changes(&self, other: &Self) -> Vec<McpChange> {
         let text = |value: Json| match value {

@@ -1,4 +1,4 @@
-//! Reads [`Settings`] out of the merged tree: types and ranges here, relations between knobs in [`relate`].
+//! Reads [`Settings`] out of the merged tree: types and ranges here, relations between settings in [`relate`].
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -287,7 +287,7 @@ fn log_level(cursor: &Cursor<'_>) -> Option<String> {
     Some(text.to_owned())
 }
 
-/// Checks what no single knob can tell.
+/// Checks what no single setting can tell.
 fn relate(settings: &Settings, tree: &Node, errors: &Errors) {
     let relation = Relation { tree, errors };
     let Settings { caps, worker, scheduler, retention, queues, .. } = settings;
@@ -329,7 +329,7 @@ struct Relation<'a> {
 }
 
 impl Relation<'_> {
-    /// Notes, unless `holds`, that one knob is less than another. Blames the one that somebody set.
+    /// Notes, unless `holds`, that one setting is less than another. Blames the one that somebody set.
     fn at_least(&self, (large, holds, is): (&str, bool, String), (small, floor): (&str, String), why: &str) {
         if holds {
             return;

@@ -16,11 +16,11 @@ use tickfleet_model::{Effect, limits};
 
 /// Longest limit of one try, ms: longer work is a task.
 pub(super) const TIMEOUT_MS_MAX: i128 = 3_600_000;
-/// What running something twice would do, by its word.
+/// The effects, by their words.
 pub(super) const EFFECTS: [(&str, Effect); 3] =
     [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("once", Effect::Once)];
 
-/// What `tools.yaml` says.
+/// The content of `tools.yaml`.
 #[derive(Debug, Default)]
 pub(super) struct Tools {
     pub(super) file: ToolsFile,

@@ -20,7 +20,7 @@ impl RedisUrl {
         sound.then(|| Self(url.into()))
     }
 
-    /// What stands in for a URL that was refused, until the errors are reported. Nothing connects to it.
+    /// Returns a stand-in for a URL that was refused, until the errors are reported. Nothing connects to it.
     pub(super) fn stand_in() -> Self {
         Self(SecretString::default())
     }

@@ -14,7 +14,7 @@ use super::{ConfigErrors, Configuration, Sources, load};
 const LIVE: [&str; 5] =
     ["caps.", "permission.", "log.level", "worker.tool_timeout", "worker.allow_dynamic_registration"];
 
-/// How often a folder is read that changes while it is read.
+/// The number of attempts to read a folder that changes while it is read.
 const READS_MAX: usize = 5;
 
 /// Files of a folder that are looked at; a folder with more is no configuration.

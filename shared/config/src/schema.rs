@@ -6,7 +6,7 @@ use std::fmt;
 use super::reader::Cursor;
 use super::tree::{Node, Value, join};
 
-/// What a schema is for.
+/// The use of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SchemaUse {
     /// For what a tool is called with.
@@ -15,7 +15,7 @@ pub enum SchemaUse {
     Output,
 }
 
-/// What is wrong with a schema.
+/// A problem of a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaProblem {
     /// Where in the schema: a JSON pointer.

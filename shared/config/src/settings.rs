@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::redis_url::RedisUrl;
 use tickfleet_model::{DayCapAction, Priorities};
 
-/// Every knob, validated.
+/// Every setting, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
     /// Where the fleet's state lives.
@@ -23,7 +23,7 @@ pub struct Settings {
     pub retention: RetentionSettings,
     /// How much may wait.
     pub queues: QueueSettings,
-    /// What the audit log keeps.
+    /// Settings of the audit log.
     pub audit: AuditSettings,
     /// Switches of the permission policy.
     pub permission: PermissionSettings,
@@ -59,7 +59,7 @@ pub struct CapSettings {
     pub max_actions_per_day: u32,
     /// IANA zone in which days begin; valid. Default `UTC`.
     pub time_zone: String,
-    /// What happens at the day cap. Default reject.
+    /// The action at the day cap. Default reject.
     pub on_day_cap: DayCapAction,
 }
 

@@ -10,7 +10,7 @@ use super::tree::{Node, Value};
 /// The arguments that templates may name.
 #[derive(Debug)]
 pub(super) struct Arguments {
-    /// What they are, for errors.
+    /// The word for them in errors.
     what: &'static str,
     known: BTreeSet<String>,
     /// Those that every call has.
@@ -34,17 +34,17 @@ impl Arguments {
         }
     }
 
-    /// What a task offers: what every task has, and what some have.
+    /// Returns the arguments of a task: those that every task has, and those that some have.
     pub(super) fn of_task(known: &[&str], always: &[&str]) -> Self {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Self { what: "something that a task has", known: own(known), always: own(always) }
     }
 }
 
-/// What stands between `${` and `}`.
+/// The word in errors for what stands between `${` and `}`.
 const SECRET: &str = "a secret declared under `secrets`";
 
-/// What templates may name.
+/// The names that templates may use.
 pub(super) struct Templates<'a> {
     pub(super) arguments: &'a Arguments,
     pub(super) secrets: BTreeSet<&'a str>,
@@ -88,7 +88,7 @@ impl Templates<'_> {
         pairs
     }
 
-    /// What optional arguments are where a call leaves them out. The environment is in it already.
+    /// Reads the values of optional arguments that a call leaves out. The environment is in it already.
     pub(super) fn defaults(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
         let mut defaults = BTreeMap::new();
         let known = || self.arguments.known.iter().map(String::as_str);
@@ -168,7 +168,7 @@ pub(super) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option
     Some(names)
 }
 
-/// Whether HTTP takes it for the name of a header.
+/// Returns true if HTTP accepts it as the name of a header.
 pub(super) fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
 }

@@ -23,7 +23,7 @@ pub struct ToolDef {
     pub id: Option<String>,
     /// The name that people read; default the name.
     pub display_name: Option<String>,
-    /// What it does and when to use it.
+    /// What the tool does and when to use it: models read this.
     pub description: String,
     /// JSON Schema of the arguments.
     pub input_schema: serde_json::Value,
@@ -33,7 +33,7 @@ pub struct ToolDef {
     pub category: Option<String>,
     /// SemVer; default `1.0.0`.
     pub version: Option<String>,
-    /// What running it twice would do; default `once`.
+    /// The effect of running it twice; default `once`.
     #[serde(default)]
     pub effect: Effect,
     /// Wall-clock limit of one try, ms; default the fleet's.
@@ -80,7 +80,8 @@ pub struct HttpDef {
     /// Statuses after which the request provably did not take effect (beside 429): a `once` tool may retry them.
     #[serde(default)]
     pub not_executed: BTreeSet<u16>,
-    /// What an answer means, by its status and body; the first rule that fits decides, before the status does.
+    /// Rules that say what an answer means, by its status and body; the first rule that fits decides, before the status
+    /// does.
     #[serde(default)]
     pub outcomes: Vec<OutcomeRule>,
     /// JSON pointer to what is returned; default the whole body.
@@ -99,7 +100,7 @@ pub struct HttpDef {
     pub oauth2: Option<OAuth2Def>,
 }
 
-/// What stands for the tenant in a secret's reference.
+/// The placeholder for the tenant in a secret's reference.
 pub const TENANT: &str = "{tenant}";
 
 /// Where a secret comes from. Its value never appears in configuration. [`TENANT`] in a reference is replaced by the
@@ -122,12 +123,12 @@ pub struct OutcomeRule {
     pub status: BTreeSet<u16>,
     /// JSON pointer into the body.
     pub at: Option<String>,
-    /// What is found there: this value, or one of this list.
+    /// The value that must be found there, or a list of them.
     pub equals: Option<serde_json::Value>,
     /// Whether anything is found there: null, `""`, `[]` and `{}` count as nothing. Default true where `equals` is not
     /// given.
     pub present: Option<bool>,
-    /// What the answer means.
+    /// The meaning of the answer.
     pub outcome: AnswerMeaning,
     /// JSON pointer to the message for the model; default where services usually put it.
     pub message: Option<String>,
@@ -135,7 +136,7 @@ pub struct OutcomeRule {
     pub retry_after: Option<String>,
 }
 
-/// What an answer of a service means.
+/// The meaning of a service's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AnswerMeaning {
@@ -163,7 +164,7 @@ pub struct OAuth2Def {
     pub client_secret: Option<String>,
     /// For the grant `refresh_token`, a reference to a secret.
     pub refresh_token: Option<String>,
-    /// What is asked for, separated by blanks.
+    /// The scopes to ask for, separated by blanks.
     pub scope: Option<String>,
     /// Further fields of the request (`audience`, `resource`).
     #[serde(default)]

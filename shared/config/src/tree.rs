@@ -53,7 +53,7 @@ impl Node {
         }
     }
 
-    /// What an error says was found here: cut to a readable length, and without a URL's password.
+    /// Describes the value for an error: cut to a readable length, and without a URL's password.
     pub(super) fn describe(&self) -> String {
         const SHOWN: usize = 60;
         match &self.value {

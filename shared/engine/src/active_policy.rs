@@ -1,4 +1,4 @@
-//! What is in force: the configuration's policy with the tenants that were set at run time, replaced as a whole.
+//! The policy in force: the configuration's, with the tenants that were set at run time. It is swapped atomically.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tickfleet_store::{AtRunTime, Store, StoreError};
 pub struct ActivePolicy {
     /// Agents, tenants, permissions, caps.
     pub policy: Policy,
-    /// What carries out the tasks of each agent.
+    /// The handler of each agent's tasks.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     /// Digest of the configuration it came from.
     pub digest: String,
@@ -50,23 +50,23 @@ pub fn short_digest(digest: &str) -> &str {
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
-    /// What the current state is made of. Writers come one after the other, so that none undoes another's change.
+    /// The sources of the current state. Writers come one after the other, so that none undoes another's change.
     sources: Mutex<Sources>,
     /// Numbers the looks at Redis: an answer that was overtaken by a later look's is dropped.
     looks: AtomicU64,
 }
 
-/// What decides, by where it comes from.
+/// The parts of the policy, by their source.
 #[derive(Debug, Default)]
 struct Sources {
     /// Tenants of the configuration.
     configured: BTreeMap<TenantId, TenantPolicy>,
-    /// What was set at run time, by shard. It goes before the configuration.
+    /// Run-time declarations by shard. They override the configuration.
     shards: BTreeMap<u32, Shard>,
 }
 
-/// What was set at run time in one shard, as last read. Whatever else decides and is set at run time (a pause, a limit)
-/// has its place here, so that it comes with the same look and nothing is decided before it is there.
+/// The run-time declarations of one shard, as last read. Whatever else decides and is set at run time (a pause, a
+/// limit) has its place here, so that it comes with the same look and nothing is decided before it is there.
 #[derive(Debug, Default)]
 struct Shard {
     /// The look that it is from.
@@ -78,7 +78,7 @@ struct Shard {
     tools_off: BTreeSet<String>,
 }
 
-/// What Redis has lost and this process still knows.
+/// Declarations that Redis has lost and this process still knows.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lost {
     tenants: BTreeMap<TenantId, TenantPolicy>,
@@ -214,7 +214,7 @@ impl PolicyHandle {
     }
 }
 
-/// Whether two states have the same set at run time. Those who keep a snapshot need no new one then.
+/// Returns true if two states have the same run-time declarations. Those who keep a snapshot need no new one then.
 fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
     one.policy.tenants == other.policy.tenants
         && one.policy.withheld == other.policy.withheld

@@ -1,4 +1,4 @@
-//! Whether the loops of a process advance: what `/livez` asks.
+//! Progress of the loops of a process, for `/livez`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -46,7 +46,7 @@ pub struct LoopState {
 }
 
 impl LoopState {
-    /// Whether the loop took longer than it may.
+    /// Returns true if the loop took longer than it may.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.age > self.gap_max

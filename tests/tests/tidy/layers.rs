@@ -114,7 +114,7 @@ pub fn confined(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// Whether production code names the crate `patience`.
+/// Whether production code names the crate `backoff`.
 pub fn names_backoff(source: &Source) -> bool {
     !lines_naming_crate(source, "backoff").is_empty()
 }

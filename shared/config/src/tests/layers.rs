@@ -68,7 +68,7 @@ fn every_knob_has_a_variable() {
         for field in section.node.entries() {
             let name = format!("TICKFLEET_{}_{}", section.key, field.key).to_uppercase();
             let leaked: &'static str = Box::leak(name.clone().into_boxed_str());
-            // No knob takes this, so each must complain about its own variable.
+            // No setting takes this, so each must complain about its own variable.
             let errors = given().variable(leaked, "\u{1}").load();
             let takes_text = matches!(name.as_str(), "TICKFLEET_AUDIT_REDACT_KEYS");
             assert_eq!(errors.is_ok(), takes_text, "{name}");

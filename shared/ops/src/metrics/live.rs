@@ -13,12 +13,12 @@ type McpProbe = Box<dyn Fn() -> Vec<McpServer> + Send + Sync>;
 /// MCP servers that have series of their own.
 const MCP_SERVERS_MAX: usize = 64;
 
-/// What is known of one MCP server.
+/// The state of one MCP server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpServer {
     /// Its name in `mcp.yaml`.
     pub name: String,
-    /// Whether calls can be sent to it.
+    /// True if calls can be sent to it.
     pub up: bool,
     /// Tools that are not called because they are not what was pinned.
     pub quarantined: usize,

@@ -41,7 +41,7 @@ impl ToolLabels {
     }
 }
 
-/// Whether a call can only end like this after its tool was found. The others come before the look-up, or may.
+/// Returns true if a call can only end like this after its tool was found. The others come before the look-up, or may.
 const fn proves_the_tool(outcome: Outcome) -> bool {
     match outcome {
         Outcome::Ok
