@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Sources;
-use super::errors::Errors;
-use super::http;
-use super::read_tools::{EFFECTS, TIMEOUT_MS_MAX};
-use super::reader::{Cursor, Section};
-use super::templates::Arguments;
-use super::tools::HttpDef;
-use super::tree::Node;
+use crate::document::errors::Errors;
+use crate::document::reader::{Cursor, Section};
+use crate::document::tree::Node;
+use crate::tools::HttpDef;
+use crate::tools::http;
+use crate::tools::read::{EFFECTS, TIMEOUT_MS_MAX};
+use crate::tools::templates::Arguments;
 use tickfleet_model::version::Selector;
 use tickfleet_model::{AgentId, AgentPolicy, Effect, limits, suggest};
 

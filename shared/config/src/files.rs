@@ -6,12 +6,12 @@ use std::fs;
 use std::path::Path;
 
 use super::Sources;
-use super::environment::{self, Environment};
-use super::errors::{Errors, Place};
-use super::mcp_lock::MCP_LOCK_FILE;
-use super::reader::Cursor;
-use super::tree::{Entry, Node, Value, join};
-use super::yaml::{Origin, parse};
+use crate::document::environment::{self, Environment};
+use crate::document::errors::{Errors, Place};
+use crate::document::reader::Cursor;
+use crate::document::tree::{Entry, Node, Value, join};
+use crate::document::yaml::{Origin, parse};
+use crate::mcp::lock::MCP_LOCK_FILE;
 use tickfleet_model::suggest;
 
 const SETTINGS: &str = "tickfleet.yaml";

@@ -5,32 +5,16 @@
 //! [`print()`](print()) tells where each value in force comes from. All errors are reported at once.
 
 mod agents;
-mod canonical;
 mod digest;
-mod environment;
-mod errors;
+mod document;
 mod files;
-mod http;
-mod http_answers;
-mod http_sign_in;
-mod http_values;
 pub mod mcp;
-mod mcp_lock;
 mod policy;
 mod print;
 mod prompts;
-mod read_settings;
-mod read_tools;
-mod reader;
-mod redis_url;
 mod reload;
-mod schema;
 mod settings;
-mod templates;
 pub mod tools;
-mod tree;
-pub mod units;
-mod yaml;
 
 #[cfg(test)]
 mod tests;
@@ -40,19 +24,20 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use agents::{EXTERNAL_LEASE_DEFAULT, HttpTaskDef, TASK_ARGUMENTS, TaskHandlerDef};
-pub use environment::Environment;
-pub use errors::{ConfigError, ConfigErrors, ConfigWarning, Place};
+pub use document::environment::Environment;
+pub use document::errors::{ConfigError, ConfigErrors, ConfigWarning, Place};
+pub use document::units;
 pub use mcp::McpFile;
-pub use mcp_lock::{MCP_LOCK_FILE, McpAnnotations, McpChange, McpDefinition, McpPinned, McpPins};
+pub use mcp::lock::{MCP_LOCK_FILE, McpAnnotations, McpChange, McpDefinition, McpPinned, McpPins};
 pub use print::print;
-pub use read_tools::default_id;
-pub use redis_url::RedisUrl;
 pub use reload::{fingerprint, load_settled, needs_restart};
-pub use schema::{SchemaCheck, SchemaProblem, SchemaUse};
+pub use settings::redis_url::RedisUrl;
 pub use settings::*;
 pub use tools::ToolsFile;
+pub use tools::read::default_id;
+pub use tools::schema::{SchemaCheck, SchemaProblem, SchemaUse};
 
-use errors::Errors;
+use document::errors::Errors;
 use files::Trees;
 use policy::Known;
 use tickfleet_model::policy::{DefaultCaps, Permissions, Policy, TRIAL_TOOLS, ToolGrant};
@@ -153,15 +138,15 @@ pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
     let errors = Errors::default();
     let (servers, lock) = files::read_mcp(sources, &errors);
     let file = servers.map(|tree| mcp::read_unpinned(&tree, &errors));
-    let pins = lock.map(|tree| mcp_lock::read(&tree, &Errors::default())).unwrap_or_default();
+    let pins = lock.map(|tree| mcp::lock::read(&tree, &Errors::default())).unwrap_or_default();
     errors.unless_any(file.map(|file| (file, pins)))
 }
 
 /// Reads the trees. What could not be parsed is read as empty, and not held against what names it.
 fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) -> Option<Configuration> {
-    let settings = trees.settings.as_ref().and_then(|tree| read_settings::settings(tree, errors));
-    let mut tools = trees.tools.as_ref().map(|tree| read_tools::read(tree, sources, errors));
-    let pins = trees.mcp_lock.as_ref().map(|tree| mcp_lock::read(tree, errors));
+    let settings = trees.settings.as_ref().and_then(|tree| settings::read::settings(tree, errors));
+    let mut tools = trees.tools.as_ref().map(|tree| tools::read::read(tree, sources, errors));
+    let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
     let servers = match (&trees.mcp, pins, &mut tools) {
         (Some(tree), Some(pins), Some(tools)) => Some(mcp::read(tree, &pins, tools, errors)),
         // Tools that are not known cannot be held against what names them.

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::files;
-use super::tree::{Entry, Node, join};
 use super::{ConfigErrors, Configuration, Sources, load};
+use crate::document::tree::{Entry, Node, join};
+use crate::files;
 
 /// Settings that take effect with a reload, as a section or a field; a change of any other needs a restart. What the
 /// other files hold always takes effect.

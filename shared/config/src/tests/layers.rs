@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::super::*;
 use super::given;
+use crate::document::tree::Value;
+use crate::document::yaml;
+use crate::settings::read;
 use tickfleet_model::Priority;
 
 #[test]
@@ -168,13 +171,13 @@ fn literal_secrets_in_headers_are_not_printed() {
 #[test]
 fn what_is_printed_can_be_loaded_and_means_the_same() {
     let configuration = given().load().unwrap();
-    let errors = errors::Errors::default();
+    let errors = Errors::default();
     let tree = yaml::parse(&print(&configuration), yaml::Origin::File("printed"), &errors).unwrap();
     assert_eq!(errors.len(), 0);
     let mut settings = tree.clone();
-    let tree::Value::Mapping(entries) = &mut settings.value else { panic!("a mapping") };
+    let Value::Mapping(entries) = &mut settings.value else { panic!("a mapping") };
     entries.retain(|entry| !["agents", "tools", "permissions", "tenants"].contains(&entry.key.as_str()));
-    let again = read_settings::settings(&settings, &errors);
+    let again = read::settings(&settings, &errors);
     assert_eq!(again.as_ref(), Some(&configuration.settings));
     for (key, whole) in [("tools", &configuration.trees.tools), ("agents", &configuration.trees.agents)] {
         let whole = whole.as_ref().unwrap().get(key).unwrap();

@@ -1,5 +1,10 @@
 //! `tools.yaml`: what a tool declares, and how an HTTP tool is called.
 
+pub(crate) mod http;
+pub(crate) mod read;
+pub(crate) mod schema;
+pub(crate) mod templates;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;

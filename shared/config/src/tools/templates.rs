@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tickfleet_model::suggest;
 
-use super::reader::Cursor;
-use super::tree::{Node, Value};
+use crate::document::reader::Cursor;
+use crate::document::tree::{Node, Value};
 
 /// The arguments that templates may name.
 #[derive(Debug)]
-pub(super) struct Arguments {
+pub(crate) struct Arguments {
     /// The word for them in errors.
     what: &'static str,
     known: BTreeSet<String>,
@@ -19,7 +19,7 @@ pub(super) struct Arguments {
 
 impl Arguments {
     /// The arguments of a tool with this input schema.
-    pub(super) fn of_schema(schema: &serde_json::Value) -> Self {
+    pub(crate) fn of_schema(schema: &serde_json::Value) -> Self {
         let required = schema.get("required").and_then(|r| r.as_array()).into_iter().flatten();
         Self {
             what: "an argument of input_schema.properties",
@@ -35,7 +35,7 @@ impl Arguments {
     }
 
     /// Returns the arguments of a task: those that every task has, and those that some have.
-    pub(super) fn of_task(known: &[&str], always: &[&str]) -> Self {
+    pub(crate) fn of_task(known: &[&str], always: &[&str]) -> Self {
         let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         Self { what: "something that a task has", known: own(known), always: own(always) }
     }
@@ -45,14 +45,14 @@ impl Arguments {
 const SECRET: &str = "a secret declared under `secrets`";
 
 /// The names that templates may use.
-pub(super) struct Templates<'a> {
-    pub(super) arguments: &'a Arguments,
-    pub(super) secrets: BTreeSet<&'a str>,
+pub(crate) struct Templates<'a> {
+    pub(crate) arguments: &'a Arguments,
+    pub(crate) secrets: BTreeSet<&'a str>,
 }
 
 impl Templates<'_> {
     /// A template that may name secrets and no arguments; whether it names any secret.
-    pub(super) fn of_secrets(&self, cursor: &Cursor<'_>) -> Option<(String, bool)> {
+    pub(crate) fn of_secrets(&self, cursor: &Cursor<'_>) -> Option<(String, bool)> {
         let text = cursor.some_text()?;
         if text.contains("{{") {
             cursor.refuse("no {{argument}}: a call does not choose who it signs in as");
@@ -62,7 +62,7 @@ impl Templates<'_> {
         Some((text, names_one))
     }
 
-    pub(super) fn path(&self, cursor: &Cursor<'_>) -> Option<String> {
+    pub(crate) fn path(&self, cursor: &Cursor<'_>) -> Option<String> {
         let text = cursor.text()?;
         if !text.starts_with('/') {
             cursor.refuse_with("a path that begins with /", Some(format!("/{text}")));
@@ -78,7 +78,7 @@ impl Templates<'_> {
         Some(text.to_owned())
     }
 
-    pub(super) fn pairs(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
+    pub(crate) fn pairs(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
         let mut pairs = BTreeMap::new();
         for (name, _, value) in cursor.members() {
             let Some(text) = value.text() else { continue };
@@ -89,7 +89,7 @@ impl Templates<'_> {
     }
 
     /// Reads the values of optional arguments that a call leaves out. The environment is in it already.
-    pub(super) fn defaults(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
+    pub(crate) fn defaults(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
         let mut defaults = BTreeMap::new();
         let known = || self.arguments.known.iter().map(String::as_str);
         for (name, place, value) in cursor.members() {
@@ -107,14 +107,14 @@ impl Templates<'_> {
         defaults
     }
 
-    pub(super) fn headers(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
+    pub(crate) fn headers(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
         for (name, place, value) in cursor.members().into_iter().filter(|(name, ..)| !is_header_name(name)) {
             value.errors.push(place, &value.path, format!("the header {name:?}"), "a name such as X-Request-Id");
         }
         self.pairs(cursor)
     }
 
-    pub(super) fn body(&self, cursor: &Cursor<'_>) -> serde_json::Value {
+    pub(crate) fn body(&self, cursor: &Cursor<'_>) -> serde_json::Value {
         self.walk(cursor.node, cursor);
         cursor.node.to_json()
     }
@@ -134,7 +134,7 @@ impl Templates<'_> {
     }
 
     /// Notes every placeholder of a template that names nothing.
-    pub(super) fn check(&self, cursor: &Cursor<'_>, text: &str) {
+    pub(crate) fn check(&self, cursor: &Cursor<'_>, text: &str) {
         let arguments = self.arguments.known.iter().map(String::as_str).collect();
         self.check_kind(cursor, text, ("{{", "}}"), &arguments, self.arguments.what);
         self.check_kind(cursor, text, ("${", "}"), &self.secrets, SECRET);
@@ -157,7 +157,7 @@ impl Templates<'_> {
 }
 
 /// The names between the marks; none where one is not closed.
-pub(super) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option<Vec<&'t str>> {
+pub(crate) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option<Vec<&'t str>> {
     let mut names = Vec::new();
     let mut rest = text;
     while let Some((_, after)) = rest.split_once(open) {
@@ -169,6 +169,6 @@ pub(super) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option
 }
 
 /// Returns true if HTTP accepts it as the name of a header.
-pub(super) fn is_header_name(name: &str) -> bool {
+pub(crate) fn is_header_name(name: &str) -> bool {
     !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
 }

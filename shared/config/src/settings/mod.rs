@@ -1,11 +1,14 @@
 //! The settings as types. Their defaults stand in `config/tickfleet.yaml` alone; the figures named here
 //! only repeat them for the reader, and a test compares the two.
 
+pub(crate) mod read;
+pub(crate) mod redis_url;
+
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::redis_url::RedisUrl;
+use crate::settings::redis_url::RedisUrl;
 use tickfleet_model::{DayCapAction, Priorities};
 
 /// Every setting, validated.

@@ -1,9 +1,9 @@
 //! Values that several parts of an HTTP definition have.
 
-use super::reader::Cursor;
+use crate::document::reader::Cursor;
 
 /// An address without query, template or password.
-pub(super) fn service_url<'a>(cursor: &Cursor<'a>) -> Option<&'a str> {
+pub(crate) fn service_url<'a>(cursor: &Cursor<'a>) -> Option<&'a str> {
     let text = cursor.text()?;
     if text.contains("${") {
         return None; // It was noted that the environment lacks this.
@@ -19,7 +19,7 @@ pub(super) fn service_url<'a>(cursor: &Cursor<'a>) -> Option<&'a str> {
 }
 
 /// A JSON pointer.
-pub(super) fn pointer(cursor: &Cursor<'_>) -> Option<String> {
+pub(crate) fn pointer(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.text()?;
     let sound = text.is_empty() || text.starts_with('/');
     if !sound {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// JSON with the members of objects by name, whatever order the parser kept them in.
-pub(super) fn write_canonical(value: &Value, out: &mut String) {
+pub(crate) fn write_canonical(value: &Value, out: &mut String) {
     match value {
         Value::Object(members) => {
             let mut members: Vec<_> = members.iter().collect();

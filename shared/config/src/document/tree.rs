@@ -1,19 +1,19 @@
 //! A YAML file as a tree in which every key and value knows its place: what merging, overriding and
 //! reporting need, and what a typed deserializer would throw away.
 
-use super::errors::Place;
-use super::redis_url::mask_url;
+use crate::document::errors::Place;
+use crate::settings::redis_url::mask_url;
 
 /// A value and where it was written.
 #[derive(Debug, Clone)]
-pub(super) struct Node {
-    pub(super) value: Value,
-    pub(super) place: Place,
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    pub(crate) place: Place,
 }
 
 /// A YAML value.
 #[derive(Debug, Clone)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Null,
     Boolean(bool),
     Integer(i128),
@@ -25,15 +25,15 @@ pub(super) enum Value {
 
 /// A member of a mapping; their order is kept.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
-    pub(super) key: String,
-    pub(super) key_place: Place,
-    pub(super) node: Node,
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) key_place: Place,
+    pub(crate) node: Node,
 }
 
 impl Node {
     /// The members of a mapping; none for anything else.
-    pub(super) fn entries(&self) -> &[Entry] {
+    pub(crate) fn entries(&self) -> &[Entry] {
         match &self.value {
             Value::Mapping(entries) => entries,
             _ => &[],
@@ -41,12 +41,12 @@ impl Node {
     }
 
     /// The member of this name.
-    pub(super) fn get(&self, key: &str) -> Option<&Node> {
+    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
         self.entries().iter().find(|entry| entry.key == key).map(|entry| &entry.node)
     }
 
     /// The member of this name, to be changed.
-    pub(super) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
+    pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Node> {
         match &mut self.value {
             Value::Mapping(entries) => entries.iter_mut().find(|entry| entry.key == key).map(|entry| &mut entry.node),
             _ => None,
@@ -54,7 +54,7 @@ impl Node {
     }
 
     /// Describes the value for an error: cut to a readable length, and without a URL's password.
-    pub(super) fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         const SHOWN: usize = 60;
         match &self.value {
             Value::Text(text) if text.contains("://") && text.contains('@') => format!("{:?}", mask_url(text)),
@@ -73,7 +73,7 @@ impl Node {
 
     /// Lays `over` on top, field by field; what is not a mapping on both sides is replaced. A mapping
     /// with everything commented out reads as nothing and changes nothing.
-    pub(super) fn merge(&mut self, over: Node) {
+    pub(crate) fn merge(&mut self, over: Node) {
         match (&mut self.value, over.value) {
             (Value::Mapping(_), Value::Null) => {}
             (Value::Mapping(entries), Value::Mapping(upper)) => {
@@ -92,7 +92,7 @@ impl Node {
     }
 
     /// The value as JSON, for schemas and bodies.
-    pub(super) fn to_json(&self) -> serde_json::Value {
+    pub(crate) fn to_json(&self) -> serde_json::Value {
         match &self.value {
             Value::Null => serde_json::Value::Null,
             Value::Boolean(value) => (*value).into(),
@@ -117,16 +117,16 @@ fn integer_to_json(value: i128) -> serde_json::Value {
 }
 
 /// A field's path below another.
-pub(super) fn join(path: &str, field: &str) -> String {
+pub(crate) fn join(path: &str, field: &str) -> String {
     if path.is_empty() { field.to_owned() } else { format!("{path}.{field}") }
 }
 
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-    use super::super::errors::Errors;
-    use super::super::yaml::{Origin, parse};
     use super::*;
+    use crate::document::errors::Errors;
+    use crate::document::yaml::{Origin, parse};
 
     fn tree(text: &str) -> Node {
         parse(text, Origin::File("a.yaml"), &Errors::default()).unwrap()

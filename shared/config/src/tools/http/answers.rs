@@ -1,8 +1,8 @@
 //! Reads `http.outcomes`: what an answer means by its status and body.
 
-use super::http_values::pointer;
-use super::reader::Cursor;
-use super::tools::{AnswerMeaning, OutcomeRule};
+use crate::document::reader::Cursor;
+use crate::tools::http::values::pointer;
+use crate::tools::{AnswerMeaning, OutcomeRule};
 
 const MEANINGS: [(&str, AnswerMeaning); 4] = [
     ("ok", AnswerMeaning::Ok),
@@ -12,7 +12,7 @@ const MEANINGS: [(&str, AnswerMeaning); 4] = [
 ];
 
 /// Reads the rules, in their order.
-pub(super) fn read(cursor: &Cursor<'_>) -> Vec<OutcomeRule> {
+pub(crate) fn read(cursor: &Cursor<'_>) -> Vec<OutcomeRule> {
     cursor.items().iter().filter_map(rule).collect()
 }
 

@@ -3,8 +3,8 @@
 
 use std::fmt;
 
-use super::reader::Cursor;
-use super::tree::{Node, Value, join};
+use crate::document::reader::Cursor;
+use crate::document::tree::{Node, Value, join};
 
 /// The use of a schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl fmt::Debug for SchemaCheck {
 
 impl SchemaCheck {
     /// Reads the schema at the cursor, and notes what is wrong with it.
-    pub(super) fn read(self, cursor: &Cursor<'_>, which: SchemaUse) -> serde_json::Value {
+    pub(crate) fn read(self, cursor: &Cursor<'_>, which: SchemaUse) -> serde_json::Value {
         let schema = cursor.node.to_json();
         if !matches!(cursor.node.value, Value::Mapping(_)) {
             cursor.refuse("a JSON Schema: a mapping");

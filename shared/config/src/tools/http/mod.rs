@@ -1,14 +1,17 @@
 //! Reads how an HTTP tool or task handler is called, and checks that its templates name what exists: a
 //! misspelt argument is found when the configuration is loaded, not when a model first calls the tool.
 
+mod answers;
+mod sign_in;
+mod values;
+
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::http_values::{pointer, service_url};
-use super::reader::Cursor;
-use super::templates::{Arguments, Templates, is_header_name};
-use super::tools::{HttpDef, SecretRef, TENANT};
-use super::tree::Value;
-use super::{http_answers, http_sign_in};
+use crate::document::reader::Cursor;
+use crate::document::tree::Value;
+use crate::tools::templates::{Arguments, Templates, is_header_name};
+use crate::tools::{HttpDef, SecretRef, TENANT};
+use values::{pointer, service_url};
 
 const METHODS: [(&str, ()); 5] = [("GET", ()), ("POST", ()), ("PUT", ()), ("PATCH", ()), ("DELETE", ())];
 /// Most bytes of a response that a definition may ask for.
@@ -17,7 +20,7 @@ const RESPONSE_BYTES_MAX: i128 = 64 << 20;
 const REDIRECTS_MAX: i128 = 10;
 
 /// Reads an `http:` definition. `once` says that a second request would be a second effect.
-pub(super) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Option<HttpDef> {
+pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Option<HttpDef> {
     let mut s = cursor.section();
     let secrets = s.optional("secrets").map(|c| secrets(&c)).unwrap_or_default();
     let templates = Templates { arguments, secrets: secrets.keys().map(String::as_str).collect() };
@@ -43,8 +46,8 @@ pub(super) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Op
         defaults: s.optional("defaults").map(|c| templates.defaults(&c)).unwrap_or_default(),
         body: body.map(|c| templates.body(&c)),
         not_executed: s.optional("not_executed").map(|c| statuses(&c)).unwrap_or_default(),
-        outcomes: s.optional("outcomes").map(|c| http_answers::read(&c)).unwrap_or_default(),
-        oauth2: oauth2.and_then(|c| http_sign_in::read(&c, &templates)),
+        outcomes: s.optional("outcomes").map(|c| answers::read(&c)).unwrap_or_default(),
+        oauth2: oauth2.and_then(|c| sign_in::read(&c, &templates)),
         result: s.optional("result").and_then(|c| pointer(&c)),
         idempotency_header: s.optional("idempotency_header").and_then(|c| header_name(&c)),
         response_bytes_max: s.optional("response_bytes_max").and_then(|c| c.integer(1, RESPONSE_BYTES_MAX)),
@@ -62,7 +65,7 @@ fn base_url(cursor: &Cursor<'_>) -> Option<String> {
 }
 
 /// Secrets by reference: name → where its value comes from.
-pub(super) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
+pub(crate) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
     let mut secrets = BTreeMap::new();
     for (name, _, secret) in cursor.members() {
         let mut s = secret.section();
@@ -99,7 +102,7 @@ fn header_name(cursor: &Cursor<'_>) -> Option<String> {
 }
 
 /// Hosts, `host:port` or CIDR blocks. The environment is in them already, empty ones are gone.
-pub(super) fn hosts(cursor: &Cursor<'_>) -> BTreeSet<String> {
+pub(crate) fn hosts(cursor: &Cursor<'_>) -> BTreeSet<String> {
     let mut hosts = BTreeSet::new();
     for item in cursor.items() {
         let Some(host) = item.some_text() else { continue };

@@ -3,31 +3,31 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Sources;
-use super::errors::{Errors, Place};
-use super::http;
-use super::reader::{Cursor, Section};
-use super::schema::{SchemaCheck, SchemaUse};
-use super::templates::Arguments;
-use super::tools::{ToolDef, ToolsFile};
-use super::tree::{Node, Value, join};
+use crate::Sources;
+use crate::document::errors::{Errors, Place};
+use crate::document::reader::{Cursor, Section};
+use crate::document::tree::{Node, Value, join};
+use crate::tools::http;
+use crate::tools::schema::{SchemaCheck, SchemaUse};
+use crate::tools::templates::Arguments;
+use crate::tools::{ToolDef, ToolsFile};
 use tickfleet_model::version::{parse, split};
 use tickfleet_model::{Effect, limits};
 
 /// Longest limit of one try, ms: longer work is a task.
-pub(super) const TIMEOUT_MS_MAX: i128 = 3_600_000;
+pub(crate) const TIMEOUT_MS_MAX: i128 = 3_600_000;
 /// The effects, by their words.
-pub(super) const EFFECTS: [(&str, Effect); 3] =
+pub(crate) const EFFECTS: [(&str, Effect); 3] =
     [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("once", Effect::Once)];
 
 /// The content of `tools.yaml`.
 #[derive(Debug, Default)]
-pub(super) struct Tools {
-    pub(super) file: ToolsFile,
+pub(crate) struct Tools {
+    pub(crate) file: ToolsFile,
     /// Names as written and the built-in ones: whatever else is wrong with a tool, it is known.
-    pub(super) names: BTreeSet<String>,
+    pub(crate) names: BTreeSet<String>,
     /// The same and all ids.
-    pub(super) names_and_ids: BTreeSet<String>,
+    pub(crate) names_and_ids: BTreeSet<String>,
 }
 
 /// The id of a tool that declares none.
@@ -37,7 +37,7 @@ pub fn default_id(name: &str) -> String {
 }
 
 /// Reads `tools.yaml`.
-pub(super) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
+pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     let mut tools = Tools { names: sources.built_in_tools.clone(), ..Tools::default() };
     let mut ids: BTreeMap<String, Place> = BTreeMap::new();
     let mut root = Section::open(tree, "", errors);

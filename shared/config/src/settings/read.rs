@@ -3,12 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::errors::{Errors, Place};
-use super::reader::{Cursor, Section};
-use super::redis_url::RedisUrl;
-use super::settings::*;
-use super::tree::{Node, Value};
-use super::units::format_duration;
+use crate::document::errors::{Errors, Place};
+use crate::document::reader::{Cursor, Section};
+use crate::document::tree::{Node, Value};
+use crate::document::units::format_duration;
+use crate::settings::redis_url::RedisUrl;
+use crate::settings::*;
 use tickfleet_model::{DayCapAction, Priorities, Priority, day, limits};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
@@ -25,7 +25,7 @@ const SHARDS_MAX: i128 = 16_384;
 const RUNGS_MAX: usize = 16;
 
 /// Reads all settings and checks how they relate. None only where a whole section is missing, which is noted.
-pub(super) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
+pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
     let before = errors.len();
     let mut root = Section::open(tree, "", errors);
     let mut section = |name: &'static str| root.required(name).map(|cursor| cursor.section());
@@ -96,7 +96,7 @@ fn caps(mut s: Section<'_>) -> CapSettings {
 }
 
 /// An IANA time zone, by name.
-pub(super) fn time_zone(cursor: &Cursor<'_>) -> Option<String> {
+pub(crate) fn time_zone(cursor: &Cursor<'_>) -> Option<String> {
     let name = cursor.text()?;
     match day::zone(name) {
         Ok(_) => Some(name.to_owned()),

@@ -124,16 +124,16 @@ impl fmt::Display for ConfigWarning {
 
 /// Gathers errors while the configuration is read, so that one run reports all of them; and warnings.
 #[derive(Debug, Default)]
-pub(super) struct Errors(RefCell<Vec<ConfigError>>, RefCell<Vec<ConfigWarning>>);
+pub(crate) struct Errors(RefCell<Vec<ConfigError>>, RefCell<Vec<ConfigWarning>>);
 
 impl Errors {
     /// Notes an error and goes on.
-    pub(super) fn push(&self, place: &Place, path: &str, found: impl Into<String>, expected: impl Into<String>) {
+    pub(crate) fn push(&self, place: &Place, path: &str, found: impl Into<String>, expected: impl Into<String>) {
         self.suggest(place, path, found, expected, None);
     }
 
     /// Notes an error with what was probably meant.
-    pub(super) fn suggest(
+    pub(crate) fn suggest(
         &self,
         place: &Place,
         path: &str,
@@ -146,25 +146,25 @@ impl Errors {
     }
 
     /// Notes something that works and should be looked at.
-    pub(super) fn warn(&self, place: &Place, path: &str, message: impl Into<String>) {
+    pub(crate) fn warn(&self, place: &Place, path: &str, message: impl Into<String>) {
         let (path, message) = (path.to_owned(), message.into());
         self.1.borrow_mut().push(ConfigWarning { place: place.clone(), path, message });
     }
 
     /// The warnings so far, by file and line.
-    pub(super) fn warnings(&self) -> Vec<ConfigWarning> {
+    pub(crate) fn warnings(&self) -> Vec<ConfigWarning> {
         let mut warnings = self.1.borrow().clone();
         warnings.sort();
         warnings
     }
 
     /// Returns the number of errors so far.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.borrow().len()
     }
 
     /// The value, unless anything is wrong.
-    pub(super) fn unless_any<T>(self, value: Option<T>) -> Result<T, ConfigErrors> {
+    pub(crate) fn unless_any<T>(self, value: Option<T>) -> Result<T, ConfigErrors> {
         let mut errors = self.0.into_inner();
         match value {
             Some(value) if errors.is_empty() => Ok(value),

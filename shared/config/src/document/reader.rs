@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::errors::{Errors, Place};
-use super::tree::{Entry, Node, Value, join};
-use super::units::{format_duration, format_size, parse_duration, parse_size};
+use crate::document::errors::{Errors, Place};
+use crate::document::tree::{Entry, Node, Value, join};
+use crate::document::units::{format_duration, format_size, parse_duration, parse_size};
 use tickfleet_model::suggest;
 
 /// A mapping whose fields are known: what is asked for is read, the rest is refused by [`Section::close`].
-pub(super) struct Section<'a> {
+pub(crate) struct Section<'a> {
     path: String,
     place: &'a Place,
     entries: &'a [Entry],
@@ -22,7 +22,7 @@ pub(super) struct Section<'a> {
 
 impl<'a> Section<'a> {
     /// Opens a mapping with known fields.
-    pub(super) fn open(node: &'a Node, path: impl Into<String>, errors: &'a Errors) -> Self {
+    pub(crate) fn open(node: &'a Node, path: impl Into<String>, errors: &'a Errors) -> Self {
         let path = path.into();
         let sound = matches!(node.value, Value::Mapping(_) | Value::Null);
         if !sound {
@@ -32,7 +32,7 @@ impl<'a> Section<'a> {
     }
 
     /// A field that may be absent; one that is given as nothing counts as absent.
-    pub(super) fn optional(&mut self, field: &'static str) -> Option<Cursor<'a>> {
+    pub(crate) fn optional(&mut self, field: &'static str) -> Option<Cursor<'a>> {
         self.asked.push(field);
         let entry = self.entries.iter().find(|entry| entry.key == field)?;
         let given = !matches!(entry.node.value, Value::Null);
@@ -40,7 +40,7 @@ impl<'a> Section<'a> {
     }
 
     /// A field that must be there.
-    pub(super) fn required(&mut self, field: &'static str) -> Option<Cursor<'a>> {
+    pub(crate) fn required(&mut self, field: &'static str) -> Option<Cursor<'a>> {
         let found = self.optional(field);
         if found.is_none() && self.sound {
             let written = self.entries.iter().find(|entry| entry.key == field);
@@ -51,7 +51,7 @@ impl<'a> Section<'a> {
     }
 
     /// Refuses every field that nobody asked for: a setting that nothing reads is a promise that nothing keeps.
-    pub(super) fn close(self) {
+    pub(crate) fn close(self) {
         for entry in self.entries.iter().filter(|entry| !self.asked.contains(&entry.key.as_str())) {
             let expected = match self.asked.as_slice() {
                 [] => "no field here".to_owned(),
@@ -66,30 +66,30 @@ impl<'a> Section<'a> {
 
 /// One value, with its path for errors.
 #[derive(Clone)]
-pub(super) struct Cursor<'a> {
-    pub(super) node: &'a Node,
-    pub(super) path: String,
-    pub(super) errors: &'a Errors,
+pub(crate) struct Cursor<'a> {
+    pub(crate) node: &'a Node,
+    pub(crate) path: String,
+    pub(crate) errors: &'a Errors,
 }
 
 impl<'a> Cursor<'a> {
     /// Opens the value as a mapping with known fields.
-    pub(super) fn section(&self) -> Section<'a> {
+    pub(crate) fn section(&self) -> Section<'a> {
         Section::open(self.node, self.path.clone(), self.errors)
     }
 
     /// Notes that the value is not what is allowed.
-    pub(super) fn refuse(&self, expected: impl Into<String>) {
+    pub(crate) fn refuse(&self, expected: impl Into<String>) {
         self.refuse_with(expected, None);
     }
 
     /// Notes that the value is not what is allowed, and what was probably meant.
-    pub(super) fn refuse_with(&self, expected: impl Into<String>, meant: Option<String>) {
+    pub(crate) fn refuse_with(&self, expected: impl Into<String>, meant: Option<String>) {
         self.errors.suggest(&self.node.place, &self.path, self.node.describe(), expected, meant);
     }
 
     /// Text as it stands.
-    pub(super) fn text(&self) -> Option<&'a str> {
+    pub(crate) fn text(&self) -> Option<&'a str> {
         match &self.node.value {
             Value::Text(text) => return Some(text),
             Value::Integer(_) | Value::Float(_) | Value::Boolean(_) => self.refuse("text; put it in quotes"),
@@ -99,7 +99,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// Text with something in it.
-    pub(super) fn some_text(&self) -> Option<String> {
+    pub(crate) fn some_text(&self) -> Option<String> {
         let text = self.text()?;
         if text.trim().is_empty() {
             self.refuse("text that is not empty");
@@ -109,7 +109,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// `true` or `false`.
-    pub(super) fn boolean(&self) -> Option<bool> {
+    pub(crate) fn boolean(&self) -> Option<bool> {
         match (&self.node.value, self.variable_text()) {
             (Value::Boolean(value), _) => return Some(*value),
             (_, Some("true")) => return Some(true),
@@ -120,7 +120,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A whole number from `min` to `max`.
-    pub(super) fn integer<T: TryFrom<i128>>(&self, min: i128, max: i128) -> Option<T> {
+    pub(crate) fn integer<T: TryFrom<i128>>(&self, min: i128, max: i128) -> Option<T> {
         let number = match (&self.node.value, self.variable_text()) {
             (Value::Integer(number), _) => Some(*number),
             (_, Some(text)) => text.parse().ok(),
@@ -134,7 +134,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A duration from `min` to `max`, written with its unit.
-    pub(super) fn duration(&self, min: Duration, max: Duration) -> Option<Duration> {
+    pub(crate) fn duration(&self, min: Duration, max: Duration) -> Option<Duration> {
         let read = match &self.node.value {
             Value::Text(text) => parse_duration(text).filter(|duration| (min..=max).contains(duration)),
             _ => None,
@@ -147,7 +147,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A size in bytes from `min` to `max`, written with its unit.
-    pub(super) fn size(&self, min: u64, max: u64) -> Option<u64> {
+    pub(crate) fn size(&self, min: u64, max: u64) -> Option<u64> {
         let read = match &self.node.value {
             Value::Text(text) => parse_size(text).filter(|bytes| (min..=max).contains(bytes)),
             _ => None,
@@ -160,7 +160,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// One of some words.
-    pub(super) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
+    pub(crate) fn choice<T: Copy>(&self, choices: &[(&'static str, T)]) -> Option<T> {
         let text = self.text()?;
         let found = choices.iter().find(|(word, _)| *word == text).map(|(_, value)| *value);
         if found.is_none() {
@@ -171,7 +171,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The items of a list.
-    pub(super) fn items(&self) -> Vec<Self> {
+    pub(crate) fn items(&self) -> Vec<Self> {
         let Value::List(items) = &self.node.value else {
             self.refuse("a list");
             return vec![];
@@ -181,7 +181,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// The members of a mapping whose keys are names: key, its place, value.
-    pub(super) fn members(&self) -> Vec<(&'a str, &'a Place, Self)> {
+    pub(crate) fn members(&self) -> Vec<(&'a str, &'a Place, Self)> {
         if !matches!(self.node.value, Value::Mapping(_)) {
             self.refuse("a mapping");
         }
@@ -193,7 +193,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// A list of different words.
-    pub(super) fn words(&self) -> BTreeSet<String> {
+    pub(crate) fn words(&self) -> BTreeSet<String> {
         let mut words = BTreeSet::new();
         for item in self.items() {
             if let Some(word) = item.some_text()

@@ -21,7 +21,7 @@ impl RedisUrl {
     }
 
     /// Returns a stand-in for a URL that was refused, until the errors are reported. Nothing connects to it.
-    pub(super) fn stand_in() -> Self {
+    pub(crate) fn stand_in() -> Self {
         Self(SecretString::default())
     }
 
@@ -54,7 +54,7 @@ impl fmt::Debug for RedisUrl {
 
 /// A URL with the password of its user part and the values of its query masked. What comes before the last
 /// `@` counts as the user part, so that an unescaped `/` in a password gives nothing away.
-pub(super) fn mask_url(url: &str) -> String {
+pub(crate) fn mask_url(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (rest, query) = match rest.rsplit_once('@') {
         // A `?` before the `@` belongs to the password.

@@ -4,9 +4,9 @@
 
 use std::collections::BTreeMap;
 
-use super::errors::{Errors, Place};
-use super::reader::Cursor;
-use super::tree::{Node, Value, join};
+use crate::document::errors::{Errors, Place};
+use crate::document::reader::Cursor;
+use crate::document::tree::{Node, Value, join};
 use tickfleet_model::suggest;
 
 /// Environment variables by name.
@@ -36,7 +36,7 @@ fn settings(built_in: &Node) -> Vec<String> {
 }
 
 /// Lays the environment over the settings. An empty variable counts as unset.
-pub(super) fn lay_over(tree: &mut Node, built_in: &Node, environment: &Environment, errors: &Errors) {
+pub(crate) fn lay_over(tree: &mut Node, built_in: &Node, environment: &Environment, errors: &Errors) {
     let settings = settings(built_in);
     for path in &settings {
         let long = variable(path);
@@ -108,7 +108,7 @@ fn is_service_link(name: &str) -> bool {
 
 /// Replaces `${NAME}` and `${NAME:-default}` by the environment. Unset or empty takes the default; without
 /// one it is noted. None where anything was noted.
-pub(super) fn expand(cursor: &Cursor<'_>, environment: &Environment) -> Option<String> {
+pub(crate) fn expand(cursor: &Cursor<'_>, environment: &Environment) -> Option<String> {
     let mut rest = cursor.text()?;
     let mut expanded = String::with_capacity(rest.len());
     while let Some((before, after)) = rest.split_once("${") {
@@ -133,8 +133,8 @@ pub(super) fn expand(cursor: &Cursor<'_>, environment: &Environment) -> Option<S
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-    use super::super::yaml::{Origin, parse};
     use super::*;
+    use crate::document::yaml::{Origin, parse};
 
     fn environment(pairs: &[(&str, &str)]) -> Environment {
         pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()

@@ -8,12 +8,12 @@ use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};
 use serde_saphyr::{Location, Spanned};
 
-use super::errors::{Errors, Place};
-use super::tree::{Entry, Node, Value, join};
+use crate::document::errors::{Errors, Place};
+use crate::document::tree::{Entry, Node, Value, join};
 
 /// Which file a tree is read from.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Origin<'a> {
+pub(crate) enum Origin<'a> {
     /// One that is built in.
     BuiltIn(&'a str),
     /// One of the configuration folder.
@@ -22,7 +22,7 @@ pub(super) enum Origin<'a> {
 
 /// Parses one YAML file. An empty file is an empty mapping. A syntax error and every duplicate key is noted;
 /// after a syntax error there is no tree.
-pub(super) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<Node> {
+pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<Node> {
     let places = Places::new(origin);
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_events: 8_000_000, max_nodes: 4_000_000 },

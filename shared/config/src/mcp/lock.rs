@@ -9,10 +9,10 @@ use std::fmt::Write;
 use serde_json::{Map, Value as Json, json};
 use sha2::{Digest, Sha256};
 
-use super::canonical::write_canonical;
-use super::errors::Errors;
-use super::reader::{Cursor, Section};
-use super::tree::{Node, Value};
+use crate::document::canonical::write_canonical;
+use crate::document::errors::Errors;
+use crate::document::reader::{Cursor, Section};
+use crate::document::tree::{Node, Value};
 use tickfleet_model::Effect;
 
 /// The name of the file in the configuration folder.
@@ -228,7 +228,7 @@ fn yaml_safe(json: &str) -> String {
 }
 
 /// Reads `mcp.lock.yaml`. A definition that is not what its digest says was changed by hand, and is refused.
-pub(super) fn read(tree: &Node, errors: &Errors) -> McpPins {
+pub(crate) fn read(tree: &Node, errors: &Errors) -> McpPins {
     let mut pins = McpPins::default();
     let mut root = Section::open(tree, "", errors);
     for (server, _, cursor) in root.optional("servers").map(|c| c.members()).unwrap_or_default() {
@@ -290,8 +290,8 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::super::yaml::{Origin, parse};
     use super::*;
+    use crate::document::yaml::{Origin, parse};
 
     fn tool() -> McpDefinition {
         McpDefinition {

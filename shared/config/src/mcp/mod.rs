@@ -1,15 +1,18 @@
 //! `mcp.yaml`: the MCP servers, and which of their pinned tools are imported under which names.
 
+pub(crate) mod lock;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::errors::Errors;
-use super::mcp_lock::{McpDefinition, McpPins};
-use super::read_tools::{Tools, default_id};
-use super::reader::{Cursor, Section};
-use super::tools::SecretRef;
-use super::tree::{Node, Value};
-use super::{http, templates};
+use crate::document::errors::Errors;
+use crate::document::reader::{Cursor, Section};
+use crate::document::tree::{Node, Value};
+use crate::mcp::lock::{McpDefinition, McpPins};
+use crate::tools::SecretRef;
+use crate::tools::http;
+use crate::tools::read::{Tools, default_id};
+use crate::tools::templates;
 use tickfleet_model::{Effect, limits, suggest};
 
 /// Characters of a server's name: it begins the names of its tools.
@@ -118,7 +121,7 @@ pub enum McpTransport {
 }
 
 /// Reads `mcp.yaml` against the pins, and makes the imported tools known beside the declared ones.
-pub(super) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Errors) -> McpFile {
+pub(crate) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Errors) -> McpFile {
     let mut file = McpFile::default();
     for (name, cursor) in servers(tree, errors) {
         let Some((mut def, chosen)) = server(&name, &cursor) else { continue };
@@ -138,7 +141,7 @@ pub(super) fn read(tree: &Node, pins: &McpPins, known: &mut Tools, errors: &Erro
 }
 
 /// Reads `mcp.yaml` alone, as it is read to pin: every server, none of them with tools.
-pub(super) fn read_unpinned(tree: &Node, errors: &Errors) -> McpFile {
+pub(crate) fn read_unpinned(tree: &Node, errors: &Errors) -> McpFile {
     let read = |(name, cursor): (String, Cursor<'_>)| Some((server(&name, &cursor)?.0, name));
     McpFile { servers: servers(tree, errors).into_iter().filter_map(read).map(|(def, name)| (name, def)).collect() }
 }
@@ -204,7 +207,7 @@ impl Chosen<'_> {
         let known: BTreeSet<String> = pinned.iter().map(|tool| tool.name.clone()).collect();
         let listed = |list: &Option<Cursor<'_>>| -> BTreeSet<String> {
             let Some(list) = list else { return BTreeSet::new() };
-            super::policy::names(list, Some(&known), "a pinned tool of the server")
+            crate::policy::names(list, Some(&known), "a pinned tool of the server")
         };
         if let Some(cursor) = &self.effects {
             for name in effects.keys().filter(|name| !known.contains(*name)) {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::http_values::service_url;
-use super::reader::Cursor;
-use super::templates::Templates;
-use super::tools::{ClientAuth, Grant, OAuth2Def};
+use crate::document::reader::Cursor;
+use crate::tools::http::values::service_url;
+use crate::tools::templates::Templates;
+use crate::tools::{ClientAuth, Grant, OAuth2Def};
 
 const GRANTS: [(&str, Grant); 2] =
     [("client_credentials", Grant::ClientCredentials), ("refresh_token", Grant::RefreshToken)];
@@ -14,7 +14,7 @@ const CLIENT_AUTHS: [(&str, ClientAuth); 2] = [("basic", ClientAuth::Basic), ("b
 const OWN_FIELDS: [&str; 5] = ["grant_type", "client_id", "client_secret", "refresh_token", "scope"];
 
 /// Reads an `oauth2:` definition. None where it lacks what every sign-in needs.
-pub(super) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAuth2Def> {
+pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAuth2Def> {
     let mut s = cursor.section();
     let grant = s.required("grant").and_then(|c| c.choice(&GRANTS));
     let token_url = s.required("token_url").and_then(|c| service_url(&c).map(str::to_owned));
