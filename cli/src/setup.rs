@@ -17,11 +17,11 @@ use worker::agents::TaskHandlers;
 use worker::tools::mcp::Servers;
 use worker::tools::{Registry, TypedTool};
 
-use crate::dev_socket;
-use crate::extensions::Extensions;
+use crate::commands::dev_socket;
 use crate::failure::Failure;
+use crate::fleet::extensions::Extensions;
 use crate::global::{Global, environment};
-use crate::time_format::millis;
+use crate::output::time_format::millis;
 
 /// The configuration of this process.
 #[derive(Clone)]

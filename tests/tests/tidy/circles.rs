@@ -8,7 +8,7 @@ use super::source::{Source, closing, find_words};
 
 /// Circles that are left: one of their files, how many they are, and why. None may be added, and none may grow.
 pub const KNOWN: &[(&str, usize, &str)] = &[
-    ("cli/src/demo/play.rs", 3, "what was played, its figures and how they are shown know each other"),
+    ("cli/src/commands/demo/play.rs", 3, "what was played, its figures and how they are shown know each other"),
     ("worker/src/tools/http/tool.rs", 6, "signing in is itself an HTTP request, made as a tool's is"),
     ("worker/src/tools/mcp/server.rs", 2, "a server makes its tools, and they ask it for its connection"),
 ];

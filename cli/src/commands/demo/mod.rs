@@ -22,11 +22,11 @@ use tickfleet_model::AgentId;
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
-use crate::extensions::Extensions;
+use crate::commands::mcp;
 use crate::failure::Failure;
+use crate::fleet::extensions::Extensions;
 use crate::fleet::{self, Answer, Roles};
 use crate::global::Global;
-use crate::mcp;
 use crate::output::Output;
 use crate::setup::{self, Setup};
 use day::Planned;
@@ -46,7 +46,7 @@ const FILES: [(&str, &str); 2] = [
     (
         "permissions.yaml",
         concat!(
-            include_str!("../../../config/permissions.yaml"),
+            include_str!("../../../../config/permissions.yaml"),
             "\n  # A tool for trying a fleet out, here a workflow that takes too long.\n\
              \x20 sleep: {everyone: true}\n\
              \n  # The team calendar.\n\

@@ -11,12 +11,12 @@ use tickfleet_protocol::{Prompts, define, define_strict};
 use worker::tools::{RegisteredTool, Registry};
 
 use crate::caller::{nobody, with_run_time, with_tenant};
+use crate::commands::import::Import;
+use crate::commands::try_tool::Try;
 use crate::failure::Failure;
-use crate::format::Format;
-use crate::import::Import;
+use crate::output::format::Format;
 use crate::output::{Mood, Output, lines, table};
 use crate::setup::Setup;
-use crate::try_tool::Try;
 
 /// List all tools with who may call them; with an agent, what it may call, or its definitions for a model.
 #[derive(Debug, Args)]

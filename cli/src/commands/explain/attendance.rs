@@ -4,7 +4,7 @@ use serde::Serialize;
 use tickfleet_store::{Keys, NodeView, Pool};
 
 use crate::failure::Failure;
-use crate::time_format::span;
+use crate::output::time_format::span;
 
 /// A runtime that has not asked for so long is taken for absent, ms: it blocks for seconds, not for minutes.
 const RUNTIME_SILENT_MS: i64 = 60_000;

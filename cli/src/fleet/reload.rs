@@ -15,8 +15,8 @@ use worker::agents::TaskHandlers;
 use worker::tools::{Registry, TypedTool, stop_all};
 
 use crate::failure::Failure;
-use crate::live::Live;
-use crate::registrar::{RegisterError, Request};
+use crate::fleet::live::Live;
+use crate::fleet::registrar::{RegisterError, Request};
 use crate::setup::Setup;
 
 /// How often the folder is looked at. A change is taken over when two looks in a row have seen the same, so that

@@ -111,7 +111,7 @@ async fn mcp_findings(setup: &Setup) -> Vec<Finding> {
             Finding::warn("mcp", format!("{name}: {why}"), advice)
         }
     };
-    let looked = crate::mcp::look_at_all(&setup.configuration.mcp, &setup.tool_environment()).await;
+    let looked = crate::commands::mcp::look_at_all(&setup.configuration.mcp, &setup.tool_environment()).await;
     looked.into_iter().map(finding).collect()
 }
 
@@ -136,13 +136,13 @@ async fn tenants(store: &Store) -> Result<Vec<Finding>, Failure> {
         let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");
         Finding::fail("tenants", format!("{tenant}: {why}; its turns are refused"), advice)
     };
-    Ok(crate::tenant::unreadable(&store.at_run_time().await?).into_iter().map(finding).collect())
+    Ok(crate::commands::tenant::unreadable(&store.at_run_time().await?).into_iter().map(finding).collect())
 }
 
 #[allow(clippy::disallowed_methods, reason = "the edge: the doctor compares this machine's clock with Redis' own")]
 fn local_ms() -> i64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    crate::time_format::millis(since)
+    crate::output::time_format::millis(since)
 }
 
 fn text(report: &Report, output: &Output) -> String {

@@ -10,13 +10,13 @@ use tickfleet_client::private_inbox;
 use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, Priority, TenantId, Turn, TurnId, limits};
 use tickfleet_protocol::parse_turn;
 
-use crate::answer;
+use crate::commands::answer;
 use crate::failure::Failure;
-use crate::format::Format;
 use crate::output::Output;
-use crate::results::{self, Awaited, Told};
+use crate::output::format::Format;
+use crate::output::results::{self, Awaited, Told};
+use crate::output::time_format::Deadline;
 use crate::setup::Setup;
-use crate::time_format::Deadline;
 
 /// Submit a turn: the tool calls of one model response.
 #[derive(Debug, Args)]

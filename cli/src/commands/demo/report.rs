@@ -312,7 +312,7 @@ mod tests {
 
     use super::super::day;
     use super::*;
-    use crate::explain::Admission;
+    use crate::commands::explain::Admission;
 
     /// The day's first turn that posts, its one call ended as `outcome`, answered `times` times.
     fn posted(outcome: &str, times: usize) -> (Planned, PlayedTurn) {

@@ -342,7 +342,7 @@ fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<St
             }
         }
         if shard.timer_late_ms > TIMER_LATE_MS_MAX && !short {
-            let late = crate::time_format::span(shard.timer_late_ms);
+            let late = crate::output::time_format::span(shard.timer_late_ms);
             warnings.push(format!("the earliest timer of shard {number} is {late} late: no scheduler looks"));
         }
     }

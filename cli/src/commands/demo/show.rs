@@ -12,10 +12,10 @@ use super::day::Planned;
 use super::kinds::{Kind, Kinds};
 use super::report::{CallRow, Capped, Report, Row};
 use super::{CAPPED, play};
-use crate::invoked::into_path;
+use crate::output::invoked::into_path;
+use crate::output::results::mood;
+use crate::output::time_format::span;
 use crate::output::{Mood, Output, lines, short, table};
-use crate::results::mood;
-use crate::time_format::span;
 
 /// Characters of what an agent was told that the table shows: its lines have at most 110.
 const TOLD_CHARS: usize = 87;

@@ -7,7 +7,7 @@ use tickfleet_ops::metrics::Metrics;
 use worker::Worker;
 use worker::tools::mcp::Servers;
 
-use crate::extensions::Extensions;
+use crate::fleet::extensions::Extensions;
 
 /// The parts that a reload replaces.
 #[derive(Clone)]

@@ -17,10 +17,10 @@ use tickfleet_store::{FailedTry, Keys, Pool, Remembered, Store, TurnName, TurnVi
 use self::attendance::Attendance;
 use self::audit::Audit;
 use crate::failure::Failure;
-use crate::letters;
 use crate::output::Output;
+use crate::output::letters;
+use crate::output::time_format::Past;
 use crate::setup::Setup;
-use crate::time_format::Past;
 pub(crate) use record::Admission;
 
 /// Tell the whole story of a turn, call or task.

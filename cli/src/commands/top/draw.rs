@@ -9,7 +9,7 @@ use ratatui::widgets::{Cell, Clear, Row, Table, Widget};
 use super::frame::{Agent, Frame, Node, Sort};
 use super::tools::ToolRow;
 use crate::output::short;
-use crate::time_format::{clock, span};
+use crate::output::time_format::{clock, span};
 
 /// Rows of a table that is printed, at most.
 const PRINTED_ROWS_MAX: usize = 20;

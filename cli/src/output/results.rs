@@ -10,7 +10,7 @@ use tickfleet_model::{CallResult, InboxName, Outcome, TenantId, TurnId};
 use tickfleet_store::{DeadLetter, Pool, StoreError, TurnName};
 
 use crate::failure::Failure;
-use crate::letters;
+use crate::output::letters;
 use crate::output::{Mood, Output, lines, short, table};
 use crate::setup::Setup;
 

@@ -11,12 +11,12 @@ use tickfleet_model::{AgentId, TenantId};
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 use tickfleet_ops::shutdown::Shutdown;
 
-use crate::dev_socket::DIR;
+use crate::commands::dev_socket::DIR;
 use crate::failure::Failure;
 use crate::fleet::{self, Answer, Fleet, Roles};
 use crate::global::Global;
-use crate::invoked::{program, quoted};
 use crate::output::Output;
+use crate::output::invoked::{program, quoted};
 use crate::setup::{self, Setup};
 
 /// A private Redis (or the one that REDIS_URL names), a scheduler and a worker.

@@ -1,5 +1,10 @@
 //! The boot of a scheduler and a worker: what both need, one of each per shard, and the wait for their end.
 
+pub(crate) mod extensions;
+pub(crate) mod live;
+pub(crate) mod registrar;
+pub(crate) mod reload;
+
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -20,9 +25,9 @@ use worker::tools::{start_all, stop_all};
 use worker::{Surroundings, Worker};
 
 use crate::failure::Failure;
-use crate::live::Live;
-use crate::registrar::Registrar;
-use crate::reload::Reload;
+use crate::fleet::live::Live;
+use crate::fleet::registrar::Registrar;
+use crate::fleet::reload::Reload;
 use crate::setup::Setup;
 
 /// The roles of a process.

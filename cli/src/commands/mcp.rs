@@ -13,8 +13,9 @@ use worker::tools::mcp::{LOOK_TIMEOUT, Offer, look};
 
 use crate::failure::Failure;
 use crate::global::Global;
+use crate::output::results;
 use crate::output::{Mood, Output, short};
-use crate::{results, setup};
+use crate::setup;
 
 /// How long a server is waited for without a word.
 const TOLD_AFTER: Duration = Duration::from_secs(3);

@@ -8,9 +8,9 @@ use tickfleet_store::FailedTry;
 use super::attendance::Attendance;
 use super::record::{Admission, Rule, Wait};
 use super::{State, Story};
+use crate::output::results;
+use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Mood, Output, short};
-use crate::results;
-use crate::time_format::{clock, from_now, span};
 
 /// Audit entries that are told.
 const AUDIT_TOLD: usize = 20;

@@ -4,10 +4,10 @@ use clap::Args;
 use tickfleet_client::Recorded;
 use tickfleet_model::TurnId;
 
-use crate::cancel::named;
+use crate::commands::cancel::named;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::results;
+use crate::output::results;
 use crate::setup::Setup;
 
 /// Print the reply to a turn or task once more. The record keeps it for retention.records after the end, whether it

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::day::{Planned, tenant};
 use super::show;
-use crate::explain::Admission;
+use crate::commands::explain::Admission;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;

@@ -1,5 +1,11 @@
 //! The output of a command: results to stdout, everything else to stderr.
 
+pub(crate) mod format;
+pub(crate) mod invoked;
+pub(crate) mod letters;
+pub(crate) mod results;
+pub(crate) mod time_format;
+
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 

@@ -9,8 +9,8 @@ use tickfleet_store::{Backlog, DeadLetter, ShardFacts};
 
 use super::Finding;
 use crate::output::short;
-use crate::time_format::millis;
-use crate::time_format::{from_now, span};
+use crate::output::time_format::millis;
+use crate::output::time_format::{from_now, span};
 
 /// Work that waits longer than this for somebody to read it shows that nobody does, ms.
 const UNREAD_MS_MAX: i64 = 10_000;

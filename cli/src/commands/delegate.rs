@@ -8,12 +8,12 @@ use serde_json::value::RawValue;
 use tickfleet_client::private_inbox;
 use tickfleet_model::{AgentId, Context, InboxName, Priority, Task, TaskGrant, TaskId, TenantId, TurnId, limits};
 
+use crate::commands::submit::parse_priority;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::results::{self, Awaited, Told};
+use crate::output::results::{self, Awaited, Told};
+use crate::output::time_format::Deadline;
 use crate::setup::Setup;
-use crate::submit::parse_priority;
-use crate::time_format::Deadline;
 
 /// Give an agent a task. Agents take tasks where agents.yaml binds them to a handler.
 #[derive(Debug, Args)]

@@ -106,7 +106,7 @@ mod tests {
     use worker::tools::ToolError;
 
     use super::*;
-    use crate::extensions::Extensions;
+    use crate::fleet::extensions::Extensions;
     use crate::fleet::{self, Answer, Roles};
     use crate::global::Global;
     use crate::setup::{self, Setup};

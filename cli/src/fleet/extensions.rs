@@ -8,7 +8,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use worker::tools::TypedTool;
 
-use crate::registrar::Registrar;
+use crate::fleet::registrar::Registrar;
 
 type Beside = dyn Fn(Registrar) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
 
