@@ -6,8 +6,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tickfleet_testkit::RedisServer;
 
-use crate::binary::tickfleet;
-use crate::process::{Process, pause};
+use crate::support::binary::tickfleet;
+use crate::support::process::{Process, pause};
 
 /// A minute, in steps of [`pause`].
 const STEPS_MAX: usize = 1_200;

@@ -13,8 +13,8 @@ use prost::Message;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::binary::{Said, command};
-use crate::process::Process;
+use crate::support::binary::{Said, command};
+use crate::support::process::Process;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const PARENT: &str = "00f067aa0ba902b7";

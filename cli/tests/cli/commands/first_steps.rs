@@ -6,8 +6,8 @@ use std::path::Path;
 use serde_json::json;
 use tickfleet_testkit::RedisServer;
 
-use crate::binary::{DevFleet, Said, command, tickfleet};
-use crate::prometheus::free_port;
+use crate::support::binary::{DevFleet, Said, command, tickfleet};
+use crate::support::prometheus::free_port;
 
 const KELLY: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 const NOWHERE: &str = "redis://127.0.0.1:1/";

@@ -11,7 +11,7 @@ use redis::aio::MultiplexedConnection;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::process::{Process, pause};
+use crate::support::process::{Process, pause};
 
 const INBOX: &str = "{tickfleet:0}:replies:demo:box";
 

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::json;
 use tickfleet_testkit::RedisServer;
 
-use crate::process::{Process, pause};
+use crate::support::process::{Process, pause};
 
 const DAY_MS: i64 = 86_400_000;
 

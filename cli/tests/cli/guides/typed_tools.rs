@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::binary::{DevFleet, Said, command};
-use super::documents::{REPOSITORY, agrees, blocks, files, shown, with_binary};
+use crate::support::binary::{DevFleet, Said, command};
+use crate::support::documents::{REPOSITORY, agrees, blocks, files, shown, with_binary};
 
 /// The longest wait for what is on its way; usually it takes a second.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -12,8 +12,8 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::binary::command;
-use super::prometheus::{Prometheus, Target, free_port};
+use crate::support::binary::command;
+use crate::support::prometheus::{Prometheus, Target, free_port};
 
 /// Seconds that stand for a minute: one, and more at each further try, for a machine that often stands still for a
 /// second sees that many minutes of trouble.

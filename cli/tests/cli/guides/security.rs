@@ -7,8 +7,8 @@ use std::process::Command;
 use redis::aio::MultiplexedConnection;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
-use super::binary::{DevFleet, Said, tickfleet};
-use super::documents::{REPOSITORY, blocks};
+use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::documents::{REPOSITORY, blocks};
 
 /// The users that the guide gives, as arguments of `ACL SETUSER`.
 fn users() -> Vec<Vec<String>> {

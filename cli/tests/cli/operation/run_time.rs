@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use tickfleet_model::{TenantId, ids};
 use tickfleet_testkit::RedisServer;
 
-use crate::binary::{Said, command};
-use crate::process::{Process, pause};
+use crate::support::binary::{Said, command};
+use crate::support::process::{Process, pause};
 
 /// Long enough that no heartbeat helps a process which has just started.
 const LONG_LEASE: &[(&str, &str)] = &[("TICKFLEET_WORKER_LEASE", "40s"), ("TICKFLEET_WORKER_DRAIN", "10s")];

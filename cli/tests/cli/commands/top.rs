@@ -5,9 +5,9 @@ use std::process::{Command, Stdio};
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use super::binary::{DevFleet, Said, tickfleet};
+use crate::support::binary::{DevFleet, Said, tickfleet};
 
-const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/terminal.py");
+const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
 
 /// A turn of so many calls of kelly's, under a cap of ten in five seconds.
 fn submit(fleet: &DevFleet, calls: usize) {

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::binary::{DevFleet, Said};
-use super::documents::{agrees, files, shown, with_binary};
+use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::documents::{agrees, files, shown, with_binary};
 
 const TUTORIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tools-mcp.md");
 
@@ -57,13 +57,13 @@ fn a_server_that_cannot_be_asked_is_told_of_and_nothing_is_written() {
     let mcp = "servers:\n  gone: {command: a-program-that-is-not-there}\n";
     fs::write(folder.path().join("mcp.yaml"), mcp).unwrap();
     let config = folder.path().to_str().unwrap();
-    let said = super::tickfleet(&["mcp", "pin", "--config", config]).exits(1);
+    let said = tickfleet(&["mcp", "pin", "--config", config]).exits(1);
     said.says("gone: failed: 'a-program-that-is-not-there' could not be started").says("Nothing was written.");
     assert!(!Path::new(config).join("mcp.lock.yaml").exists());
-    super::tickfleet(&["mcp", "pin", "god", "--config", config]).exits(2).complains("it has: gone");
-    let said = super::tickfleet(&["config", "check", "--config", config]).exits(1);
+    tickfleet(&["mcp", "pin", "god", "--config", config]).exits(2).complains("it has: gone");
+    let said = tickfleet(&["config", "check", "--config", config]).exits(1);
     said.says("mcp.yaml:2:9: servers.gone: found a server without pinned tools").says("tickfleet mcp pin gone");
-    super::tickfleet(&["mcp", "pin"]).exits(0).says("mcp.yaml has no servers.");
+    tickfleet(&["mcp", "pin"]).exits(0).says("mcp.yaml has no servers.");
 }
 
 fn shell(line: &str) -> Command {

@@ -169,3 +169,10 @@ impl Drop for DevFleet {
         let _ = self.child.wait();
     }
 }
+
+const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
+
+/// A submit by kelly of demo, with these arguments more.
+pub fn submit<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&TURN, more].concat()
+}

@@ -6,8 +6,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tickfleet_testkit::RedisServer;
 
-use crate::binary::tickfleet;
-use crate::process::{Process, pause};
+use crate::support::binary::tickfleet;
+use crate::support::process::{Process, pause};
 
 /// Slices of the killed worker, each of one call that takes four seconds.
 const SUSPECTS: usize = 30;

@@ -11,7 +11,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::binary::command;
+use crate::support::binary::command;
 
 /// A scheduler or worker with its log.
 pub struct Process {

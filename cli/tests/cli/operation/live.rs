@@ -8,8 +8,8 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use tickfleet_testkit::RedisServer;
 
-use crate::binary::tickfleet;
-use crate::process::{Process, pause};
+use crate::support::binary::tickfleet;
+use crate::support::process::{Process, pause};
 
 fn write(dir: &Path, name: &str, text: &str) {
     fs::write(dir.join(name), text).unwrap();

@@ -4,8 +4,8 @@
 use redis::aio::MultiplexedConnection;
 use tickfleet_testkit::RedisServer;
 
-use crate::binary::{DevFleet, tickfleet};
-use crate::process::Process;
+use crate::support::binary::{DevFleet, tickfleet};
+use crate::support::process::Process;
 
 const KELLY: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
 

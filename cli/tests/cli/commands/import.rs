@@ -9,7 +9,7 @@ use axum::response::IntoResponse;
 use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 
-use crate::binary::{DevFleet, Said, tickfleet};
+use crate::support::binary::{DevFleet, Said, tickfleet};
 
 /// A shop's interface, with what such documents have: shared parameters, references, several security schemes, and
 /// operations that no tool can make.

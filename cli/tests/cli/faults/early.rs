@@ -10,8 +10,8 @@ use tickfleet_protocol::parse_turn;
 use tickfleet_store::{Cancelled, StoreOptions, TurnName};
 use tickfleet_testkit::RedisServer;
 
-use crate::binary::tickfleet;
-use crate::process::Process;
+use crate::support::binary::tickfleet;
+use crate::support::process::Process;
 
 /// A turn of kelly's with one quick call, and perhaps an id.
 fn turn(id: Option<&str>) -> Turn {

@@ -5,8 +5,8 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use super::binary::{DevFleet, Said};
-use super::documents::{agrees, files, shown, with_binary};
+use crate::support::binary::{DevFleet, Said};
+use crate::support::documents::{agrees, files, shown, with_binary};
 
 const TUTORIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tools-http.md");
 

@@ -14,8 +14,8 @@ use tickfleet_model::{InboxName, TenantId};
 use tickfleet_store::StoreOptions;
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
-use crate::binary::tickfleet;
-use crate::process::{Process, pause};
+use crate::support::binary::tickfleet;
+use crate::support::process::{Process, pause};
 
 const CONFIG: &str = "caps: {tick: 1s, max_calls_per_tick: 1000, max_actions_per_day: 100000000}
 scheduler: {reap_every: 200ms}
