@@ -7,7 +7,7 @@ use tickfleet_tests::referee::{
     AgentBudgets, Answer, Budget, Effects, Event, Fence, LaneMove, State, TaskBudget, next,
 };
 
-use super::spec::{ENDING_LEASE_MS, Spec, TENANT_READY_MAX};
+use crate::interleavings::worlds::spec::{ENDING_LEASE_MS, Spec, TENANT_READY_MAX};
 
 /// `<tenant>:<turn>`, `<tenant>:<agent>`, `<tenant>:<inbox>`.
 pub type Name = String;

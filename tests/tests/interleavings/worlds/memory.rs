@@ -2,13 +2,13 @@
 
 use rand::Rng;
 
-use super::game::{Game, Violation};
+use crate::interleavings::game::{Game, Violation};
 
 const FILLER_BYTES: usize = 8 << 20;
 
 impl Game<'_> {
     /// Memory is full from here on, or has room again.
-    pub(super) async fn memory_turns(&mut self) -> Result<(), Violation> {
+    pub(crate) async fn memory_turns(&mut self) -> Result<(), Violation> {
         let error = |error: redis::RedisError| error.to_string();
         let mut max = 0;
         if !self.full {

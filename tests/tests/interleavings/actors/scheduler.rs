@@ -10,11 +10,11 @@ use tickfleet_store::{
 };
 use tickfleet_tests::referee::{Answer, Fence};
 
-use super::endings::{settle, take_ending};
-use super::game::{Game, Ghost, Violation, same};
-use super::spec::{ODD_AGENT, RELEASE_BOUND, Rows, number_of};
-use super::verbs::{Admitted, Batch, Candidate};
-use super::world::Name;
+use crate::interleavings::actors::endings::{settle, take_ending};
+use crate::interleavings::game::{Game, Ghost, Violation, same};
+use crate::interleavings::worlds::spec::{ODD_AGENT, RELEASE_BOUND, Rows, number_of};
+use crate::interleavings::worlds::verbs::{Admitted, Batch, Candidate};
+use crate::interleavings::worlds::world::Name;
 
 /// An inbound entry in memory.
 #[derive(Debug, Clone)]

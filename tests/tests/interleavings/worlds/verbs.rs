@@ -6,11 +6,11 @@ use tickfleet_tests::referee::{
     Answer, Budget, Chain, Event, Fence, Reason, Rules, State, TaskBudget, Verdict, decide, window_end,
 };
 
-use super::spec::{
+use crate::interleavings::worlds::spec::{
     CRASHES_MAX, INBOX_UNREAD_MAX, INBOXES_MAX, ODD_AGENT, ODD_TASK, RELEASE_BOUND, Rows, TENANT_TURNS_MAX, TURNS_MAX,
     USED_UP, number_of,
 };
-use super::world::{Name, Turn, World, tenant_of};
+use crate::interleavings::worlds::world::{Name, Turn, World, tenant_of};
 
 /// What a batch of turns or lanes is answered as a whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl World {
         "OK"
     }
 
-    pub(super) fn unread(&self, inbox: &str) -> usize {
+    pub(crate) fn unread(&self, inbox: &str) -> usize {
         self.inboxes.get(inbox).map_or(0, Vec::len)
     }
 
@@ -263,7 +263,7 @@ impl World {
     }
 
     /// Rule 14: whether a tenant has this inbox, or may have one more.
-    pub(super) fn inbox_fits(&mut self, inbox: &str, now_ms: i64) -> bool {
+    pub(crate) fn inbox_fits(&mut self, inbox: &str, now_ms: i64) -> bool {
         if self.known_inboxes.contains_key(inbox) || self.own_inboxes(inbox) < INBOXES_MAX {
             return true;
         }

@@ -6,9 +6,9 @@ use serde::Deserialize;
 use serde_json::Value;
 use tickfleet_tests::referee::State;
 
-use super::game::{Game, Violation, same};
-use super::spec::{ODD_AGENT, ODD_TASK, QUEUES};
-use super::world::{Name, Turn};
+use crate::interleavings::game::{Game, Violation, same};
+use crate::interleavings::worlds::spec::{ODD_AGENT, ODD_TASK, QUEUES};
+use crate::interleavings::worlds::world::{Name, Turn};
 
 /// Everything of the shard in one reply.
 const LOOK: &str = r"

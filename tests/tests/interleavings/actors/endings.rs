@@ -4,7 +4,7 @@ use tickfleet_model::InboxName;
 use tickfleet_store::{Ending, Queue, ReplyFrame, SettledCall, Settlement, TurnName};
 use tickfleet_tests::referee::{Answer, Event, Fence, State};
 
-use super::game::{Game, Violation, same};
+use crate::interleavings::game::{Game, Violation, same};
 
 /// Pairs an ending that Redis gave out with the referee's.
 pub fn take_ending(game: &mut Game<'_>, name: &str, ending: Ending) -> Result<(Ending, Fence), Violation> {

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use tickfleet_store::Queue;
 
-use super::game::Violation;
-use super::spec::{Rows, number_of};
-use super::world::{Name, World, tenant_of};
+use crate::interleavings::game::Violation;
+use crate::interleavings::worlds::spec::{Rows, number_of};
+use crate::interleavings::worlds::world::{Name, World, tenant_of};
 
 /// What was seen so far.
 #[derive(Debug, Default)]

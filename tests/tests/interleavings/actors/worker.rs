@@ -7,10 +7,10 @@ use tickfleet_model::ConsumerId;
 use tickfleet_store::{Begin, Begun, Entry, HandBack, Parked, Queue, Reader, Retry, Returned, TurnName};
 use tickfleet_tests::referee::{Answer, Event, Fence, State};
 
-use super::endings::settle;
-use super::game::{Game, Ghost, Violation, same};
-use super::spec::QUEUES;
-use super::world::Name;
+use crate::interleavings::actors::endings::settle;
+use crate::interleavings::game::{Game, Ghost, Violation, same};
+use crate::interleavings::worlds::spec::QUEUES;
+use crate::interleavings::worlds::world::Name;
 
 /// A slice in memory.
 #[derive(Debug, Clone)]
@@ -278,7 +278,7 @@ impl Holding {
     /// Begins or marks in both worlds. Answers whether the slice may go on.
     async fn begin(&mut self, game: &mut Game<'_>, who: &str, nonce: Option<u64>) -> Result<bool, Violation> {
         let now_ms = game.world.clock(game.raw_now_ms);
-        let hold = now_ms < game.world.epoch_ms + super::spec::LEASE_MS;
+        let hold = now_ms < game.world.epoch_ms + crate::interleavings::worlds::spec::LEASE_MS;
         let event = Event::Begin { fence: self.fence.1, position: self.next, nonce, hold };
         let expected = game.world.apply(&self.name, event, now_ms)?;
         game.note(|| format!("{who} begins {}/{} as {nonce:?}: {expected:?}", self.name, self.next));

@@ -7,12 +7,12 @@ use tickfleet_store::{
     Announced, Cancelled, Delegated, Delegation, Queue, StoreError, Submission, Submitted, TurnName,
 };
 
-use super::game::{Game, Violation, same};
-use super::spec::{Policy, RETAIN_MS, Spec, TENANTS};
-use super::world::Inbound;
+use crate::interleavings::game::{Game, Violation, same};
+use crate::interleavings::worlds::spec::{Policy, RETAIN_MS, Spec, TENANTS};
+use crate::interleavings::worlds::world::Inbound;
 
 impl Game<'_> {
-    pub(super) async fn submit(&mut self) -> Result<(), Violation> {
+    pub(crate) async fn submit(&mut self) -> Result<(), Violation> {
         let known: Vec<usize> = (0..self.world.specs.len()).filter(|s| self.world.specs[*s].budget.is_none()).collect();
         let again = !known.is_empty() && self.rng.random_bool(0.2);
         let spec = if again || known.len() >= 16 {
@@ -91,7 +91,7 @@ impl Game<'_> {
         }
     }
 
-    pub(super) async fn submit_raw(&mut self, number: usize) -> Result<(), Violation> {
+    pub(crate) async fn submit_raw(&mut self, number: usize) -> Result<(), Violation> {
         let mut command = redis::cmd("XADD");
         command.arg(self.table.store.keys().key("turns")).arg("*").arg("turn").arg(number);
         // Whatever else a foreign writer adds costs its own entry at most.
@@ -115,7 +115,7 @@ impl Game<'_> {
         Ok(())
     }
 
-    pub(super) async fn delegate(&mut self) -> Result<(), Violation> {
+    pub(crate) async fn delegate(&mut self) -> Result<(), Violation> {
         if self.full {
             return Ok(());
         }
@@ -167,7 +167,7 @@ impl Game<'_> {
         self.look_at_queues(&rows).await
     }
 
-    pub(super) async fn cancel(&mut self) -> Result<(), Violation> {
+    pub(crate) async fn cancel(&mut self) -> Result<(), Violation> {
         let Some(name) = self.cancellable() else { return Ok(()) };
         let expected = self.world.cancel(self.raw_now_ms, &name)?;
         self.note(|| format!("cancel {name}: {expected}"));
@@ -202,7 +202,7 @@ impl Game<'_> {
         Some(format!("{tenant}:{}{number}", ["g", "k", "j"][self.rng.random_range(0..3)]))
     }
 
-    pub(super) async fn announce(&mut self) -> Result<(), Violation> {
+    pub(crate) async fn announce(&mut self) -> Result<(), Violation> {
         let policy = Policy::random(&mut self.rng);
         self.policies.push(policy);
         let number = self.policies.len() as u64;
@@ -218,7 +218,7 @@ impl Game<'_> {
     }
 
     /// An operator sets a tenant's day cap while everything runs, or takes it back.
-    pub(super) async fn set_tenant(&mut self) -> Result<(), Violation> {
+    pub(crate) async fn set_tenant(&mut self) -> Result<(), Violation> {
         let number = self.rng.random_range(0..TENANTS.len());
         let tenant = TenantId::new(TENANTS[number]).unwrap();
         // Each tenant is set in its own shard alone.
@@ -251,7 +251,7 @@ impl Game<'_> {
     }
 
     /// Redis restarts: what it says of itself is another, and its data is what it was.
-    pub(super) async fn new_epoch(&mut self) -> Result<(), Violation> {
+    pub(crate) async fn new_epoch(&mut self) -> Result<(), Violation> {
         // The test could not write what it plays.
         if self.full {
             return Ok(());
@@ -278,7 +278,7 @@ impl Game<'_> {
     }
 
     /// TTLs are of Redis' own clock: what they would remove is removed by hand.
-    pub(super) async fn expire(&mut self) -> Result<(), Violation> {
+    pub(crate) async fn expire(&mut self) -> Result<(), Violation> {
         // What is about to be forgotten is still known to the witness.
         let rows = self.rows_now();
         self.look_at_queues(&rows).await?;

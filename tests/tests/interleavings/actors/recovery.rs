@@ -2,8 +2,8 @@
 
 use tickfleet_tests::referee::{Answer, Event, Fence};
 
-use super::spec::{CRASHES_MAX, INBOX_UNREAD_MAX, LEASE_MS, QUEUES};
-use super::world::{Inbound, Name, Turn, World};
+use crate::interleavings::worlds::spec::{CRASHES_MAX, INBOX_UNREAD_MAX, LEASE_MS, QUEUES};
+use crate::interleavings::worlds::world::{Inbound, Name, Turn, World};
 
 /// What a reap does.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -4,9 +4,9 @@
 use rand::Rng;
 use tickfleet_tests::referee::{Event, State};
 
-use super::game::{Game, Violation};
-use super::spec::QUEUES;
-use super::world::{Name, Turn, World};
+use crate::interleavings::game::{Game, Violation};
+use crate::interleavings::worlds::spec::QUEUES;
+use crate::interleavings::worlds::world::{Name, Turn, World};
 
 impl World {
     /// Turns whose slice is with nobody and on no queue.
@@ -25,7 +25,7 @@ impl World {
 
 impl Game<'_> {
     /// Something that nobody should do.
-    pub(super) async fn hand_in_redis(&mut self) -> Result<(), Violation> {
+    pub(crate) async fn hand_in_redis(&mut self) -> Result<(), Violation> {
         match self.rng.random_range(0..4) {
             0 => self.delete_worker().await,
             1 => self.delete_scheduler().await,
