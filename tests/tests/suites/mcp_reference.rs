@@ -110,12 +110,21 @@ async fn the_tools_of_the_reference_servers_are_called_over_both_transports() {
     connections.start();
     let mut fleet = Fleet::start(plan(registered)).await;
 
+    everything_answers_over_both_transports(&mut fleet).await;
+    the_others_answer(&mut fleet, root).await;
+    what_is_refused_is_final(&mut fleet).await;
+    fleet.stop().await;
+    connections.stop().await;
+}
+
+/// The server `everything`, over both transports.
+async fn everything_answers_over_both_transports(fleet: &mut Fleet) {
     for name in ["everything", "web"] {
         let tool = |own: &str| format!("{name}__{own}");
         let (echo, sum, weather) = (tool("echo"), tool("get-sum"), tool("get-structured-content"));
         let (image, long) = (tool("get-tiny-image"), tool("trigger-long-running-operation"));
         let reply = run(
-            &mut fleet,
+            fleet,
             &[
                 (&echo, json!({"message": "hi"})),
                 (&sum, json!({"a": 2, "b": 40})),
@@ -132,11 +141,14 @@ async fn the_tools_of_the_reference_servers_are_called_over_both_transports() {
         assert!(said[3].as_str().unwrap().contains("[an image (image/png)"), "{}", said[3]);
         assert!(said[4].as_str().unwrap().contains("Long running operation completed"), "{}", said[4]);
     }
+}
 
+/// The other servers, which work in the folder `root`.
+async fn the_others_answer(fleet: &mut Fleet, root: &str) {
     let path = format!("{root}/notes.txt");
     let write = json!({"path": path, "content": "one\ntwo\n"});
     let reply = run(
-        &mut fleet,
+        fleet,
         &[
             ("files__write_file", write),
             ("files__read_text_file", json!({"path": path})),
@@ -155,9 +167,11 @@ async fn the_tools_of_the_reference_servers_are_called_over_both_transports() {
     assert!(said[3].to_string().contains("posts"), "{}", said[3]);
     assert!(said[4].to_string().contains("Europe/Berlin"), "{}", said[4]);
     assert!(said[5].to_string().contains("notes.txt"), "{}", said[5]);
+}
 
+async fn what_is_refused_is_final(fleet: &mut Fleet) {
     let reply = run(
-        &mut fleet,
+        fleet,
         &[
             ("files__read_text_file", json!({"path": "/etc/hostname"})),
             ("time__get_current_time", json!({})),
@@ -166,8 +180,6 @@ async fn the_tools_of_the_reference_servers_are_called_over_both_transports() {
     )
     .await;
     assert_eq!(outcomes(&reply), ["permanent", "invalid_arguments", "invalid_arguments"], "{reply:#}");
-    fleet.stop().await;
-    connections.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
