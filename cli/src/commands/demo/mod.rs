@@ -1,4 +1,4 @@
-//! `tickfleet demo`: a working day of a dozen and more agents in twenty seconds, with nothing to set up.
+//! `tickfleet demo`: a simulated working day of 18 agents, 1 s = 1 hour, with nothing to set up.
 //!
 //! [`day`] is what happens, [`stand_in`] the three services that it happens to ([`calendar`] is the MCP server among
 //! them), [`play`] submits and collects, [`report`] counts and looks for broken promises, and [`show`] is what a person
