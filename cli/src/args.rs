@@ -2,8 +2,21 @@
 
 use clap::{Parser, Subcommand};
 
+use crate::commands::bench;
+use crate::commands::cancel;
+use crate::commands::config;
+use crate::commands::delegate;
+use crate::commands::demo;
+use crate::commands::dev;
+use crate::commands::doctor;
+use crate::commands::explain;
+use crate::commands::mcp;
+use crate::commands::reply;
+use crate::commands::submit;
+use crate::commands::tenant;
+use crate::commands::tools;
+use crate::commands::top;
 use crate::global::Global;
-use crate::{bench, cancel, config, delegate, demo, dev, doctor, explain, mcp, reply, submit, tenant, tools, top};
 
 const EXAMPLES: &str = "\
 Examples:

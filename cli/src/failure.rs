@@ -3,7 +3,7 @@
 use tickfleet_client::SubmitError;
 use tickfleet_store::StoreError;
 
-/// What was asked for failed.
+/// The command failed.
 pub(crate) const FAILED: u8 = 1;
 /// The command line is wrong; the code that clap uses too.
 pub(crate) const USAGE: u8 = 2;
@@ -42,7 +42,7 @@ impl Failure {
         }
     }
 
-    /// What is told; none where the output has told it.
+    /// Returns the message; none if the output has told it.
     pub(crate) fn message(&self) -> Option<String> {
         match self {
             Self::Failed(reason) => Some(format!("{reason:#}")),
@@ -55,7 +55,7 @@ impl Failure {
     }
 }
 
-/// Whether Redis is away, rather than unwilling.
+/// Returns true if Redis is away, rather than unwilling.
 fn is_away(error: &StoreError) -> bool {
     match error {
         StoreError::Connect { .. } => true,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use tickfleet_config::Environment;
 
-use crate::extensions::Extensions;
+use crate::fleet::extensions::Extensions;
 
 /// What every command takes.
 #[derive(Debug, Clone, Args)]

@@ -4,56 +4,38 @@
 //! START HERE: [`Program`] is what a binary calls; `run` maps commands to the files that carry them out; `fleet` is the
 //! boot of a scheduler and a worker; `dev` is a whole fleet in one process.
 
-mod answer;
 mod args;
-mod bench;
 mod caller;
-mod cancel;
-mod config;
-mod delegate;
-mod demo;
-mod deploy;
-mod dev;
-mod dev_socket;
-mod doctor;
-mod explain;
-mod extensions;
+mod commands;
 mod failure;
 mod fleet;
-mod format;
 mod global;
-mod import;
-mod invoked;
-mod letters;
-mod live;
-mod mcp;
 mod output;
 mod program;
-mod registrar;
-mod reload;
-mod reply;
-mod results;
 mod setup;
-mod submit;
-mod tenant;
-mod time_format;
-mod tools;
-mod top;
-mod try_tool;
 
 /// The Rust in the README, compiled and run with the other examples of the documentation.
 #[cfg(doctest)]
 #[doc = include_str!("../../README.md")]
 pub struct Readme;
 
+/// The Rust in the page for producers, compiled likewise.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/producers.md")]
+pub struct Producers;
+
 use clap::CommandFactory;
 
+pub use fleet::registrar::{RegisterError, Registrar};
 pub use program::Program;
-pub use registrar::{RegisterError, Registrar};
 pub use tickfleet_model::Effect;
 pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool};
 
 use args::{Cli, Command};
+use commands::{
+    bench, cancel, config, delegate, demo, deploy, dev, doctor, explain, import, mcp, reply, submit, tenant, tools,
+    top, try_tool,
+};
 use failure::Failure;
 use output::Output;
 use setup::Setup;

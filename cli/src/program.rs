@@ -9,10 +9,10 @@ use clap::Parser;
 use tickfleet_tools::TypedTool;
 
 use crate::args::Cli;
-use crate::extensions::Extensions;
 use crate::failure::Failure;
+use crate::fleet::extensions::Extensions;
+use crate::fleet::registrar::Registrar;
 use crate::output::Output;
-use crate::registrar::Registrar;
 
 /// How long blocking work that is left over at the end is waited for.
 const LEFT_OVERS: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! What every command starts from: the configuration, and what follows from it.
+//! The setup that every command starts from: the configuration, and what follows from it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -18,11 +18,11 @@ use tickfleet_tools_http::HttpKind;
 use tickfleet_tools_mcp::Servers;
 use worker::agents::TaskHandlers;
 
-use crate::dev_socket;
-use crate::extensions::Extensions;
+use crate::commands::dev_socket;
 use crate::failure::Failure;
+use crate::fleet::extensions::Extensions;
 use crate::global::{Global, environment};
-use crate::time_format::millis;
+use crate::output::time_format::millis;
 
 /// The configuration of this process.
 #[derive(Clone)]
@@ -30,7 +30,7 @@ pub(crate) struct Setup {
     pub(crate) configuration: Configuration,
     /// Redis.
     pub(crate) url: String,
-    /// Whether somebody chose that Redis, by option or variable.
+    /// True if somebody chose that Redis, by option or variable.
     pub(crate) url_chosen: bool,
     sources: Sources,
     /// State of the folder that the configuration was read from.
@@ -124,7 +124,7 @@ impl Setup {
         self
     }
 
-    /// What the configuration is made of.
+    /// Returns the sources of the configuration.
     pub(crate) const fn sources(&self) -> &Sources {
         &self.sources
     }
@@ -154,7 +154,7 @@ impl Setup {
         })
     }
 
-    /// What to do where nobody said which Redis, and the configured one is not it.
+    /// Returns the advice for when nobody said which Redis, and the configured one is not it.
     fn which_redis(&self) -> String {
         let here = dev_socket::socket_of_dev_here().map(|socket| {
             format!("A fleet of tickfleet dev keeps its Redis here:\n  export REDIS_URL='unix://{}'", socket.display())
@@ -163,7 +163,7 @@ impl Setup {
         format!("REDIS_URL is not set, so this is the address of the configuration. {}", here.unwrap_or_else(else_))
     }
 
-    /// What to say where no scheduler has ever run on this Redis: what is submitted there waits.
+    /// Returns the advice for a Redis on which no scheduler has ever run: what is submitted there waits.
     ///
     /// # Errors
     /// Redis does not answer.
@@ -222,12 +222,12 @@ impl Setup {
         }
     }
 
-    /// What decides, as configured.
+    /// Returns a handle to the policy as configured.
     pub(crate) fn active(&self) -> Arc<PolicyHandle> {
         Arc::new(PolicyHandle::new(self.configured()))
     }
 
-    /// What decides, as configured, without what was set at run time.
+    /// Returns the policy as configured, without run-time declarations.
     pub(crate) fn configured(&self) -> ActivePolicy {
         ActivePolicy {
             policy: self.configuration.policy.clone(),
@@ -273,7 +273,7 @@ impl Setup {
         self.registry(&store, &self.active()).map(drop)
     }
 
-    /// What carries out tasks.
+    /// Builds the handlers of tasks.
     ///
     /// # Errors
     /// Every handler that cannot be used.
@@ -286,7 +286,7 @@ impl Setup {
         })
     }
 
-    /// How results are reported.
+    /// Returns how results are reported.
     pub(crate) fn report(&self) -> ReportOptions {
         let audit = &self.settings().audit;
         ReportOptions {
@@ -334,7 +334,7 @@ impl Setup {
         ToolKinds { http: Box::new(HttpKind::new(self.tool_environment())) }
     }
 
-    /// What tools read of the process' environment.
+    /// Returns the part of the process' environment that tools read.
     pub(crate) fn tool_environment(&self) -> tickfleet_tools::Environment {
         tool_environment(&self.sources.environment)
     }

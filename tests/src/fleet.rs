@@ -381,7 +381,7 @@ impl Fleet {
         Inbox::open(&self.server, self.store.keys(), name).await
     }
 
-    /// Drains everything, and looks that the house is empty.
+    /// Drains everything, and checks that no keys are leaked.
     pub async fn stop(mut self) {
         let parts: Vec<Part> = self.workers.drain(..).chain(self.schedulers.drain(..)).collect();
         for part in &parts {

@@ -11,25 +11,15 @@
     reason = "how much was played, and what was noticed, is worth a line of a test's output"
 )]
 
-mod endings;
+mod actors;
 mod finish;
 mod game;
-mod hands;
 mod lost;
 mod lost_games;
-mod memory;
-mod producers;
-mod recovery;
 mod sabotage;
-mod scheduler;
 mod shards;
-mod snapshot;
-mod spec;
 mod targeted;
-mod verbs;
-mod witness;
-mod worker;
-mod world;
+mod worlds;
 
 use rand::Rng;
 use tickfleet_store::Scripts;

@@ -1,4 +1,4 @@
-//! The house rules that no compiler checks. Each one is a function over text, tried on a bad sample beside it,
+//! The rules that no compiler checks. Each one is a function over text, tried on a bad sample beside it,
 //! so that a rule that stopped seeing anything is noticed too.
 
 mod circles;

@@ -1,4 +1,4 @@
-//! What a producer in Rust uses: submit turns, delegate tasks, read replies.
+//! The client for producers in Rust: submit turns, delegate tasks, read replies.
 //!
 //! ```no_run
 //! use std::time::Duration;
@@ -34,7 +34,7 @@ use std::sync::Arc;
 use futures::future::join_all;
 
 pub use replies::{Recorded, Replies, Reply, ReplyStatus};
-/// What turns, tasks and ids are made of.
+/// The types of turns, tasks and ids.
 pub use tickfleet_model as model;
 pub use tickfleet_protocol::{Refusal, parse_turn};
 pub use tickfleet_store::{StoreError, StoreOptions};
@@ -49,8 +49,8 @@ use tickfleet_store::{Cancelled, Enqueued, Pool, Store, Submission, Submitted as
 pub struct Submitted {
     /// Its id: the producer's own, or the one that was made for it.
     pub turn_id: TurnId,
-    /// Whether it was taken in before: it is not carried out again, and no second reply comes. What became of it
-    /// is in its record; [`Replies::await_reply`] looks there.
+    /// True if it was submitted before: it is not carried out again, and no second reply comes. What became of it is in
+    /// its record; [`Replies::await_reply`] looks there.
     pub duplicate: bool,
 }
 
@@ -210,7 +210,7 @@ pub fn private_inbox(purpose: &str) -> InboxName {
     InboxName::new(unique.as_str()).unwrap_or_else(|_| private_inbox("reader"))
 }
 
-/// What the store submits, if it is within the bounds of a turn.
+/// Returns what the store submits, if it is within the bounds of a turn.
 fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     let calls = turn.calls.len();
     // A plain answer may call nothing.

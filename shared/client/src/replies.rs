@@ -25,7 +25,7 @@ pub enum ReplyStatus {
     Conflict,
 }
 
-/// What came of a turn or task: every result, in call order.
+/// The reply to a turn or task: every result, in call order.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Reply {
     /// The turn; none where the reply is about a task.
@@ -60,7 +60,7 @@ pub struct Reply {
     pub error: Option<CallError>,
     /// One result per call, in call order.
     pub results: Vec<CallResult>,
-    /// What goes back to the model, in the dialect that the turn came in; none for raw turns.
+    /// The messages for the model, in the dialect that the turn came in; none for raw turns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub messages: Option<Box<RawValue>>,
     /// The audit entries of the calls, where the turn asked for them.
@@ -82,7 +82,7 @@ impl Reply {
         self.turn_id.as_ref().or(self.task_id.as_ref())
     }
 
-    /// Whether it was accepted and every call succeeded.
+    /// Returns true if it was accepted and every call succeeded.
     #[must_use]
     pub fn is_success(&self) -> bool {
         self.status == ReplyStatus::Done && self.results.iter().all(|result| result.success)
@@ -94,7 +94,7 @@ impl Reply {
     }
 }
 
-/// What the record of a turn or task says about its reply.
+/// The state of a turn's or task's reply by its record.
 #[derive(Debug, Clone)]
 pub enum Recorded {
     /// It has ended, with this reply.
@@ -132,7 +132,7 @@ pub struct Replies {
     /// Looked at while another reply was awaited, each with its entry.
     set_aside: VecDeque<(String, Reply)>,
     seq: u64,
-    /// Whether something was handed out that is still in the inbox.
+    /// True if something was handed out that is still in the inbox.
     untrimmed: bool,
 }
 

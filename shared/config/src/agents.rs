@@ -4,27 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::Sources;
-use super::errors::Errors;
-use super::http;
-use super::read_tools::{EFFECTS, TIMEOUT_MS_MAX};
-use super::reader::{Cursor, Section};
-use super::templates::Arguments;
-use super::tools::HttpDef;
-use super::tree::Node;
+use crate::document::errors::Errors;
+use crate::document::reader::{Cursor, Section};
+use crate::document::tree::Node;
+use crate::tools::HttpDef;
+use crate::tools::http;
+use crate::tools::read::{EFFECTS, TIMEOUT_MS_MAX};
+use crate::tools::templates::Arguments;
 use tickfleet_model::version::Selector;
 use tickfleet_model::{AgentId, AgentPolicy, Effect, limits, suggest};
 
 /// Lease of an external agent's task where none is given: a runtime outside beats less often than a worker.
 pub const EXTERNAL_LEASE_DEFAULT: Duration = Duration::from_secs(60);
 
-/// What the templates of an HTTP task handler may name, as `{{description}}`.
+/// The arguments that the templates of an HTTP task handler may name, as `{{description}}`.
 pub const TASK_ARGUMENTS: [&str; 8] =
     ["task_id", "tenant", "agent", "description", "input", "priority", "deadline", "delegator"];
 
 /// The members of [`TASK_ARGUMENTS`] that every task has, so that a path may name them.
 const TASK_ARGUMENTS_ALWAYS: [&str; 5] = ["task_id", "tenant", "agent", "description", "priority"];
 
-/// What carries out the tasks delegated to an agent. An agent without one cannot be delegated to.
+/// The handler of the tasks that are delegated to an agent. An agent without one cannot be delegated to.
 #[derive(Debug, Clone)]
 pub enum TaskHandlerDef {
     /// A Rust function that the worker binary registers under this name.
@@ -43,13 +43,13 @@ pub enum TaskHandlerDef {
 pub struct HttpTaskDef {
     /// How it is called.
     pub http: HttpDef,
-    /// What calling it twice for one task would do; default `once`.
+    /// The effect of calling it twice for one task; default `once`.
     pub effect: Effect,
     /// Limit of one try; default the fleet's.
     pub timeout: Option<Duration>,
 }
 
-/// What `agents.yaml` says.
+/// The content of `agents.yaml`.
 #[derive(Debug, Default)]
 pub(super) struct Agents {
     pub(super) policies: BTreeMap<AgentId, AgentPolicy>,

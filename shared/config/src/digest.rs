@@ -5,8 +5,8 @@ use std::fmt::Write;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::canonical::write_canonical;
-use super::files::Trees;
+use crate::document::canonical::write_canonical;
+use crate::files::Trees;
 use tickfleet_model::policy::Policy;
 
 /// SHA-256, hex, of everything that decides about a call.

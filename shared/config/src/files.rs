@@ -6,12 +6,12 @@ use std::fs;
 use std::path::Path;
 
 use super::Sources;
-use super::environment::{self, Environment};
-use super::errors::{Errors, Place};
-use super::mcp_lock::MCP_LOCK_FILE;
-use super::reader::Cursor;
-use super::tree::{Entry, Node, Value, join};
-use super::yaml::{Origin, parse};
+use crate::document::environment::{self, Environment};
+use crate::document::errors::{Errors, Place};
+use crate::document::reader::Cursor;
+use crate::document::tree::{Entry, Node, Value, join};
+use crate::document::yaml::{Origin, parse};
+use crate::mcp::lock::MCP_LOCK_FILE;
 use tickfleet_model::suggest;
 
 const SETTINGS: &str = "tickfleet.yaml";
@@ -45,7 +45,7 @@ pub(super) struct Trees {
     pub(super) tenants: Option<Node>,
     pub(super) mcp: Option<Node>,
     pub(super) mcp_lock: Option<Node>,
-    /// What of the tools and agents counts as policy: their JSON before the environment went in, since that
+    /// The part of tools and agents that counts as policy: their JSON before the environment went in, since that
     /// differs between processes that carry out the same policy.
     pub(super) declared: serde_json::Value,
 }
@@ -66,7 +66,7 @@ impl Trees {
         files.into_iter().filter(|(_, tree)| built_in(tree)).map(|(name, _)| name).collect()
     }
 
-    /// Where tools are disabled.
+    /// Returns the place where tools are disabled.
     pub(super) fn disabled_tools<'a>(&'a self, errors: &'a Errors) -> Option<Cursor<'a>> {
         let node = self.settings.as_ref()?.get("permission")?.get("disabled_tools")?;
         let is_list = matches!(node.value, Value::List(_));

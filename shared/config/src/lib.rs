@@ -5,32 +5,16 @@
 //! [`print()`](print()) tells where each value in force comes from. All errors are reported at once.
 
 mod agents;
-mod canonical;
 mod digest;
-mod environment;
-mod errors;
+mod document;
 mod files;
-mod http;
-mod http_answers;
-mod http_sign_in;
-mod http_values;
 pub mod mcp;
-mod mcp_lock;
 mod policy;
 mod print;
 mod prompts;
-mod read_settings;
-mod read_tools;
-mod reader;
-mod redis_url;
 mod reload;
-mod schema;
 mod settings;
-mod templates;
 pub mod tools;
-mod tree;
-pub mod units;
-mod yaml;
 
 #[cfg(test)]
 mod tests;
@@ -40,19 +24,20 @@ use std::fmt;
 use std::path::PathBuf;
 
 pub use agents::{EXTERNAL_LEASE_DEFAULT, HttpTaskDef, TASK_ARGUMENTS, TaskHandlerDef};
-pub use environment::Environment;
-pub use errors::{ConfigError, ConfigErrors, ConfigWarning, Place};
+pub use document::environment::Environment;
+pub use document::errors::{ConfigError, ConfigErrors, ConfigWarning, Place};
+pub use document::units;
 pub use mcp::McpFile;
-pub use mcp_lock::{MCP_LOCK_FILE, McpAnnotations, McpChange, McpDefinition, McpPinned, McpPins};
+pub use mcp::lock::{MCP_LOCK_FILE, McpAnnotations, McpChange, McpDefinition, McpPinned, McpPins};
 pub use print::print;
-pub use read_tools::default_id;
-pub use redis_url::RedisUrl;
 pub use reload::{fingerprint, load_settled, needs_restart};
-pub use schema::{SchemaCheck, SchemaProblem, SchemaUse};
+pub use settings::redis_url::RedisUrl;
 pub use settings::*;
 pub use tools::ToolsFile;
+pub use tools::read::default_id;
+pub use tools::schema::{SchemaCheck, SchemaProblem, SchemaUse};
 
-use errors::Errors;
+use document::errors::Errors;
 use files::Trees;
 use policy::Known;
 use tickfleet_model::policy::{DefaultCaps, Permissions, Policy, TRIAL_TOOLS, ToolGrant};
@@ -60,7 +45,7 @@ use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, AgentPolicy};
 use tickfleet_protocol::Prompts;
 
-/// What a configuration is made of. Nothing is read from the process' surroundings.
+/// The sources of a configuration. Nothing is read from the process' surroundings.
 #[derive(Clone, Default)]
 pub struct Sources {
     /// The folder with the operator's files; none takes the built-in configuration as it is.
@@ -74,7 +59,7 @@ pub struct Sources {
     /// Whether names of tools and task handlers that nobody here has may be those of the program that runs the fleet:
     /// a command beside it need not know them.
     pub others_carry_out: bool,
-    /// Whether the schemas of declared tools can be used.
+    /// The check of the schemas of declared tools.
     pub schema_check: SchemaCheck,
 }
 
@@ -93,7 +78,7 @@ impl fmt::Debug for Sources {
 /// A configuration that passed every check.
 #[derive(Debug, Clone)]
 pub struct Configuration {
-    /// Every knob.
+    /// Every setting.
     pub settings: Settings,
     /// Agents, tenants, permissions and caps, as one consistent whole.
     pub policy: Policy,
@@ -101,14 +86,14 @@ pub struct Configuration {
     pub tools: ToolsFile,
     /// The MCP servers with the tools that are imported from them.
     pub mcp: McpFile,
-    /// What carries out tasks, by agent. An agent that is not here cannot be delegated to.
+    /// The handlers of tasks, by agent. An agent that is not here cannot be delegated to.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
-    /// What models without function calling are told of their tools.
+    /// The texts that tell models without function calling of their tools.
     pub prompts: Prompts,
     /// SHA-256, hex, of what decides about calls: caps, agents, tenants, permissions and tools. Equal on every
     /// process with the same policy, whatever its other settings and the URLs that its tools take from the environment.
     pub digest: String,
-    /// What works and should be looked at, by file and line.
+    /// Warnings: what works and should be looked at, by file and line.
     pub warnings: Vec<ConfigWarning>,
     trees: Trees,
 }
@@ -135,7 +120,7 @@ impl Configuration {
 ///
 /// # Errors
 /// [`ConfigErrors`] with everything that is wrong: unreadable files, syntax, unknown fields, wrong types and
-/// ranges, relations between knobs, and names that nothing has.
+/// ranges, relations between settings, and names that nothing has.
 pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     let errors = Errors::default();
     let trees = files::read(sources, &errors);
@@ -153,15 +138,15 @@ pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
     let errors = Errors::default();
     let (servers, lock) = files::read_mcp(sources, &errors);
     let file = servers.map(|tree| mcp::read_unpinned(&tree, &errors));
-    let pins = lock.map(|tree| mcp_lock::read(&tree, &Errors::default())).unwrap_or_default();
+    let pins = lock.map(|tree| mcp::lock::read(&tree, &Errors::default())).unwrap_or_default();
     errors.unless_any(file.map(|file| (file, pins)))
 }
 
 /// Reads the trees. What could not be parsed is read as empty, and not held against what names it.
 fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) -> Option<Configuration> {
-    let settings = trees.settings.as_ref().and_then(|tree| read_settings::settings(tree, errors));
-    let mut tools = trees.tools.as_ref().map(|tree| read_tools::read(tree, sources, errors));
-    let pins = trees.mcp_lock.as_ref().map(|tree| mcp_lock::read(tree, errors));
+    let settings = trees.settings.as_ref().and_then(|tree| settings::read::settings(tree, errors));
+    let mut tools = trees.tools.as_ref().map(|tree| tools::read::read(tree, sources, errors));
+    let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
     let servers = match (&trees.mcp, pins, &mut tools) {
         (Some(tree), Some(pins), Some(tools)) => Some(mcp::read(tree, &pins, tools, errors)),
         // Tools that are not known cannot be held against what names them.

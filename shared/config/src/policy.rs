@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::errors::Errors;
-use super::read_settings::time_zone;
-use super::reader::{Cursor, Section};
-use super::tree::Node;
+use crate::document::errors::Errors;
+use crate::document::reader::{Cursor, Section};
+use crate::document::tree::Node;
+use crate::settings::read::time_zone;
 use tickfleet_model::policy::{TenantPolicy, ToolGrant};
 use tickfleet_model::{AgentId, TenantId, suggest};
 

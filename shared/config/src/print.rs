@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::Configuration;
-use super::errors::Place;
-use super::redis_url::mask_url;
-use super::tree::{Node, Value, join};
+use crate::document::errors::Place;
+use crate::document::tree::{Node, Value, join};
+use crate::settings::redis_url::mask_url;
 
 /// Columns before a comment.
 const COMMENT_COLUMN: usize = 48;

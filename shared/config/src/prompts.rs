@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::errors::{Errors, Place};
+use crate::document::errors::{Errors, Place};
 use tickfleet_model::suggest;
 use tickfleet_protocol::Prompts;
 

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 
-use super::files;
-use super::tree::{Entry, Node, join};
 use super::{ConfigErrors, Configuration, Sources, load};
+use crate::document::tree::{Entry, Node, join};
+use crate::files;
 
 /// Settings that take effect with a reload, as a section or a field; a change of any other needs a restart. What the
 /// other files hold always takes effect.
 const LIVE: [&str; 5] =
     ["caps.", "permission.", "log.level", "worker.tool_timeout", "worker.allow_dynamic_registration"];
 
-/// How often a folder is read that changes while it is read.
+/// The number of attempts to read a folder that changes while it is read.
 const READS_MAX: usize = 5;
 
 /// Files of a folder that are looked at; a folder with more is no configuration.

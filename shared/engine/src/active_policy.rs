@@ -1,10 +1,11 @@
-//! What is in force: the configuration's policy with the tenants that were set at run time, replaced as a whole.
+//! The policy in force: the configuration's, with the tenants that were set at run time. It is swapped atomically.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_model::policy::TenantPolicy;
@@ -16,7 +17,7 @@ use tickfleet_store::{AtRunTime, Store, StoreError};
 pub struct ActivePolicy {
     /// Agents, tenants, permissions, caps.
     pub policy: Policy,
-    /// What carries out the tasks of each agent.
+    /// The handler of each agent's tasks.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     /// Digest of the configuration it came from.
     pub digest: String,
@@ -49,23 +50,23 @@ pub fn short_digest(digest: &str) -> &str {
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
-    /// What the current state is made of. Writers come one after the other, so that none undoes another's change.
+    /// The sources of the current state. Writers come one after the other, so that none undoes another's change.
     sources: Mutex<Sources>,
     /// Numbers the looks at Redis: an answer that was overtaken by a later look's is dropped.
     looks: AtomicU64,
 }
 
-/// What decides, by where it comes from.
+/// The parts of the policy, by their source.
 #[derive(Debug, Default)]
 struct Sources {
     /// Tenants of the configuration.
     configured: BTreeMap<TenantId, TenantPolicy>,
-    /// What was set at run time, by shard. It goes before the configuration.
+    /// Run-time declarations by shard. They override the configuration.
     shards: BTreeMap<u32, Shard>,
 }
 
-/// What was set at run time in one shard, as last read. Whatever else decides and is set at run time (a pause, a limit)
-/// has its place here, so that it comes with the same look and nothing is decided before it is there.
+/// The run-time declarations of one shard, as last read. Whatever else decides and is set at run time (a pause, a
+/// limit) has its place here, so that it comes with the same look and nothing is decided before it is there.
 #[derive(Debug, Default)]
 struct Shard {
     /// The look that it is from.
@@ -77,7 +78,7 @@ struct Shard {
     tools_off: BTreeSet<String>,
 }
 
-/// What Redis has lost and this process still knows.
+/// Declarations that Redis has lost and this process still knows.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lost {
     tenants: BTreeMap<TenantId, TenantPolicy>,
@@ -187,7 +188,7 @@ impl PolicyHandle {
 
     /// Takes over the answer to a look. Answers what Redis has lost.
     fn take_over(&self, shard: u32, look: u64, read: AtRunTime) -> Lost {
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sources = self.sources.lock();
         let held = sources.shards.entry(shard).or_default();
         if held.look > look {
             return Lost::default();
@@ -204,7 +205,7 @@ impl PolicyHandle {
 
     /// Puts a new configuration in force, in one step. What was set at run time stays. Answers what is in force now.
     pub fn replace(&self, mut active: ActivePolicy) -> Arc<ActivePolicy> {
-        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut sources = self.sources.lock();
         sources.configured = std::mem::take(&mut active.policy.tenants);
         sources.put_into(&mut active);
         let active = Arc::new(active);
@@ -213,7 +214,7 @@ impl PolicyHandle {
     }
 }
 
-/// Whether two states have the same set at run time. Those who keep a snapshot need no new one then.
+/// Returns true if two states have the same run-time declarations. Those who keep a snapshot need no new one then.
 fn is_same(one: &ActivePolicy, other: &ActivePolicy) -> bool {
     one.policy.tenants == other.policy.tenants
         && one.policy.withheld == other.policy.withheld

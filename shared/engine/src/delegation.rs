@@ -91,7 +91,7 @@ pub fn unreadable(tenant: &TenantId) -> String {
     format!("tenant {tenant:?} was set at run time, and what was set cannot be read; set it again, then try again")
 }
 
-/// What turns under the task may do: what it is granted, cut to what its delegator has itself.
+/// Returns the capabilities of turns under the task: those that it is granted, cut to what its delegator has itself.
 fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (&'static str, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
@@ -143,7 +143,7 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
     }
 }
 
-/// What whoever delegates is told where a task is refused as it is written: a stable code and a message.
+/// Returns what a delegator is told if a task is refused when it is written: a stable code and a message.
 #[must_use]
 pub fn refused(code: &str) -> (&'static str, &'static str) {
     match code {
@@ -185,8 +185,8 @@ fn targets(active: &ActivePolicy) -> String {
     }
 }
 
-/// What the handler is called with: [`tickfleet_config::TASK_ARGUMENTS`] without the id, which is added when it is known.
-/// The input stays the producer's own text: its digits and the order of its members are nobody else's to change.
+/// Returns the arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the id, which is added when it is
+/// known. The input stays the producer's own text: its digits and the order of its members are nobody else's to change.
 fn arguments(task: &Task) -> String {
     use serde_json::value::{RawValue, to_raw_value};
     let mut map = std::collections::BTreeMap::<&str, Box<RawValue>>::new();
@@ -207,7 +207,7 @@ fn arguments(task: &Task) -> String {
     serde_json::to_string(&map).unwrap_or_default()
 }
 
-/// What makes two tasks the same: target, work and delegator.
+/// Returns the digest by which two tasks are the same: of target, work and delegator.
 fn digest(task: &Task) -> String {
     use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();
@@ -220,7 +220,7 @@ fn digest(task: &Task) -> String {
 }
 
 impl Planned {
-    /// When the task expires, ms.
+    /// Returns when the task expires, ms of shard time.
     #[must_use]
     pub const fn deadline_ms(&self) -> i64 {
         self.deadline_ms
@@ -233,7 +233,7 @@ impl Planned {
         self
     }
 
-    /// What is written, once the id is known. `given` says that the producer gave it.
+    /// Returns the delegation to write, once the id is known. `given` says that the producer gave it.
     #[must_use]
     pub fn delegation(self, entry: Option<String>, task: TaskId, given: bool) -> Delegation {
         let meta = SliceMeta {

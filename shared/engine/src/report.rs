@@ -13,9 +13,9 @@ use tickfleet_store::{EndReason, Ending, ReplyFrame, SettledCall, Settlement, Sl
 /// How results are reported.
 #[derive(Debug, Clone)]
 pub struct ReportOptions {
-    /// Whether calls are audited.
+    /// True if calls are audited.
     pub log_tool_calls: bool,
-    /// What must not appear in the audit log.
+    /// Redacts what must not appear in the audit log.
     pub redactor: Arc<Redactor>,
     /// Characters of a result in the audit log.
     pub result_chars: usize,
@@ -92,7 +92,7 @@ pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
     ReplyFrame { head: head.open(), messages, audits: meta.want_audits }
 }
 
-/// What is said of one call in result, message and audit.
+/// The facts about one call for result, message and audit entry.
 pub struct Reported<'a> {
     /// The tenant.
     pub tenant: &'a TenantId,
@@ -108,7 +108,7 @@ pub struct Reported<'a> {
     pub tool_id: Option<&'a str>,
     /// The arguments as text.
     pub arguments: &'a str,
-    /// What became of it.
+    /// The result.
     pub result: &'a CallResult,
     /// Shard time, ms.
     pub now_ms: i64,
@@ -148,12 +148,12 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
     }
 }
 
-/// What is known of a call that ends without a result of its own, beside the reason.
+/// The history of a call that ends without a result of its own.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Past<'a> {
     /// Tries that it has behind it.
     pub tries: u32,
-    /// Whether a worker was lost while it held the call.
+    /// True if a worker was lost while it held the call.
     pub lost: bool,
     /// Why somebody cancelled it, without secrets.
     pub why: Option<&'a str>,
@@ -177,7 +177,7 @@ impl Past<'_> {
     }
 }
 
-/// What the agent is told of calls that end without a result of their own.
+/// Returns what the agent is told of calls that end without a result of their own.
 #[must_use]
 pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallError) {
     let (outcome, code, message, details) = match reason {
@@ -230,7 +230,7 @@ pub fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
 }
 
-/// What the agent is told of one call of an ending.
+/// Returns what the agent is told of one call of an ending.
 #[must_use]
 pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redactor) -> (Outcome, CallError) {
     let why = ending.why.as_deref().map(|why| redactor.text(why));
@@ -250,8 +250,8 @@ pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redac
     }
 }
 
-/// What the agent is told of a call that was begun and left without a result: whatever ends the turn, the call must not
-/// be reported as not executed.
+/// Returns what the agent is told of a call that was begun and left without a result: whatever ends the turn, the call
+/// must not be reported as not executed.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
@@ -260,7 +260,7 @@ pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     ))
 }
 
-/// What a delegator is told of a task that a runtime outside had taken and did not end.
+/// Returns what a delegator is told of a task that an external runtime had taken and did not end.
 fn taken_and_not_ended(ending: &Ending, why: Option<&str>) -> (Outcome, CallError) {
     let what = match ending.reason {
         EndReason::Expired => format!("The deadline {} came", rfc3339(ending.info)),

@@ -1,4 +1,4 @@
-//! What travels with a turn or a task beside its calls.
+//! The context that travels with a turn or a task beside its calls.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -18,7 +18,7 @@ pub struct Context {
     /// W3C trace context of the producer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub traceparent: Option<String>,
-    /// What goes with it: the producer's tracing systems' own data, passed on unchanged.
+    /// The vendors' data beside it, from the producer's tracing systems; passed on unchanged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tracestate: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! What becomes of a call: exactly one outcome, and one result shape before a dialect dresses it.
+//! The outcome of a call, exactly one, and the one shape of a result before a dialect renders it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -75,21 +75,21 @@ impl Outcome {
         }
     }
 
-    /// Whether the call did what it was asked.
+    /// Returns true if the call succeeded.
     #[must_use]
     pub const fn is_success(self) -> bool {
         matches!(self, Self::Ok)
     }
 }
 
-/// What the agent is told when a call did not succeed.
+/// The error that the agent gets when a call did not succeed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallError {
     /// A stable word; equals the outcome's unless a more precise one is documented.
     pub code: String,
     /// One message that a model can act on, at most [`super::limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// What a program can act on (`resets_at`, `path`, `allowed_tools` …).
+    /// Details that a program can act on (`resets_at`, `path`, `allowed_tools` …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
 }
@@ -103,14 +103,14 @@ pub struct CallResult {
     pub call: String,
     /// The tool as the model named it.
     pub tool: String,
-    /// Whether [`Self::outcome`] is `ok`.
+    /// True if [`Self::outcome`] is `ok`.
     pub success: bool,
     /// How the call ended.
     pub outcome: Outcome,
-    /// What the handler returned; JSON. Present when the call succeeded.
+    /// The handler's output; JSON. Present when the call succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<RawValue>>,
-    /// What went wrong. Present when the call did not succeed.
+    /// The error. Present when the call did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
     /// Media type of the output (`application/json`, `text/plain`).

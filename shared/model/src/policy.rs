@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Outcome, TenantId, ToolSpec};
 
-/// What happens to calls when the day's budget is used up.
+/// The action when the day's budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DayCapAction {
@@ -29,7 +29,7 @@ pub struct Caps {
     pub calls_per_day: u32,
     /// Calls per tenant and day; none where the tenant has no cap of its own.
     pub tenant_calls_per_day: Option<u32>,
-    /// What happens at the day cap.
+    /// The action at the day cap.
     pub on_day_cap: DayCapAction,
 }
 
@@ -38,7 +38,7 @@ pub struct Caps {
 pub struct AgentPolicy {
     /// Roles that rows of the matrix may name.
     pub roles: BTreeSet<String>,
-    /// What the agent is able to do; tools may require some.
+    /// The agent's capabilities; tools may require some.
     pub capabilities: BTreeSet<String>,
     /// Which version of a tool the agent gets, where there are several: tool → selector. Else the newest.
     #[serde(default)]
@@ -183,7 +183,7 @@ impl Permissions {
         }
     }
 
-    /// What names alone decide about: whether the tool is disabled, and what the matrix says.
+    /// Decides by names alone: whether the tool is disabled, and what the permission matrix says.
     ///
     /// # Errors
     /// The first [`Denial`] that applies: disabled, denied, not granted.
@@ -213,7 +213,7 @@ impl Permissions {
         if narrowed.is_none_or(|names| names.contains(&tool.name)) { Ok(()) } else { Err(Denial::Narrowed) }
     }
 
-    /// Whether nobody may call the tool, by the configuration or at run time.
+    /// Returns true if nobody may call the tool, by the configuration or at run time.
     #[must_use]
     pub fn is_disabled(&self, tool: &ToolSpec) -> bool {
         names_one(&self.disabled_tools, tool) || names_one(&self.switched_off, tool)
@@ -254,7 +254,7 @@ impl Permissions {
     }
 }
 
-/// Whether a list of names and ids has the tool.
+/// Returns true if a list of names and ids has the tool.
 fn names_one(names: &BTreeSet<String>, tool: &ToolSpec) -> bool {
     names.contains(&tool.name) || names.contains(&tool.id)
 }
@@ -286,7 +286,7 @@ pub struct DefaultCaps {
     pub max_actions_per_day: u32,
     /// IANA time zone in which days begin.
     pub time_zone: String,
-    /// What happens at the day cap.
+    /// The action at the day cap.
     pub on_day_cap: DayCapAction,
 }
 

@@ -17,7 +17,7 @@ use std::borrow::Cow;
 /// Bytes beyond what is kept of a text that are looked at, too: a secret that begins in sight is seen whole.
 const MARGIN: usize = 2_048;
 
-/// What stands in the place of a secret.
+/// The replacement for a secret.
 pub const REDACTED: &str = "[REDACTED]";
 
 /// JSON strings that hold JSON are followed this deep; further down they are read as free text.
@@ -40,7 +40,7 @@ impl Redactor {
         Self { extra: extra.collect() }
     }
 
-    /// Whether a key names a secret.
+    /// Returns true if a key names a secret.
     #[must_use]
     pub fn is_secret_key(&self, key: &str) -> bool {
         keys::is_secret(key, &self.extra)
@@ -169,7 +169,7 @@ fn cut(text: &mut String, bytes_max: usize) {
     text.truncate(end);
 }
 
-/// Whether a key is so short and plain that no secret fits in itself: the usual case.
+/// Returns true if a key is so short and plain that no secret fits in itself: the usual case.
 fn cannot_hold_a_secret(key: &str) -> bool {
     key.len() < 13 && key.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }

@@ -66,7 +66,7 @@ impl Ladder {
     }
 }
 
-/// What follows a transient failure.
+/// The decision after a transient failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
     /// Try again after this wait.

@@ -7,10 +7,13 @@ const EDITS_MAX: usize = 2;
 /// Letter case and `-` against `_` count as nothing.
 pub fn closest<'a>(wrong: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let folded = fold(wrong);
-    let limit = EDITS_MAX.min(folded.len() / 2);
+    let length = folded.chars().count();
+    let limit = EDITS_MAX.min(length / 2);
     known
         .into_iter()
-        .map(|name| (distance(&folded, &fold(name)), name))
+        // Names of other lengths are further apart, and a wrong name may be long.
+        .filter(|name| name.chars().count().abs_diff(length) <= limit)
+        .map(|name| (strsim::osa_distance(&folded, &fold(name)), name))
         .filter(|(edits, _)| *edits <= limit)
         .min_by_key(|(edits, _)| *edits)
         .map(|(_, name)| name.to_owned())
@@ -29,28 +32,8 @@ pub fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     }
 }
 
-fn fold(name: &str) -> Vec<char> {
+fn fold(name: &str) -> String {
     name.chars().map(|c| if c == '-' { '_' } else { c.to_ascii_lowercase() }).collect()
-}
-
-/// Edits between two words: insertions, deletions, replacements, and swapped neighbours.
-fn distance(a: &[char], b: &[char]) -> usize {
-    if a.len().abs_diff(b.len()) > EDITS_MAX {
-        return usize::MAX;
-    }
-    let (mut before, mut above): (Vec<usize>, Vec<usize>) = (vec![0; b.len() + 1], (0..=b.len()).collect());
-    for i in 1..=a.len() {
-        let mut row = vec![i; b.len() + 1];
-        for j in 1..=b.len() {
-            let replaced = above[j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            row[j] = replaced.min(above[j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                row[j] = row[j].min(before[j - 2] + 1);
-            }
-        }
-        before = std::mem::replace(&mut above, row);
-    }
-    above[b.len()]
 }
 
 #[cfg(test)]
@@ -63,6 +46,7 @@ mod tests {
         let meant = |wrong| closest(wrong, known);
         assert_eq!(meant("slot").as_deref(), Some("slots"));
         assert_eq!(meant("laese").as_deref(), Some("lease"));
+        assert_eq!(meant("solts").as_deref(), Some("slots"), "swapped neighbours are one edit");
         assert_eq!(meant("Tool-Timeout").as_deref(), Some("tool_timeout"));
         assert_eq!(meant("colour"), None);
         assert_eq!(meant("x"), None);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{AgentId, Context, InboxName, Priority, TaskId, TenantId};
 
-/// What a delegator grants: never more than it has itself.
+/// The grant of a delegator: never more than it has itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TaskGrant {
     /// Calls that turns under this task may make, all together.
@@ -33,7 +33,7 @@ pub struct Task {
     pub target: AgentId,
     /// Who asked for it, where an agent did.
     pub delegator: Option<AgentId>,
-    /// What is to be done, in words.
+    /// The work, in words.
     pub description: String,
     /// Structured input beside the words.
     pub input: Option<Box<serde_json::value::RawValue>>,
@@ -45,8 +45,8 @@ pub struct Task {
     pub reply_to: Option<InboxName>,
     /// The task that this one was delegated from, whose budget is carved.
     pub parent: Option<TaskId>,
-    /// What turns under it may do.
+    /// The grant for turns under it.
     pub grant: TaskGrant,
-    /// What handlers see.
+    /// The context that handlers see.
     pub context: Context,
 }

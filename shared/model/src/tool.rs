@@ -1,4 +1,4 @@
-//! What a tool declares about itself. How it is run is the worker's business.
+//! The declaration of a tool. Running it is the worker's business.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// A tool's stable id (`tool_send_telegram`), beside the name that models call it by.
 pub type ToolId = String;
 
-/// What running a tool twice would do.
+/// The effect of running a tool twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, Default)]
 #[serde(rename_all = "lowercase")]
 pub enum Effect {
@@ -29,7 +29,7 @@ pub struct ToolSpec {
     pub name: String,
     /// The name that people read.
     pub display_name: String,
-    /// What it does, when to use it: models read this.
+    /// What the tool does and when to use it: models read this.
     pub description: String,
     /// JSON Schema of the arguments; an object schema.
     pub input_schema: serde_json::Value,
@@ -40,7 +40,7 @@ pub struct ToolSpec {
     pub category: String,
     /// SemVer of the tool.
     pub version: String,
-    /// What running it twice would do.
+    /// The effect of running it twice.
     pub effect: Effect,
     /// Wall-clock limit of one try.
     #[serde(with = "duration_ms")]

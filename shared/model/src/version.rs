@@ -25,7 +25,7 @@ pub fn parse(text: &str) -> Option<Version> {
     Version::parse(&format!("{text}{missing}")).ok()
 }
 
-/// What a selector takes: `latest`, or a range as in Cargo (`1`, `1.2`, `=1.2.3`, `>=1, <3`).
+/// A selector of versions: `latest`, or a range as in Cargo (`1`, `1.2`, `=1.2.3`, `>=1, <3`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Selector {
     /// Every version; the newest of them is taken.
@@ -44,7 +44,7 @@ impl Selector {
         VersionReq::parse(text).ok().map(Self::Range)
     }
 
-    /// Whether it takes `version`.
+    /// Returns true if it takes `version`.
     #[must_use]
     pub fn takes(&self, version: &Version) -> bool {
         match self {

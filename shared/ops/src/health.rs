@@ -27,7 +27,7 @@ const ASK_TIMEOUT: Duration = Duration::from_millis(900);
 
 type Ask<T> = Arc<dyn Fn() -> BoxFuture<'static, T> + Send + Sync>;
 
-/// What the probes of one process answer from. Cloning shares it.
+/// The state that the probes of one process answer from. Cloning shares it.
 #[derive(Clone)]
 pub struct Health {
     progress: Progress,
@@ -57,7 +57,7 @@ pub enum HealthError {
     Listen {
         /// The address asked for.
         addr: SocketAddr,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }

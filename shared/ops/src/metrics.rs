@@ -16,9 +16,9 @@ mod part;
 mod tests;
 mod tool_labels;
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
+use parking_lot::Mutex;
 use prometheus::{
     Encoder, Gauge, GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry, TextEncoder,
 };
@@ -48,10 +48,10 @@ pub struct Backlog {
 /// A whole backlog. A place that is left out is absent from the scrape.
 pub type Backlogs = Vec<(Place, Backlog)>;
 
-/// What Redis said during a scrape.
+/// Redis' answers during a scrape.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Scraped {
-    /// What waits and runs, in all shards.
+    /// The work that waits and runs, in all shards.
     pub backlog: Backlogs,
     /// Memory in use, bytes.
     pub memory_used: u64,
@@ -219,7 +219,7 @@ impl Metrics {
     }
 }
 
-/// What time does.
+/// Durations and times.
 impl Metrics {
     /// `slices` slices with `calls` calls left their lanes.
     pub fn released(&self, slices: u64, calls: u64) {
@@ -259,7 +259,7 @@ impl Metrics {
         self.parked.set(shard, since_ms);
     }
 
-    /// What [`Self::parked_since`] was told last of a shard.
+    /// Returns what [`Self::parked_since`] was told last of a shard.
     #[must_use]
     pub fn oldest_parked_ms(&self, shard: u32) -> Option<i64> {
         self.parked.get(shard)
@@ -340,13 +340,13 @@ impl Metrics {
         self.redis_errors.with_label_values(&[labels::known(&labels::VERBS, verb)]).inc();
     }
 
-    /// Whether Redis answered during the scrape.
+    /// Sets whether Redis answered during the scrape.
     pub fn redis_up(&self, up: bool) {
         self.redis_up.set(i64::from(up));
     }
 
-    /// What Redis said during a scrape. None: it could not be asked, and what it would have said disappears, because
-    /// a gauge that keeps its last value through an outage hides it, and one that reads 0 denies it.
+    /// Redis' answers during a scrape. None: it could not be asked, and what it would have said disappears, because a
+    /// gauge that keeps its last value through an outage hides it, and one that reads 0 denies it.
     pub fn scraped(&self, scraped: Option<&Scraped>) {
         self.backlog(scraped.map_or(&[], |scraped| &scraped.backlog));
         let Some(scraped) = scraped else {
@@ -360,7 +360,7 @@ impl Metrics {
         self.redis_pressure.with_label_values(none()).set(f64::from(u8::from(scraped.pressure)));
     }
 
-    /// What is in each place. A place that is left out disappears.
+    /// Sets the work in each place. A place that is left out disappears.
     fn backlog(&self, places: &[(Place, Backlog)]) {
         for gone in Place::ALL.iter().filter(|place| !places.iter().any(|(known, _)| known == *place)) {
             // Fails where the place was not shown before either.
@@ -414,7 +414,7 @@ impl Metrics {
         self.config_info.reset();
         self.config_info.with_label_values(&[digits.as_str()]).set(1.0);
         let generation = i64::try_from(generation).unwrap_or(i64::MAX);
-        let mut known = self.config_digest.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.config_digest.lock();
         let highest = if *known == digits { generation.max(self.config_generation.get()) } else { generation };
         self.config_generation.set(highest);
         *known = digits;

@@ -1,9 +1,10 @@
-//! Whether the loops of a process advance: what `/livez` asks.
+//! Progress of the loops of a process, for `/livez`.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 /// All watched loops of one process. Cloning shares them. Time is monotonic, and nothing here asks Redis: a
@@ -45,7 +46,7 @@ pub struct LoopState {
 }
 
 impl LoopState {
-    /// Whether the loop took longer than it may.
+    /// Returns true if the loop took longer than it may.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         self.age > self.gap_max
@@ -69,7 +70,7 @@ impl Progress {
             advanced_ms: AtomicU64::new(millis(self.born.elapsed())),
             finished: AtomicBool::new(false),
         });
-        self.loops.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&watched));
+        self.loops.lock().push(Arc::clone(&watched));
         LoopHandle { born: self.born, watched }
     }
 
@@ -77,7 +78,7 @@ impl Progress {
     #[must_use]
     pub fn loops(&self) -> Vec<LoopState> {
         let now_ms = millis(self.born.elapsed());
-        let mut loops = self.loops.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loops = self.loops.lock();
         loops.retain(|watched| !watched.finished.load(Ordering::Relaxed));
         loops.iter().map(|watched| watched.state(now_ms)).collect()
     }

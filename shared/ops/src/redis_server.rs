@@ -40,7 +40,7 @@ pub enum Listen {
     Loopback(u16),
 }
 
-/// What server to start, and how.
+/// The server to start, and its settings.
 #[derive(Debug, Clone)]
 pub struct ServerOptions {
     /// Folder of socket, data and log; made if missing. For a socket its path must be short (about 90 bytes).
@@ -91,7 +91,7 @@ pub enum ServerError {
     Folder {
         /// The folder.
         dir: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// Another server keeps its data there.
@@ -104,7 +104,7 @@ pub enum ServerError {
     Spawn {
         /// The program.
         binary: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// It ended instead of answering.
@@ -112,7 +112,7 @@ pub enum ServerError {
     Ended {
         /// The program.
         binary: PathBuf,
-        /// How it ended.
+        /// The exit status.
         status: ExitStatus,
         /// The end of its log.
         log: String,
@@ -184,7 +184,7 @@ impl PrivateRedis {
         Ok(server)
     }
 
-    /// What clients connect to: `unix:///…/redis.sock`, which clients of every language know, or
+    /// Returns the URL that clients connect to: `unix:///…/redis.sock`, which clients of every language know, or
     /// `redis://127.0.0.1:PORT/`.
     #[must_use]
     pub fn url(&self) -> String {
@@ -287,7 +287,7 @@ impl PrivateRedis {
         }
     }
 
-    /// Whether the server answers PING with PONG. It says LOADING while it reads its file.
+    /// Returns true if the server answers PING with PONG. It says LOADING while it reads its file.
     async fn answers(&self) -> io::Result<bool> {
         match self.port {
             Some(port) => ping(TcpStream::connect(("127.0.0.1", port)).await?).await,

@@ -4,9 +4,9 @@
 use std::collections::HashMap;
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -25,7 +25,7 @@ pub(super) struct Repeats {
 
 impl Repeats {
     fn is_news(&self, line: u64, now: Instant) -> bool {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         if seen.get(&line).is_some_and(|last| now.duration_since(*last) < EVERY) {
             return false;
         }
@@ -115,6 +115,6 @@ mod tests {
         for line in 0..3 * REMEMBERED_MAX as u64 {
             assert!(repeats.is_news(line, now));
         }
-        assert!(repeats.seen.lock().unwrap().len() <= REMEMBERED_MAX);
+        assert!(repeats.seen.lock().len() <= REMEMBERED_MAX);
     }
 }

@@ -36,7 +36,7 @@ impl std::str::FromStr for LogFormat {
     }
 }
 
-/// What a process logs, and how.
+/// The level and format of a process' log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogOptions {
     /// How lines look.
@@ -57,9 +57,9 @@ pub enum TelemetryError {
     /// The level is no directive.
     #[error("log level {level:?}: {why}; expected off, error, warn, info, debug or trace, or TARGET=LEVEL pairs")]
     Level {
-        /// What was given.
+        /// The text that was given.
         level: String,
-        /// What is wrong with it.
+        /// The problem with it.
         why: String,
     },
     /// No format has this name.
@@ -113,8 +113,8 @@ pub fn set_level(level: &str) -> Result<(), TelemetryError> {
     handle.reload(filter).map_err(|_| TelemetryError::NotStarted)
 }
 
-/// Whether lines are coloured: on a terminal, unless the user said no (<https://no-color.org>).
-#[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of terminals, no knob of ours")]
+/// Returns true if lines are coloured: on a terminal, unless the user said no (<https://no-color.org>).
+#[allow(clippy::disallowed_methods, reason = "NO_COLOR is a convention of terminals, no setting of ours")]
 fn colour_wanted() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }

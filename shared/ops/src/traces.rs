@@ -92,7 +92,7 @@ impl Traces {
         Ok(Self { provider })
     }
 
-    /// What hands our spans, and nothing else, to the exporter.
+    /// Returns the layer that hands our spans, and nothing else, to the exporter.
     pub(super) fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: tracing::Subscriber + for<'a> LookupSpan<'a>,
@@ -120,12 +120,12 @@ impl Traces {
     }
 }
 
-/// What a request to another service carries: the headers `traceparent` and `tracestate`.
+/// The trace context of a request to another service: the headers `traceparent` and `tracestate`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outgoing {
     /// W3C trace context; its parent is our span where spans are exported, else the producer's.
     pub traceparent: String,
-    /// What goes with it, unchanged.
+    /// The vendors' data beside it, unchanged.
     pub tracestate: Option<String>,
 }
 
@@ -153,8 +153,8 @@ pub fn traceparent(span: &Span) -> Option<String> {
     context.is_valid().then(|| format!("00-{}-{}-{flags:02x}", context.trace_id(), context.span_id()))
 }
 
-/// What a request that is sent now, for a turn with this context, carries. None where the producer gave no trace
-/// context and spans are not exported.
+/// Returns the trace context of a request that is sent now, for a turn with this context. None where the producer gave
+/// no trace context and spans are not exported.
 #[must_use]
 pub fn outgoing(context: &Context) -> Option<Outgoing> {
     let traceparent = traceparent(&Span::current()).or_else(|| context.traceparent.clone())?;

@@ -1,4 +1,4 @@
-//! Tests end with an empty house: what is over has a TTL, and what has none is on a list with a reason.
+//! The check at the end of tests for leaked keys: what is over has a TTL, and what has none is on a list with a reason.
 
 use redis::aio::ConnectionLike;
 
@@ -65,7 +65,7 @@ async fn without_ttl(connection: &mut impl ConnectionLike, keys: Vec<String>) ->
     Ok(keys.into_iter().zip(ttls).filter(|(_, ttl)| *ttl == -1).map(|(key, _)| key).collect())
 }
 
-/// Whether `text` matches `pattern`: the greedy walk that goes back to the last `*` at a mismatch.
+/// Returns true if `text` matches `pattern`: the greedy walk that goes back to the last `*` at a mismatch.
 fn matches(pattern: &[u8], text: &[u8]) -> bool {
     let (mut p, mut t) = (0, 0);
     let mut star: Option<(usize, usize)> = None;

@@ -1,4 +1,4 @@
-//! What tests need and production never sees: a Redis of their own, a look for leaked keys, a clock to turn.
+//! Tools for tests that production never sees: a Redis of their own, a look for leaked keys, a clock to turn.
 //!
 //! Everything here panics where a test has to fail, with a message that says why.
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]

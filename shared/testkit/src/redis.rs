@@ -12,7 +12,7 @@ use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 /// How long a test's command may take. The library's default of 500 ms fails on a busy machine.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// What kind of server a test needs.
+/// Options of a test's server.
 #[derive(Debug, Clone, Default)]
 pub struct RedisOptions {
     /// Whether it keeps its data over [`RedisServer::restart`] and, fsynced always, over [`RedisServer::kill9`].
@@ -67,7 +67,7 @@ impl RedisServer {
         }
     }
 
-    /// What clients connect to.
+    /// Returns the URL that clients connect to.
     #[must_use]
     pub fn url(&self) -> String {
         self.server.url()

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::game::{Game, Violation, same};
-use super::scheduler::Scheduler;
-use super::snapshot::compare;
-use super::spec::{LEASE_MS, QUEUES};
-use super::worker::Worker;
-use super::world::Name;
+use crate::interleavings::actors::scheduler::Scheduler;
+use crate::interleavings::actors::worker::Worker;
+use crate::interleavings::worlds::snapshot::compare;
+use crate::interleavings::worlds::spec::{LEASE_MS, QUEUES};
+use crate::interleavings::worlds::world::Name;
 
 /// Rounds of healthy work in which everything must end.
 const ROUNDS_MAX: usize = 400;

@@ -10,15 +10,15 @@ use redis::aio::MultiplexedConnection;
 use tickfleet_model::ConsumerId;
 use tickfleet_store::{Queue, Scripts, Store, StoreOptions, TimeSource};
 
-use super::scheduler::Scheduler;
-use super::snapshot::compare;
-use super::spec::{
+use crate::interleavings::actors::scheduler::Scheduler;
+use crate::interleavings::actors::worker::Worker;
+use crate::interleavings::worlds::snapshot::compare;
+use crate::interleavings::worlds::spec::{
     CRASHES_MAX, CapsSet, DAY_MS, ENDING_LEASE_MS, INBOX_UNREAD_MAX, INBOXES_MAX, LEASE_MS, ODD_AGENT, ODD_TASK,
     Policy, QUEUES, Rows, START_MS, TENANT_READY_MAX, TENANT_TURNS_MAX, TENANTS, TURNS_MAX,
 };
-use super::witness::Witness;
-use super::worker::Worker;
-use super::world::World;
+use crate::interleavings::worlds::witness::Witness;
+use crate::interleavings::worlds::world::World;
 
 /// What is wrong, in words.
 pub type Violation = String;

@@ -14,6 +14,8 @@ use tickfleet_store::{
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
 mod bounds;
+mod external;
+mod inbound;
 mod returned;
 
 pub(super) const START_MS: i64 = 1_767_571_200_000;
@@ -137,6 +139,10 @@ impl Shard {
     }
 }
 
+async fn promote(shard: &Shard, name: &TurnName) -> Promoted {
+    shard.store.promote(std::slice::from_ref(name)).await.unwrap().remove(0)
+}
+
 #[tokio::test]
 async fn what_is_in_can_be_finished_when_memory_is_full_and_nothing_new_comes_in() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
@@ -164,30 +170,6 @@ async fn without_its_flag_a_settle_fails_when_memory_is_full() {
     let slices = shard.leased(1).await;
     shard.fill_memory().await;
     assert!(shard.settle(&slices[0], 2).await.is_err());
-}
-
-#[tokio::test]
-async fn of_a_message_that_kills_whoever_reads_it_the_ids_are_kept_and_nothing_else() {
-    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
-    let raw =
-        r#"{"turn_id":"t-1", "tenant" : "acme","agent":"kel\"ly","calls":[{"name":"x","arguments":{"pin":4711}}]}"#;
-    let mut redis = shard.server.connection().await;
-    let add = redis::cmd("XADD").arg(shard.store.keys().key("turns")).arg(&["*", "turn", raw]).to_owned();
-    let () = add.query_async(&mut redis).await.unwrap();
-    for n in 1..=3 {
-        let name = format!("s{n}");
-        shard.beat(&name).await;
-        let entry = shard.reader(&name).take("turns", 1).await.unwrap().remove(0);
-        shard.store.suspect(Inbound::Turns, &ConsumerId::new(&name).unwrap(), Some(&entry.id)).await.unwrap();
-        for _ in 0..6 {
-            shard.advance(4_000);
-            shard.store.reap(10).await.unwrap();
-        }
-    }
-    let dead = redis::cmd("XRANGE").arg(shard.store.keys().key("dead")).arg(&["-", "+"]).to_owned();
-    let dead: Vec<(String, HashMap<String, String>)> = dead.query_async(&mut redis).await.unwrap();
-    let expected = format!(r#"{{"turn_id":"t-1","tenant":"acme","unread_bytes":{}}}"#, raw.len());
-    assert_eq!(dead.iter().map(|(_, letter)| letter["raw"].as_str()).collect::<Vec<_>>(), [expected]);
 }
 
 /// Reaps one entry at a time until the hold is over and nothing is left.
@@ -242,110 +224,6 @@ async fn a_dead_consumer_is_removed_only_when_all_it_held_is_taken_back() {
     assert_eq!(reap_in_small_bites(&shard).await, 1, "its other entries go with the consumer");
 }
 
-/// A task of an outside runtime with a lease of 5 s and a deadline in 60 s.
-async fn external(shard: &Shard) -> (TurnName, Queue) {
-    let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("far").unwrap());
-    let (task, queue) = (TaskId::new("k1").unwrap(), Queue::External(tenant.clone(), agent.clone()));
-    let delegation = Delegation {
-        entry: None,
-        tenant: tenant.clone(),
-        task: task.clone(),
-        given: true,
-        digest: "d".into(),
-        queue: queue.clone(),
-        agent,
-        deadline_ms: START_MS + 60_000,
-        budget: 3,
-        parent: None,
-        meta: "m".into(),
-        call: "c0".into(),
-        reply_to: None,
-        external_lease_ms: 5_000,
-    };
-    assert_eq!(shard.store.delegate(&[delegation]).await.unwrap(), [Delegated::Ok]);
-    (TurnName::task(&tenant, &task), queue)
-}
-
-/// Redis reckons idle times by its own clock: it is told that the entry has been held for so long.
-async fn idle(shard: &Shard, queue: &Queue, entry: &str, ms: i64) {
-    let mut redis = shard.server.connection().await;
-    let mut command = redis::cmd("XCLAIM");
-    command
-        .arg(shard.store.keys().key(queue))
-        .arg("workers")
-        .arg("far")
-        .arg(0)
-        .arg(entry)
-        .arg("IDLE")
-        .arg(ms)
-        .arg("JUSTID");
-    let _: Vec<String> = command.query_async(&mut redis).await.unwrap();
-}
-
-async fn promote(shard: &Shard, name: &TurnName) -> Promoted {
-    shard.store.promote(std::slice::from_ref(name)).await.unwrap().remove(0)
-}
-
-#[tokio::test]
-async fn an_external_task_whose_runtime_is_silent_is_offered_anew_and_ended_in_the_end() {
-    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
-    let (name, queue) = external(&shard).await;
-    let mut reader = shard.reader("far");
-    let first = reader.take(&queue.to_string(), 1).await.unwrap().remove(0);
-    idle(&shard, &queue, &first.id, 6_000).await;
-    shard.advance(6_000);
-    assert!(matches!(promote(&shard, &name).await, Promoted::Lapsed), "it is offered anew");
-    assert_eq!(shard.store.touch(&name, &first.id).await.unwrap(), Touched::Stale);
-    let second = reader.take(&queue.to_string(), 1).await.unwrap().remove(0);
-    assert_eq!(shard.store.touch(&name, &second.id).await.unwrap(), Touched::Ok);
-
-    shard.advance(60_000);
-    assert_eq!(shard.store.touch(&name, &second.id).await.unwrap(), Touched::Cancelled, "the deadline has come");
-    idle(&shard, &queue, &second.id, 60_000).await;
-    let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it goes on for ever") };
-    assert_eq!((ending.reason, ending.first, ending.upto), (EndReason::Expired, 0, 1));
-    assert_eq!((ending.calls, ending.begun.map(|begun| begun.by_runtime)), (vec!["c0".to_owned()], Some(true)));
-}
-
-#[tokio::test]
-async fn a_cancelled_external_task_ends_once_its_runtime_has_had_its_lease() {
-    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
-    let (name, queue) = external(&shard).await;
-    let entry = shard.reader("far").take(&queue.to_string(), 1).await.unwrap().remove(0);
-    shard.store.cancel(&name, "why").await.unwrap();
-    assert_eq!(shard.store.touch(&name, &entry.id).await.unwrap(), Touched::Cancelled);
-    assert!(matches!(promote(&shard, &name).await, Promoted::Later), "its holder may end it itself");
-    idle(&shard, &queue, &entry.id, 6_000).await;
-    shard.advance(6_000);
-    let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it goes on for ever") };
-    assert_eq!((ending.reason, ending.why.as_deref()), (EndReason::Cancelled, Some("why")));
-    assert!(ending.begun.is_some_and(|begun| begun.by_runtime), "what its runtime did is not known: {ending:?}");
-}
-
-#[tokio::test]
-async fn an_inbound_entry_that_reap_put_back_is_admitted_once_even_after_its_record_has_gone() {
-    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
-    let stale = shard.inbound(1).await;
-    for _ in 0..5 {
-        shard.advance(4_000);
-        shard.beat("s2").await;
-        shard.store.reap(10).await.unwrap();
-    }
-    let again = shard.reader("s2").take("turns", 1).await.unwrap().remove(0);
-    let admission = Admission { entry: again.id, ..stale[0].clone() };
-    shard.admit(&[admission]).await.unwrap();
-    shard.beat("w").await;
-    let slice = shard.reader("w").take("ready:normal", 1).await.unwrap().remove(0);
-    let name = TurnName::parse("acme:t0").unwrap();
-    assert_eq!(shard.settle(&(name.clone(), slice.id), 2).await.unwrap(), [Settled::Done]);
-    let mut redis = shard.server.connection().await;
-    let keys = [shard.store.keys().done(&name), shard.store.keys().key(format!("id:{name}"))];
-    let () = redis::cmd("DEL").arg(&keys).query_async(&mut redis).await.unwrap();
-
-    shard.admit(&stale).await.unwrap();
-    assert!(shard.reader("w").take("ready:normal", 1).await.unwrap().is_empty(), "it would run a second time");
-}
-
 #[tokio::test]
 async fn a_slice_that_nobody_has_read_is_taken_back_by_its_cancel() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
@@ -384,37 +262,6 @@ async fn cancels_of_what_never_comes_are_bounded_by_tenant_and_time() {
     let marks: u64 =
         redis::cmd("ZCARD").arg(shard.store.keys().key("early:acme")).query_async(&mut redis).await.unwrap();
     assert_eq!(marks, 1);
-}
-
-#[tokio::test]
-async fn a_forged_id_on_a_message_that_cannot_be_read_does_not_drop_the_turn_of_another() {
-    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
-    let mut redis = shard.server.connection().await;
-    let forge = async |redis: &mut redis::aio::MultiplexedConnection| -> String {
-        let mut command = redis::cmd("XADD");
-        command.arg(shard.store.keys().key("turns")).arg("*").arg("turn").arg("{").arg("i").arg("acme:t0");
-        command.query_async(redis).await.unwrap()
-    };
-    let entry = forge(&mut redis).await;
-    let batch = shard.inbound(2).await;
-    let rejection = |entry: String, given: Option<&str>| Rejection {
-        entry,
-        reason: "malformed_json".into(),
-        raw: b"{".to_vec(),
-        reply_to: None,
-        reply: String::new(),
-        given: given.map(|digest| (TurnName::parse("acme:t0").unwrap(), digest.to_owned())),
-    };
-    // The forger's own entry, and one that names the same id with content of its own.
-    shard.store.reject(Inbound::Turns, &[rejection(entry, None)]).await.unwrap();
-    let entry = forge(&mut redis).await;
-    shard.reader("s").take("turns", 2).await.unwrap();
-    shard.store.reject(Inbound::Turns, &[rejection(entry, Some("other"))]).await.unwrap();
-    let victim = Admission { entry: batch[1].entry.clone(), ..batch[0].clone() };
-    let AdmitReply::Decided { turns, .. } = shard.admit(&[victim]).await.unwrap() else { panic!("not decided") };
-    assert!(matches!(turns[0], Admitted::Dispatched), "{turns:?}");
-    let ttl: i64 = redis::cmd("PTTL").arg(shard.store.keys().key("id:acme:t0")).query_async(&mut redis).await.unwrap();
-    assert_eq!(ttl, -1, "what is admitted is remembered until it has ended");
 }
 
 /// A task for the workers, which nobody waits for.
@@ -507,19 +354,6 @@ async fn nobody_is_reaped_because_the_heartbeats_were_deleted() {
     let reaped = shard.store.reap(10).await.unwrap();
     assert_eq!((reaped.active, reaped.requeued), (false, 0));
     assert!(living().await, "it goes on after a lease");
-}
-
-#[tokio::test]
-async fn each_inbound_stream_has_a_mark_of_its_own_for_what_is_read_alone() {
-    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
-    let turns = shard.inbound(1).await;
-    let scheduler = ConsumerId::new("s").unwrap();
-    shard.store.suspect(Inbound::Turns, &scheduler, Some(&turns[0].entry)).await.unwrap();
-    shard.store.suspect(Inbound::Tasks, &scheduler, None).await.unwrap();
-    let mut redis = shard.server.connection().await;
-    let marks: HashMap<String, String> =
-        redis::cmd("HGETALL").arg(shard.store.keys().key("suspects")).query_async(&mut redis).await.unwrap();
-    assert_eq!(marks, HashMap::from([("turns s".to_owned(), turns[0].entry.clone())]));
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Files that import each other in a loop: neither can be understood, or built upon, without the other.
 //!
-//! A module and what lies below it count as one house: what a folder's face hands on to its rooms ties no knot.
+//! A module and its submodules count as one: what a module re-exports from its submodules is no circle.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use super::super::*;
 use super::given;
+use crate::document::tree::Value;
+use crate::document::yaml;
+use crate::settings::read;
 use tickfleet_model::Priority;
 
 #[test]
@@ -68,7 +71,7 @@ fn every_knob_has_a_variable() {
         for field in section.node.entries() {
             let name = format!("TICKFLEET_{}_{}", section.key, field.key).to_uppercase();
             let leaked: &'static str = Box::leak(name.clone().into_boxed_str());
-            // No knob takes this, so each must complain about its own variable.
+            // No setting takes this, so each must complain about its own variable.
             let errors = given().variable(leaked, "\u{1}").load();
             let takes_text = matches!(name.as_str(), "TICKFLEET_AUDIT_REDACT_KEYS");
             assert_eq!(errors.is_ok(), takes_text, "{name}");
@@ -168,13 +171,13 @@ fn literal_secrets_in_headers_are_not_printed() {
 #[test]
 fn what_is_printed_can_be_loaded_and_means_the_same() {
     let configuration = given().load().unwrap();
-    let errors = errors::Errors::default();
+    let errors = Errors::default();
     let tree = yaml::parse(&print(&configuration), yaml::Origin::File("printed"), &errors).unwrap();
     assert_eq!(errors.len(), 0);
     let mut settings = tree.clone();
-    let tree::Value::Mapping(entries) = &mut settings.value else { panic!("a mapping") };
+    let Value::Mapping(entries) = &mut settings.value else { panic!("a mapping") };
     entries.retain(|entry| !["agents", "tools", "permissions", "tenants"].contains(&entry.key.as_str()));
-    let again = read_settings::settings(&settings, &errors);
+    let again = read::settings(&settings, &errors);
     assert_eq!(again.as_ref(), Some(&configuration.settings));
     for (key, whole) in [("tools", &configuration.trees.tools), ("agents", &configuration.trees.agents)] {
         let whole = whole.as_ref().unwrap().get(key).unwrap();

@@ -41,7 +41,7 @@ fn split(key: &[u8], mut push: impl FnMut(u8)) {
     }
 }
 
-/// Whether `key` names a secret, or has the words of one of `extra` side by side.
+/// Returns true if `key` names a secret, or has the words of one of `extra` side by side.
 pub(super) fn is_secret(key: &str, extra: &[String]) -> bool {
     let key = key.as_bytes();
     if key.len() > SHORT {

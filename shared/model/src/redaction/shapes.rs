@@ -71,7 +71,7 @@ const BEGINS: u8 = 2;
 /// May be in the middle or at the beginning of a secret, wherever it stands.
 const MARKS: u8 = 4;
 
-/// What a byte may mean; most bytes of most texts need no more than a look at this.
+/// The class of each byte; most bytes of most texts need no more than a look at this.
 static CLASS: [u8; 256] = {
     let mut table = [0; 256];
     let mut byte = 0;
@@ -178,7 +178,7 @@ fn bearer(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     (blanks > 0 && len > 0 && !prose).then_some((start, start + len))
 }
 
-/// What a colon may be in the middle of: a Telegram bot token, or the password of a URL.
+/// Finds the secret that a colon may be in the middle of: a Telegram bot token, or the password of a URL.
 fn colon(bytes: &[u8], at: usize) -> Option<(usize, usize)> {
     if bytes.get(at) != Some(&b':') {
         return None;

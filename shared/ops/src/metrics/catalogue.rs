@@ -32,7 +32,7 @@ pub(super) enum By {
     Workers,
 }
 
-/// What a metric is.
+/// The kind of a metric.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Kind {
     Counter,
@@ -40,7 +40,7 @@ pub(super) enum Kind {
     Histogram(&'static [f64]),
 }
 
-/// What values a label may have.
+/// The values that a label may have.
 #[derive(Clone, Copy)]
 pub(super) enum Values {
     /// These words of the code.
@@ -178,7 +178,7 @@ catalogue! {
         "When the configuration in force was loaded, seconds since the epoch.";
 }
 
-/// What the library adds by itself about the process: name and type.
+/// The metrics of the process that the library adds by itself: name and type.
 #[cfg(test)]
 pub(super) const PROCESS: [(&str, &str); 7] = [
     ("process_cpu_seconds_total", "counter"),

@@ -2,7 +2,7 @@
 
 use tickfleet_model::Outcome;
 
-/// What admission decided about a turn.
+/// The decision of admission about a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Decision {
     /// At least its first slice went out at once.
@@ -97,7 +97,7 @@ impl Invariant {
     }
 }
 
-/// What stands for every value that is on no list.
+/// The value that stands for every other value.
 pub(crate) const OTHER: &str = "other";
 
 /// The inbound streams.
@@ -142,10 +142,10 @@ pub(super) const REFUSALS: [&str; 32] = [
 /// Why a call is tried again.
 pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 
-/// What a fence refuses.
+/// The verbs that a fence may refuse.
 pub(super) const FENCED: [&str; 8] = ["settle", "retry", "begin", "assert", "execute", "touch", "finish", OTHER];
 
-/// What Redis is asked: the scripts, and the names that the store gives its other commands.
+/// The verbs of Redis: the scripts, and the names that the store gives its other commands.
 pub(super) const VERBS: [&str; 42] = [
     "submit",
     "admit",
@@ -194,7 +194,7 @@ pub(super) const VERBS: [&str; 42] = [
 /// Whose lease was lost.
 pub(super) const HOLDERS: [&str; 3] = ["scheduler", "worker", "external"];
 
-/// How a reload of the configuration ended.
+/// The results of a reload of the configuration.
 pub(super) const RELOADS: [&str; 2] = ["ok", "rejected"];
 
 /// `word` where the list has it, else `other`: a word that nobody foresaw must not make a series of its own.

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 type Probe = Box<dyn Fn() -> Option<(usize, usize)> + Send + Sync>;
@@ -13,12 +13,12 @@ type McpProbe = Box<dyn Fn() -> Vec<McpServer> + Send + Sync>;
 /// MCP servers that have series of their own.
 const MCP_SERVERS_MAX: usize = 64;
 
-/// What is known of one MCP server.
+/// The state of one MCP server.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpServer {
     /// Its name in `mcp.yaml`.
     pub name: String,
-    /// Whether calls can be sent to it.
+    /// True if calls can be sent to it.
     pub up: bool,
     /// Tools that are not called because they are not what was pinned.
     pub quarantined: usize,
@@ -38,12 +38,12 @@ impl fmt::Debug for McpServers {
 
 impl McpServers {
     pub(super) fn watch(&self, probe: impl Fn() -> Vec<McpServer> + Send + Sync + 'static) {
-        *self.probe.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(probe));
+        *self.probe.lock() = Some(Box::new(probe));
     }
 
     /// The servers by name, as many as have series.
     pub(super) fn now(&self) -> Vec<McpServer> {
-        let probe = self.probe.lock().unwrap_or_else(PoisonError::into_inner);
+        let probe = self.probe.lock();
         let mut servers = probe.as_ref().map(|probe| probe()).unwrap_or_default();
         servers.sort();
         servers.truncate(MCP_SERVERS_MAX);
@@ -65,7 +65,7 @@ impl fmt::Debug for Slots {
 
 impl Slots {
     pub(super) fn watch(&self, probe: impl Fn() -> Option<(usize, usize)> + Send + Sync + 'static) {
-        self.probes.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(probe));
+        self.probes.lock().push(Box::new(probe));
     }
 
     /// Busy slots and all slots. Workers that are gone are forgotten.
@@ -75,7 +75,7 @@ impl Slots {
             busy += i64::try_from(b).unwrap_or(i64::MAX);
             all += i64::try_from(a).unwrap_or(i64::MAX);
         };
-        let mut probes = self.probes.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut probes = self.probes.lock();
         probes.retain(|probe| probe().map(&mut add).is_some());
         (busy, all)
     }
@@ -92,7 +92,7 @@ pub(super) struct Worst {
 
 impl Worst {
     pub(super) fn saw(&self, shard: u32, lag: Duration, now: Instant) {
-        let mut by_shard = self.by_shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_shard = self.by_shard.lock();
         let known =
             by_shard.get(&shard).filter(|(known, since)| *known > lag && now.duration_since(*since) < LAG_MEMORY);
         if known.is_none() {
@@ -101,7 +101,7 @@ impl Worst {
     }
 
     pub(super) fn worst(&self) -> Duration {
-        let by_shard = self.by_shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_shard = self.by_shard.lock();
         by_shard.values().map(|(lag, _)| *lag).max().unwrap_or_default()
     }
 }
@@ -114,7 +114,7 @@ pub(super) struct Parked {
 
 impl Parked {
     pub(super) fn set(&self, shard: u32, since_ms: Option<i64>) {
-        let mut by_shard = self.by_shard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_shard = self.by_shard.lock();
         match since_ms {
             Some(since_ms) => by_shard.insert(shard, since_ms),
             None => by_shard.remove(&shard),
@@ -122,7 +122,7 @@ impl Parked {
     }
 
     pub(super) fn get(&self, shard: u32) -> Option<i64> {
-        self.by_shard.lock().unwrap_or_else(PoisonError::into_inner).get(&shard).copied()
+        self.by_shard.lock().get(&shard).copied()
     }
 }
 

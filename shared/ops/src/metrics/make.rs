@@ -68,7 +68,7 @@ impl Maker {
         Ok(())
     }
 
-    /// What the system knows of the process.
+    /// Registers the system's metrics of the process.
     pub(super) fn process(&self) -> Result<(), Error> {
         #[cfg(target_os = "linux")]
         self.registry.register(Box::new(prometheus::process_collector::ProcessCollector::for_self()))?;
@@ -76,7 +76,7 @@ impl Maker {
     }
 }
 
-/// Whether a process that is `part` exports what is `by`.
+/// Returns true if a process that is `part` exports metrics of `by`.
 pub(super) fn exported(part: Part, by: By) -> bool {
     match by {
         By::Everyone => true,

@@ -1,6 +1,6 @@
-//! What a process is.
+//! The role of a process in metrics.
 
-/// What a process is: it exports what it can know, and nothing else, so that an absent metric means an absent part.
+/// The role of a process: it exports what it can know, and nothing else, so that an absent metric means an absent part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Part {
     /// Schedulers only.

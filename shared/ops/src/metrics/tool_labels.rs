@@ -1,9 +1,10 @@
 //! The bound on the `tool` label: models invent tool names, and every new label value lives forever.
 
 use std::collections::HashSet;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use super::labels::OTHER;
+use parking_lot::RwLock;
 use tickfleet_model::Outcome;
 
 /// Distinct values of the label; more tools than a fleet's configuration is likely to declare.
@@ -21,7 +22,7 @@ impl ToolLabels {
     /// A new name is taken only with an outcome that proves that such a tool exists. Else an agent that makes up
     /// names would use up the bound, and real tools would hide under `other`.
     pub(super) fn label(&self, tool: &str, outcome: Outcome) -> Arc<str> {
-        let seen = self.seen.read().unwrap_or_else(PoisonError::into_inner);
+        let seen = self.seen.read();
         if let Some(label) = seen.get(tool) {
             return Arc::clone(label);
         }
@@ -30,7 +31,7 @@ impl ToolLabels {
     }
 
     fn take(&self, tool: &str) -> Arc<str> {
-        let mut seen = self.seen.write().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.write();
         if seen.len() >= TOOLS_MAX && !seen.contains(tool) {
             return OTHER.into();
         }
@@ -40,7 +41,7 @@ impl ToolLabels {
     }
 }
 
-/// Whether a call can only end like this after its tool was found. The others come before the look-up, or may.
+/// Returns true if a call can only end like this after its tool was found. The others come before the look-up, or may.
 const fn proves_the_tool(outcome: Outcome) -> bool {
     match outcome {
         Outcome::Ok

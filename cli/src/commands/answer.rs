@@ -1,0 +1,186 @@
+//! Model providers' responses, as they are: whole responses and assistant messages, beside the fleet's own turns.
+
+use std::fmt;
+
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
+use serde_json::value::RawValue;
+use tickfleet_protocol::TURN_FIELDS;
+
+/// The members of a JSON object in their order. A name that comes twice is refused, as the fleet refuses it.
+struct Members(Vec<(String, Box<RawValue>)>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Members;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+                let mut members: Vec<(String, Box<RawValue>)> = Vec::new();
+                while let Some((name, value)) = map.next_entry::<String, Box<RawValue>>()? {
+                    if members.iter().any(|(other, _)| *other == name) {
+                        return Err(A::Error::custom(format!("the key {name:?} occurs twice")));
+                    }
+                    members.push((name, value));
+                }
+                Ok(Members(members))
+            }
+        }
+
+        from.deserialize_map(Reader)
+    }
+}
+
+impl Members {
+    fn of(json: &str) -> Option<Self> {
+        serde_json::from_str(json).ok()
+    }
+
+    /// A member that is there and not null.
+    fn get(&self, name: &str) -> Option<&str> {
+        let found = self.0.iter().find(|(other, _)| other == name)?;
+        Some(found.1.get()).filter(|value| *value != "null")
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
+        serde_json::from_str(self.get(name)?).ok()
+    }
+
+    /// A member that is a list.
+    fn list(&self, name: &str) -> Option<&str> {
+        self.get(name).filter(|value| value.starts_with('['))
+    }
+}
+
+/// The turn that is in what a provider returned, without its owner where that does not say it; none where `json` is not
+/// a provider's, but a turn of the fleet's own.
+///
+/// Taken are OpenAI's Chat Completions (the response with one choice, or its message), OpenAI's Responses (the response)
+/// and Anthropic's Messages (the message), as their APIs return them: what no turn has (`id`, `type`, `usage`, …) is
+/// left out. Fields of a turn that stand beside it stay.
+///
+/// # Errors
+/// It is a provider's, and holds no calls or leaves open which are meant.
+pub(crate) fn turn_of(json: &str) -> Option<Result<String, String>> {
+    let members = Members::of(json)?;
+    let calls = calls(&members)?;
+    Some(calls.map(|(field, calls)| {
+        // The calls of a message stand in the fields of the same name in a turn.
+        let taken = ["calls", "tool_calls", "content", "answer", "format"];
+        let kept = members
+            .0
+            .iter()
+            .filter(|(name, _)| TURN_FIELDS.contains(&name.as_str()) && !taken.contains(&name.as_str()));
+        let kept = kept.map(|(name, value)| format!("\"{name}\":{},", value.get())).collect::<String>();
+        format!("{{{kept}{field}{calls}}}")
+    }))
+}
+
+/// The field that the calls belong into, and the calls.
+fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
+    if members.get("choices").is_some() {
+        return Some(choice(members));
+    }
+    if members.list("output").is_some() && members.text("object").is_none_or(|object| object == "response") {
+        let items = members.list("output").unwrap_or_default();
+        return Some(Ok(("\"format\":\"openai_responses\",\"calls\":", items.to_owned())));
+    }
+    // A turn has no role; a message has one.
+    members.get("role")?;
+    Some(message(members))
+}
+
+/// OpenAI's Chat Completions: the message of the only choice.
+fn choice(response: &Members) -> Result<(&'static str, String), String> {
+    let choices: Vec<Box<RawValue>> = response
+        .list("choices")
+        .and_then(|choices| serde_json::from_str(choices).ok())
+        .ok_or("has choices that are no list")?;
+    let [choice] = &choices[..] else {
+        return Err(format!("has {} choices: submit the message of the one that counts", choices.len()));
+    };
+    let choice = Members::of(choice.get()).ok_or("has a choice that is no object")?;
+    let message_of = choice.get("message").and_then(Members::of);
+    message(&message_of.ok_or("has a choice without a message (a stream's parts must be put together first)")?)
+}
+
+fn message(message: &Members) -> Result<(&'static str, String), String> {
+    if let Some(role) = message.text("role").filter(|role| role != "assistant") {
+        return Err(format!("is a message of the role {role:?}: the calls are in the assistant's"));
+    }
+    if let Some(calls) = message.list("tool_calls") {
+        return Ok(("\"tool_calls\":", calls.to_owned()));
+    }
+    if let Some(blocks) = message.list("content") {
+        return Ok(("\"content\":", blocks.to_owned()));
+    }
+    Err("is a message that calls no tool; where the answer's text may hold calls, submit the text with --format text"
+        .into())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use tickfleet_model::{Dialect, Turn};
+    use tickfleet_protocol::parse_turn;
+
+    use super::*;
+
+    /// As the APIs return them.
+    const CHAT: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"gpt-5","choices":[{"index":0,
+        "message":{"role":"assistant","content":null,"refusal":null,"annotations":[],"tool_calls":[{"id":"call_1",
+        "type":"function","function":{"name":"echo","arguments":"{\"text\":\"hi\"}"}}]},"logprobs":null,
+        "finish_reason":"tool_calls"}],"usage":{"total_tokens":9},"system_fingerprint":"fp"}"#;
+    const RESPONSES: &str = r#"{"id":"resp_1","object":"response","status":"completed","error":null,"output":[
+        {"type":"reasoning","id":"rs_1","summary":[]},{"type":"function_call","id":"fc_1","call_id":"call_1","name":"echo",
+        "arguments":"{}","status":"completed"}],"parallel_tool_calls":true,"tools":[],"usage":{}}"#;
+    const ANTHROPIC: &str = r#"{"id":"msg_1","type":"message","role":"assistant","model":"claude","content":[{"type":"text",
+        "text":"Let me see."},{"type":"tool_use","id":"toolu_1","name":"echo","input":{"n":90071992547409931234}}],
+        "stop_reason":"tool_use","stop_sequence":null,"usage":{"input_tokens":1}}"#;
+
+    fn turn(json: &str) -> Turn {
+        let turn = turn_of(json).unwrap().unwrap();
+        parse_turn(turn.replacen('{', r#"{"tenant":"demo","agent":"kelly","#, 1).as_bytes()).unwrap()
+    }
+
+    fn read(json: &str) -> (Dialect, Vec<(Option<String>, String)>) {
+        let turn = turn(json);
+        (turn.dialect, turn.calls.into_iter().map(|call| (call.provider_id, call.arguments)).collect())
+    }
+
+    #[test]
+    fn whole_responses_and_messages_of_the_providers_are_turns() {
+        let call = |id: &str, arguments: &str| vec![(Some(id.to_owned()), arguments.to_owned())];
+        assert_eq!(read(CHAT), (Dialect::OpenaiChat, call("call_1", r#"{"text":"hi"}"#)));
+        let message = serde_json::from_str::<serde_json::Value>(CHAT).unwrap()["choices"][0]["message"].to_string();
+        assert_eq!(read(&message), read(CHAT));
+        assert_eq!(read(RESPONSES), (Dialect::OpenaiResponses, call("call_1", "{}")));
+        assert_eq!(read(ANTHROPIC), (Dialect::Anthropic, call("toolu_1", r#"{"n":90071992547409931234}"#)));
+    }
+
+    #[test]
+    fn a_turns_own_fields_beside_a_message_stay() {
+        let turn = turn(&ANTHROPIC.replacen('{', r#"{"turn_id":"mine","priority":"high","#, 1));
+        assert_eq!((turn.id.unwrap().as_str(), turn.priority.as_str()), ("mine", "high"));
+    }
+
+    #[test]
+    fn what_is_a_turn_of_the_fleets_own_is_left_alone_and_what_is_ambiguous_is_refused() {
+        for own in [r#"{"calls":[{"name":"echo"}]}"#, r#"{"content":[]}"#, "[1]", "no JSON", r#"{"answer":"x"}"#] {
+            assert!(turn_of(own).is_none(), "{own}");
+        }
+        let refused = |json: &str| turn_of(json).unwrap().unwrap_err();
+        assert!(refused(r#"{"choices":[{"message":{}},{"message":{}}]}"#).contains("2 choices"));
+        assert!(refused(r#"{"choices":[{"delta":{}}]}"#).contains("without a message"));
+        assert!(refused(r#"{"role":"user","content":"hi"}"#).contains("\"user\""));
+        assert!(refused(r#"{"role":"assistant","content":"hi"}"#).contains("--format text"));
+        // Twice the same key could mean either.
+        assert!(turn_of(r#"{"role":"assistant","tool_calls":[],"tool_calls":[]}"#).is_none());
+    }
+}

@@ -1,0 +1,173 @@
+//! The storage-only baseline of a turn: the commands that store what a turn leaves in Redis, pipelined in batches, with
+//! no script around them and nothing decided. What a turn costs beyond this is the price of governing it.
+
+use anyhow::{Context, Result};
+use redis::Pipeline;
+use redis::aio::MultiplexedConnection;
+
+use super::load::words;
+use super::server::{PREFIX, Server};
+
+/// Turns of one batch: what the fleet batches at saturation.
+const BATCH: u64 = 100;
+/// Batches that are measured, after some that warm up.
+const BATCHES: u64 = 400;
+const WARM_UP: u64 = 20;
+/// Agents that the turns of a batch are spread over.
+const AGENTS: u64 = 100;
+/// Bytes of an agent's packed budgets.
+const BUDGET_BYTES: usize = 40;
+/// How long finished records are kept, ms: longer than this takes, and gone soon afterwards from a Redis of somebody's.
+const RETAIN_MS: u64 = 60_000;
+
+type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;
+
+/// Bytes of what a turn leaves behind, as the fleet has just left it.
+struct Sizes {
+    turn: usize,
+    audit: usize,
+    reply: usize,
+    record: usize,
+}
+
+/// CPU time of Redis for one turn of one call, µs.
+pub(super) async fn measure(server: &Server, payload_bytes: usize) -> Result<f64> {
+    let mut connection = server.connection().await?;
+    let sizes = Sizes::of_the_last_turn(&mut connection, payload_bytes).await.context("the sizes of a turn")?;
+    let baseline = Baseline { connection, sizes };
+    baseline.run(server).await
+}
+
+impl Sizes {
+    async fn of_the_last_turn(connection: &mut MultiplexedConnection, payload_bytes: usize) -> Result<Self> {
+        let audit = newest(connection, &format!("{PREFIX}audit")).await?;
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(0).arg("MATCH").arg(format!("{PREFIX}inboxes:*")).arg("COUNT").arg(1_000_000);
+        let (_, found): (String, Vec<String>) = scan.query_async(connection).await?;
+        let of_tenant = found.first().context("the fleet has answered nobody")?;
+        let inboxes: Vec<String> = redis::cmd("ZREVRANGE").arg(of_tenant).arg(0).arg(0).query_async(connection).await?;
+        let inbox = inboxes.first().context("the fleet has answered nobody")?;
+        let tenant = of_tenant.strip_prefix(&format!("{PREFIX}inboxes:")).unwrap_or_default();
+        let reply = newest(connection, &format!("{PREFIX}replies:{tenant}:{inbox}")).await?;
+        // The record of a finished turn is its trace and its reply; the trace has about so many bytes.
+        Ok(Self { turn: payload_bytes, audit, reply, record: reply + 120 })
+    }
+}
+
+/// Bytes of the first field of a stream's newest entry.
+async fn newest(connection: &mut MultiplexedConnection, stream: &str) -> Result<usize> {
+    let found: Vec<(String, Vec<String>)> =
+        redis::cmd("XREVRANGE").arg(stream).arg("+").arg("-").arg("COUNT").arg(1).query_async(connection).await?;
+    let (_, fields) = found.first().with_context(|| format!("{stream} is empty"))?;
+    Ok(fields.get(1).map_or(0, String::len))
+}
+
+struct Baseline {
+    connection: MultiplexedConnection,
+    sizes: Sizes,
+}
+
+fn key(name: &str) -> String {
+    format!("{PREFIX}baseline:{name}")
+}
+
+impl Baseline {
+    async fn run(mut self, server: &Server) -> Result<f64> {
+        let streams = ["turns", "ready", "audit", "replies", "timers", "budgets"].map(key);
+        let clean = redis::cmd("DEL").arg(&streams).to_owned();
+        clean.query_async::<()>(&mut self.connection).await?;
+        for stream in [key("turns"), key("ready")] {
+            let create = redis::cmd("XGROUP").arg("CREATE").arg(&stream).arg("g").arg("$").arg("MKSTREAM").to_owned();
+            create.query_async::<()>(&mut self.connection).await?;
+        }
+        let mut before = server.cpu().await?;
+        for batch in 0..WARM_UP + BATCHES {
+            if batch == WARM_UP {
+                before = server.cpu().await?;
+            }
+            self.batch(batch * BATCH).await?;
+        }
+        let spent = server.cpu().await? - before;
+        clean.query_async::<()>(&mut self.connection).await?;
+        Ok(spent.seconds * 1e6 / (BATCHES * BATCH) as f64)
+    }
+
+    /// One batch of turns, from its producer to its reader.
+    async fn batch(&mut self, first: u64) -> Result<()> {
+        let turns = first..first + BATCH;
+        let mut submit = redis::pipe();
+        for turn in turns.clone() {
+            submit.cmd("XADD").arg(key("turns")).arg("*").arg("turn").arg(words(turn, self.sizes.turn)).ignore();
+        }
+        submit.query_async::<()>(&mut self.connection).await?;
+
+        let entries = self.read("turns").await?;
+        let mut admit = redis::pipe();
+        for turn in turns.clone() {
+            self.admit(&mut admit, turn);
+        }
+        let scored = turns.clone().flat_map(|turn| [turn.to_string(), format!("t:{turn}")]);
+        admit.cmd("ZADD").arg(key("timers")).arg(scored.collect::<Vec<_>>()).ignore();
+        let packed = (0..AGENTS).flat_map(|agent| [format!("tenant:agent-{agent}"), words(agent, BUDGET_BYTES)]);
+        admit.cmd("HSET").arg(key("budgets")).arg(packed.collect::<Vec<_>>()).ignore();
+        acknowledge(&mut admit, "turns", &entries);
+        admit.query_async::<()>(&mut self.connection).await?;
+
+        let entries = self.read("ready").await?;
+        let mut settle = redis::pipe();
+        for turn in turns.clone() {
+            self.settle(&mut settle, turn);
+        }
+        settle
+            .cmd("ZREM")
+            .arg(key("timers"))
+            .arg(turns.clone().map(|turn| format!("t:{turn}")).collect::<Vec<_>>())
+            .ignore();
+        settle.cmd("DEL").arg(turns.clone().map(|turn| key(&format!("turn:{turn}"))).collect::<Vec<_>>()).ignore();
+        acknowledge(&mut settle, "ready", &entries);
+        for stream in ["audit", "replies"] {
+            settle.cmd("XTRIM").arg(key(stream)).arg("MAXLEN").arg("~").arg(10_000).ignore();
+        }
+        settle.query_async::<()>(&mut self.connection).await?;
+
+        let reply = redis::cmd("XREVRANGE").arg(key("replies")).arg("+").arg("-").arg("COUNT").arg(BATCH).to_owned();
+        reply.query_async::<Vec<(String, Vec<String>)>>(&mut self.connection).await?;
+        Ok(())
+    }
+
+    /// The live record, and the slice on its queue.
+    fn admit(&self, pipe: &mut Pipeline, turn: u64) {
+        let record =
+            ["ag", "agent-1", "q", "ready:normal", "n", "1", "ad", "1", "dl", "1795300000000", "ts", "1795200000000"];
+        let log = ["lg", "A1795200000000,1,1,10,1795200005000,1,1000", "f", "1795200000000-1"];
+        pipe.cmd("HSET").arg(key(&format!("turn:{turn}"))).arg(&record).arg(&log).ignore();
+        let slice = words(turn, self.sizes.turn);
+        pipe.cmd("XADD").arg(key("ready")).arg("*").arg("t").arg(format!("tenant:{turn}")).arg("m").arg(slice).ignore();
+    }
+
+    /// The audit entry, the reply, and the finished record.
+    fn settle(&self, pipe: &mut Pipeline, turn: u64) {
+        let fields = ["f", "n", "ad", "dn", "cx", "gv", "ts", "lg", "hx"];
+        pipe.cmd("HMGET").arg(key(&format!("turn:{turn}"))).arg(&fields).ignore();
+        pipe.cmd("XADD").arg(key("audit")).arg("*").arg("audit").arg(words(turn, self.sizes.audit)).ignore();
+        let reply = words(turn, self.sizes.reply);
+        pipe.cmd("XADD").arg(key("replies")).arg("*").arg("reply").arg(reply).arg("seq").arg(turn).ignore();
+        let record = words(turn, self.sizes.record);
+        pipe.cmd("SET").arg(key(&format!("done:{turn}"))).arg(record).arg("PX").arg(RETAIN_MS).ignore();
+    }
+
+    /// A batch of a stream, as its group reads it.
+    async fn read(&mut self, stream: &str) -> Result<Vec<String>> {
+        let mut read = redis::cmd("XREADGROUP");
+        read.arg("GROUP").arg("g").arg("c").arg("COUNT").arg(BATCH).arg("STREAMS").arg(key(stream)).arg(">");
+        let found: Read = read.query_async(&mut self.connection).await?;
+        let entries = found.into_iter().flatten().flat_map(|(_, entries)| entries);
+        Ok(entries.map(|(id, _)| id).collect())
+    }
+}
+
+/// Takes a batch off its stream.
+fn acknowledge(pipe: &mut Pipeline, stream: &str, entries: &[String]) {
+    pipe.cmd("XACK").arg(key(stream)).arg("g").arg(entries).ignore();
+    pipe.cmd("XTRIM").arg(key(stream)).arg("MINID").arg(entries.last()).ignore();
+}

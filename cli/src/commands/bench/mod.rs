@@ -1,0 +1,146 @@
+//! `tickfleet bench`: producer, schedulers, workers and a reply reader as they really run, beside the raw stream
+//! cycle on the same payloads in the same run, so that every figure is also a ratio.
+
+mod baseline;
+mod load;
+mod nodes;
+mod raw;
+mod report;
+mod server;
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::failure::Failure;
+use crate::output::Output;
+use load::{Load, Saturation};
+use nodes::{Fleet, Shape};
+use report::Costs;
+use server::Server;
+
+pub(crate) use report::Report;
+
+/// What is measured.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct BenchArgs {
+    /// Seconds of the saturation phase.
+    #[arg(long, default_value_t = 8)]
+    pub(crate) seconds: u64,
+    /// Seconds of the steady phase, in which latency is measured.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) steady_seconds: u64,
+    /// Turns per second of the steady phase.
+    #[arg(long, default_value_t = 200)]
+    pub(crate) rate: u64,
+    /// Calls of each turn.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) calls_per_turn: usize,
+    /// Agents that turns are spread over; none: as many as caps need at the expected rate.
+    #[arg(long)]
+    pub(crate) agents: Option<usize>,
+    /// A load in which half of the calls must wait on lanes for their agents' next windows.
+    #[arg(long)]
+    pub(crate) capped: bool,
+    /// Scheduler processes.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) schedulers: usize,
+    /// Worker processes.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) workers: usize,
+    /// Slots of each worker.
+    #[arg(long, default_value_t = 256)]
+    pub(crate) slots: usize,
+    /// Bytes of one turn's message, about.
+    #[arg(long, default_value_t = 300)]
+    pub(crate) payload_bytes: usize,
+    /// Turns that may be on their way at saturation.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) window: u64,
+    /// Whole runs; figures are medians.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) runs: usize,
+    /// The Redis to measure on (its data stays; a namespace of its own is used); none: a private one without persistence.
+    #[arg(long)]
+    pub(crate) on: Option<String>,
+}
+
+impl BenchArgs {
+    /// Enough agents that caps stay on and do not bite: 10 calls per 5 s each, at up to 60,000 calls a second.
+    fn agents(&self) -> usize {
+        self.agents.unwrap_or(if self.capped { 4_000 } else { 30_000 })
+    }
+}
+
+pub(crate) const HELP: &str = "\
+Examples:
+  tickfleet bench                        one run on a private Redis without persistence
+  tickfleet bench --runs 5 --json        medians of five runs, for programs
+  tickfleet bench --capped               half of the calls wait for their agents' next windows
+  tickfleet bench --calls-per-turn 5
+
+Every figure is also a ratio: the raw stream cycle is measured in the same run. Quiet machines give good figures.";
+
+/// `tickfleet bench`.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) async fn command(args: &BenchArgs, output: &Output) -> Result<(), Failure> {
+    let spinner = output.spinner("starting".to_owned());
+    let report = run(args, |what| spinner.set_message(what.to_owned())).await;
+    spinner.finish_and_clear();
+    output.show(&report.map_err(Failure::failed)?, Report::text)
+}
+
+/// Runs the bench and answers the medians of its runs. `say` is told what goes on.
+///
+/// # Errors
+/// Redis or a process of the fleet cannot be started, or stops answering.
+pub(crate) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<Report> {
+    let mut reports = Vec::with_capacity(args.runs);
+    for run in 1..=args.runs.max(1) {
+        say(&format!("run {run} of {}: starting Redis and the fleet", args.runs.max(1)));
+        reports.push(one_run(args, &mut say).await?);
+    }
+    Ok(Report::median(reports))
+}
+
+async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report> {
+    let server = Server::start(args.on.as_deref()).await?;
+    say("measuring the raw stream cycle");
+    let raw =
+        raw::measure(&server, args.payload_bytes, Duration::from_secs(3)).await.context("the raw stream cycle")?;
+
+    let shape = Shape {
+        schedulers: args.schedulers,
+        workers: args.workers,
+        slots: args.slots,
+        agents: args.agents(),
+        capped: args.capped,
+    };
+    let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
+    let load = Load::connect(&server, args).await?;
+    load.warm_up().await.context("warming up")?;
+
+    say("measuring latency at a steady rate");
+    let steady = load.steady(args.rate, Duration::from_secs(args.steady_seconds)).await.context("the steady phase")?;
+
+    say("measuring throughput at saturation");
+    let before = server.cpu().await?;
+    let saturation: Saturation = if args.capped {
+        load.capped(args.agents()).await.context("the capped phase")?
+    } else {
+        load.saturate(Duration::from_secs(args.seconds), args.window).await.context("the saturation phase")?
+    };
+    let cpu = server.cpu().await? - before;
+    let rss_mb = fleet.rss_mb();
+
+    say("measuring key expiry");
+    let expiry_us_per_key = server.expiry_us_per_key().await?;
+    fleet.stop().await;
+    say("measuring the storage-only baseline");
+    let baseline_us = baseline::measure(&server, args.payload_bytes).await.context("the storage-only baseline")?;
+    let costs = Costs { cpu, baseline_us, expiry_us_per_key };
+    Ok(Report::new(args, &raw, &steady, &saturation, &costs, rss_mb))
+}

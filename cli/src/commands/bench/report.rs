@@ -1,0 +1,216 @@
+//! The report of the bench.
+
+use serde::Serialize;
+
+use super::BenchArgs;
+use super::load::{Saturation, Steady};
+use super::nodes::Rss;
+use super::raw::Raw;
+use super::server::Cpu;
+
+/// Redis' CPU time.
+pub(super) struct Costs {
+    /// CPU time of the saturation phase.
+    pub(super) cpu: Cpu,
+    /// CPU time of Redis for what a turn stores, without scripts or decisions, µs.
+    pub(super) baseline_us: f64,
+    /// CPU time of Redis for one expired key, µs.
+    pub(super) expiry_us_per_key: f64,
+}
+
+/// The figures of a run, or the medians of several.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Report {
+    /// Turns end to end at saturation.
+    pub(crate) turns_per_s: f64,
+    /// Calls end to end at saturation.
+    pub(crate) calls_per_s: f64,
+    /// Entries of the raw stream cycle in the same run.
+    pub(crate) raw_cycle_per_s: f64,
+    /// Turns over raw cycle.
+    pub(crate) ratio: f64,
+    /// From submit to reply at the steady rate.
+    pub(crate) latency_ms: Latency,
+    /// From submit to reply at saturation.
+    pub(crate) saturated_latency_ms: SaturatedLatency,
+    /// 99th percentile of the raw cycle.
+    pub(crate) raw_cycle_p99_ms: f64,
+    /// Redis' CPU time at saturation, everything included but expiry.
+    pub(crate) redis_us_per_turn: f64,
+    /// The same for one entry of the raw stream cycle: what this machine's Redis asks for the bare minimum.
+    pub(crate) redis_us_per_raw_cycle: f64,
+    /// Turns over raw cycle, in CPU time of Redis. Unlike microseconds it is comparable between machines.
+    pub(crate) redis_ratio: f64,
+    /// CPU time of Redis per call.
+    pub(crate) redis_us_per_call: f64,
+    /// The storage-only baseline: the same for the commands alone that store what a turn of one call leaves behind,
+    /// pipelined, with no script around them and nothing decided.
+    pub(crate) redis_us_floor: f64,
+    /// Redis' CPU time for one expired key; a finished turn is one, `retain` after its end.
+    pub(crate) expiry_us_per_key: f64,
+    /// Resident memory of the largest process of each kind.
+    pub(crate) rss_mb: RssMb,
+    /// The load that was run.
+    pub(crate) load: LoadShape,
+    /// Turns whose calls did not all succeed: a run with any is not worth its figures.
+    pub(crate) not_ok: u64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Latency {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct SaturatedLatency {
+    pub(crate) p50: f64,
+    pub(crate) p99: f64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct RssMb {
+    pub(crate) scheduler: f64,
+    pub(crate) worker: f64,
+}
+
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct LoadShape {
+    pub(crate) calls_per_turn: usize,
+    pub(crate) rate: u64,
+    pub(crate) agents: usize,
+    pub(crate) capped: bool,
+    pub(crate) schedulers: usize,
+    pub(crate) workers: usize,
+    pub(crate) slots: usize,
+    pub(crate) payload_bytes: usize,
+    pub(crate) runs: usize,
+    /// Turns of the steady phase, all runs.
+    pub(crate) steady_turns: usize,
+    /// Turns of the saturation phase, all runs.
+    pub(crate) saturation_turns: u64,
+}
+
+impl Report {
+    pub(super) fn new(args: &BenchArgs, raw: &Raw, steady: &Steady, at: &Saturation, costs: &Costs, rss: Rss) -> Self {
+        let turns_per_s = at.turns as f64 / at.seconds;
+        let us_per_turn = costs.cpu.seconds * 1e6 / at.all_turns.max(1) as f64;
+        let calls = args.calls_per_turn.max(1) as f64;
+        Self {
+            turns_per_s,
+            calls_per_s: turns_per_s * calls,
+            raw_cycle_per_s: raw.per_s,
+            ratio: turns_per_s / raw.per_s,
+            latency_ms: Latency { p50: steady.p50, p99: steady.p99, p999: steady.p999 },
+            saturated_latency_ms: SaturatedLatency { p50: at.p50_ms, p99: at.p99_ms },
+            raw_cycle_p99_ms: raw.p99_ms,
+            redis_us_per_turn: us_per_turn,
+            redis_us_per_raw_cycle: raw.redis_us,
+            redis_ratio: us_per_turn / raw.redis_us,
+            redis_us_per_call: us_per_turn / calls,
+            redis_us_floor: costs.baseline_us,
+            expiry_us_per_key: costs.expiry_us_per_key,
+            rss_mb: RssMb { scheduler: rss.scheduler, worker: rss.worker },
+            load: LoadShape {
+                calls_per_turn: args.calls_per_turn,
+                rate: args.rate,
+                agents: args.agents(),
+                capped: args.capped,
+                schedulers: args.schedulers,
+                workers: args.workers,
+                slots: args.slots,
+                payload_bytes: args.payload_bytes,
+                runs: 1,
+                steady_turns: steady.turns,
+                saturation_turns: at.turns,
+            },
+            not_ok: at.not_ok,
+        }
+    }
+
+    /// The median of every figure.
+    pub(super) fn median(runs: Vec<Self>) -> Self {
+        let of = |figure: fn(&Self) -> f64| {
+            let mut values: Vec<f64> = runs.iter().map(figure).collect();
+            super::load::percentile(&mut values, 0.5)
+        };
+        Self {
+            turns_per_s: of(|r| r.turns_per_s),
+            calls_per_s: of(|r| r.calls_per_s),
+            raw_cycle_per_s: of(|r| r.raw_cycle_per_s),
+            ratio: of(|r| r.ratio),
+            latency_ms: Latency {
+                p50: of(|r| r.latency_ms.p50),
+                p99: of(|r| r.latency_ms.p99),
+                p999: of(|r| r.latency_ms.p999),
+            },
+            saturated_latency_ms: SaturatedLatency {
+                p50: of(|r| r.saturated_latency_ms.p50),
+                p99: of(|r| r.saturated_latency_ms.p99),
+            },
+            raw_cycle_p99_ms: of(|r| r.raw_cycle_p99_ms),
+            redis_us_per_turn: of(|r| r.redis_us_per_turn),
+            redis_us_per_raw_cycle: of(|r| r.redis_us_per_raw_cycle),
+            redis_ratio: of(|r| r.redis_ratio),
+            redis_us_per_call: of(|r| r.redis_us_per_call),
+            redis_us_floor: of(|r| r.redis_us_floor),
+            expiry_us_per_key: of(|r| r.expiry_us_per_key),
+            rss_mb: RssMb { scheduler: of(|r| r.rss_mb.scheduler), worker: of(|r| r.rss_mb.worker) },
+            not_ok: runs.iter().map(|r| r.not_ok).sum(),
+            load: LoadShape {
+                runs: runs.len(),
+                steady_turns: runs.iter().map(|r| r.load.steady_turns).sum(),
+                saturation_turns: runs.iter().map(|r| r.load.saturation_turns).sum(),
+                ..runs[0].load.clone()
+            },
+        }
+    }
+
+    /// The report for people.
+    pub(crate) fn text(&self) -> String {
+        let l = &self.load;
+        let caps = if l.capped { "half of the calls wait on lanes" } else { "caps on" };
+        let mut lines = vec![
+            format!(
+                "{} scheduler(s), {} worker(s) of {} slots, {} agents, {} call(s) a turn of about {} bytes, {caps}; {} run(s)",
+                l.schedulers, l.workers, l.slots, l.agents, l.calls_per_turn, l.payload_bytes, l.runs
+            ),
+            String::new(),
+            format!("end to end             {:>9.0} turns/s  {:>9.0} calls/s", self.turns_per_s, self.calls_per_s),
+            format!(
+                "raw stream cycle       {:>9.0} entries/s, p99 {:.1} ms",
+                self.raw_cycle_per_s, self.raw_cycle_p99_ms
+            ),
+            format!("ratio                  {:>9.3} (turns over raw cycle)", self.ratio),
+            format!(
+                "Redis                  {:>9.1} µs/turn  {:>9.1} µs/call  {:>6.1} × the raw cycle's {:.1} µs",
+                self.redis_us_per_turn, self.redis_us_per_call, self.redis_ratio, self.redis_us_per_raw_cycle
+            ),
+            format!(
+                "storage-only baseline  {:>9.1} µs/turn: what a turn of one call stores, without scripts or decisions",
+                self.redis_us_floor
+            ),
+            format!(
+                "key expiry             {:>9.1} µs/key, paid `retain` after a turn's end, not in the above",
+                self.expiry_us_per_key
+            ),
+            format!(
+                "latency at {:>4}/s      p50 {:.2} ms  p99 {:.2} ms  p99.9 {:.2} ms ({} turns)",
+                l.rate, self.latency_ms.p50, self.latency_ms.p99, self.latency_ms.p999, l.steady_turns
+            ),
+            format!(
+                "latency saturated      p50 {:.1} ms  p99 {:.1} ms",
+                self.saturated_latency_ms.p50, self.saturated_latency_ms.p99
+            ),
+            format!(
+                "memory                 scheduler {:.1} MB, worker {:.1} MB",
+                self.rss_mb.scheduler, self.rss_mb.worker
+            ),
+        ];
+        if self.not_ok > 0 {
+            lines.push(format!("WARNING                {} turns had calls that did not succeed", self.not_ok));
+        }
+        lines.join("\n")
+    }
+}

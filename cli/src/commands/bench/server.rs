@@ -1,0 +1,113 @@
+//! The Redis that is measured on, and what it says of its own CPU time.
+
+use std::ops::Sub;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use redis::aio::MultiplexedConnection;
+use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
+
+/// Namespace of the bench's keys: nothing else on the server is touched.
+pub(super) const NAMESPACE: &str = "tickfleet-bench";
+/// Prefix of its one shard.
+pub(super) const PREFIX: &str = "{tickfleet-bench:0}:";
+
+pub(super) struct Server {
+    pub(super) url: String,
+    private: Option<(PrivateRedis, std::path::PathBuf)>,
+}
+
+/// CPU seconds that Redis has used, and how many keys it has expired.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Cpu {
+    pub(super) seconds: f64,
+}
+
+impl Sub for Cpu {
+    type Output = Self;
+    fn sub(self, before: Self) -> Self {
+        Self { seconds: self.seconds - before.seconds }
+    }
+}
+
+impl Server {
+    pub(super) async fn start(on: Option<&str>) -> Result<Self> {
+        if let Some(url) = on {
+            return Ok(Self { url: url.to_owned(), private: None });
+        }
+        let dir = std::env::temp_dir().join(format!("tickfleet-bench-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
+        let options = ServerOptions { appendonly: false, ..ServerOptions::new(&dir) };
+        let server = PrivateRedis::start(options).await.context("starting a private Redis")?;
+        Ok(Self { url: server.url(), private: Some((server, dir)) })
+    }
+
+    /// A connection of one's own. Its answers may take as long as the longest blocking read here.
+    pub(super) async fn connection(&self) -> Result<MultiplexedConnection> {
+        let client = redis::Client::open(self.url.as_str())?;
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(Duration::from_secs(5)))
+            .set_response_timeout(Some(Duration::from_secs(30)));
+        Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+    }
+
+    pub(super) async fn info(&self, section: &str) -> Result<String> {
+        Ok(redis::cmd("INFO").arg(section).query_async(&mut self.connection().await?).await?)
+    }
+
+    pub(super) async fn cpu(&self) -> Result<Cpu> {
+        let info = self.info("cpu").await?;
+        Ok(Cpu { seconds: field(&info, "used_cpu_user") + field(&info, "used_cpu_sys") })
+    }
+
+    /// Measures what one expired key costs Redis, µs: records are kept for `retain`, so a run that is shorter never
+    /// pays it. Measured on the finished records of this run, by making them expire at once.
+    pub(super) async fn expiry_us_per_key(&self) -> Result<f64> {
+        let mut connection = self.connection().await?;
+        let pattern = format!("{PREFIX}done:*");
+        let (mut cursor, mut keys) = (0_u64, Vec::new());
+        while keys.len() < 50_000 {
+            let scan = redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(2_000).to_owned();
+            let (next, found): (u64, Vec<String>) = scan.query_async(&mut connection).await?;
+            keys.extend(found);
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        let before = self.info("stats").await?;
+        for chunk in keys.chunks(500) {
+            let mut pipe = redis::pipe();
+            for key in chunk {
+                pipe.cmd("PEXPIRE").arg(key).arg(1).ignore();
+            }
+            pipe.query_async::<()>(&mut connection).await?;
+        }
+        for _ in 0..100 {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            let now = self.info("stats").await?;
+            let expired = field(&now, "expired_keys") - field(&before, "expired_keys");
+            if expired >= keys.len() as f64 * 0.98 {
+                let spent =
+                    field(&now, "expire_cycle_cpu_milliseconds") - field(&before, "expire_cycle_cpu_milliseconds");
+                return Ok(spent * 1_000.0 / expired.max(1.0));
+            }
+        }
+        Ok(f64::NAN)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some((mut server, dir)) = self.private.take() {
+            // The bench is over; what cannot be tidied up is in the system's folder for temporary files.
+            drop(server.kill9());
+            drop(std::fs::remove_dir_all(dir));
+        }
+    }
+}
+
+fn field(info: &str, name: &str) -> f64 {
+    let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
+}

@@ -1,0 +1,143 @@
+//! `tickfleet config`: checks the configuration, prints the one in force.
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tickfleet_config::{self as configuration, ConfigErrors};
+
+use crate::failure::Failure;
+use crate::global::Global;
+use crate::output::{Mood, Output};
+use crate::setup::{self, Setup};
+
+/// Check the configuration, or print the one in force.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet config check --config /etc/tickfleet
+  tickfleet config print | grep max_actions_per_day")]
+pub(crate) struct Config {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Tell everything that is wrong, with file, line and field. Exit code 1 if anything is.
+    Check,
+    /// Print every setting in force and where it comes from, secrets masked.
+    Print,
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    valid: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_digest: Option<&'a str>,
+    /// The files of the built-in sample business that are in use.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    built_in: Option<Vec<&'static str>>,
+    errors: Vec<Wrong>,
+    warnings: Vec<Warning>,
+}
+
+/// A warning: what works, and should be looked at.
+#[derive(Serialize)]
+struct Warning {
+    place: String,
+    field: String,
+    message: String,
+}
+
+#[derive(Serialize)]
+struct Wrong {
+    place: String,
+    field: String,
+    found: String,
+    expected: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    suggestion: Option<String>,
+}
+
+/// Checks or prints.
+///
+/// # Errors
+/// The configuration is not valid.
+pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(), Failure> {
+    match args.what {
+        What::Check => check(global, output),
+        What::Print => {
+            let setup = Setup::load(global)?;
+            if output.json {
+                return Err(Failure::usage("config print is YAML, which holds what JSON would: leave --json out"));
+            }
+            output.print(&configuration::print(&setup.configuration))
+        }
+    }
+}
+
+fn check(global: &Global, output: &Output) -> Result<(), Failure> {
+    if let Err(errors) = configuration::load(&setup::sources(global)?) {
+        let (errors_shown, warnings) = (wrong(&errors), Vec::new());
+        let report = Report { valid: false, policy_digest: None, built_in: None, errors: errors_shown, warnings };
+        output.show(&report, |_| errors.to_string())?;
+        return Err(Failure::Told);
+    }
+    // What only the tools themselves know: schemas that compile, templates that fit.
+    let setup = Setup::load(global)?;
+    setup.check_tools()?;
+    let configuration = &setup.configuration;
+    let warnings = warnings(&setup);
+    let (digest, built_in) = (Some(&*configuration.digest), Some(configuration.samples()));
+    let report = Report { valid: true, policy_digest: digest, built_in, errors: Vec::new(), warnings };
+    output.show(&report, |report| {
+        let (policy, ok) = (&configuration.policy, output.paint(Mood::Good, "valid"));
+        let mut text = format!(
+            "The configuration is {ok}: {}, {}, {}, policy {}",
+            counted(policy.tenants.len(), "tenant"),
+            counted(policy.agents.len(), "agent"),
+            counted(configuration.tools.tools.len(), "declared tool"),
+            configuration.digest.get(..12).unwrap_or_default()
+        );
+        let word = output.paint(Mood::Doubtful, "warning");
+        for Warning { place, field, message } in &report.warnings {
+            text.push_str(&format!("\n{word}: {place}: {field}: {message}"));
+        }
+        if let (Some(_), Some(samples)) = (&global.config, report.built_in.as_ref().filter(|files| !files.is_empty())) {
+            text.push_str(&format!("\nbuilt-in samples in use: {}", samples.join(", ")));
+        }
+        text
+    })
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
+/// Returns the configuration's warnings, and those about the program's own tools.
+fn warnings(setup: &Setup) -> Vec<Warning> {
+    let written = setup.configuration.warnings.iter().map(|warning| Warning {
+        place: warning.place.to_string(),
+        field: warning.path.clone(),
+        message: warning.message.clone(),
+    });
+    let extensions = setup.extensions.tools.iter().flat_map(|tool| {
+        let name = tool.spec().name.clone();
+        tool.undescribed().into_iter().map(move |field| Warning {
+            place: format!("the tool {name}"),
+            field,
+            message: "it has no doc comment: models see its name and type alone".into(),
+        })
+    });
+    written.chain(extensions).collect()
+}
+
+fn wrong(errors: &ConfigErrors) -> Vec<Wrong> {
+    let wrong = |error: &configuration::ConfigError| Wrong {
+        place: error.place.to_string(),
+        field: error.path.clone(),
+        found: error.found.clone(),
+        expected: error.expected.clone(),
+        suggestion: error.suggestion.clone(),
+    };
+    errors.as_slice().iter().map(wrong).collect()
+}

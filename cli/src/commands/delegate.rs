@@ -1,0 +1,115 @@
+//! `tickfleet delegate`: gives an agent a task, as another service would.
+
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tickfleet_client::private_inbox;
+use tickfleet_model::{AgentId, Context, InboxName, Priority, Task, TaskGrant, TaskId, TenantId, TurnId, limits};
+
+use crate::commands::submit::parse_priority;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::output::results::{self, Awaited, Told};
+use crate::output::time_format::Deadline;
+use crate::setup::Setup;
+
+/// Give an agent a task. Agents take tasks where agents.yaml binds them to a handler.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet delegate --tenant atlas-ux --to kelly 'Announce the release' --wait
+  tickfleet delegate --tenant atlas-ux --from atlas --to archy 'Compare' --input '{\"offers\":3}'")]
+pub(crate) struct Delegate {
+    /// What is to be done, in words.
+    #[arg(value_name = "DESCRIPTION")]
+    description: String,
+    /// Whose task.
+    #[arg(long)]
+    tenant: TenantId,
+    /// Who is to do it.
+    #[arg(long, value_name = "AGENT")]
+    to: AgentId,
+    /// The agent that asks for it, where one does.
+    #[arg(long, value_name = "AGENT")]
+    from: Option<AgentId>,
+    /// Structured input beside the words.
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    input: Option<Box<RawValue>>,
+    /// An id of your own: the same task enqueued again under it is carried out once.
+    #[arg(long, value_name = "ID")]
+    task_id: Option<TaskId>,
+    /// low, normal, high or urgent.
+    #[arg(long, value_parser = parse_priority, default_value = "normal")]
+    priority: Priority,
+    /// When the task expires: a duration (90s, 2h) or a time (RFC 3339). Default in 24 hours.
+    #[arg(long, value_name = "WHEN", value_parser = Deadline::parse)]
+    deadline: Option<Deadline>,
+    /// How many calls turns under this task may make.
+    #[arg(long, value_name = "CALLS", default_value_t = limits::TASK_BUDGET_DEFAULT)]
+    budget: u32,
+    /// The inbox for the answer.
+    #[arg(long, value_name = "INBOX")]
+    reply_to: Option<InboxName>,
+    /// Wait for the answer, 60 seconds unless said otherwise, and print it.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60", value_parser = results::parse_wait)]
+    wait: Option<Duration>,
+}
+
+/// The output for a task that nobody waits for.
+#[derive(Serialize)]
+struct Enqueued<'a> {
+    task_id: &'a TaskId,
+    tenant: &'a TenantId,
+}
+
+fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
+    RawValue::from_string(text.to_owned()).map_err(|error| format!("no JSON: {error}"))
+}
+
+/// Enqueues the task, and waits for its answer where that was asked for.
+///
+/// # Errors
+/// A task that is refused; with `--wait`, one that did not succeed.
+pub(crate) async fn run(setup: &Setup, args: &Delegate, output: &Output) -> Result<(), Failure> {
+    if args.description.trim().is_empty() {
+        return Err(Failure::usage("the description is empty: say what is to be done"));
+    }
+    let client = setup.client().await?;
+    let deadline_ms = match args.deadline {
+        Some(deadline) => Some(deadline.at(client.store(&args.tenant).now_ms().await?)),
+        None => None,
+    };
+    let private = args.reply_to.is_none() && args.wait.is_some();
+    let inbox = args.reply_to.clone().or_else(|| private.then(|| private_inbox("cli")));
+    let task = Task {
+        id: args.task_id.clone(),
+        tenant: args.tenant.clone(),
+        target: args.to.clone(),
+        delegator: args.from.clone(),
+        description: args.description.clone(),
+        input: args.input.clone(),
+        priority: args.priority,
+        deadline_ms,
+        reply_to: inbox.clone(),
+        parent: None,
+        grant: TaskGrant { budget: args.budget, ..TaskGrant::default() },
+        context: Context::default(),
+    };
+    let told = Told::before(setup, &client, &args.tenant, args.task_id.as_ref().map(TaskId::as_str)).await?;
+    let task_id = client.delegate(task).await?;
+    if let Some(hint) = setup.unserved(&client, &args.tenant).await? {
+        output.note(&hint);
+    }
+    let (Some(timeout), Some(inbox)) = (args.wait, inbox) else {
+        let enqueued = Enqueued { task_id: &task_id, tenant: &args.tenant };
+        return output.show(&enqueued, |said| {
+            let (tenant, task) = (said.tenant, said.task_id);
+            format!("{tenant}:{task}\nWhat becomes of it: tickfleet explain {tenant}:{task}")
+        });
+    };
+    let id = TurnId::from(task_id);
+    let awaited = Awaited { tenant: &args.tenant, id: &id, inbox: &inbox, private, timeout, told };
+    results::wait(&client, &awaited, output).await
+}

@@ -1,0 +1,185 @@
+//! The day that is played: turns as producers send them (`day.json`), each with the time at which it comes and what
+//! goes wrong around it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tickfleet_model::{TenantId, Turn};
+use tickfleet_protocol::parse_turn;
+
+/// Whose day it is.
+pub(super) const TENANT: &str = "atlas-ux";
+/// How long one hour of the day takes.
+const HOUR: Duration = Duration::from_secs(1);
+const DAY: &str = include_str!("day.json");
+
+/// The stand-in's answer to one request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
+pub(super) enum Answer {
+    /// It does what it is asked.
+    #[default]
+    #[serde(rename = "ok")]
+    Ok,
+    /// Nothing: too many requests, try again in a second.
+    #[serde(rename = "429")]
+    SlowDown,
+    /// Nothing: it is unwell.
+    #[serde(rename = "503")]
+    Unavailable,
+    /// Nothing: it refuses for good.
+    #[serde(rename = "403")]
+    Forbidden,
+    /// It does what it is asked; then the connection is lost within the answer.
+    #[serde(rename = "cut")]
+    Cut,
+}
+
+/// One turn as `day.json` has it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    /// `HH:MM`, ascending.
+    at: String,
+    /// The agent's action, as the end of a sentence that begins with its name.
+    story: String,
+    /// The message, without tenant and id.
+    turn: Value,
+    /// Makes one raw call so many, `{n}` in it replaced by 1, 2, ….
+    #[serde(default)]
+    repeat: Option<usize>,
+    /// The stand-in's answers to the turn's requests, in order; afterwards it does what it is asked.
+    #[serde(default)]
+    stand_in: Vec<Answer>,
+    /// Its deadline, from when it is submitted.
+    #[serde(default)]
+    expires_after_ms: Option<i64>,
+    /// Somebody ends it before its time, for this reason.
+    #[serde(default)]
+    cancel: Option<String>,
+    /// How often the producer submits it.
+    #[serde(default = "once")]
+    submits: usize,
+}
+
+const fn once() -> usize {
+    1
+}
+
+/// One turn of the day.
+pub(super) struct Planned {
+    pub(super) at: String,
+    /// When it is submitted, from the day's begin.
+    pub(super) after: Duration,
+    pub(super) story: String,
+    pub(super) turn: Turn,
+    /// The text that each call asks a service for (its text, query or title), by which the stand-in knows it again.
+    pub(super) asks: Vec<Option<String>>,
+    pub(super) stand_in: Vec<Answer>,
+    pub(super) expires_after_ms: Option<i64>,
+    pub(super) cancel: Option<String>,
+    pub(super) submits: usize,
+}
+
+impl Planned {
+    /// The id that the day gives the turn.
+    pub(super) fn turn_id(&self) -> String {
+        self.turn.id.as_ref().map(ToString::to_string).unwrap_or_default()
+    }
+}
+
+/// The whole day in order.
+///
+/// # Errors
+/// The embedded file is not what it should be: a bug.
+pub(super) fn plan() -> Result<Vec<Planned>> {
+    let entries: Vec<Entry> = serde_json::from_str(DAY).context("day.json")?;
+    let mut begin = None;
+    let mut planned = Vec::with_capacity(entries.len());
+    for entry in entries {
+        let at = entry.at.clone();
+        let minutes = minutes(&at).with_context(|| format!("day.json: {at} is no time"))?;
+        let since = minutes.saturating_sub(*begin.get_or_insert(minutes));
+        planned.push(of(entry, HOUR * since / 60).with_context(|| format!("day.json at {at}"))?);
+    }
+    Ok(planned)
+}
+
+/// Minutes since midnight of `HH:MM`.
+fn minutes(at: &str) -> Option<u32> {
+    let (hours, minutes) = at.split_once(':')?;
+    Some(hours.parse::<u32>().ok()? * 60 + minutes.parse::<u32>().ok()?)
+}
+
+fn of(entry: Entry, after: Duration) -> Result<Planned> {
+    let mut message = entry.turn;
+    if let Some(times) = entry.repeat {
+        message["calls"] = repeated(&message["calls"][0], times)?;
+    }
+    let agent = message["agent"].as_str().unwrap_or_default();
+    // An id of the producer's own: what makes submitting twice safe.
+    let id = format!("{}-{agent}", entry.at.replace(':', ""));
+    message["turn_id"] = json!(id);
+    message["tenant"] = json!(TENANT);
+    let turn = parse_turn(message.to_string().as_bytes()).map_err(|refusal| anyhow!(refusal.message))?;
+    let asks = turn.calls.iter().map(|call| asked(&call.arguments)).collect();
+    Ok(Planned {
+        at: entry.at,
+        after,
+        story: entry.story,
+        turn,
+        asks,
+        stand_in: entry.stand_in,
+        expires_after_ms: entry.expires_after_ms,
+        cancel: entry.cancel,
+        submits: entry.submits,
+    })
+}
+
+fn repeated(call: &Value, times: usize) -> Result<Value> {
+    let text = call.to_string();
+    let calls = (1..=times).map(|n| serde_json::from_str(&text.replace("{n}", &n.to_string())));
+    Ok(Value::Array(calls.collect::<Result<_, _>>()?))
+}
+
+/// Returns the text that arguments ask a service for.
+fn asked(arguments: &str) -> Option<String> {
+    let arguments: Value = serde_json::from_str(arguments).ok()?;
+    let asked = ["content", "message", "query", "title"].iter().find_map(|name| arguments.get(*name))?;
+    asked.as_str().map(ToOwned::to_owned)
+}
+
+/// The tenant as an id.
+///
+/// # Errors
+/// None in practice: the name is a constant.
+pub(super) fn tenant() -> Result<TenantId> {
+    TenantId::new(TENANT).map_err(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_day_is_in_order_and_no_two_turns_or_requests_look_alike() {
+        let day = plan().unwrap();
+        assert!(day.len() >= 40);
+        assert!(day.windows(2).all(|pair| pair[0].after <= pair[1].after));
+        let ids: BTreeSet<_> = day.iter().map(|planned| planned.turn.id.clone().unwrap()).collect();
+        assert_eq!(ids.len(), day.len());
+        let asks: Vec<_> = day.iter().flat_map(|planned| planned.asks.iter().flatten()).collect();
+        assert_eq!(asks.iter().collect::<BTreeSet<_>>().len(), asks.len());
+    }
+
+    #[test]
+    fn a_repeated_call_is_numbered_from_one() {
+        let calls = repeated(&json!({"name": "x", "arguments": {"message": "no {n}"}}), 2).unwrap();
+        assert_eq!(calls[1]["arguments"]["message"], "no 2");
+    }
+}

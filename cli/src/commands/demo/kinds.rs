@@ -1,0 +1,52 @@
+//! Which kind a tool is: a function of the worker, declared in YAML, or offered by an MCP server.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::setup::Setup;
+
+/// The kind of a tool: what runs it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    /// A function in Rust, in the worker.
+    Typed,
+    /// A request that YAML describes.
+    Http,
+    /// An MCP server that offers it.
+    Mcp,
+}
+
+impl Kind {
+    pub(super) const ALL: [Self; 3] = [Self::Typed, Self::Http, Self::Mcp];
+
+    pub(super) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Typed => "typed",
+            Self::Http => "http",
+            Self::Mcp => "mcp",
+        }
+    }
+}
+
+/// Tool → its kind. A tool that nothing runs has none.
+#[derive(Debug, Default)]
+pub(super) struct Kinds(BTreeMap<String, Kind>);
+
+impl Kinds {
+    /// Those of every tool that is configured.
+    pub(super) fn of(setup: &Setup) -> Self {
+        let configuration = &setup.configuration;
+        let typed = setup.sources().built_in_tools.iter().map(|name| (name.clone(), Kind::Typed));
+        let declared = configuration.tools.tools.iter().filter(|(_, def)| def.http.is_some());
+        let http = declared.map(|(name, _)| (name.clone(), Kind::Http));
+        let servers = configuration.mcp.servers.values();
+        let mcp = servers.flat_map(|def| def.tools.iter().map(|tool| (def.tool_name(&tool.name), Kind::Mcp)));
+        Self(typed.chain(http).chain(mcp).collect())
+    }
+
+    pub(super) fn get(&self, tool: &str) -> Option<Kind> {
+        self.0.get(tool).copied()
+    }
+}

@@ -1,0 +1,152 @@
+//! `tickfleet demo`: a simulated working day of 18 agents, 1 s = 1 hour, with nothing to set up.
+//!
+//! [`day`] is what happens, [`stand_in`] the three services that it happens to ([`calendar`] is the MCP server among
+//! them), [`play`] submits and collects, [`report`] counts and looks for broken promises, and [`show`] is what a person
+//! reads.
+
+mod calendar;
+mod day;
+mod kinds;
+mod play;
+mod played;
+mod report;
+mod show;
+mod stand_in;
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+
+use anyhow::Context;
+use clap::Args;
+use tickfleet_config::Environment;
+use tickfleet_model::AgentId;
+use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
+use tickfleet_ops::shutdown::Shutdown;
+
+use crate::commands::mcp;
+use crate::failure::Failure;
+use crate::fleet::extensions::Extensions;
+use crate::fleet::{self, Answer, Roles};
+use crate::global::Global;
+use crate::output::Output;
+use crate::setup::{self, Setup};
+use day::Planned;
+use kinds::Kinds;
+use report::Report;
+use stand_in::StandIn;
+
+/// Who has a day cap that the day reaches, and what it is.
+const CAPPED: (&str, u32) = ("dwight", 6);
+/// Settings that make a day fit into seconds: the name of the variable and its value.
+const HASTE: [(&str, &str); 2] =
+    [("TICKFLEET_CAPS_TICK", "1s"), ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms")];
+
+/// The files of the demo's configuration folder; all else is built in. The calendar's tools are granted here.
+const FILES: [(&str, &str); 2] = [
+    ("mcp.yaml", include_str!("mcp.yaml")),
+    (
+        "permissions.yaml",
+        concat!(
+            include_str!("../../../../config/permissions.yaml"),
+            "\n  # A tool for trying a fleet out, here a workflow that takes too long.\n\
+             \x20 sleep: {everyone: true}\n\
+             \n  # The team calendar.\n\
+             \x20 calendar__list_meetings: {everyone: true}\n\
+             \x20 calendar__book_meeting: {agents: [atlas, binky, petra]}\n"
+        ),
+    ),
+];
+
+/// Plays a day and shows what came of it.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "\
+Example: tickfleet demo
+It starts a private Redis, a scheduler, a worker, and a stand-in for Telegram, X and an MCP server.
+Nothing leaves this machine, and nothing stays. It runs on the built-in configuration, whatever
+--config, REDIS_URL and the environment say. Exit code 0 only if every call got exactly one result,
+no cap was exceeded, and nothing was sent, posted or booked twice.")]
+pub(crate) struct Demo {}
+
+/// Plays the day.
+///
+/// # Errors
+/// The fleet cannot be started or ends too early; [`Failure::Told`] where it broke a promise.
+pub(crate) async fn run(output: &Output) -> Result<(), Failure> {
+    let day = day::plan()?;
+    let stand_in = StandIn::start(&day).await?;
+    let dir = std::env::temp_dir().join(format!("tickfleet-demo-{}", std::process::id()));
+    let mut redis = PrivateRedis::start(ServerOptions::new(&dir)).await.map_err(Failure::failed)?;
+    let outcome = on(&redis.url(), &dir, &day, &stand_in, output).await;
+    let stopped = redis.stop().await;
+    // What cannot be tidied up is in the system's folder for temporary files.
+    drop(std::fs::remove_dir_all(&dir));
+    let report = outcome?;
+    stopped.map_err(Failure::failed)?;
+    output.show(&report, |report| show::account(report, output))?;
+    if report.ok { Ok(()) } else { Err(Failure::Told) }
+}
+
+/// Plays the day on a fleet of its own on this Redis.
+async fn on(url: &str, dir: &Path, day: &[Planned], stand_in: &StandIn, output: &Output) -> Result<Report, Failure> {
+    let setup = configured(url, &dir.join("conf"), stand_in).await?;
+    let kinds = Kinds::of(&setup);
+    let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
+    let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+    let fleet = fleet::start(&setup, Roles::BOTH, Answer::On(probes), shutdown.clone()).await?;
+    if !output.json {
+        output.print(&show::opening(day, &setup.configuration.policy, &kinds, output))?;
+    }
+    let mut running = std::pin::pin!(fleet.wait());
+    let played = tokio::select! {
+        played = play::day(&setup, day, output) => played,
+        ended = &mut running => {
+            ended?;
+            return Err(Failure::failed(anyhow::anyhow!("stopped before the day was over")));
+        }
+    };
+    let report = played.map(|played| Report::new(day, &played, stand_in.ledger(), &kinds));
+    shutdown.drain();
+    running.await?;
+    report
+}
+
+/// The built-in configuration in haste, its tools pointed at the stand-in; in the folder `dir`, the calendar's tools
+/// are named, granted and pinned.
+async fn configured(url: &str, dir: &Path, stand_in: &StandIn) -> Result<Setup, Failure> {
+    let base = stand_in.base_url.as_str();
+    let calendar_url = format!("{base}{}", calendar::PATH);
+    let pairs = [
+        ("REDIS_URL", url),
+        ("TELEGRAM_BASE_URL", base),
+        ("X_BASE_URL", base),
+        ("TICKFLEET_ALLOW_PRIVATE", "127.0.0.1"),
+        ("TELEGRAM_BOT_TOKEN", stand_in::BOT_TOKEN),
+        ("X_USER_TOKEN", stand_in::X_USER_TOKEN),
+        ("X_BEARER_TOKEN", stand_in::X_BEARER_TOKEN),
+        ("CALENDAR_URL", &calendar_url),
+        ("CALENDAR_TOKEN", calendar::TOKEN),
+    ];
+    let pairs = pairs.into_iter().chain(HASTE);
+    let environment: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let global =
+        Global { config: Some(dir.to_owned()), redis_url: None, json: false, extensions: Extensions::default() };
+    let sources = setup::sources_in(environment, &global)?;
+    write_all(dir).with_context(|| format!("{} cannot be written", dir.display()))?;
+    mcp::pin_all(&sources).await?;
+    let mut setup = Setup::of(&sources, &global.extensions)?;
+    let policy = &mut setup.configuration.policy;
+    let capped = policy.agents.get_mut(&AgentId::new(CAPPED.0)?);
+    capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);
+    // A day that began in the middle of the demo would refill the day cap: its midnight is kept far away.
+    let now_ms = setup.pool()?.time_ms().await?;
+    let hour = now_ms / 3_600_000 % 24;
+    let tenant = setup.configuration.policy.tenants.get_mut(&day::tenant()?);
+    let zone = if (6..18).contains(&hour) { "UTC" } else { "Etc/GMT-12" };
+    tenant.context("the tenant of the day is not configured")?.time_zone = Some(zone.to_owned());
+    Ok(setup)
+}
+
+fn write_all(dir: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    FILES.iter().try_for_each(|(name, text)| std::fs::write(dir.join(name), text))
+}

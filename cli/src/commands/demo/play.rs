@@ -1,0 +1,151 @@
+//! Plays the day: submits its turns when they come, and collects every reply.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::anyhow;
+use tickfleet_client::{Client, Replies, Reply, private_inbox};
+use tickfleet_model::{InboxName, Outcome};
+use tickfleet_store::{TurnName, TurnView};
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::day::{Planned, tenant};
+use super::played::{Played, PlayedTurn};
+use super::show;
+use crate::commands::explain::Admission;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::setup::Setup;
+
+/// Silence after which what is missing is given up.
+const SILENCE_MAX: Duration = Duration::from_secs(20);
+/// How long a reply too many is waited for when all are here.
+const ENCORE: Duration = Duration::from_millis(300);
+/// The tool whose output names a task that will be answered by itself.
+const DELEGATE: &str = "delegate_task";
+
+/// Replies as they arrive.
+#[derive(Default)]
+struct Collected {
+    turns: BTreeMap<String, Vec<(Instant, Reply)>>,
+    tasks: BTreeMap<String, Vec<Reply>>,
+}
+
+/// Plays the day on the fleet of `setup`; tells each reply as it arrives.
+///
+/// # Errors
+/// Redis is away, a turn is not taken in, or a reply stays out.
+pub(super) async fn day(setup: &Setup, day: &[Planned], output: &Output) -> Result<Played, Failure> {
+    let client = setup.client().await?;
+    let inbox = private_inbox("demo");
+    let replies = client.replies(&tenant()?, &inbox);
+    let (submitted, collected) = tokio::try_join!(submit_all(&client, day, &inbox), collect(replies, day, output))?;
+    let Collected { mut turns, tasks } = collected;
+    let mut played = Vec::with_capacity(day.len());
+    for (planned, (at, duplicates)) in day.iter().zip(submitted) {
+        let replies = turns.remove(&planned.turn_id()).unwrap_or_default();
+        let replies = replies.into_iter().map(|(came, reply)| (came - at, reply)).collect();
+        let (slices, waited_ms) = trace(&client, planned).await?;
+        played.push(PlayedTurn { replies, duplicates, slices, waited_ms });
+    }
+    Ok(Played { turns: played, tasks })
+}
+
+fn name(planned: &Planned) -> Result<TurnName, Failure> {
+    let turn = planned.turn.id.clone().ok_or_else(|| anyhow!("a turn of the day has no id"))?;
+    Ok(TurnName { tenant: planned.turn.tenant.clone(), turn })
+}
+
+/// Submits each turn at its time; answers when that was, and how often it was a duplicate.
+async fn submit_all(client: &Client, day: &[Planned], inbox: &InboxName) -> Result<Vec<(Instant, usize)>, Failure> {
+    let begin = Instant::now();
+    let mut submitted = Vec::with_capacity(day.len());
+    for planned in day {
+        sleep_until(begin + planned.after).await;
+        let mut turn = planned.turn.clone();
+        turn.reply_to = Some(inbox.clone());
+        if let Some(ms) = planned.expires_after_ms {
+            turn.deadline_ms = Some(client.store(&turn.tenant).now_ms().await? + ms);
+        }
+        let (at, mut duplicates) = (Instant::now(), 0);
+        for _ in 0..planned.submits {
+            duplicates += usize::from(client.submit(turn.clone()).await?.duplicate);
+        }
+        if let Some(reason) = &planned.cancel {
+            cancel(client, planned, reason).await?;
+        }
+        submitted.push((at, duplicates));
+    }
+    Ok(submitted)
+}
+
+/// Ends a turn before its time, as soon as a scheduler has taken it in: what is cancelled before does not begin.
+async fn cancel(client: &Client, planned: &Planned, reason: &str) -> Result<(), Failure> {
+    let name = name(planned)?;
+    while matches!(client.store(&name.tenant).look(&name).await?, TurnView::Unknown) {
+        sleep(Duration::from_millis(5)).await;
+    }
+    client.cancel(&name, reason).await?;
+    Ok(())
+}
+
+/// Collects replies until every turn, and every task that one delegated, has its own.
+async fn collect(mut replies: Replies, day: &[Planned], output: &Output) -> Result<Collected, Failure> {
+    let mut open: BTreeSet<String> = day.iter().map(Planned::turn_id).collect();
+    let mut collected = Collected::default();
+    loop {
+        let silence = if open.is_empty() { ENCORE } else { SILENCE_MAX };
+        let Some(reply) = replies.next(silence).await? else { break };
+        let came = Instant::now();
+        let key = reply.id().map(ToString::to_string).unwrap_or_default();
+        for task in delegated(&reply) {
+            if !collected.tasks.contains_key(&task) {
+                open.insert(task);
+            }
+        }
+        open.remove(&key);
+        if !output.json {
+            output.print(&show::live(day, &reply, output))?;
+        }
+        if reply.task_id.is_some() {
+            collected.tasks.entry(key).or_default().push(reply);
+        } else {
+            collected.turns.entry(key).or_default().push((came, reply));
+        }
+    }
+    replies.forget().await?;
+    if let Some(missing) = open.first() {
+        let (count, seconds) = (open.len(), SILENCE_MAX.as_secs());
+        let missing = anyhow!("{count} replies did not come within {seconds} s, that of {missing} among them");
+        return Err(Failure::failed(missing));
+    }
+    Ok(collected)
+}
+
+/// The tasks that a turn has delegated.
+fn delegated(reply: &Reply) -> Vec<String> {
+    let made = reply.results.iter().filter(|r| r.tool == DELEGATE && r.outcome == Outcome::Ok);
+    let job = |json: &str| serde_json::from_str::<serde_json::Value>(json).ok()?["job_id"].as_str().map(Into::into);
+    made.filter_map(|result| job(result.output.as_ref()?.get())).collect()
+}
+
+/// Reads from a turn's record its admissions, and how long it waited for them, ms.
+async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<Admission>, i64), Failure> {
+    let trace = match client.store(&planned.turn.tenant).look(&name(planned)?).await? {
+        TurnView::Finished(finished) => finished.trace,
+        TurnView::Live(_) => return Err(still_open(planned)),
+        // A rejected turn was never admitted, and has no record.
+        TurnView::Unknown => return Ok((Vec::new(), 0)),
+    };
+    let slices = trace.get("lg").map(|log| Admission::read_all(log)).unwrap_or_default();
+    let ms = |field: &str| trace.get(field).and_then(|ms| ms.parse::<f64>().ok()).map(|ms| ms as i64);
+    let admitted: u32 = slices.iter().map(|slice| slice.calls).sum();
+    let whole = usize::try_from(admitted).is_ok_and(|admitted| admitted >= planned.turn.calls.len());
+    let until = if whole { slices.last().map(|slice| slice.at_ms) } else { ms("end") };
+    let waited_ms = until.zip(ms("ts")).map_or(0, |(until, since)| (until - since).max(0));
+    Ok((slices, waited_ms))
+}
+
+fn still_open(planned: &Planned) -> Failure {
+    Failure::failed(anyhow!("turn {} was answered, and its record is still open", planned.turn_id()))
+}

@@ -1,0 +1,294 @@
+//! The day as a person reads it: what is about to happen, each reply as it comes, and the account.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use comfy_table::{Cell, ContentArrangement};
+use tickfleet_client::{Reply, ReplyStatus};
+use tickfleet_model::Outcome;
+use tickfleet_model::policy::Policy;
+
+use super::CAPPED;
+use super::day::Planned;
+use super::kinds::{Kind, Kinds};
+use super::report::{CallRow, Capped, Report, Row};
+use crate::output::invoked::into_path;
+use crate::output::results::mood;
+use crate::output::time_format::span;
+use crate::output::{Mood, Output, lines, short, table};
+
+/// Characters of what an agent was told that the table shows: its lines have at most 110.
+const TOLD_CHARS: usize = 87;
+/// The columns of the day's table.
+const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", "WAITED"];
+
+/// Returns the opening: what is about to happen.
+pub(super) fn opening(day: &[Planned], policy: &Policy, kinds: &Kinds, output: &Output) -> String {
+    let agents: BTreeSet<_> = day.iter().map(|planned| &planned.turn.agent).collect();
+    let known = agents.iter().filter(|agent| policy.agents.contains_key(**agent)).count();
+    let strangers = match agents.len() - known {
+        0 => String::new(),
+        1 => " and one unknown".to_owned(),
+        more => format!(" and {more} unknown"),
+    };
+    let title =
+        format!("Demo: a day at Atlas UX, {} turns of {known} agents{strangers}; 1 s = 1 simulated hour", day.len());
+    let (who, cap) = CAPPED;
+    format!(
+        "{}\n\n\
+         In this process: a private Redis, one scheduler, one worker, and a stand-in for Telegram, X and a calendar\n\
+         (an MCP server) on a port of this machine, which fails now and then. Agents, tools and permissions are\n\
+         those of config/, plus the calendar. Faster than the defaults, so that a day fits: ticks of 1 s (not 5 s)\n\
+         with 10 calls per agent in each, retries after 0.2, 0.4 and 0.8 s (not 1, 3 and 9 s).\n\
+         {who} may make {cap} calls a day.\n\n\
+         Three kinds of tools, governed alike:\n{}\n\
+         Replies as they come, each with the time at which its turn was submitted:\n",
+        output.paint(Mood::Strong, &title),
+        tools_by_kind(day, kinds, output)
+    )
+}
+
+/// The tools that the day calls, by what runs them.
+fn tools_by_kind(day: &[Planned], kinds: &Kinds, output: &Output) -> String {
+    let called: BTreeSet<&str> = day.iter().flat_map(|p| &p.turn.calls).map(|call| call.tool.as_str()).collect();
+    let mut text = String::new();
+    for kind in Kind::ALL {
+        let what = match kind {
+            Kind::Typed => "Rust functions in the worker",
+            Kind::Http => "requests described in YAML",
+            Kind::Mcp => "an MCP server's, pinned just now",
+        };
+        let tools: Vec<&str> = called.iter().copied().filter(|tool| kinds.get(tool) == Some(kind)).collect();
+        let word = output.paint(Mood::Strong, &format!("{:5}", kind.as_str()));
+        let _ = writeln!(text, "  {word}  {what:32}  {}", tools.join(", "));
+    }
+    text
+}
+
+/// One reply, as it comes.
+pub(super) fn live(day: &[Planned], reply: &Reply, output: &Output) -> String {
+    let id = reply.id().map(ToString::to_string).unwrap_or_default();
+    let planned = day.iter().find(|planned| planned.turn_id() == id);
+    let (at, story) = match planned {
+        Some(planned) => (planned.at.as_str(), planned.story.as_str()),
+        None => ("", "answers the task that was delegated"),
+    };
+    let outcomes = reply.results.iter().map(|result| result.outcome);
+    let mut came = counted(outcomes.map(|outcome| (outcome.as_str().to_owned(), mood(outcome))), output);
+    if reply.status != ReplyStatus::Done && reply.results.is_empty() {
+        came = output.paint(Mood::Bad, "rejected");
+    }
+    format!("{at:5}  {} {story}: {came}", output.paint(Mood::Strong, &reply.agent))
+}
+
+/// `3 ok, 1 denied` of words that follow each other.
+fn counted(words: impl Iterator<Item = (String, Mood)>, output: &Output) -> String {
+    let mut counts: Vec<(String, Mood, usize)> = Vec::new();
+    for (word, mood) in words {
+        match counts.iter_mut().find(|(known, ..)| *known == word) {
+            Some((_, _, count)) => *count += 1,
+            None => counts.push((word, mood, 1)),
+        }
+    }
+    let one = |(word, mood, count): &(String, Mood, usize)| {
+        let text = if *count == 1 { word.clone() } else { format!("{count} {word}") };
+        output.paint(*mood, &text)
+    };
+    counts.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+/// The whole account.
+pub(super) fn account(report: &Report, output: &Output) -> String {
+    let mut text = format!("\n{}\n", output.paint(Mood::Strong, "The day, call by call"));
+    // Writing to a String cannot fail, here and below.
+    text.push_str(&day_table(&report.day, output));
+    let parts: [(&str, String); 5] = [
+        ("Calls by outcome", outcomes(report, output)),
+        ("Caps in action", caps(report)),
+        ("Retries", retries(report)),
+        ("Submit to reply", latency(report)),
+        ("What the stand-in saw", stand_in(report)),
+    ];
+    for (title, body) in parts {
+        let _ = write!(text, "\n{}\n{body}", output.paint(Mood::Strong, title));
+    }
+    let _ = write!(text, "\n{}\n{}", verdict(report, output), next());
+    text
+}
+
+/// Returns what to type next, and how the program gets into PATH if it is not there.
+fn next() -> String {
+    let path = into_path().map(|export| format!("  {export}\n")).unwrap_or_default();
+    format!("Where to go next\n{path}{NEXT}")
+}
+
+const NEXT: &str =
+    "  tickfleet dev                    a fleet with the same agents, to play with from another terminal; there:
+  tickfleet explain TENANT:TURN    why a turn waits and until when, or how it ended
+  tickfleet tools --tenant atlas-ux --agent fran
+                                   what an agent may call, and why not the rest
+  tickfleet demo --json            this account, for programs
+";
+
+/// Each call in a line. What an agent was told has a line of its own below: a column would be too narrow for it.
+fn day_table(day: &[Row], output: &Output) -> String {
+    let mut table = table(&COLUMNS);
+    // A row that were wrapped would part the calls from what is told of them.
+    table.set_content_arrangement(ContentArrangement::Disabled);
+    let mut told = vec![String::new()];
+    for row in day {
+        for (index, (call, times)) in groups(&row.calls).into_iter().enumerate() {
+            let first = |text: &str| if index == 0 { Cell::new(text) } else { Cell::new("") };
+            let tool = if times == 1 { short(&call.tool, 64) } else { format!("{} x{times}", short(&call.tool, 60)) };
+            let waited = if row.waited_ms > 0 { span(row.waited_ms) } else { "-".to_owned() };
+            table.add_row([
+                first(&row.at),
+                first(&row.agent),
+                Cell::new(call.kind.map_or("-", Kind::as_str)),
+                Cell::new(tool),
+                output.cell(mood(call.outcome), call.outcome.as_str()),
+                Cell::new(if call.attempts == 0 { "-".to_owned() } else { call.attempts.to_string() }),
+                first(&waited),
+            ]);
+            told.push(why(call));
+        }
+    }
+    interleaved(&lines(table), &told)
+}
+
+/// The lines of a table, each with what is told of it in a line below, where there is something.
+fn interleaved(table: &str, told: &[String]) -> String {
+    let indent = table.lines().next().and_then(|head| head.find(COLUMNS[2])).unwrap_or_default() + 2;
+    let mut text = String::new();
+    for (row, told) in table.lines().zip(told) {
+        let _ = writeln!(text, "{row}");
+        if !told.is_empty() {
+            let _ = writeln!(text, "{:indent$}{told}", "");
+        }
+    }
+    text
+}
+
+/// Calls that follow each other and ended alike, with how many they are.
+fn groups(calls: &[CallRow]) -> Vec<(&CallRow, usize)> {
+    let alike = |a: &CallRow, b: &CallRow| {
+        (&a.tool, a.outcome, a.attempts, &a.code) == (&b.tool, b.outcome, b.attempts, &b.code)
+    };
+    calls.chunk_by(alike).filter_map(|group| Some((group.first()?, group.len()))).collect()
+}
+
+/// Returns what the agent was told, as far as it fits; with its code where that says more than the outcome.
+fn why(call: &CallRow) -> String {
+    let code = call.code.as_deref().filter(|code| *code != call.outcome.as_str());
+    let told = call.told.as_deref().unwrap_or_default();
+    whole_sentences(&code.map_or_else(|| told.to_owned(), |code| format!("{code}: {told}")), TOLD_CHARS)
+}
+
+/// The first sentences of a text that fit into so many characters; a first one that does not is cut.
+fn whole_sentences(text: &str, chars_max: usize) -> String {
+    let ends = text.match_indices(['.', '?']).map(|(at, _)| at + 1).filter(|end| text[*end..].starts_with(' '));
+    let mut ends = ends.chain([text.len()]);
+    let fitting = ends.rfind(|end| text[..*end].chars().count() <= chars_max);
+    short(&text[..fitting.unwrap_or(text.len())], chars_max)
+}
+
+fn outcomes(report: &Report, output: &Output) -> String {
+    let mut text = String::new();
+    for outcome in Outcome::ALL {
+        if let Some(count) = report.outcomes.get(outcome.as_str()) {
+            let _ = writeln!(text, "  {count:>4}  {}", output.paint(mood(outcome), outcome.as_str()));
+        }
+    }
+    let _ = writeln!(text, "  {:>4}  results for {} calls", report.results, report.calls);
+    text
+}
+
+fn caps(report: &Report) -> String {
+    let one = |capped: &Capped| {
+        let windows: Vec<String> = capped.windows.iter().map(ToString::to_string).collect();
+        let (agent, calls, waited) = (&capped.agent, capped.calls, span(capped.waited_ms));
+        format!("  {agent} made {calls} calls in one turn: {}, the last ones after {waited}\n", windows.join(" + "))
+    };
+    let mut text: String = report.caps.iter().map(one).collect();
+    let refused = report.outcomes.get(Outcome::DailyCapReached.as_str()).copied().unwrap_or(0);
+    let _ =
+        writeln!(text, "  {} made the {} calls that his day allows; {refused} more were refused", CAPPED.0, CAPPED.1);
+    text
+}
+
+fn retries(report: &Report) -> String {
+    let retries = &report.retries;
+    format!(
+        "  {} calls were tried again, {} times in all; {} of them then succeeded\n",
+        retries.calls, retries.tries, retries.recovered
+    )
+}
+
+fn latency(report: &Report) -> String {
+    let line = |figures: &super::report::Figures, whose: &str| {
+        let (p50, p99) = (figures.p50_ms, figures.p99_ms);
+        format!("  p50 {p50:>7.1} ms   p99 {p99:>7.1} ms   {} turns {whose}\n", figures.turns)
+    };
+    line(&report.latency.unhindered, "that nothing held up")
+        + &line(&report.latency.all, "in all, whatever they waited for")
+}
+
+fn stand_in(report: &Report) -> String {
+    let seen = &report.stand_in;
+    let twice =
+        if seen.twice.is_empty() { "none of them twice".to_owned() } else { format!("{} TWICE", seen.twice.len()) };
+    format!(
+        "  {} requests: {} messages sent, {} posts published, {} meetings booked ({twice}),\n\
+         \x20 {} searches, {} looks at the calendar\n\
+         \x20 it answered 429 x{}, 503 x{}, 403 x{}, and lost the connection x{}\n",
+        seen.requests,
+        seen.messages_sent,
+        seen.posts_published,
+        seen.meetings_booked,
+        seen.searches,
+        seen.calendar_looks,
+        seen.answered_429,
+        seen.answered_503,
+        seen.answered_403,
+        seen.connections_cut
+    )
+}
+
+fn verdict(report: &Report, output: &Output) -> String {
+    if report.ok {
+        let kept = "Every call got exactly one result, no cap was exceeded, and nothing happened twice.";
+        let more = format!(
+            "{} tasks were delegated and answered; {} turn was submitted twice and carried out once.",
+            report.tasks, report.duplicates
+        );
+        return format!("{}\n{more}\n", output.paint(Mood::Good, kept));
+    }
+    let broken: String = report.broken.iter().map(|promise| format!("  {promise}\n")).collect();
+    format!("{}\n{broken}", output.paint(Mood::Bad, "Promises were broken:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_told_ends_with_a_sentence_where_one_fits() {
+        assert_eq!(whole_sentences("One. Two. Three.", 10), "One. Two.");
+        assert_eq!(whole_sentences("One. Two.", 9), "One. Two.");
+        assert_eq!(whole_sentences("A long one. Two.", 6), "A long…");
+        assert_eq!(whole_sentences("", 6), "");
+    }
+
+    #[test]
+    fn what_an_agent_was_told_stands_below_its_call() {
+        let told = ["", "", "No."].map(str::to_owned);
+        let text = interleaved("TIME  KIND\n1     http\n2     mcp", &told);
+        assert_eq!(text, "TIME  KIND\n1     http\n2     mcp\n        No.\n");
+    }
+
+    #[test]
+    fn calls_are_counted_by_outcome_in_the_order_in_which_they_first_came() {
+        let words = ["ok", "denied", "ok"].map(|word| (word.to_owned(), Mood::Good));
+        assert_eq!(counted(words.into_iter(), &Output::new(true)), "2 ok, denied");
+    }
+}

@@ -1,0 +1,303 @@
+//! A stand-in for Telegram, X and the team's calendar on this machine. It keeps a ledger of what it did, and has its
+//! bad moments where the day says so.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::Ipv4Addr;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use super::calendar::{self, Call, Heard};
+use super::day::{Answer, Planned};
+
+/// Bytes of a request that are read.
+const REQUEST_BYTES_MAX: usize = 64 * 1024;
+/// Tokens that open nothing.
+pub(super) const BOT_TOKEN: &str = "100200300:stand-in-for-a-bot-token";
+pub(super) const X_USER_TOKEN: &str = "stand-in-for-a-user-token";
+pub(super) const X_BEARER_TOKEN: &str = "stand-in-for-a-bearer-token";
+
+/// The running stand-in. Dropping it ends it.
+pub(super) struct StandIn {
+    pub(super) base_url: String,
+    services: Arc<Services>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+/// The services' ledger, and their next answers.
+struct Services {
+    /// Text, query or title of a request → the turn that it belongs to.
+    turns: HashMap<String, usize>,
+    /// The answers to the next requests of each turn.
+    moods: Mutex<Vec<VecDeque<Answer>>>,
+    ledger: Mutex<Ledger>,
+}
+
+/// The record of what the services saw and did.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Ledger {
+    /// Those that asked for something: what clients and the calendar arrange between them is not counted.
+    pub(super) requests: usize,
+    pub(super) searches: usize,
+    /// How often the calendar was read.
+    pub(super) looks: usize,
+    /// Requests by how they were answered, the good ones left out.
+    pub(super) troubles: BTreeMap<Answer, usize>,
+    /// Text of a message that was sent → how often.
+    pub(super) messages: BTreeMap<String, usize>,
+    /// Text of a post that was published → how often.
+    pub(super) posts: BTreeMap<String, usize>,
+    /// Title of a meeting → every booking of it.
+    pub(super) meetings: BTreeMap<String, Vec<Value>>,
+}
+
+impl Ledger {
+    /// How often the effect with this text or title happened, on whichever service.
+    pub(super) fn times(&self, text: &str) -> usize {
+        let [sent, posted] = [&self.messages, &self.posts].map(|texts| texts.get(text).copied().unwrap_or(0));
+        sent + posted + self.meetings.get(text).map_or(0, Vec::len)
+    }
+
+    fn note(&mut self, asked: &Asked, answer: Answer) {
+        self.requests += 1;
+        if answer != Answer::Ok {
+            *self.troubles.entry(answer).or_default() += 1;
+        }
+        if !matches!(answer, Answer::Ok | Answer::Cut) {
+            return;
+        }
+        let text = || asked.text.clone();
+        match &asked.what {
+            What::Message(_) => *self.messages.entry(text()).or_default() += 1,
+            What::Post => *self.posts.entry(text()).or_default() += 1,
+            What::Search => self.searches += 1,
+            What::Tool(_, Call::List) => self.looks += 1,
+            What::Tool(_, Call::Book(meeting)) => self.meetings.entry(text()).or_default().push(meeting.clone()),
+        }
+    }
+}
+
+/// One request.
+struct Asked {
+    what: What,
+    /// Its text, query or title: by this the day knows it.
+    text: String,
+}
+
+/// The action that a request asks for.
+enum What {
+    /// To the chat.
+    Message(Value),
+    Post,
+    Search,
+    /// A tool of the calendar, with the id that its answer carries.
+    Tool(Value, Call),
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, Copy)]
+enum Service {
+    Telegram,
+    XPosts,
+    XSearch,
+    Calendar,
+}
+
+impl StandIn {
+    /// Starts it on a free port of the loopback interface.
+    ///
+    /// # Errors
+    /// No port is to be had.
+    pub(super) async fn start(day: &[Planned]) -> Result<Self> {
+        let asks = day.iter().enumerate().flat_map(|(turn, p)| p.asks.iter().flatten().map(move |ask| (ask, turn)));
+        let services = Arc::new(Services {
+            turns: asks.map(|(ask, turn)| (ask.clone(), turn)).collect(),
+            moods: Mutex::new(day.iter().map(|planned| planned.stand_in.iter().copied().collect()).collect()),
+            ledger: Mutex::default(),
+        });
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.context("no port for the stand-in")?;
+        let base_url = format!("http://{}", listener.local_addr()?);
+        let app = axum::Router::new().fallback(serve).with_state(Arc::clone(&services));
+        let serving = tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, app).await {
+                tracing::error!(%error, "the stand-in ended");
+            }
+        });
+        Ok(Self { base_url, services, serving })
+    }
+
+    /// Returns what it did up to now.
+    pub(super) fn ledger(&self) -> Ledger {
+        self.services.ledger.lock().clone()
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+impl Services {
+    /// Returns the answer to the next request with this text.
+    fn next_answer(&self, text: &str) -> Answer {
+        let turn = self.turns.get(text);
+        turn.and_then(|turn| self.moods.lock().get_mut(*turn)?.pop_front()).unwrap_or_default()
+    }
+}
+
+async fn serve(State(services): State<Arc<Services>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let Some(service) = recognise(parts.uri.path(), &parts.headers) else {
+        return (StatusCode::UNAUTHORIZED, axum::Json(json!({"title": "Unauthorized"}))).into_response();
+    };
+    let body = axum::body::to_bytes(body, REQUEST_BYTES_MAX).await.unwrap_or_default();
+    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let asked = match asked(service, &parts, &body) {
+        ControlFlow::Continue(asked) => asked,
+        ControlFlow::Break(answer) => return answer,
+    };
+    let answer = services.next_answer(&asked.text);
+    let mut ledger = services.ledger.lock();
+    ledger.note(&asked, answer);
+    respond(&asked, answer, &ledger)
+}
+
+/// Returns what a request asks for; or the answer, if that is nothing that the services do.
+fn asked(service: Service, request: &Parts, body: &Value) -> ControlFlow<Response, Asked> {
+    let text = |of: &Value| of.as_str().unwrap_or_default().to_owned();
+    let (what, text) = match service {
+        Service::Telegram => (What::Message(body["chat_id"].clone()), text(&body["text"])),
+        Service::XPosts => (What::Post, text(&body["text"])),
+        Service::XSearch => (What::Search, parameter(request.uri.query().unwrap_or_default(), "query")),
+        // Nothing is streamed, and there are no sessions to end.
+        Service::Calendar if request.method != Method::POST => {
+            return ControlFlow::Break(StatusCode::METHOD_NOT_ALLOWED.into_response());
+        }
+        Service::Calendar => match calendar::heard(body) {
+            Heard::Notice => return ControlFlow::Break(StatusCode::ACCEPTED.into_response()),
+            Heard::Question(answer) => return ControlFlow::Break(axum::Json(answer).into_response()),
+            Heard::Call { id, call } => {
+                let title = if let Call::Book(meeting) = &call { text(&meeting["title"]) } else { String::new() };
+                (What::Tool(id, call), title)
+            }
+        },
+    };
+    ControlFlow::Continue(Asked { what, text })
+}
+
+/// Which service a path leads to, if the right token came with it.
+fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
+    let bearer = |token: &str| {
+        headers.get(header::AUTHORIZATION).is_some_and(|sent| sent.as_bytes() == format!("Bearer {token}").as_bytes())
+    };
+    match path {
+        "/2/tweets" if bearer(X_USER_TOKEN) => Some(Service::XPosts),
+        "/2/tweets/search/recent" if bearer(X_BEARER_TOKEN) => Some(Service::XSearch),
+        calendar::PATH if bearer(calendar::TOKEN) => Some(Service::Calendar),
+        _ if path == format!("/bot{BOT_TOKEN}/sendMessage") => Some(Service::Telegram),
+        _ => None,
+    }
+}
+
+fn respond(asked: &Asked, answer: Answer, ledger: &Ledger) -> Response {
+    let (text, number) = (&asked.text, ledger.requests);
+    let done = match &asked.what {
+        What::Message(chat) => {
+            json!({"ok": true, "result": {"message_id": number, "chat": {"id": chat}, "text": text}})
+        }
+        What::Post => json!({"data": {"id": format!("14458805484723{number:05}"), "text": text}}),
+        What::Search => {
+            json!({"data": [{"id": "1445880548472300001", "text": "A post that fits."}], "meta": {"result_count": 1}})
+        }
+        What::Tool(id, Call::List) => {
+            let meetings: Vec<&Value> = ledger.meetings.values().flatten().collect();
+            calendar::called(id, &json!({"meetings": meetings}))
+        }
+        What::Tool(id, Call::Book(meeting)) => calendar::called(id, &json!({"booked": meeting})),
+    };
+    let refused = |status: StatusCode, code: u16, said: &str| {
+        let body = match asked.what {
+            What::Message(_) => json!({"ok": false, "error_code": code, "description": said}),
+            _ => json!({"status": code, "title": said}),
+        };
+        (status, axum::Json(body)).into_response()
+    };
+    match answer {
+        Answer::Ok => axum::Json(done).into_response(),
+        Answer::Cut => cut(&done),
+        Answer::Forbidden => refused(StatusCode::FORBIDDEN, 403, "Forbidden: bot was kicked from the group chat"),
+        Answer::Unavailable => refused(StatusCode::SERVICE_UNAVAILABLE, 503, "Service Unavailable"),
+        Answer::SlowDown => {
+            let mut response = refused(StatusCode::TOO_MANY_REQUESTS, 429, "Too Many Requests: retry after 1");
+            response.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+            response
+        }
+    }
+}
+
+/// An answer whose connection is lost after its first half.
+fn cut(done: &Value) -> Response {
+    let whole = done.to_string();
+    let half = Bytes::copy_from_slice(&whole.as_bytes()[..whole.len() / 2]);
+    let lost = std::io::Error::new(std::io::ErrorKind::ConnectionReset, "the line went dead");
+    let body = Body::from_stream(futures::stream::iter([Ok(half), Err(lost)]));
+    ([(header::CONTENT_TYPE, "application/json")], body).into_response()
+}
+
+/// A query parameter's value, decoded; empty where it is absent.
+fn parameter(query: &str, name: &str) -> String {
+    let value = query.split('&').find_map(|pair| pair.split_once('=').filter(|(n, _)| *n == name));
+    decoded(value.map_or("", |(_, value)| value))
+}
+
+/// A percent-encoded text as it was.
+fn decoded(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.bytes();
+    while let Some(byte) = rest.next() {
+        let hex = |digit: Option<u8>| char::from(digit?).to_digit(16);
+        bytes.push(match byte {
+            b'+' => b' ',
+            b'%' => match (hex(rest.next()), hex(rest.next())) {
+                (Some(high), Some(low)) => u8::try_from(high * 16 + low).unwrap_or(b'?'),
+                _ => b'?',
+            },
+            other => other,
+        });
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_read_as_they_were_written() {
+        assert_eq!(parameter("a=1&query=%22caf%C3%A9%22+x%26y", "query"), "\"café\" x&y");
+        assert_eq!(parameter("a=1", "query"), "");
+        assert_eq!(decoded("%4"), "?");
+    }
+
+    #[test]
+    fn a_cut_connection_hides_an_effect_and_a_refusal_hides_none() {
+        let mut ledger = Ledger::default();
+        let mut note = |what, text: &str, answer| ledger.note(&Asked { what, text: text.to_owned() }, answer);
+        note(What::Post, "a", Answer::Cut);
+        note(What::Post, "b", Answer::Unavailable);
+        note(What::Message(json!(1)), "c", Answer::Ok);
+        note(What::Tool(json!(1), Call::Book(json!({"title": "d"}))), "d", Answer::Cut);
+        assert_eq!(["a", "b", "c", "d"].map(|text| ledger.times(text)), [1, 0, 1, 1]);
+        assert_eq!((ledger.requests, ledger.troubles.values().sum::<usize>()), (4, 3));
+    }
+}

@@ -1,0 +1,164 @@
+//! `tickfleet doctor`: is this Redis fit to hold a fleet's state, and are the queues healthy. Here it is asked;
+//! [`server`] and [`queues`] judge.
+
+mod queues;
+mod server;
+
+use clap::Args;
+use serde::Serialize;
+use tickfleet_model::TenantId;
+use tickfleet_store::{Pool, Store};
+
+use crate::failure::Failure;
+use crate::output::{Mood, Output};
+use crate::setup::Setup;
+
+/// Dead letters that are shown.
+const DEAD_SHOWN: usize = 3;
+
+/// Check Redis and the health of the queues. Each finding says what to do; exit code 1 if one of them is FAIL.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet doctor
+  tickfleet doctor --strict --json        for a pipeline: a warning fails too")]
+pub(crate) struct Doctor {
+    /// Fail on warnings too.
+    #[arg(long)]
+    strict: bool,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub(crate) enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One line of the report.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Finding {
+    level: Level,
+    what: &'static str,
+    says: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+}
+
+impl Finding {
+    fn ok(what: &'static str, says: impl Into<String>) -> Self {
+        Self { level: Level::Ok, what, says: says.into(), advice: None }
+    }
+
+    fn warn(what: &'static str, says: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { level: Level::Warn, what, says: says.into(), advice: Some(advice.into()) }
+    }
+
+    fn fail(what: &'static str, says: impl Into<String>, advice: impl Into<String>) -> Self {
+        Self { level: Level::Fail, what, says: says.into(), advice: Some(advice.into()) }
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    redis: String,
+    level: Level,
+    findings: Vec<Finding>,
+}
+
+/// Looks and reports.
+///
+/// # Errors
+/// [`Failure::Redis`] where Redis cannot be reached; [`Failure::Told`] where something is wrong.
+pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result<(), Failure> {
+    let pool = setup.pool()?;
+    let mut findings = server_findings(&pool).await?;
+    for (shard, store) in setup.stores()?.iter().enumerate() {
+        findings.extend(shard_findings(setup, &pool, store, shard).await?);
+    }
+    let redis = &setup.settings().redis;
+    findings.extend(queues::strays(&pool.strays(&redis.namespace, redis.shards.max(1)).await?, redis.shards));
+    findings.extend(mcp_findings(setup).await);
+    let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
+    let report = Report { redis: setup.shown_url(), level, findings };
+    output.show(&report, |report| text(report, output))?;
+    let bound = if args.strict { Level::Warn } else { Level::Fail };
+    if level >= bound { Err(Failure::Told) } else { Ok(()) }
+}
+
+async fn server_findings(pool: &Pool) -> Result<Vec<Finding>, Failure> {
+    let facts = pool.server().await?;
+    let (before, theirs, after) = (local_ms(), pool.time_ms().await?, local_ms());
+    let mut findings = server::judge(&facts);
+    findings.push(server::clock(theirs, before, after));
+    findings.push(match pool.load_scripts().await {
+        Ok(count) => Finding::ok("scripts", format!("all {count} scripts load")),
+        Err(error) => {
+            Finding::fail("scripts", error.to_string(), "use a server that runs Lua scripts, and a user that may")
+        }
+    });
+    Ok(findings)
+}
+
+async fn mcp_findings(setup: &Setup) -> Vec<Finding> {
+    let finding = |(name, verdict): (String, Result<String, String>)| match verdict {
+        Ok(says) => Finding::ok("mcp", format!("{name}: {says}")),
+        Err(why) => {
+            let advice =
+                "its tools that differ are quarantined, or all of them while it is away; see tickfleet mcp check";
+            Finding::warn("mcp", format!("{name}: {why}"), advice)
+        }
+    };
+    let looked = crate::commands::mcp::look_at_all(&setup.configuration.mcp, &setup.tool_environment()).await;
+    looked.into_iter().map(finding).collect()
+}
+
+async fn shard_findings(setup: &Setup, pool: &Pool, store: &Store, shard: usize) -> Result<Vec<Finding>, Failure> {
+    let facts = pool.shard(store.keys()).await?;
+    let shards = setup.settings().redis.shards;
+    let mut findings = queues::shard(shard, &facts, shards, &setup.configuration.digest);
+    findings.extend(tenants(store).await?);
+    if facts.groups_missing.is_empty() {
+        let backlog = store.backlog(&[]).await?;
+        findings.extend(queues::backlog(&backlog, setup.settings()));
+        findings.extend(queues::consumers(&facts));
+        let dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;
+        findings.push(queues::dead(backlog.dead, &dead, facts.now_ms, &setup.report().redactor));
+    }
+    Ok(findings)
+}
+
+/// Tenants that nothing is decided about.
+async fn tenants(store: &Store) -> Result<Vec<Finding>, Failure> {
+    let finding = |(tenant, why): (TenantId, String)| {
+        let advice = format!("tickfleet tenant set {tenant} …, or tickfleet tenant unset {tenant}");
+        Finding::fail("tenants", format!("{tenant}: {why}; its turns are refused"), advice)
+    };
+    Ok(crate::commands::tenant::unreadable(&store.at_run_time().await?).into_iter().map(finding).collect())
+}
+
+#[allow(clippy::disallowed_methods, reason = "the edge: the doctor compares this machine's clock with Redis' own")]
+fn local_ms() -> i64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    crate::output::time_format::millis(since)
+}
+
+fn text(report: &Report, output: &Output) -> String {
+    let mut text = format!("Redis at {}\n", report.redis);
+    for finding in &report.findings {
+        let (mood, word) = match finding.level {
+            Level::Ok => (Mood::Good, "OK  "),
+            Level::Warn => (Mood::Doubtful, "WARN"),
+            Level::Fail => (Mood::Bad, "FAIL"),
+        };
+        text.push_str(&format!("{}  {:11}  {}\n", output.paint(mood, word), finding.what, finding.says));
+        if let Some(advice) = &finding.advice {
+            text.push_str(&format!("                   → {advice}\n"));
+        }
+    }
+    let count = |level| report.findings.iter().filter(|finding| finding.level == level).count();
+    text.push_str(&format!("{} to mend, {} to look at\n", count(Level::Fail), count(Level::Warn)));
+    text
+}

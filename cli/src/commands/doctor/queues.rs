@@ -1,0 +1,355 @@
+//! Judges a shard: its settings, what waits on it, who works on it. Pure.
+
+use std::collections::BTreeMap;
+
+use tickfleet_config::Settings;
+use tickfleet_engine::active_policy::short_digest;
+use tickfleet_model::Redactor;
+use tickfleet_store::{Backlog, DeadLetter, ShardFacts};
+
+use super::Finding;
+use crate::output::short;
+use crate::output::time_format::millis;
+use crate::output::time_format::{from_now, span};
+
+/// Work that waits longer than this for somebody to read it shows that nobody does, ms.
+const UNREAD_MS_MAX: i64 = 10_000;
+/// Timers are looked at every `scheduler.tick_poll`; this late, nobody looks, ms.
+const LATE_MS_MAX: i64 = 2_000;
+/// Consumers that are named.
+const NAMED_MAX: usize = 5;
+
+/// Streams, shards, policy, clock.
+pub(super) fn shard(number: usize, facts: &ShardFacts, shards: u32, digest: &str) -> Vec<Finding> {
+    if !facts.used && facts.beats.is_empty() {
+        let advice = "start a scheduler and a worker: tickfleet dev, or tickfleet scheduler and tickfleet worker";
+        return vec![Finding::warn("shard", format!("shard {number} has never been used"), advice)];
+    }
+    let mut findings = vec![streams(number, facts)];
+    findings.push(match facts.shards {
+        Some(stored) if stored != shards => Finding::fail(
+            "shards",
+            format!("this configuration counts {shards} shards, the data was written with {stored}"),
+            format!("set redis.shards to {stored}: a tenant's shard depends on the number"),
+        ),
+        _ => Finding::ok("shards", format!("{shards} in use, this is number {number}")),
+    });
+    findings.push(policy(facts, digest));
+    findings.extend(others(facts));
+    if !facts.tools_off.is_empty() {
+        let says = format!("switched off at run time, for everybody: {}", facts.tools_off.join(", "));
+        findings.push(Finding::warn("tools", says, "give one back with tickfleet tools enable <tool>"));
+    }
+    findings.push(match facts.steps {
+        (0, _) => Finding::ok("shard time", "Redis' clock has never stepped back"),
+        (count, step) => Finding::warn(
+            "shard time",
+            format!(
+                "Redis' clock stepped back {count} times, last by {step} ms; shard time is {} ms ahead of it",
+                facts.offset_ms
+            ),
+            "windows went on unharmed; let NTP slew the clock of the server rather than step it",
+        ),
+    });
+    findings
+}
+
+fn streams(number: usize, facts: &ShardFacts) -> Finding {
+    if facts.groups_missing.is_empty() {
+        return Finding::ok("streams", format!("shard {number} has all its streams and groups"));
+    }
+    let missing = facts.groups_missing.join(", ");
+    let advice = "a scheduler or worker makes them at its start; missing in between, they were deleted, with all that was on them";
+    Finding::fail("streams", format!("shard {number} lacks {missing}"), advice)
+}
+
+fn policy(facts: &ShardFacts, digest: &str) -> Finding {
+    let (generation, short_of) = (facts.policy_generation, |digest: &str| short(digest, 12));
+    if facts.policy_digest == digest {
+        return Finding::ok(
+            "policy",
+            format!("generation {generation} is in force, and is that of this configuration"),
+        );
+    }
+    let says = format!(
+        "generation {generation} ({}) is in force; this configuration is {}",
+        short_of(&facts.policy_digest),
+        short_of(digest)
+    );
+    Finding::warn(
+        "policy",
+        says,
+        "compare `tickfleet config print` here and there, or restart the schedulers with this configuration",
+    )
+}
+
+/// Who decides by another policy than the one in force: schedulers and workers say so with each heartbeat.
+fn others(facts: &ShardFacts) -> Option<Finding> {
+    let in_force = short_digest(&facts.policy_digest);
+    let lives = |name: &str| facts.beats.get(name).is_some_and(|until| *until > facts.now_ms);
+    let mut by_policy: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, policy) in facts.policies.iter().filter(|(name, policy)| lives(name) && *policy != in_force) {
+        by_policy.entry(policy).or_default().push(name);
+    }
+    let named = by_policy.iter_mut().map(|(policy, names)| {
+        names.sort_unstable();
+        let more = names.len().saturating_sub(NAMED_MAX);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        format!("{policy} decides in {}{more}", names[..names.len().min(NAMED_MAX)].join(", "))
+    });
+    let named: Vec<String> = named.collect();
+    let says = format!("{in_force} is in force, but {}", named.join("; "));
+    let advice = "after a change this lasts seconds; else a process refused the change, and its log says why. \
+                  Until then: tickfleet tools disable <tool>";
+    (!named.is_empty()).then(|| Finding::warn("policies", says, advice))
+}
+
+/// Where memory is short, that is the one cause of whatever waits.
+fn memory(b: &Backlog) -> Option<Finding> {
+    let says = format!(
+        "{} MiB of {} MiB are used: nothing new is taken in, and what is in goes on in small bites",
+        b.memory.used >> 20,
+        b.memory.max >> 20
+    );
+    let advice = "raise maxmemory, have inboxes read, or shorten retention.*; nothing that was accepted is lost";
+    (b.pressure || b.memory.is_tight()).then(|| Finding::fail("pressure", says, advice))
+}
+
+/// Checks what waits, and how long.
+pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
+    let b = backlog;
+    let memory = memory(b);
+    let short = memory.is_some();
+    let because = |advice: &'static str| if short { "that is because memory is short" } else { advice };
+    let suspects = if b.suspect > 0 { format!("{} suspect, ", b.suspect) } else { String::new() };
+    let counts = format!(
+        "{} inbound, {} tasks, {} ready, {suspects}{} running, {} timers",
+        b.inbound, b.tasks, b.ready, b.running, b.timers
+    );
+    let mut findings: Vec<Finding> = memory.into_iter().collect();
+    findings.push(if b.inbound >= settings.queues.turns_max {
+        Finding::fail(
+            "backlog",
+            format!("{counts}: new turns are refused (queue_full)"),
+            because("add schedulers, or look why admission stalls"),
+        )
+    } else {
+        Finding::ok("backlog", counts)
+    });
+    let unread = [
+        ("inbound", b.oldest_inbound_ms, "add a scheduler, or look at the log of those that run"),
+        ("ready", b.oldest_ready_ms, "add workers or slots (worker.slots), or look at the log of those that run"),
+    ];
+    for (what, age_ms, advice) in unread {
+        if age_ms > UNREAD_MS_MAX {
+            findings.push(Finding::warn(
+                what,
+                format!("the oldest has waited for {} and nobody has read it", span(age_ms)),
+                because(advice),
+            ));
+        }
+    }
+    let worst = millis(settings.worker.tool_timeout) + millis(settings.worker.lease);
+    if b.oldest_pending_ms > worst {
+        let says = format!("the oldest slice has been held for {}", span(b.oldest_pending_ms));
+        findings.push(Finding::warn(
+            "running",
+            says,
+            "a long tool, or a worker that hangs: tickfleet explain tells of a turn who holds it",
+        ));
+    }
+    findings.push(if b.late_ms > LATE_MS_MAX {
+        Finding::fail(
+            "timers",
+            format!("the oldest due timer is {} late", span(b.late_ms)),
+            because("no scheduler looks at them: start one"),
+        )
+    } else {
+        Finding::ok("timers", "none is late")
+    });
+    findings
+}
+
+/// Who works here, and who is gone and still holds something.
+pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
+    let alive = |kind: &str| {
+        facts.beats.iter().filter(|(name, until)| name.starts_with(kind) && **until > facts.now_ms).count()
+    };
+    let mut findings = Vec::new();
+    for (kind, what, does) in [("s-", "schedulers", "nothing is admitted"), ("w-", "workers", "nothing is carried out")]
+    {
+        findings.push(match alive(kind) {
+            0 => Finding::fail(
+                what,
+                format!("none is alive: {does}"),
+                format!("start one: tickfleet {}", what.trim_end_matches('s')),
+            ),
+            count => Finding::ok(what, format!("{count} alive")),
+        });
+    }
+    let gone: Vec<_> = facts
+        .consumers
+        .iter()
+        .filter(|c| c.pending > 0 && facts.beats.get(&c.name).is_none_or(|until| *until <= facts.now_ms))
+        .collect();
+    if !gone.is_empty() {
+        let named = gone
+            .iter()
+            .take(NAMED_MAX)
+            .map(|c| format!("{} ({} on {}, idle {})", c.name, c.pending, c.stream, span(c.idle_ms)));
+        let says = format!("without a heartbeat, and holding entries: {}", named.collect::<Vec<_>>().join("; "));
+        findings.push(Finding::warn(
+            "the gone",
+            says,
+            "a scheduler takes them back within about a lease; if it does not, none runs",
+        ));
+    }
+    findings
+}
+
+/// Inbound streams of shards that do not exist.
+pub(super) fn strays(streams: &[String], shards: u32) -> Option<Finding> {
+    let last = shards.saturating_sub(1);
+    let says = format!("nobody reads {}: the shards are 0 to {last}", streams.join(", "));
+    let advice = "producers count other shards than redis.shards: with one shard, N is always 0; delete the streams \
+                  when their messages were sent again";
+    (!streams.is_empty()).then(|| Finding::warn("strays", says, advice))
+}
+
+/// The dead stream, and its last entries: never their text, which may hold anything.
+pub(super) fn dead(count: u64, last: &[DeadLetter], now_ms: i64, redactor: &Redactor) -> Finding {
+    if count == 0 {
+        return Finding::ok("dead", "no message was refused or poisonous");
+    }
+    let told = last.iter().map(|letter| {
+        let tenant = if letter.tenant.is_empty() { "?" } else { &letter.tenant };
+        let (when, what) = (from_now(letter.at_ms, now_ms), named(&letter.raw, redactor));
+        format!(
+            "\n                   {when} {} of {tenant}: {} ({what}, entry {})",
+            letter.from, letter.reason, letter.entry
+        )
+    });
+    let says = format!("{count} messages were refused or poisonous; the last:{}", told.collect::<String>());
+    Finding::warn("dead", says, "their producers were told where a reply_to could be read; mend what sends them")
+}
+
+/// Describes a message: its ids and the names of its agent and tools, as far as they can be read.
+fn named(raw: &str, redactor: &Redactor) -> String {
+    const TOOLS_SHOWN: usize = 3;
+    let message = tickfleet_protocol::glance(raw.as_bytes());
+    let clean = |name: &str| short(&redactor.text(name), 40);
+    let id = match (&message.turn_id, &message.task_id) {
+        (Some(turn), _) => format!("turn {turn}"),
+        (None, Some(task)) => format!("task {task}"),
+        (None, None) => "without an id".to_owned(),
+    };
+    let agent = message.agent.as_deref().map(|agent| format!(", agent {}", clean(agent))).unwrap_or_default();
+    let tools: Vec<String> = message.calls.iter().take(TOOLS_SHOWN).map(|call| clean(&call.tool)).collect();
+    let more = if message.calls.len() > TOOLS_SHOWN { ", …" } else { "" };
+    let calls = if tools.is_empty() { String::new() } else { format!(", calls {}{more}", tools.join(", ")) };
+    format!("{id}{agent}{calls}")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use tickfleet_store::{ConsumerFacts, Memory};
+
+    use super::super::Level;
+    use super::*;
+
+    fn facts() -> ShardFacts {
+        ShardFacts {
+            now_ms: 100_000,
+            used: true,
+            policy_generation: 3,
+            policy_digest: "abc".into(),
+            shards: Some(1),
+            beats: [("s-a".to_owned(), 105_000), ("w-a".to_owned(), 105_000), ("w-b".to_owned(), 90_000)].into(),
+            ..ShardFacts::default()
+        }
+    }
+
+    fn worst(findings: &[Finding]) -> Level {
+        findings.iter().map(|finding| finding.level).max().unwrap()
+    }
+
+    #[test]
+    fn a_shard_in_order_is_ok_and_a_wrong_count_of_shards_fails() {
+        assert_eq!(worst(&shard(0, &facts(), 1, "abc")), Level::Ok);
+        assert_eq!(worst(&shard(0, &facts(), 2, "abc")), Level::Fail);
+        assert_eq!(worst(&shard(0, &facts(), 1, "other")), Level::Warn);
+        assert_eq!(worst(&shard(0, &ShardFacts::default(), 1, "abc")), Level::Warn);
+    }
+
+    #[test]
+    fn who_decides_by_another_policy_than_the_one_in_force_is_named() {
+        let policies = |of: &[(&str, &str)]| of.iter().map(|(n, p)| ((*n).to_owned(), (*p).to_owned())).collect();
+        // What the dead one decided by is over.
+        let same = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "abc"), ("w-b", "old")]), ..facts() };
+        assert_eq!(others(&same), None);
+        let split = ShardFacts { policies: policies(&[("s-a", "abc"), ("w-a", "old")]), ..facts() };
+        let said = others(&split).unwrap();
+        assert_eq!((said.level, said.says.as_str()), (Level::Warn, "abc is in force, but old decides in w-a"));
+    }
+
+    #[test]
+    fn a_dead_consumer_that_holds_entries_is_named() {
+        let holds =
+            |name: &str| ConsumerFacts { stream: "ready:normal".into(), name: name.into(), pending: 2, idle_ms: 9 };
+        let facts = ShardFacts { consumers: vec![holds("w-a"), holds("w-b")], ..facts() };
+        let findings = consumers(&facts);
+        assert_eq!(worst(&findings), Level::Warn);
+        let said = &findings.last().unwrap().says;
+        assert!(said.contains("w-b (2 on ready:normal") && !said.contains("w-a"), "{said}");
+    }
+
+    #[test]
+    fn streams_of_shards_that_do_not_exist_are_named() {
+        assert_eq!(strays(&[], 1), None);
+        let said = strays(&["{tickfleet:2}:turns".to_owned()], 2).unwrap();
+        assert_eq!(
+            (said.level, said.says.as_str()),
+            (Level::Warn, "nobody reads {tickfleet:2}:turns: the shards are 0 to 1")
+        );
+    }
+
+    #[test]
+    fn what_is_told_of_dead_letters_never_shows_their_arguments() {
+        let letter = |raw: &str| DeadLetter {
+            at_ms: 1,
+            from: "turns".into(),
+            entry: "7-0".into(),
+            reason: "unknown_field".into(),
+            tenant: "acme".into(),
+            raw: raw.into(),
+        };
+        let whole = r#"{"turn_id":"t-1","agent":"kelly","prio":1,"calls":[{"name":"send","arguments":{"text":"the code is 4711"}}]}"#;
+        let told = dead(2, &[letter(whole), letter("hunter2 {")], 2, &Redactor::default()).says;
+        assert!(told.contains("unknown_field (turn t-1, agent kelly, calls send, entry 7-0)"), "{told}");
+        assert!(told.contains("(without an id, entry 7-0)") && !told.contains("4711") && !told.contains("hunter2"));
+        let cut = &whole[..whole.len() - 30];
+        assert!(dead(1, &[letter(cut)], 2, &Redactor::default()).says.contains("turn t-1, agent kelly, calls send"));
+    }
+
+    #[test]
+    fn late_timers_mean_that_nobody_schedules() {
+        let settings = tickfleet_config::load(&tickfleet_config::Sources {
+            built_in_tools: ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from).into(),
+            built_in_handlers: ["note".to_owned()].into(),
+            ..Default::default()
+        });
+        let settings = settings.unwrap().settings;
+        assert_eq!(worst(&backlog(&Backlog::default(), &settings)), Level::Ok);
+        assert_eq!(worst(&backlog(&Backlog { late_ms: 5_000, ..Backlog::default() }, &settings)), Level::Fail);
+        assert_eq!(worst(&backlog(&Backlog { oldest_ready_ms: 60_000, ..Backlog::default() }, &settings)), Level::Warn);
+        // Memory is the one cause, whatever the flag says that scripts go by.
+        let memory = Memory { used: 90 << 20, max: 100 << 20 };
+        let full = Backlog { late_ms: 5_000, oldest_inbound_ms: 60_000, memory, ..Backlog::default() };
+        let found = backlog(&full, &settings);
+        assert_eq!((found[0].what, found[0].level), ("pressure", Level::Fail));
+        let advice: Vec<_> = found[1..].iter().filter_map(|finding| finding.advice.as_deref()).collect();
+        assert_eq!(advice, ["that is because memory is short"; 2]);
+    }
+}

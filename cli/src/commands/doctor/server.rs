@@ -1,0 +1,184 @@
+//! Judges a Redis server by what it says of itself. Pure.
+
+use tickfleet_store::ServerFacts;
+
+use super::Finding;
+
+/// The oldest release whose scripts can do all that ours do.
+const RELEASE_MIN: (u32, u32) = (7, 0);
+/// A server's clock may differ so much from this machine's before people are confused by it, ms.
+const CLOCK_DIFFERENCE_MS_MAX: i64 = 1_000;
+/// From here on new work is refused, percent of `maxmemory`.
+const MEMORY_PERCENT_FULL: u64 = 80;
+/// From here on it is time to act, percent of `maxmemory`.
+const MEMORY_PERCENT_WARN: u64 = 60;
+
+/// Everything that the server's own account tells.
+pub(super) fn judge(facts: &ServerFacts) -> Vec<Finding> {
+    vec![version(facts), role(facts), eviction(facts), durability(facts), memory(facts)]
+}
+
+fn version(facts: &ServerFacts) -> Finding {
+    let says = format!("{} {}, {}", facts.product, facts.version, facts.mode);
+    if facts.release() < RELEASE_MIN {
+        return Finding::fail("version", says, "use Redis 7.0 or later, or Valkey");
+    }
+    match facts.mode.as_str() {
+        "sentinel" => Finding::fail("version", says, "this is a sentinel: name the server that it watches"),
+        _ => Finding::ok("version", says),
+    }
+}
+
+fn role(facts: &ServerFacts) -> Finding {
+    match facts.role.as_str() {
+        "slave" => Finding::fail("role", "a replica, which takes no writes", "name the primary"),
+        _ => Finding::ok("role", "a primary"),
+    }
+}
+
+fn eviction(facts: &ServerFacts) -> Finding {
+    match facts.maxmemory_policy.as_str() {
+        "noeviction" => Finding::ok("eviction", "maxmemory-policy is noeviction"),
+        "" => Finding::warn(
+            "eviction",
+            "the server does not tell its maxmemory-policy",
+            "make sure that it is noeviction",
+        ),
+        other => Finding::fail(
+            "eviction",
+            format!("maxmemory-policy is {other}: a full server would drop accepted calls and counters"),
+            "CONFIG SET maxmemory-policy noeviction",
+        ),
+    }
+}
+
+/// Tells what a crash of the server may lose. A restart of workers or schedulers loses nothing in any case.
+fn durability(facts: &ServerFacts) -> Finding {
+    const ADVICE: &str = "CONFIG SET appendonly yes, and appendfsync everysec";
+    if !facts.aof {
+        let kept = match facts.save.as_deref() {
+            Some("") => "nothing is kept over a restart of the server",
+            Some(_) => "only snapshots: a crash loses minutes of accepted calls, counters and replies",
+            None => "no append-only file: a crash loses what came after the last snapshot",
+        };
+        return Finding::warn("durability", kept, ADVICE);
+    }
+    if !facts.aof_write_ok {
+        return Finding::fail(
+            "durability",
+            "the last write of the append-only file failed",
+            "look at the server's disk",
+        );
+    }
+    match facts.fsync.as_deref() {
+        Some("always") => {
+            Finding::ok("durability", "append-only file, fsync always: a crash loses nothing that was answered")
+        }
+        Some("everysec") => Finding::ok(
+            "durability",
+            "append-only file, fsync everysec: a crash of its machine loses up to about two seconds, a crash of the process nothing",
+        ),
+        Some(_) => Finding::warn(
+            "durability",
+            "append-only file without fsync: a crash of its machine loses up to about 30 s",
+            ADVICE,
+        ),
+        None => Finding::ok("durability", "append-only file; how often it reaches the disk is not told"),
+    }
+}
+
+fn memory(facts: &ServerFacts) -> Finding {
+    let used = rounded(facts.used_memory);
+    if facts.maxmemory == 0 {
+        let advice = "set maxmemory: with a bound, new work is refused at 80 % of it and what is in can be finished";
+        return Finding::warn("memory", format!("{used} used, no bound"), advice);
+    }
+    let percent = facts.used_memory.saturating_mul(100) / facts.maxmemory;
+    let says = format!("{used} of {} used ({percent} %)", rounded(facts.maxmemory));
+    match percent {
+        MEMORY_PERCENT_FULL.. => {
+            Finding::fail("memory", format!("{says}: new work is refused"), "raise maxmemory, or shorten retention.*")
+        }
+        MEMORY_PERCENT_WARN.. => {
+            Finding::warn("memory", says, "at 80 % new work is refused: raise maxmemory, or shorten retention.*")
+        }
+        _ => Finding::ok("memory", says),
+    }
+}
+
+/// Bytes for people, `1.8 MiB`.
+fn rounded(bytes: u64) -> String {
+    const MIB: u64 = 1 << 20;
+    match bytes / MIB {
+        0 => format!("{} KiB", bytes / 1_024),
+        whole @ 1..100 => format!("{whole}.{} MiB", bytes % MIB * 10 / MIB),
+        whole => format!("{whole} MiB"),
+    }
+}
+
+/// Compares the server's clock with ours, read just before and after it.
+pub(super) fn clock(theirs: i64, before: i64, after: i64) -> Finding {
+    let (ours, round) = (before + (after - before) / 2, after - before);
+    let difference = theirs - ours;
+    let says = format!("Redis' clock is {difference:+} ms off this machine's (asked in {round} ms)");
+    if difference.abs() > CLOCK_DIFFERENCE_MS_MAX + round {
+        let advice =
+            "caps follow Redis' clock alone and hold; deadlines that producers give are off by this. Check NTP on both";
+        return Finding::warn("clock", says, advice);
+    }
+    Finding::ok("clock", says)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+
+    fn good() -> ServerFacts {
+        ServerFacts {
+            product: "Redis".into(),
+            version: "7.0.15".into(),
+            mode: "standalone".into(),
+            role: "master".into(),
+            maxmemory_policy: "noeviction".into(),
+            used_memory: 10 << 20,
+            maxmemory: 100 << 20,
+            aof: true,
+            fsync: Some("everysec".into()),
+            aof_write_ok: true,
+            ..ServerFacts::default()
+        }
+    }
+
+    fn worst(facts: &ServerFacts) -> Option<Level> {
+        judge(facts).into_iter().map(|finding| finding.level).max()
+    }
+
+    #[test]
+    fn a_fit_server_has_no_findings_and_each_fault_has_one() {
+        assert_eq!(worst(&good()), Some(Level::Ok));
+        for bad in [
+            ServerFacts { version: "6.2.9".into(), ..good() },
+            ServerFacts { role: "slave".into(), ..good() },
+            ServerFacts { maxmemory_policy: "allkeys-lru".into(), ..good() },
+            ServerFacts { aof_write_ok: false, ..good() },
+            ServerFacts { used_memory: 80 << 20, ..good() },
+        ] {
+            assert_eq!(worst(&bad), Some(Level::Fail), "{bad:?}");
+        }
+        for doubtful in [
+            ServerFacts { aof: false, save: Some("3600 1".into()), ..good() },
+            ServerFacts { fsync: Some("no".into()), ..good() },
+            ServerFacts { maxmemory: 0, ..good() },
+            ServerFacts { used_memory: 70 << 20, ..good() },
+        ] {
+            assert_eq!(worst(&doubtful), Some(Level::Warn), "{doubtful:?}");
+        }
+    }
+
+    #[test]
+    fn a_slow_answer_does_not_pass_for_a_wrong_clock() {
+        assert_eq!(clock(10_500, 10_000, 11_000).level, Level::Ok);
+        assert_eq!(clock(14_000, 10_000, 10_010).level, Level::Warn);
+    }
+}

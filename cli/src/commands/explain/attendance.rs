@@ -1,0 +1,146 @@
+//! Who could take what nobody has taken yet: the true reason of a wait for a worker, a runtime or a scheduler.
+
+use serde::Serialize;
+use tickfleet_store::{Keys, NodeView, Pool};
+
+use crate::failure::Failure;
+use crate::output::time_format::span;
+
+/// A runtime that has not asked for so long is taken for absent, ms: it blocks for seconds, not for minutes.
+const RUNTIME_SILENT_MS: i64 = 60_000;
+
+/// Who is there to take a turn or task.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "who", rename_all = "snake_case")]
+pub(super) enum Attendance {
+    /// Workers, for a slice.
+    Workers {
+        /// Those with a heartbeat.
+        alive: usize,
+        /// Their slots that are taken.
+        busy: usize,
+        /// Their slots.
+        slots: usize,
+        /// How long ago the last heartbeat of those that are gone was, ms.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        gone_ms: Option<i64>,
+    },
+    /// Runtimes of an external agent, for a task.
+    Runtimes {
+        /// The stream that they read.
+        stream: String,
+        /// How many have ever read it.
+        known: usize,
+        /// How long ago the last one asked for a task, ms.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        asked_ms: Option<i64>,
+    },
+    /// Schedulers, for an inbound message.
+    Schedulers {
+        /// Those with a heartbeat.
+        alive: usize,
+        /// True if they take nothing new because memory is nearly full.
+        pressure: bool,
+    },
+}
+
+impl Attendance {
+    /// Who reads `queue`.
+    pub(super) async fn of_queue(pool: &Pool, keys: &Keys, queue: &str, now_ms: i64) -> Result<Self, Failure> {
+        if queue.starts_with("external:") {
+            let runtimes = pool.runtimes(keys, queue).await?;
+            let asked_ms = runtimes.iter().map(|runtime| runtime.idle_ms).min();
+            return Ok(Self::Runtimes { stream: keys.key(queue), known: runtimes.len(), asked_ms });
+        }
+        let nodes = pool.nodes(keys, now_ms).await?;
+        let (alive, gone): (Vec<_>, Vec<_>) = of_kind(&nodes, "w-").partition(|node| node.lease_left_ms > 0);
+        let sum =
+            |of: fn(&tickfleet_store::Slots) -> usize| alive.iter().filter_map(|n| n.slots.as_ref()).map(of).sum();
+        Ok(Self::Workers {
+            alive: alive.len(),
+            busy: sum(|slots| slots.busy),
+            slots: sum(|slots| slots.all),
+            gone_ms: gone.iter().filter_map(|node| node.beat_age_ms).min(),
+        })
+    }
+
+    /// Who reads the inbound streams.
+    pub(super) async fn of_inbound(pool: &Pool, keys: &Keys, now_ms: i64) -> Result<Self, Failure> {
+        let nodes = pool.nodes(keys, now_ms).await?;
+        let alive = of_kind(&nodes, "s-").filter(|node| node.lease_left_ms > 0).count();
+        Ok(Self::Schedulers { alive, pressure: pool.pressure(keys).await? })
+    }
+
+    /// In words, with what to do.
+    pub(super) fn in_words(&self) -> String {
+        match self {
+            Self::Workers { alive: 0, gone_ms, .. } => {
+                let last = gone_ms.map_or_else(
+                    || "none has run lately".into(),
+                    |ms| format!("the last one was heard {} ago", span(ms)),
+                );
+                format!("No worker is alive ({last}). It waits until one runs: tickfleet worker")
+            }
+            Self::Workers { alive, busy, slots, .. } if busy >= slots && *slots > 0 => {
+                format!("All {slots} slots of {} are busy; it is taken when one is free", counted(*alive, "worker"))
+            }
+            Self::Workers { alive, busy, slots, .. } => format!(
+                "{} alive, {busy} of {slots} slots busy: it should be taken at once. If it is not, see tickfleet doctor",
+                counted(*alive, "worker")
+            ),
+            Self::Runtimes { stream, known: 0, .. } => format!(
+                "No runtime has ever read {stream}, where the tasks of this agent are offered: start the one that works for it"
+            ),
+            Self::Runtimes { stream, asked_ms, .. } => match asked_ms {
+                Some(ms) if *ms < RUNTIME_SILENT_MS => {
+                    format!("A runtime reads {stream} (it asked {} ago) and has not taken this task yet", span(*ms))
+                }
+                _ => format!(
+                    "No runtime reads {stream} now: the last one asked {} ago. It waits until one does",
+                    span(asked_ms.unwrap_or_default())
+                ),
+            },
+            Self::Schedulers { alive: 0, .. } => {
+                "It is on the inbound stream, and no scheduler is alive. It waits until one runs: tickfleet scheduler"
+                    .into()
+            }
+            Self::Schedulers { pressure: true, .. } => "It is on the inbound stream: Redis' memory is nearly full, so \
+                 nothing new is taken in. tickfleet doctor says more"
+                .into(),
+            Self::Schedulers { alive, .. } => format!(
+                "It is on the inbound stream, and no scheduler has decided about it yet; {} alive",
+                counted(*alive, "scheduler")
+            ),
+        }
+    }
+}
+
+fn of_kind<'a>(nodes: &'a [NodeView], prefix: &'a str) -> impl Iterator<Item = &'a NodeView> {
+    nodes.iter().filter(move |node| node.name.starts_with(prefix))
+}
+
+/// `1 worker is`, `2 workers are`, without the verb where a sentence has one: `1 worker`.
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_absence_is_told_as_that_and_never_as_busy_slots() {
+        let workers = |alive, busy, slots| Attendance::Workers { alive, busy, slots, gone_ms: None }.in_words();
+        assert!(workers(0, 0, 0).contains("No worker is alive"));
+        assert!(workers(2, 8, 8).contains("All 8 slots of 2 workers are busy"));
+        assert!(workers(1, 1, 8).contains("1 of 8 slots busy"));
+        let runtimes =
+            |known, asked_ms| Attendance::Runtimes { stream: "{x:0}:external:a:b".into(), known, asked_ms }.in_words();
+        assert!(runtimes(0, None).contains("No runtime has ever read {x:0}:external:a:b"));
+        assert!(runtimes(1, Some(5_000)).contains("A runtime reads"));
+        assert!(runtimes(1, Some(600_000)).contains("No runtime reads"));
+        let schedulers = |alive, pressure| Attendance::Schedulers { alive, pressure }.in_words();
+        assert!(schedulers(0, true).contains("no scheduler is alive"));
+        assert!(schedulers(1, true).contains("nearly full"));
+    }
+}

@@ -1,0 +1,305 @@
+//! `tickfleet explain`: the whole story of a turn, call or task. Here it is gathered; [`story`] tells it.
+
+mod attendance;
+mod audit;
+mod record;
+mod story;
+
+use std::collections::BTreeSet;
+
+use clap::Args;
+use serde::Serialize;
+use tickfleet_client::{Client, Reply};
+use tickfleet_engine::active_policy::short_digest;
+use tickfleet_model::{CallResult, TenantId, TurnId};
+use tickfleet_store::{FailedTry, Keys, Pool, Remembered, Store, TurnName, TurnView};
+
+use self::attendance::Attendance;
+use self::audit::Audit;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::output::letters;
+use crate::output::time_format::Past;
+use crate::setup::Setup;
+pub(crate) use record::Admission;
+
+/// Tell the whole story of a turn, call or task.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet explain demo:t1700000000000-0
+  tickfleet explain demo:t1700000000000-0/2          one call of it
+  tickfleet explain t1700000000000-0 --tenant demo
+  tickfleet explain t1700000000000-0                 looks for it at every tenant
+  tickfleet explain demo:order-17 --since 2026-11-22T10:00:00Z --until 2026-11-22T11:00:00Z
+
+It tells when calls were admitted and which counters decided, where the rest waits, for whom, and when
+it is eligible, each try that failed and why, crashes, how each call ended, and the audit entries.
+Finished turns are known for retention.records, audit entries for retention.audit: after that, an id
+that the fleet made tells where to search the audit log, and for one of your own --since does.")]
+pub(crate) struct Explain {
+    /// tenant:turn, tenant:turn/position, or the id alone; a task's id works the same.
+    #[arg(value_name = "ID")]
+    id: String,
+    /// Whose, where the id does not say it.
+    #[arg(long)]
+    tenant: Option<TenantId>,
+    /// Search the audit log from this time on (RFC 3339), or from so long ago (2h).
+    #[arg(long, value_name = "WHEN", value_parser = Past::parse)]
+    since: Option<Past>,
+    /// And up to this time, or so long ago. Default: the turn's end, else a day after --since.
+    #[arg(long, value_name = "WHEN", value_parser = Past::parse)]
+    until: Option<Past>,
+}
+
+/// Where a turn or task is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum State {
+    /// No scheduler has decided about it.
+    Inbound,
+    /// It was refused.
+    Rejected,
+    /// On its agent's lane.
+    Lane,
+    /// On a ready stream, or an external runtime's.
+    Ready,
+    /// A worker or runtime holds it.
+    Running,
+    /// A call failed and is tried again later.
+    Retry,
+    /// Its calls are being ended without having run.
+    Ending,
+    /// It has ended.
+    Done,
+    /// It has ended, and only its id is still known.
+    Forgotten,
+}
+
+/// Everything known of a turn or task.
+#[derive(Debug, Serialize)]
+struct Story {
+    tenant: TenantId,
+    id: TurnId,
+    state: State,
+    is_task: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    position: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    agent: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    queue: Option<String>,
+    now_ms: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    accepted_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_ms: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deadline_ms: Option<i64>,
+    calls: usize,
+    calls_admitted: usize,
+    calls_done: usize,
+    /// Each admission, with the counters that decided.
+    admissions: Vec<Admission>,
+    /// Each try that failed and was made again.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tries: Vec<FailedTry>,
+    /// Of a task: the agent that gave it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    delegator: Option<String>,
+    /// Of a task: what is to be done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    description: Option<String>,
+    /// Who could take it, where nobody has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attendance: Option<Attendance>,
+    /// The reason of the wait, if it waits.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waits: Option<record::Wait>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<String>,
+    retries: u64,
+    crashes: u64,
+    /// Why the rest was ended without having run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended_because: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cancel_asked: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    refusal: Option<String>,
+    results: Vec<CallResult>,
+    /// The policy that decides now; none before a scheduler has announced one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy: Option<PolicyInForce>,
+    /// Audit entries, and whether these are all.
+    audit: Audit,
+}
+
+/// The name of a policy.
+#[derive(Debug, Serialize)]
+struct PolicyInForce {
+    generation: u64,
+    digest: String,
+}
+
+/// The turn or task that is asked about.
+struct Asked {
+    /// None looks at all of them.
+    tenant: Option<TenantId>,
+    turn: TurnId,
+    position: Option<usize>,
+}
+
+/// Looks and tells.
+///
+/// # Errors
+/// Nothing of that name is known.
+pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Result<(), Failure> {
+    let asked = asked(args)?;
+    let client = setup.client().await?;
+    let pool = setup.pool()?;
+    let mut found = None;
+    for tenant in tenants(&asked, setup, &client).await? {
+        let name = TurnName { tenant, turn: asked.turn.clone() };
+        if let Some(story) = story(setup, &client, &pool, &name).await? {
+            found = Some((name, story));
+            break;
+        }
+    }
+    if found.is_none() {
+        found = remembered_by_audit(&client, &pool, &asked, args).await?;
+    }
+    let Some((name, mut story)) = found else { return Err(unknown(&asked, args)) };
+    story.position = asked.position;
+    if let Some(position) = asked.position.filter(|position| *position >= story.calls && story.calls > 0) {
+        return Err(Failure::usage(format!(
+            "{name} has {} calls, from /0 on; /{position} is none of them",
+            story.calls
+        )));
+    }
+    story.policy = policy_in_force(client.store(&name.tenant)).await?;
+    if story.audit.read == 0 {
+        story.audit = audit::of_story(&pool, client.store(&name.tenant).keys(), &name, &story, args).await?;
+    }
+    record::describe_by_audit(&mut story);
+    output.show(&story, |story| story::tell(story, output))
+}
+
+async fn policy_in_force(store: &Store) -> Result<Option<PolicyInForce>, Failure> {
+    let Some(digest) = store.policy_in_force().await? else { return Ok(None) };
+    let generation = store.generation_of(&digest).await?;
+    Ok(generation.map(|generation| PolicyInForce { generation, digest: short_digest(&digest).to_owned() }))
+}
+
+/// Whom and what the arguments name.
+fn asked(args: &Explain) -> Result<Asked, Failure> {
+    let (tenant, rest) = match args.id.split_once(':') {
+        Some((tenant, rest)) => (Some(TenantId::new(tenant)?), rest),
+        None => (args.tenant.clone(), args.id.as_str()),
+    };
+    let (turn, position) = match rest.split_once('/') {
+        Some((turn, position)) => {
+            let position =
+                position.parse().map_err(|_| Failure::usage("after / the number of a call is expected, from 0"))?;
+            (turn, Some(position))
+        }
+        None => (rest, None),
+    };
+    Ok(Asked { tenant, turn: TurnId::new(turn)?, position })
+}
+
+/// Whose it may be.
+async fn tenants(asked: &Asked, setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
+    if let Some(tenant) = &asked.tenant {
+        return Ok([tenant.clone()].into());
+    }
+    let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
+    for store in client.stores() {
+        tenants.extend(store.at_run_time().await?.declared.into_keys());
+    }
+    Ok(tenants)
+}
+
+/// Returns what is known under this name; none if nothing is.
+async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> Result<Option<Story>, Failure> {
+    let store = client.store(&name.tenant);
+    let now_ms = store.now_ms().await?;
+    match store.look(name).await? {
+        TurnView::Live(live) => {
+            let agent = live.fields.get("ag").cloned().unwrap_or_default();
+            let budget = pool.budget(store.keys(), &agent, name).await?;
+            let active = setup.active();
+            active.refresh(store).await?;
+            let caps = record::caps(&active.load().policy, &name.tenant, &agent);
+            let mut story = record::live(name, &live, budget, caps, now_ms);
+            if let (State::Ready, Some(queue)) = (story.state, &story.queue) {
+                story.attendance = Some(Attendance::of_queue(pool, store.keys(), queue, now_ms).await?);
+            }
+            Ok(Some(story))
+        }
+        TurnView::Finished(finished) => {
+            let reply: Option<Reply> = serde_json::from_str(&finished.reply).ok();
+            Ok(Some(record::finished(name, &finished.trace, reply, now_ms)))
+        }
+        TurnView::Unknown => not_admitted(client, pool, name, now_ms).await,
+    }
+}
+
+/// A turn without a record: it waits for a scheduler, was refused, or has ended too long ago. An id that was minted
+/// tells its entry, one that was given is remembered.
+async fn not_admitted(client: &Client, pool: &Pool, name: &TurnName, now_ms: i64) -> Result<Option<Story>, Failure> {
+    let keys = client.store(&name.tenant).keys();
+    if let Some((from, entry)) = letters::minted(name)
+        && pool.is_inbound(keys, from, entry).await?
+    {
+        return inbound(pool, keys, name, now_ms).await.map(Some);
+    }
+    let remembered = pool.remembered(keys, name).await?;
+    if remembered == Some(Remembered::Queued) {
+        return inbound(pool, keys, name, now_ms).await.map(Some);
+    }
+    if let Some(letter) = letters::about(pool, keys, name).await? {
+        let story = record::unadmitted(name, State::Rejected, Some(letter.reason), now_ms);
+        return Ok(Some(Story { ended_ms: Some(letter.at_ms), ..story }));
+    }
+    Ok(remembered.map(|_| record::unadmitted(name, State::Forgotten, None, now_ms)))
+}
+
+/// A message that no scheduler has decided about, and who could.
+async fn inbound(pool: &Pool, keys: &Keys, name: &TurnName, now_ms: i64) -> Result<Story, Failure> {
+    let attendance = Some(Attendance::of_inbound(pool, keys, now_ms).await?);
+    Ok(Story { attendance, ..record::unadmitted(name, State::Inbound, None, now_ms) })
+}
+
+/// A turn of which no record is left, as far as the audit log has it. Where no tenant was named, there are too many
+/// logs to look into.
+async fn remembered_by_audit(
+    client: &Client,
+    pool: &Pool,
+    asked: &Asked,
+    args: &Explain,
+) -> Result<Option<(TurnName, Story)>, Failure> {
+    let Some(tenant) = asked.tenant.clone() else { return Ok(None) };
+    let name = TurnName { tenant, turn: asked.turn.clone() };
+    let store = client.store(&name.tenant);
+    let now_ms = store.now_ms().await?;
+    let audit = audit::unrecorded(pool, store.keys(), &name, now_ms, args).await?;
+    let story = Story { audit, ..record::unadmitted(&name, State::Forgotten, None, now_ms) };
+    Ok((!story.audit.entries.is_empty()).then_some((name, story)))
+}
+
+/// Nothing is known, and where else it could be.
+fn unknown(asked: &Asked, args: &Explain) -> Failure {
+    let (id, tenant) = (&asked.turn, &asked.tenant);
+    let whose = tenant.as_ref().map_or_else(|| " for any tenant".into(), |tenant| format!(" for tenant {tenant}"));
+    let more = match tenant {
+        None => " Audit entries are kept longer: name the tenant, and they are searched.",
+        Some(_) if args.since.is_none() && audit::minted_ms(id.as_str()).is_none() => {
+            " Audit entries are kept longer: --since searches them from a time on."
+        }
+        Some(_) => "",
+    };
+    Failure::failed(anyhow::anyhow!(
+        "{id} is not known{whose}: never submitted, or it ended longer ago than retention.records.{more}"
+    ))
+}

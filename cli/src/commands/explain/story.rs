@@ -1,0 +1,276 @@
+//! The story in words.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+use tickfleet_store::FailedTry;
+
+use super::attendance::Attendance;
+use super::record::{Admission, Rule, Wait};
+use super::{State, Story};
+use crate::output::results;
+use crate::output::time_format::{clock, from_now, span};
+use crate::output::{Mood, Output, short};
+
+/// Audit entries that are told.
+const AUDIT_TOLD: usize = 20;
+/// Characters of a task's description that are told.
+const DESCRIPTION_CHARS: usize = 200;
+
+/// Tells everything, a line for each step. Writing to a String cannot fail, so what `writeln!` says is dropped.
+pub(super) fn tell(story: &Story, output: &Output) -> String {
+    let mut text = String::new();
+    let _ = writeln!(text, "{}", head(story, output));
+    for line in life(story) {
+        let _ = writeln!(text, "  {line}");
+    }
+    let shown: Vec<_> = match story.position {
+        Some(position) => story.results.iter().skip(position).take(1).cloned().collect(),
+        None => story.results.clone(),
+    };
+    if !shown.is_empty() {
+        let _ = writeln!(text, "\n{}", results::results(&shown, output));
+    }
+    audit(story, &mut text);
+    text
+}
+
+/// The audit entries, and whether there may be more.
+fn audit(story: &Story, text: &mut String) {
+    let entries = &story.audit.entries;
+    if !entries.is_empty() {
+        let _ = writeln!(text, "\nAudit:");
+        for entry in entries.iter().take(AUDIT_TOLD) {
+            let _ = writeln!(text, "  {}", audit_line(entry.get()));
+        }
+        if let Some(more) = entries.len().checked_sub(AUDIT_TOLD).filter(|more| *more > 0) {
+            let _ = writeln!(text, "  … and {more} more (--json shows all)");
+        }
+    }
+    let (read, complete) = (story.audit.read, story.audit.complete);
+    if !complete && read > 0 {
+        let _ = writeln!(
+            text,
+            "\nAudit: {} found in the {read} that were read. There may be more: --since and --until say where to search.",
+            plural(entries.len(), "entry")
+        );
+    } else if !complete && story.state == State::Forgotten {
+        text.push_str("\nAudit entries are kept longer than records: --since searches them from a time on.\n");
+    }
+}
+
+fn head(story: &Story, output: &Output) -> String {
+    let what = if story.is_task { "Task" } else { "Turn" };
+    let (mood, word) = match story.state {
+        State::Inbound => (Mood::Doubtful, "waits for a scheduler"),
+        State::Rejected => (Mood::Bad, "was rejected"),
+        State::Lane => (Mood::Doubtful, "waits on its agent's lane"),
+        State::Ready => (Mood::Doubtful, "waits for a worker"),
+        State::Running => (Mood::Good, "runs"),
+        State::Retry => (Mood::Doubtful, "waits for its next try"),
+        State::Ending => (Mood::Doubtful, "is being ended"),
+        State::Done => (Mood::Good, "has ended"),
+        State::Forgotten => (Mood::Doubtful, "has ended, longer ago than records are kept (retention.records)"),
+    };
+    let agent = story.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
+    format!(
+        "{what} {}:{}{agent} {}",
+        story.tenant,
+        output.paint(Mood::Strong, story.id.as_str()),
+        output.paint(mood, word)
+    )
+}
+
+/// The life so far, in the order in which it happened.
+fn life(story: &Story) -> Vec<String> {
+    let mut lines = Vec::new();
+    match (story.state, &story.refusal) {
+        (State::Inbound, _) => lines.extend(story.attendance.as_ref().map(Attendance::in_words)),
+        (State::Rejected, Some(reason)) => lines.push(format!(
+            "It was refused: {reason}. The message is on the dead stream; tickfleet doctor shows the last ones."
+        )),
+        (_, Some(reason)) => lines.push(format!("It was refused: {reason}")),
+        _ => {}
+    }
+    if let Some(at) = story.accepted_ms {
+        let calls = plural(story.calls, "call");
+        let queue = story.queue.as_ref().map(|queue| format!(", queue {queue}")).unwrap_or_default();
+        lines.push(format!("{}  accepted with {calls}{queue}", clock(at)));
+    }
+    if let Some(description) = &story.description {
+        let from = story.delegator.as_ref().map(|agent| format!(" (from {agent})")).unwrap_or_default();
+        lines.push(format!("To do{from}: {}", short(description, DESCRIPTION_CHARS)));
+    } else if let Some(agent) = &story.delegator {
+        lines.push(format!("Delegated by {agent}"));
+    }
+    let admissions = story.admissions.iter().map(|a| (a.at_ms, admission(a)));
+    let mut steps: Vec<(i64, String)> =
+        admissions.chain(story.tries.iter().map(|t| (t.at_ms, failed_try(t)))).collect();
+    steps.sort_by_key(|(at_ms, _)| *at_ms);
+    lines.extend(steps.into_iter().map(|(_, line)| line));
+    if story.is_task && story.accepted_ms.is_some() {
+        lines.push("A task is offered at once; caps count the calls of the turns that are made for it.".into());
+    } else if story.admissions.is_empty() && story.accepted_ms.is_some() {
+        lines.push("None of its calls has been admitted: nothing was debited.".into());
+    }
+    // Those that are noted are told above.
+    let unnoted = story.retries.saturating_sub(u64::try_from(story.tries.len()).unwrap_or(u64::MAX));
+    let trouble = [
+        (unnoted, if story.tries.is_empty() { "failed try" } else { "more failed try" }, "repeated after a wait"),
+        (story.crashes, "lost worker", "taken over by another"),
+    ];
+    for (count, what, then) in trouble.into_iter().filter(|(count, ..)| *count > 0) {
+        lines.push(format!("{}, {then}", plural(usize::try_from(count).unwrap_or(usize::MAX), what)));
+    }
+    if let Some(reason) = &story.cancel_asked {
+        lines.push(format!("Its end was asked for: {reason}"));
+    }
+    if let Some(reason) = &story.ended_because {
+        lines.push(format!("Calls without a result were ended: {}", because(reason)));
+    }
+    match story.ended_ms {
+        Some(end) => {
+            let took =
+                story.accepted_ms.map(|at| format!(", {} after it was accepted", span(end - at))).unwrap_or_default();
+            lines.push(format!("{}  ended{took}", clock(end)));
+        }
+        None => lines.extend(present(story)),
+    }
+    if let Some(policy) = &story.policy {
+        lines.push(format!("Policy in force: generation {} ({})", policy.generation, policy.digest));
+    }
+    lines
+}
+
+/// Where it stands now.
+fn present(story: &Story) -> Vec<String> {
+    let mut lines = Vec::new();
+    if story.accepted_ms.is_none() {
+        return lines;
+    }
+    let (done, admitted, all) = (story.calls_done, story.calls_admitted, story.calls);
+    lines.push(format!("Now: {done} of {} done, {admitted} admitted", plural(all, "call")));
+    match (&story.holder, story.state) {
+        (Some(holder), _) => lines.push(format!("It is held by {holder}")),
+        (None, State::Ready) => lines.extend(story.attendance.as_ref().map(Attendance::in_words)),
+        _ => {}
+    }
+    lines.extend(story.waits.map(|wait| waiting(&wait, story.now_ms)));
+    if let Some(deadline) = story.deadline_ms {
+        lines.push(format!("It expires {} ({})", clock(deadline), from_now(deadline, story.now_ms)));
+    }
+    lines
+}
+
+fn admission(a: &Admission) -> String {
+    format!(
+        "{}  admitted {}: tick {} of {} (its window ends {}), day {} of {}",
+        clock(a.at_ms),
+        plural(a.calls as usize, "call"),
+        a.tick_used,
+        a.tick_cap,
+        clock(a.tick_ends_ms),
+        a.day_used,
+        a.day_cap
+    )
+}
+
+fn failed_try(failed: &FailedTry) -> String {
+    let cause = if failed.cause.is_empty() { "no cause was noted" } else { &failed.cause };
+    format!(
+        "{}  try {} of call /{} failed: {cause} Tried again after {}",
+        clock(failed.at_ms),
+        failed.attempt,
+        failed.position,
+        span(failed.delay_ms)
+    )
+}
+
+fn waiting(wait: &Wait, now_ms: i64) -> String {
+    let of = |used: i64, cap: Option<u32>| cap.map_or_else(|| used.to_string(), |cap| format!("{used} of {cap}"));
+    let ahead = wait.turns_ahead.filter(|ahead| *ahead > 0).map(|ahead| {
+        format!(", after {} on the lane", plural(usize::try_from(ahead).unwrap_or(usize::MAX), "other turn"))
+    });
+    let ahead = ahead.unwrap_or_default();
+    let why = match wait.rule {
+        Rule::TickCap => format!("the agent's tick is used up ({} calls)", of(wait.tick_used, wait.tick_cap)),
+        Rule::DayCap => format!("the agent's day is used up ({} calls)", of(wait.day_used, wait.day_cap)),
+        Rule::TenantDayCap => {
+            format!("the tenant's day is used up ({} calls)", of(wait.tenant_day_used, wait.tenant_day_cap))
+        }
+        Rule::BehindOthers => "other turns of the agent come first".into(),
+        Rule::NextLook => "it goes out at the next look at the lane".into(),
+        Rule::Backoff => format!("a try failed; try {} comes after a wait", wait.next_try.unwrap_or(2)),
+    };
+    match wait.until_ms {
+        Some(until) => {
+            format!("It waits: {why}. The next call is eligible {} ({}){ahead}", clock(until), from_now(until, now_ms))
+        }
+        None => format!("It waits: {why}{ahead}"),
+    }
+}
+
+/// The reasons that scripts give for an ending.
+fn because(reason: &str) -> &str {
+    match reason {
+        "expired" => "the deadline came first",
+        "cancelled" => "somebody cancelled it, or the task it ran under has ended",
+        "daily_cap_reached" => "the day's calls are used up (on_day_cap: reject)",
+        "task_budget_reached" => "the budget of its task is used up",
+        "internal" => "the slice cost too many workers their life and was quarantined",
+        "rejected" => "the agent is no longer configured",
+        other => other,
+    }
+}
+
+/// `timestamp  level  message`.
+fn audit_line(json: &str) -> String {
+    let entry: Value = serde_json::from_str(json).unwrap_or_default();
+    let text = |name: &str| entry.get(name).and_then(Value::as_str).unwrap_or_default();
+    let meta = |name: &str| entry.pointer(&format!("/meta/{name}"));
+    let digest = meta("policy_digest").and_then(Value::as_str).map(|digest| format!(", {digest}")).unwrap_or_default();
+    let policy = meta("policy_version").map(|version| format!(" (policy {version}{digest})")).unwrap_or_default();
+    format!("{}  {:5}  {}{policy}", text("timestamp"), text("level"), short(text("message"), 160))
+}
+
+fn plural(count: usize, what: &str) -> String {
+    match (count, what.strip_suffix('y')) {
+        (1, _) => format!("1 {what}"),
+        (_, Some(stem)) => format!("{count} {stem}ies"),
+        _ => format!("{count} {what}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_take_their_words_with_them() {
+        assert_eq!(
+            [plural(1, "call"), plural(2, "failed try"), plural(0, "call")],
+            ["1 call", "2 failed tries", "0 calls"]
+        );
+    }
+
+    #[test]
+    fn a_wait_names_the_rule_the_counters_and_the_time() {
+        let wait = Wait {
+            rule: Rule::TickCap,
+            until_ms: Some(5_000),
+            turns_ahead: Some(2),
+            tick_used: 10,
+            day_used: 10,
+            tick_cap: Some(10),
+            day_cap: Some(100),
+            tenant_day_used: 0,
+            tenant_day_cap: None,
+            next_try: None,
+        };
+        let said = waiting(&wait, 1_000);
+        assert!(
+            said.contains("10 of 10 calls") && said.contains("in 4.0 s") && said.contains("2 other turns"),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,202 @@
+//! `tickfleet tools import`: the operations of an OpenAPI document as a section of `tools.yaml`.
+//!
+//! Every tool is built before it is printed, as a worker would build it: what could not be used is left out, with
+//! the reason.
+
+mod operation;
+mod schema;
+mod security;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::{Value, json};
+use tickfleet_config::tools::ToolsFile;
+use tickfleet_tools::{Environment, Registry, ToolKinds};
+use tickfleet_tools_http::HttpKind;
+
+use crate::failure::Failure;
+use crate::global::Global;
+use crate::output::Output;
+use crate::setup;
+
+use operation::{Imported, Operation};
+use schema::Document;
+use security::Naming;
+
+/// Bytes of a document.
+const DOCUMENT_BYTES_MAX: u64 = 16 << 20;
+/// Operations that are looked at.
+const OPERATIONS_MAX: usize = 2_000;
+/// OpenAPI's methods; everything else in a path item is not an operation.
+const METHODS: [&str; 8] = ["get", "put", "post", "delete", "patch", "head", "options", "trace"];
+
+/// Print the operations of an OpenAPI document (3.0 or 3.1, JSON or YAML) as a section of tools.yaml.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet tools import openapi.json > conf/tools.yaml
+  tickfleet tools import openapi.yaml --only listPets,addPet --prefix pets_ --server https://pets.example.com/v1
+
+GET becomes `read`, PUT and DELETE `idempotent`, POST and PATCH `once`. Security schemes become references to
+environment variables. What cannot be imported is named on stderr, with the reason.")]
+pub(crate) struct Import {
+    /// The document.
+    file: PathBuf,
+    /// Base address of the service, instead of the document's first server.
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// Only these operations, by operationId.
+    #[arg(long, value_delimiter = ',', value_name = "OPERATION,…")]
+    only: Vec<String>,
+    /// Put before the name of every tool and secret.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    prefix: String,
+    /// Each tenant has its own secrets: PETS_KEY_acme for the tenant acme.
+    #[arg(long)]
+    per_tenant: bool,
+    /// A private host, host:port or block that the tools may reach.
+    #[arg(long, value_name = "HOST")]
+    allow_private: Vec<String>,
+}
+
+/// The report of an import.
+#[derive(Default, Serialize)]
+struct Report {
+    tools: BTreeMap<String, Value>,
+    /// Operation and why it is no tool.
+    left_out: Vec<(String, String)>,
+    /// Tool and what its reader should know.
+    notes: Vec<(String, String)>,
+}
+
+/// Imports.
+///
+/// # Errors
+/// The document cannot be read, an operation of `--only` is not in it, or nothing could be imported.
+pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(), Failure> {
+    let root = read(&args.file)?;
+    let version = root.get("openapi").and_then(Value::as_str).unwrap_or_default();
+    let old = version.starts_with("3.0");
+    if !old && !version.starts_with("3.1") {
+        return Err(Failure::usage(format!("{}: `openapi: 3.0` or `3.1` is expected", args.file.display())));
+    }
+    let taken = setup::sources(global)?.built_in_tools;
+    let document = Document { root, old };
+    let operations = operations(&document)?;
+    let found = |name: &String| operations.iter().any(|operation| operation.name() == *name);
+    if let Some(missing) = args.only.iter().find(|name| !found(name)) {
+        return Err(Failure::usage(format!("there is no operation {missing:?} in {}", args.file.display())));
+    }
+    let mut report = Report::default();
+    for operation in operations {
+        let name = operation.name();
+        if !args.only.is_empty() && !args.only.contains(&name) {
+            continue;
+        }
+        let tool = format!("{}{name}", args.prefix);
+        let shown = format!("{} {} ({name})", operation.method.to_uppercase(), operation.path);
+        let known = taken.contains(&tool) || report.tools.contains_key(&tool);
+        let made =
+            if known { Err("its name is taken; --prefix changes it".to_owned()) } else { one(&operation, &tool, args) };
+        match made {
+            Ok(imported) => {
+                report.notes.extend(imported.notes.into_iter().map(|note| (tool.clone(), note)));
+                report.tools.insert(tool, imported.tool);
+            }
+            Err(reason) => report.left_out.push((shown, reason)),
+        }
+    }
+    told(&report, args, output)
+}
+
+/// One operation as a tool that a worker can build.
+fn one(operation: &Operation<'_>, name: &str, args: &Import) -> Result<Imported, String> {
+    let server = match &args.server {
+        Some(server) => server.trim_end_matches('/').to_owned(),
+        None => server(operation)?,
+    };
+    let naming = Naming { prefix: args.prefix.clone(), per_tenant: args.per_tenant };
+    let imported = operation.import(&server, &naming, &args.allow_private)?;
+    let file: ToolsFile =
+        serde_json::from_value(json!({ "tools": { name: imported.tool } })).map_err(|error| error.to_string())?;
+    let none = Environment::of([]);
+    let kinds = ToolKinds { http: Box::new(HttpKind::new(none.clone())) };
+    let built = Registry::build(Vec::new(), &file, &kinds, &none, Duration::from_secs(1));
+    built.map(|_| imported).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
+}
+
+/// The first server that holds for an operation, its variables replaced by their defaults.
+fn server(operation: &Operation<'_>) -> Result<String, String> {
+    let holders = [operation.operation, operation.item, &operation.document.root];
+    let server = holders.iter().find_map(|holder| holder.get("servers")?.get(0));
+    let mut url = server.and_then(|s| s.get("url")).and_then(Value::as_str).unwrap_or_default().to_owned();
+    let variables = server.and_then(|s| s.get("variables")).and_then(Value::as_object);
+    for (name, variable) in variables.into_iter().flatten() {
+        let default = variable.get("default").and_then(Value::as_str).unwrap_or_default();
+        url = url.replace(&format!("{{{name}}}"), default);
+    }
+    let absolute = url.starts_with("https://") || url.starts_with("http://");
+    if !absolute || url.contains(['{', '}']) {
+        return Err("the document names no absolute server; --server does".to_owned());
+    }
+    Ok(url.trim_end_matches('/').to_owned())
+}
+
+fn read(file: &Path) -> Result<Value, Failure> {
+    let shown = file.display();
+    let unread = |error: &dyn std::fmt::Display| Failure::failed(anyhow::anyhow!("{shown} cannot be read: {error}"));
+    if std::fs::metadata(file).map_err(|e| unread(&e))?.len() > DOCUMENT_BYTES_MAX {
+        return Err(unread(&format!("it has more than {} MiB", DOCUMENT_BYTES_MAX >> 20)));
+    }
+    let text = std::fs::read_to_string(file).map_err(|e| unread(&e))?;
+    if text.trim_start().starts_with('{') {
+        return serde_json::from_str(&text).map_err(|e| unread(&e));
+    }
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_events: 8_000_000, max_nodes: 4_000_000 },
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
+    };
+    serde_saphyr::from_str_with_options(&text, options).map_err(|e| unread(&e.without_snippet()))
+}
+
+fn operations(document: &Document) -> Result<Vec<Operation<'_>>, Failure> {
+    let mut operations = Vec::new();
+    let paths = document.root.get("paths").and_then(Value::as_object);
+    for (path, item) in paths.into_iter().flatten() {
+        let item = document.follow(item).map_err(|why| Failure::failed(anyhow::anyhow!("{path}: {why}")))?;
+        let methods = METHODS.iter().filter_map(|method| Some((*method, item.get(*method)?)));
+        operations.extend(methods.map(|(method, operation)| Operation { document, method, path, item, operation }));
+    }
+    if operations.len() > OPERATIONS_MAX {
+        return Err(Failure::usage(format!("the document has more than {OPERATIONS_MAX} operations")));
+    }
+    Ok(operations)
+}
+
+fn told(report: &Report, args: &Import, output: &Output) -> Result<(), Failure> {
+    if output.json {
+        output.data(report)?;
+    } else if !report.tools.is_empty() {
+        let yaml = serde_saphyr::to_string(&json!({ "tools": report.tools })).map_err(Failure::failed)?;
+        output.print(&format!(
+            "# Imported from {}. Each tool needs a row in permissions.yaml before an agent may call it.\n{yaml}",
+            args.file.file_name().unwrap_or_default().to_string_lossy()
+        ))?;
+    }
+    for (tool, note) in &report.notes {
+        output.note(&format!("{tool}: {note}"));
+    }
+    for (operation, reason) in &report.left_out {
+        output.note(&format!("left out: {operation}: {reason}"));
+    }
+    let (tools, all) = (report.tools.len(), report.tools.len() + report.left_out.len());
+    output.note(&format!("{tools} of {all} operations are tools"));
+    if tools == 0 {
+        return Err(Failure::failed(anyhow::anyhow!("nothing could be imported")));
+    }
+    Ok(())
+}

@@ -1,0 +1,259 @@
+//! Schemas of an OpenAPI document as JSON Schema of their own: references put in place, under bounds.
+
+use serde_json::{Map, Value, json};
+
+/// Schemas that one tool's arguments may be made of once references are in place.
+const NODES_MAX: usize = 2_000;
+/// References within references, and schemas within schemas.
+const DEPTH_MAX: usize = 48;
+
+/// Keywords that say nothing about arguments.
+const DROPPED: [&str; 10] = [
+    "xml",
+    "externalDocs",
+    "discriminator",
+    "example",
+    "examples",
+    "deprecated",
+    "nullable",
+    "readOnly",
+    "writeOnly",
+    "$schema",
+];
+/// Keywords with a schema.
+const SINGLE: [&str; 11] = [
+    "items",
+    "additionalProperties",
+    "not",
+    "contains",
+    "propertyNames",
+    "if",
+    "then",
+    "else",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "additionalItems",
+];
+/// Keywords with schemas by name.
+const NAMED: [&str; 4] = ["properties", "patternProperties", "dependentSchemas", "$defs"];
+/// Keywords with a list of schemas.
+const LISTED: [&str; 4] = ["allOf", "anyOf", "oneOf", "prefixItems"];
+/// Keywords that may stand beside a reference without saying anything about the value.
+const REMARKS: [&str; 4] = ["description", "title", "summary", "default"];
+
+/// An OpenAPI document.
+pub(super) struct Document {
+    pub(super) root: Value,
+    /// 3.0, whose schemas differ from JSON Schema.
+    pub(super) old: bool,
+}
+
+impl Document {
+    /// The value that a local reference leads to, and on to the end of a chain of them.
+    ///
+    /// # Errors
+    /// The reference is not local, leads nowhere, or in a circle.
+    pub(super) fn follow<'d>(&'d self, value: &'d Value) -> Result<&'d Value, String> {
+        let mut here = value;
+        for _ in 0..DEPTH_MAX {
+            match here.get("$ref").and_then(Value::as_str) {
+                Some(reference) => here = self.target(reference)?,
+                None => return Ok(here),
+            }
+        }
+        Err("a reference leads in a circle".to_owned())
+    }
+
+    fn target(&self, reference: &str) -> Result<&Value, String> {
+        let pointer = reference.strip_prefix('#').ok_or_else(|| format!("{reference} is not in this document"))?;
+        self.root.pointer(pointer).ok_or_else(|| format!("{reference} leads nowhere"))
+    }
+
+    /// A schema with every reference in place.
+    ///
+    /// # Errors
+    /// It refers to itself, is too large, or uses what has no place in a tool's arguments.
+    pub(super) fn inlined(&self, schema: &Value) -> Result<Value, String> {
+        Inlining { document: self, nodes: 0, trail: Vec::new() }.schema(schema, 0)
+    }
+}
+
+struct Inlining<'d> {
+    document: &'d Document,
+    nodes: usize,
+    trail: Vec<String>,
+}
+
+impl Inlining<'_> {
+    fn schema(&mut self, schema: &Value, depth: usize) -> Result<Value, String> {
+        self.nodes += 1;
+        if self.nodes > NODES_MAX || depth > DEPTH_MAX {
+            return Err(format!("its schema has more than {NODES_MAX} parts or {DEPTH_MAX} levels"));
+        }
+        let Value::Object(members) = schema else { return Ok(schema.clone()) };
+        if let Some(odd) = ["$dynamicRef", "$recursiveRef", "$id", "$anchor"].iter().find(|k| members.contains_key(**k))
+        {
+            return Err(format!("its schema uses {odd}"));
+        }
+        match members.get("$ref").and_then(Value::as_str) {
+            Some(reference) => self.reference(reference, members, depth),
+            None => self.members(members, depth),
+        }
+    }
+
+    fn reference(&mut self, reference: &str, members: &Map<String, Value>, depth: usize) -> Result<Value, String> {
+        if self.trail.iter().any(|above| above == reference) {
+            return Err(format!("{reference} refers to itself"));
+        }
+        let target = self.document.target(reference)?;
+        self.trail.push(reference.to_owned());
+        let resolved = self.schema(target, depth + 1);
+        self.trail.pop();
+        let mut resolved = resolved?;
+        // In 3.0, what stands beside a reference does not count.
+        if self.document.old || members.len() == 1 {
+            return Ok(resolved);
+        }
+        let mut beside = members.clone();
+        beside.shift_remove("$ref");
+        if let (true, Value::Object(into)) = (beside.keys().all(|key| REMARKS.contains(&key.as_str())), &mut resolved) {
+            into.extend(beside);
+            return Ok(resolved);
+        }
+        Ok(json!({ "allOf": [resolved, self.members(&beside, depth + 1)?] }))
+    }
+
+    fn members(&mut self, members: &Map<String, Value>, depth: usize) -> Result<Value, String> {
+        let mut made = Map::new();
+        let read_only = self.read_only(members)?;
+        for (key, value) in members {
+            let name = key.as_str();
+            let value = match value {
+                _ if DROPPED.contains(&name) || name.starts_with("x-") => continue,
+                Value::Bool(_) if matches!(name, "exclusiveMinimum" | "exclusiveMaximum") => continue,
+                Value::Object(named) if NAMED.contains(&name) => {
+                    let kept = named.iter().filter(|(name, _)| key != "properties" || !read_only.contains(name));
+                    let schemas = kept.map(|(name, schema)| Ok((name.clone(), self.schema(schema, depth + 1)?)));
+                    Value::Object(schemas.collect::<Result<_, String>>()?)
+                }
+                Value::Array(listed) if LISTED.contains(&name) => {
+                    listed.iter().map(|schema| self.schema(schema, depth + 1)).collect::<Result<_, _>>()?
+                }
+                Value::Array(names) if name == "required" => names
+                    .iter()
+                    .filter(|n| !read_only.iter().any(|r| n.as_str() == Some(r.as_str())))
+                    .cloned()
+                    .collect(),
+                schema if SINGLE.contains(&name) => self.schema(schema, depth + 1)?,
+                plain => plain.clone(),
+            };
+            made.insert(key.clone(), value);
+        }
+        if self.document.old {
+            modernise(members, &mut made);
+        }
+        Ok(Value::Object(made))
+    }
+
+    /// Properties that only answers have.
+    fn read_only<'m>(&self, members: &'m Map<String, Value>) -> Result<Vec<&'m String>, String> {
+        let mut names = Vec::new();
+        for (name, property) in members.get("properties").and_then(Value::as_object).into_iter().flatten() {
+            if self.document.follow(property)?.get("readOnly") == Some(&Value::Bool(true)) {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+}
+
+/// Rewrites what OpenAPI 3.0 says in its own way as JSON Schema.
+fn modernise(members: &Map<String, Value>, made: &mut Map<String, Value>) {
+    let is = |key: &str| members.get(key) == Some(&Value::Bool(true));
+    for (bound, exclusive) in [("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")] {
+        if is(exclusive)
+            && let Some(value) = made.shift_remove(bound)
+        {
+            made.insert(exclusive.to_owned(), value);
+        }
+    }
+    if !is("nullable") {
+        return;
+    }
+    if let Some(Value::String(kind)) = made.get("type").cloned() {
+        made.insert("type".to_owned(), json!([kind, "null"]));
+    }
+    if let Some(Value::Array(values)) = made.get_mut("enum")
+        && !values.contains(&Value::Null)
+    {
+        values.push(Value::Null);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn inlined(old: bool, components: Value, schema: Value) -> Result<Value, String> {
+        Document { root: json!({ "components": { "schemas": components } }), old }.inlined(&schema)
+    }
+
+    #[test]
+    fn references_are_put_in_place_and_circles_refused() {
+        let pet = json!({"type": "object", "required": ["id", "tag"], "properties": {
+            "id": {"type": "integer", "readOnly": true}, "tag": {"$ref": "#/components/schemas/Tag"}}});
+        let schemas = json!({"Pet": pet, "Tag": {"type": "string", "nullable": true, "example": "x"},
+            "Node": {"properties": {"next": {"$ref": "#/components/schemas/Node"}}}});
+        let made = inlined(true, schemas.clone(), json!({"$ref": "#/components/schemas/Pet"})).unwrap();
+        let tag = json!({"type": ["string", "null"]});
+        assert_eq!(made, json!({"type": "object", "required": ["tag"], "properties": {"tag": tag}}));
+        for (reference, why) in [
+            ("#/components/schemas/Node", "refers to itself"),
+            ("#/components/schemas/None", "leads nowhere"),
+            ("other.yaml#/Pet", "is not in this document"),
+        ] {
+            let error = inlined(true, schemas.clone(), json!({ "$ref": reference })).unwrap_err();
+            assert!(error.ends_with(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_stands_beside_a_reference_counts_since_3_1() {
+        let schemas = json!({"Tag": {"type": "string", "description": "old"}});
+        let beside = |more: Value| {
+            let mut schema = json!({"$ref": "#/components/schemas/Tag"});
+            schema.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            (inlined(true, schemas.clone(), schema.clone()).unwrap(), inlined(false, schemas.clone(), schema).unwrap())
+        };
+        let tag = json!({"type": "string", "description": "old"});
+        assert_eq!(
+            beside(json!({"description": "new"})),
+            (tag.clone(), json!({"type": "string", "description": "new"}))
+        );
+        assert_eq!(beside(json!({"maxLength": 3})), (tag.clone(), json!({"allOf": [tag, {"maxLength": 3}]})));
+    }
+
+    #[test]
+    fn a_doubling_schema_stops_at_its_bound() {
+        let mut schemas = Map::new();
+        for level in 0..30 {
+            let below = json!({"$ref": format!("#/components/schemas/S{}", level + 1)});
+            schemas.insert(format!("S{level}"), json!({"properties": {"a": below, "b": below}}));
+        }
+        schemas.insert("S30".into(), json!({"type": "string"}));
+        let error = inlined(false, Value::Object(schemas), json!({"$ref": "#/components/schemas/S0"})).unwrap_err();
+        assert!(error.contains("more than 2000 parts"), "{error}");
+    }
+
+    #[test]
+    fn exclusive_bounds_of_3_0_become_those_of_json_schema() {
+        let made = inlined(
+            true,
+            json!({}),
+            json!({"minimum": 1, "exclusiveMinimum": true, "maximum": 5, "exclusiveMaximum": false}),
+        );
+        assert_eq!(made, Ok(json!({"exclusiveMinimum": 1, "maximum": 5})));
+    }
+}

@@ -1,0 +1,361 @@
+//! `tickfleet mcp`: looks at the configured MCP servers, and pins what they say about their tools.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tickfleet_config::mcp::{McpServerDef, McpTransport};
+use tickfleet_config::{MCP_LOCK_FILE, McpChange, McpDefinition, McpFile, McpPinned, McpPins, Sources};
+use tickfleet_tools::Environment;
+use tickfleet_tools_mcp::{LOOK_TIMEOUT, Offer, look};
+
+use crate::failure::Failure;
+use crate::global::Global;
+use crate::output::results;
+use crate::output::{Mood, Output, short};
+use crate::setup;
+
+/// How long a server is waited for without a word.
+const TOLD_AFTER: Duration = Duration::from_secs(3);
+/// Characters of a server's command or address that are shown.
+const REACHED_BY_CHARS: usize = 120;
+/// Lines of one side of a change that are shown, and characters of each.
+const CHANGED_LINES: usize = 20;
+const CHANGED_CHARS: usize = 400;
+
+/// Pin the tools of MCP servers, or check that they still are what was pinned.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet mcp pin --config conf             every server of conf/mcp.yaml, into conf/mcp.lock.yaml
+  tickfleet mcp pin files --config conf       one of them
+  tickfleet mcp check --config conf           write nothing; exit code 1 if anything differs
+  tickfleet mcp pin --timeout 2m --config conf    a server that npx has to fetch first takes its time
+
+Servers are started or connected to, asked for their tools, and closed again; no tool is called.
+Models read what is pinned: look at the descriptions before you let them.")]
+pub(crate) struct Mcp {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Write what the servers say now into mcp.lock.yaml.
+    Pin(Which),
+    /// Compare what the servers say now with mcp.lock.yaml.
+    Check(Which),
+}
+
+#[derive(Debug, Args)]
+struct Which {
+    /// Only these servers.
+    servers: Vec<String>,
+    /// How long a server may take to start and to tell its tools: seconds (30), or a duration (2m).
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = results::parse_wait)]
+    timeout: Duration,
+}
+
+/// The findings at one server.
+#[derive(Debug, Serialize)]
+pub(crate) struct Found {
+    server: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    /// Tools that the server offers and that can be pinned.
+    offered: usize,
+    differences: Vec<Difference>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+/// How a tool differs from what is pinned.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+struct Difference {
+    tool: String,
+    /// `new`, `changed`, `gone` or `refused`.
+    kind: &'static str,
+    /// The changes, or the reason of a refusal.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    details: Vec<String>,
+    /// The changes line by line: those that were pinned and are gone, with `-`, and those that are new, with `+`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    lines: Vec<String>,
+    /// The effect of a second run; none for a tool that is gone or refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effect: Option<tickfleet_model::Effect>,
+}
+
+/// Pins or checks.
+///
+/// # Errors
+/// A wrong `mcp.yaml`, an unknown server, a server that cannot be asked; with `check`, any difference.
+pub(crate) async fn run(args: &Mcp, global: &Global, output: &Output) -> Result<(), Failure> {
+    let sources = setup::sources(global)?;
+    let (file, pins) = tickfleet_config::load_mcp(&sources).map_err(Failure::failed)?;
+    let (What::Pin(which) | What::Check(which)) = &args.what;
+    let chosen = chosen(&file, &which.servers)?;
+    let backoff = Backoff { limit: which.timeout, output: Some(output) };
+    let looked = look_at(&chosen, &pins, &environment(&sources), backoff).await;
+    let failed = looked.iter().any(|(found, _)| found.error.is_some());
+    let differs = looked.iter().any(|(found, _)| !found.is_as_pinned());
+    let founds: Vec<&Found> = looked.iter().map(|(found, _)| found).collect();
+    let written = match &args.what {
+        What::Pin(_) if !failed && !looked.is_empty() => {
+            write(&sources, &merged(&file, pins, &which.servers, &looked))?;
+            true
+        }
+        _ => false,
+    };
+    output.show(&founds, |founds| text(founds, written, output))?;
+    let checked = matches!(args.what, What::Check(_));
+    if failed || (checked && differs) { Err(Failure::Told) } else { Ok(()) }
+}
+
+/// Pins what every configured server offers, without a word about it.
+///
+/// # Errors
+/// A wrong `mcp.yaml`, a server that cannot be asked, a file that cannot be written.
+pub(crate) async fn pin_all(sources: &Sources) -> Result<(), Failure> {
+    let (file, pins) = tickfleet_config::load_mcp(sources).map_err(Failure::failed)?;
+    let looked = look_at(&chosen(&file, &[])?, &pins, &environment(sources), Backoff::QUIET).await;
+    if let Some((server, error)) = looked.iter().find_map(|(found, _)| Some((&found.server, found.error.as_ref()?))) {
+        return Err(Failure::failed(anyhow::anyhow!("the MCP server {server}: {error}")));
+    }
+    write(sources, &merged(&file, pins, &[], &looked))
+}
+
+/// Looks at every configured server, for the doctor: its name, and whether the imported tools are what was pinned.
+pub(crate) async fn look_at_all(file: &McpFile, environment: &Environment) -> Vec<(String, Result<String, String>)> {
+    let servers: Vec<(&str, &McpServerDef)> = file.servers.iter().map(|(name, def)| (name.as_str(), def)).collect();
+    let imported = |def: &McpServerDef| McpPinned { version: None, tools: def.tools.clone() };
+    let pins = McpPins { servers: file.servers.iter().map(|(name, def)| (name.clone(), imported(def))).collect() };
+    let looked = look_at(&servers, &pins, environment, Backoff::QUIET).await.into_iter();
+    let verdict = |(mut found, _): (Found, Option<Offer>)| {
+        // What is not imported is nobody's concern here.
+        found.differences.retain(|difference| matches!(difference.kind, "changed" | "gone"));
+        (found.server.clone(), found.verdict())
+    };
+    looked.map(verdict).collect()
+}
+
+fn environment(sources: &Sources) -> Environment {
+    let variables = sources.environment.clone();
+    Environment::new(move |name| variables.get(name).cloned())
+}
+
+fn chosen<'a>(file: &'a McpFile, names: &[String]) -> Result<Vec<(&'a str, &'a McpServerDef)>, Failure> {
+    if let Some(unknown) = names.iter().find(|name| !file.servers.contains_key(*name)) {
+        let known: Vec<&str> = file.servers.keys().map(String::as_str).collect();
+        return Err(Failure::usage(format!("mcp.yaml has no server {unknown:?}; it has: {}", known.join(", "))));
+    }
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|chosen| chosen == name);
+    Ok(file.servers.iter().map(|(name, def)| (name.as_str(), def)).filter(|(name, _)| wanted(name)).collect())
+}
+
+/// How long a server is waited for, and who is told.
+#[derive(Clone, Copy)]
+struct Backoff<'a> {
+    limit: Duration,
+    output: Option<&'a Output>,
+}
+
+impl Backoff<'_> {
+    const QUIET: Self = Self { limit: LOOK_TIMEOUT, output: None };
+
+    /// Looks at a server, and says what is waited for where that takes long.
+    async fn look(self, name: &str, def: &McpServerDef, environment: &Environment) -> Result<Offer, String> {
+        let mut looking = std::pin::pin!(look(name, def, environment, self.limit));
+        tokio::select! {
+            offer = &mut looking => return offer,
+            () = tokio::time::sleep(TOLD_AFTER) => {}
+        }
+        if let Some(output) = self.output {
+            let server = reached_by(def);
+            let seconds = self.limit.as_secs();
+            output.note(&format!(
+                "waiting for the server {name} ({server}) to tell its tools, up to {seconds} s (--timeout)"
+            ));
+        }
+        looking.await
+    }
+}
+
+/// The command or the address of a server; templates of secrets stay as they are written.
+fn reached_by(def: &McpServerDef) -> String {
+    match &def.connection.transport {
+        McpTransport::Stdio { command, args, .. } => {
+            short(&[std::slice::from_ref(command), args.as_slice()].concat().join(" "), REACHED_BY_CHARS)
+        }
+        McpTransport::Http { url, .. } => short(url, REACHED_BY_CHARS),
+    }
+}
+
+async fn look_at(
+    servers: &[(&str, &McpServerDef)],
+    pins: &McpPins,
+    environment: &Environment,
+    backoff: Backoff<'_>,
+) -> Vec<(Found, Option<Offer>)> {
+    let each = servers.iter().map(|(name, def)| async move {
+        let pinned = pins.servers.get(*name);
+        match backoff.look(name, def, environment).await {
+            Ok(offer) => (compared(name, def, pinned, &offer), Some(offer)),
+            Err(error) => {
+                let (server, error) = ((*name).to_owned(), Some(error));
+                (Found { server, version: None, offered: 0, differences: Vec::new(), error }, None)
+            }
+        }
+    });
+    futures::future::join_all(each).await
+}
+
+fn compared(name: &str, def: &McpServerDef, pinned: Option<&McpPinned>, offer: &Offer) -> Found {
+    let pinned: &[McpDefinition] = pinned.map_or(&[], |pinned| &pinned.tools);
+    let before = |tool: &McpDefinition| pinned.iter().find(|before| before.name == tool.name);
+    let differs = |tool: &McpDefinition| {
+        let (kind, changes) = match before(tool) {
+            None => ("new", Vec::new()),
+            Some(before) if before.digest() == tool.digest() => return None,
+            Some(before) => ("changed", before.changes(tool)),
+        };
+        let details = changes.iter().map(|change| change.part.to_owned()).collect();
+        let lines = changes.iter().flat_map(changed_lines).collect();
+        Some(Difference { tool: tool.name.clone(), kind, details, lines, effect: Some(def.effect(tool)) })
+    };
+    let mut differences: Vec<Difference> = offer.tools.iter().filter_map(differs).collect();
+    let refused: BTreeSet<&str> = offer.refused.iter().map(|(tool, _)| tool.as_str()).collect();
+    let live = |name: &str| offer.tools.iter().any(|tool| tool.name == name) || refused.contains(name);
+    let gone = pinned.iter().filter(|tool| !live(&tool.name));
+    differences.extend(gone.map(|tool| Difference {
+        tool: tool.name.clone(),
+        kind: "gone",
+        details: Vec::new(),
+        lines: Vec::new(),
+        effect: None,
+    }));
+    differences.extend(offer.refused.iter().map(|(tool, why)| Difference {
+        tool: tool.clone(),
+        kind: "refused",
+        details: vec![why.clone()],
+        lines: Vec::new(),
+        effect: None,
+    }));
+    Found {
+        server: name.to_owned(),
+        version: offer.version.clone(),
+        offered: offer.tools.len(),
+        differences,
+        error: None,
+    }
+}
+
+/// A change as lines: what both texts begin and end with is left out, and so is what is too long to be read.
+fn changed_lines(change: &McpChange) -> Vec<String> {
+    let (before, now): (Vec<&str>, Vec<&str>) = (change.before.lines().collect(), change.now.lines().collect());
+    let same = |(one, two): &(&&str, &&str)| one == two;
+    let head = before.iter().zip(&now).take_while(same).count();
+    let tail = before[head..].iter().rev().zip(now[head..].iter().rev()).take_while(same).count();
+    let side = |sign: char, lines: &[&str]| {
+        let mut shown: Vec<String> =
+            lines.iter().take(CHANGED_LINES).map(|line| format!("{sign} {}", short(line, CHANGED_CHARS))).collect();
+        if lines.len() > CHANGED_LINES {
+            shown.push(format!("{sign} … and {} lines more", lines.len() - CHANGED_LINES));
+        }
+        shown
+    };
+    let mut lines = vec![format!("{}:", change.part)];
+    lines.extend(side('-', &before[head..before.len() - tail]));
+    lines.extend(side('+', &now[head..now.len() - tail]));
+    lines
+}
+
+impl Found {
+    /// A tool that cannot be pinned is no difference: it is not imported either way.
+    fn is_as_pinned(&self) -> bool {
+        self.error.is_none() && self.differences.iter().all(|difference| difference.kind == "refused")
+    }
+
+    fn verdict(&self) -> Result<String, String> {
+        let names: Vec<String> = self.differences.iter().map(|d| format!("{} ({})", d.tool, d.kind)).collect();
+        match &self.error {
+            Some(error) => Err(error.clone()),
+            None if names.is_empty() => Ok("its imported tools are what was pinned".to_owned()),
+            None => Err(format!("other than pinned: {}", names.join(", "))),
+        }
+    }
+}
+
+/// The pins as they are to be: those of the servers that were looked at anew, those of the others as they were. Pins
+/// of servers that are not configured any more go.
+fn merged(file: &McpFile, pins: McpPins, only: &[String], looked: &[(Found, Option<Offer>)]) -> McpPins {
+    let mut servers = pins.servers;
+    servers.retain(|name, _| file.servers.contains_key(name) && (only.is_empty() || !only.contains(name)));
+    for (found, offer) in looked {
+        if let Some(offer) = offer {
+            let pinned = McpPinned { version: offer.version.clone(), tools: offer.tools.clone() };
+            servers.insert(found.server.clone(), pinned);
+        }
+    }
+    McpPins { servers }
+}
+
+/// Writes the file so that a reader sees the old one or the new one, whole.
+fn write(sources: &Sources, pins: &McpPins) -> Result<(), Failure> {
+    let dir = sources.dir.as_deref();
+    let dir = dir.ok_or_else(|| Failure::usage(format!("--config: name the folder that {MCP_LOCK_FILE} is in")))?;
+    let path = dir.join(MCP_LOCK_FILE);
+    let beside = dir.join(format!(".{MCP_LOCK_FILE}.new"));
+    let written = std::fs::File::create(&beside).and_then(|mut file| {
+        file.write_all(pins.to_yaml().as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&beside, &path)
+    });
+    written.map_err(|error| Failure::failed(anyhow::anyhow!("{} cannot be written: {error}", path.display())))
+}
+
+fn text(founds: &[&Found], written: bool, output: &Output) -> String {
+    if founds.is_empty() {
+        return "mcp.yaml has no servers.".to_owned();
+    }
+    let mut text = String::new();
+    for found in founds {
+        let version = found.version.as_deref().map(|version| format!(" {version}")).unwrap_or_default();
+        match &found.error {
+            Some(error) => {
+                text.push_str(&format!("{}: {} {error}\n", found.server, output.paint(Mood::Bad, "failed:")))
+            }
+            None => {
+                let state = match (written, found.is_as_pinned()) {
+                    (true, _) => output.paint(Mood::Good, "pinned"),
+                    (false, true) => output.paint(Mood::Good, "as pinned"),
+                    (false, false) => output.paint(Mood::Bad, "other than pinned"),
+                };
+                text.push_str(&format!("{}{version}: {} tools, {state}\n", found.server, found.offered));
+            }
+        }
+        for difference in &found.differences {
+            text.push_str(&format!("  {:8} {}{}\n", difference.kind, difference.tool, difference.rest()));
+            difference.lines.iter().for_each(|line| text.push_str(&format!("    {line}\n")));
+        }
+    }
+    if founds.iter().any(|found| found.error.is_some()) {
+        text.push_str("Nothing was written.\n");
+    }
+    text
+}
+
+impl Difference {
+    fn rest(&self) -> String {
+        let details = if self.details.is_empty() { String::new() } else { format!(": {}", self.details.join(", ")) };
+        let effect = match self.effect {
+            None => "",
+            Some(tickfleet_model::Effect::Read) => " (read)",
+            Some(tickfleet_model::Effect::Idempotent) => " (idempotent)",
+            Some(tickfleet_model::Effect::Once) => " (once)",
+        };
+        format!("{effect}{details}")
+    }
+}

@@ -1,0 +1,51 @@
+//! `tickfleet reply`: the reply to a turn or task once more, from its record.
+
+use clap::Args;
+use tickfleet_client::Recorded;
+use tickfleet_model::TurnId;
+
+use crate::commands::cancel::named;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::output::results;
+use crate::setup::Setup;
+
+/// Print the reply to a turn or task once more. The record keeps it for retention.records after the end, whether it
+/// had an inbox, or somebody else has read it.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet reply demo:t1700000000000-0
+  tickfleet reply demo t1700000000000-0 --json      as it stood in the inbox
+
+The exit code is 1 unless every call ended ok.")]
+pub(crate) struct ReplyArgs {
+    /// The tenant, or tenant:id.
+    #[arg(value_name = "TENANT")]
+    tenant: String,
+    /// The turn's or task's id.
+    #[arg(value_name = "ID")]
+    id: Option<TurnId>,
+}
+
+/// Looks, and prints.
+///
+/// # Errors
+/// It has not ended, or nothing of that name is known; [`Failure::Told`] where a call did not succeed.
+pub(crate) async fn run(setup: &Setup, args: &ReplyArgs, output: &Output) -> Result<(), Failure> {
+    let name = named(&args.tenant, args.id.as_ref())?;
+    match setup.client().await?.reply(&name).await? {
+        Recorded::Ended(reply) => results::print(&reply, output),
+        Recorded::InInbox => Err(Failure::failed(anyhow::anyhow!(
+            "{name} has ended, but its reply is no longer kept: memory was short, and its inbox had it. tickfleet explain \
+             {name} says how its calls ended"
+        ))),
+        Recorded::UnderWay => Err(Failure::failed(anyhow::anyhow!(
+            "{name} has not ended, so there is no reply yet: tickfleet explain {name}"
+        ))),
+        Recorded::Unknown => Err(Failure::failed(anyhow::anyhow!(
+            "{name} has no record: it was not admitted yet, was rejected, or ended longer ago than retention.records. \
+             tickfleet explain {name} says what is known"
+        ))),
+    }
+}

@@ -1,0 +1,272 @@
+//! `tickfleet submit`: a turn from a file, from stdin or from arguments.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use tickfleet_client::private_inbox;
+use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, Priority, TenantId, Turn, TurnId, limits};
+use tickfleet_protocol::parse_turn;
+
+use crate::commands::answer;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::output::format::Format;
+use crate::output::results::{self, Awaited, Told};
+use crate::output::time_format::Deadline;
+use crate::setup::Setup;
+
+/// Submit a turn: the tool calls of one model response.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet submit --tenant demo --agent kelly --call 'echo {\"text\":\"hi\"}' --call echo --wait
+  tickfleet submit turn.json --wait 30
+  cat openai-message.json | tickfleet submit - --tenant demo --agent kelly --wait --json
+  tickfleet submit answer.txt --format text --tenant demo --agent kelly --wait
+
+A file holds one turn: {tenant, agent, calls: [{id?, name, arguments}]}, or with tool_calls as
+OpenAI gives them, or content as Anthropic does; or what their APIs returned, as it is: an assistant's
+message or a whole response. With --format it holds nothing but the calls: the list as that dialect
+has it, or for text the model's answer as it is. Options go before what the file says. With --wait
+the exit code is 1 unless every call ended ok; without it, 0 means that the turn was appended, and
+tickfleet explain tells what happened.")]
+pub(crate) struct Submit {
+    /// File with one turn as JSON; - reads stdin.
+    #[arg(value_name = "FILE", conflicts_with = "call")]
+    file: Option<String>,
+    /// The file holds the calls alone, in this dialect.
+    #[arg(long, value_enum, requires_all = ["file", "tenant", "agent"])]
+    format: Option<Format>,
+    /// The model was shown strict definitions: a null where none is allowed is an argument that is left out.
+    #[arg(long)]
+    strict: bool,
+    /// Whose turn.
+    #[arg(long)]
+    tenant: Option<TenantId>,
+    /// Who makes the calls.
+    #[arg(long)]
+    agent: Option<AgentId>,
+    /// A call: the tool's name, and its arguments as JSON (default {}). Repeatable; they run in this order.
+    #[arg(long, value_name = "TOOL [JSON]")]
+    call: Vec<String>,
+    /// An id of your own: the same turn submitted again under it is carried out once.
+    #[arg(long, value_name = "ID")]
+    turn_id: Option<TurnId>,
+    /// low, normal, high or urgent.
+    #[arg(long, value_parser = parse_priority)]
+    priority: Option<Priority>,
+    /// When the turn expires: a duration (90s, 2h) or a time (RFC 3339). Default in 24 hours.
+    #[arg(long, value_name = "WHEN", value_parser = Deadline::parse)]
+    deadline: Option<Deadline>,
+    /// The inbox for the reply.
+    #[arg(long, value_name = "INBOX")]
+    reply_to: Option<InboxName>,
+    /// Wait for the results, 60 seconds unless said otherwise, and print them. Where no inbox is named, a private
+    /// one is made for this.
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "60", value_parser = results::parse_wait)]
+    wait: Option<Duration>,
+}
+
+/// The output for a turn that nobody waits for.
+#[derive(Serialize)]
+struct Accepted<'a> {
+    turn_id: &'a TurnId,
+    tenant: &'a TenantId,
+    duplicate: bool,
+}
+
+/// Reads `low`, `normal`, `high` or `urgent`.
+pub(crate) fn parse_priority(text: &str) -> Result<Priority, String> {
+    Priority::parse(text).ok_or_else(|| "expected low, normal, high or urgent".into())
+}
+
+/// Submits the turn, and waits for its results where that was asked for.
+///
+/// # Errors
+/// A turn that cannot be read or is refused; with `--wait`, calls that did not succeed.
+pub(crate) async fn run(setup: &Setup, args: &Submit, output: &Output) -> Result<(), Failure> {
+    let mut turn = turn(args)?;
+    let client = setup.client().await?;
+    turn.id = args.turn_id.clone().or(turn.id);
+    turn.priority = args.priority.unwrap_or(turn.priority);
+    turn.reply_to = args.reply_to.clone().or(turn.reply_to);
+    if let Some(deadline) = args.deadline {
+        turn.deadline_ms = Some(deadline.at(client.store(&turn.tenant).now_ms().await?));
+    }
+    let private = turn.reply_to.is_none() && args.wait.is_some();
+    if private {
+        turn.reply_to = Some(private_inbox("cli"));
+    }
+    let (tenant, inbox) = (turn.tenant.clone(), turn.reply_to.clone());
+    let given = turn.id.clone();
+    let told = Told::before(setup, &client, &tenant, given.as_ref().map(TurnId::as_str)).await?;
+    let submitted = client.submit(turn).await?;
+    if let Some(hint) = setup.unserved(&client, &tenant).await? {
+        output.note(&hint);
+    }
+    let (Some(timeout), Some(inbox)) = (args.wait, inbox) else {
+        let accepted = Accepted { turn_id: &submitted.turn_id, tenant: &tenant, duplicate: submitted.duplicate };
+        return output.show(&accepted, |accepted| said(accepted));
+    };
+    let awaited = Awaited { tenant: &tenant, id: &submitted.turn_id, inbox: &inbox, private, timeout, told };
+    results::wait(&client, &awaited, output).await
+}
+
+fn said(accepted: &Accepted<'_>) -> String {
+    let (tenant, turn) = (accepted.tenant, accepted.turn_id);
+    let again = if accepted.duplicate { " (it was submitted before, and is not carried out again)" } else { "" };
+    format!("{tenant}:{turn}{again}\nWhat becomes of it: tickfleet explain {tenant}:{turn}")
+}
+
+/// The turn as file or arguments say it.
+fn turn(args: &Submit) -> Result<Turn, Failure> {
+    let Some(file) = &args.file else {
+        if args.call.is_empty() {
+            return Err(Failure::usage("nothing to submit: give --call or a file (- reads stdin)"));
+        }
+        return from_arguments(args);
+    };
+    let bytes = read(file)?;
+    let bytes = match args.format {
+        Some(format) => around_calls(format, &bytes).map_err(|why| Failure::usage(format!("{file} {why}")))?,
+        None => match std::str::from_utf8(&bytes).ok().and_then(answer::turn_of) {
+            Some(turn) => turn.map_err(|why| Failure::failed(anyhow::anyhow!("{file} {why}")))?.into_bytes(),
+            None => bytes,
+        },
+    };
+    let bytes = with_owner(bytes, args.tenant.as_ref(), args.agent.as_ref());
+    let mut turn = parse_turn(&bytes).map_err(|refusal| {
+        Failure::failed(anyhow::anyhow!("{file} holds no turn: {} ({})", refusal.message, refusal.code))
+    })?;
+    turn.tenant = args.tenant.clone().unwrap_or(turn.tenant);
+    turn.agent = args.agent.clone().unwrap_or(turn.agent);
+    turn.strict |= args.strict;
+    Ok(turn)
+}
+
+/// The turn, without its owner, around calls as their dialect has them.
+fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
+    let text = std::str::from_utf8(calls).map_err(|_| "is not UTF-8")?;
+    let word = format.dialect().as_str();
+    let turn = if format == Format::Text {
+        format!("{{\"answer\":{}}}", serde_json::Value::from(text))
+    } else {
+        if !text.trim_start().starts_with('[') {
+            return Err(format!(
+                "holds no list of calls; without --format {word} it is read as a whole turn, or as a provider returned it"
+            ));
+        }
+        format!("{{\"format\":\"{word}\",\"calls\":{text}}}")
+    };
+    Ok(turn.into_bytes())
+}
+
+fn read(file: &str) -> Result<Vec<u8>, Failure> {
+    // A little more than the bound, so that what is too large is refused as that.
+    let bound = limits::TURN_BYTES_MAX as u64 + 1_024;
+    let mut bytes = Vec::new();
+    let read = match file {
+        "-" => std::io::stdin().lock().take(bound).read_to_end(&mut bytes),
+        path => std::fs::File::open(path).and_then(|file| file.take(bound).read_to_end(&mut bytes)),
+    };
+    read.map_err(|error| Failure::failed(anyhow::anyhow!("{file} cannot be read: {error}")))?;
+    Ok(bytes)
+}
+
+/// Adds tenant and agent to a message that leaves them out, as a provider's response does.
+fn with_owner(bytes: Vec<u8>, tenant: Option<&TenantId>, agent: Option<&AgentId>) -> Vec<u8> {
+    let Ok(members) = serde_json::from_slice::<BTreeMap<String, serde::de::IgnoredAny>>(&bytes) else { return bytes };
+    let Some(open) = bytes.iter().position(|b| *b == b'{') else { return bytes };
+    // Ids need no escaping: their characters are bounded.
+    let mut added = String::new();
+    for (name, id) in [("tenant", tenant.map(TenantId::as_str)), ("agent", agent.map(AgentId::as_str))] {
+        if let Some(id) = id.filter(|_| !members.contains_key(name)) {
+            added.push_str(&format!("\"{name}\":\"{id}\","));
+        }
+    }
+    if members.is_empty() {
+        added.pop();
+    }
+    let (head, tail) = bytes.split_at(open + 1);
+    [head, added.as_bytes(), tail].concat()
+}
+
+fn from_arguments(args: &Submit) -> Result<Turn, Failure> {
+    let missing = |what: &str| Failure::usage(format!("--{what} is needed where the turn is given by --call"));
+    Ok(Turn {
+        id: None,
+        tenant: args.tenant.clone().ok_or_else(|| missing("tenant"))?,
+        agent: args.agent.clone().ok_or_else(|| missing("agent"))?,
+        priority: Priority::default(),
+        deadline_ms: None,
+        reply_to: None,
+        dialect: Dialect::Raw,
+        task: None,
+        context: Context::default(),
+        want_audits: false,
+        strict: args.strict,
+        allowed_tools: None,
+        parallel_reads: false,
+        calls: args.call.iter().map(|text| call(text)).collect::<Result<_, _>>()?,
+    })
+}
+
+/// `echo {"text":"hi"}`: the tool's name, and the arguments after the first blank.
+fn call(text: &str) -> Result<Call, Failure> {
+    let (tool, arguments) = text.trim().split_once(char::is_whitespace).unwrap_or((text.trim(), "{}"));
+    let arguments = arguments.trim();
+    if tool.is_empty() || tool.len() > limits::TOOL_NAME_BYTES_MAX {
+        return Err(Failure::usage(format!("--call {text:?}: expected the name of a tool, then its arguments")));
+    }
+    if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(arguments) {
+        return Err(Failure::usage(format!("--call {tool}: the arguments are no JSON: {error}")));
+    }
+    Ok(Call { provider_id: None, tool: tool.to_owned(), arguments: arguments.to_owned() })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_call_is_a_name_and_json() {
+        let said = |text| call(text).map(|c| (c.tool, c.arguments)).map_err(|f| f.message());
+        assert_eq!(said("echo"), Ok(("echo".into(), "{}".into())));
+        assert_eq!(said(" echo  {\"text\": \"a b\"} "), Ok(("echo".into(), "{\"text\": \"a b\"}".into())));
+        assert!(said("echo text=hi").unwrap_err().unwrap().contains("no JSON"));
+        assert!(said("  ").is_err());
+    }
+
+    #[test]
+    fn a_file_may_hold_the_calls_alone() {
+        let owned = |format, text: &str| {
+            let (tenant, agent) = (TenantId::new("demo").unwrap(), AgentId::new("kelly").unwrap());
+            let turn = around_calls(format, text.as_bytes()).map(|turn| with_owner(turn, Some(&tenant), Some(&agent)));
+            turn.map(|turn| parse_turn(&turn).unwrap())
+        };
+        let items = r#"[{"type":"reasoning"},{"type":"function_call","call_id":"c","name":"echo","arguments":"{}"}]"#;
+        let turn = owned(Format::OpenaiResponses, items).unwrap();
+        assert_eq!((turn.dialect, turn.calls[0].provider_id.as_deref()), (Dialect::OpenaiResponses, Some("c")));
+        let turn = owned(Format::Text, "Hi \"you\": {\"tool\":\"echo\"}").unwrap();
+        assert_eq!((turn.dialect, turn.calls[0].tool.as_str()), (Dialect::Text, "echo"));
+        assert_eq!(owned(Format::Text, "No tool is needed.").unwrap().calls, []);
+        assert!(owned(Format::Mcp, "{}").unwrap_err().contains("no list of calls"));
+    }
+
+    #[test]
+    fn a_providers_response_gets_its_owner_and_a_given_one_stays() {
+        let (tenant, agent) = (TenantId::new("demo").unwrap(), AgentId::new("kelly").unwrap());
+        let with = |text: &str| with_owner(text.into(), Some(&tenant), Some(&agent));
+        let turn = parse_turn(&with(r#"{"calls":[{"name":"echo"}]}"#)).unwrap();
+        assert_eq!((turn.tenant.as_str(), turn.agent.as_str()), ("demo", "kelly"));
+        let turn = parse_turn(&with(r#"{"tenant":"acme","calls":[{"name":"echo"}]}"#)).unwrap();
+        assert_eq!((turn.tenant.as_str(), turn.agent.as_str()), ("acme", "kelly"));
+        assert_eq!(with("{}"), br#"{"tenant":"demo","agent":"kelly"}"#);
+        assert_eq!(with("[1]"), b"[1]");
+    }
+}

@@ -1,0 +1,278 @@
+//! `tickfleet tools`: which tools there are, who may call them, and their definitions for a model.
+
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tickfleet_config::units::format_duration;
+use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
+use tickfleet_model::{AgentId, Effect, TenantId, ToolSpec, limits};
+use tickfleet_protocol::{Prompts, define, define_strict};
+use tickfleet_tools::{RegisteredTool, Registry};
+
+use crate::caller::{nobody, with_run_time, with_tenant};
+use crate::commands::import::Import;
+use crate::commands::try_tool::Try;
+use crate::failure::Failure;
+use crate::output::format::Format;
+use crate::output::{Mood, Output, lines, table};
+use crate::setup::Setup;
+
+/// List all tools with who may call them; with an agent, what it may call, or its definitions for a model.
+#[derive(Debug, Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  tickfleet tools
+  tickfleet tools --tenant atlas-ux --agent kelly
+  tickfleet tools --tenant atlas-ux --agent kelly --format openai > tools.json
+  tickfleet tools --tenant atlas-ux --agent kelly --format openai-responses --strict
+  tickfleet tools --tenant atlas-ux --agent kelly --format text > prompt.txt
+  tickfleet tools try search_x --agent kelly '{\"query\": \"ux\"}'
+  tickfleet tools disable post_to_x"
+)]
+pub(crate) struct Tools {
+    #[command(subcommand)]
+    pub(crate) what: Option<What>,
+    /// The agent that calls.
+    #[arg(long, requires = "tenant")]
+    agent: Option<AgentId>,
+    /// The tenant whose agent it is: its plan decides too.
+    #[arg(long, requires = "agent")]
+    tenant: Option<TenantId>,
+    /// Print the definitions of what the agent may call, for a request to a model.
+    #[arg(long, value_enum, requires = "agent")]
+    format: Option<Format>,
+    /// Strict definitions, for openai and openai-responses. What cannot be strict is defined as it is, and named on
+    /// stderr. Turns that answer strict definitions should say "strict": true.
+    #[arg(long, requires = "format")]
+    strict: bool,
+}
+
+/// What else can be done with tools.
+#[derive(Debug, Subcommand)]
+pub(crate) enum What {
+    /// Print the operations of an OpenAPI document as a section of tools.yaml.
+    Import(Import),
+    /// Run one call through every guard of a worker, and show what each of them says.
+    Try(Try),
+    /// Take a tool away from everybody, while the fleet runs and whatever state its files are in.
+    Disable(Switch),
+    /// Give a tool back that was taken away so.
+    Enable(Switch),
+}
+
+/// A tool to be switched.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Switch {
+    /// Its name or id.
+    #[arg(value_parser = parse_tool)]
+    tool: String,
+}
+
+/// Ids of versions have an `@`.
+fn parse_tool(text: &str) -> Result<String, String> {
+    let sound = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '@');
+    let fits = !text.is_empty() && text.len() <= 2 * limits::NAME_BYTES_MAX && text.chars().all(sound);
+    if fits { Ok(text.to_owned()) } else { Err("expected the name or id of a tool".into()) }
+}
+
+/// Switches a tool in every shard.
+///
+/// # Errors
+/// Redis; a tool to be given back that was not taken away.
+pub(crate) async fn switch(setup: &Setup, args: &Switch, on: bool, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    let mut changed = false;
+    for store in client.stores() {
+        changed |= store.switch_tool(&args.tool, on).await?;
+    }
+    let tool = &args.tool;
+    match (on, changed) {
+        (true, false) => Err(Failure::failed(anyhow::anyhow!("{tool} was not switched off at run time"))),
+        (true, true) => {
+            output.print(&format!("{tool} is as the configuration has it again, within a quarter of worker.lease"))
+        }
+        (false, _) => {
+            let known = setup.configuration.tools.tools.contains_key(tool)
+                || setup.configuration.policy.permissions.matrix.contains_key(tool);
+            if !known {
+                output.note(&format!("the configuration here knows no tool {tool}; see tickfleet tools for the names"));
+            }
+            output.print(&format!("nobody may call {tool} any more, within a quarter of worker.lease"))
+        }
+    }
+}
+
+/// A tool and who may call it.
+#[derive(Serialize)]
+struct Row<'a> {
+    name: &'a str,
+    id: &'a str,
+    effect: Effect,
+    timeout_ms: u64,
+    configured: bool,
+    category: &'a str,
+    who: String,
+}
+
+/// A tool and whether an agent may call it.
+#[derive(Serialize)]
+struct Decision<'a> {
+    name: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<String>,
+    description: &'a str,
+}
+
+/// Lists or defines.
+///
+/// # Errors
+/// An unknown tenant or agent; tools that cannot be used.
+pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<(), Failure> {
+    let active = setup.active();
+    let stores = setup.stores()?;
+    with_run_time(&active, &stores).await;
+    let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
+    let registry = setup.registry(store, &active)?;
+    if let Some(tenant) = &args.tenant {
+        with_tenant(setup, &active, tenant).await?;
+    }
+    let policy = &active.load().policy;
+    if let Some(hint) = setup.built_in_hint().filter(|_| args.format.is_none() && !output.json) {
+        output.note(hint);
+    }
+    let (Some(tenant), Some(agent)) = (&args.tenant, &args.agent) else {
+        let rows: Vec<Row<'_>> = registry.iter().map(|tool| row(&tool.spec, policy)).collect();
+        return output.show(&rows, |rows| listed(rows, output));
+    };
+    let decisions = decide(&registry, policy, tenant, agent)?;
+    let Some(format) = args.format else {
+        let shown: Vec<Decision<'_>> = decisions.iter().map(decision).collect();
+        return output.show(&shown, |shown| decided(shown, output));
+    };
+    let allowed: Vec<&ToolSpec> =
+        decisions.iter().filter(|(_, denial)| denial.is_none()).map(|(spec, _)| *spec).collect();
+    emit(format, args.strict, &allowed, &setup.configuration.prompts, output)
+}
+
+/// Prints the definitions of `tools` for a model.
+fn emit(format: Format, strict: bool, tools: &[&ToolSpec], prompts: &Prompts, output: &Output) -> Result<(), Failure> {
+    let has_strict = matches!(format, Format::Openai | Format::OpenaiResponses);
+    match format {
+        _ if strict && !has_strict => Err(Failure::usage("--strict is for --format openai and openai-responses")),
+        Format::Text => output.print(&prompts.describe(tools)),
+        _ if strict => {
+            let definitions = define_strict(format.dialect(), tools);
+            for (tool, why) in &definitions.not_strict {
+                output.note(&format!("{tool} cannot be strict: {why}"));
+            }
+            output.data(&definitions.tools)
+        }
+        _ => output.data(&define(format.dialect(), tools)),
+    }
+}
+
+/// Every tool, and why the agent may not call it where it may not.
+fn decide<'a>(
+    registry: &'a Registry,
+    policy: &Policy,
+    tenant: &TenantId,
+    agent: &AgentId,
+) -> Result<Vec<(&'a ToolSpec, Option<String>)>, Failure> {
+    let (owner, declared) = policy.look_up(tenant, agent).map_err(|unknown| nobody(unknown, policy, tenant, agent))?;
+    let caller = Caller { agent, policy: declared, tenant: owner, granted: None };
+    let decide = |tool: &'a Arc<RegisteredTool>| {
+        let selector = declared.tool_versions.get(&tool.spec.name).map(String::as_str);
+        let (spec, denial) = match registry.select(tool, selector) {
+            Some(version) => (&version.spec, policy.permissions.decide(caller, &version.spec).err()),
+            None => (&tool.spec, Some(Denial::NoVersion(selector.unwrap_or_default().to_owned()))),
+        };
+        (spec, denial.map(|denial| denial_text(&denial)))
+    };
+    Ok(registry.iter().map(decide).collect())
+}
+
+fn denial_text(denial: &Denial) -> String {
+    match denial {
+        Denial::MissingCapability(name) => format!("lacks the capability {name}"),
+        Denial::MissingFeature(name) => format!("the plan lacks the feature {name}"),
+        Denial::NoVersion(selector) => format!("no version of it is {selector}"),
+        Denial::Narrowed => "its turn or task was narrowed to other tools".into(),
+        Denial::Disabled => "disabled for everybody".into(),
+        Denial::DeniedByRule => "denied by its row in permissions.yaml".into(),
+        Denial::NotGranted => "no row in permissions.yaml allows it".into(),
+    }
+}
+
+fn decision<'a>((spec, denial): &(&'a ToolSpec, Option<String>)) -> Decision<'a> {
+    Decision { name: &spec.name, allowed: denial.is_none(), reason: denial.clone(), description: &spec.description }
+}
+
+fn row<'a>(spec: &'a ToolSpec, policy: &Policy) -> Row<'a> {
+    Row {
+        name: &spec.name,
+        id: &spec.id,
+        effect: spec.effect,
+        timeout_ms: u64::try_from(spec.timeout.as_millis()).unwrap_or(u64::MAX),
+        configured: spec.configured,
+        category: &spec.category,
+        who: who(spec, policy),
+    }
+}
+
+/// Who may call a tool, as its row says it.
+fn who(spec: &ToolSpec, policy: &Policy) -> String {
+    let permissions = &policy.permissions;
+    if permissions.is_disabled(spec) {
+        return "nobody: disabled".into();
+    }
+    let Some(ToolGrant { agents, roles, deny_agents, deny_roles, everyone }) = permissions.matrix.get(&spec.name)
+    else {
+        let meta = META_TOOLS.contains(&spec.name.as_str());
+        return if meta { "everyone, as no row says otherwise" } else { "nobody: no row" }.into();
+    };
+    let names = |agents: &std::collections::BTreeSet<AgentId>, roles: &std::collections::BTreeSet<String>| {
+        let agents = agents.iter().map(ToString::to_string);
+        agents.chain(roles.iter().map(|role| format!("role {role}"))).collect::<Vec<_>>().join(", ")
+    };
+    let (allowed, denied) = (names(agents, roles), names(deny_agents, deny_roles));
+    let allowed = if *everyone { "everyone".to_owned() } else { allowed };
+    let mut text = if denied.is_empty() { allowed } else { format!("{allowed}; never {denied}") };
+    for (what, needed) in [("features", &spec.required_features), ("capabilities", &spec.required_capabilities)] {
+        if !needed.is_empty() {
+            text.push_str(&format!("; needs {what} {}", needed.join(", ")));
+        }
+    }
+    text
+}
+
+const fn effect(effect: Effect) -> &'static str {
+    match effect {
+        Effect::Read => "read",
+        Effect::Idempotent => "idempotent",
+        Effect::Once => "once",
+    }
+}
+
+fn listed(rows: &[Row<'_>], output: &Output) -> String {
+    let mut table = table(&["TOOL", "EFFECT", "TIMEOUT", "RUNS", "WHO MAY CALL"]);
+    for row in rows {
+        let runs =
+            if row.configured { output.cell(Mood::Good, "yes") } else { output.cell(Mood::Doubtful, "not configured") };
+        let timeout = format_duration(std::time::Duration::from_millis(row.timeout_ms));
+        table.add_row([row.name.into(), effect(row.effect).into(), timeout.into(), runs, row.who.as_str().into()]);
+    }
+    lines(table)
+}
+
+fn decided(decisions: &[Decision<'_>], output: &Output) -> String {
+    let mut table = table(&["TOOL", "MAY CALL", "WHY NOT"]);
+    for decision in decisions {
+        let word = if decision.allowed { output.cell(Mood::Good, "yes") } else { output.cell(Mood::Bad, "no") };
+        table.add_row([decision.name.into(), word, decision.reason.clone().unwrap_or_default().into()]);
+    }
+    lines(table)
+}

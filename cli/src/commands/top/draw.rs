@@ -1,0 +1,458 @@
+//! Lays a frame out in a buffer of cells: on a terminal, or as text for a pipe. Pure.
+
+use ratatui::buffer::Buffer;
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Color, Modifier, Style as Cells};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Cell, Clear, Row, Table, Widget};
+
+use super::frame::{Agent, Frame, Node, Sort};
+use super::tools::ToolRow;
+use crate::output::short;
+use crate::output::time_format::{clock, span};
+
+/// Rows of a table that is printed, at most.
+const PRINTED_ROWS_MAX: usize = 20;
+/// Below so many columns, agents and tools stand one above the other.
+const WIDE_COLUMNS: u16 = 126;
+/// Cells of the bar of slots.
+const BAR_CELLS: usize = 20;
+
+const HELP: [&str; 16] = [
+    "q, Esc, Ctrl-C   quit",
+    "p                pause: the picture stands still",
+    "+  -             look more often, less often",
+    "s                sort by count, by time, by name",
+    "?                this help",
+    "",
+    "Everything is read from Redis. Rates are over the time since the last look.",
+    "Slots are what workers said with their last heartbeat, up to a quarter of a lease ago.",
+    "capped: turns that wait for a later tick or day. Up to 256 agents are looked at.",
+    "delayed: turns whose call failed and is tried again later.",
+    "dead: messages that were refused or poisonous; tickfleet doctor shows them.",
+    "timers: whatever waits for a time, or has a deadline.",
+    "Calls and tools come from the audit log: with audit.log_tool_calls off, they are absent.",
+    "Tools are of the last minute; above 200 calls a look they are a sample.",
+    "",
+    "any key closes this",
+];
+
+/// How things look.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Style {
+    /// True if colours are wanted.
+    pub(super) colour: bool,
+}
+
+impl Style {
+    fn of(self, colour: Color) -> Cells {
+        if self.colour { Cells::new().fg(colour) } else { Cells::new() }
+    }
+
+    fn bold(self) -> Cells {
+        Cells::new().add_modifier(Modifier::BOLD)
+    }
+}
+
+/// The state of a live view beside the frame.
+#[derive(Debug, Clone)]
+pub(super) struct Live {
+    pub(super) sort: Sort,
+    pub(super) every: String,
+    pub(super) paused: bool,
+    pub(super) help: bool,
+    /// Why the last look failed.
+    pub(super) trouble: Option<String>,
+}
+
+/// A frame as text, as many lines as it needs.
+pub(super) fn printed(frame: &Frame, columns: u16) -> String {
+    let rows = |count: usize| u16::try_from(count.min(PRINTED_ROWS_MAX)).unwrap_or(0);
+    let top = frame.backlog.len().max(frame.nodes.len() + 1).max(frame.backlog.len() + shard_lines(frame));
+    let height = 5
+        + u16::try_from(frame.warnings.len()).unwrap_or(0)
+        + rows(top)
+        + rows(frame.agents.len()).max(1)
+        + rows(frame.tools.rows.len()).max(1)
+        + 6;
+    let area = Rect::new(0, 0, columns, height);
+    let mut buffer = Buffer::empty(area);
+    draw(frame, None, Style::default(), area, &mut buffer);
+    let line = |y: u16| {
+        let text: String =
+            (0..columns).filter_map(|x| buffer.cell((x, y))).map(ratatui::buffer::Cell::symbol).collect();
+        text.trim_end().to_owned()
+    };
+    let lines: Vec<String> = (0..height).map(line).collect();
+    lines.join("\n").trim_end().to_owned()
+}
+
+/// Draws a frame into `area`; what does not fit is left out from the end of each table.
+pub(super) fn draw(frame: &Frame, live: Option<&Live>, style: Style, area: Rect, buffer: &mut Buffer) {
+    let warnings: Vec<Line<'_>> = live
+        .and_then(|live| live.trouble.as_ref())
+        .into_iter()
+        .chain(&frame.warnings)
+        .map(|warning| Line::styled(format!("! {warning}"), style.of(Color::Red)))
+        .collect();
+    let head = 3 + u16::try_from(warnings.len()).unwrap_or(0);
+    let left = area.height.saturating_sub(head + u16::from(live.is_some()));
+    let top = tables_on_top(frame, left);
+    let [header, upper, lower, footer] = Layout::vertical([
+        Constraint::Length(head + 1),
+        Constraint::Length(top),
+        Constraint::Min(0),
+        Constraint::Length(u16::from(live.is_some())),
+    ])
+    .areas(area);
+    lines(heading(frame, style).into_iter().chain(warnings), header, buffer);
+    let [backlog, nodes] = Layout::horizontal([Constraint::Length(40), Constraint::Min(0)]).areas(upper);
+    draw_backlog(frame, style, backlog, buffer);
+    draw_nodes(frame, style, nodes, buffer);
+    let (agents, tools) = if lower.width >= WIDE_COLUMNS {
+        let [agents, tools] = Layout::horizontal([Constraint::Length(62), Constraint::Min(0)]).areas(lower);
+        (agents, tools)
+    } else {
+        let wanted = u16::try_from(frame.agents.len().clamp(1, PRINTED_ROWS_MAX) + 3).unwrap_or(u16::MAX);
+        let share = if live.is_some() { wanted.min(lower.height / 2 + 1) } else { wanted };
+        let [agents, tools] = Layout::vertical([Constraint::Length(share), Constraint::Min(0)]).areas(lower);
+        (agents, tools)
+    };
+    draw_agents(frame, style, agents, buffer);
+    draw_tools(frame, style, tools, buffer);
+    if let Some(live) = live {
+        lines([foot(live, style)], footer, buffer);
+        if live.help {
+            draw_help(style, area, buffer);
+        }
+    }
+}
+
+/// Lines of the upper tables: all of the backlog, and of the nodes what leaves room for the rest.
+fn tables_on_top(frame: &Frame, left: u16) -> u16 {
+    let backlog = frame.backlog.len() + shard_lines(frame);
+    let wanted = backlog.max(frame.nodes.len().min(PRINTED_ROWS_MAX) + 1) + 2;
+    let least = u16::try_from(backlog + 2).unwrap_or(u16::MAX);
+    u16::try_from(wanted).unwrap_or(u16::MAX).min(least.max(left / 2))
+}
+
+fn shard_lines(frame: &Frame) -> usize {
+    if frame.shards.is_empty() { 0 } else { frame.shards.len().min(8) + 2 }
+}
+
+fn lines<'a>(lines: impl IntoIterator<Item = Line<'a>>, area: Rect, buffer: &mut Buffer) {
+    for (line, y) in lines.into_iter().zip(area.top()..area.bottom()) {
+        buffer.set_line(area.x, y, &line, area.width);
+    }
+}
+
+fn heading(frame: &Frame, style: Style) -> Vec<Line<'static>> {
+    let policy = match frame.policy_generation {
+        0 => "no policy yet".to_owned(),
+        generation => format!("policy {generation}"),
+    };
+    let rates = [("turns in", frame.rates.turns), ("slices", frame.rates.slices), ("calls", frame.rates.calls)];
+    let rates = rates.map(|(what, rate)| format!("{what} {}/s", rate.map_or("–".into(), grouped)));
+    let (busy, all) = (frame.slots.busy, frame.slots.all);
+    let filled = (BAR_CELLS * busy).checked_div(all).unwrap_or(0).min(BAR_CELLS);
+    let mood = if all > 0 && busy * 10 >= all * 9 { Color::Yellow } else { Color::Green };
+    let server = &frame.server;
+    let memory = match server.max_bytes {
+        0 => format!("{} of unbounded memory", bytes(server.used_bytes)),
+        max => format!("{} of {}", bytes(server.used_bytes), bytes(max)),
+    };
+    let cpu = server.cpu.map_or(String::new(), |cpu| format!(" · {:.0} % of a core", cpu * 100.0));
+    vec![
+        Line::from(vec![
+            Span::styled("tickfleet top", style.bold()),
+            Span::raw(format!(" · {} · {policy} · {}", frame.heading.redis, clock(frame.heading.now_ms))),
+        ]),
+        Line::from(vec![
+            Span::raw("slots ["),
+            Span::styled("|".repeat(filled), style.of(mood)),
+            Span::raw(format!("{}] {busy} of {all} busy   ", " ".repeat(BAR_CELLS - filled))),
+            Span::styled(rates.join(" · "), style.bold()),
+        ]),
+        Line::raw(format!(
+            "redis {}: {memory} · {} commands/s{cpu} · {} clients",
+            server.version,
+            grouped(server.commands_per_s as f64),
+            server.clients
+        )),
+    ]
+}
+
+fn foot(live: &Live, style: Style) -> Line<'static> {
+    let state = if live.paused { "paused".to_owned() } else { format!("every {}", live.every) };
+    let keys = format!("q quit · p pause · + - refresh · s sort: {} · ? help", live.sort.as_str());
+    Line::from(vec![Span::styled(format!("{state}  "), style.bold()), Span::styled(keys, style.of(Color::DarkGray))])
+}
+
+/// A table with a title above it. What does not fit is counted in the title.
+fn table(
+    title: &str,
+    head: Vec<&str>,
+    rows: Vec<Row<'_>>,
+    widths: &[u16],
+    style: Style,
+    area: Rect,
+    buffer: &mut Buffer,
+) {
+    if area.height == 0 {
+        return;
+    }
+    let room = usize::from(area.height.saturating_sub(2)).min(PRINTED_ROWS_MAX);
+    let hidden = rows.len().saturating_sub(room);
+    let title = if hidden > 0 { format!("{title} · {hidden} more") } else { title.to_owned() };
+    buffer.set_line(area.x, area.y, &Line::styled(title, style.bold()), area.width.saturating_sub(1));
+    let below = Rect { y: area.y + 1, height: area.height - 1, ..area };
+    let mut widths: Vec<Constraint> = widths.iter().map(|width| Constraint::Length(*width)).collect();
+    if let Some(first) = widths.first_mut() {
+        *first = Constraint::Min(10);
+    }
+    let head = Row::new(head).style(style.of(Color::Cyan));
+    let table = Table::new(rows.into_iter().take(room), widths).header(head).column_spacing(1);
+    Widget::render(table, Rect { width: below.width.saturating_sub(2), ..below }, buffer);
+}
+
+fn right(text: impl Into<String>) -> Cell<'static> {
+    Cell::new(Line::raw(text.into()).right_aligned())
+}
+
+fn draw_backlog(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
+    let row = |waiting: &super::frame::Waiting| {
+        let age = waiting.oldest_ms.map_or(String::new(), span);
+        let loud = waiting.state == "dead" && waiting.count > 0;
+        let row = Row::new([Cell::new(waiting.state), right(grouped(waiting.count as f64)), right(age)]);
+        if loud { row.style(style.of(Color::Yellow)) } else { row }
+    };
+    let rows = frame.backlog.iter().map(row).collect();
+    let height = u16::try_from(frame.backlog.len() + 2).unwrap_or(u16::MAX).min(area.height);
+    let head = vec!["state", "     count", "      oldest"];
+    table("Backlog", head, rows, &[14, 10, 12], style, Rect { height, ..area }, buffer);
+    let rest = Rect { y: area.y + height, height: area.height - height, ..area };
+    if frame.shards.is_empty() || rest.height < 3 {
+        return;
+    }
+    let row = |shard: &super::frame::Shard| {
+        let counts = [shard.inbound, shard.ready, shard.running].map(|count| right(grouped(count as f64)));
+        let calls = right(shard.calls_per_s.map_or("–".into(), grouped));
+        Row::new([right(shard.shard.to_string())].into_iter().chain(counts).chain([calls]).collect::<Vec<_>>())
+    };
+    let head = vec!["shard", "in", "ready", "running", "calls/s"];
+    table("Shards", head, frame.shards.iter().map(row).collect(), &[5, 5, 5, 7, 7], style, rest, buffer);
+}
+
+fn draw_nodes(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
+    let alive = |kind: &str| frame.nodes.iter().filter(|node| node.alive && node.kind == kind).count();
+    let title = [alive("scheduler"), alive("worker")]
+        .into_iter()
+        .zip(["scheduler", "worker"])
+        .map(|(count, kind)| format!("{count} {kind}{}", if count == 1 { "" } else { "s" }));
+    let title = format!("{} alive", title.collect::<Vec<_>>().join(", "));
+    let row = |node: &Node| {
+        let beat = match node.beat_age_ms {
+            _ if !node.alive => format!("gone {}", span(-node.lease_left_ms)),
+            Some(age) => format!("{} ago", span(age)),
+            None => format!("{} left", span(node.lease_left_ms)),
+        };
+        let slots = node.slots.map_or(String::new(), |slots| format!("{}/{}", slots.busy, slots.all));
+        let row = Row::new([Cell::new(node.name.clone()), right(beat), right(slots)]);
+        if node.alive { row } else { row.style(style.of(Color::Red)) }
+    };
+    let head = vec!["name", "         beat", "    slots"];
+    table(&title, head, frame.nodes.iter().map(row).collect(), &[20, 13, 9], style, area, buffer);
+}
+
+fn draw_agents(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
+    let so_far = if frame.agents_whole { "" } else { " so far" };
+    let title = format!("Capped agents: {}{so_far}", frame.agents.len());
+    let row = |agent: &Agent| {
+        let next = if agent.due_in_ms <= 0 { "now".into() } else { format!("in {}", span(agent.due_in_ms)) };
+        Row::new([
+            Cell::new(short(&format!("{}:{}", agent.tenant, agent.agent), 40)),
+            right(grouped(agent.turns as f64)),
+            right(agent.oldest_ms.map_or(String::new(), span)),
+            right(next),
+            right(agent.tick_used.to_string()),
+            right(agent.day_used.to_string()),
+        ])
+    };
+    let head = vec!["agent", "turns", "    waits", "         next", " tick", "     day"];
+    table(&title, head, frame.agents.iter().map(row).collect(), &[20, 5, 9, 13, 5, 8], style, area, buffer);
+}
+
+fn draw_tools(frame: &Frame, style: Style, area: Rect, buffer: &mut Buffer) {
+    let tools = &frame.tools;
+    let kind = if tools.sampled { "a sample of " } else { "" };
+    let title = format!("Tools · {kind}{} calls of the last minute", grouped(tools.seen as f64));
+    let row = |tool: &ToolRow| {
+        let ok = tool.outcomes.get("ok").copied().unwrap_or(0);
+        let others: Vec<String> = tool
+            .outcomes
+            .iter()
+            .filter(|(outcome, _)| *outcome != "ok")
+            .map(|(outcome, count)| format!("{count} {outcome}"))
+            .collect();
+        let colour = if others.is_empty() { Color::Reset } else { Color::Yellow };
+        Row::new([
+            Cell::new(short(&tool.tool, 40)),
+            right(grouped(tool.calls as f64)),
+            right(grouped(ok as f64)),
+            right(span(i64::try_from(tool.mean_ms).unwrap_or(i64::MAX))),
+            Cell::new(Span::styled(format!(" {}", others.join(", ")), style.of(colour))),
+        ])
+    };
+    let head = vec!["tool", "   calls", "      ok", "     mean", " other outcomes"];
+    table(&title, head, tools.rows.iter().map(row).collect(), &[18, 8, 8, 9, 44], style, area, buffer);
+}
+
+fn draw_help(style: Style, area: Rect, buffer: &mut Buffer) {
+    let width = area.width.min(92);
+    let height = area.height.min(u16::try_from(HELP.len() + 2).unwrap_or(u16::MAX));
+    let x = area.x + (area.width - width) / 2;
+    let y = area.y + (area.height - height) / 2;
+    let window = Rect::new(x, y, width, height);
+    Widget::render(Clear, window, buffer);
+    let block = ratatui::widgets::Block::bordered().title(" tickfleet top ").border_style(style.of(Color::Cyan));
+    let inside = block.inner(window);
+    Widget::render(block, window, buffer);
+    lines(HELP.into_iter().map(|line| Line::raw(format!(" {line}"))), inside, buffer);
+}
+
+/// A number with its thousands apart; below ten with one decimal where it has one.
+fn grouped(number: f64) -> String {
+    if number < 10.0 && number.fract() > 0.0 {
+        return format!("{number:.1}");
+    }
+    let digits = format!("{number:.0}");
+    let mut out = String::with_capacity(digits.len() * 4 / 3);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at) % 3 == 0 {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// A size as people read it.
+fn bytes(count: u64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut size = count as f64;
+    let mut unit = 0;
+    while size >= 1024.0 && unit + 1 < units.len() {
+        size /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 { format!("{count} B") } else { format!("{size:.1} {}", units[unit]) }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::super::frame::{Heading, Server, Slots, Waiting};
+    use super::super::tools::Tools;
+    use super::*;
+
+    fn frame() -> Frame {
+        let agent = |agent: &str, turns| Agent {
+            tenant: "atlas-ux".into(),
+            agent: agent.into(),
+            turns,
+            oldest_ms: Some(12_300),
+            due_in_ms: 2_100,
+            tick_used: 10,
+            day_used: 340,
+        };
+        let node = |name: &str, kind, alive| Node {
+            name: name.into(),
+            kind,
+            shard: 0,
+            alive,
+            beat_age_ms: Some(1_200),
+            lease_left_ms: if alive { 8_800 } else { -4_000 },
+            slots: (kind == "worker").then_some(Slots { busy: 12, all: 32 }),
+        };
+        Frame {
+            heading: Heading { redis: "redis://127.0.0.1:6379/0".into(), now_ms: 1_767_571_205_000 },
+            policy_generation: 3,
+            server: Server {
+                version: "7.0.15".into(),
+                used_bytes: 13_000_000,
+                commands_per_s: 1_204,
+                ..Server::default()
+            },
+            slots: Slots { busy: 12, all: 32 },
+            backlog: vec![Waiting { state: "ready", count: 1_234, unit: "slices", oldest_ms: Some(4_200) }],
+            nodes: vec![node("w-gone", "worker", false), node("s-a", "scheduler", true), node("w-a", "worker", true)],
+            agents: vec![agent("kelly", 4), agent("sunday", 1)],
+            agents_whole: true,
+            tools: Tools {
+                rows: vec![ToolRow {
+                    tool: "post_to_x".into(),
+                    calls: 9,
+                    outcomes: [("ok".to_owned(), 7), ("denied".to_owned(), 2)].into(),
+                    mean_ms: 40,
+                    longest_ms: 90,
+                }],
+                seen: 9,
+                sampled: false,
+            },
+            warnings: vec!["memory is nearly full: shard 0 takes no new work".into()],
+            ..Frame::default()
+        }
+    }
+
+    #[test]
+    fn a_printed_frame_says_everything() {
+        let text = printed(&frame(), 110);
+        for said in [
+            "policy 3",
+            "12 of 32 busy",
+            "12.4 MiB of unbounded memory · 1,204 commands/s",
+            "! memory is nearly full",
+            "1,234        4.2 s",
+            "1 scheduler, 1 worker alive",
+            "gone 4.0 s",
+            "1.2 s ago     12/32",
+            "Capped agents: 2",
+            "atlas-ux:kelly",
+            "in 2.1 s    10      340",
+            "Tools · 9 calls of the last minute",
+            "2 denied",
+        ] {
+            assert!(text.contains(said), "no {said:?} in\n{text}");
+        }
+        assert!(text.lines().all(|line| line.chars().count() <= 110), "{text}");
+    }
+
+    #[test]
+    fn any_size_of_terminal_is_drawn_without_a_panic() {
+        let live =
+            Live { sort: Sort::Time, every: "1s".into(), paused: true, help: true, trouble: Some("away".into()) };
+        for (columns, rows) in [(80, 24), (200, 60), (40, 10), (20, 3), (1, 1), (130, 8)] {
+            let area = Rect::new(0, 0, columns, rows);
+            draw(&frame(), Some(&live), Style { colour: true }, area, &mut Buffer::empty(area));
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted() {
+        let mut frame = frame();
+        frame.agents = vec![frame.agents[0].clone(); 30];
+        let area = Rect::new(0, 0, 80, 24);
+        let mut buffer = Buffer::empty(area);
+        let live = Live { sort: Sort::Count, every: "1s".into(), paused: false, help: false, trouble: None };
+        draw(&frame, Some(&live), Style::default(), area, &mut buffer);
+        let text: String = buffer.content().iter().map(ratatui::buffer::Cell::symbol).collect();
+        assert!(text.contains(" more"), "{text}");
+        assert!(text.contains("q quit") && text.contains("every 1s"));
+    }
+
+    #[test]
+    fn numbers_and_sizes_read_well() {
+        assert_eq!([0.0, 2.5, 12.5, 999.0, 1_234_567.0].map(grouped), ["0", "2.5", "12", "999", "1,234,567"]);
+        assert_eq!([0, 1_023, 1_536, 3 << 30].map(bytes), ["0 B", "1023 B", "1.5 KiB", "3.0 GiB"]);
+    }
+}

@@ -1,0 +1,452 @@
+//! A frame: one picture of the fleet, made of two polls. Pure.
+
+use serde::Serialize;
+use tickfleet_store::{LaneView, Memory, NodeView, ServerLoad, ShardView};
+
+use super::seen::Seen;
+use super::tools::Tools;
+
+/// Timers are looked at every `scheduler.tick_poll`; this late, nobody looks, ms.
+const TIMER_LATE_MS_MAX: i64 = 2_000;
+
+/// Where and when.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Heading {
+    /// Redis' URL, its password masked.
+    pub(crate) redis: String,
+    /// Shard time, ms since the epoch.
+    pub(crate) now_ms: i64,
+}
+
+/// One picture of the fleet.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Frame {
+    #[serde(flatten)]
+    pub(crate) heading: Heading,
+    /// Generation of the policy in force; 0 where no scheduler ever ran.
+    pub(crate) policy_generation: u64,
+    pub(crate) server: Server,
+    pub(crate) rates: Rates,
+    pub(crate) slots: Slots,
+    pub(crate) backlog: Vec<Waiting>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) agents: Vec<Agent>,
+    /// True if all agents with waiting turns are known yet.
+    pub(crate) agents_whole: bool,
+    pub(crate) tools: Tools,
+    /// One row a shard, where there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) shards: Vec<Shard>,
+    /// Warnings: what somebody should look at.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// The server's load.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub(crate) struct Server {
+    pub(crate) version: String,
+    pub(crate) used_bytes: u64,
+    /// 0 means no bound.
+    pub(crate) max_bytes: u64,
+    pub(crate) commands_per_s: u64,
+    pub(crate) clients: u64,
+    /// Share of one processor, 1 for all of it.
+    pub(crate) cpu: Option<f64>,
+}
+
+/// Rates per second since the last poll. None where there was none, or Redis cannot tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub(crate) struct Rates {
+    /// Turns and tasks that came in.
+    pub(crate) turns: Option<f64>,
+    /// Slices that went to workers.
+    pub(crate) slices: Option<f64>,
+    /// Calls that ended.
+    pub(crate) calls: Option<f64>,
+}
+
+/// Slots of the workers that are alive, as they said with their last heartbeat.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Slots {
+    pub(crate) busy: usize,
+    pub(crate) all: usize,
+}
+
+/// The work in one state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Waiting {
+    pub(crate) state: &'static str,
+    pub(crate) count: u64,
+    /// The unit that is counted.
+    pub(crate) unit: &'static str,
+    /// Age of the oldest, ms; none where there is none, or it is not known.
+    pub(crate) oldest_ms: Option<i64>,
+}
+
+/// A scheduler or worker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) kind: &'static str,
+    pub(crate) shard: usize,
+    pub(crate) alive: bool,
+    /// Time since its last heartbeat, ms.
+    pub(crate) beat_age_ms: Option<i64>,
+    /// The rest of its lease, ms.
+    pub(crate) lease_left_ms: i64,
+    pub(crate) slots: Option<Slots>,
+}
+
+/// An agent whose turns wait for a later tick or day.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Agent {
+    pub(crate) tenant: String,
+    pub(crate) agent: String,
+    /// Turns that wait.
+    pub(crate) turns: u64,
+    /// How long the first of them has been admitted, ms.
+    pub(crate) oldest_ms: Option<i64>,
+    /// When its lane is looked at next, ms from now.
+    pub(crate) due_in_ms: i64,
+    pub(crate) tick_used: i64,
+    pub(crate) day_used: i64,
+}
+
+/// One shard in short.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(crate) struct Shard {
+    pub(crate) shard: usize,
+    pub(crate) inbound: u64,
+    pub(crate) ready: u64,
+    pub(crate) running: u64,
+    pub(crate) agents: usize,
+    pub(crate) calls_per_s: Option<f64>,
+}
+
+/// By what tables are sorted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sort {
+    Count,
+    Time,
+    Name,
+}
+
+impl Sort {
+    /// The next one.
+    pub(crate) const fn next(self) -> Self {
+        match self {
+            Self::Count => Self::Time,
+            Self::Time => Self::Name,
+            Self::Name => Self::Count,
+        }
+    }
+
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Count => "count",
+            Self::Time => "time",
+            Self::Name => "name",
+        }
+    }
+}
+
+impl Frame {
+    /// The picture of what `now` saw, with rates since `last`.
+    pub(super) fn of(heading: Heading, last: Option<&Seen>, now: &Seen, tools: Tools) -> Self {
+        let passed = last.map_or(0.0, |last| now.at.duration_since(last.at).as_secs_f64());
+        let shards = &now.shards;
+        let nodes = nodes(shards);
+        let mut slots = Slots::default();
+        for said in nodes.iter().filter(|node| node.alive).filter_map(|node| node.slots) {
+            slots.busy += said.busy;
+            slots.all += said.all;
+        }
+        let mut frame = Self {
+            heading,
+            policy_generation: shards.iter().map(|shard| shard.policy_generation).max().unwrap_or(0),
+            server: server(last, now, passed),
+            rates: Rates {
+                turns: rate(last, now, passed, |shard| added(shard, |name| !name.starts_with("ready"))),
+                slices: rate(last, now, passed, |shard| added(shard, |name| name.starts_with("ready"))),
+                calls: rate(last, now, passed, |shard| shard.calls),
+            },
+            slots,
+            backlog: backlog(shards),
+            nodes,
+            agents: shards.iter().flat_map(|shard| shard.lanes.iter().map(agent)).collect(),
+            agents_whole: shards.iter().all(|shard| shard.lanes_whole),
+            tools,
+            shards: in_short(last, now, passed),
+            warnings: Vec::new(),
+        };
+        frame.warnings = warnings(&now.server, shards, &frame.nodes);
+        frame.sort(Sort::Count);
+        frame
+    }
+
+    /// Sorts agents, tools and nodes: the most, the longest, or by name. Who is gone stands first.
+    pub(crate) fn sort(&mut self, sort: Sort) {
+        self.agents.sort_by(|a, b| (&a.tenant, &a.agent).cmp(&(&b.tenant, &b.agent)));
+        self.tools.rows.sort_by(|a, b| a.tool.cmp(&b.tool));
+        self.nodes.sort_by(|a, b| (a.alive, a.kind, &a.name).cmp(&(b.alive, b.kind, &b.name)));
+        match sort {
+            Sort::Count => {
+                self.agents.sort_by_key(|agent| std::cmp::Reverse(agent.turns));
+                self.tools.rows.sort_by_key(|tool| std::cmp::Reverse(tool.calls));
+            }
+            Sort::Time => {
+                self.agents.sort_by_key(|agent| std::cmp::Reverse(agent.oldest_ms));
+                self.tools.rows.sort_by_key(|tool| std::cmp::Reverse(tool.mean_ms));
+                self.nodes.sort_by_key(|node| node.lease_left_ms);
+            }
+            Sort::Name => {}
+        }
+    }
+}
+
+/// Entries ever added to the streams of these names; none where Redis cannot tell for one of them.
+fn added(shard: &ShardView, wanted: impl Fn(&str) -> bool) -> Option<u64> {
+    shard.streams.iter().filter(|stream| wanted(&stream.name)).map(|stream| stream.added).sum()
+}
+
+/// How much a counter grew a second, over all shards.
+fn rate(last: Option<&Seen>, now: &Seen, passed_s: f64, counter: impl Fn(&ShardView) -> Option<u64>) -> Option<f64> {
+    let total = |seen: &Seen| seen.shards.iter().map(&counter).sum::<Option<u64>>();
+    per_second(total(last?), total(now), passed_s)
+}
+
+fn per_second(before: Option<u64>, now: Option<u64>, passed_s: f64) -> Option<f64> {
+    // Less than before: the stream was deleted and begins anew.
+    let grown = now?.checked_sub(before?)?;
+    #[allow(clippy::cast_precision_loss, reason = "a count a second is far below 2^53")]
+    (passed_s > 0.0).then(|| (grown as f64 / passed_s * 10.0).round() / 10.0)
+}
+
+fn server(last: Option<&Seen>, now: &Seen, passed_s: f64) -> Server {
+    let load = &now.server;
+    let busy_s = last.map(|last| load.cpu_seconds - last.server.cpu_seconds).filter(|busy| *busy >= 0.0);
+    Server {
+        version: load.version.clone(),
+        used_bytes: load.used_memory,
+        max_bytes: load.maxmemory,
+        commands_per_s: load.ops,
+        clients: load.clients,
+        cpu: busy_s.filter(|_| passed_s > 0.0).map(|busy| (busy / passed_s * 100.0).round() / 100.0),
+    }
+}
+
+fn backlog(shards: &[ShardView]) -> Vec<Waiting> {
+    let streams = |wanted: fn(&str) -> bool| {
+        shards.iter().flat_map(|shard| &shard.streams).filter(move |stream| wanted(&stream.name))
+    };
+    let unread = |state, unit, wanted: fn(&str) -> bool| {
+        let count: u64 = streams(wanted).map(|stream| stream.waiting).sum();
+        let oldest = streams(wanted).map(|stream| stream.oldest_waiting_ms).max();
+        Waiting { state, count, unit, oldest_ms: oldest.filter(|_| count > 0) }
+    };
+    let is_ready: fn(&str) -> bool = |name| name.starts_with("ready");
+    let running: u64 = streams(is_ready).map(|stream| stream.held).sum();
+    let held_longest = streams(is_ready).map(|stream| stream.oldest_held_ms).max();
+    let lanes = || shards.iter().flat_map(|shard| &shard.lanes);
+    let only = |state, unit, count| Waiting { state, count, unit, oldest_ms: None };
+    vec![
+        unread("inbound turns", "turns", |name| name == "turns"),
+        unread("inbound tasks", "tasks", |name| name == "tasks"),
+        unread("ready", "slices", is_ready),
+        Waiting { state: "running", count: running, unit: "slices", oldest_ms: held_longest.filter(|_| running > 0) },
+        Waiting {
+            state: "capped",
+            count: lanes().map(|lane| lane.turns).sum(),
+            unit: "turns",
+            oldest_ms: lanes().filter_map(|lane| lane.oldest_ms).max(),
+        },
+        Waiting {
+            state: "delayed",
+            count: shards.iter().map(|shard| shard.delayed).sum(),
+            unit: "turns",
+            oldest_ms: shards.iter().map(|shard| shard.oldest_delayed_ms).max().filter(|age_ms| *age_ms > 0),
+        },
+        only("timers", "timers", shards.iter().map(|shard| shard.timers).sum()),
+        only("dead", "entries", shards.iter().map(|shard| shard.dead).sum()),
+    ]
+}
+
+fn nodes(shards: &[ShardView]) -> Vec<Node> {
+    let node = |(shard, node): (usize, &NodeView)| Node {
+        name: node.name.clone(),
+        kind: match node.name.split_once('-') {
+            Some(("s", _)) => "scheduler",
+            Some(("w", _)) => "worker",
+            _ => "other",
+        },
+        shard,
+        alive: node.lease_left_ms > 0,
+        beat_age_ms: node.beat_age_ms,
+        lease_left_ms: node.lease_left_ms,
+        slots: node.slots.map(|slots| Slots { busy: slots.busy, all: slots.all }),
+    };
+    let all = shards.iter().enumerate().flat_map(|(shard, view)| view.nodes.iter().map(move |node| (shard, node)));
+    all.map(node).collect()
+}
+
+fn agent(lane: &LaneView) -> Agent {
+    Agent {
+        tenant: lane.tenant.clone(),
+        agent: lane.agent.clone(),
+        turns: lane.turns,
+        oldest_ms: lane.oldest_ms,
+        due_in_ms: lane.due_in_ms,
+        tick_used: lane.tick_used,
+        day_used: lane.day_used,
+    }
+}
+
+fn in_short(last: Option<&Seen>, now: &Seen, passed_s: f64) -> Vec<Shard> {
+    if now.shards.len() < 2 {
+        return Vec::new();
+    }
+    let row = |(number, shard): (usize, &ShardView)| {
+        let sum = |wanted: fn(&str) -> bool, of: fn(&tickfleet_store::StreamView) -> u64| {
+            shard.streams.iter().filter(|stream| wanted(&stream.name)).map(of).sum()
+        };
+        let before = last.and_then(|last| last.shards.get(number)?.calls);
+        Shard {
+            shard: number,
+            inbound: sum(|name| !name.starts_with("ready"), |stream| stream.waiting),
+            ready: sum(|name| name.starts_with("ready"), |stream| stream.waiting),
+            running: sum(|name| name.starts_with("ready"), |stream| stream.held),
+            agents: shard.lanes.len(),
+            calls_per_s: per_second(before, shard.calls, passed_s),
+        }
+    };
+    now.shards.iter().enumerate().map(row).collect()
+}
+
+fn warnings(server: &ServerLoad, shards: &[ShardView], nodes: &[Node]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    let memory = Memory { used: server.used_memory, max: server.maxmemory };
+    let short = memory.is_tight() || shards.iter().any(|shard| shard.pressure);
+    if short {
+        // The one cause of all that is late.
+        let says = "memory is nearly full: nothing new is taken in, and what is in goes on in small bites";
+        warnings.push(says.to_owned());
+    }
+    for (number, shard) in shards.iter().enumerate() {
+        if shard.policy_generation == 0 {
+            warnings.push(format!("shard {number} has never been used: no scheduler ever ran here"));
+            continue;
+        }
+        for (kind, does) in [("scheduler", "admitted"), ("worker", "carried out")] {
+            if !nodes.iter().any(|node| node.shard == number && node.kind == kind && node.alive) {
+                warnings.push(format!("no {kind} is alive on shard {number}: nothing is {does}"));
+            }
+        }
+        if shard.timer_late_ms > TIMER_LATE_MS_MAX && !short {
+            let late = crate::output::time_format::span(shard.timer_late_ms);
+            warnings.push(format!("the earliest timer of shard {number} is {late} late: no scheduler looks"));
+        }
+    }
+    warnings
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::time::{Duration, Instant};
+
+    use tickfleet_store::StreamView;
+
+    use super::*;
+
+    fn stream(name: &str, waiting: u64, held: u64, added: u64) -> StreamView {
+        let oldest_ms = i64::try_from(waiting * 1_000).unwrap();
+        StreamView {
+            name: name.into(),
+            waiting,
+            held,
+            oldest_waiting_ms: oldest_ms,
+            oldest_held_ms: 7,
+            added: Some(added),
+        }
+    }
+
+    fn view(calls: u64) -> ShardView {
+        ShardView {
+            policy_generation: 1,
+            streams: vec![stream("turns", 3, 0, calls), stream("ready:normal", 0, 2, 2 * calls)],
+            calls: Some(calls),
+            ..ShardView::default()
+        }
+    }
+
+    #[allow(clippy::disallowed_methods, reason = "a moment to count from")]
+    fn seen(after: Duration, shards: Vec<ShardView>) -> Seen {
+        static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
+        Seen { at: *START + after, server: ServerLoad::default(), shards }
+    }
+
+    fn frame(last: Option<&Seen>, now: &Seen) -> Frame {
+        Frame::of(Heading::default(), last, now, Tools::default())
+    }
+
+    #[test]
+    fn rates_are_over_the_time_since_the_last_look_and_over_all_shards() {
+        let first = seen(Duration::ZERO, vec![view(100), view(0)]);
+        assert_eq!(frame(None, &first).rates, Rates::default());
+        let now = seen(Duration::from_secs(2), vec![view(200), view(20)]);
+        let frame = frame(Some(&first), &now);
+        assert_eq!(frame.rates, Rates { turns: Some(60.0), slices: Some(120.0), calls: Some(60.0) });
+        assert_eq!(frame.shards[1].calls_per_s, Some(10.0));
+        let lost = seen(Duration::from_secs(3), vec![view(1), view(1)]);
+        assert_eq!(Frame::of(Heading::default(), Some(&now), &lost, Tools::default()).rates.calls, None);
+    }
+
+    #[test]
+    fn a_state_is_summed_over_shards_and_has_the_age_of_its_oldest() {
+        let frame = frame(None, &seen(Duration::ZERO, vec![view(1), view(1)]));
+        let of = |state| frame.backlog.iter().find(|waiting| waiting.state == state).unwrap();
+        assert_eq!((of("inbound turns").count, of("inbound turns").oldest_ms), (6, Some(3_000)));
+        assert_eq!((of("ready").count, of("ready").oldest_ms), (0, None));
+        assert_eq!((of("running").count, of("running").oldest_ms), (4, Some(7)));
+    }
+
+    #[test]
+    fn slots_are_those_of_the_living_and_a_shard_without_workers_is_pointed_out() {
+        let node = |name: &str, lease_left_ms| NodeView {
+            name: name.into(),
+            beat_age_ms: Some(1),
+            lease_left_ms,
+            slots: Some(tickfleet_store::Slots { busy: 2, all: 16 }),
+        };
+        let scheduler = NodeView { slots: None, ..node("s-a", 10) };
+        let shard = |nodes| ShardView { nodes, ..view(0) };
+        let living =
+            frame(None, &seen(Duration::ZERO, vec![shard(vec![node("w-a", 10), node("w-b", -1), scheduler.clone()])]));
+        assert_eq!((living.slots, living.warnings.len()), (Slots { busy: 2, all: 16 }, 0));
+        assert_eq!(living.nodes[0].name, "w-b", "who is gone stands first");
+        let dead = frame(None, &seen(Duration::ZERO, vec![shard(vec![node("w-b", -1), scheduler])]));
+        assert_eq!(dead.warnings, ["no worker is alive on shard 0: nothing is carried out"]);
+    }
+
+    #[test]
+    fn agents_are_sorted_as_asked() {
+        let lane = |agent: &str, turns, oldest_ms| LaneView {
+            tenant: "t".into(),
+            agent: agent.into(),
+            turns,
+            oldest_ms: Some(oldest_ms),
+            due_in_ms: 0,
+            tick_used: 10,
+            day_used: 10,
+        };
+        let shard = ShardView { lanes: vec![lane("b", 1, 90), lane("c", 9, 10), lane("a", 5, 50)], ..view(0) };
+        let mut frame = frame(None, &seen(Duration::ZERO, vec![shard]));
+        let mut order = |sort| {
+            frame.sort(sort);
+            frame.agents.iter().map(|agent| agent.agent.clone()).collect::<String>()
+        };
+        assert_eq!([Sort::Count, Sort::Time, Sort::Name].map(&mut order), ["cab", "bac", "abc"]);
+        assert_eq!(Sort::Count.next().next().next(), Sort::Count);
+    }
+}

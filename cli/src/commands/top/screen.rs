@@ -1,0 +1,220 @@
+//! The terminal: takes it over, draws, listens to keys, and gives it back whatever happens.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use ratatui::DefaultTerminal;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use tickfleet_config::units::format_duration;
+use tickfleet_ops::shutdown::Shutdown;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+
+use super::draw::{self, Live, Style};
+use super::frame::{Frame, Sort};
+use super::poller::Poller;
+use super::{EVERY_MAX, EVERY_MIN};
+use crate::failure::Failure;
+
+/// How often the thread that reads keys looks whether it is still needed.
+const KEYS_WAIT: Duration = Duration::from_millis(100);
+/// Keys that may wait to be read.
+const KEYS_MAX: usize = 64;
+
+/// The action that a key asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    Quit,
+    Pause,
+    Faster,
+    Slower,
+    Sort,
+    Help,
+    /// The terminal has another size now, or a key means nothing: draw again.
+    Redraw,
+}
+
+/// When the next look is due, as the keys say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pace {
+    every: Duration,
+    paused: bool,
+}
+
+impl Pace {
+    fn faster(self) -> Self {
+        Self { every: (self.every / 2).max(EVERY_MIN), ..self }
+    }
+
+    fn slower(self) -> Self {
+        Self { every: (self.every * 2).min(EVERY_MAX), ..self }
+    }
+}
+
+/// The terminal while it is ours. Dropping it gives it back; a panic does so too, before it is told.
+struct Screen {
+    terminal: DefaultTerminal,
+    reading: Arc<AtomicBool>,
+}
+
+impl Screen {
+    fn take() -> Result<(Self, mpsc::Receiver<Wish>), Failure> {
+        let refused =
+            |error: io::Error| Failure::failed(anyhow::anyhow!("the terminal cannot be used: {error}; try --once"));
+        let terminal = ratatui::try_init().map_err(refused)?;
+        let reading = Arc::new(AtomicBool::new(true));
+        let (send, keys) = mpsc::channel(KEYS_MAX);
+        let needed = Arc::clone(&reading);
+        std::thread::spawn(move || read_keys(&needed, &send));
+        Ok((Self { terminal, reading }, keys))
+    }
+
+    fn draw(&mut self, frame: &Frame, live: &Live, style: Style) -> Result<(), Failure> {
+        let drawn = self.terminal.draw(|canvas| {
+            let area = canvas.area();
+            draw::draw(frame, Some(live), style, area, canvas.buffer_mut());
+        });
+        drawn.map(drop).map_err(|error| Failure::failed(anyhow::anyhow!("the terminal cannot be written: {error}")))
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        self.reading.store(false, Ordering::Relaxed);
+        ratatui::restore();
+    }
+}
+
+/// Shows frames until a key, a signal or a lost terminal ends it.
+///
+/// # Errors
+/// A terminal that cannot be used.
+pub(super) async fn run(poller: Poller, first: Frame, every: Duration, style: Style) -> Result<(), Failure> {
+    let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
+    // A terminal that is closed (a lost connection) ends the view too.
+    let mut hangup = signal(SignalKind::hangup()).map_err(Failure::failed)?;
+    let (pace, paces) = watch::channel(Pace { every, paused: false });
+    let (frames, mut fresh) = watch::channel(Ok(first.clone()));
+    tokio::spawn(keep_looking(poller, paces, frames));
+
+    let (mut screen, mut keys) = Screen::take()?;
+    let mut frame = first;
+    let mut live = Live { sort: Sort::Count, every: format_duration(every), paused: false, help: false, trouble: None };
+    loop {
+        frame.sort(live.sort);
+        screen.draw(&frame, &live, style)?;
+        tokio::select! {
+            () = shutdown.draining.cancelled() => return Ok(()),
+            _ = hangup.recv() => return Ok(()),
+            changed = fresh.changed() => {
+                if changed.is_err() {
+                    return Err(Failure::failed(anyhow::anyhow!("the looks ended by a bug")));
+                }
+                match fresh.borrow_and_update().clone() {
+                    Ok(seen) => (frame, live.trouble) = (seen, None),
+                    Err(trouble) => live.trouble = Some(trouble),
+                }
+            }
+            wish = keys.recv() => match wish {
+                Some(Wish::Quit) | None => return Ok(()),
+                Some(wish) => follow(wish, &mut live, &pace),
+            }
+        }
+    }
+}
+
+fn follow(wish: Wish, live: &mut Live, pace: &watch::Sender<Pace>) {
+    if std::mem::take(&mut live.help) {
+        return;
+    }
+    match wish {
+        Wish::Pause => pace.send_modify(|pace| pace.paused = !pace.paused),
+        Wish::Faster => pace.send_modify(|pace| *pace = pace.faster()),
+        Wish::Slower => pace.send_modify(|pace| *pace = pace.slower()),
+        Wish::Sort => live.sort = live.sort.next(),
+        Wish::Help => live.help = true,
+        Wish::Redraw | Wish::Quit => {}
+    }
+    let now = *pace.borrow();
+    (live.every, live.paused) = (format_duration(now.every), now.paused);
+}
+
+/// Looks again and again, at the pace that the keys set; ends when nobody wants to see it any more.
+async fn keep_looking(
+    mut poller: Poller,
+    mut paces: watch::Receiver<Pace>,
+    frames: watch::Sender<Result<Frame, String>>,
+) {
+    loop {
+        let Pace { every, paused } = *paces.borrow_and_update();
+        tokio::select! {
+            changed = paces.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                continue;
+            }
+            () = tokio::time::sleep(every), if !paused => {}
+        }
+        let seen = poller.look().await.map_err(|failure| failure.message().unwrap_or_default());
+        let seen = seen.map_err(|message| message.lines().next().unwrap_or_default().to_owned());
+        if frames.send(seen).is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads keys until nobody needs them. A thread of its own, for the terminal is read by blocking.
+fn read_keys(needed: &AtomicBool, wishes: &mpsc::Sender<Wish>) {
+    while needed.load(Ordering::Relaxed) {
+        let wish = match event::poll(KEYS_WAIT).and_then(|there| if there { event::read().map(Some) } else { Ok(None) })
+        {
+            Ok(None) => continue,
+            Ok(Some(event)) => wish_of(&event),
+            // The terminal is gone.
+            Err(_) => Wish::Quit,
+        };
+        if wishes.blocking_send(wish).is_err() || wish == Wish::Quit {
+            return;
+        }
+    }
+}
+
+fn wish_of(event: &Event) -> Wish {
+    let Event::Key(KeyEvent { code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, .. }) = event else {
+        return Wish::Redraw;
+    };
+    match code {
+        KeyCode::Char('c' | 'd') if modifiers.contains(KeyModifiers::CONTROL) => Wish::Quit,
+        KeyCode::Char('q' | 'Q') | KeyCode::Esc => Wish::Quit,
+        KeyCode::Char('p' | ' ') => Wish::Pause,
+        KeyCode::Char('+' | '=') => Wish::Faster,
+        KeyCode::Char('-' | '_') => Wish::Slower,
+        KeyCode::Char('s') => Wish::Sort,
+        KeyCode::Char('?' | 'h') => Wish::Help,
+        _ => Wish::Redraw,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_say_what_they_are_for() {
+        let key = |code| wish_of(&Event::Key(KeyEvent::new(code, KeyModifiers::NONE)));
+        assert_eq!([key(KeyCode::Char('q')), key(KeyCode::Esc)], [Wish::Quit; 2]);
+        assert_eq!(wish_of(&Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL))), Wish::Quit);
+        assert_eq!([key(KeyCode::Char('c')), wish_of(&Event::Resize(80, 24))], [Wish::Redraw; 2]);
+    }
+
+    #[test]
+    fn the_pace_stays_within_its_bounds() {
+        let pace = Pace { every: Duration::from_secs(1), paused: false };
+        assert_eq!(pace.faster().every, Duration::from_millis(500));
+        assert_eq!((0..9).fold(pace, |pace, _| pace.faster()).every, EVERY_MIN);
+        assert_eq!((0..9).fold(pace, |pace, _| pace.slower()).every, EVERY_MAX);
+    }
+}

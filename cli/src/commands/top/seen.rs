@@ -1,0 +1,12 @@
+//! The result of one poll of a fleet.
+
+use std::time::Instant;
+
+use tickfleet_store::{ServerLoad, ShardView};
+
+/// The result of one poll.
+pub(super) struct Seen {
+    pub(super) at: Instant,
+    pub(super) server: ServerLoad,
+    pub(super) shards: Vec<ShardView>,
+}

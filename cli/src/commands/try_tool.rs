@@ -1,0 +1,158 @@
+//! `tickfleet tools try`: one call through every guard, shown step by step.
+
+use std::sync::Arc;
+
+use clap::Args;
+use serde::Serialize;
+use tickfleet_model::suggest::list;
+use tickfleet_model::{AgentId, Effect, Outcome, TenantId, TurnId};
+use tickfleet_tools::{Toolbox, start_all, stop_all};
+use worker::trial::{Step, Trial, Tried};
+
+use crate::caller::{nobody, with_run_time, with_tenant};
+use crate::failure::Failure;
+use crate::output::{Mood, Output, lines, table};
+use crate::setup::{self, Setup};
+
+/// Run one call through every guard of a worker, and show what each of them says.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet tools try search_x --agent kelly '{\"query\": \"ux\"}'
+  tickfleet tools try post_to_x --agent kelly --dry-run '{\"content\": \"hi\"}'
+
+The call runs in this process, as a worker would run it: known tool, permission, arguments, the tool's
+own validation, approval, one try under its timeout, output schema. No fleet has to run. Caps, queues,
+retries, record and audit are left out. Exit code 0 only if the call succeeded.")]
+pub(crate) struct Try {
+    /// The tool, by the name that a model would use.
+    tool: String,
+    /// Its arguments, a JSON object.
+    #[arg(default_value = "{}")]
+    arguments: String,
+    /// The agent that calls.
+    #[arg(long)]
+    agent: AgentId,
+    /// The tenant whose agent it is; otherwise the first one that has it.
+    #[arg(long)]
+    tenant: Option<TenantId>,
+    /// Stop before the tool runs.
+    #[arg(long)]
+    dry_run: bool,
+    /// Really run a tool whose effect cannot be taken back.
+    #[arg(long, conflicts_with = "dry_run")]
+    yes: bool,
+}
+
+/// The output of a try.
+#[derive(Serialize)]
+struct Shown<'a> {
+    tenant: &'a TenantId,
+    agent: &'a AgentId,
+    #[serde(flatten)]
+    tried: Tried,
+}
+
+/// Tries one call.
+///
+/// # Errors
+/// An unknown tenant or agent; tools that cannot be used or started; [`Failure::Told`] where the call did not succeed.
+pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<(), Failure> {
+    let trial = trial(setup, args).await?;
+    if trial.effect() == Some(Effect::Once) && !args.yes && !args.dry_run {
+        return Err(Failure::usage(format!(
+            "{} has an effect that cannot be taken back: --yes runs it, --dry-run stops before",
+            args.tool
+        )));
+    }
+    let traces = setup.start_log()?;
+    // An id of its own: a service that knows idempotency keys must not take two trials for one.
+    let now_ms = setup::now_ms();
+    let id = TurnId::new(format!("try{now_ms}"))?;
+    let dry = Trial { dry: true, ..trial.clone() }.run(id.clone(), now_ms).await;
+    let tried = if args.dry_run || dry.result.is_some() {
+        dry
+    } else {
+        let mut extensions = setup.extensions.tools.clone();
+        extensions.retain(|tool| Some(tool.spec().name.as_str()) == trial.name().as_deref());
+        let started = start_all(&extensions, &setup.tool_environment()).await;
+        started.map_err(|errors| errors.into_iter().next().map_or(Failure::Told, Failure::failed))?;
+        let tried = trial.run(id, now_ms).await;
+        tokio::join!(setup.mcp.stop(), stop_all(&extensions));
+        tried
+    };
+    if let Some(traces) = traces {
+        traces.flush().await;
+    }
+    let good = tried.result.as_ref().map_or(args.dry_run, |result| result.outcome == Outcome::Ok);
+    let shown = Shown { tenant: &trial.tenant, agent: &trial.agent, tried };
+    output.show(&shown, |shown| told(shown, args, output))?;
+    if good { Ok(()) } else { Err(Failure::Told) }
+}
+
+/// The call, with the tools as a worker would have them.
+async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
+    let active = setup.active();
+    let stores = setup.stores()?;
+    with_run_time(&active, &stores).await;
+    if let Some(tenant) = &args.tenant {
+        with_tenant(setup, &active, tenant).await?;
+    }
+    let in_force = active.load();
+    let tenant = match &args.tenant {
+        Some(tenant) => tenant.clone(),
+        None => {
+            let mut tenants = in_force.policy.tenants.keys();
+            let has = |tenant: &&TenantId| in_force.policy.look_up(tenant, &args.agent).is_ok();
+            let found = tenants.find(has).cloned();
+            let agents = || list(in_force.policy.agents.keys().map(AgentId::as_str));
+            found.ok_or_else(|| {
+                let (agent, agents) = (args.agent.as_str(), agents());
+                Failure::failed(anyhow::anyhow!("no tenant has an agent {agent:?}; configured are: {agents}"))
+            })?
+        }
+    };
+    in_force
+        .policy
+        .look_up(&tenant, &args.agent)
+        .map_err(|unknown| nobody(unknown, &in_force.policy, &tenant, &args.agent))?;
+    // Only tools about the fleet itself ask it.
+    let home = stores.iter().find(|store| store.is_home_of(&tenant));
+    let store = home.ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
+    let registry = Arc::new(setup.registry(store, &active)?);
+    Ok(Trial {
+        tenant,
+        agent: args.agent.clone(),
+        tool: args.tool.clone(),
+        arguments: args.arguments.clone(),
+        tools: Toolbox::new(in_force, registry, None, None),
+        ladder: setup.configuration.ladder(),
+        dry: args.dry_run,
+    })
+}
+
+/// The trial for people.
+fn told(shown: &Shown<'_>, args: &Try, output: &Output) -> String {
+    let Tried { steps, result, next } = &shown.tried;
+    let mut text = format!("{} of {} calls {}\n\n", shown.agent, shown.tenant, args.tool);
+    let mut table = table(&["GUARD", "", "WHAT IT SAYS"]);
+    for Step { step, passed, detail } in steps {
+        let word = if *passed { output.cell(Mood::Good, "passed") } else { output.cell(Mood::Bad, "ended") };
+        table.add_row([(*step).into(), word, detail.as_str().into()]);
+    }
+    text.push_str(&lines(table));
+    if let Some(next) = next {
+        text.push_str(&format!("\n\n{next}; without another try, the agent gets:"));
+    } else if result.is_some() {
+        text.push_str("\n\nThe agent gets:");
+    } else {
+        text.push_str("\n\nThe tool was not run.");
+    }
+    if let Some(result) = result {
+        // A result is made of text, numbers and JSON: it can be written.
+        let json = serde_json::to_string_pretty(result).unwrap_or_default();
+        text.push_str(&format!("\n{json}"));
+    }
+    text.push('\n');
+    text
+}

@@ -1,0 +1,68 @@
+//! A program's own tools and task handlers, beside Tickfleet's.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tickfleet_tools::TypedTool;
+
+use crate::fleet::registrar::Registrar;
+
+type Beside = dyn Fn(Registrar) -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync;
+
+/// A program's own tools and task handlers. Clones share what is registered while the program runs.
+#[derive(Clone, Default)]
+pub(crate) struct Extensions {
+    pub(crate) tools: Vec<TypedTool>,
+    pub(crate) task_handlers: Vec<TypedTool>,
+    /// Tools that were registered at run time.
+    registered: Arc<Mutex<Vec<TypedTool>>>,
+    /// Tools that were taken away again, until their last call has ended and they have been stopped.
+    retiring: Arc<Mutex<Vec<TypedTool>>>,
+    /// Runs beside a worker, and may register tools.
+    pub(crate) beside: Option<Arc<Beside>>,
+}
+
+impl fmt::Debug for Extensions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Extensions").field("tools", &self.tools).field("task_handlers", &self.task_handlers).finish()
+    }
+}
+
+impl Extensions {
+    /// The tools that there are now.
+    pub(crate) fn tools_now(&self) -> Vec<TypedTool> {
+        self.tools.iter().chain(self.registered.lock().iter()).cloned().collect()
+    }
+
+    /// Everything that is started before the first call.
+    pub(crate) fn fixed(&self) -> Vec<TypedTool> {
+        self.tools.iter().chain(&self.task_handlers).cloned().collect()
+    }
+
+    /// Everything that is stopped after the last call, as far as it runs.
+    pub(crate) fn all(&self) -> Vec<TypedTool> {
+        let retiring = self.retiring.lock().clone();
+        self.fixed().into_iter().chain(self.registered.lock().iter().cloned()).chain(retiring).collect()
+    }
+
+    pub(crate) fn add(&self, tool: TypedTool) {
+        self.registered.lock().push(tool);
+    }
+
+    /// Takes away what was registered at run time under this name; it retires.
+    pub(crate) fn retire(&self, name: &str) -> Option<TypedTool> {
+        let mut registered = self.registered.lock();
+        let at = registered.iter().position(|tool| tool.spec().name == name)?;
+        let tool = registered.remove(at);
+        self.retiring.lock().push(tool.clone());
+        Some(tool)
+    }
+
+    /// Forgets what has been stopped.
+    pub(crate) fn forget(&self, name: &str) {
+        self.retiring.lock().retain(|tool| tool.spec().name != name || tool.is_held());
+    }
+}

@@ -1,0 +1,264 @@
+//! The boot of a scheduler and a worker: what both need, one of each per shard, and the wait for their end.
+
+pub(crate) mod extensions;
+pub(crate) mod live;
+pub(crate) mod registrar;
+pub(crate) mod reload;
+
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use scheduler::Scheduler;
+use scheduler::collect::Scrape;
+use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_ops::health::{Health, HealthError};
+use tickfleet_ops::metrics::{Metrics, Part};
+use tickfleet_ops::progress::Progress;
+use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_store::{Store, StoreError};
+use tickfleet_tools::{start_all, stop_all};
+use tokio::signal::unix::Signal;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use worker::{Surroundings, Worker};
+
+use crate::failure::Failure;
+use crate::fleet::live::Live;
+use crate::fleet::registrar::Registrar;
+use crate::fleet::reload::Reload;
+use crate::setup::Setup;
+
+/// The roles of a process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Roles {
+    scheduler: bool,
+    worker: bool,
+}
+
+impl Roles {
+    pub(crate) const SCHEDULER: Self = Self { scheduler: true, worker: false };
+    pub(crate) const WORKER: Self = Self { scheduler: false, worker: true };
+    pub(crate) const BOTH: Self = Self { scheduler: true, worker: true };
+
+    /// Returns the part whose metrics such a process exports.
+    const fn part(self) -> Part {
+        match (self.scheduler, self.worker) {
+            (true, false) => Part::Scheduler,
+            (false, true) => Part::Worker,
+            _ => Part::Both,
+        }
+    }
+}
+
+/// Which address to answer probes on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Answer {
+    /// On this one, or not at all.
+    On(SocketAddr),
+    /// On this one, or on any free port of its host.
+    OnOrFree(SocketAddr),
+}
+
+/// A process of a fleet that runs.
+pub(crate) struct Fleet {
+    /// Where probes are answered.
+    pub(crate) health: SocketAddr,
+    running: JoinSet<Result<(), StoreError>>,
+    shutdown: Shutdown,
+    drained: CancellationToken,
+    live: Live,
+}
+
+/// The parts that the schedulers and workers of one process share.
+struct Shared {
+    active: Arc<PolicyHandle>,
+    metrics: Arc<Metrics>,
+    progress: Progress,
+}
+
+/// Builds everything, listens for probes, and starts one scheduler, one worker or both per shard.
+///
+/// # Errors
+/// Tools or handlers that cannot be used; an address that cannot be had. Redis may be away: it is waited for.
+pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown: Shutdown) -> Result<Fleet, Failure> {
+    if !roles.worker {
+        // A worker makes them all.
+        setup.check_tools()?;
+    }
+    let metrics = Arc::new(Metrics::of(roles.part()).map_err(Failure::failed)?);
+    let shared = Shared { active: setup.active(), metrics, progress: Progress::default() };
+    // Its generation is known when a scheduler has announced it.
+    shared.metrics.config_in_force(shared.active.load().short_digest(), 0);
+    let stores = setup.stores()?;
+    let workers = if roles.worker { workers(setup, &shared, &stores, &shutdown)? } else { Vec::new() };
+    let schedulers = if roles.scheduler { schedulers(setup, &shared, &stores) } else { Vec::new() };
+    let drained = CancellationToken::new();
+    let (health, address) = listen(&shared, &stores, roles, answer, &drained).await?;
+
+    if roles.worker {
+        // A drain that comes meanwhile goes on below: workers that drain take nothing.
+        let started = shutdown.draining.run_until_cancelled(start_tools(setup)).await;
+        if let Some(Err(failure)) = started {
+            drained.cancel();
+            return Err(failure);
+        }
+        setup.mcp.start();
+        let servers = Arc::clone(&setup.mcp);
+        shared.metrics.watch_mcp(move || servers.state());
+    }
+    let live = Live {
+        active: Arc::clone(&shared.active),
+        metrics: Arc::clone(&shared.metrics),
+        workers: workers.clone(),
+        mcp: Arc::clone(&setup.mcp),
+        extensions: setup.extensions.clone(),
+    };
+    let mut running = JoinSet::new();
+    for scheduler in schedulers {
+        running.spawn(scheduler.run(shutdown.draining.clone()));
+    }
+    for worker in workers {
+        running.spawn(worker.run(shutdown.clone()));
+    }
+    health.started();
+    tracing::info!(
+        shards = stores.len(),
+        scheduler = roles.scheduler,
+        worker = roles.worker,
+        health = %address,
+        redis = %setup.shown_url(),
+        policy = shared.active.load().short_digest(),
+        "started"
+    );
+    Ok(Fleet { health: address, running, shutdown, drained, live })
+}
+
+impl Fleet {
+    /// Takes over changes of the configuration while it runs: when its folder has changed, and on each of `hangups`
+    /// where there are such. Runs what the program wants beside its workers.
+    pub(crate) fn follow_configuration(&self, setup: &Setup, hangups: Option<Signal>) {
+        let reload = Reload::new(setup, self.live.clone(), self.shutdown.draining.clone());
+        let (registrar, requests) = Registrar::new(setup.tool_environment());
+        let stop = self.drained.clone();
+        tokio::spawn(async move { stop.run_until_cancelled(reload.run(hangups, requests)).await });
+        if let Some(beside) = setup.extensions.beside.clone().filter(|_| !self.live.workers.is_empty()) {
+            let draining = self.shutdown.draining.clone();
+            tokio::spawn(async move {
+                let running = AssertUnwindSafe(async { beside(registrar).await }).catch_unwind();
+                if let Some(Err(_)) = draining.run_until_cancelled(running).await {
+                    tracing::error!("what runs beside the worker panicked; it registers nothing any more");
+                }
+            });
+        }
+    }
+
+    /// Waits until everything has drained. One that ends by itself ends them all: half a process helps nobody.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub(crate) async fn wait(mut self) -> Result<(), Failure> {
+        let mut outcome = Ok(());
+        while let Some(ended) = self.running.join_next().await {
+            let failed = match ended {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(Failure::from(error)),
+                Err(error) => Some(Failure::failed(anyhow::anyhow!("a part of the process ended by a bug: {error}"))),
+            };
+            if let Some(failure) = failed
+                && outcome.is_ok()
+            {
+                tracing::error!(reason = failure.message().unwrap_or_default(), "stopping");
+                outcome = Err(failure);
+            }
+            self.shutdown.drain();
+        }
+        if !self.live.workers.is_empty() {
+            let extensions = self.live.extensions.all();
+            tokio::join!(self.live.mcp.stop(), stop_all(&extensions));
+        }
+        self.drained.cancel();
+        tracing::info!("stopped");
+        outcome
+    }
+}
+
+/// Runs the start hooks of the program's own tools.
+async fn start_tools(setup: &Setup) -> Result<(), Failure> {
+    start_all(&setup.extensions.fixed(), &setup.tool_environment()).await.map_err(|errors| {
+        let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
+        Failure::failed(anyhow::anyhow!("tools did not start:{}", lines.concat()))
+    })
+}
+
+fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Vec<Scheduler> {
+    let options = scheduler::Options::of(setup.settings());
+    let make = |store: &Store| {
+        let (active, metrics) = (Arc::clone(&shared.active), Arc::clone(&shared.metrics));
+        let progress = shared.progress.clone();
+        Scheduler::new(store.clone(), active, metrics, progress, options.clone(), setup.report(), &setup.name())
+    };
+    stores.iter().map(make).collect()
+}
+
+fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown) -> Result<Vec<Arc<Worker>>, Failure> {
+    let task_handlers = setup.task_handlers()?;
+    let options = worker::Options {
+        // The setting bounds the process, which has a worker for each shard.
+        slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
+        priorities: setup.settings().worker.priorities.clone(),
+        drain: setup.settings().worker.drain,
+        ladder: setup.configuration.ladder(),
+        report: setup.report(),
+        name: setup.name(),
+    };
+    let make = |store: &Store| {
+        let surroundings = Surroundings {
+            active: Arc::clone(&shared.active),
+            metrics: Arc::clone(&shared.metrics),
+            progress: shared.progress.clone(),
+            registry: Arc::new(setup.registry(store, &shared.active)?),
+            task_handlers: task_handlers.clone(),
+        };
+        Ok(Worker::new(store.clone(), surroundings, options.clone(), shutdown.now.child_token()))
+    };
+    stores.iter().map(make).collect()
+}
+
+/// Answers probes and scrapes until `drained`: they are asked during a drain too. Gives what they answer from,
+/// and the address.
+async fn listen(
+    shared: &Shared,
+    stores: &[Store],
+    roles: Roles,
+    answer: Answer,
+    drained: &CancellationToken,
+) -> Result<(Health, SocketAddr), Failure> {
+    let scrape = Arc::new(Scrape::new(stores, &shared.active, &shared.metrics));
+    let stores: Arc<[Store]> = stores.into();
+    let ready = move || {
+        let stores = Arc::clone(&stores);
+        async move {
+            for store in stores.iter() {
+                store.now_ms().await.map_err(|error| error.to_string())?;
+            }
+            Ok(())
+        }
+    };
+    let mut health = Health::new(shared.progress.clone(), Arc::clone(&shared.metrics), ready);
+    if roles.scheduler {
+        health = health.with_scrape(move || {
+            let scrape = Arc::clone(&scrape);
+            async move { scrape.ask().await }
+        });
+    }
+    let (Answer::On(address) | Answer::OnOrFree(address)) = answer;
+    let served = match (health.clone().serve(address, drained.clone()).await, answer) {
+        (Err(HealthError::Taken { addr }), Answer::OnOrFree(_)) => {
+            health.clone().serve(SocketAddr::new(addr.ip(), 0), drained.clone()).await
+        }
+        (served, _) => served,
+    };
+    Ok((health, served.map_err(Failure::failed)?))
+}

@@ -1,0 +1,203 @@
+//! Tools that come and go while a worker runs.
+
+use tickfleet_tools::{Environment, TypedTool, start_all, stop_all};
+use tokio::sync::{mpsc, oneshot};
+
+/// Requests that wait.
+const WAITING_MAX: usize = 16;
+
+/// Registers tools at the workers of this process. Clones are the same registrar.
+#[derive(Debug, Clone)]
+pub struct Registrar {
+    requests: mpsc::Sender<Request>,
+    environment: Environment,
+}
+
+/// Why a tool is not registered.
+#[derive(Debug, thiserror::Error)]
+pub enum RegisterError {
+    /// The operator does not want it.
+    #[error("worker.allow_dynamic_registration is false")]
+    NotAllowed,
+    /// The tool cannot be used: its name is taken, its schema is refused, its start hook failed.
+    #[error("{0}")]
+    Refused(String),
+    /// No tool that was registered at run time has this name.
+    #[error("no tool was registered as {0:?}")]
+    Unknown(String),
+    /// The workers are about to end.
+    #[error("the worker stops")]
+    Stopped,
+}
+
+/// A request of a registrar.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Whether a tool of this name may be registered.
+    May(String, oneshot::Sender<Result<(), RegisterError>>),
+    Register(Box<TypedTool>, oneshot::Sender<Result<(), RegisterError>>),
+    Unregister(String, oneshot::Sender<Result<(), RegisterError>>),
+}
+
+impl Registrar {
+    /// A registrar, and where its requests arrive.
+    pub(crate) fn new(environment: Environment) -> (Self, mpsc::Receiver<Request>) {
+        let (requests, receiver) = mpsc::channel(WAITING_MAX);
+        (Self { requests, environment }, receiver)
+    }
+
+    /// Runs the tool's start hook, then makes the tool callable; calls that run are not disturbed. Who may call it is
+    /// for `permissions.yaml` to say, by its name, as for any tool: nobody, where no row does. The registration lasts
+    /// until the process ends. Every worker of a fleet should register the same tools: a call goes to any of them.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; the tools are as before.
+    pub async fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
+        let name = tool.spec().name.clone();
+        self.ask(|answer| Request::May(name, answer)).await?;
+        // Here, and not where requests are answered: nothing else waits for it.
+        let one = [tool.clone()];
+        start_all(&one, &self.environment).await.map_err(|errors| {
+            let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            RegisterError::Refused(errors.join("; "))
+        })?;
+        let registered = self.ask(|answer| Request::Register(Box::new(tool), answer)).await;
+        if registered.is_err() {
+            stop_all(&one).await;
+        }
+        registered
+    }
+
+    /// Takes a tool away that was registered at run time. Calls of it that run come to their end; then its stop hook
+    /// runs.
+    ///
+    /// # Errors
+    /// [`RegisterError`]; the tools are as before.
+    pub async fn unregister(&self, name: &str) -> Result<(), RegisterError> {
+        self.ask(|answer| Request::Unregister(name.to_owned(), answer)).await
+    }
+
+    async fn ask(
+        &self,
+        request: impl FnOnce(oneshot::Sender<Result<(), RegisterError>>) -> Request,
+    ) -> Result<(), RegisterError> {
+        let (answer, answered) = oneshot::channel();
+        self.requests.send(request(answer)).await.map_err(|_| RegisterError::Stopped)?;
+        answered.await.unwrap_or(Err(RegisterError::Stopped))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use parking_lot::Mutex;
+    use schemars::JsonSchema;
+    use serde::{Deserialize, Serialize};
+    use tickfleet_model::Effect;
+    use tickfleet_ops::shutdown::Shutdown;
+    use tickfleet_protocol::parse_turn;
+    use tickfleet_testkit::RedisServer;
+    use tickfleet_tools::ToolError;
+    use tokio::sync::Notify;
+
+    use super::*;
+    use crate::fleet::extensions::Extensions;
+    use crate::fleet::{self, Answer, Roles};
+    use crate::global::Global;
+    use crate::setup::{self, Setup};
+
+    /// A minute on a machine that stands still now and then; mostly it takes milliseconds.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    #[derive(Deserialize, JsonSchema)]
+    struct Nothing {}
+
+    #[derive(Serialize, JsonSchema)]
+    struct Done {}
+
+    type Log = Arc<Mutex<Vec<String>>>;
+
+    /// A tool that notes what happens to it under `label`, and waits in each call until it is told to go on.
+    fn tool(label: &'static str, log: &Log, go: &Arc<Notify>) -> TypedTool {
+        let note = |what: &'static str| {
+            let log = Arc::clone(log);
+            move || log.lock().push(format!("{label} {what}"))
+        };
+        let (called, started, stopped, go) = (note("is called"), note("starts"), note("stops"), Arc::clone(go));
+        TypedTool::new("later", "Waits.", Effect::Once, move |_, _: Nothing| {
+            called();
+            let go = Arc::clone(&go);
+            async move {
+                go.notified().await;
+                Ok::<_, ToolError>(Done {})
+            }
+        })
+        .on_start(move |_| {
+            started();
+            async { Ok(()) }
+        })
+        .on_stop(move || {
+            stopped();
+            async {}
+        })
+    }
+
+    /// Waits until the log says this.
+    async fn until(log: &Log, wanted: &[&str]) {
+        let began = tokio::time::Instant::now();
+        while *log.lock() != wanted {
+            assert!(began.elapsed() < PATIENCE, "{:?} instead of {wanted:?}", log.lock());
+            // Hooks run in the background.
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_tool_is_registered_once_and_stopped_when_its_last_call_has_ended() {
+        tickfleet_outbound::install_crypto_provider();
+        let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        std::fs::write(dir.path().join("permissions.yaml"), "permissions: {later: {everyone: true}}\n").unwrap();
+        let variables = [("REDIS_URL", redis.url()), ("TICKFLEET_WORKER_ALLOW_DYNAMIC_REGISTRATION", "true".into())];
+        let environment = variables.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let (sender, mut registrars) = mpsc::channel(1);
+        let beside = move |registrar: Registrar| -> std::pin::Pin<Box<dyn Future<Output = ()> + Send>> {
+            let sender = sender.clone();
+            Box::pin(async move { sender.send(registrar).await.unwrap() })
+        };
+        let mut extensions = Extensions::default();
+        extensions.beside = Some(Arc::new(beside));
+        let global = Global { config: Some(dir.path().to_owned()), redis_url: None, json: false, extensions };
+        let setup = Setup::of(&setup::sources_in(environment, &global).unwrap(), &global.extensions).unwrap();
+        let (shutdown, probes) = (Shutdown::default(), Answer::On("127.0.0.1:0".parse().unwrap()));
+        let fleet = fleet::start(&setup, Roles::BOTH, probes, shutdown.clone()).await.unwrap();
+        fleet.follow_configuration(&setup, None);
+        let registrar = registrars.recv().await.unwrap();
+
+        let (log, go) = (Log::default(), Arc::new(Notify::new()));
+        registrar.register(tool("first", &log, &go)).await.unwrap();
+        let again = registrar.register(tool("second", &log, &go)).await.unwrap_err();
+        assert_eq!(again.to_string(), r#"there is a tool "later" already"#);
+        assert!(matches!(registrar.unregister("earlier").await, Err(RegisterError::Unknown(_))));
+        until(&log, &["first starts"]).await;
+
+        // A call of the first one runs while it is taken away and the second one comes in its place.
+        let client = setup.client().await.unwrap();
+        let turn = br#"{"tenant": "demo", "agent": "kelly", "calls": [{"name": "later"}]}"#;
+        client.submit(parse_turn(turn).unwrap()).await.unwrap();
+        until(&log, &["first starts", "first is called"]).await;
+        registrar.unregister("later").await.unwrap();
+        registrar.register(tool("second", &log, &go)).await.unwrap();
+        until(&log, &["first starts", "first is called", "second starts"]).await;
+        go.notify_one();
+        until(&log, &["first starts", "first is called", "second starts", "first stops"]).await;
+
+        shutdown.drain();
+        fleet.wait().await.unwrap();
+        until(&log, &["first starts", "first is called", "second starts", "first stops", "second stops"]).await;
+        assert!(registrar.register(tool("third", &log, &go)).await.is_err(), "nothing is registered any more");
+    }
+}

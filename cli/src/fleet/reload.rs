@@ -1,0 +1,246 @@
+//! Live configuration: a change of the folder, or SIGHUP, replaces policy and tools as a whole, or nothing at all. Tools
+//! that a program registers while it runs come the same way.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tickfleet_config::{Configuration, Sources};
+use tickfleet_engine::active_policy::short_digest;
+use tickfleet_ops::telemetry;
+use tickfleet_tools::{Registry, TypedTool, stop_all};
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
+use tokio::time::MissedTickBehavior;
+use tokio_util::sync::CancellationToken;
+use worker::agents::TaskHandlers;
+
+use crate::failure::Failure;
+use crate::fleet::live::Live;
+use crate::fleet::registrar::{RegisterError, Request};
+use crate::setup::Setup;
+
+/// How often the folder is looked at. A change is taken over when two looks in a row have seen the same, so that
+/// several files that are written one after the other come together.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Problems named in one log line.
+const PROBLEMS_MAX: usize = 20;
+
+/// Takes over changes of the configuration.
+pub(crate) struct Reload {
+    sources: Arc<Sources>,
+    /// The configuration that the process was started with: the settings that only a restart changes.
+    started: Configuration,
+    /// The setup in force: registered tools come to it.
+    current: Setup,
+    live: Live,
+    /// Cancelled when nothing is registered any more.
+    draining: CancellationToken,
+    /// State of the folder that was tried last, and the one that was seen last.
+    tried: String,
+    seen: String,
+}
+
+/// The parts that a reload builds before anything is replaced.
+struct Made {
+    setup: Setup,
+    /// One per worker, in their order.
+    registries: Vec<Arc<Registry>>,
+    task_handlers: Arc<TaskHandlers>,
+}
+
+impl Reload {
+    pub(crate) fn new(setup: &Setup, live: Live, draining: CancellationToken) -> Self {
+        Self {
+            sources: Arc::new(setup.sources().clone()),
+            started: setup.configuration.clone(),
+            current: setup.clone(),
+            live,
+            draining,
+            tried: setup.fingerprint.clone(),
+            seen: setup.fingerprint.clone(),
+        }
+    }
+
+    /// Looks, reloads and registers for ever.
+    pub(crate) async fn run(mut self, mut hangups: Option<Signal>, mut requests: mpsc::Receiver<Request>) {
+        let mut looks = tokio::time::interval(LOOK_EVERY);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let asked = tokio::select! {
+                () = hangup(&mut hangups) => true,
+                _ = looks.tick() => false,
+                Some(request) = requests.recv() => {
+                    self.answer(request);
+                    continue;
+                }
+            };
+            if asked || self.has_changed().await {
+                self.reload().await;
+            }
+        }
+    }
+
+    /// Carries out what a registrar asks for.
+    fn answer(&self, request: Request) {
+        // Who has stopped waiting needs no answer.
+        match request {
+            Request::May(name, answer) => drop(answer.send(self.may_register(&name))),
+            Request::Register(tool, answer) => drop(answer.send(self.register(*tool))),
+            Request::Unregister(name, answer) => drop(answer.send(self.unregister(&name))),
+        }
+    }
+
+    fn may_register(&self, name: &str) -> Result<(), RegisterError> {
+        if self.draining.is_cancelled() {
+            return Err(RegisterError::Stopped);
+        }
+        if !self.current.settings().worker.allow_dynamic_registration {
+            return Err(RegisterError::NotAllowed);
+        }
+        let taken = self.live.workers.iter().any(|worker| worker.tools().get(name).is_some_and(|t| t.spec.configured));
+        if taken { Err(RegisterError::Refused(format!("there is a tool {name:?} already"))) } else { Ok(()) }
+    }
+
+    /// The tool has been started.
+    fn register(&self, tool: TypedTool) -> Result<(), RegisterError> {
+        let name = tool.spec().name.clone();
+        self.may_register(&name)?;
+        let (file, timeout) = (&self.current.configuration.tools, self.current.settings().worker.tool_timeout);
+        let environment = self.current.tool_environment();
+        let with = |worker: &Arc<worker::Worker>| worker.tools().with(tool.clone(), file, &environment, timeout);
+        let registries: Result<Vec<_>, _> = self.live.workers.iter().map(with).collect();
+        self.configure(registries.map_err(|error| RegisterError::Refused(error.to_string()))?);
+        self.live.extensions.add(tool);
+        tracing::info!(tool = name, "a tool was registered");
+        Ok(())
+    }
+
+    fn unregister(&self, name: &str) -> Result<(), RegisterError> {
+        let tool = self.live.extensions.retire(name).ok_or_else(|| RegisterError::Unknown(name.to_owned()))?;
+        self.configure(self.live.workers.iter().map(|worker| worker.tools().without(name)).collect());
+        tracing::info!(tool = name, "a tool was taken away");
+        // Calls that run have it still.
+        let extensions = self.live.extensions.clone();
+        tokio::spawn(async move {
+            while tool.is_held() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            stop_all(std::slice::from_ref(&tool)).await;
+            extensions.forget(&tool.spec().name);
+        });
+        Ok(())
+    }
+
+    /// Gives the workers these tools, in their order, under the policy in force.
+    fn configure(&self, registries: Vec<Registry>) {
+        let active = self.live.active.load();
+        for (worker, registry) in self.live.workers.iter().zip(registries) {
+            worker.configure_tools(Arc::clone(&active), Arc::new(registry));
+        }
+    }
+
+    /// Returns true if the folder is in another state than the one that was tried last, and rests in it.
+    async fn has_changed(&mut self) -> bool {
+        let Some(dir) = self.sources.dir.clone() else { return false };
+        let Some(now) = off_the_runtime(move || tickfleet_config::fingerprint(&dir)).await else { return false };
+        let rests = now == self.seen;
+        self.seen = now;
+        rests && self.seen != self.tried
+    }
+
+    async fn reload(&mut self) {
+        let (sources, live) = (Arc::clone(&self.sources), self.live.clone());
+        let Some((fingerprint, made)) = off_the_runtime(move || make(&sources, &live)).await else { return };
+        (self.tried, self.seen) = (fingerprint.clone(), fingerprint);
+        match made {
+            Ok(made) => {
+                self.take_over(&made);
+                self.current = made.setup;
+            }
+            Err(failure) => {
+                self.live.metrics.config_reloaded(false);
+                tracing::error!(
+                    problems = in_one_line(&failure.message().unwrap_or_default()),
+                    policy = self.live.active.load().short_digest(),
+                    "the configuration was not taken over; the old one stays in force"
+                );
+            }
+        }
+    }
+
+    /// Nothing here can fail, so all of it happens.
+    fn take_over(&self, made: &Made) {
+        let configuration = &made.setup.configuration;
+        let before = self.live.active.load().digest.clone();
+        let active = self.live.active.replace(made.setup.configured());
+        for (worker, registry) in self.live.workers.iter().zip(&made.registries) {
+            worker.configure(Arc::clone(&active), Arc::clone(registry), Arc::clone(&made.task_handlers));
+        }
+        let level = &configuration.settings.log.level;
+        if let Err(error) = telemetry::set_level(level) {
+            tracing::error!(%error, "the log level stays as it was");
+        }
+        self.live.metrics.config_reloaded(true);
+        if !self.live.workers.is_empty() && active.digest != before {
+            // Its generation comes with a heartbeat.
+            self.live.metrics.config_in_force(active.short_digest(), 0);
+        }
+        tracing::info!(
+            policy = active.short_digest(),
+            policy_before = short_digest(&before),
+            log_level = level,
+            "configuration reloaded"
+        );
+        let waiting = tickfleet_config::needs_restart(&self.started, configuration);
+        if !waiting.is_empty() {
+            tracing::warn!(settings = waiting.join(", "), "settings have changed that need a restart");
+        }
+    }
+}
+
+/// Reads, checks and builds everything. Answers the state of the folder, too.
+fn make(sources: &Sources, live: &Live) -> (String, Result<Made, Failure>) {
+    let (fingerprint, setup) = match Setup::of(sources, &live.extensions) {
+        Ok(setup) => (setup.fingerprint.clone(), setup.sharing(&live.mcp)),
+        Err(failure) => {
+            return (sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default(), Err(failure));
+        }
+    };
+    // What no worker of this process makes is made all the same: every role refuses what one of them would.
+    let sound = if live.workers.is_empty() { setup.check_tools() } else { Ok(()) };
+    let built = sound.and_then(|()| Ok((registries(&setup, live)?, Arc::new(setup.task_handlers()?))));
+    (fingerprint, built.map(|(registries, task_handlers)| Made { setup, registries, task_handlers }))
+}
+
+/// The tools of each worker, in their order.
+fn registries(setup: &Setup, live: &Live) -> Result<Vec<Arc<Registry>>, Failure> {
+    live.workers.iter().map(|worker| setup.registry(worker.store(), &live.active).map(Arc::new)).collect()
+}
+
+/// The next hangup; never where there are none.
+async fn hangup(hangups: &mut Option<Signal>) {
+    let heard = match hangups {
+        Some(signal) => signal.recv().await,
+        None => None,
+    };
+    match heard {
+        Some(()) => tracing::info!("SIGHUP: reading the configuration again"),
+        None => std::future::pending().await,
+    }
+}
+
+/// Files and schemas may take long: the runtime's threads are for calls. None where the work ended by a bug.
+async fn off_the_runtime<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.inspect_err(|error| tracing::error!(%error, "reading the configuration ended by a bug")).ok()
+}
+
+/// A message of several lines as one line of a log: a line a problem.
+fn in_one_line(message: &str) -> String {
+    let lines: Vec<&str> = message.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+    let mut text = lines.iter().take(PROBLEMS_MAX + 1).copied().collect::<Vec<_>>().join(" | ");
+    if let Some(more) = lines.len().checked_sub(PROBLEMS_MAX + 1).filter(|more| *more > 0) {
+        text.push_str(&format!(" | and {more} more"));
+    }
+    text
+}

@@ -1,0 +1,211 @@
+//! Waiting for a reply, and showing it.
+
+use std::time::Duration;
+
+use comfy_table::Cell;
+use serde_json::json;
+use tickfleet_client::{Client, Recorded, Replies, Reply, ReplyStatus};
+use tickfleet_config::units::parse_duration;
+use tickfleet_model::{CallResult, InboxName, Outcome, TenantId, TurnId};
+use tickfleet_store::{DeadLetter, Pool, StoreError, TurnName};
+
+use crate::failure::Failure;
+use crate::output::letters;
+use crate::output::{Mood, Output, lines, short, table};
+use crate::setup::Setup;
+
+/// Characters of an output or error that a table shows.
+const OUTPUT_CHARS: usize = 200;
+/// How often the dead stream is looked at while a reply is waited for.
+const DEAD_EVERY: Duration = Duration::from_secs(1);
+
+/// Reads how long to wait: `30` are seconds, `2m` is two minutes.
+///
+/// # Errors
+/// What was expected, for the command line.
+pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<u64>().ok().map(Duration::from_secs);
+    seconds.or_else(|| parse_duration(text)).ok_or_else(|| "expected seconds (30) or a duration (2m)".into())
+}
+
+/// The reply that is waited for.
+pub(crate) struct Awaited<'a> {
+    pub(crate) tenant: &'a TenantId,
+    pub(crate) id: &'a TurnId,
+    pub(crate) inbox: &'a InboxName,
+    /// True if the inbox was made for this question alone, and goes with it.
+    pub(crate) private: bool,
+    pub(crate) timeout: Duration,
+    /// The dead letters from before the submit.
+    pub(crate) told: Told,
+}
+
+/// The dead letters of a turn or task from before it was sent: its id may have been refused before. Where no reply may
+/// be written (a tenant that is not known has no inbox), it alone tells of a refusal.
+pub(crate) struct Told {
+    pool: Pool,
+    before: Option<DeadLetter>,
+}
+
+impl Told {
+    /// Looks, where a producer gave the id; one that is made is new.
+    ///
+    /// # Errors
+    /// Redis cannot be reached.
+    pub(crate) async fn before(
+        setup: &Setup,
+        client: &Client,
+        tenant: &TenantId,
+        given: Option<&str>,
+    ) -> Result<Self, Failure> {
+        let (pool, name) = (setup.pool()?, given.and_then(|id| TurnId::new(id).ok()));
+        let before = match name.map(|turn| TurnName { tenant: tenant.clone(), turn }) {
+            // Who may not read it hears less, and sends all the same.
+            Some(name) => letters::about(&pool, client.store(tenant).keys(), &name).await.unwrap_or_default(),
+            None => None,
+        };
+        Ok(Self { pool, before })
+    }
+
+    /// The refusal, where there is one now.
+    async fn refusal(&self, client: &Client, awaited: &Awaited<'_>) -> Option<Reply> {
+        let name = TurnName { tenant: awaited.tenant.clone(), turn: awaited.id.clone() };
+        let letter = letters::about(&self.pool, client.store(awaited.tenant).keys(), &name).await.ok()??;
+        // Another message under this id may have been refused because ours was taken in.
+        if !matches!(client.reply(&name).await.ok()?, Recorded::Unknown) {
+            return None;
+        }
+        if self.before.as_ref().is_some_and(|before| before.entry == letter.entry) {
+            return None;
+        }
+        let message = match letter.reason.as_str() {
+            "unknown_tenant" => format!("tenant {:?} is not configured", awaited.tenant.as_str()),
+            _ => "the fleet refused it and could write no reply; the code says why".into(),
+        };
+        let reply = json!({
+            "turn_id": awaited.id, "tenant": awaited.tenant, "agent": "", "status": "rejected", "dialect": "raw",
+            "error": {"code": letter.reason, "message": message}, "results": [],
+        });
+        serde_json::from_value(reply).ok()
+    }
+}
+
+/// Waits for the reply and prints it.
+///
+/// # Errors
+/// [`Failure::Told`] where a call did not succeed; a failure that names the way on where no reply came in time.
+pub(crate) async fn wait(client: &Client, awaited: &Awaited<'_>, output: &Output) -> Result<(), Failure> {
+    let spinner = output.spinner(format!("waiting for {}", awaited.id));
+    let mut replies = client.replies(awaited.tenant, awaited.inbox);
+    let reply = await_reply(client, awaited, &mut replies).await;
+    spinner.finish_and_clear();
+    let Some(reply) = reply? else {
+        let seconds = awaited.timeout.as_secs();
+        return Err(Failure::failed(anyhow::anyhow!(
+            "no reply within {seconds} s; it goes on: tickfleet explain {}:{}",
+            awaited.tenant,
+            awaited.id
+        )));
+    };
+    // The reply is here: an inbox that cannot be tidied ages away.
+    let tidied = if awaited.private { replies.forget().await } else { replies.finish().await };
+    if let Err(error) = tidied {
+        output.note(&format!("the inbox could not be tidied: {error}"));
+    }
+    print(&reply, output)
+}
+
+/// The reply; or, where none can be written, what the dead stream says.
+async fn await_reply(
+    client: &Client,
+    awaited: &Awaited<'_>,
+    replies: &mut Replies,
+) -> Result<Option<Reply>, StoreError> {
+    let mut left = awaited.timeout;
+    loop {
+        let time = left.min(DEAD_EVERY);
+        if let Some(reply) = replies.await_reply(awaited.id, time).await? {
+            return Ok(Some(reply));
+        }
+        if let Some(refusal) = awaited.told.refusal(client, awaited).await {
+            // Both are written at once, and the reply says more.
+            let reply = replies.await_reply(awaited.id, Duration::from_millis(1)).await?;
+            return Ok(Some(reply.unwrap_or(refusal)));
+        }
+        left -= time;
+        if left.is_zero() {
+            return Ok(None);
+        }
+    }
+}
+
+/// Prints a reply.
+///
+/// # Errors
+/// [`Failure::Told`] where a call did not succeed.
+pub(crate) fn print(reply: &Reply, output: &Output) -> Result<(), Failure> {
+    output.show(reply, |reply| text(reply, output))?;
+    if reply.is_success() { Ok(()) } else { Err(Failure::Told) }
+}
+
+/// The reply for people.
+fn text(reply: &Reply, output: &Output) -> String {
+    let mut text = String::new();
+    if let Some(error) = &reply.error {
+        let word = if reply.status == ReplyStatus::Conflict { "conflict" } else { "rejected" };
+        let hint = to_do(&error.code).map(|hint| format!("{hint}\n")).unwrap_or_default();
+        text = format!("{}: {} ({})\n{hint}", output.paint(Mood::Bad, word), error.message, error.code);
+    }
+    if !reply.results.is_empty() {
+        text.push_str(&results(&reply.results, output));
+    } else if reply.status == ReplyStatus::Done {
+        text.push_str("The answer calls no tool.\n");
+    }
+    text
+}
+
+/// Returns what the submitter can do about a refusal whose cause is not in the message.
+fn to_do(code: &str) -> Option<&'static str> {
+    match code {
+        "unknown_agent" => Some(
+            "The fleet decides by its own configuration: its agents stand in agents.yaml of the folder that its \
+             processes were started with (--config), or are the built-in ones, which tickfleet tools names.",
+        ),
+        "unknown_tenant" => Some("tickfleet tenant list shows the tenants; tickfleet tenant set makes one."),
+        _ => None,
+    }
+}
+
+/// A table of results.
+pub(crate) fn results(results: &[CallResult], output: &Output) -> String {
+    let mut table = table(&["CALL", "TOOL", "OUTCOME", "TRIES", "MS", "OUTPUT OR ERROR"]);
+    for result in results {
+        table.add_row([
+            Cell::new(&result.call),
+            Cell::new(short(&result.tool, 64)),
+            output.cell(mood(result.outcome), result.outcome.as_str()),
+            Cell::new(result.attempts),
+            Cell::new(result.duration_ms),
+            Cell::new(said(result)),
+        ]);
+    }
+    lines(table)
+}
+
+fn said(result: &CallResult) -> String {
+    let text = match (&result.output, &result.error) {
+        (Some(output), _) => output.get(),
+        (None, Some(error)) => &error.message,
+        (None, None) => "",
+    };
+    short(text, OUTPUT_CHARS)
+}
+
+/// Returns what an outcome means to the reader.
+pub(crate) const fn mood(outcome: Outcome) -> Mood {
+    match outcome {
+        Outcome::Ok => Mood::Good,
+        Outcome::OutcomeUnknown | Outcome::DailyCapReached | Outcome::Expired | Outcome::Cancelled => Mood::Doubtful,
+        _ => Mood::Bad,
+    }
+}

@@ -1,0 +1,157 @@
+//! `config` and `tools`: configurations that are taken, refused and printed.
+
+use std::path::Path;
+
+use crate::support::binary::{DevFleet, Said, command, tickfleet};
+use crate::support::documents;
+
+/// The files of `docs/permissions.md` are a configuration, and what `dev` says next works with it.
+#[test]
+fn the_smallest_configuration_of_ones_own_runs_and_dev_shows_commands_that_fit_it() {
+    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let guide = std::fs::read_to_string(Path::new(documents::REPOSITORY).join("docs/permissions.md")).unwrap();
+    let files = documents::files(&guide, "yaml");
+    assert_eq!(files.len(), 3, "agents, tenants, permissions");
+    std::fs::create_dir(folder.path().join("conf")).unwrap();
+    files.iter().for_each(|(name, text)| std::fs::write(folder.path().join(name), text).unwrap());
+    let conf = folder.path().join("conf");
+    let conf = conf.to_str().unwrap();
+    let check = tickfleet(&["config", "check", "--config", conf]).exits(0);
+    check.says("valid: 1 tenant, 1 agent, 7 declared tools").says("built-in samples in use: tools.yaml");
+    tickfleet(&[
+        "tools",
+        "--config",
+        conf,
+        "--tenant",
+        "nope",
+        "--agent",
+        "bot",
+        "--redis-url",
+        "redis://127.0.0.1:1/",
+    ])
+    .exits(3)
+    .complains("the configuration has no tenant \"nope\"");
+
+    let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
+    let next: Vec<&String> = fleet.welcome.iter().filter(|line| line.starts_with("  tickfleet ")).collect();
+    assert_eq!(next.len(), 3, "{:?}", fleet.welcome);
+    for command in next {
+        let said = Said::of(documents::with_binary(&mut fleet.shell(command)).current_dir(folder.path()), "");
+        assert_eq!(said.code, 0, "{command}: {}{}", said.stdout, said.stderr);
+    }
+    let ignored = std::fs::read_to_string(folder.path().join(".tickfleet/.gitignore"));
+    assert_eq!(ignored.unwrap(), "*\n");
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[test]
+fn configuration_errors_point_at_their_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    tickfleet(&["config", "check", "--config", dir]).exits(0).says("is valid");
+    std::fs::write(folder.path().join("tickfleet.yaml"), "caps:\n  tick: 5 weeks\n  max_cals: 3\n").unwrap();
+    let said = tickfleet(&["config", "check", "--config", dir]).exits(1);
+    said.says("tickfleet.yaml:2:9").says("caps.tick").says("2 errors");
+    let report = tickfleet(&["config", "check", "--config", dir, "--json"]).exits(1).json();
+    assert_eq!((report["valid"].as_bool(), report["errors"].as_array().unwrap().len()), (Some(false), 2));
+    for role in ["worker", "scheduler"] {
+        tickfleet(&[role, "--config", dir]).exits(1).complains("caps.tick");
+    }
+    let schema = "tools: {bad: {description: x, input_schema: {type: object, properties: {a: {type: what}}}}}";
+    std::fs::write(folder.path().join("tickfleet.yaml"), "").unwrap();
+    std::fs::write(folder.path().join("tools.yaml"), schema).unwrap();
+    std::fs::write(folder.path().join("permissions.yaml"), "permissions: {}").unwrap();
+    let said = tickfleet(&["config", "check", "--config", dir]).exits(1);
+    said.says("tools.bad.input_schema.properties.a.type: found \"what\"");
+}
+
+#[test]
+fn the_configuration_in_force_is_printed_with_its_origins_and_without_passwords() {
+    let url = "redis://fleet:s3cret@127.0.0.1:1/";
+    let said = tickfleet(&["config", "print", "--redis-url", url]).exits(0);
+    said.says("***").says("max_calls_per_tick: 10").says("# default");
+    assert!(!said.stdout.contains("s3cret"), "{}", said.stdout);
+    let away = tickfleet(&["doctor", "--redis-url", url]).exits(3);
+    assert!(!away.stderr.contains("s3cret"), "{}", away.stderr);
+}
+
+#[test]
+fn tools_are_listed_and_defined_for_a_model() {
+    tickfleet(&["tools"]).exits(0).says("post_to_x").says("atlas, kelly, sunday").says("everyone");
+    let of =
+        |agent, format| tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", agent, "--format", format]).exits(0);
+    let names = |agent| {
+        let defined = of(agent, "openai").json();
+        let name = |tool: &serde_json::Value| tool["function"]["name"].as_str().unwrap().to_owned();
+        defined.as_array().unwrap().iter().map(name).collect::<Vec<_>>()
+    };
+    assert!(names("kelly").contains(&"post_to_x".to_owned()));
+    assert!(!names("fran").contains(&"post_to_x".to_owned()));
+    assert!(of("kelly", "anthropic").json()[0]["input_schema"].is_object());
+    of("kelly", "text").says("Arguments (JSON Schema)").says("{\"tool\": ");
+    assert!(of("kelly", "mcp").json()[0]["annotations"]["readOnlyHint"].is_boolean());
+    assert_eq!(of("kelly", "openai-responses").json()[0]["strict"], false);
+    let strict = ["tools", "--tenant", "atlas-ux", "--agent", "kelly", "--strict", "--format"];
+    let defined = tickfleet(&[&strict[..], &["openai"]].concat()).exits(0).json();
+    let defined = defined.as_array().unwrap().iter().find(|tool| tool["function"]["name"] == "post_to_x").unwrap();
+    assert_eq!(
+        (&defined["function"]["strict"], &defined["function"]["parameters"]["additionalProperties"]),
+        (&true.into(), &false.into())
+    );
+    tickfleet(&[&strict[..], &["mcp"]].concat()).exits(2).complains("--strict is for");
+    tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "fran"])
+        .exits(0)
+        .says("no row in permissions.yaml allows it");
+}
+
+#[test]
+fn a_schema_that_cannot_be_used_is_refused_with_its_place_by_every_role() {
+    let folder = tempfile::tempdir().unwrap();
+    let tools = "tools:
+  look:
+    description: Looks.
+    effect: read
+    input_schema:
+      type: object
+      properties:
+        kind: {type: strnig, description: Which.}
+  find:
+    description: Finds.
+    effect: read
+    input_schema:
+      type: object
+      properties:
+        name: {type: string, description: Whose.}
+      required: [name, nmae]
+      additionalProperties: false
+    output_schema:
+      properties: {area: {minimum: low}}
+";
+    std::fs::write(folder.path().join("tools.yaml"), tools).unwrap();
+    std::fs::write(folder.path().join("permissions.yaml"), "permissions: {look: {everyone: true}}").unwrap();
+    let conf = folder.path().to_str().unwrap();
+    for role in [&["config", "check"][..], &["scheduler"], &["worker"]] {
+        let said = tickfleet(&[role, &["--config", conf, "--redis-url", "redis://127.0.0.1:1"]].concat()).exits(1);
+        let told = said.stdout + &said.stderr;
+        for (place, why) in [
+            ("tools.yaml:8:22: tools.look.input_schema.properties.kind.type: found \"strnig\"", "is valid"),
+            ("tools.yaml:16:24: tools.find.input_schema.required[1]: found \"nmae\"", "allows only `name`"),
+            ("tools.yaml:19:36: tools.find.output_schema.properties.area.minimum: found \"low\"", "type number"),
+        ] {
+            let line = told.lines().find(|line| line.contains(place));
+            assert!(line.is_some_and(|line| line.contains(why)), "{role:?}: {place}: {told}");
+        }
+    }
+}
+
+#[test]
+fn a_plain_fleet_has_no_trial_tools_and_dev_has_them() {
+    let listed = tickfleet(&["tools"]).exits(0).stdout;
+    let defined =
+        tickfleet(&["tools", "--tenant", "atlas-ux", "--agent", "kelly", "--format", "openai"]).exits(0).stdout;
+    for trial in ["echo", "sleep", "fail", "fail_once"] {
+        assert!(!listed.lines().any(|line| line.starts_with(trial)) && !defined.contains(&format!("\"{trial}\"")));
+    }
+    let with = Said::of(command(&["tools"]).env("TICKFLEET_PERMISSION_TRIAL_TOOLS", "true"), "").exits(0);
+    with.says("echo").says("fail_once");
+}

@@ -1,0 +1,47 @@
+//! `tickfleet demo`: the day that it plays, counted.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use crate::support::binary::tickfleet;
+
+#[test]
+fn the_demo_plays_its_day_and_every_promise_holds() {
+    let report = tickfleet(&["demo", "--json"]).exits(0).json();
+    assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
+    assert_eq!((&report["calls"], &report["results"]), (&138.into(), &138.into()));
+    assert_eq!((&report["turns"], &report["tasks"], &report["duplicates"]), (&51.into(), &3.into(), &1.into()));
+    let outcomes = json!({
+        "ok": 111, "unknown_tool": 1, "denied": 4, "invalid_arguments": 5, "permanent": 5, "transient": 1,
+        "outcome_unknown": 3, "expired": 1, "cancelled": 2, "daily_cap_reached": 4, "rejected": 1,
+    });
+    assert_eq!(report["outcomes"], outcomes, "{:#}", report["day"]);
+    let capped = report["caps"].as_array().unwrap().iter().map(|capped| json!([capped["agent"], capped["windows"]]));
+    let windows = json!([["archy", [10, 10, 5]], ["cornwall", [10, 2]], ["sunday", [10, 10, 5]]]);
+    assert_eq!(json!(capped.collect::<Vec<_>>()), windows);
+    assert_eq!(report["retries"], json!({"calls": 5, "tries": 9, "recovered": 4}));
+    let seen = &report["stand_in"];
+    assert_eq!((&seen["messages_sent"], &seen["posts_published"], &seen["twice"]), (&64.into(), &7.into(), &json!([])));
+    // The booking whose answer was lost happened, and was not tried again.
+    assert_eq!((&seen["meetings_booked"], &seen["calendar_looks"]), (&2.into(), &3.into()));
+    has_every_kind(&report);
+}
+
+/// The demo calls tools of every kind, and says which is which.
+fn has_every_kind(report: &Value) {
+    let calls: Vec<_> =
+        report["day"].as_array().unwrap().iter().flat_map(|row| row["calls"].as_array().unwrap()).collect();
+    let kinds: BTreeSet<_> = calls.iter().map(|call| (call["tool"].as_str(), call["kind"].as_str())).collect();
+    let of = |kind: Option<&str>| -> Vec<&str> {
+        kinds.iter().filter(|(_, k)| *k == kind).filter_map(|(tool, _)| *tool).collect()
+    };
+    assert_eq!(of(Some("typed")), ["delegate_task", "list_tools", "sleep"]);
+    assert_eq!(of(Some("http")), ["post_to_x", "search_x", "send_telegram_message"]);
+    assert_eq!(of(Some("mcp")), ["calendar__book_meeting", "calendar__list_meetings"]);
+    // Declared without anything that runs them, and misspelt.
+    let none = ["get_subscription_info", "get_team_members", "search_my_memories", "send_telegram_mesage"];
+    assert_eq!(of(None), none);
+    let outcomes: Vec<_> = calls.iter().filter(|call| call["kind"] == "mcp").map(|call| &call["outcome"]).collect();
+    assert_eq!(json!(outcomes), json!(["ok", "ok", "denied", "ok", "outcome_unknown", "ok"]));
+}

@@ -1,0 +1,122 @@
+//! What `explain` says of tries that failed, of a wait for somebody who is not there, of tasks, and of turns that the
+//! audit log alone remembers.
+
+use redis::aio::MultiplexedConnection;
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{DevFleet, tickfleet};
+use crate::support::process::Process;
+
+const KELLY: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
+
+fn kellys<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&KELLY, more].concat()
+}
+
+#[tokio::test]
+async fn each_try_that_failed_is_told_with_its_time_and_cause_while_it_waits_and_after() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let flaky = "fail {\"outcomes\":[\"transient\",\"transient\",\"ok\"]}";
+    fleet.run(&kellys(&["--call", "echo", "--call", flaky, "--turn-id", "flaky"])).exits(0);
+    let (mut waiting, mut words) = (None, String::new());
+    let ended = loop {
+        let story = fleet.run(&["explain", "demo:flaky", "--json"]).exits(0).json();
+        match story["state"].as_str() {
+            Some("retry") if waiting.is_none() => {
+                words = fleet.run(&["explain", "demo:flaky"]).exits(0).stdout;
+                waiting = Some(story);
+            }
+            Some("done") => break story,
+            _ => {}
+        }
+    };
+    let waiting = waiting.unwrap();
+    assert!(words.contains("try 1 of call /1 failed: "), "{words}");
+    let first = &waiting["tries"][0];
+    assert_eq!((&first["position"], &first["attempt"]), (&1.into(), &1.into()), "{waiting}");
+    let tries = ended["tries"].as_array().unwrap();
+    assert_eq!((tries.len(), &ended["retries"]), (2, &2.into()), "{ended}");
+    assert_eq!((&tries[0], &tries[1]["attempt"]), (first, &2.into()));
+    assert!(tries.iter().all(|failed| !failed["cause"].as_str().unwrap().is_empty()), "{ended}");
+    assert!(tries[0]["at_ms"].as_i64() < tries[1]["at_ms"].as_i64());
+}
+
+#[tokio::test]
+async fn a_wait_for_somebody_who_is_not_there_is_told_as_that() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let url = redis.url();
+    let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
+    ask(&kellys(&["--call", "echo", "--turn-id", "early"])).exits(0);
+    ask(&["explain", "demo:early"]).exits(0).says("no scheduler is alive");
+    let scheduler = Process::start("scheduler", folder.path(), &url);
+    let of = ["delegate", "--tenant", "atlas-ux", "--to", "archy", "Find out why", "--task-id", "why"];
+    ask(&of).exits(0);
+    let told = |id: &str, words: &str| loop {
+        let said = ask(&["explain", id]).exits(0);
+        if !said.stdout.contains("waits for a scheduler") {
+            said.says(words);
+            break said.stdout;
+        }
+    };
+    told("demo:early", "No worker is alive");
+    let task = told("atlas-ux:why", "No runtime has ever read {tickfleet:0}:external:atlas-ux:archy");
+    assert!(task.contains("To do: Find out why"), "{task}");
+    let mut runtime = redis.connection().await;
+    let mut read = redis::cmd("XREADGROUP");
+    read.arg("GROUP")
+        .arg("workers")
+        .arg("runtime-1")
+        .arg("STREAMS")
+        .arg("{tickfleet:0}:external:atlas-ux:archy")
+        .arg(">");
+    let _: redis::Value = read.query_async(&mut runtime).await.unwrap();
+    told("atlas-ux:why", "It is held by runtime-1");
+    ask(&[&of[..6], &["--task-id", "next"]].concat()).exits(0);
+    told("atlas-ux:next", "A runtime reads {tickfleet:0}:external:atlas-ux:archy");
+    assert_eq!(scheduler.stop(), Some(0));
+}
+
+#[tokio::test]
+async fn an_old_turn_is_found_among_all_that_was_written_meanwhile() {
+    let redis = RedisServer::start().await;
+    let mut at = redis.connection().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    noise(&mut at).await;
+    let minted = fleet.run(&kellys(&["--call", "echo {\"text\":\"one\"}", "--wait", "--json"])).exits(0).json();
+    let minted = format!("demo:{}", minted["turn_id"].as_str().unwrap());
+    fleet.run(&kellys(&["--call", "echo", "--call", "nope", "--turn-id", "given", "--wait"])).exits(1);
+    noise(&mut at).await;
+    for (id, entries) in [(minted.as_str(), 1), ("demo:given", 2)] {
+        let story = fleet.run(&["explain", id, "--json"]).exits(0).json();
+        let audit = &story["audit"];
+        assert_eq!(audit["entries"].as_array().map(Vec::len), Some(entries), "{story}");
+        assert_eq!(audit["complete"], true, "{story}");
+        assert!(audit["read"].as_u64().unwrap() > 2_000, "the noise lies in the way: {audit}");
+    }
+    fleet.run(&["explain", "demo:given/1"]).exits(0).says("kelly called nope");
+
+    // Their records age away, the log does not.
+    let ids = [
+        format!("{{tickfleet:0}}:done:{minted}"),
+        "{tickfleet:0}:done:demo:given".into(),
+        "{tickfleet:0}:id:demo:given".into(),
+    ];
+    let _: i64 = redis::cmd("DEL").arg(&ids).query_async(&mut at).await.unwrap();
+    let said = fleet.run(&["explain", &minted]).exits(0);
+    said.says("of agent kelly has ended, longer ago than records are kept").says("kelly called echo");
+    fleet.run(&["explain", "demo:given"]).exits(1).complains("--since searches them");
+    let said = fleet.run(&["explain", "demo:given", "--since", "1h"]).exits(0);
+    said.says("kelly called echo").says("kelly called nope");
+    fleet.run(&["explain", "demo:given", "--since", "3h", "--until", "2h"]).exits(1);
+}
+
+/// As many audit entries of others as no single look reads.
+async fn noise(at: &mut MultiplexedConnection) {
+    let mut pipe = redis::pipe();
+    for number in 0..3_000 {
+        let entry = format!(r#"{{"tenant":"demo","meta":{{"call":"other-{number}/0","turn":"other-{number}"}}}}"#);
+        pipe.cmd("XADD").arg("{tickfleet:0}:audit").arg("*").arg("audit").arg(entry).ignore();
+    }
+    pipe.exec_async(at).await.unwrap();
+}

@@ -1,0 +1,146 @@
+//! What somebody meets who starts with it: the URL that `dev` prints, messages as providers return them, what is said
+//! where a name or a variable is wrong, and a reply that was lost.
+
+use std::path::Path;
+
+use serde_json::json;
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{DevFleet, Said, command, tickfleet};
+use crate::support::prometheus::free_port;
+
+const KELLY: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
+const NOWHERE: &str = "redis://127.0.0.1:1/";
+
+fn kellys<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&KELLY, more].concat()
+}
+
+/// A folder whose sockets have short paths.
+fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
+}
+
+#[tokio::test]
+async fn dev_prints_a_socket_that_every_client_takes_and_a_port_where_one_is_asked_for() {
+    let folder = folder();
+    let fleet = DevFleet::start_in(folder.path(), &[], &[]);
+    let (_, url) = fleet.welcome.iter().find_map(|line| line.split_once("export REDIS_URL=")).unwrap();
+    let url = url.trim_matches('\'').to_owned();
+    let path = url.strip_prefix("unix://").unwrap_or_else(|| panic!("{url}"));
+    assert!(fleet.welcome.iter().any(|line| line.trim() == format!("redis-cli -s {path}")), "{:?}", fleet.welcome);
+    // What earlier versions printed is understood as well.
+    for url in [url.clone(), format!("redis+unix://{path}")] {
+        let asked = [&kellys(&["--call", "echo", "--wait"])[..], &["--redis-url", &url]].concat();
+        tickfleet(&asked).exits(0);
+    }
+    let port = free_port();
+    let taken = std::net::TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let asked = port.to_string();
+    let other = folder.path().join("other");
+    let dir = other.to_str().unwrap();
+    DevFleet::refused(&["--port", &asked, "--dir", dir]).exits(1).complains(&format!("the port {port} of 127.0.0.1"));
+    DevFleet::refused(&["--port", &asked, "--redis-url", &url]).exits(2).complains("--port is for a private Redis");
+    drop(taken);
+    let by_port = DevFleet::start(&["--port", &asked, "--dir", dir]);
+    let shown = format!("export REDIS_URL='redis://127.0.0.1:{port}/'");
+    assert!(by_port.welcome.iter().any(|line| line.trim() == shown), "{:?}", by_port.welcome);
+    by_port.run(&kellys(&["--call", "echo", "--wait"])).exits(0);
+    assert_eq!((fleet.stop(), by_port.stop()), (Some(0), Some(0)));
+}
+
+#[tokio::test]
+async fn submit_takes_what_the_providers_apis_return() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let message = json!({"role": "assistant", "content": "I look it up.", "refusal": null, "annotations": [],
+        "tool_calls": [{"id": "call_1", "type": "function", "function": {"name": "echo", "arguments": "{\"text\":\"a\"}"}}]});
+    let response = json!({"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "m", "usage": {},
+        "choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}]});
+    let anthropic = json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "stop_reason": "tool_use",
+        "content": [{"type": "text", "text": "Let me see."},
+                    {"type": "tool_use", "id": "toolu_1", "name": "echo", "input": {"text": "b"}}]});
+    for (returned, dialect, id) in [
+        (message, "openai_chat", "call_1"),
+        (response.clone(), "openai_chat", "call_1"),
+        (anthropic, "anthropic", "toolu_1"),
+    ] {
+        let asked = ["submit", "-", "--tenant", "demo", "--agent", "kelly", "--wait", "--json"];
+        let reply = fleet.run_with(&asked, &returned.to_string()).exits(0).json();
+        assert_eq!((&reply["dialect"], &reply["results"][0]["tool_call_id"]), (&dialect.into(), &id.into()), "{reply}");
+    }
+    let mut two = response;
+    let choice = two["choices"][0].clone();
+    two["choices"].as_array_mut().unwrap().push(choice);
+    let asked = ["submit", "-", "--tenant", "demo", "--agent", "kelly"];
+    fleet.run_with(&asked, &two.to_string()).exits(1).complains("has 2 choices");
+}
+
+#[tokio::test]
+async fn a_reply_can_be_asked_for_again_as_long_as_records_are_kept() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let heard = fleet.run(&kellys(&["--call", "echo {\"text\":\"hi\"}", "--turn-id", "order-1", "--wait", "--json"]));
+    let again = fleet.run(&["reply", "demo:order-1", "--json"]).exits(0);
+    assert_eq!(heard.exits(0).json(), again.json());
+    fleet.run(&["reply", "demo", "order-1"]).exits(0).says("order-1/0");
+    // As the protocol says it for any language.
+    let record: String = redis::cmd("GET")
+        .arg("{tickfleet:0}:done:demo:order-1")
+        .query_async(&mut redis.connection().await)
+        .await
+        .unwrap();
+    let (_, json) = record.split_once('\n').unwrap();
+    let raw: serde_json::Value = serde_json::from_str(json).unwrap();
+    assert_eq!(raw["results"], again.json()["results"]);
+    fleet.run(&kellys(&["--call", "sleep {\"ms\":60000}", "--turn-id", "long"])).exits(0);
+    while fleet.run(&["reply", "demo:long"]).exits(1).stderr.contains("has no record") {}
+    fleet.run(&["reply", "demo:long"]).exits(1).complains("has not ended");
+    fleet.run(&["reply", "demo:never"]).exits(1).complains("has no record");
+}
+
+#[tokio::test]
+async fn what_was_forgotten_or_misspelt_is_told_with_what_to_do() {
+    let (folder, conf) = (folder(), folder());
+    std::fs::write(conf.path().join("tickfleet.yaml"), format!("redis: {{url: \"{NOWHERE}\"}}\n")).unwrap();
+    let conf = conf.path().to_str().unwrap();
+    let here = |args: &[&str]| {
+        let mut command = command(&[args, &["--config", conf]].concat());
+        Said::of(command.current_dir(folder.path()), "")
+    };
+    let away = here(&kellys(&["--call", "echo"])).exits(3);
+    away.complains("REDIS_URL is not set").complains("tickfleet dev starts one");
+    let fleet = DevFleet::start_in(folder.path(), &[], &[]);
+    let socket = folder.path().canonicalize().unwrap().join(".tickfleet/redis.sock");
+    let away = here(&kellys(&["--call", "echo"])).exits(3);
+    away.complains("keeps its Redis here").complains(&format!("export REDIS_URL='unix://{}'", socket.display()));
+
+    let empty = RedisServer::start().await;
+    let unserved = tickfleet(&[&kellys(&["--call", "echo"])[..], &["--redis-url", &empty.url()]].concat()).exits(0);
+    unserved.complains("No scheduler has ever run on");
+
+    tickfleet(&["tools"]).exits(0).complains("This is the built-in configuration");
+    assert!(tickfleet(&["tools", "--json"]).exits(0).stderr.is_empty());
+    let misspelt = tickfleet(&["tools", "--tenant", "demo", "--agent", "kely"]).exits(1);
+    misspelt.complains("Did you mean \"kelly\"?").complains("agents.yaml");
+    let rejected = fleet.run(&["submit", "--tenant", "demo", "--agent", "kely", "--call", "echo", "--wait"]).exits(1);
+    rejected.says("(unknown_agent)").says("agents.yaml");
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[test]
+fn an_mcp_server_that_fails_is_told_with_its_own_words_and_a_silent_one_soon() {
+    let folder = folder();
+    let servers = "servers:\n  broken: {command: sh, args: [-c, 'echo no database for sk-ant-api03-AAAAAAAAAAAAAAAAAAAAAAAAAAAA >&2; exit 3']}\n  silent: {command: sh, args: [-c, 'echo still loading >&2; sleep 600']}\n";
+    let config = folder.path().to_str().unwrap();
+    let write = |text: &str| std::fs::write(Path::new(config).join("mcp.yaml"), text).unwrap();
+    write(servers);
+    let said = tickfleet(&["mcp", "pin", "--timeout", "4", "--config", config]).exits(1);
+    said.says("on standard error it said: no database for").says("[REDACTED]");
+    said.says("it did not tell its tools within 4 s; on standard error it said: still loading");
+    said.complains("waiting for the server silent (sh -c echo still loading").complains("up to 4 s (--timeout)");
+    assert!(!said.stdout.contains("sk-ant-api03-A"), "{}", said.stdout);
+    write(&servers.replace("servers:", "mcpServers:"));
+    let said = tickfleet(&["mcp", "pin", "--config", config]).exits(1);
+    said.complains("the field `mcpServers`, as other programs call it").complains("expected `servers`");
+}

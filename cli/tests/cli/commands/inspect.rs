@@ -1,0 +1,92 @@
+//! `explain`, `doctor` and `tenant` against a running fleet.
+
+use tickfleet_testkit::{RedisOptions, RedisServer};
+
+use crate::support::binary::{DevFleet, submit, tickfleet};
+
+#[tokio::test]
+async fn explain_names_the_cap_that_keeps_a_turn_waiting() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    // Three windows' worth of calls: whichever window it is, the last calls wait for another.
+    let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 25).flatten().collect();
+    fleet.run(&submit(&[&calls[..], &["--turn-id", "long"]].concat())).exits(0).says("demo:long");
+    let story = loop {
+        let said = fleet.run(&["explain", "demo:long", "--json"]);
+        if said.code == 0 && said.json()["state"] == "lane" {
+            break said.json();
+        }
+    };
+    assert_eq!(story["waits"]["rule"], "tick_cap");
+    assert_eq!(story["waits"]["tick_cap"], 10);
+    assert!(story["waits"]["until_ms"].as_i64() > story["now_ms"].as_i64(), "{story}");
+    fleet.run(&["explain", "long"]).exits(0).says("the agent's tick is used up (10 of 10 calls)");
+
+    fleet.run(&["cancel", "demo", "long", "--reason", "enough"]).exits(0);
+    let ended = loop {
+        let story = fleet.run(&["explain", "demo:long/24", "--json"]).exits(0).json();
+        if story["state"] == "done" {
+            break story;
+        }
+    };
+    assert_eq!(ended["results"][24]["outcome"], "cancelled");
+    fleet.run(&["explain", "demo:long/25"]).exits(2).complains("none of them");
+}
+
+#[tokio::test]
+async fn explain_finds_turns_that_no_scheduler_has_admitted() {
+    let redis = RedisServer::start().await;
+    let url = redis.url();
+    let ask = |args: &[&str]| tickfleet(&[args, &["--redis-url", &url]].concat());
+    ask(&submit(&["--call", "echo", "--turn-id", "mine"])).exits(0);
+    let minted = ask(&submit(&["--call", "echo", "--json"])).exits(0).json();
+    for id in ["mine", minted["turn_id"].as_str().unwrap()] {
+        ask(&["explain", id, "--tenant", "demo"]).exits(0).says("waits for a scheduler");
+    }
+    ask(&["submit", "--tenant", "acme", "--agent", "kelly", "--call", "echo", "--turn-id", "stray"]).exits(0);
+    let fleet = DevFleet::start(&["--redis-url", &url]);
+    let story = loop {
+        let story = fleet.run(&["explain", "acme:stray", "--json"]).exits(0).json();
+        if story["state"] != "inbound" {
+            break story;
+        }
+    };
+    assert_eq!((&story["state"], &story["refusal"]), (&"rejected".into(), &"unknown_tenant".into()));
+}
+
+#[tokio::test]
+async fn a_tenant_that_is_set_is_known_to_the_running_fleet_and_kept_over_a_restart() {
+    // A socket's path is short; that of the system's folder for temporary files may not be.
+    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let dir = ["--dir", folder.path().to_str().unwrap()];
+    let fleet = DevFleet::start(&dir);
+    let set = ["tenant", "set", "acme", "--plan", "gold", "--max-actions-per-day", "7", "--json"];
+    assert_eq!(fleet.run(&set).exits(0).json()["max_actions_per_day"], 7);
+    fleet.run(&["tenant", "set", "acme", "--time-zone", "Europe/Berlinn"]).exits(2).complains("Europe/Berlinn");
+    fleet.run(&["tenant", "set", "acme", "--agent", "nobody"]).exits(1).complains("nobody");
+    // Until the next heartbeat a turn of the new tenant is rejected.
+    let turn = ["submit", "--tenant", "acme", "--agent", "kelly", "--call", "echo", "--wait", "--json"];
+    while fleet.run(&turn).json()["status"] != "done" {}
+    DevFleet::refused(&dir).exits(1).complains("belongs to a Redis that still runs");
+    assert_eq!(fleet.stop(), Some(0));
+
+    let fleet = DevFleet::start(&dir);
+    let shown = fleet.run(&["tenant", "show", "acme", "--json"]).exits(0).json();
+    assert_eq!((&shown["plan"], &shown["source"]), (&"gold".into(), &"run time".into()));
+    fleet.run(&["tenant", "list"]).exits(0).says("acme").says("atlas-ux").says("configuration");
+}
+
+#[tokio::test]
+async fn doctor_tells_an_unfit_server_from_a_fit_one() {
+    let fit = RedisServer::start_with(RedisOptions { appendonly: true, ..RedisOptions::default() }).await;
+    let url = fit.url();
+    tickfleet(&["doctor", "--redis-url", &url]).exits(0).says("has never been used").says("fsync always");
+    tickfleet(&["doctor", "--redis-url", &url, "--strict"]).exits(1);
+
+    let extra_args = ["--maxmemory-policy", "allkeys-lru"].map(String::from).into();
+    let unfit = RedisServer::start_with(RedisOptions { extra_args, ..RedisOptions::default() }).await;
+    let report = tickfleet(&["doctor", "--json", "--redis-url", &unfit.url()]).exits(1).json();
+    let eviction = report["findings"].as_array().unwrap().iter().find(|f| f["what"] == "eviction").unwrap();
+    assert_eq!((&eviction["level"], &report["level"]), (&"FAIL".into(), &"FAIL".into()));
+    assert!(eviction["advice"].as_str().unwrap().contains("noeviction"));
+}

@@ -1,0 +1,10 @@
+//! Commands, each against a Redis of its own.
+
+mod config;
+mod demo;
+mod explained;
+mod first_steps;
+mod import;
+mod inspect;
+mod submit;
+mod top;

@@ -1,0 +1,120 @@
+//! Turns and tasks that are submitted: from flags, a file, standard input and in any dialect.
+
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{DevFleet, Said, command, submit, tickfleet};
+
+#[tokio::test]
+async fn dev_answers_a_submitted_turn_and_stops_cleanly() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+
+    let said = fleet.run(&submit(&["--call", "echo {\"text\":\"hi\"}", "--wait"]));
+    said.exits(0).says("echo").says("ok").says("{\"text\":\"hi\"}");
+
+    let said = fleet.run(&submit(&["--call", "echo", "--call", "nope", "--wait", "--json"]));
+    let reply = said.exits(1).json();
+    assert_eq!(reply["status"], "done");
+    assert_eq!(reply["results"][0]["outcome"], "ok");
+    assert_eq!(reply["results"][1]["outcome"], "unknown_tool");
+
+    let story = fleet.run(&["explain", reply["turn_id"].as_str().unwrap()]);
+    story.exits(0).says("has ended").says("admitted 2 calls: tick").says("unknown_tool").says("Audit:");
+
+    fleet.run(&["doctor"]).exits(0).says("1 alive").says("is that of this configuration");
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[tokio::test]
+async fn a_turn_may_come_from_a_file_or_from_stdin_in_any_dialect() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let openai =
+        r#"{"tool_calls":[{"id":"c1","type":"function","function":{"name":"echo","arguments":"{\"text\":\"x\"}"}}]}"#;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("turn.json");
+    std::fs::write(&file, openai).unwrap();
+
+    let said = fleet.run(&submit(&[file.to_str().unwrap(), "--wait", "--json"]));
+    assert_eq!(said.exits(0).json()["messages"][0]["tool_call_id"], "c1");
+    let piped = fleet.run_with(&submit(&["-", "--wait", "30", "--json"]), openai);
+    assert_eq!(piped.exits(0).json()["dialect"], "openai_chat");
+
+    let items = r#"[{"type":"function_call","call_id":"c2","name":"echo","arguments":"{}"}]"#;
+    let said = fleet.run_with(&submit(&["-", "--format", "openai-responses", "--wait", "--json"]), items);
+    assert_eq!(said.exits(0).json()["messages"][0]["call_id"], "c2");
+    let said = fleet.run_with(&submit(&["-", "--format", "text", "--wait"]), "No tool is needed.");
+    said.exits(0).says("calls no tool");
+    let answer = "So: {\"tool\": \"echo\", \"arguments\": {\"text\": \"y\"}}";
+    fleet.run_with(&submit(&["-", "--format", "text", "--wait"]), answer).exits(0).says("{\"text\":\"y\"}");
+
+    let broken = fleet.run_with(&submit(&["-", "--wait"]), r#"{"calls":[{"name":"echo"},]}"#);
+    broken.exits(1).complains("holds no turn").complains("malformed_json");
+}
+
+#[tokio::test]
+async fn an_id_makes_a_submit_idempotent_and_other_content_is_a_conflict() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let first = fleet.run(&submit(&["--call", "echo", "--turn-id", "mine", "--wait", "--json"]));
+    let again = fleet.run(&submit(&["--call", "echo", "--turn-id", "mine", "--wait", "--json"]));
+    assert_eq!(first.exits(0).json(), again.exits(0).json(), "the record answers for the reply that was read");
+    fleet.run(&submit(&["--call", "sleep", "--turn-id", "mine"])).exits(1).complains("other content");
+}
+
+#[tokio::test]
+async fn tasks_are_delegated_and_refused_with_a_reason() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let to = |agent| ["delegate", "--tenant", "atlas-ux", "--to", agent, "Announce it", "--wait", "--json"];
+    let reply = fleet.run(&to("kelly")).exits(0).json();
+    assert_eq!(reply["results"][0]["outcome"], "ok");
+    fleet.run(&["explain", reply["task_id"].as_str().unwrap()]).exits(0).says("Task").says("has ended");
+    assert_eq!(fleet.run(&to("tina")).exits(1).json()["error"]["code"], "no_task_handler");
+    fleet.run(&["doctor"]).exits(0).says("no_task_handler");
+}
+
+#[tokio::test]
+async fn a_producer_with_another_number_of_shards_is_refused() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let said = Said::of(fleet.command(&submit(&["--call", "echo"])).env("TICKFLEET_REDIS_SHARDS", "4"), "");
+    said.exits(1).complains("4 shards").complains("written with 1");
+    let doctor = Said::of(fleet.command(&["doctor"]).env("TICKFLEET_REDIS_SHARDS", "4"), "");
+    doctor.exits(1).says("set redis.shards to 1");
+    // Nobody stopped a producer in another language.
+    let mut redis = redis::Client::open(redis.url()).unwrap().get_connection().unwrap();
+    let () = redis::cmd("XADD").arg("{tickfleet:2}:turns").arg(&["*", "turn", "{}"]).query(&mut redis).unwrap();
+    fleet.run(&["doctor"]).exits(0).says("nobody reads {tickfleet:2}:turns: the shards are 0 to 0");
+}
+
+#[test]
+fn exit_codes_tell_usage_from_failure_from_an_absent_redis() {
+    let nowhere = ["--redis-url", "redis://127.0.0.1:1/"];
+    for asked in [&["doctor"][..], &["explain", "demo:x"], &["tenant", "list"], &["cancel", "demo:x"]] {
+        tickfleet(&[asked, &nowhere].concat()).exits(3).complains("cannot be reached");
+    }
+    tickfleet(&submit(&["--call", "echo", nowhere[0], nowhere[1]])).exits(3);
+    for wrong in [
+        &["submit"][..],
+        &["frobnicate"],
+        &["submit", "--call", "echo"],
+        &["explain", "a:b:c"],
+        &["tools", "--agent", "kelly"],
+    ] {
+        tickfleet(wrong).exits(2);
+    }
+    tickfleet(&submit(&[])).exits(2).complains("give --call or a file");
+    let away = Said::of(command(&["dev"]).env("REDIS_URL", nowhere[1]), "").exits(3);
+    away.complains("REDIS_URL (or --redis-url) names this Redis; unset it");
+    tickfleet(&submit(&["--call", "echo text=hi"])).exits(2).complains("no JSON");
+    tickfleet(&["doctor", "--redis-url", "localhost"]).exits(2).complains("redis://");
+    tickfleet(&["--help"]).exits(0).says("Examples:").says("Exit codes:");
+}
+
+#[test]
+fn completions_are_printed_for_shells() {
+    for shell in ["bash", "zsh", "fish"] {
+        tickfleet(&["completions", shell]).exits(0).says("tickfleet").says("explain");
+    }
+}

@@ -1,0 +1,97 @@
+//! `tickfleet top` against a real fleet: printed, as JSON, and in a terminal of its own.
+
+use std::process::{Command, Stdio};
+
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{DevFleet, Said, tickfleet};
+
+const TERMINAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/commands/terminal.py");
+
+/// A turn of so many calls of kelly's, under a cap of ten in five seconds.
+fn submit(fleet: &DevFleet, calls: usize) {
+    let calls: Vec<&str> = std::iter::repeat_n(["--call", "echo {\"text\":\"x\"}"], calls).flatten().collect();
+    fleet.run(&[&["submit", "--tenant", "demo", "--agent", "kelly"], &calls[..]].concat()).exits(0);
+}
+
+/// Runs `tickfleet top` in a terminal, and plays these steps against what it shows.
+fn in_a_terminal(fleet: &DevFleet, more: &[&str], steps: &Value) -> Value {
+    let top = fleet.command(&[&["top", "--every", "200ms"], more].concat());
+    let mut python = Command::new("python3");
+    python.arg(TERMINAL).args(["110", "30"]).arg(steps.to_string());
+    python.arg(top.get_program()).args(top.get_args()).envs(top.get_envs().filter_map(|(k, v)| Some((k, v?))));
+    python.env("TERM", "xterm-256color").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Said::of(&mut python, "").exits(0).json()
+}
+
+#[tokio::test]
+async fn top_prints_one_frame_with_the_capped_agent_its_tools_and_who_is_alive() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    submit(&fleet, 60);
+    // The first ten calls are carried out at once; the others wait for their ticks.
+    let frame = loop {
+        let frame = fleet.run(&["top", "--json", "--every", "200ms"]).exits(0).json();
+        if frame["tools"]["seen"].as_u64() >= Some(10) {
+            break frame;
+        }
+    };
+    let agent = &frame["agents"][0];
+    assert_eq!((&agent["tenant"], &agent["agent"], &agent["turns"]), (&"demo".into(), &"kelly".into(), &json!(1)));
+    assert_eq!(agent["tick_used"], 10, "{frame:#}");
+    assert!((1..=5_000).contains(&agent["due_in_ms"].as_i64().unwrap()), "{frame:#}");
+    assert_eq!(frame["tools"]["rows"][0]["tool"], "echo");
+    assert_eq!(frame["tools"]["rows"][0]["outcomes"]["ok"], frame["tools"]["seen"]);
+    assert_eq!(frame["slots"]["all"], 32, "what the worker said with its heartbeat: {frame:#}");
+    let kinds: Vec<&str> =
+        frame["nodes"].as_array().unwrap().iter().map(|node| node["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["scheduler", "worker"]);
+    assert!(frame["nodes"][1]["beat_age_ms"].as_i64().unwrap() < 10_000, "{frame:#}");
+    assert_eq!(frame["warnings"], json!([]));
+
+    let printed = fleet.run(&["top", "--once", "--every", "200ms"]);
+    printed.exits(0).says("demo:kelly").says("Capped agents: 1").says("1 scheduler, 1 worker alive").says("of 32 busy");
+}
+
+#[tokio::test]
+async fn top_lives_in_a_terminal_and_gives_it_back() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    submit(&fleet, 100);
+    let steps = json!([
+        {"see": "Capped agents: 1"},
+        {"see": "demo:kelly +1 "},
+        {"see": "echo +\\d+ +\\d+ "},
+        {"changes": "\\d\\d:\\d\\d:\\d\\d\\.\\d+ UTC"},
+        {"key": "+"}, {"see": "every 100ms"},
+        {"key": "s"}, {"see": "sort: time"},
+        {"key": "p"}, {"see": "paused"},
+        {"key": "?"}, {"see": "any key closes this"}, {"key": "x"}, {"gone": "any key closes this"},
+        {"key": "p"}, {"gone": "paused"},
+        {"changes": "kelly +1 .* +in \\d\\.\\d s"},
+        {"key": "q"},
+    ]);
+    let said = in_a_terminal(&fleet, &[], &steps);
+    let given_back = |said: &Value| {
+        assert_eq!(said["exit"], 0, "{said:#}");
+        for what in ["restored", "left_alternate_screen", "cursor_shown"] {
+            assert_eq!(said[what], true, "{what}: {said:#}");
+        }
+    };
+    given_back(&said);
+    for end in [json!({"signal": 15}), json!({"signal": 1}), json!({"key": "\u{3}"}), json!({"key": "\u{1b}"})] {
+        given_back(&in_a_terminal(&fleet, &[], &json!([{"see": "1 scheduler, 1 worker alive"}, end])));
+    }
+}
+
+#[tokio::test]
+async fn top_says_where_redis_is_away_and_where_nothing_ever_ran() {
+    let mut redis = RedisServer::start().await;
+    let url = redis.url();
+    tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &url]).exits(0).says("shard 0 has never been used");
+    redis.kill9();
+    tickfleet(&["top", "--once", "--redis-url", &url]).exits(3).complains("cannot be reached");
+    redis.restart().await;
+    tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &url]).exits(0).says("no policy yet");
+}

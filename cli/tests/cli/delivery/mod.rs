@@ -1,0 +1,4 @@
+//! The chart and the image.
+
+mod chart;
+mod image;

@@ -1,0 +1,88 @@
+//! What may come first, may come first: cancels that arrive before what they cancel, with real processes.
+
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tickfleet_client::Client;
+use tickfleet_model::{InboxName, TenantId, Turn, TurnId};
+use tickfleet_protocol::parse_turn;
+use tickfleet_store::{Cancelled, StoreOptions, TurnName};
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::tickfleet;
+use crate::support::process::Process;
+
+/// A turn of kelly's with one quick call, and perhaps an id.
+fn turn(id: Option<&str>) -> Turn {
+    let mut turn = json!({
+        "tenant": "demo", "agent": "kelly", "reply_to": "early",
+        "calls": [{"id": "c", "name": "echo", "arguments": {"text": "hi"}}],
+    });
+    if let Some(id) = id {
+        turn["turn_id"] = id.into();
+    }
+    parse_turn(turn.to_string().as_bytes()).unwrap()
+}
+
+fn name(id: &TurnId) -> TurnName {
+    TurnName { tenant: TenantId::new("demo").unwrap(), turn: id.clone() }
+}
+
+/// The result of each turn, waited for up to 30 s in all.
+async fn results(client: &Client, count: usize) -> Vec<Value> {
+    let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("early").unwrap());
+    let mut found = Vec::new();
+    while found.len() < count {
+        let reply = replies.next(Duration::from_secs(30)).await.unwrap().expect("a reply within 30 s");
+        assert_eq!(reply.results.len(), 1, "{reply:?}");
+        found.push(serde_json::to_value(&reply.results[0]).unwrap());
+    }
+    assert!(replies.next(Duration::from_millis(500)).await.unwrap().is_none(), "one reply each");
+    found
+}
+
+#[tokio::test]
+async fn a_cancel_that_comes_before_its_turn_waits_for_it_whoever_dies_meanwhile() {
+    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let (url, dir) = (redis.url(), dir.path());
+    std::fs::write(dir.join("permissions.yaml"), "permissions: {echo: {everyone: true}}").unwrap();
+    let client = Client::connect(&url, StoreOptions::default()).await.unwrap();
+    let mut fleet = vec![Process::start("worker", dir, &url), Process::start("scheduler", dir, &url)];
+
+    // The producer cancels and submits at the same time, and the cancel is faster.
+    for i in 0..10 {
+        let id = TurnId::new(format!("fast-{i}")).unwrap();
+        assert_eq!(client.cancel(&name(&id), "no longer wanted").await.unwrap(), Cancelled::Waiting);
+        client.submit(turn(Some(id.as_str()))).await.unwrap();
+    }
+    // The turns are there, under ids of the producer's and of the fleet's, and the scheduler has not looked yet.
+    fleet[1].signal(Signal::SIGSTOP);
+    for i in 0..10 {
+        let id = (i % 2 == 0).then(|| format!("slow-{i}"));
+        let id = client.submit(turn(id.as_deref())).await.unwrap().turn_id;
+        let cancelled = client.cancel(&name(&id), "no longer wanted").await.unwrap();
+        // What it had read before it was stopped is decided about when it goes on.
+        assert_eq!(cancelled, Cancelled::Waiting, "{id}");
+    }
+    // It dies with them; the next one knows nothing but what Redis knows.
+    fleet[1].signal(Signal::SIGKILL);
+    fleet.push(Process::start("scheduler", dir, &url));
+
+    for result in results(&client, 20).await {
+        assert_eq!((&result["outcome"], &result["attempts"]), (&json!("cancelled"), &json!(0)), "{result}");
+        let message = result["error"]["message"].as_str().unwrap();
+        assert!(message.contains("(reason: no longer wanted)") && message.contains("not executed"), "{message}");
+    }
+    // Operator and auditor are told the same.
+    let story = tickfleet(&["explain", "demo:fast-3", "--redis-url", &url, "--json"]).json();
+    assert_eq!((&story["calls_admitted"], &story["ended_because"]), (&json!(0), &json!("cancelled")), "{story}");
+    assert_eq!(story["cancel_asked"], "no longer wanted");
+    assert!(story["audit"].to_string().contains("no longer wanted"), "{story}");
+    // Nothing is left of the marks, and another turn runs.
+    let mut connection = redis.connection().await;
+    let left: Vec<String> = redis::cmd("KEYS").arg("*}:early:*").query_async(&mut connection).await.unwrap();
+    assert_eq!(left, Vec::<String>::new());
+    let said = tickfleet(&["cancel", "demo:never", "--redis-url", &url]);
+    said.says("should it come within 24 h, it ends without running");
+}

@@ -1,0 +1,8 @@
+//! What breaks: processes, clocks, memory, Redis itself.
+
+mod clock;
+mod early;
+mod lost_second;
+mod memory;
+mod reaping;
+mod suspects;

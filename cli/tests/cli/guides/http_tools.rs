@@ -1,0 +1,151 @@
+//! HTTP tools in a whole fleet: the tutorial as it stands there, and a service behind TLS.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::support::binary::{DevFleet, Said};
+use crate::support::documents::{agrees, files, shown, with_binary};
+
+const TUTORIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tools-http.md");
+
+/// A Python service that prints its port when it is ready. Dropping it kills it.
+pub struct Service {
+    child: Child,
+    pub port: String,
+}
+
+impl Service {
+    pub fn start(folder: &Path, script: &str) -> Self {
+        let mut python = Command::new("python3");
+        let mut child = python.args([script, "0"]).current_dir(folder).stdout(Stdio::piped()).spawn().unwrap();
+        let mut port = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut port).unwrap();
+        Self { child, port: port.trim().to_owned() }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Fails only where it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn write(folder: &Path, name: &str, text: &str) {
+    let file = folder.join(name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, text).unwrap();
+}
+
+#[test]
+fn every_step_of_the_http_tutorial_does_what_it_says() {
+    let text = fs::read_to_string(TUTORIAL).unwrap();
+    // A socket's path is short; that of the system's folder for temporary files may not be.
+    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let written = [files(&text, "yaml"), files(&text, "python")].concat();
+    assert_eq!(written.len(), 4, "tools, permissions, the OpenAPI document, the service");
+    written.iter().for_each(|(name, text)| write(folder.path(), name, &format!("{text}\n")));
+    let service = Service::start(folder.path(), "crm.py");
+    let place = format!("127.0.0.1:{}", service.port);
+    let url = format!("http://{place}");
+    let (mut fleet, mut steps) = (None::<DevFleet>, 0);
+    for step in shown(&text) {
+        steps += 1;
+        if let Some((variables, arguments)) = step.command.split_once("tickfleet dev") {
+            let mut variables: Vec<(&str, &str)> =
+                variables.split_whitespace().map(|variable| variable.split_once('=').unwrap()).collect();
+            // A port that is free, instead of the one that is shown.
+            variables.extend([("CRM_URL", url.as_str()), ("CRM_PRIVATE", place.as_str())]);
+            let arguments: Vec<&str> = arguments.split_whitespace().collect();
+            fleet = Some(DevFleet::start_in(folder.path(), &arguments, &variables));
+            continue;
+        }
+        let mut shell = match &fleet {
+            Some(fleet) => fleet.shell(&step.command),
+            None => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &step.command]).env_remove("TICKFLEET_CONFIG");
+                shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                shell
+            }
+        };
+        let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
+        let place = format!("docs/tools-http.md:{}: `{}`", step.line, step.command);
+        assert!(agrees(&step.output, &said.stdout), "{place} printed something else:\n{}{}", said.stdout, said.stderr);
+        assert_eq!(said.code, i32::from(said.stdout.contains("permanent")), "{place}");
+    }
+    assert_eq!(steps, 7);
+    assert_eq!(fleet.unwrap().stop(), Some(0));
+}
+
+/// Makes an authority, and a certificate of it for 127.0.0.1.
+fn certify(folder: &Path, authority: &str) {
+    let openssl = |args: &str| {
+        let made = Command::new("openssl").args(args.split_whitespace()).current_dir(folder).output().unwrap();
+        assert!(made.status.success(), "openssl {args}: {}", String::from_utf8_lossy(&made.stderr));
+    };
+    let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+    openssl(&format!("req -x509 {key} -keyout {authority}.key -out {authority}.pem -days 2 -subj /CN={authority}"));
+    openssl(&format!("req {key} -keyout {authority}-server.key -out {authority}.csr -subj /CN=localhost"));
+    write(folder, "names", "subjectAltName = IP:127.0.0.1\n");
+    openssl(&format!(
+        "x509 -req -in {authority}.csr -CA {authority}.pem -CAkey {authority}.key -CAcreateserial -days 2 -extfile names \
+         -out {authority}-server.pem"
+    ));
+}
+
+const HTTPS: &str = r#"
+import http.server, ssl, sys
+class Service(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.send_response(200)
+        self.send_header("Content-Length", "14")
+        self.end_headers()
+        self.wfile.write(b'{"over":"tls"}')
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service)
+context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+context.load_cert_chain("AUTHORITY-server.pem", "AUTHORITY-server.key")
+server.socket = context.wrap_socket(server.socket, server_side=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+"#;
+
+#[test]
+fn a_service_behind_tls_is_called_where_its_authority_is_trusted_and_only_there() {
+    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let folder = folder.path();
+    let mut tools = "tools:\n".to_owned();
+    let services = ["ours", "theirs"].map(|authority| {
+        certify(folder, authority);
+        write(folder, &format!("{authority}.py"), &HTTPS.replace("AUTHORITY", authority));
+        let service = Service::start(folder, &format!("{authority}.py"));
+        tools += &format!(
+            "  {authority}: {{description: Asks., effect: once, input_schema: {{type: object}}, http: {{method: POST, \
+             base_url: 'https://127.0.0.1:{}', path: /, allow_private: [127.0.0.1]}}}}\n",
+            service.port
+        );
+        service
+    });
+    write(folder, "conf/tools.yaml", &tools);
+    write(folder, "conf/permissions.yaml", "permissions: {ours: {everyone: true}, theirs: {everyone: true}}\n");
+    let trusted = folder.join("ours.pem");
+    let variables = [("SSL_CERT_FILE", trusted.to_str().unwrap()), ("TICKFLEET_WORKER_RETRY_LADDER", "10ms")];
+    let fleet = DevFleet::start_in(folder, &["--config", "conf"], &variables);
+    let turn =
+        ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "ours", "--call", "theirs", "--wait", "--json"];
+    let reply = fleet.run(&turn).exits(1).json();
+    assert_eq!(
+        (&reply["results"][0]["outcome"], &reply["results"][0]["output"]["over"]),
+        (&"ok".into(), &"tls".into())
+    );
+    let refused = &reply["results"][1];
+    // Nothing was sent, so even a `once` tool tried again, and then gave up.
+    assert_eq!(refused["outcome"], "transient", "{refused}");
+    assert!(refused["error"]["message"].as_str().unwrap().starts_with("Could not connect to 127.0.0.1"), "{refused}");
+    drop((fleet, services));
+}

@@ -1,0 +1,7 @@
+//! The pages of the documentation, played as they stand there.
+
+mod http_tools;
+mod mcp;
+mod pages;
+mod security;
+mod typed_tools;

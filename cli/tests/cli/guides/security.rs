@@ -1,0 +1,212 @@
+//! What docs/operating.md says about users, TLS and backups, done against a real Redis.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use redis::aio::MultiplexedConnection;
+use tickfleet_testkit::{RedisOptions, RedisServer};
+
+use crate::support::binary::{DevFleet, Said, tickfleet};
+use crate::support::documents::{REPOSITORY, blocks};
+
+/// The users that the guide gives, as arguments of `ACL SETUSER`.
+fn users() -> Vec<Vec<String>> {
+    let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/operating.md")).unwrap();
+    let lines = blocks(&text, "acl").into_iter().flat_map(|(_, lines)| lines);
+    let words = |line: &str| line.split(' ').skip(1).map(str::to_owned).collect();
+    lines.filter(|line| line.starts_with("user ")).map(words).collect()
+}
+
+/// A Redis with exactly these users, and a way to speak to it as one of them.
+struct Guarded {
+    redis: RedisServer,
+}
+
+impl Guarded {
+    async fn start() -> Self {
+        let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
+        let mut connection = redis.connection().await;
+        let users = users();
+        assert!(users.len() >= 5, "the guide's users: {users:?}");
+        // `default` last: it is the one that sets the others.
+        let (default, others): (Vec<_>, Vec<_>) = users.into_iter().partition(|user| user[0] == "default");
+        for user in others.iter().chain(&default) {
+            let () = redis::cmd("ACL").arg("SETUSER").arg(user).query_async(&mut connection).await.unwrap();
+        }
+        Self { redis }
+    }
+
+    /// The URL of a user. Its password is `<name>-secret`, as in the guide.
+    fn url(&self, user: &str) -> String {
+        self.redis.url().replace("redis://", &format!("redis://{user}:{user}-secret@"))
+    }
+
+    async fn as_user(&self, user: &str) -> MultiplexedConnection {
+        redis::Client::open(self.url(user)).unwrap().get_multiplexed_async_connection().await.unwrap()
+    }
+}
+
+async fn ask(connection: &mut MultiplexedConnection, command: &str) -> Result<redis::Value, String> {
+    let words: Vec<String> = words(command);
+    let mut command = redis::cmd(&words[0]);
+    for word in &words[1..] {
+        command.arg(word);
+    }
+    let answer = command.query_async(connection).await;
+    answer.map_err(|error: redis::RedisError| error.code().unwrap_or("?").to_owned())
+}
+
+/// Words apart by blanks; what is between single quotes is one.
+fn words(command: &str) -> Vec<String> {
+    let split = |(n, part): (usize, &str)| match n % 2 {
+        0 => part.split_whitespace().map(str::to_owned).collect::<Vec<_>>(),
+        _ => vec![part.to_owned()],
+    };
+    command.split('\'').enumerate().flat_map(split).collect()
+}
+
+#[tokio::test]
+async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
+    let redis = Guarded::start().await;
+    // Nobody without a password.
+    tickfleet(&["doctor", "--redis-url", &redis.redis.url()]).exits(1).complains("Authentication required");
+    let fleet = DevFleet::start(&["--redis-url", &redis.url("tickfleet")]);
+    let calls =
+        ["--call", "echo {\"text\":\"hi\"}", "--call", "fail {\"outcomes\":[\"transient\",\"ok\"]}", "--call", "nope"];
+    let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", "guarded", "--wait", "--json"];
+    let reply = fleet.run(&[&turn[..], &calls].concat()).exits(1).json();
+    let outcomes: Vec<_> = (0..3).map(|n| reply["results"][n]["outcome"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(outcomes, ["ok", "ok", "unknown_tool"], "{reply:#}");
+    // More than a tick's calls: lanes and timers too.
+    let many: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 12).flatten().collect();
+    fleet.run(&[&["submit", "--tenant", "demo", "--agent", "fran", "--wait"], &many[..]].concat()).exits(0);
+    fleet.run(&["delegate", "--tenant", "atlas-ux", "--to", "kelly", "Say it", "--wait"]).exits(0);
+    fleet.run(&["tenant", "set", "acme", "--plan", "gold"]).exits(0);
+    fleet.run(&["explain", "demo:guarded"]).exits(0).says("has ended");
+    fleet.run(&["cancel", "demo:guarded"]);
+    fleet.run(&["doctor"]).exits(0).says("1 alive");
+
+    let seen = tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &redis.url("onlooker")]);
+    seen.exits(0).says("1 scheduler, 1 worker alive").says("echo");
+    // An onlooker changes nothing, not even by mistake.
+    let cancel = tickfleet(&["cancel", "demo:guarded", "--redis-url", &redis.url("onlooker")]);
+    cancel.exits(1).complains("no permissions");
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[tokio::test]
+async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
+    let redis = Guarded::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url("tickfleet")]);
+    let refused = |answer: Result<redis::Value, String>| assert_eq!(answer.unwrap_err(), "NOPERM");
+
+    let mut chat = redis.as_user("chat-service").await;
+    let turn = r#"XADD {tickfleet:0}:turns * turn '{"tenant":"demo","agent":"kelly","reply_to":"chat-service","calls":[{"name":"echo"}]}'"#;
+    ask(&mut chat, turn).await.unwrap();
+    let reply = ask(&mut chat, "XREAD BLOCK 15000 STREAMS {tickfleet:0}:replies:demo:chat-service 0").await.unwrap();
+    assert!(format!("{reply:?}").contains("done"), "{reply:?}");
+    // What a reader says of how far it is, and what a producer looks at.
+    for may in [
+        "SET {tickfleet:0}:read:demo:chat-service 1-1 EX 600",
+        "XDEL {tickfleet:0}:replies:demo:chat-service 1-1",
+        "XTRIM {tickfleet:0}:replies:demo:chat-service MINID 1-1",
+        "HGET {tickfleet:0}:meta pressure",
+        "XLEN {tickfleet:0}:turns",
+    ] {
+        ask(&mut chat, may).await.unwrap_or_else(|code| panic!("{may}: {code}"));
+    }
+    for beyond in [
+        "XRANGE {tickfleet:0}:turns - +",
+        "XREAD STREAMS {tickfleet:0}:replies:demo:another 0",
+        "XTRIM {tickfleet:0}:turns MAXLEN 0",
+        "XDEL {tickfleet:0}:turns 1-1",
+        "SET {tickfleet:0}:turns x",
+        "SET {tickfleet:0}:read:demo:another 1-1",
+        "XTRIM {tickfleet:0}:replies:demo:another MAXLEN 0",
+        "XADD {tickfleet:0}:replies:demo:chat-service * reply {}",
+        "DEL {tickfleet:0}:turns",
+        "HGETALL {tickfleet:0}:meta",
+        "XADD {tickfleet:0}:ready:normal * a b",
+        "EVAL 'return 1' 0",
+        "KEYS *",
+    ] {
+        refused(ask(&mut chat, beyond).await);
+    }
+
+    let mut runtime = redis.as_user("archy-runtime").await;
+    fleet.run(&["delegate", "--tenant", "demo", "--to", "archy", "Look it up"]).exits(0);
+    let read = "XREADGROUP GROUP workers runtime-5 COUNT 1 BLOCK 15000 STREAMS {tickfleet:0}:external:demo:archy >";
+    let leased = loop {
+        match ask(&mut runtime, read).await {
+            Ok(leased) => break leased,
+            // The stream is made with its agent's first task.
+            Err(code) => assert_eq!(code, "NOGROUP"),
+        }
+    };
+    assert!(format!("{leased:?}").contains("Look it up"), "{leased:?}");
+    ask(&mut runtime, "XADD {tickfleet:0}:tasks * task '{\"op\":\"heartbeat\"}'").await.unwrap();
+    refused(ask(&mut runtime, "XACK {tickfleet:0}:external:demo:archy workers 1-0").await);
+    refused(ask(&mut runtime, "XRANGE {tickfleet:0}:audit - +").await);
+
+    let mut onlooker = redis.as_user("onlooker").await;
+    refused(ask(&mut onlooker, "HSET {tickfleet:0}:meta a b").await);
+    let mut node = redis.as_user("tickfleet").await;
+    for beyond in ["FLUSHALL", "CONFIG SET maxmemory 1", "SET elsewhere 1", "KEYS *", "ACL LIST", "SHUTDOWN NOSAVE"] {
+        refused(ask(&mut node, beyond).await);
+    }
+}
+
+/// Keys and certificates as the guide makes them.
+fn certificates(folder: &Path) {
+    let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/operating.md")).unwrap();
+    let (_, lines) = blocks(&text, "sh").into_iter().find(|(_, lines)| lines[0].starts_with("openssl")).unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-ec", &lines.join("\n")]).current_dir(folder);
+    shell.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    Said::of(&mut shell, "").exits(0);
+}
+
+#[tokio::test]
+async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    certificates(folder.path());
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (ca, certificate, key) = (file("ca.pem"), file("redis.pem"), file("redis.key"));
+    let arguments = ["--tls-port", &port, "--tls-ca-cert-file", &ca, "--tls-cert-file", &certificate];
+    let more = ["--tls-key-file", &key, "--tls-auth-clients", "no"];
+    let extra_args = arguments.iter().chain(&more).map(ToString::to_string).collect();
+    let _redis = RedisServer::start_with(RedisOptions { extra_args, ..RedisOptions::default() }).await;
+    let url = format!("rediss://localhost:{port}");
+
+    let fleet = DevFleet::start_with(&["--redis-url", &url], &[("SSL_CERT_FILE", &ca)]);
+    let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"];
+    let mut command = fleet.command(&turn);
+    Said::of(command.env("SSL_CERT_FILE", &ca), "").exits(0).says("ok");
+    // Whom nobody vouches for is not spoken to.
+    Said::of(fleet.command(&["doctor"]).env("SSL_CERT_FILE", "/dev/null"), "").exits(3).complains("cannot be reached");
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[tokio::test]
+async fn a_turn_that_a_backup_holds_is_carried_out_after_it_was_restored() {
+    let folder = tempfile::tempdir().unwrap();
+    let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;
+    let turn = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "kept"];
+    tickfleet(&[&turn[..], &["--redis-url", &redis.url()]].concat()).exits(0);
+    let mut backup = Command::new("redis-cli");
+    backup.args(["-u", &redis.url(), "--rdb", "dump.rdb"]).current_dir(folder.path());
+    backup
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped());
+    Said::of(&mut backup, "").exits(0);
+    drop(redis);
+
+    let extra_args = ["--dir", folder.path().to_str().unwrap()].map(String::from).into();
+    let restored = RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await;
+    let fleet = DevFleet::start(&["--redis-url", &restored.url()]);
+    // The id is known: nothing is submitted twice, and the reply is that of the turn in the backup.
+    fleet.run(&[&turn[..], &["--wait"]].concat()).exits(0).says("kept/0").says("ok");
+}

@@ -1,0 +1,285 @@
+//! Typed tools of a program of one's own: the tutorial as it stands there, registration while it runs, and results that
+//! are not what a tool of any kind promises.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::support::binary::{DevFleet, Said, command};
+use crate::support::documents::{REPOSITORY, agrees, blocks, files, shown, with_binary};
+
+/// The longest wait for what is on its way; usually it takes a second.
+const PATIENCE: Duration = Duration::from_secs(60);
+const TUTORIAL: &str = "docs/tools-typed.md";
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(REPOSITORY).join(path)).unwrap()
+}
+
+/// The program that the tutorial writes. As a member of the workspace with a test of its own, it is built beside ours.
+fn own_fleet() -> PathBuf {
+    let program = Path::new(env!("CARGO_BIN_EXE_tickfleet")).with_file_name("own-fleet");
+    assert!(program.exists(), "{} is not built: cargo build --workspace", program.display());
+    program
+}
+
+/// A folder whose path is short: a socket's has to be.
+fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
+}
+
+fn write(folder: &Path, name: &str, text: &str) {
+    let file = folder.join(name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, text).unwrap();
+}
+
+#[test]
+fn the_typed_tutorial_shows_the_program_that_is_built() {
+    let text = read(TUTORIAL);
+    let rust = blocks(&text, "rust,ignore");
+    let rust: Vec<String> = rust.into_iter().map(|(_, lines)| lines.join("\n") + "\n").collect();
+    assert_eq!(rust, ["src/main.rs", "tests/quotes.rs"].map(|file| read(&format!("docs/own-fleet/{file}"))));
+    let (name, manifest) = files(&text, "toml").remove(0);
+    // Where the checkout is differs.
+    let manifest = manifest.replace("# Cargo.toml\n", "").replace("../tickfleet/cli", "../../cli");
+    assert_eq!((name.as_str(), manifest + "\n"), ("Cargo.toml", read("docs/own-fleet/Cargo.toml")));
+    for (name, text) in files(&text, "yaml") {
+        assert_eq!(text + "\n", read(&format!("docs/own-fleet/{name}")), "{name}");
+    }
+}
+
+#[test]
+fn every_step_of_the_typed_tutorial_does_what_it_says() {
+    let (text, folder, program) = (read(TUTORIAL), folder(), own_fleet());
+    files(&text, "yaml").iter().for_each(|(name, text)| write(folder.path(), name, text));
+    let (mut fleet, mut steps) = (None::<DevFleet>, 0);
+    for step in shown(&text) {
+        steps += 1;
+        if step.command.contains("own-fleet dev") {
+            let started =
+                DevFleet::start_program(&program, folder.path(), &["--config", "conf"], &[("CARRIER_KEY", "k-1")]);
+            lorries(&started, "ok");
+            fleet = Some(started);
+            continue;
+        }
+        let mut shell = match &fleet {
+            Some(fleet) => fleet.shell(&step.command),
+            None => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &step.command]).env_remove("TICKFLEET_CONFIG").env_remove("REDIS_URL");
+                shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                shell
+            }
+        };
+        let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
+        let place = format!("{TUTORIAL}:{}: `{}`", step.line, step.command);
+        assert!(agrees(&step.output, &said.stdout), "{place} printed something else:\n{}{}", said.stdout, said.stderr);
+        let ended = said.stdout.contains(" ended ");
+        assert_eq!(said.code, i32::from(ended), "{place}");
+    }
+    assert_eq!(steps, 7);
+    assert_eq!(fleet.unwrap().stop(), Some(0));
+}
+
+/// Calls the tool that is registered while the program runs, until its outcome is `wanted`: registering takes a moment.
+fn lorries(fleet: &DevFleet, wanted: &str) {
+    let call = [
+        "submit",
+        "--tenant",
+        "demo",
+        "--agent",
+        "kelly",
+        "--call",
+        "count_lorries {\"count\": 70}",
+        "--wait",
+        "--json",
+    ];
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
+        let reply = fleet.run(&call).json();
+        if reply["results"][0]["outcome"] == wanted {
+            return;
+        }
+        assert_eq!(reply["results"][0]["outcome"], "unknown_tool", "{reply}");
+    }
+    panic!("count_lorries never was {wanted}");
+}
+
+#[test]
+fn a_registered_tool_outlives_a_reload_and_comes_only_where_it_is_allowed() {
+    let (folder, program) = (folder(), own_fleet());
+    let key = [("CARRIER_KEY", "k-1")];
+    for file in ["conf/permissions.yaml", "conf/tickfleet.yaml"] {
+        write(folder.path(), file, &read(&format!("docs/own-fleet/{file}")));
+    }
+    let start = || DevFleet::start_program(&program, folder.path(), &["--config", "conf"], &key);
+    let fleet = start();
+    lorries(&fleet, "ok");
+    let quote =
+        ["submit", "--tenant", "demo", "--agent", "tina", "--call", "quote_parcel {\"country\":\"AT\",\"weight_g\":1}"];
+    let quote = [&quote[..], &["--wait", "--json"]].concat();
+    assert_eq!(fleet.run(&quote).exits(0).json()["results"][0]["output"]["price_cents"], 690);
+    // Kelly keeps one tool, tina loses hers: when that has come, the registered tool is still there.
+    write(folder.path(), "conf/permissions.yaml", "permissions: {count_lorries: {agents: [kelly]}}\n");
+    let denied = || fleet.run(&quote).json()["results"][0]["outcome"] == "denied";
+    let began = Instant::now();
+    while !denied() {
+        assert!(began.elapsed() < PATIENCE, "the new permissions never came");
+    }
+    lorries(&fleet, "ok");
+    assert_eq!(fleet.stop(), Some(0));
+
+    // Not allowed: the row names a tool that nobody knows, and without it the tool is not registered.
+    fs::remove_file(folder.path().join("conf/tickfleet.yaml")).unwrap();
+    let check = ["config", "check", "--config", "conf"];
+    let check = || {
+        let mut check = command(&check);
+        Said::of(check.current_dir(folder.path()), "")
+    };
+    check().exits(1).says("the unknown tool `count_lorries`");
+    write(folder.path(), "conf/permissions.yaml", "permissions: {}\n");
+    let fleet = start();
+    let call = [
+        "submit",
+        "--tenant",
+        "demo",
+        "--agent",
+        "kelly",
+        "--call",
+        "count_lorries {\"count\": 70}",
+        "--wait",
+        "--json",
+    ];
+    assert_eq!(fleet.run(&call).json()["results"][0]["outcome"], "unknown_tool");
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[test]
+fn a_plain_producer_serves_a_programs_own_fleet_and_a_plain_scheduler_refuses_its_rows() {
+    let (folder, redis) = (folder(), tokio::runtime::Runtime::new().unwrap());
+    let server = redis.block_on(tickfleet_testkit::RedisServer::start());
+    write(folder.path(), "conf/permissions.yaml", "permissions: {quote_parcel: {everyone: true}}\n");
+    let run = |program: &Path, args: &[&str]| {
+        let mut run = Command::new(program);
+        run.args(args).args(["--config", "conf"]).current_dir(folder.path()).env("REDIS_URL", server.url());
+        run.env("CARRIER_KEY", "k-1").env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").env_remove("TICKFLEET_CONFIG");
+        run.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        run
+    };
+    let plain = Path::new(env!("CARGO_BIN_EXE_tickfleet"));
+    Said::of(&mut run(plain, &["config", "check"]), "").exits(1).says("the unknown tool `quote_parcel`");
+    Said::of(&mut run(plain, &["scheduler"]), "").exits(1).complains("the unknown tool `quote_parcel`");
+    let mut running = ["scheduler", "worker"].map(|role| run(&own_fleet(), &[role]).spawn().unwrap());
+    let call = ["submit", "--tenant", "demo", "--agent", "fran", "--wait", "--json"];
+    let call = [&call[..], &["--call", "quote_parcel {\"country\":\"AT\",\"weight_g\":1}"]].concat();
+    let reply = Said::of(&mut run(plain, &call), "").exits(0).json();
+    for process in &mut running {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+    assert_eq!(reply["results"][0]["output"]["price_cents"], 690, "{reply}");
+}
+
+#[test]
+fn a_program_whose_tool_does_not_start_says_why_and_takes_no_calls() {
+    let folder = folder();
+    let mut dev = Command::new(own_fleet());
+    dev.args(["dev"]).current_dir(folder.path()).env_remove("TICKFLEET_CONFIG").env_remove("REDIS_URL");
+    dev.env_remove("CARRIER_KEY").env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0");
+    dev.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Said::of(&mut dev, "")
+        .exits(1)
+        .complains("tool 'quote_parcel': its start hook failed: the secret CARRIER_KEY is not there");
+}
+
+const SERVER: &str = r#"
+import json, sys
+TOOL = {"name": "area", "description": "Measures.", "inputSchema": {"type": "object"},
+        "outputSchema": {"type": "object", "properties": {"area": {"type": "number"}}, "required": ["area"]}}
+for line in sys.stdin:
+    request = json.loads(line)
+    if "id" not in request:
+        continue
+    method = request["method"]
+    result = {}
+    if method == "initialize":
+        result = {"protocolVersion": request["params"]["protocolVersion"], "capabilities": {"tools": {}},
+                  "serverInfo": {"name": "areas", "version": "1.0.0"}}
+    if method == "tools/list":
+        result = {"tools": [TOOL]}
+    if method == "tools/call":
+        result = {"content": [], "structuredContent": {"area": "large"}}
+    print(json.dumps({"jsonrpc": "2.0", "id": request["id"], "result": result}), flush=True)
+"#;
+
+const SERVICE: &str = r#"
+import http.server
+class Service(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b'{"zone": 7}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *_):
+        pass
+server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service)
+print(server.server_port, flush=True)
+server.serve_forever()
+"#;
+
+#[test]
+fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
+    let folder = folder();
+    write(folder.path(), "areas.py", SERVER);
+    write(folder.path(), "zones.py", SERVICE);
+    let service = super::http_tools::Service::start(folder.path(), "zones.py");
+    let tools = format!(
+        "tools:\n  echo:\n    description: Echoes.\n    effect: once\n    input_schema: {{type: object}}\n    \
+         output_schema: {{type: object, required: [echoed]}}\n  zone:\n    description: Asks.\n    effect: read\n    \
+         input_schema: {{type: object, properties: {{near: {{type: string}}}}}}\n    \
+         output_schema: {{type: object, properties: {{zone: {{type: string}}}}}}\n    \
+         http: {{method: GET, base_url: 'http://127.0.0.1:{}', path: /, allow_private: [127.0.0.1]}}\n",
+        service.port
+    );
+    write(folder.path(), "conf/tools.yaml", &tools);
+    write(folder.path(), "conf/mcp.yaml", "servers: {areas: {command: python3, args: [areas.py]}}\n");
+    let rows = "permissions: {echo: {everyone: true}, zone: {everyone: true}, areas__area: {everyone: true}}\n";
+    write(folder.path(), "conf/permissions.yaml", rows);
+    let run = |args: &[&str]| Said::of(command(args).current_dir(folder.path()), "");
+    run(&["mcp", "pin", "--config", "conf"]).exits(0);
+    run(&["config", "check", "--config", "conf"])
+        .exits(0)
+        .says("tools.zone.input_schema.properties.near: it has no description: models see its name and type alone");
+
+    let fleet = DevFleet::start_in(folder.path(), &["--config", "conf"], &[]);
+    let mut turn = vec!["submit", "--tenant", "demo", "--agent", "kelly", "--wait", "--json"];
+    turn.extend(["--call", "echo {\"text\": \"hi\"}", "--call", "zone", "--call", "areas__area"]);
+    let reply = fleet.run(&turn).exits(1).json();
+    let told = |n: usize| reply["results"][n]["error"]["message"].as_str().unwrap_or_default().to_owned();
+    for n in 0..3 {
+        let result = &reply["results"][n];
+        assert_eq!((&result["outcome"], &result["error"]["code"]), (&json!("internal"), &json!("invalid_output")));
+        assert_eq!((&result["output"], &result["attempts"]), (&Value::Null, &json!(1)), "{result}");
+    }
+    assert!(told(0).contains("It lacks the member 'echoed'"), "{}", told(0));
+    assert!(told(0).contains("What it did is done: do not call it again to repeat it."), "{}", told(0));
+    assert!(told(1).contains("Its member 'zone' must be of type string"), "{}", told(1));
+    assert!(told(2).contains("Its member 'area' must be of type number"), "{}", told(2));
+    assert_eq!(fleet.stop(), Some(0));
+
+    let tried = ["tools", "try", "zone", "--agent", "kelly", "--config", "conf"];
+    run(&tried).exits(1).says("output               ended   \"zone\" ran, but what it returned does not fit");
+    let tried = ["tools", "try", "areas__area", "--yes", "--agent", "kelly", "--config", "conf", "--json"];
+    let tried = run(&tried).exits(1).json();
+    let steps = tried["steps"].as_array().unwrap().iter().map(|step| step["passed"] == true).collect::<Vec<_>>();
+    assert_eq!(steps, [true, true, true, true, true, false], "{tried}");
+    // A tool whose effect cannot be taken back is not run by mistake.
+    run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf"]).exits(2).complains("--yes runs it");
+    run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf", "--dry-run"]).exits(0).says("not run");
+}

@@ -1,0 +1,9 @@
+//! The real binary, against a real Redis of its own.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod commands;
+mod delivery;
+mod faults;
+mod guides;
+mod operation;
+mod support;

@@ -1,0 +1,242 @@
+//! Live configuration: schedulers and workers as processes, whose folder changes under them.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::tickfleet;
+use crate::support::process::{Process, pause};
+
+fn write(dir: &Path, name: &str, text: &str) {
+    fs::write(dir.join(name), text).unwrap();
+}
+
+fn ask(url: &str, args: &[&str]) -> Value {
+    tickfleet(&[args, &["--redis-url", url, "--json"]].concat()).json()
+}
+
+/// Waits until something is so, for half a minute at least.
+fn until(is: impl Fn() -> bool) {
+    for _ in 0..600 {
+        if is() {
+            return;
+        }
+        pause();
+    }
+    panic!("it did not come to that within half a minute");
+}
+
+/// The outcome of one call of kelly's.
+fn outcome(url: &str, call: &str) -> String {
+    let reply = ask(url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", call, "--wait"]);
+    reply["results"][0]["outcome"].as_str().unwrap_or_else(|| panic!("{reply}")).to_owned()
+}
+
+#[tokio::test]
+async fn permissions_and_tools_change_without_a_restart_and_a_broken_file_changes_nothing() {
+    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let (url, dir) = (redis.url(), dir.path());
+    write(dir, "permissions.yaml", "permissions: {sleep: {everyone: true}}");
+    let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
+    let worker = &fleet[1];
+    let before = ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "sleep {\"ms\":6000}"]);
+    assert_eq!(outcome(&url, "echo"), "unknown_tool", "no row names it: a plain fleet has no trial tools");
+
+    write(dir, "permissions.yaml", "permissions: {sleep: {everyone: false}, echo: {everyone: true}}");
+    for process in &fleet {
+        process.signal(Signal::SIGHUP);
+        process.reloaded(1);
+    }
+    assert_eq!((outcome(&url, "echo"), outcome(&url, "sleep {\"ms\":1}")), ("ok".into(), "denied".into()));
+
+    write(dir, "permissions.yaml", "permissions:\n  echo: {everyone: maybe}\n");
+    let refused = worker.says("the configuration was not taken over; the old one stays in force");
+    let problems = refused["problems"].as_str().unwrap();
+    assert!(problems.contains("permissions.yaml:2:20: permissions.echo.everyone: found \"maybe\""), "{problems}");
+    assert!(worker.metrics().contains("tickfleet_config_reloads_total{result=\"rejected\"} 1"));
+    assert_eq!(outcome(&url, "echo"), "ok");
+
+    // Half of a change is none: the row names a tool that is declared a moment later.
+    write(dir, "permissions.yaml", "permissions: {look_up: {everyone: true}}");
+    worker.until("the configuration was not taken over; the old one stays in force", |line| {
+        line["problems"].as_str().unwrap().contains("look_up")
+    });
+    assert_eq!(outcome(&url, "echo"), "ok");
+    write(dir, "tools.yaml", "tools: {look_up: {description: Looks., effect: read, input_schema: {type: object}}}");
+    fleet[0].reloaded(2);
+    let now = worker.reloaded(2);
+    let reply =
+        ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "look_up", "--call", "echo", "--wait"]);
+    assert_eq!(reply["results"][0]["error"]["code"], "not_configured", "{reply}");
+    assert_eq!(reply["results"][1]["outcome"], "unknown_tool");
+
+    // What was in flight has gone on, under what it began with.
+    let long = before["turn_id"].as_str().unwrap();
+    let story = loop {
+        let story = ask(&url, &["explain", &format!("demo:{long}")]);
+        if story["state"] == "done" {
+            break story;
+        }
+        pause();
+    };
+    assert_eq!(story["results"][0]["outcome"], "ok", "{story}");
+    let digest = now["policy"].as_str().unwrap();
+    assert_eq!((story["policy"]["digest"].as_str(), story["policy"]["generation"].as_u64()), (Some(digest), Some(3)));
+    let judged = &story["audit"]["entries"][0]["meta"];
+    assert_eq!((judged["policy_version"].as_u64(), judged["policy_digest"] != *digest), (Some(1), true), "{judged}");
+    for process in &fleet {
+        let metrics = process.metrics();
+        assert!(metrics.contains(&format!("tickfleet_config_info{{digest=\"{digest}\"}} 1")), "{metrics}");
+    }
+    assert!(fleet.map(Process::stop).iter().all(|code| *code == Some(0)));
+}
+
+#[tokio::test]
+async fn a_swapped_config_map_lowers_caps_changes_the_log_level_and_names_what_needs_a_restart() {
+    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let (url, dir) = (redis.url(), dir.path());
+    // As the kubelet mounts a ConfigMap: links through `..data`, which is swapped.
+    let settings = |version: &str, text: &str| {
+        fs::create_dir(dir.join(version)).unwrap();
+        write(&dir.join(version), "tickfleet.yaml", text);
+        symlink(version, dir.join("..data_tmp")).unwrap();
+        fs::rename(dir.join("..data_tmp"), dir.join("..data")).unwrap();
+    };
+    settings("..one", "caps: {max_actions_per_day: 100}");
+    symlink("..data/tickfleet.yaml", dir.join("tickfleet.yaml")).unwrap();
+    write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}}");
+    let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
+    let scheduler = &fleet[0];
+    let stranger = || ask(&url, &["submit", "--tenant", "demo", "--agent", "nobody", "--call", "echo", "--wait"]);
+    assert_eq!((stranger()["status"].as_str(), outcome(&url, "echo").as_str()), (Some("rejected"), "ok"));
+    assert_eq!(scheduler.count("a turn is rejected"), 0, "that is a line of level debug");
+
+    settings("..two", "caps: {max_actions_per_day: 2}\nlog: {level: debug}\nworker: {slots: 3}\n");
+    scheduler.reloaded(1);
+    let waits = scheduler.says("settings have changed that need a restart");
+    assert_eq!(waits["settings"], "worker.slots");
+    let outcomes = [outcome(&url, "echo"), outcome(&url, "echo")];
+    assert_eq!(outcomes, ["ok", "daily_cap_reached"]);
+    stranger();
+    scheduler.says("a turn is rejected");
+    assert!(fleet.map(Process::stop).iter().all(|code| *code == Some(0)));
+}
+
+#[tokio::test]
+async fn an_older_configuration_comes_back_only_when_the_newer_one_has_gone() {
+    let redis = RedisServer::start().await;
+    let url = redis.url();
+    let [old, new] = ["caps: {max_actions_per_day: 10}", "caps: {max_actions_per_day: 20}"].map(|text| {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "tickfleet.yaml", text);
+        dir
+    });
+    let stands_by =
+        "other schedulers decide by a newer policy; this one stands by until it has it too, or they have gone";
+    let first = Process::start("scheduler", old.path(), &url);
+    first.says("policy in force");
+    let second = Process::start("scheduler", new.path(), &url);
+    assert_eq!(second.says("policy in force")["generation"], 2);
+    first.says(stands_by);
+    // A restart with the old configuration is no news.
+    assert_eq!(first.stop(), Some(0));
+    let first = Process::start("scheduler", old.path(), &url);
+    first.says(stands_by);
+    assert_eq!(first.count("policy in force"), 0);
+
+    // A rollback: the last replica with the newer one goes.
+    assert_eq!(second.stop(), Some(0));
+    assert_eq!(first.says("policy in force")["generation"], 3);
+    // And one that goes back by itself, while it runs.
+    write(old.path(), "tickfleet.yaml", "caps: {max_actions_per_day: 30}");
+    first.until("policy in force", |line| line["generation"] == 4);
+    write(old.path(), "tickfleet.yaml", "caps: {max_actions_per_day: 10}");
+    first.until("policy in force", |line| line["generation"] == 5);
+    assert_eq!(first.stop(), Some(0));
+}
+
+/// A tool whose schema no worker can use.
+const NO_SCHEMA: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
+    input_schema: {type: object, properties: {name: {type: string, pattern: '('}}}\n";
+/// A tool that would call into the machine's own network.
+const PRIVATE: &str = "tools:\n  look_up:\n    description: Looks.\n    effect: read\n    \
+    input_schema: {type: object}\n    http: {base_url: 'http://10.0.0.1/', method: GET, path: /}\n";
+
+#[tokio::test]
+async fn every_role_refuses_what_a_worker_would_and_a_revocation_waits_for_nothing() {
+    let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let (url, dir) = (redis.url(), dir.path());
+    write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}");
+    let fleet = [Process::start("scheduler", dir, &url), Process::start("worker", dir, &url)];
+    let in_force = fleet[0].says("policy in force")["policy"].clone();
+    assert_eq!(outcome(&url, "echo"), "ok");
+    // A row is taken out, and a tool is declared that nobody could carry out.
+    for (times, broken) in [NO_SCHEMA, PRIVATE].into_iter().enumerate() {
+        write(dir, "permissions.yaml", "permissions: {sleep: {everyone: true}}");
+        write(dir, "tools.yaml", broken);
+        for process in &fleet {
+            let refused = "the configuration was not taken over; the old one stays in force";
+            until(|| process.count(refused) > times);
+            assert_eq!(
+                (process.count("configuration reloaded"), process.says(refused)["policy"].clone()),
+                (0, in_force.clone())
+            );
+        }
+        // The same where it is checked, and at the start of any role.
+        let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
+        for command in [&["config", "check"][..], &["scheduler"], &["worker"]] {
+            let said = tickfleet(&[command, &config].concat());
+            assert_ne!(said.code, 0, "{command:?}");
+            let told = said.stdout + &said.stderr;
+            assert!(told.contains("look_up"), "{command:?}: {told}");
+        }
+    }
+    assert_eq!(outcome(&url, "echo"), "ok", "the old rows are in force");
+
+    // What cannot wait needs no file that is in order.
+    let config = ["--config", dir.to_str().unwrap(), "--redis-url", &url];
+    tickfleet(&[&["tools", "disable", "echo"], &config[..]].concat()).exits(0);
+    until(|| outcome(&url, "echo") == "denied");
+    let reply = ask(&url, &["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"]);
+    assert_eq!(reply["results"][0]["error"]["details"]["rule"], "tickfleet tools disable", "{reply:#}");
+    tickfleet(&["doctor", "--redis-url", &url]).says("switched off at run time, for everybody: echo");
+    // A worker that has just started knows it before its first call.
+    let [scheduler, worker] = fleet;
+    assert_eq!(worker.stop(), Some(0));
+    fs::remove_file(dir.join("tools.yaml")).unwrap();
+    write(dir, "permissions.yaml", "permissions: {echo: {everyone: true}, sleep: {everyone: true}}");
+    let worker = Process::start("worker", dir, &url);
+    assert_eq!(outcome(&url, "echo"), "denied");
+    // So does who only looks.
+    tickfleet(&[&["tools"], &config[..]].concat()).exits(0).says("nobody: disabled");
+    tickfleet(&[&["tools", "try", "echo", "--agent", "kelly", "{}"], &config[..]].concat()).exits(1).says("denied");
+    tickfleet(&["tools", "enable", "echo", "--redis-url", &url]).exits(0);
+    until(|| outcome(&url, "echo") == "ok");
+    assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
+}
+
+#[tokio::test]
+async fn doctor_names_who_decides_by_another_policy() {
+    let redis = RedisServer::start().await;
+    let url = redis.url();
+    let [one, other] = ["permissions: {echo: {everyone: true}}", "permissions: {}"].map(|text| {
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), "permissions.yaml", text);
+        dir
+    });
+    let fleet = [Process::start("scheduler", one.path(), &url), Process::start("worker", one.path(), &url)];
+    let doctor = || ask(&url, &["doctor", "--config", one.path().to_str().unwrap()])["findings"].clone();
+    let names_one = |findings: &Value| findings.as_array().unwrap().iter().any(|f| f["what"] == "policies");
+    fleet[0].says("policy in force");
+    let works =
+        |findings: &Value| findings.as_array().unwrap().iter().any(|f| f["what"] == "workers" && f["level"] == "OK");
+    until(|| works(&doctor()));
+    assert!(!names_one(&doctor()), "{:#}", doctor());
+    let stranger = Process::start("worker", other.path(), &url);
+    until(|| names_one(&doctor()));
+    assert_eq!((fleet.map(Process::stop), stranger.stop()), ([Some(0), Some(0)], Some(0)));
+}

@@ -1,0 +1,8 @@
+//! A fleet in operation: live configuration, scaling, traces, alerts.
+
+mod live;
+mod run_time;
+mod scale;
+mod scaling;
+mod traces;
+mod watched;

@@ -1,0 +1,197 @@
+//! Tenants that are set while the fleet runs: schedulers as processes that are restarted, several shards, and
+//! declarations that are lost or broken in Redis.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use serde_json::{Value, json};
+use tickfleet_model::{TenantId, ids};
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{Said, command};
+use crate::support::process::{Process, pause};
+
+/// Long enough that no heartbeat helps a process which has just started.
+const LONG_LEASE: &[(&str, &str)] = &[("TICKFLEET_WORKER_LEASE", "40s"), ("TICKFLEET_WORKER_DRAIN", "10s")];
+
+/// A fleet's folder and Redis, and what its processes and clients share.
+struct Place {
+    redis: RedisServer,
+    dir: tempfile::TempDir,
+    variables: Vec<(&'static str, &'static str)>,
+}
+
+impl Place {
+    async fn new(settings: &str, tenants: &str, variables: &[(&'static str, &'static str)]) -> Self {
+        let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        fs::write(dir.path().join("tickfleet.yaml"), settings).unwrap();
+        fs::write(dir.path().join("tenants.yaml"), format!("tenants: {tenants}")).unwrap();
+        fs::write(dir.path().join("permissions.yaml"), "permissions: {echo: {everyone: true}}").unwrap();
+        Self { redis, dir, variables: variables.to_vec() }
+    }
+
+    fn start(&self, role: &str) -> Process {
+        Process::start_with(role, self.dir.path(), &self.redis.url(), &self.variables)
+    }
+
+    fn run(&self, args: &[&str]) -> Said {
+        run(self.dir.path(), &self.redis.url(), &self.variables, args)
+    }
+
+    /// Submits a turn of `calls` calls by kelly.
+    fn submit(&self, tenant: &str, calls: usize, more: &[&str]) -> Value {
+        let calls = ["--call", "echo"].repeat(calls);
+        self.run(&[&["submit", "--tenant", tenant, "--agent", "kelly", "--json"], calls.as_slice(), more].concat())
+            .json()
+    }
+
+    /// The finished turn, waited for up to a minute.
+    fn finished(&self, tenant: &str, turn: &Value) -> Value {
+        let name = format!("{tenant}:{}", turn["turn_id"].as_str().unwrap_or_else(|| panic!("{turn}")));
+        for _ in 0..1_200 {
+            let story = self.run(&["explain", &name, "--json"]);
+            if story.code == 0 && story.json()["state"] == "done" {
+                return story.json();
+            }
+            pause();
+        }
+        panic!("{name} has not ended within a minute");
+    }
+
+    async fn redis(&self, command: &[&str]) {
+        let mut asked = redis::cmd(command[0]);
+        asked.arg(&command[1..]);
+        let _: redis::Value = asked.query_async(&mut self.redis.connection().await).await.unwrap();
+    }
+}
+
+fn run(dir: &Path, url: &str, variables: &[(&str, &str)], args: &[&str]) -> Said {
+    let mut command = command(&[args, &["--config", dir.to_str().unwrap(), "--redis-url", url]].concat());
+    command.envs(variables.iter().copied());
+    Said::of(&mut command, "")
+}
+
+/// How many calls ended in each way, by name.
+fn outcomes(results: &[Value]) -> Vec<(String, usize)> {
+    let mut counts = std::collections::BTreeMap::new();
+    for result in results {
+        *counts.entry(result["outcome"].as_str().unwrap_or_else(|| panic!("{result}")).to_owned()).or_default() += 1;
+    }
+    counts.into_iter().collect()
+}
+
+fn counted(expected: &[(&str, usize)]) -> Vec<(String, usize)> {
+    expected.iter().map(|(outcome, count)| ((*outcome).to_owned(), *count)).collect()
+}
+
+fn results(reply: &Value) -> Vec<Value> {
+    reply["results"].as_array().unwrap_or_else(|| panic!("{reply}")).clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scheduler_that_has_just_started_knows_the_tenants_that_were_set_at_run_time() {
+    // `demo` has no cap where the configuration decides; `guest` is known at run time only.
+    let place = Place::new("caps: {tick: 1s, max_calls_per_tick: 1}", "{demo: {}}", LONG_LEASE).await;
+    let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
+    for tenant in ["demo", "guest"] {
+        place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
+    }
+    // A backlog on the lane of each, and turns that nobody has read yet.
+    let before: Vec<_> = ["demo", "guest"].map(|tenant| (tenant, place.submit(tenant, 6, &[]))).into();
+    assert_eq!(scheduler.stop(), Some(0));
+    let later: Vec<_> = ["demo", "guest"].map(|tenant| (tenant, place.submit(tenant, 6, &[]))).into();
+    let scheduler = place.start("scheduler");
+    for tenant in ["demo", "guest"] {
+        let turns = before.iter().chain(&later).filter(|(of, _)| *of == tenant);
+        let ended: Vec<Value> = turns.flat_map(|(of, turn)| results(&place.finished(of, turn))).collect();
+        assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 9), ("ok", 3)]), "{tenant}: {ended:#?}");
+    }
+    assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_set_for_a_tenant_counts_for_the_next_turn() {
+    let place = Place::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}}", LONG_LEASE).await;
+    let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
+    assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
+    // Neither waits for a heartbeat, which is ten seconds away.
+    place.run(&["tenant", "set", "demo", "--max-actions-per-day", "3"]).exits(0);
+    let reply = place.submit("demo", 4, &["--wait"]);
+    assert_eq!(outcomes(&results(&reply)), counted(&[("daily_cap_reached", 2), ("ok", 2)]), "{reply:#}");
+    place.run(&["tenant", "set", "guest", "--max-actions-per-day", "3"]).exits(0);
+    let reply = place.submit("guest", 4, &["--wait"]);
+    assert_eq!(outcomes(&results(&reply)), counted(&[("daily_cap_reached", 1), ("ok", 3)]), "{reply:#}");
+    place.run(&["tenant", "unset", "demo"]).exits(0);
+    assert_eq!(outcomes(&results(&place.submit("demo", 4, &["--wait"]))), counted(&[("ok", 4)]));
+    place.run(&["tenant", "unset", "guest"]).exits(0);
+    assert_eq!(place.submit("guest", 1, &["--wait"])["error"]["code"], "unknown_tenant");
+    assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
+    let home = |shard| {
+        let names = (0..).map(|n| format!("tenant{n}"));
+        names.into_iter().find(|name| ids::shard_of(&TenantId::new(name).unwrap(), 2) == shard).unwrap()
+    };
+    let (first, second) = (home(0), home(1));
+    let shards = &[("TICKFLEET_REDIS_SHARDS", "2"), ("TICKFLEET_WORKER_LEASE", "1s"), ("TICKFLEET_WORKER_DRAIN", "5s")];
+    let settings = "caps: {tick: 1s, max_calls_per_tick: 100}";
+    // One is in the configuration, without a cap; the other one is known at run time only.
+    let place = Place::new(settings, &format!("{{{first}: {{}}}}"), shards).await;
+    let fleet = [place.start("scheduler"), place.start("worker")];
+    let tenants = [first.as_str(), second.as_str()];
+    for tenant in tenants {
+        place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
+    }
+    // What the other shard says of a tenant that is not at home there does not count.
+    place
+        .redis(&["HSET", "{tickfleet:1}:tenants", &first, r#"{"plan":"","features":[],"agents":[],"users":[]}"#])
+        .await;
+    // Over several heartbeats of both shards.
+    let turns =
+        |tenant: &str| -> Vec<Value> { (0..20).flat_map(|_| results(&place.submit(tenant, 2, &["--wait"]))).collect() };
+    let ended = thread::scope(|scope| {
+        let running = tenants.map(|tenant| scope.spawn(move || turns(tenant)));
+        running.map(|running| running.join().unwrap())
+    });
+    for (tenant, ended) in tenants.iter().zip(ended) {
+        assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 37), ("ok", 3)]), "{tenant}");
+    }
+    assert_eq!(fleet.map(Process::stop), [Some(0), Some(0)]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_declaration_that_is_lost_or_broken_in_redis_makes_no_cap_laxer() {
+    let place = Place::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}, other: {}}", &[]).await;
+    let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
+    for tenant in ["demo", "other"] {
+        place.run(&["tenant", "set", tenant, "--max-actions-per-day", "3"]).exits(0);
+    }
+    assert_eq!(outcomes(&results(&place.submit("demo", 1, &["--wait"]))), counted(&[("ok", 1)]));
+    // Somebody deletes the key; whoever knows what was in it puts it back.
+    place.redis(&["DEL", "{tickfleet:0}:tenants"]).await;
+    scheduler.says("what was set for a tenant at run time was lost in Redis; putting it back");
+    let ended = results(&place.submit("demo", 4, &["--wait"]));
+    assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 2), ("ok", 2)]));
+    place.run(&["tenant", "show", "other"]).exits(0).says("run time");
+
+    // Nobody is left who knows what it was: nothing is decided about that tenant, and the other is as it was.
+    assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
+    place.redis(&["HSET", "{tickfleet:0}:tenants", "demo", "{broken"]).await;
+    let fleet = [place.start("scheduler"), place.start("worker")];
+    fleet[0].says("a tenant set at run time has no readable declaration; nothing is decided about it");
+    let refused = place.submit("demo", 1, &["--wait"]);
+    assert_eq!(
+        (refused["status"].as_str(), refused["error"]["code"].as_str()),
+        (Some("rejected"), Some("unreadable_tenant"))
+    );
+    let ended = results(&place.submit("other", 4, &["--wait"]));
+    assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 1), ("ok", 3)]));
+    place.run(&["doctor"]).says("demo");
+    place.run(&["tenant", "set", "demo", "--max-actions-per-day", "4"]).exits(0);
+    let ended = results(&place.submit("demo", 2, &["--wait"]));
+    assert_eq!(outcomes(&ended), counted(&[("daily_cap_reached", 1), ("ok", 1)]), "three were used before");
+    assert_eq!(json!(fleet.map(Process::stop)), json!([0, 0]));
+}

@@ -1,0 +1,59 @@
+//! A fleet that follows its load, and what turns cost in memory.
+
+use std::time::Duration;
+
+use super::scaling;
+
+/// A short version of `the_fleet_follows_its_load`, for every run of the tests: 60 times as fast as a cluster.
+#[tokio::test]
+async fn a_fleet_scales_out_and_in_without_losing_a_call_and_not_for_capped_work() {
+    let seconds = Duration::from_secs;
+    let course = scaling::Course {
+        speed: 60,
+        steps: vec![(seconds(3), 8.0), (seconds(8), 60.0), (seconds(4), 8.0)],
+        capped: (seconds(4), 40),
+    };
+    let outcome = scaling::run(&course).await;
+    println!("{}", outcome.summary());
+    let (loaded, capped) = outcome.most_workers();
+    assert!(loaded >= 3, "60 calls a second of 0.2 s need 12 slots at least: {}", outcome.csv());
+    assert_eq!(capped, 1, "{}", outcome.csv());
+    assert!(outcome.told >= loaded - 1 && outcome.left == outcome.told, "{}", outcome.summary());
+}
+
+/// The run of docs/scaling.md. `TICKFLEET_SCALING_CSV=docs/scaling.csv` keeps its samples.
+#[tokio::test]
+#[ignore = "takes three minutes and wants a quiet machine"]
+async fn the_fleet_follows_its_load() {
+    let seconds = Duration::from_secs;
+    let steps = [(20, 12.0), (40, 120.0), (30, 40.0), (20, 120.0), (20, 12.0)];
+    let course = scaling::Course {
+        speed: 15,
+        steps: steps.map(|(length, load)| (seconds(length), load)).into(),
+        capped: (seconds(30), 200),
+    };
+    let outcome = scaling::run(&course).await;
+    println!("{}", outcome.summary());
+    #[allow(clippy::disallowed_methods, reason = "a knob of this run, documented beside it")]
+    if let Ok(file) = std::env::var("TICKFLEET_SCALING_CSV") {
+        let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        std::fs::write(root.join(file), outcome.csv()).unwrap();
+    }
+    let (loaded, capped) = outcome.most_workers();
+    assert!((8..=12).contains(&loaded) && capped == 1, "{}", outcome.summary());
+    // The load itself asks for up, down, up, down: three turns. One stumble of the machine adds two.
+    assert!(outcome.turns_of_direction() <= 5, "{}", outcome.summary());
+    assert!(outcome.absorbed().iter().all(Option::is_some), "{}", outcome.summary());
+    assert_eq!(outcome.left, outcome.told);
+}
+
+/// The table of memory in docs/scaling.md.
+#[tokio::test]
+#[ignore = "measures; it asserts only that nothing costs far more than the document says"]
+async fn turns_and_agents_cost_what_the_document_says() {
+    let costs = scaling::memory::measure().await;
+    for (what, bytes) in &costs {
+        println!("{bytes:>6} B  {what}");
+        assert!((1..5_000).contains(bytes), "{costs:?}");
+    }
+}

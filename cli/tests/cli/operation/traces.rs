@@ -1,0 +1,143 @@
+//! Traces: a collector and a service stand by, and both see the producer's trace.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::http::HeaderMap;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{Said, command};
+use crate::support::process::Process;
+
+const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
+const PARENT: &str = "00f067aa0ba902b7";
+
+/// Takes spans as a collector does, and calls as a service does.
+#[derive(Clone, Default)]
+struct StandIn {
+    spans: Arc<Mutex<Vec<Span>>>,
+    services: Arc<Mutex<Vec<String>>>,
+    calls: Arc<Mutex<Vec<HeaderMap>>>,
+}
+
+impl StandIn {
+    /// Starts on a free port; answers its base URL.
+    async fn start(&self) -> String {
+        let (collector, service) = (self.clone(), self.clone());
+        let router = Router::new()
+            .route("/v1/traces", axum::routing::post(async move |body: Bytes| collector.export(&body)))
+            .route(
+                "/look",
+                axum::routing::get(async move |headers: HeaderMap| {
+                    service.calls.lock().unwrap().push(headers);
+                    axum::Json(json!({"seen": true}))
+                }),
+            );
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        format!("http://{address}")
+    }
+
+    fn export(&self, body: &[u8]) {
+        for resource in ExportTraceServiceRequest::decode(body).unwrap().resource_spans {
+            let named = resource.resource.unwrap().attributes.into_iter().find(|a| a.key == "service.name").unwrap();
+            self.services.lock().unwrap().push(format!("{:?}", named.value.unwrap().value.unwrap()));
+            self.spans.lock().unwrap().extend(resource.scope_spans.into_iter().flat_map(|scope| scope.spans));
+        }
+    }
+
+    fn header(&self, call: usize, name: &str) -> Option<String> {
+        self.calls.lock().unwrap()[call].get(name).map(|value| value.to_str().unwrap().to_owned())
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn configure(dir: &Path, service: &str) {
+    let tools = format!(
+        "tools: {{look: {{description: Looks., effect: read, input_schema: {{type: object}}, \
+         http: {{method: GET, base_url: '{service}', path: /look, allow_private: [127.0.0.1]}}}}}}"
+    );
+    std::fs::write(dir.join("tools.yaml"), tools).unwrap();
+    std::fs::write(dir.join("permissions.yaml"), "permissions: {look: {everyone: true}}").unwrap();
+}
+
+/// Submits one call of the tool with this trace context; answers the reply.
+async fn submit(url: &str, traceparent: &str) -> Value {
+    let turn = json!({"traceparent": traceparent, "tracestate": "vendor=x", "calls": [{"name": "look"}]});
+    let url = url.to_owned();
+    let said = tokio::task::spawn_blocking(move || {
+        let args = ["submit", "--tenant", "demo", "--agent", "kelly", "-", "--wait", "--json", "--redis-url", &url];
+        Said::of(&mut command(&args), &turn.to_string())
+    });
+    let reply = said.await.unwrap().json();
+    assert_eq!(reply["results"][0]["outcome"], "ok", "{reply}");
+    reply
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_spans_of_a_turn_and_the_requests_of_its_tools_belong_to_the_producers_trace() {
+    let (redis, dir, stand_in) = (RedisServer::start().await, tempfile::tempdir().unwrap(), StandIn::default());
+    let (url, base) = (redis.url(), stand_in.start().await);
+    configure(dir.path(), &base);
+    let variables = [("OTEL_EXPORTER_OTLP_ENDPOINT", base.as_str())];
+    let fleet = ["scheduler", "worker"].map(|role| Process::start_with(role, dir.path(), &url, &variables));
+
+    let sampled = format!("00-{TRACE}-{PARENT}-01");
+    assert_eq!(submit(&url, &sampled).await["traceparent"], sampled.as_str(), "the reply carries it");
+    let unsampled = format!("00-{}-{PARENT}-00", "ab".repeat(16));
+    submit(&url, &unsampled).await;
+    assert!(submit(&url, "00-broken").await.get("traceparent").is_none(), "what is malformed is ignored");
+    // What is left is flushed at the end.
+    let ended = tokio::task::spawn_blocking(|| fleet.map(Process::stop)).await.unwrap();
+    assert_eq!(ended, [Some(0), Some(0)]);
+
+    let spans = stand_in.spans.lock().unwrap().clone();
+    let of_trace = spans.iter().filter(|span| hex(&span.trace_id) == TRACE);
+    let by_name: BTreeMap<&str, &Span> = of_trace.map(|span| (span.name.as_str(), span)).collect();
+    let names: Vec<&str> = by_name.keys().copied().collect();
+    assert_eq!(names, ["admit", "call", "http request", "slice"]);
+    let parent_of = |name: &str| hex(&by_name[name].parent_span_id);
+    let id_of = |name: &str| hex(&by_name[name].span_id);
+    assert_eq!(parent_of("admit"), PARENT);
+    for (child, parent) in [("slice", "admit"), ("call", "slice"), ("http request", "call")] {
+        assert_eq!(parent_of(child), id_of(parent), "{child} is a child of {parent}");
+    }
+    assert_eq!(stand_in.header(0, "traceparent"), Some(format!("00-{TRACE}-{}-01", id_of("http request"))));
+    assert_eq!(stand_in.header(0, "tracestate").as_deref(), Some("vendor=x"));
+    assert!(stand_in.services.lock().unwrap().iter().all(|name| name.contains("\"tickfleet\"")));
+
+    // The producer decided not to sample: nothing is exported, and the service hears so.
+    assert!(!spans.iter().any(|span| hex(&span.trace_id) == "ab".repeat(16)));
+    let sent = stand_in.header(1, "traceparent").unwrap();
+    assert!(sent.starts_with(&format!("00-{}-", "ab".repeat(16))) && sent.ends_with("-00"), "{sent}");
+    // A turn without a trace begins one, which holds all its spans together.
+    let own: Vec<&Span> = spans.iter().filter(|span| hex(&span.trace_id) != TRACE).collect();
+    assert_eq!(own.len(), 4, "{own:?}");
+    assert!(own.iter().all(|span| span.trace_id == own[0].trace_id));
+    assert_eq!(stand_in.header(2, "tracestate"), None, "it belonged to the broken one");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_an_endpoint_the_trace_context_is_passed_on_as_it_came() {
+    let (redis, dir, stand_in) = (RedisServer::start().await, tempfile::tempdir().unwrap(), StandIn::default());
+    let url = redis.url();
+    configure(dir.path(), &stand_in.start().await);
+    let fleet = ["scheduler", "worker"].map(|role| Process::start(role, dir.path(), &url));
+    let traceparent = format!("00-{TRACE}-{PARENT}-01");
+    assert_eq!(submit(&url, &traceparent).await["traceparent"], traceparent.as_str());
+    assert_eq!(stand_in.header(0, "traceparent"), Some(traceparent));
+    assert_eq!(stand_in.header(0, "tracestate").as_deref(), Some("vendor=x"));
+    tokio::task::spawn_blocking(|| fleet.map(Process::stop)).await.unwrap();
+    assert!(stand_in.spans.lock().unwrap().is_empty());
+}

@@ -1,0 +1,178 @@
+//! Runs the binary, and keeps a fleet of it running.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// Variables of the machine that would change what is tested.
+const FOREIGN: [&str; 6] = [
+    "REDIS_URL",
+    "MAX_ACTIONS_PER_DAY",
+    "TICKFLEET_CONFIG",
+    "TICKFLEET_REDIS_URL",
+    "TICKFLEET_REDIS_SHARDS",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+];
+
+/// The binary with these arguments.
+pub fn command(args: &[&str]) -> Command {
+    command_of(Path::new(env!("CARGO_BIN_EXE_tickfleet")), args)
+}
+
+fn command_of(program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    for name in FOREIGN {
+        command.env_remove(name);
+    }
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs the binary to its end.
+pub fn tickfleet(args: &[&str]) -> Said {
+    Said::of(&mut command(args), "")
+}
+
+/// What a run of the binary printed, and how it ended.
+pub struct Said {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+impl Said {
+    pub fn of(command: &mut Command, stdin: &str) -> Self {
+        let mut child = command.spawn().unwrap();
+        // A binary that reads no stdin may have ended already.
+        let _ = child.stdin.take().unwrap().write_all(stdin.as_bytes());
+        let output = child.wait_with_output().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap();
+        Self { code: output.status.code().unwrap_or(-1), stdout: text(output.stdout), stderr: text(output.stderr) }
+    }
+
+    pub fn exits(self, code: i32) -> Self {
+        assert_eq!(self.code, code, "stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    pub fn says(&self, text: &str) -> &Self {
+        assert!(self.stdout.contains(text), "no {text:?} in stdout:\n{}\nstderr:\n{}", self.stdout, self.stderr);
+        self
+    }
+
+    pub fn complains(&self, text: &str) -> &Self {
+        assert!(self.stderr.contains(text), "no {text:?} in stderr:\n{}\nstdout:\n{}", self.stderr, self.stdout);
+        self
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        let read = serde_json::from_str(&self.stdout);
+        read.unwrap_or_else(|error| panic!("no JSON ({error}):\n{}\nstderr:\n{}", self.stdout, self.stderr))
+    }
+}
+
+/// A running `tickfleet dev`. Dropping it kills it; its own private Redis goes with it.
+pub struct DevFleet {
+    child: Child,
+    /// What it says to export in another terminal, or where it was sent.
+    exports: Vec<(String, String)>,
+    /// What it said when it ran.
+    pub welcome: Vec<String>,
+}
+
+impl DevFleet {
+    /// Starts it and waits until it says that it runs.
+    pub fn start(args: &[&str]) -> Self {
+        Self::start_in(Path::new("."), args, &[])
+    }
+
+    /// As [`Self::start`], with more variables in its environment.
+    pub fn start_with(args: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::start_in(Path::new("."), args, variables)
+    }
+
+    /// Starts it in this folder, with more variables in its environment.
+    pub fn start_in(folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::start_program(Path::new(env!("CARGO_BIN_EXE_tickfleet")), folder, args, variables)
+    }
+
+    /// As [`Self::start_in`], of another program that is a fleet.
+    pub fn start_program(program: &Path, folder: &Path, args: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut command = command_of(program, &[&["dev"], args].concat());
+        command.current_dir(folder);
+        command.env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").envs(variables.iter().copied()).stderr(Stdio::inherit());
+        let mut child = command.spawn().unwrap();
+        let chosen = args.iter().skip_while(|arg| **arg != "--redis-url").nth(1);
+        let mut exports: Vec<(String, String)> =
+            chosen.iter().map(|url| ("REDIS_URL".into(), url.to_string())).collect();
+        let mut welcome = Vec::new();
+        for line in BufReader::new(child.stdout.as_mut().unwrap()).lines() {
+            let line = line.unwrap();
+            welcome.push(line.clone());
+            if let Some((name, value)) = line.trim().strip_prefix("export ").and_then(|rest| rest.split_once('=')) {
+                exports.push((name.to_owned(), value.trim_matches('\'').to_owned()));
+            }
+            if line.starts_with("Ctrl-C") {
+                return Self { child, exports, welcome };
+            }
+        }
+        panic!("tickfleet dev ended instead of running: {:?}", child.wait());
+    }
+
+    /// Runs `dev` where it cannot start.
+    pub fn refused(args: &[&str]) -> Said {
+        Said::of(command(&[&["dev"], args].concat()).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0"), "")
+    }
+
+    /// The binary as this fleet's client.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = command(args);
+        command.envs(self.exports.iter().cloned());
+        command
+    }
+
+    /// A shell's command line, run as a client of this fleet.
+    pub fn shell(&self, line: &str) -> Command {
+        let mut shell = Command::new("sh");
+        for name in FOREIGN {
+            shell.env_remove(name);
+        }
+        shell.args(["-c", line]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        shell.envs(self.exports.iter().cloned());
+        shell
+    }
+
+    pub fn run(&self, args: &[&str]) -> Said {
+        self.run_with(args, "")
+    }
+
+    pub fn run_with(&self, args: &[&str], stdin: &str) -> Said {
+        Said::of(&mut self.command(args), stdin)
+    }
+
+    /// Asks it to drain; answers its exit code.
+    pub fn stop(mut self) -> Option<i32> {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), Signal::SIGTERM).unwrap();
+        let mut rest = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut rest).unwrap();
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for DevFleet {
+    fn drop(&mut self) {
+        // Fails only where it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const TURN: [&str; 5] = ["submit", "--tenant", "demo", "--agent", "kelly"];
+
+/// A submit by kelly of demo, with these arguments more.
+pub fn submit<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&TURN, more].concat()
+}

@@ -1,0 +1,204 @@
+//! The commands that the documents show, run as they stand there: what they print must be what is shown.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::binary::{DevFleet, Said};
+
+pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+/// How long a command that only looks is asked again: what it shows may still be on its way.
+const LOOK_FOR: Duration = Duration::from_secs(30);
+
+/// A command (`$ …`) with what a document shows of its output.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Shown {
+    pub line: usize,
+    pub command: String,
+    pub output: Vec<String>,
+}
+
+/// The fenced blocks of one language, each with the number of its first line.
+pub fn blocks<'a>(text: &'a str, language: &str) -> Vec<(usize, Vec<&'a str>)> {
+    let mut found: Vec<(usize, Vec<&str>)> = Vec::new();
+    let (mut fenced, mut wanted) = (false, false);
+    for (index, line) in text.lines().enumerate() {
+        if let Some(info) = line.strip_prefix("```") {
+            fenced = !fenced;
+            wanted = fenced && info == language;
+            if wanted {
+                found.push((index + 2, Vec::new()));
+            }
+        } else if let (true, Some((_, lines))) = (wanted, found.last_mut()) {
+            lines.push(line);
+        }
+    }
+    found
+}
+
+/// The commands of a document's `console` blocks, in order.
+pub fn shown(text: &str) -> Vec<Shown> {
+    let mut found: Vec<Shown> = Vec::new();
+    for (first, lines) in blocks(text, "console") {
+        for (offset, line) in lines.into_iter().enumerate() {
+            match (line.strip_prefix("$ "), found.last_mut()) {
+                (Some(command), _) => {
+                    found.push(Shown { line: first + offset, command: command.to_owned(), output: Vec::new() });
+                }
+                (None, Some(shown)) => shown.output.push(line.to_owned()),
+                (None, None) => panic!("line {}: output of no command", first + offset),
+            }
+        }
+    }
+    found
+}
+
+/// The blocks of one language that begin with a comment that names their file, as `(path, text)`.
+pub fn files(text: &str, language: &str) -> Vec<(String, String)> {
+    let named = |(_, lines): (usize, Vec<&str>)| {
+        let path = lines.first()?.strip_prefix("# ")?.split([':', ' ']).next()?.to_owned();
+        Some((path, lines.join("\n")))
+    };
+    blocks(text, language).into_iter().filter_map(named).collect()
+}
+
+/// A line without what differs from run to run: numbers, digests, and the blanks that depend on their length.
+fn masked(line: &str) -> String {
+    let word = |word: &str| {
+        // A consumer: its kind, its host's name, and what makes it unique.
+        if let Some((kind @ ("s" | "w"), host)) = word.split_once('-')
+            && let Some((host, _)) = host.split_once('-')
+        {
+            return format!("{kind}-{host}-#");
+        }
+        // A digest, with what stands around it: brackets, a comma.
+        let digest = word.trim_matches(|c: char| !c.is_ascii_alphanumeric());
+        if digest.len() >= 12 && digest.chars().all(|c| c.is_ascii_hexdigit()) {
+            return word.replace(digest, "#");
+        }
+        let mut out = String::new();
+        for c in word.chars() {
+            let number = c.is_ascii_digit() || (c == '.' && out.ends_with('#'));
+            match number {
+                true if out.ends_with('#') => {}
+                true => out.push('#'),
+                false => out.push(c),
+            }
+        }
+        out
+    };
+    // A producer's own random id: hexadecimal after a prefix.
+    let mut parts = line.split("py-");
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        plain.push_str("py-#");
+        plain.push_str(part.trim_start_matches(|c: char| c.is_ascii_hexdigit()));
+    }
+    plain.split_whitespace().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Masked lines, those that repeat the one before left out: how often a window begins depends on the moment.
+fn comparable<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let mut lines: Vec<String> = lines.map(masked).collect();
+    lines.dedup();
+    lines
+}
+
+/// Whether a command printed what is shown of it. A line `…` stands for any number of lines.
+pub fn agrees(shown: &[String], printed: &str) -> bool {
+    let printed = comparable(printed.lines());
+    let mut rest = printed.as_slice();
+    let mut anything = false;
+    for wanted in comparable(shown.iter().map(String::as_str)) {
+        if wanted == "…" {
+            anything = true;
+            continue;
+        }
+        let at = rest.iter().position(|line| *line == wanted);
+        match at {
+            Some(0) => rest = &rest[1..],
+            Some(at) if anything => rest = &rest[at + 1..],
+            _ => return false,
+        }
+        anything = false;
+    }
+    anything || rest.iter().all(String::is_empty)
+}
+
+/// The pages of a folder that show commands, as paths from the root.
+pub fn pages_with_commands(folder: &str) -> BTreeSet<String> {
+    let entries = Path::new(REPOSITORY).join(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let pages = entries.filter(|path| path.extension().is_some_and(|extension| extension == "md"));
+    let with_commands = pages.filter(|path| !shown(&fs::read_to_string(path).unwrap()).is_empty());
+    with_commands.map(|path| format!("{folder}/{}", path.file_name().unwrap().to_string_lossy())).collect()
+}
+
+/// Runs a shown command in `folder` as a reader would, with the binary in PATH.
+fn run(fleet: &DevFleet, folder: &Path, command: &str) -> Said {
+    Said::of(with_binary(&mut fleet.shell(command)).current_dir(folder), "")
+}
+
+/// A command with the binary in its PATH.
+pub fn with_binary(command: &mut Command) -> &mut Command {
+    let binary = Path::new(env!("CARGO_BIN_EXE_tickfleet")).parent().unwrap();
+    #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the binary in front")]
+    let path = format!("{}:{}", binary.display(), std::env::var("PATH").unwrap_or_default());
+    command.env("PATH", path)
+}
+
+/// Runs all commands of a document in order, against one fleet, in a folder with the files that it shows.
+pub fn check(fleet: &DevFleet, document: &str) {
+    let text = fs::read_to_string(Path::new(REPOSITORY).join(document)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    for (path, text) in files(&text, "yaml") {
+        let file = folder.path().join(path);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+    for part in ["tests", "config"] {
+        std::os::unix::fs::symlink(Path::new(REPOSITORY).join(part), folder.path().join(part)).unwrap();
+    }
+    for shown in shown(&text) {
+        let looks = ["explain", "top", "doctor"].map(|verb| format!("tickfleet {verb}"));
+        let only_looks = looks.iter().any(|look| shown.command.starts_with(look));
+        let mut said = run(fleet, folder.path(), &shown.command);
+        let began = Instant::now();
+        while only_looks && !agrees(&shown.output, &said.stdout) && began.elapsed() < LOOK_FOR {
+            said = run(fleet, folder.path(), &shown.command);
+        }
+        assert!(
+            agrees(&shown.output, &said.stdout),
+            "{document}:{}: `{}` printed something else:\n{}{}",
+            shown.line,
+            shown.command,
+            said.stdout,
+            said.stderr
+        );
+    }
+}
+
+#[test]
+fn commands_and_files_are_found_in_a_document() {
+    let text = "a\n```console\n$ one 1\nout\n$ two\n```\n```sh\n$ not\n```\n```yaml\n# conf/a.yaml: why\nx: 1\n```\n";
+    let commands = shown(text);
+    assert_eq!(commands.iter().map(|c| (c.line, c.command.as_str())).collect::<Vec<_>>(), [(3, "one 1"), (5, "two")]);
+    assert_eq!(commands[0].output, ["out"]);
+    assert_eq!(files(text, "yaml"), [("conf/a.yaml".to_owned(), "# conf/a.yaml: why\nx: 1".to_owned())]);
+}
+
+#[test]
+fn what_is_printed_may_differ_in_numbers_and_in_nothing_else() {
+    let shown = |lines: &[&str]| lines.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert!(agrees(&shown(&["t17-0  echo  ok", "in 4.8 s"]), "t1899-12 echo ok\nin 12 s\n"));
+    assert!(!agrees(&shown(&["t17-0 echo ok"]), "t17-0 echo denied"));
+    assert!(!agrees(&shown(&["a"]), "a\nb"));
+    assert!(agrees(&shown(&["a", "…", "c", "…"]), "a\nb\nc\nd"));
+    assert!(!agrees(&shown(&["a", "…", "c"]), "a\nb"));
+    assert!(agrees(&shown(&["at 1", "b"]), "at 7\nat 8\nb"));
+    assert!(agrees(&shown(&["held by w-local-1a-66f-0"]), "held by w-local-b7-012-3"));
+    assert!(!agrees(&shown(&["held by w-local-1a-66f-0"]), "held by s-local-1a-66f-0"));
+}

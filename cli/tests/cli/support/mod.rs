@@ -1,0 +1,6 @@
+//! What the tests share: the binary, processes, a Prometheus, and the checker of documents.
+
+pub mod binary;
+pub mod documents;
+pub mod process;
+pub mod prometheus;

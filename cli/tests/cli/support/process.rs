@@ -1,0 +1,108 @@
+//! A scheduler or worker as a process, with its log.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+use crate::support::binary::command;
+
+/// A scheduler or worker with its log.
+pub struct Process {
+    child: Child,
+    log: tempfile::NamedTempFile,
+}
+
+impl Process {
+    /// Starts it and waits until it says that it runs.
+    pub fn start(role: &str, config: &Path, url: &str) -> Self {
+        Self::start_with(role, config, url, &[])
+    }
+
+    /// As [`Process::start`], with these environment variables.
+    pub fn start_with(role: &str, config: &Path, url: &str, variables: &[(&str, &str)]) -> Self {
+        let log = tempfile::NamedTempFile::new().unwrap();
+        let mut command = command(&[role, "--config", config.to_str().unwrap(), "--redis-url", url]);
+        command.env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").env("TICKFLEET_LOG_FORMAT", "json");
+        command.env("TICKFLEET_WORKER_LEASE", "2s").env("TICKFLEET_WORKER_DRAIN", "5s");
+        command.envs(variables.iter().copied());
+        command.stdout(Stdio::null()).stderr(File::create(log.path()).unwrap());
+        let process = Self { child: command.spawn().unwrap(), log };
+        process.says("started");
+        process
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = fs::read_to_string(self.log.path()).unwrap();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// The first line with this message that `is` right, waited for up to 30 s.
+    pub fn until(&self, message: &str, is: impl Fn(&Value) -> bool) -> Value {
+        for _ in 0..600 {
+            if let Some(line) = self.lines().into_iter().find(|line| line["message"] == message && is(line)) {
+                return line;
+            }
+            pause();
+        }
+        panic!("no such line {message:?} within 30 s:\n{}", fs::read_to_string(self.log.path()).unwrap());
+    }
+
+    pub fn says(&self, message: &str) -> Value {
+        self.until(message, |_| true)
+    }
+
+    /// How many lines have this message.
+    pub fn count(&self, message: &str) -> usize {
+        self.lines().iter().filter(|line| line["message"] == message).count()
+    }
+
+    /// Waits until it has taken over a configuration `times` times.
+    pub fn reloaded(&self, times: usize) -> Value {
+        for _ in 0..600 {
+            if self.count("configuration reloaded") >= times {
+                return self.lines().into_iter().rfind(|line| line["message"] == "configuration reloaded").unwrap();
+            }
+            pause();
+        }
+        panic!("not reloaded {times} times:\n{}", fs::read_to_string(self.log.path()).unwrap());
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+    }
+
+    pub fn metrics(&self) -> String {
+        let address = self.says("started")["health"].as_str().unwrap().to_owned();
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    pub fn stop(mut self) -> Option<i32> {
+        self.signal(Signal::SIGTERM);
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Fails only where it has ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "the processes under test are not on this runtime")]
+pub fn pause() {
+    // Nobody tells when a process writes a line: all waits here are polls, most of them bounded.
+    std::thread::sleep(Duration::from_millis(50));
+}

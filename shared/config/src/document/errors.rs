@@ -1,0 +1,222 @@
+//! The errors of a configuration: all at once, each with its place.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::sync::Arc;
+
+/// Where a value was written.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// In the configuration that is built into the binary.
+    BuiltIn {
+        /// File name, `tickfleet.yaml`.
+        file: Arc<str>,
+        /// Line, from 1.
+        line: u64,
+        /// Column in characters, from 1.
+        column: u64,
+    },
+    /// In a file of the configuration folder.
+    File {
+        /// The file's path.
+        file: Arc<str>,
+        /// Line, from 1; 0 where the error concerns the file as a whole.
+        line: u64,
+        /// Column in characters, from 1; 0 where the error concerns the file as a whole.
+        column: u64,
+    },
+    /// In an environment variable.
+    Environment(Arc<str>),
+}
+
+impl Place {
+    /// The file as a whole.
+    #[must_use]
+    pub fn whole_file(path: &str) -> Self {
+        Self::File { file: path.into(), line: 0, column: 0 }
+    }
+
+    /// Returns true if the value is a built-in one.
+    #[must_use]
+    pub const fn is_built_in(&self) -> bool {
+        matches!(self, Self::BuiltIn { .. })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BuiltIn { file, line, column } => write!(f, "built-in {file}:{line}:{column}"),
+            Self::File { file, line: 0, .. } => f.write_str(file),
+            Self::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
+            Self::Environment(name) => write!(f, "environment variable {name}"),
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+pub struct ConfigError {
+    /// Where it was written.
+    pub place: Place,
+    /// The field, `worker.lease` or `tools.search_x.http.method`; empty where a whole file is meant.
+    pub path: String,
+    /// The value that was found there. Never a secret.
+    pub found: String,
+    /// The values that are allowed there.
+    pub expected: String,
+    /// The name that was probably meant.
+    pub suggestion: Option<String>,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.place)?;
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        write!(f, "found {}; expected {}", self.found, self.expected)?;
+        match &self.suggestion {
+            Some(meant) => write!(f, "; did you mean `{meant}`?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Everything that is wrong with a configuration, by file and line. Never empty.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigErrors(Vec<ConfigError>);
+
+impl ConfigErrors {
+    /// The errors, by file and line.
+    #[must_use]
+    pub fn as_slice(&self) -> &[ConfigError] {
+        &self.0
+    }
+}
+
+impl std::error::Error for ConfigErrors {}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.0.len() == 1 { "error" } else { "errors" };
+        write!(f, "the configuration has {} {plural}:", self.0.len())?;
+        self.0.iter().try_for_each(|error| write!(f, "\n  {error}"))
+    }
+}
+
+/// Something that works, and that its author should look at.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ConfigWarning {
+    /// Where it was written.
+    pub place: Place,
+    /// The field.
+    pub path: String,
+    /// The problem, and its consequence.
+    pub message: String,
+}
+
+impl fmt::Display for ConfigWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: {}", self.place, self.path, self.message)
+    }
+}
+
+/// Gathers errors while the configuration is read, so that one run reports all of them; and warnings.
+#[derive(Debug, Default)]
+pub(crate) struct Errors(RefCell<Vec<ConfigError>>, RefCell<Vec<ConfigWarning>>);
+
+impl Errors {
+    /// Notes an error and goes on.
+    pub(crate) fn push(&self, place: &Place, path: &str, found: impl Into<String>, expected: impl Into<String>) {
+        self.suggest(place, path, found, expected, None);
+    }
+
+    /// Notes an error with what was probably meant.
+    pub(crate) fn suggest(
+        &self,
+        place: &Place,
+        path: &str,
+        found: impl Into<String>,
+        expected: impl Into<String>,
+        suggestion: Option<String>,
+    ) {
+        let (found, expected) = (found.into(), expected.into());
+        self.0.borrow_mut().push(ConfigError { place: place.clone(), path: path.into(), found, expected, suggestion });
+    }
+
+    /// Notes something that works and should be looked at.
+    pub(crate) fn warn(&self, place: &Place, path: &str, message: impl Into<String>) {
+        let (path, message) = (path.to_owned(), message.into());
+        self.1.borrow_mut().push(ConfigWarning { place: place.clone(), path, message });
+    }
+
+    /// The warnings so far, by file and line.
+    pub(crate) fn warnings(&self) -> Vec<ConfigWarning> {
+        let mut warnings = self.1.borrow().clone();
+        warnings.sort();
+        warnings
+    }
+
+    /// Returns the number of errors so far.
+    pub(crate) fn len(&self) -> usize {
+        self.0.borrow().len()
+    }
+
+    /// The value, unless anything is wrong.
+    pub(crate) fn unless_any<T>(self, value: Option<T>) -> Result<T, ConfigErrors> {
+        let mut errors = self.0.into_inner();
+        match value {
+            Some(value) if errors.is_empty() => Ok(value),
+            _ => {
+                errors.sort();
+                errors.dedup();
+                Err(ConfigErrors(gathered(errors)))
+            }
+        }
+    }
+}
+
+/// The files of the built-in configuration whose errors say only that they name what another file no longer has.
+/// Operators bring a file of their own in the place of another, so these are theirs to replace too.
+const OF_SAMPLES: [&str; 3] = ["agents.yaml", "permissions.yaml", "tenants.yaml"];
+
+/// The sorted errors, with one for each built-in file in the place of all that it has: nobody can mend them there.
+fn gathered(errors: Vec<ConfigError>) -> Vec<ConfigError> {
+    let sample = |error: &ConfigError| match &error.place {
+        Place::BuiltIn { file, .. } if OF_SAMPLES.contains(&&**file) => Some(Arc::clone(file)),
+        _ => None,
+    };
+    let runs = errors.chunk_by(|a, b| sample(a).is_some() && sample(a) == sample(b));
+    let one = |run: &[ConfigError]| match run.first().and_then(sample) {
+        Some(file) => vec![of_sample(&file, run)],
+        None => run.to_vec(),
+    };
+    runs.flat_map(one).collect()
+}
+
+/// Turns errors in a built-in file into the one thing that an operator can do about them.
+fn of_sample(file: &str, errors: &[ConfigError]) -> ConfigError {
+    const SHOWN: usize = 3;
+    let expected = format!("a {file} of your own: each file that you bring replaces the built-in one as a whole");
+    let mut names: Vec<&str> = errors.iter().map(|error| named(&error.found)).collect();
+    names.sort_unstable();
+    names.dedup();
+    let shown = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    let more = if names.len() > SHOWN { ", …" } else { "" };
+    let found = match names.len() {
+        1 => format!("the name {shown}, which your files do not have"),
+        count => format!("{count} names that your files do not have ({shown}{more})"),
+    };
+    let (place, path) = errors
+        .first()
+        .map(|first| (first.place.clone(), first.path.clone()))
+        .unwrap_or_else(|| (Place::BuiltIn { file: file.into(), line: 1, column: 1 }, String::new()));
+    let path = if names.len() == 1 { path } else { String::new() };
+    ConfigError { place, path, found, expected, suggestion: None }
+}
+
+/// The name in what was found: `"atlas"`, or the unknown tool `search_x`.
+fn named(found: &str) -> &str {
+    found.split(['`', '"']).nth(1).unwrap_or(found)
+}

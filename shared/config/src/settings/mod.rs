@@ -1,0 +1,192 @@
+//! The settings as types. Their defaults stand in `config/tickfleet.yaml` alone; the figures named here
+//! only repeat them for the reader, and a test compares the two.
+
+pub(crate) mod read;
+pub(crate) mod redis_url;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::settings::redis_url::RedisUrl;
+use tickfleet_model::{DayCapAction, Priorities};
+
+/// Every setting, validated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Where the fleet's state lives.
+    pub redis: RedisSettings,
+    /// How much agents may do.
+    pub caps: CapSettings,
+    /// How calls are carried out.
+    pub worker: WorkerSettings,
+    /// How turns are admitted.
+    pub scheduler: SchedulerSettings,
+    /// How long what is finished is kept.
+    pub retention: RetentionSettings,
+    /// How much may wait.
+    pub queues: QueueSettings,
+    /// Settings of the audit log.
+    pub audit: AuditSettings,
+    /// Switches of the permission policy.
+    pub permission: PermissionSettings,
+    /// Health and metrics.
+    pub http: HttpSettings,
+    /// The process' own log.
+    pub log: LogSettings,
+    /// Where spans go.
+    pub tracing: TracingSettings,
+}
+
+/// `redis:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RedisSettings {
+    /// Redis' URL, printed masked. Default `redis://127.0.0.1:6379/0`.
+    pub url: RedisUrl,
+    /// First part of every key. Default `tickfleet`.
+    pub namespace: String,
+    /// Number of shards. Default 1.
+    pub shards: u32,
+    /// Pooled connections for occasional commands. Default 4.
+    pub pool_size: usize,
+}
+
+/// `caps:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CapSettings {
+    /// Length of a tick. Default 5 s.
+    pub tick: Duration,
+    /// Calls per agent and tick. Default 10.
+    pub max_calls_per_tick: u32,
+    /// Calls per agent and day. Default 1,000.
+    pub max_actions_per_day: u32,
+    /// IANA zone in which days begin; valid. Default `UTC`.
+    pub time_zone: String,
+    /// The action at the day cap. Default reject.
+    pub on_day_cap: DayCapAction,
+}
+
+/// `worker:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WorkerSettings {
+    /// Slices at the same time. Default 32.
+    pub slots: usize,
+    /// Silence after which a worker is dead. Default 10 s.
+    pub lease: Duration,
+    /// Time for running calls after SIGTERM. Default 25 s.
+    pub drain: Duration,
+    /// The `ready` streams that the process leases from. Default all.
+    pub priorities: Priorities,
+    /// Wall-clock limit of one try where the tool sets none. Default 30 s.
+    pub tool_timeout: Duration,
+    /// Waits before retries. Default 1 s, 3 s, 9 s.
+    pub retry_ladder: Vec<Duration>,
+    /// Whether tools may be registered at run time. Default false.
+    pub allow_dynamic_registration: bool,
+}
+
+/// `scheduler:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchedulerSettings {
+    /// Entries admitted at once. Default 256.
+    pub batch: usize,
+    /// How often due lanes and retries are looked for. Default 50 ms.
+    pub tick_poll: Duration,
+    /// How often bounds are kept (memory, audit, dead entries, old budgets), and some turns are swept. Default 5 s.
+    pub collect_every: Duration,
+    /// How often dead workers are looked for. Default 1 s.
+    pub reap_every: Duration,
+}
+
+/// `retention:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RetentionSettings {
+    /// Finished turns and tasks. Default 1 h.
+    pub records: Duration,
+    /// Tombstones of producer-given ids; at least `records`. Default 1 h.
+    pub dedupe_for: Duration,
+    /// Replies. Default 24 h.
+    pub replies: Duration,
+    /// Audit entries. Default 7 days.
+    pub audit: Duration,
+    /// Audit entries of one shard, bytes. Default 256 MiB.
+    pub audit_bytes_max: u64,
+    /// Dead letters. Default 7 days.
+    pub dead: Duration,
+}
+
+/// `queues:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueSettings {
+    /// Turns waiting for admission, per shard. Default 100,000.
+    pub turns_max: u64,
+    /// Bytes of turns waiting for admission, per shard. Default 256 MiB.
+    pub turns_bytes_max: u64,
+    /// Waiting turns of one tenant. Default 20,000.
+    pub tenant_turns_max: u64,
+    /// Ready slices of one tenant. Default 5,000.
+    pub tenant_ready_max: u64,
+    /// Unread replies of one inbox. Default 10,000.
+    pub inbox_unread_max: u64,
+    /// Inboxes of one tenant. Default 1,000.
+    pub inboxes_max: u64,
+}
+
+/// `audit:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuditSettings {
+    /// Whether calls are audited at all. Default true.
+    pub log_tool_calls: bool,
+    /// Argument names whose values are hidden beside the built-in ones. Default none.
+    pub redact_keys: BTreeSet<String>,
+    /// Characters of a result that are kept. Default 1,000.
+    pub result_chars: usize,
+}
+
+/// `permission:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PermissionSettings {
+    /// Whether required capabilities are enforced. Default true.
+    pub strict_capabilities: bool,
+    /// Names or ids of tools that nobody may call; each is known. Default none.
+    pub disabled_tools: BTreeSet<String>,
+    /// Whether the built-in permissions give the trial tools to every agent.
+    pub trial_tools: bool,
+}
+
+/// `http:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HttpSettings {
+    /// Where health and metrics answer. Default `0.0.0.0:9090`.
+    pub address: SocketAddr,
+}
+
+/// `log:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogSettings {
+    /// How lines look. Default pretty.
+    pub format: LogFormat,
+    /// A level, or directives per module. Default `info`.
+    pub level: String,
+}
+
+/// `tracing:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TracingSettings {
+    /// Base URL of a collector that speaks OTLP over HTTP; empty where spans are not exported. Default empty.
+    pub otlp_endpoint: String,
+    /// Of a million traces that begin here, how many are sampled. Default all.
+    pub sample_ppm: u32,
+    /// Name of the service in its spans. Default `tickfleet`.
+    pub service_name: String,
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Pretty,
+    /// One JSON object a line, for collectors.
+    Json,
+}

@@ -1,0 +1,114 @@
+//! Redis' address, which may hold a password: it prints itself masked, and is handed out on request only.
+
+use std::fmt;
+
+use secrecy::{ExposeSecret, SecretString};
+
+const SCHEMES: [&str; 7] =
+    ["redis://", "rediss://", "valkey://", "valkeys://", "unix://", "redis+unix://", "valkey+unix://"];
+
+/// Redis' URL. `Debug` and `Display` show it with the password masked.
+#[derive(Clone)]
+pub struct RedisUrl(SecretString);
+
+impl RedisUrl {
+    /// Takes a URL of a scheme that Redis clients know; none for anything else.
+    #[must_use]
+    pub fn new(url: &str) -> Option<Self> {
+        let rest = SCHEMES.iter().find_map(|scheme| url.strip_prefix(scheme))?;
+        let sound = !rest.is_empty() && !rest.starts_with('@') && !url.chars().any(char::is_whitespace);
+        sound.then(|| Self(url.into()))
+    }
+
+    /// Returns a stand-in for a URL that was refused, until the errors are reported. Nothing connects to it.
+    pub(crate) fn stand_in() -> Self {
+        Self(SecretString::default())
+    }
+
+    /// The URL with its password, for whoever connects.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl PartialEq for RedisUrl {
+    fn eq(&self, other: &Self) -> bool {
+        self.expose() == other.expose()
+    }
+}
+
+impl Eq for RedisUrl {}
+
+impl fmt::Display for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&mask_url(self.expose()))
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RedisUrl({self})")
+    }
+}
+
+/// A URL with the password of its user part and the values of its query masked. What comes before the last
+/// `@` counts as the user part, so that an unescaped `/` in a password gives nothing away.
+pub(crate) fn mask_url(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let (rest, query) = match rest.rsplit_once('@') {
+        // A `?` before the `@` belongs to the password.
+        Some((user, address)) => {
+            let (address, query) = split_query(address);
+            let user = user.split(':').next().unwrap_or_default();
+            (format!("{user}:***@{address}"), query)
+        }
+        None => {
+            let (address, query) = split_query(rest);
+            (address.to_owned(), query)
+        }
+    };
+    let query = query.map(|query| format!("?{}", query.split('&').map(mask_pair).collect::<Vec<_>>().join("&")));
+    let scheme = if scheme.is_empty() { String::new() } else { format!("{scheme}://") };
+    format!("{scheme}{rest}{}", query.unwrap_or_default())
+}
+
+fn split_query(text: &str) -> (&str, Option<&str>) {
+    text.split_once('?').map_or((text, None), |(before, query)| (before, Some(query)))
+}
+
+fn mask_pair(pair: &str) -> String {
+    match pair.split_once('=') {
+        Some((name @ ("db" | "user" | "protocol"), value)) => format!("{name}={value}"),
+        Some((name, _)) => format!("{name}=***"),
+        None => "***".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+    use super::*;
+
+    #[test]
+    fn a_redis_url_never_shows_its_password() {
+        for (url, shown) in [
+            ("redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
+            ("redis://:hunter2@redis:6379/1", "redis://:***@redis:6379/1"),
+            ("rediss://ada:hun/ter@2?x@redis/0", "rediss://ada:***@redis/0"),
+            ("redis://hunter2@redis", "redis://hunter2:***@redis"),
+            ("unix:///run/redis.sock?db=2&pass=hunter2", "unix:///run/redis.sock?db=2&pass=***"),
+        ] {
+            let url = RedisUrl::new(url).unwrap();
+            assert_eq!(url.to_string(), shown);
+            assert_eq!(format!("{url:?}"), format!("RedisUrl({shown})"));
+        }
+    }
+
+    #[test]
+    fn what_no_redis_client_can_open_is_refused() {
+        for url in ["", "localhost:6379", "http://redis", "redis://", "redis:// a"] {
+            assert!(RedisUrl::new(url).is_none(), "{url:?}");
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Reads how an HTTP tool or task handler is called, and checks that its templates name what exists: a
+//! misspelt argument is found when the configuration is loaded, not when a model first calls the tool.
+
+mod answers;
+mod sign_in;
+mod values;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::document::reader::Cursor;
+use crate::document::tree::Value;
+use crate::tools::templates::{Arguments, Templates, is_header_name};
+use crate::tools::{HttpDef, SecretRef, TENANT};
+use values::{pointer, service_url};
+
+const METHODS: [(&str, ()); 5] = [("GET", ()), ("POST", ()), ("PUT", ()), ("PATCH", ()), ("DELETE", ())];
+/// Most bytes of a response that a definition may ask for.
+const RESPONSE_BYTES_MAX: i128 = 64 << 20;
+/// Most redirects that a definition may follow.
+const REDIRECTS_MAX: i128 = 10;
+
+/// Reads an `http:` definition. `once` says that a second request would be a second effect.
+pub(crate) fn read(cursor: &Cursor<'_>, arguments: &Arguments, once: bool) -> Option<HttpDef> {
+    let mut s = cursor.section();
+    let secrets = s.optional("secrets").map(|c| secrets(&c)).unwrap_or_default();
+    let templates = Templates { arguments, secrets: secrets.keys().map(String::as_str).collect() };
+    let method = s.required("method").and_then(|c| c.choice(&METHODS).and(c.text()).map(str::to_owned));
+    let body = s.optional("body");
+    if let (Some(body), Some("GET")) = (&body, method.as_deref()) {
+        body.refuse("no body with GET");
+    }
+    let headers = s.optional("headers");
+    let oauth2 = s.optional("oauth2");
+    if let (Some(headers), Some(_)) = (&headers, &oauth2) {
+        let own = |name: &str| name.eq_ignore_ascii_case("authorization");
+        for (_, _, header) in headers.members().into_iter().filter(|(name, ..)| own(name)) {
+            header.refuse("no Authorization beside oauth2, which sets it");
+        }
+    }
+    let def = HttpDef {
+        method: method.unwrap_or_default(),
+        base_url: s.required("base_url").and_then(|c| base_url(&c)).unwrap_or_default(),
+        path: s.required("path").and_then(|c| templates.path(&c)).unwrap_or_default(),
+        query: s.optional("query").map(|c| templates.pairs(&c)).unwrap_or_default(),
+        headers: headers.map(|c| templates.headers(&c)).unwrap_or_default(),
+        defaults: s.optional("defaults").map(|c| templates.defaults(&c)).unwrap_or_default(),
+        body: body.map(|c| templates.body(&c)),
+        not_executed: s.optional("not_executed").map(|c| statuses(&c)).unwrap_or_default(),
+        outcomes: s.optional("outcomes").map(|c| answers::read(&c)).unwrap_or_default(),
+        oauth2: oauth2.and_then(|c| sign_in::read(&c, &templates)),
+        result: s.optional("result").and_then(|c| pointer(&c)),
+        idempotency_header: s.optional("idempotency_header").and_then(|c| header_name(&c)),
+        response_bytes_max: s.optional("response_bytes_max").and_then(|c| c.integer(1, RESPONSE_BYTES_MAX)),
+        allow_private: s.optional("allow_private").map(|c| hosts(&c)).unwrap_or_default(),
+        redirects_max: s.optional("redirects_max").and_then(|c| redirects(&c, once)).unwrap_or_default(),
+        secrets,
+    };
+    s.close();
+    matches!(cursor.node.value, Value::Mapping(_)).then_some(def)
+}
+
+/// Scheme, host and an optional path prefix. The environment is in it already.
+fn base_url(cursor: &Cursor<'_>) -> Option<String> {
+    service_url(cursor).map(|text| text.trim_end_matches('/').to_owned())
+}
+
+/// Secrets by reference: name → where its value comes from.
+pub(crate) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
+    let mut secrets = BTreeMap::new();
+    for (name, _, secret) in cursor.members() {
+        let mut s = secret.section();
+        let env = s.optional("env").and_then(|c| reference(&c)).map(SecretRef::Env);
+        let file = s.optional("file").and_then(|c| reference(&c)).map(SecretRef::File);
+        s.close();
+        if secret.node.entries().len() != 1 && matches!(secret.node.value, Value::Mapping(_)) {
+            secret.refuse("exactly one of env, file: where the secret comes from");
+        }
+        secrets.extend(env.or(file).map(|secret| (name.to_owned(), secret)));
+    }
+    secrets
+}
+
+/// A variable or a path, perhaps with the tenant in it.
+fn reference(cursor: &Cursor<'_>) -> Option<String> {
+    let text = cursor.some_text()?;
+    if text.replace(TENANT, "").contains(['{', '}']) {
+        cursor.refuse(format!("no braces but {TENANT}, which stands for the calling tenant"));
+    }
+    Some(text)
+}
+
+fn statuses(cursor: &Cursor<'_>) -> BTreeSet<u16> {
+    cursor.items().iter().filter_map(|item| item.integer(400, 599)).collect()
+}
+
+fn header_name(cursor: &Cursor<'_>) -> Option<String> {
+    let text = cursor.text()?;
+    if !is_header_name(text) {
+        cursor.refuse("a header name such as Idempotency-Key");
+    }
+    Some(text.to_owned())
+}
+
+/// Hosts, `host:port` or CIDR blocks. The environment is in them already, empty ones are gone.
+pub(crate) fn hosts(cursor: &Cursor<'_>) -> BTreeSet<String> {
+    let mut hosts = BTreeSet::new();
+    for item in cursor.items() {
+        let Some(host) = item.some_text() else { continue };
+        if host.contains("://") || host.contains(char::is_whitespace) {
+            item.refuse("a host, host:port or a block such as 10.0.0.0/8");
+        }
+        hosts.insert(host);
+    }
+    hosts
+}
+
+fn redirects(cursor: &Cursor<'_>, once: bool) -> Option<u8> {
+    let redirects = cursor.integer(0, REDIRECTS_MAX)?;
+    if once && redirects > 0 {
+        cursor.refuse("0: what has an effect `once` follows no redirect");
+    }
+    Some(redirects)
+}

@@ -1,0 +1,156 @@
+//! Reads `tools.yaml`. Whether a schema is sound JSON Schema is for whoever compiles it ([`SchemaCheck`]); here it must
+//! be an object schema, since a tool's arguments are one.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::Sources;
+use crate::document::errors::{Errors, Place};
+use crate::document::reader::{Cursor, Section};
+use crate::document::tree::{Node, Value, join};
+use crate::tools::http;
+use crate::tools::schema::{SchemaCheck, SchemaUse};
+use crate::tools::templates::Arguments;
+use crate::tools::{ToolDef, ToolsFile};
+use tickfleet_model::version::{parse, split};
+use tickfleet_model::{Effect, limits};
+
+/// Longest limit of one try, ms: longer work is a task.
+pub(crate) const TIMEOUT_MS_MAX: i128 = 3_600_000;
+/// The effects, by their words.
+pub(crate) const EFFECTS: [(&str, Effect); 3] =
+    [("read", Effect::Read), ("idempotent", Effect::Idempotent), ("once", Effect::Once)];
+
+/// The content of `tools.yaml`.
+#[derive(Debug, Default)]
+pub(crate) struct Tools {
+    pub(crate) file: ToolsFile,
+    /// Names as written and the built-in ones: whatever else is wrong with a tool, it is known.
+    pub(crate) names: BTreeSet<String>,
+    /// The same and all ids.
+    pub(crate) names_and_ids: BTreeSet<String>,
+}
+
+/// The id of a tool that declares none.
+#[must_use]
+pub fn default_id(name: &str) -> String {
+    format!("tool_{name}")
+}
+
+/// Reads `tools.yaml`.
+pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
+    let mut tools = Tools { names: sources.built_in_tools.clone(), ..Tools::default() };
+    let mut ids: BTreeMap<String, Place> = BTreeMap::new();
+    let mut root = Section::open(tree, "", errors);
+    for (name, place, cursor) in root.required("tools").map(|c| c.members()).unwrap_or_default() {
+        tool_name(name, place, &cursor);
+        let def = tool(&cursor, sources.schema_check);
+        let id = def.id.clone().unwrap_or_else(|| default_id(name));
+        if let Some(first) = ids.get(&id) {
+            errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("an id of its own (see {first})"));
+        }
+        if def.http.is_some() && sources.built_in_tools.contains(name) {
+            errors.push(place, &cursor.path, "the name of a built-in tool", "another name for an HTTP tool");
+        }
+        ids.insert(id, place.clone());
+        // The matrix names a tool, not one of its versions.
+        tools.names.insert(split(name).0.to_owned());
+        tools.file.tools.insert(name.to_owned(), def);
+    }
+    root.close();
+    let declared = tools.file.tools.keys();
+    let built_in = sources.built_in_tools.iter().filter(|name| !tools.file.tools.contains_key(*name));
+    tools.names_and_ids = ids.into_keys().chain(built_in.map(|name| default_id(name))).collect();
+    tools.names_and_ids.extend(declared.chain(&sources.built_in_tools).cloned());
+    tools
+}
+
+fn tool_name(name: &str, place: &Place, cursor: &Cursor<'_>) {
+    let max = limits::NAME_BYTES_MAX;
+    let (name, label) = split(name);
+    if let Some(label) = label.filter(|label| parse(label).is_none()) {
+        let expected = "a version after the @, as in search@2 or search@2.1.0";
+        cursor.errors.push(place, &cursor.path, format!("the version {label:?}"), expected);
+    }
+    if name.is_empty() || name.len() > max || name.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        let expected = format!("1 to {max} bytes without spaces");
+        cursor.errors.push(place, &cursor.path, format!("the tool name {name:?}"), expected);
+    }
+}
+
+fn tool(cursor: &Cursor<'_>, check: SchemaCheck) -> ToolDef {
+    let mut s = cursor.section();
+    let schema = s.required("input_schema").map(|c| object_schema(&c, check));
+    let effect = s.optional("effect").and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
+    let input_schema = schema.unwrap_or_default();
+    let arguments = Arguments::of_schema(&input_schema);
+    let def = ToolDef {
+        id: s.optional("id").and_then(|c| c.some_text()),
+        display_name: s.optional("display_name").and_then(|c| c.some_text()),
+        description: s.required("description").and_then(|c| c.some_text()).unwrap_or_default(),
+        output_schema: s.optional("output_schema").map(|c| check.read(&c, SchemaUse::Output)),
+        category: s.optional("category").and_then(|c| c.some_text()),
+        version: s.optional("version").and_then(|c| version(&c)),
+        effect,
+        timeout_ms: s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX)),
+        required_capabilities: s.optional("required_capabilities").map(|c| c.words()).unwrap_or_default(),
+        required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),
+        requires_approval: s.optional("requires_approval").and_then(|c| c.boolean()).unwrap_or_default(),
+        http: s.optional("http").and_then(|c| http::read(&c, &arguments, effect == Effect::Once)),
+        input_schema,
+    };
+    s.close();
+    def
+}
+
+fn object_schema(cursor: &Cursor<'_>, check: SchemaCheck) -> serde_json::Value {
+    let node = cursor.node;
+    let kind = node.get("type");
+    let is_object = kind.is_some_and(|kind| matches!(&kind.value, Value::Text(kind) if kind == "object"));
+    // A type that is none is told here, in better words.
+    let check = if is_object { check } else { SchemaCheck::default() };
+    let schema = check.read(cursor, SchemaUse::Arguments);
+    if !is_object && matches!(node.value, Value::Mapping(_)) {
+        let (at, found) = kind.map_or((node, "nothing".to_owned()), |kind| (kind, kind.describe()));
+        let path = format!("{}.type", cursor.path);
+        cursor.errors.push(&at.place, &path, found, "object: arguments are a JSON object");
+    }
+    if let Some(properties) = node.get("properties") {
+        let path = format!("{}.properties", cursor.path);
+        for (_, place, property) in (Cursor { node: properties, path, errors: cursor.errors }).members() {
+            if !matches!(property.node.value, Value::Mapping(_) | Value::Boolean(_)) {
+                property.refuse("a schema: a mapping such as {type: string}");
+            }
+            warn_undescribed(place, &property);
+        }
+    }
+    schema
+}
+
+/// A model fills in what it understands: a parameter without a description is a guess.
+fn warn_undescribed(place: &Place, parameter: &Cursor<'_>) {
+    let node = parameter.node;
+    let says = |key: &str| node.get(key).is_some();
+    if matches!(node.value, Value::Mapping(_)) && !says("description") && !says("$ref") && !says("const") {
+        parameter.errors.warn(place, &parameter.path, "it has no description: models see its name and type alone");
+    }
+    for (inner, path) in [(Some(node), parameter.path.clone()), (node.get("items"), join(&parameter.path, "items"))] {
+        let Some(properties) = inner.and_then(|inner| inner.get("properties")) else { continue };
+        if !matches!(properties.value, Value::Mapping(_)) {
+            continue;
+        }
+        let members = Cursor { node: properties, path: join(&path, "properties"), errors: parameter.errors };
+        members.members().iter().for_each(|(_, place, member)| warn_undescribed(place, member));
+    }
+}
+
+/// `major.minor.patch`, with whatever SemVer lets follow after `-` or `+`.
+fn version(cursor: &Cursor<'_>) -> Option<String> {
+    let text = cursor.text()?;
+    let core = text.split(['-', '+']).next().unwrap_or_default();
+    let numbers: Vec<&str> = core.split('.').collect();
+    let sound = numbers.len() == 3 && numbers.iter().all(|n| n.parse::<u32>().is_ok());
+    if !sound {
+        cursor.refuse("a semantic version such as 1.0.0");
+    }
+    sound.then(|| text.to_owned())
+}

@@ -1,0 +1,77 @@
+//! Schemas of declared tools: read from the tree, and judged by whoever compiles them, at the place where they are
+//! written.
+
+use std::fmt;
+
+use crate::document::reader::Cursor;
+use crate::document::tree::{Node, Value, join};
+
+/// The use of a schema.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SchemaUse {
+    /// For what a tool is called with.
+    Arguments,
+    /// For what a tool returns.
+    Output,
+}
+
+/// A problem of a schema.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchemaProblem {
+    /// Where in the schema: a JSON pointer.
+    pub at: String,
+    /// Why, as the end of "a JSON Schema that …".
+    pub why: String,
+}
+
+/// Judges schemas. The one that compiles them has the last word, and this is it, asked early: so every role refuses
+/// the same configurations, with file and line.
+#[derive(Clone, Copy)]
+pub struct SchemaCheck(pub fn(&serde_json::Value, SchemaUse) -> Result<(), SchemaProblem>);
+
+impl Default for SchemaCheck {
+    /// Takes every schema.
+    fn default() -> Self {
+        Self(|_, _| Ok(()))
+    }
+}
+
+impl fmt::Debug for SchemaCheck {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SchemaCheck")
+    }
+}
+
+impl SchemaCheck {
+    /// Reads the schema at the cursor, and notes what is wrong with it.
+    pub(crate) fn read(self, cursor: &Cursor<'_>, which: SchemaUse) -> serde_json::Value {
+        let schema = cursor.node.to_json();
+        if !matches!(cursor.node.value, Value::Mapping(_)) {
+            cursor.refuse("a JSON Schema: a mapping");
+        } else if let Err(problem) = self.0(&schema, which) {
+            let (node, path) = walk(cursor.node, &cursor.path, &problem.at);
+            let expected = format!("a JSON Schema that {}", problem.why);
+            cursor.errors.push(&node.place, &path, node.describe(), expected);
+        }
+        schema
+    }
+}
+
+/// The value at a JSON pointer below `node`, or the last one on the way there, and its path.
+fn walk<'a>(mut node: &'a Node, path: &str, pointer: &str) -> (&'a Node, String) {
+    let mut path = path.to_owned();
+    for token in pointer.split('/').skip(1) {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        let below = match &node.value {
+            Value::List(items) => token.parse::<usize>().ok().and_then(|at| items.get(at)),
+            _ => node.get(&token),
+        };
+        let Some(below) = below else { break };
+        path = match &node.value {
+            Value::List(_) => format!("{path}[{token}]"),
+            _ => join(&path, &token),
+        };
+        node = below;
+    }
+    (node, path)
+}

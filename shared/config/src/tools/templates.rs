@@ -1,0 +1,174 @@
+//! Templates of requests: every placeholder names an argument or a secret that exists.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tickfleet_model::suggest;
+
+use crate::document::reader::Cursor;
+use crate::document::tree::{Node, Value};
+
+/// The arguments that templates may name.
+#[derive(Debug)]
+pub(crate) struct Arguments {
+    /// The word for them in errors.
+    what: &'static str,
+    known: BTreeSet<String>,
+    /// Those that every call has.
+    always: BTreeSet<String>,
+}
+
+impl Arguments {
+    /// The arguments of a tool with this input schema.
+    pub(crate) fn of_schema(schema: &serde_json::Value) -> Self {
+        let required = schema.get("required").and_then(|r| r.as_array()).into_iter().flatten();
+        Self {
+            what: "an argument of input_schema.properties",
+            known: schema
+                .get("properties")
+                .and_then(|p| p.as_object())
+                .into_iter()
+                .flatten()
+                .map(|p| p.0.clone())
+                .collect(),
+            always: required.filter_map(|name| name.as_str().map(str::to_owned)).collect(),
+        }
+    }
+
+    /// Returns the arguments of a task: those that every task has, and those that some have.
+    pub(crate) fn of_task(known: &[&str], always: &[&str]) -> Self {
+        let own = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        Self { what: "something that a task has", known: own(known), always: own(always) }
+    }
+}
+
+/// The word in errors for what stands between `${` and `}`.
+const SECRET: &str = "a secret declared under `secrets`";
+
+/// The names that templates may use.
+pub(crate) struct Templates<'a> {
+    pub(crate) arguments: &'a Arguments,
+    pub(crate) secrets: BTreeSet<&'a str>,
+}
+
+impl Templates<'_> {
+    /// A template that may name secrets and no arguments; whether it names any secret.
+    pub(crate) fn of_secrets(&self, cursor: &Cursor<'_>) -> Option<(String, bool)> {
+        let text = cursor.some_text()?;
+        if text.contains("{{") {
+            cursor.refuse("no {{argument}}: a call does not choose who it signs in as");
+        }
+        self.check_kind(cursor, &text, ("${", "}"), &self.secrets, SECRET);
+        let names_one = text.contains("${");
+        Some((text, names_one))
+    }
+
+    pub(crate) fn path(&self, cursor: &Cursor<'_>) -> Option<String> {
+        let text = cursor.text()?;
+        if !text.starts_with('/') {
+            cursor.refuse_with("a path that begins with /", Some(format!("/{text}")));
+        }
+        if text.contains(['?', '#']) {
+            cursor.refuse("a path without ? and #; parameters belong to `query`");
+        }
+        self.check(cursor, text);
+        let optional = |name: &&str| self.arguments.known.contains(*name) && !self.arguments.always.contains(*name);
+        for name in placeholders(text, "{{", "}}").into_iter().flatten().filter(optional) {
+            cursor.refuse(format!("only required arguments in a path; `{name}` may be absent"));
+        }
+        Some(text.to_owned())
+    }
+
+    pub(crate) fn pairs(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
+        let mut pairs = BTreeMap::new();
+        for (name, _, value) in cursor.members() {
+            let Some(text) = value.text() else { continue };
+            self.check(&value, text);
+            pairs.insert(name.to_owned(), text.to_owned());
+        }
+        pairs
+    }
+
+    /// Reads the values of optional arguments that a call leaves out. The environment is in it already.
+    pub(crate) fn defaults(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
+        let mut defaults = BTreeMap::new();
+        let known = || self.arguments.known.iter().map(String::as_str);
+        for (name, place, value) in cursor.members() {
+            if !self.arguments.known.contains(name) {
+                let expected = format!("{}: {}", self.arguments.what, suggest::list(known()));
+                let meant = suggest::closest(name, known());
+                value.errors.suggest(place, &value.path, format!("the unknown argument `{name}`"), expected, meant);
+            } else if self.arguments.always.contains(name) {
+                value.errors.push(place, &value.path, "a default", "none for an argument that every call has");
+            }
+            // That the environment lacks something was noted.
+            let text = value.text().filter(|text| !text.contains("${"));
+            defaults.extend(text.map(|text| (name.to_owned(), text.to_owned())));
+        }
+        defaults
+    }
+
+    pub(crate) fn headers(&self, cursor: &Cursor<'_>) -> BTreeMap<String, String> {
+        for (name, place, value) in cursor.members().into_iter().filter(|(name, ..)| !is_header_name(name)) {
+            value.errors.push(place, &value.path, format!("the header {name:?}"), "a name such as X-Request-Id");
+        }
+        self.pairs(cursor)
+    }
+
+    pub(crate) fn body(&self, cursor: &Cursor<'_>) -> serde_json::Value {
+        self.walk(cursor.node, cursor);
+        cursor.node.to_json()
+    }
+
+    fn walk(&self, node: &Node, at: &Cursor<'_>) {
+        let below = |node, path| Cursor { node, path, errors: at.errors };
+        match &node.value {
+            Value::Text(text) => self.check(at, text),
+            Value::List(items) => {
+                items.iter().enumerate().for_each(|(i, n)| self.walk(n, &below(n, format!("{}[{i}]", at.path))));
+            }
+            Value::Mapping(entries) => {
+                entries.iter().for_each(|e| self.walk(&e.node, &below(&e.node, format!("{}.{}", at.path, e.key))));
+            }
+            Value::Null | Value::Boolean(_) | Value::Integer(_) | Value::Float(_) => {}
+        }
+    }
+
+    /// Notes every placeholder of a template that names nothing.
+    pub(crate) fn check(&self, cursor: &Cursor<'_>, text: &str) {
+        let arguments = self.arguments.known.iter().map(String::as_str).collect();
+        self.check_kind(cursor, text, ("{{", "}}"), &arguments, self.arguments.what);
+        self.check_kind(cursor, text, ("${", "}"), &self.secrets, SECRET);
+    }
+
+    fn check_kind(&self, at: &Cursor<'_>, text: &str, marks: (&str, &str), known: &BTreeSet<&str>, what: &str) {
+        let Some(names) = placeholders(text, marks.0, marks.1) else {
+            return at.refuse(format!("a `{}` after every `{}`", marks.1, marks.0));
+        };
+        for name in names.into_iter().filter(|name| !known.contains(name)) {
+            let found = format!("{}{name}{}", marks.0, marks.1);
+            let expected = match known.len() {
+                0 => format!("{what}; there are none"),
+                _ => format!("{what}: {}", suggest::list(known.iter().copied())),
+            };
+            let meant = suggest::closest(name.trim(), known.iter().copied());
+            at.errors.suggest(&at.node.place, &at.path, found, expected, meant);
+        }
+    }
+}
+
+/// The names between the marks; none where one is not closed.
+pub(crate) fn placeholders<'t>(text: &'t str, open: &str, close: &str) -> Option<Vec<&'t str>> {
+    let mut names = Vec::new();
+    let mut rest = text;
+    while let Some((_, after)) = rest.split_once(open) {
+        let (name, after) = after.split_once(close)?;
+        names.push(name);
+        rest = after;
+    }
+    Some(names)
+}
+
+/// Returns true if HTTP accepts it as the name of a header.
+pub(crate) fn is_header_name(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c))
+}

@@ -1,0 +1,7 @@
+//! Bad input, crashes, and a Redis that fails.
+
+mod bad_input;
+mod chaos;
+mod crashes;
+mod gone;
+mod survival;

@@ -1,0 +1,11 @@
+//! The fleet and its parts: store, client, caps, tasks, inboxes, settings.
+
+mod client;
+mod delegation;
+mod governance;
+mod inboxes;
+mod policy;
+mod pools;
+mod settings;
+mod social;
+mod store;

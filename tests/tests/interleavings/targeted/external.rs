@@ -1,0 +1,79 @@
+//! Tasks of external runtimes: silence, leases and cancels.
+
+use super::*;
+
+/// A task of an outside runtime with a lease of 5 s and a deadline in 60 s.
+async fn external(shard: &Shard) -> (TurnName, Queue) {
+    let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("far").unwrap());
+    let (task, queue) = (TaskId::new("k1").unwrap(), Queue::External(tenant.clone(), agent.clone()));
+    let delegation = Delegation {
+        entry: None,
+        tenant: tenant.clone(),
+        task: task.clone(),
+        given: true,
+        digest: "d".into(),
+        queue: queue.clone(),
+        agent,
+        deadline_ms: START_MS + 60_000,
+        budget: 3,
+        parent: None,
+        meta: "m".into(),
+        call: "c0".into(),
+        reply_to: None,
+        external_lease_ms: 5_000,
+    };
+    assert_eq!(shard.store.delegate(&[delegation]).await.unwrap(), [Delegated::Ok]);
+    (TurnName::task(&tenant, &task), queue)
+}
+
+/// Redis reckons idle times by its own clock: it is told that the entry has been held for so long.
+async fn idle(shard: &Shard, queue: &Queue, entry: &str, ms: i64) {
+    let mut redis = shard.server.connection().await;
+    let mut command = redis::cmd("XCLAIM");
+    command
+        .arg(shard.store.keys().key(queue))
+        .arg("workers")
+        .arg("far")
+        .arg(0)
+        .arg(entry)
+        .arg("IDLE")
+        .arg(ms)
+        .arg("JUSTID");
+    let _: Vec<String> = command.query_async(&mut redis).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_external_task_whose_runtime_is_silent_is_offered_anew_and_ended_in_the_end() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (name, queue) = external(&shard).await;
+    let mut reader = shard.reader("far");
+    let first = reader.take(&queue.to_string(), 1).await.unwrap().remove(0);
+    idle(&shard, &queue, &first.id, 6_000).await;
+    shard.advance(6_000);
+    assert!(matches!(promote(&shard, &name).await, Promoted::Lapsed), "it is offered anew");
+    assert_eq!(shard.store.touch(&name, &first.id).await.unwrap(), Touched::Stale);
+    let second = reader.take(&queue.to_string(), 1).await.unwrap().remove(0);
+    assert_eq!(shard.store.touch(&name, &second.id).await.unwrap(), Touched::Ok);
+
+    shard.advance(60_000);
+    assert_eq!(shard.store.touch(&name, &second.id).await.unwrap(), Touched::Cancelled, "the deadline has come");
+    idle(&shard, &queue, &second.id, 60_000).await;
+    let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it goes on for ever") };
+    assert_eq!((ending.reason, ending.first, ending.upto), (EndReason::Expired, 0, 1));
+    assert_eq!((ending.calls, ending.begun.map(|begun| begun.by_runtime)), (vec!["c0".to_owned()], Some(true)));
+}
+
+#[tokio::test]
+async fn a_cancelled_external_task_ends_once_its_runtime_has_had_its_lease() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (name, queue) = external(&shard).await;
+    let entry = shard.reader("far").take(&queue.to_string(), 1).await.unwrap().remove(0);
+    shard.store.cancel(&name, "why").await.unwrap();
+    assert_eq!(shard.store.touch(&name, &entry.id).await.unwrap(), Touched::Cancelled);
+    assert!(matches!(promote(&shard, &name).await, Promoted::Later), "its holder may end it itself");
+    idle(&shard, &queue, &entry.id, 6_000).await;
+    shard.advance(6_000);
+    let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it goes on for ever") };
+    assert_eq!((ending.reason, ending.why.as_deref()), (EndReason::Cancelled, Some("why")));
+    assert!(ending.begun.is_some_and(|begun| begun.by_runtime), "what its runtime did is not known: {ending:?}");
+}

@@ -1,0 +1,4 @@
+//! What operators see: metrics, alerts, dashboards.
+
+mod metrics;
+mod observability;

@@ -1,0 +1,61 @@
+//! What operators see of a fleet: alerts, recording rules, runbooks and dashboards. Here they are tried by themselves;
+//! `cli/tests/cli/operation/watched.rs` tries them on a fleet that runs, with a real Prometheus.
+
+mod dashboards;
+mod rules;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use regex::Regex;
+
+/// The project's root.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The files of a folder that end like this, ordered by name; never none.
+fn files(folder: &str, extension: &str) -> Vec<PathBuf> {
+    let entries = root().join(folder).read_dir().unwrap().map(|entry| entry.unwrap().path());
+    let mut found: Vec<PathBuf> = entries.filter(|path| path.extension().is_some_and(|e| e == extension)).collect();
+    assert!(!found.is_empty(), "no .{extension} in {folder}");
+    found.sort();
+    found
+}
+
+/// The metrics that docs/metrics.md lists, which another test keeps equal to what the code exports.
+fn exported() -> BTreeSet<String> {
+    let row = Regex::new(r"(?m)^\| `((?:tickfleet|process)_[a-z_]+)` \| (\w+) \|").unwrap();
+    let page = read("docs/metrics.md");
+    let mut names = BTreeSet::new();
+    for found in row.captures_iter(&page) {
+        let name = &found[1];
+        if &found[2] == "histogram" {
+            names.extend(["bucket", "sum", "count"].map(|part| format!("{name}_{part}")));
+        } else {
+            names.insert(name.to_owned());
+        }
+    }
+    assert!(names.len() > 40, "docs/metrics.md is not read: {names:?}");
+    names
+}
+
+/// The metrics that a query names and nobody exports. Names of recording rules have colons and are left out.
+fn unknown_metrics(query: &str, exported: &BTreeSet<String>) -> Vec<String> {
+    let name = Regex::new(r"[a-z_:]*\b(?:tickfleet|process)_[a-z_:0-9]+").unwrap();
+    let named = name.find_iter(query).map(|found| found.as_str().to_owned());
+    named.filter(|name| !name.contains(':') && !exported.contains(name)).collect()
+}
+
+#[test]
+fn a_metric_that_nobody_exports_is_found() {
+    let exported = exported();
+    let query = "sum by (namespace) (rate(tickfleet_calls_totals{tool=\"x\"}[5m])) / namespace:tickfleet_slots:sum \
+                 + tickfleet_slots - process_open_fds + tickfleet_call_duration_seconds";
+    assert_eq!(unknown_metrics(query, &exported), ["tickfleet_calls_totals", "tickfleet_call_duration_seconds"]);
+}
