@@ -2,22 +2,10 @@
 
 use std::borrow::Cow;
 
+use super::dialects::{RefusedCall, members, rules};
 use super::json::{Document, Value, bounded};
-use super::text;
-use tickfleet_model::{Call, Dialect, IdError, InboxName, TaskId, TenantId, TurnId, limits};
-
-/// One rule that a message breaks.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Problem {
-    pub(super) code: &'static str,
-    pub(super) message: String,
-}
-
-impl Problem {
-    pub(super) fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into() }
-    }
-}
+use super::problem::Problem;
+use tickfleet_model::{Dialect, IdError, InboxName, TaskId, TenantId, TurnId, limits};
 
 /// Why a message is refused, and whatever of its envelope can still be read: enough to send the producer a
 /// `rejected` reply with one result for every call that is readable.
@@ -50,28 +38,16 @@ pub struct Refusal {
     pub calls: Vec<RefusedCall>,
 }
 
-/// A call of a refused turn.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RefusedCall {
-    /// The provider's id of the call, unchanged.
-    pub provider_id: Option<String>,
-    /// The tool as the model named it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`; empty where that is what
-    /// cannot be read.
-    pub tool: String,
-    /// Whether it is the call of a custom tool (OpenAI Responses), which only an item of its own type answers.
-    pub custom: bool,
-}
-
 impl Refusal {
     /// The refusal of a message for `problem`, with what can be read of its `document`.
     pub(super) fn of(problem: Problem, document: &Document<'_>) -> Box<Self> {
         let message = bounded(&problem.message, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned();
         let mut refusal = Box::new(Self { code: problem.code, message, ..Self::default() });
         // Of equal keys the first is read, like everything before a broken place.
-        let members = document.root().into_iter().flat_map(|root| root.members());
+        let root = document.root().into_iter().flat_map(|root| root.members());
         let format = document.root().and_then(|root| root.member("format")).and_then(|format| format.as_str());
         let format = format.and_then(|word| Dialect::parse(&word));
-        for (key, value) in members {
+        for (key, value) in root {
             refusal.read(&key, value, format);
         }
         refusal
@@ -92,70 +68,23 @@ impl Refusal {
             "traceparent" if self.traceparent.is_none() => {
                 self.traceparent = short(value, 55).filter(|text| super::traceparent::is_traceparent(text));
             }
-            "calls" => self.calls(format.unwrap_or_default(), value),
-            "tool_calls" => self.calls(Dialect::OpenaiChat, value),
-            "content" => self.calls(Dialect::Anthropic, value),
-            "answer" if self.calls.is_empty() => self.answer(value),
-            _ => {}
+            _ => {
+                if let Some((name, own, _)) = members().find(|(name, ..)| *name == key) {
+                    self.calls(name, format.filter(|format| rules(*format).takes(name)).unwrap_or(own), value);
+                }
+            }
         }
     }
 
-    fn calls(&mut self, dialect: Dialect, list: Value<'_, '_>) {
-        if !self.calls.is_empty() {
-            return;
+    /// The calls that the member `name` holds in `dialect`, unless another member had some.
+    fn calls(&mut self, name: &'static str, dialect: Dialect, held: Value<'_, '_>) {
+        if self.calls.is_empty() {
+            self.calls = rules(dialect).salvage(name, held);
+            if !self.calls.is_empty() {
+                self.dialect = dialect;
+            }
         }
-        self.calls = list.elements().filter_map(|element| refused_call(dialect, element)).collect();
-        if !self.calls.is_empty() {
-            self.dialect = dialect;
-        }
     }
-
-    /// The calls in a plain answer.
-    fn answer(&mut self, answer: Value<'_, '_>) {
-        let found = answer.as_str().map(|answer| text::calls_up_to(&answer, usize::MAX)).unwrap_or_default();
-        if !found.is_empty() {
-            self.dialect = Dialect::Text;
-        }
-        self.calls = found.into_iter().map(RefusedCall::of).collect();
-    }
-}
-
-impl RefusedCall {
-    /// A call that was read whole, in a turn that is refused for something else.
-    #[must_use]
-    pub fn of(call: Call) -> Self {
-        let tool = bounded(&call.tool, limits::TOOL_NAME_BYTES_MAX).into_owned();
-        Self { provider_id: call.provider_id, tool, custom: false }
-    }
-}
-
-/// The id and tool of one call, where at least one of them can be read. The id is echoed as it was, however long: it
-/// is a part of the message, which is bounded, and the conversation goes on only under this id.
-fn refused_call(dialect: Dialect, element: Value<'_, '_>) -> Option<RefusedCall> {
-    let text = |value: Value<'_, '_>, name: &str| value.member(name)?.as_str().map(Cow::into_owned);
-    let kind = text(element, "type").unwrap_or_default();
-    let custom = dialect == Dialect::OpenaiResponses && kind == "custom_tool_call";
-    let is_call = match dialect {
-        Dialect::Anthropic => kind == "tool_use",
-        Dialect::OpenaiResponses => custom || kind == "function_call",
-        _ => true,
-    };
-    if !is_call {
-        return None;
-    }
-    let id = if dialect == Dialect::OpenaiResponses { "call_id" } else { "id" };
-    let name = if dialect == Dialect::Text { "tool" } else { "name" };
-    let named = match dialect {
-        Dialect::OpenaiChat => element.member("function").or_else(|| element.member("custom")),
-        _ => Some(element),
-    };
-    let tool = named.and_then(|value| text(value, name));
-    let provider_id = text(element, id);
-    if tool.is_none() && provider_id.is_none() {
-        return None;
-    }
-    let tool = bounded(&tool.unwrap_or_default(), limits::TOOL_NAME_BYTES_MAX).into_owned();
-    Some(RefusedCall { provider_id, tool, custom })
 }
 
 fn id<'a, T>(slot: &mut Option<T>, value: Value<'a, '_>, new: impl FnOnce(Cow<'a, str>) -> Result<T, IdError>) {

@@ -1,10 +1,12 @@
 //! The reply to a message that is not accepted: one result for every call that could be read, so that the conversation
 //! it belongs to can go on.
 
-use super::refusal::{Refusal, RefusedCall};
-use super::result::{messages_frame, result_json, tool_message};
+use super::dialects::RefusedCall;
+use super::dialects::rules;
+use super::refusal::Refusal;
+use super::result::{messages_frame, result_json};
 use super::write::Object;
-use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, TurnId, limits};
+use tickfleet_model::{CallError, CallId, CallResult, Outcome, TurnId, limits};
 
 /// What becomes of a message that is not accepted, as its reply's `status` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +89,7 @@ fn answers(refusal: &Refusal, turn: &TurnId) -> Answers {
     for (position, call) in refusal.calls.iter().enumerate() {
         let result = result(refusal, turn, position, call);
         let json = result_json(&result);
-        let message = message(refusal.dialect, &result, call.custom).unwrap_or_default();
+        let message = rules(refusal.dialect).refusal_message(&result, call).unwrap_or_default();
         let bytes = answers.results.len() + answers.messages.len() + json.len() + message.len() + 2;
         if bytes > limits::REFUSED_REPLY_BYTES_MAX {
             answers.left_out = refusal.calls.len() - position;
@@ -113,18 +115,6 @@ fn result(refusal: &Refusal, turn: &TurnId, position: usize, call: &RefusedCall)
     let error = CallError { code: refusal.code.to_owned(), message, details: None };
     let id = CallId { turn: turn.clone(), position };
     CallResult::refused(&id, call.provider_id.clone(), &call.tool, Outcome::Rejected, error)
-}
-
-/// What tells the model of the result. A custom tool's call is answered by an item of another type than a function's.
-fn message(dialect: Dialect, result: &CallResult, custom: bool) -> Option<String> {
-    if !custom {
-        return tool_message(dialect, result);
-    }
-    let mut item = Object::new(256);
-    item.text("type", "custom_tool_call_output");
-    item.text("call_id", result.tool_call_id.as_deref().unwrap_or(&result.call));
-    item.text("output", result.error.as_ref().map_or("", |error| &error.message));
-    Some(item.end())
 }
 
 #[cfg(test)]

@@ -4,9 +4,11 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::fields::{Fields, Place, read_message};
+use super::fields::{Fields, Place};
 use super::json::Document;
-use super::refusal::{Problem, Refusal};
+use super::message::read_message;
+use super::problem::Problem;
+use super::refusal::Refusal;
 use super::write::{Object, time};
 use tickfleet_model::{AgentId, CallError, InboxName, Task, TaskGrant, TaskId, TenantId, TurnId, limits};
 

@@ -4,9 +4,11 @@
 mod tests;
 
 use super::calls::{read_calls, write_calls};
-use super::fields::{Fields, Place, read_message};
+use super::fields::{Fields, Place};
 use super::json::Document;
-use super::refusal::{Problem, Refusal};
+use super::message::read_message;
+use super::problem::Problem;
+use super::refusal::Refusal;
 use super::write::{Object, time};
 use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};
 

@@ -1,0 +1,17 @@
+//! The names of tools as dialects show them.
+
+use super::super::names::{NameMap, NameRules};
+use super::rules;
+use tickfleet_model::Dialect;
+
+impl NameMap {
+    /// The map of these tools' names for the strictest dialects. It also leads back from what any other shows.
+    pub fn new<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> Self {
+        Self::within(Some(NameRules::STRICTEST), names)
+    }
+
+    /// The map of these tools' names for `dialect`.
+    pub fn of<N: AsRef<str>>(dialect: Dialect, names: impl IntoIterator<Item = N>) -> Self {
+        Self::within(rules(dialect).names(), names)
+    }
+}

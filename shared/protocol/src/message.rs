@@ -1,0 +1,53 @@
+//! A message as bytes: read as a whole, or salvaged as far as it can be read.
+
+use super::json::{Bounds, Document, JsonError};
+use super::problem::Problem;
+use super::refusal::Refusal;
+use tickfleet_model::limits;
+
+/// How deep messages are indexed: message, list of calls, call, `function`, its members.
+const LEVELS: usize = 4;
+
+/// Reads a message of at most [`limits::TURN_BYTES_MAX`] bytes and hands its document to `strict`; whatever
+/// is wrong becomes a refusal with everything that can still be read.
+pub(super) fn read_message<T>(
+    bytes: &[u8],
+    strict: impl FnOnce(&Document<'_>) -> Result<T, Problem>,
+) -> Result<T, Box<Refusal>> {
+    const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) if bytes.len() <= BOUNDS.bytes_max => text,
+        _ => return Err(salvage(bytes, BOUNDS)),
+    };
+    let (document, problem) = Document::read(text, BOUNDS.depth_max, LEVELS);
+    let verdict = match problem {
+        Some(error) => Err(malformed(&error)),
+        None => strict(&document),
+    };
+    verdict.map_err(|problem| Refusal::of(problem, &document))
+}
+
+/// What can be read of a message whatever is wrong with it: whose it is, its ids and its calls.
+#[must_use]
+pub fn glance(bytes: &[u8]) -> Box<Refusal> {
+    let text = String::from_utf8_lossy(bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes));
+    let (document, _) = Document::read(&text, limits::JSON_DEPTH_MAX, LEVELS);
+    Refusal::of(Problem::new("malformed_json", ""), &document)
+}
+
+/// The refusal of bytes that are too many or no text, with what can be read of their start.
+fn salvage(bytes: &[u8], bounds: Bounds) -> Box<Refusal> {
+    let start = bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes);
+    let text = String::from_utf8_lossy(start);
+    let (document, other) = Document::read(&text, bounds.depth_max, LEVELS);
+    // `check` names the size or the first byte that is not UTF-8: both come before what the document says.
+    let problem = match super::json::check(bytes, bounds) {
+        Err(error) => malformed(&error),
+        Ok(()) => other.map_or_else(|| Problem::new("malformed_json", "the message is not UTF-8"), |e| malformed(&e)),
+    };
+    Refusal::of(problem, &document)
+}
+
+fn malformed(error: &JsonError) -> Problem {
+    Problem::new(error.problem.code(), error.to_string())
+}
