@@ -139,6 +139,13 @@ impl NameMap {
         self.to_wire.insert(name.to_owned(), wire);
     }
 
+    /// Leads back from what `other` shows too, as far as this map does not use it itself.
+    pub(super) fn lead_back(&mut self, other: &Self) {
+        for (wire, name) in &other.from_wire {
+            self.from_wire.entry(wire.clone()).or_insert_with(|| name.clone());
+        }
+    }
+
     /// The name that a model is shown for the tool `name`.
     #[must_use]
     pub fn wire<'a>(&'a self, name: &'a str) -> Cow<'a, str> {
@@ -213,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_dialect_changes_only_what_it_does_not_allow() {
-        let names = ["math.add", "a b", &"n".repeat(100), &"m".repeat(200)];
+        let names = ["math.add", "a b", &"n".repeat(100), &"m".repeat(200), &"d.".repeat(100)];
         let shown = |dialect| {
             let map = NameMap::of(dialect, names);
             names.map(|name| {
@@ -227,6 +234,11 @@ mod tests {
         let mcp = shown(Dialect::Mcp);
         assert_eq!((mcp[0].as_str(), mcp[1].as_str(), mcp[2].as_str()), ("math.add", "a_x20_b", names[2]));
         assert_eq!(mcp[3].len(), 128);
+        let strictest = NameMap::new(names);
+        for (dialect, name) in Dialect::ALL.into_iter().flat_map(|dialect| names.map(|name| (dialect, name))) {
+            let wire = NameMap::of(dialect, names).wire(name).into_owned();
+            assert_eq!(strictest.tool(&wire), name, "the strictest map knows what {dialect:?} shows");
+        }
         assert!(shown(Dialect::OpenaiResponses).iter().all(|wire| wire.len() <= 64 && !wire.contains('.')));
     }
 
