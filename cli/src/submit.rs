@@ -28,8 +28,8 @@ Examples:
   tickfleet submit answer.txt --format text --tenant demo --agent kelly --wait
 
 A file holds one turn: {tenant, agent, calls: [{id?, name, arguments}]}, or with tool_calls as
-OpenAI gives them, or content as Anthropic does; or what their APIs returned, as it is: an assistant's
-message or a whole response. With --format it holds nothing but the calls: the list as that dialect
+OpenAI gives them, or content as Anthropic does; or what their APIs or Gemini's returned, as it is: an
+assistant's message or a whole response. With --format it holds nothing but the calls: the list as that dialect
 has it, or for text the model's answer as it is. Options go before what the file says. With --wait
 the exit code is 1 unless every call ended ok; without it, 0 means that the turn was appended, and
 tickfleet explain tells what happened.")]

@@ -18,6 +18,8 @@ macro_rules! for_each_dialect {
             Anthropic: anthropic = "anthropic",
             /// MCP `tools/call` parameters.
             Mcp: mcp = "mcp",
+            /// Gemini `functionCall` parts.
+            Gemini: gemini = "gemini",
             /// The plain answer of a model without function calling.
             Text: text = "text",
         }

@@ -5,8 +5,8 @@ use super::problem::Problem;
 use super::refusal::Refusal;
 use tickfleet_model::limits;
 
-/// How deep messages are indexed: message, list of calls, call, `function`, its members.
-const LEVELS: usize = 4;
+/// How deep messages are indexed: message, a content, its list of calls, call, `function`, its members.
+const LEVELS: usize = 5;
 
 /// Reads a message of at most [`limits::TURN_BYTES_MAX`] bytes and hands its document to `strict`; whatever
 /// is wrong becomes a refusal with everything that can still be read.

@@ -39,13 +39,14 @@ fn element(dialect: Dialect, position: usize, call: &Given) -> Value {
             json!({"type": "function_call", "id": "fc", "call_id": id, "name": name, "arguments": arguments})
         }
         Dialect::Anthropic => json!({"type": "tool_use", "id": id, "name": name, "input": arguments}),
+        Dialect::Gemini => json!({"functionCall": {"id": id, "name": name, "args": arguments}}),
     }
 }
 
 fn turn(dialect: Dialect, calls: &[Given], in_words: bool, spoilt: bool) -> String {
     let mut list = Vec::new();
     for (position, call) in calls.iter().enumerate() {
-        if call.after_other && matches!(dialect, Dialect::Anthropic | Dialect::OpenaiResponses) {
+        if call.after_other && matches!(dialect, Dialect::Anthropic | Dialect::OpenaiResponses | Dialect::Gemini) {
             list.push(json!({"type": "reasoning", "id": "no call"}));
         }
         list.push(element(dialect, position, call));
@@ -86,6 +87,7 @@ fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
             assert_eq!(messages.as_array().unwrap().len(), 1, "one message for all");
             &messages[0]["content"]
         }
+        Dialect::Gemini => &messages[0]["parts"],
         _ => messages,
     };
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -93,6 +95,10 @@ fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
         Dialect::OpenaiChat => text(&message["tool_call_id"]),
         Dialect::OpenaiResponses => text(&message["call_id"]),
         Dialect::Anthropic => text(&message["tool_use_id"]),
+        Dialect::Gemini => {
+            let response = &message["functionResponse"];
+            text(response.get("id").unwrap_or(&response["name"]))
+        }
         Dialect::Mcp => text(&message["_meta"]["tickfleet/call"]),
         Dialect::Text => text(&message["text"]).split('"').nth(1).unwrap().to_owned(),
         Dialect::Raw => text(&message["tool_call_id"]),
@@ -104,6 +110,7 @@ fn expected(dialect: Dialect, calls: &[Given]) -> Vec<String> {
     let one = |(position, call): (usize, &Given)| match dialect {
         Dialect::Text => format!("t{position}"),
         Dialect::Mcp => format!("t/{position}"),
+        Dialect::Gemini => call.id.clone().unwrap_or_else(|| format!("t{position}")),
         _ => call.id.clone().unwrap_or_else(|| format!("t/{position}")),
     };
     calls.iter().enumerate().map(one).collect()
@@ -115,7 +122,7 @@ proptest! {
         calls in prop_oneof![
             32 => proptest::collection::vec(given(), 1..12), 1 => proptest::collection::vec(given(), 120..140),
         ],
-        dialect in 0usize..6, in_words in any::<bool>(),
+        dialect in 0..Dialect::ALL.len(), in_words in any::<bool>(),
         spoilt in any::<bool>(), fine in any::<bool>()
     ) {
         let dialect = Dialect::ALL[dialect];

@@ -8,6 +8,7 @@ mod anthropic;
 mod call;
 mod content;
 mod definitions;
+mod gemini;
 mod mcp;
 mod names;
 mod openai_chat;

@@ -183,7 +183,7 @@ fn any_turn() -> impl Strategy<Value = Turn> {
     let names = proptest::collection::btree_set(r#"[a-z_"é]{1,20}"#, 0..4);
     let context = (of(any_json()), of(any_json()), of(r"\PC{0,40}"), any::<bool>(), of(names));
     let calls = proptest::collection::vec(any_call(), 1..6);
-    (head, context, calls, 0usize..6).prop_map(|(head, context, calls, dialect)| Turn {
+    (head, context, calls, 0..Dialect::ALL.len()).prop_map(|(head, context, calls, dialect)| Turn {
         id: head.0.map(|id| TurnId::new(id).unwrap()),
         tenant: TenantId::new(head.1).unwrap(),
         agent: AgentId::new(head.2).unwrap(),
@@ -226,5 +226,12 @@ proptest! {
         let at = at % bytes.len();
         if cut { bytes.truncate(at) } else { bytes[at] = with }
         let _ = parse_turn(&bytes);
+    }
+}
+
+#[test]
+fn the_members_that_hold_calls_are_fields_of_a_turn() {
+    for (name, dialect, _) in crate::dialects::members() {
+        assert!(FIELDS.contains(&name), "{dialect:?}: {name}");
     }
 }
