@@ -20,6 +20,8 @@ macro_rules! for_each_dialect {
             Mcp: mcp = "mcp",
             /// Gemini `functionCall` parts.
             Gemini: gemini = "gemini",
+            /// MCP `tools/call` parameters of the revision 2026-07-28.
+            Mcp2026_07_28: mcp_2026_07_28 = "mcp_2026_07_28",
             /// The plain answer of a model without function calling.
             Text: text = "text",
         }

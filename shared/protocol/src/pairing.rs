@@ -32,7 +32,7 @@ fn given() -> impl Strategy<Value = Given> {
 fn element(dialect: Dialect, position: usize, call: &Given) -> Value {
     let (name, arguments, id) = (format!("t{position}"), &call.arguments, &call.id);
     match dialect {
-        Dialect::Raw | Dialect::Mcp => json!({"id": id, "name": name, "arguments": arguments}),
+        Dialect::Raw | Dialect::Mcp | Dialect::Mcp2026_07_28 => json!({"id": id, "name": name, "arguments": arguments}),
         Dialect::Text => json!({"id": id, "tool": name, "arguments": arguments}),
         Dialect::OpenaiChat => json!({"id": id, "function": {"name": name, "arguments": arguments}}),
         Dialect::OpenaiResponses => {
@@ -99,7 +99,7 @@ fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
             let response = &message["functionResponse"];
             text(response.get("id").unwrap_or(&response["name"]))
         }
-        Dialect::Mcp => text(&message["_meta"]["tickfleet/call"]),
+        Dialect::Mcp | Dialect::Mcp2026_07_28 => text(&message["_meta"]["tickfleet/call"]),
         Dialect::Text => text(&message["text"]).split('"').nth(1).unwrap().to_owned(),
         Dialect::Raw => text(&message["tool_call_id"]),
     };
@@ -109,7 +109,7 @@ fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
 fn expected(dialect: Dialect, calls: &[Given]) -> Vec<String> {
     let one = |(position, call): (usize, &Given)| match dialect {
         Dialect::Text => format!("t{position}"),
-        Dialect::Mcp => format!("t/{position}"),
+        Dialect::Mcp | Dialect::Mcp2026_07_28 => format!("t/{position}"),
         Dialect::Gemini => call.id.clone().unwrap_or_else(|| format!("t{position}")),
         _ => call.id.clone().unwrap_or_else(|| format!("t/{position}")),
     };

@@ -10,6 +10,7 @@ mod content;
 mod definitions;
 mod gemini;
 mod mcp;
+mod mcp_2026_07_28;
 mod names;
 mod openai_chat;
 mod openai_responses;
