@@ -3,7 +3,7 @@
 use serde::Serialize;
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::policy::Unknown;
-use tickfleet_model::{Redactor, Turn, TurnId, content_digest, limits};
+use tickfleet_model::{Redactor, RejectionCode, Turn, TurnId, content_digest, limits};
 use tickfleet_ops::traces;
 use tickfleet_protocol::{Refusal, RefusalStatus, Refused, RefusedCall, refused_reply};
 use tickfleet_store::{Admission, Ending, Inbound, Rejection, SliceMeta, TurnName};
@@ -48,7 +48,7 @@ impl Candidate {
 }
 
 /// Everything about a refusal but where it came from.
-pub(crate) fn refuse(code: &'static str, message: String, turn: &Turn) -> Box<Refusal> {
+pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<Refusal> {
     Box::new(Refusal {
         code,
         message,
@@ -82,7 +82,7 @@ pub(crate) fn rejection(
     let reply = refused_reply(refusal, status, answered);
     Rejection {
         entry: arrival.entry.clone(),
-        reason: refusal.code.to_owned(),
+        reason: refusal.code.to_string(),
         // It stays for days, and anybody may have written it.
         raw: redactor.head(&arrival.raw, RAW_BYTES_MAX).into_bytes(),
         reply_to: refusal.tenant.clone().zip(refusal.reply_to.clone()),
@@ -126,18 +126,20 @@ pub(crate) fn admission(
     let turn = &candidate.turn;
     let (tenant, agent) = active.policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
         Unknown::Tenant => {
-            refuse("unknown_tenant", format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
+            refuse(RejectionCode::UnknownTenant, format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
         }
-        Unknown::Withheld => refuse("unreadable_tenant", tickfleet_engine::delegation::unreadable(&turn.tenant), turn),
+        Unknown::Withheld => {
+            refuse(RejectionCode::UnreadableTenant, tickfleet_engine::delegation::unreadable(&turn.tenant), turn)
+        }
         Unknown::Agent => {
             let message = format!("tenant {:?} has no agent {:?}", turn.tenant.as_str(), turn.agent.as_str());
-            refuse("unknown_agent", message, turn)
+            refuse(RejectionCode::UnknownAgent, message, turn)
         }
     })?;
     let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(clock, active, tenant, agent, now_ms));
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);
-        return Err(refuse("invalid_field", message, turn));
+        return Err(refuse(RejectionCode::InvalidField, message, turn));
     }
     let digest = content_digest(turn);
     let meta = SliceMeta {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::active_policy::ActivePolicy;
-use tickfleet_model::{ConsumerId, TaskGrant, TenantId, limits};
+use tickfleet_model::{ConsumerId, RejectionCode, TaskGrant, TenantId, limits};
 use tickfleet_ops::metrics::Decision;
 use tickfleet_protocol::{Refusal, RefusalStatus, parse_turn};
 use tickfleet_store::{
@@ -185,7 +185,12 @@ impl Scheduler {
 
     fn rejected(&self, arrival: &Arrival, refusal: &Refusal) -> Rejection {
         self.metrics.admitted(Decision::Rejected, 1);
-        tracing::debug!(entry = arrival.entry, code = refusal.code, reason = refusal.message, "a turn is rejected");
+        tracing::debug!(
+            entry = arrival.entry,
+            code = refusal.code.as_str(),
+            reason = refusal.message,
+            "a turn is rejected"
+        );
         self.rejection(Inbound::Turns, arrival, refusal, RefusalStatus::Rejected)
     }
 
@@ -282,7 +287,7 @@ impl Scheduler {
     async fn find_culprit(&self, reading: &Reading, candidates: &[Candidate], error: &StoreError) -> Vec<Rejection> {
         if let [candidate] = candidates {
             let refusal = refuse(
-                "internal",
+                RejectionCode::Internal,
                 "The turn could not be admitted. The error has been logged.".into(),
                 &candidate.turn,
             );
@@ -309,14 +314,14 @@ impl Scheduler {
         let now_ms = self.clock.now_ms();
         for (index, candidate) in candidates.iter().enumerate() {
             if !self.store.is_home_of(&candidate.turn.tenant) {
-                let refusal = refuse("wrong_shard", WRONG_SHARD.into(), &candidate.turn);
+                let refusal = refuse(RejectionCode::WrongShard, WRONG_SHARD.into(), &candidate.turn);
                 rejections.push(self.rejected(&candidate.arrival, &refusal));
                 continue;
             }
             let grant = grants.get(&index).cloned();
             if candidate.turn.task.is_some() && grant.is_none() {
                 let refusal = refuse(
-                    "unknown_task",
+                    RejectionCode::UnknownTask,
                     "the task is not known, has ended, or belongs to another agent".into(),
                     &candidate.turn,
                 );
@@ -374,7 +379,7 @@ impl Scheduler {
                 }
                 Admitted::Conflict => {
                     let message = "this turn_id was accepted before with other content".to_owned();
-                    let refusal = refuse("conflict", message, &candidate.turn);
+                    let refusal = refuse(RejectionCode::Conflict, message, &candidate.turn);
                     rejections.push(self.rejection(
                         Inbound::Turns,
                         &candidate.arrival,
@@ -515,13 +520,13 @@ fn arrival(from: Inbound, entry: Entry) -> Arrival {
 }
 
 /// Codes of the script as stable words.
-fn refusal_code(code: &str) -> &'static str {
+fn refusal_code(code: &str) -> RejectionCode {
     match code {
-        "tenant_queue_full" => "tenant_queue_full",
-        "inbox_full" => "inbox_full",
-        "too_many_inboxes" => "too_many_inboxes",
-        "unknown_task" => "unknown_task",
-        _ => "refused",
+        "tenant_queue_full" => RejectionCode::TenantQueueFull,
+        "inbox_full" => RejectionCode::InboxFull,
+        "too_many_inboxes" => RejectionCode::TooManyInboxes,
+        "unknown_task" => RejectionCode::UnknownTask,
+        _ => RejectionCode::Refused,
     }
 }
 

@@ -9,6 +9,7 @@ pub mod limits;
 pub mod outcome;
 pub mod policy;
 pub mod redaction;
+pub mod rejection;
 pub mod retry;
 pub mod suggest;
 pub mod task;
@@ -23,6 +24,7 @@ pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, TaskId, 
 pub use outcome::{CallError, CallResult, Outcome};
 pub use policy::{AgentPolicy, Caps, DayCapAction, Policy};
 pub use redaction::Redactor;
+pub use rejection::RejectionCode;
 pub use task::{Task, TaskGrant};
 pub use tool::{Effect, ToolId, ToolSpec};
 pub use turn::{Call, Priorities, Priority, Turn};

@@ -4,17 +4,20 @@ use super::dialects::{CALLS, members, rules};
 use super::fields::Fields;
 use super::problem::Problem;
 use super::write::Object;
-use tickfleet_model::{Call, Dialect, limits};
+use tickfleet_model::{Call, Dialect, RejectionCode, limits};
 
 /// The dialect and the calls of the one member that holds calls.
 pub(super) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>), Problem> {
     let format = format(fields)?;
     let mut present = members().filter_map(|(name, own, _)| Some((name, own, fields.get(name)?)));
     let Some((name, own, held)) = present.next() else {
-        return Err(Problem::new("missing_field", format!("{}; this one has none", one_of())));
+        return Err(Problem::new(RejectionCode::MissingField, format!("{}; this one has none", one_of())));
     };
     if let Some((other, ..)) = present.next() {
-        return Err(Problem::new("invalid_field", format!("{}; this one has {name} and {other}", one_of())));
+        return Err(Problem::new(
+            RejectionCode::InvalidField,
+            format!("{}; this one has {name} and {other}", one_of()),
+        ));
     }
     let dialect = format.unwrap_or(own);
     let rules = rules(dialect);
@@ -26,7 +29,7 @@ pub(super) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>)
     // Whoever submits a plain answer cannot know whether it has a call; of the other dialects the provider says so.
     if calls.is_empty() && !rules.about().in_words {
         let what = rules.without_calls();
-        return Err(Problem::new("no_calls", format!("{name} {what}: a turn has at least one call")));
+        return Err(Problem::new(RejectionCode::NoCalls, format!("{name} {what}: a turn has at least one call")));
     }
     Ok((dialect, calls))
 }

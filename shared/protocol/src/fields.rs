@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 use super::json::{Kind, Value, bounded};
 use super::problem::Problem;
-use tickfleet_model::{Context, IdError, Priority, limits};
+use tickfleet_model::{Context, IdError, Priority, RejectionCode, limits};
 
 /// Where an object is; a text only once an error needs it.
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +54,7 @@ impl<'a, 'd> Fields<'a, 'd> {
                 let what = place.to_string();
                 let what = if what.is_empty() { "the message" } else { what.trim_end_matches('.') };
                 let found = other.map_or("nothing", |value| value.kind().as_str());
-                Err(Problem::new("invalid_field", format!("{what} is {found}; expected an object")))
+                Err(Problem::new(RejectionCode::InvalidField, format!("{what} is {found}; expected an object")))
             }
         }
     }
@@ -67,7 +67,10 @@ impl<'a, 'd> Fields<'a, 'd> {
                 let key = bounded(key, limits::NAME_BYTES_MAX);
                 let allowed = allowed.join(", ");
                 let place = &self.place;
-                Err(Problem::new("unknown_field", format!("unknown field {place}{key}; allowed are {allowed}")))
+                Err(Problem::new(
+                    RejectionCode::UnknownField,
+                    format!("unknown field {place}{key}; allowed are {allowed}"),
+                ))
             }
         }
     }
@@ -84,18 +87,21 @@ impl<'a, 'd> Fields<'a, 'd> {
 
     /// The error that `name` is not what it should be.
     pub(super) fn invalid(&self, name: &str, what: &str) -> Problem {
-        Problem::new("invalid_field", format!("{}{name}: {what}", self.place))
+        Problem::new(RejectionCode::InvalidField, format!("{}{name}: {what}", self.place))
     }
 
     /// The error that `name` is too long.
     pub(super) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> Problem {
         let place = &self.place;
-        Problem::new("too_large", format!("{place}{name} has {bytes} bytes; at most {bytes_max} are allowed"))
+        Problem::new(
+            RejectionCode::TooLarge,
+            format!("{place}{name} has {bytes} bytes; at most {bytes_max} are allowed"),
+        )
     }
 
     /// The error that `name` is not there.
     pub(super) fn missing(&self, name: &str) -> Problem {
-        Problem::new("missing_field", format!("the field {}{name} is missing", self.place))
+        Problem::new(RejectionCode::MissingField, format!("the field {}{name} is missing", self.place))
     }
 
     /// Turns an absent `name` into an error.
@@ -201,7 +207,10 @@ impl<'a, 'd> Fields<'a, 'd> {
         if bytes > limits::CONTEXT_BYTES_MAX {
             let max = limits::CONTEXT_BYTES_MAX;
             let what = "user_context, session_data and correlation_id together";
-            return Err(Problem::new("too_large", format!("{what} have {bytes} bytes; at most {max} are allowed")));
+            return Err(Problem::new(
+                RejectionCode::TooLarge,
+                format!("{what} have {bytes} bytes; at most {max} are allowed"),
+            ));
         }
         Ok(context)
     }

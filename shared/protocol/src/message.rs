@@ -3,7 +3,7 @@
 use super::json::{Bounds, Document, JsonError};
 use super::problem::Problem;
 use super::refusal::Refusal;
-use tickfleet_model::limits;
+use tickfleet_model::{RejectionCode, limits};
 
 /// How deep messages are indexed: message, a content, its list of calls, call, `function`, its members.
 const LEVELS: usize = 5;
@@ -32,7 +32,7 @@ pub(super) fn read_message<T>(
 pub fn glance(bytes: &[u8]) -> Box<Refusal> {
     let text = String::from_utf8_lossy(bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes));
     let (document, _) = Document::read(&text, limits::JSON_DEPTH_MAX, LEVELS);
-    Refusal::of(Problem::new("malformed_json", ""), &document)
+    Refusal::of(Problem::new(RejectionCode::MalformedJson, ""), &document)
 }
 
 /// The refusal of bytes that are too many or no text, with what can be read of their start.
@@ -43,7 +43,8 @@ fn salvage(bytes: &[u8], bounds: Bounds) -> Box<Refusal> {
     // `check` names the size or the first byte that is not UTF-8: both come before what the document says.
     let problem = match super::json::check(bytes, bounds) {
         Err(error) => malformed(&error),
-        Ok(()) => other.map_or_else(|| Problem::new("malformed_json", "the message is not UTF-8"), |e| malformed(&e)),
+        Ok(()) => other
+            .map_or_else(|| Problem::new(RejectionCode::MalformedJson, "the message is not UTF-8"), |e| malformed(&e)),
     };
     Refusal::of(problem, &document)
 }

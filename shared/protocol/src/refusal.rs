@@ -5,15 +5,14 @@ use std::borrow::Cow;
 use super::dialects::{RefusedCall, members, rules};
 use super::json::{Document, Value, bounded};
 use super::problem::Problem;
-use tickfleet_model::{Dialect, IdError, InboxName, TaskId, TenantId, TurnId, limits};
+use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, TenantId, TurnId, limits};
 
 /// Why a message is refused, and whatever of its envelope can still be read: enough to send the producer a
 /// `rejected` reply with one result for every call that is readable.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Refusal {
-    /// A stable word: `malformed_json`, `too_large`, `too_deep`, `duplicate_key`, `missing_field`,
-    /// `invalid_field`, `unknown_field`, `no_calls`, `too_many_calls`.
-    pub code: &'static str,
+    /// Which rule is broken.
+    pub code: RejectionCode,
     /// What is wrong and what was expected; at most [`limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
     /// Whose message, if readable and well formed (so with all ids).
@@ -39,10 +38,29 @@ pub struct Refusal {
 }
 
 impl Refusal {
+    /// The refusal of a message of which nothing can be read, or has to be.
+    #[must_use]
+    pub fn new(code: RejectionCode, message: String) -> Self {
+        Self {
+            code,
+            message,
+            tenant: None,
+            turn_id: None,
+            digest: None,
+            task_id: None,
+            agent: None,
+            reply_to: None,
+            dialect: Dialect::default(),
+            correlation_id: None,
+            traceparent: None,
+            calls: Vec::new(),
+        }
+    }
+
     /// The refusal of a message for `problem`, with what can be read of its `document`.
     pub(super) fn of(problem: Problem, document: &Document<'_>) -> Box<Self> {
         let message = bounded(&problem.message, limits::ERROR_BYTES_MAX - '…'.len_utf8()).into_owned();
-        let mut refusal = Box::new(Self { code: problem.code, message, ..Self::default() });
+        let mut refusal = Box::new(Self::new(problem.code, message));
         // Of equal keys the first is read, like everything before a broken place.
         let root = document.root().into_iter().flat_map(|root| root.members());
         let format = document.root().and_then(|root| root.member("format")).and_then(|format| format.as_str());

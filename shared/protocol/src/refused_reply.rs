@@ -72,7 +72,7 @@ pub fn refused_reply(refusal: &Refusal, status: RefusalStatus, id: Refused<'_>) 
 
 fn error(refusal: &Refusal, left_out: usize) -> String {
     let mut error = Object::new(refusal.message.len() + 128);
-    error.text("code", refusal.code);
+    error.text("code", refusal.code.as_str());
     if left_out == 0 {
         error.text("message", &refusal.message);
     } else {
@@ -112,7 +112,7 @@ fn result(refusal: &Refusal, turn: &TurnId, position: usize, call: &RefusedCall)
     } else {
         "The turn was not accepted; the first result says why.".to_owned()
     };
-    let error = CallError { code: refusal.code.to_owned(), message, details: None };
+    let error = CallError { code: refusal.code.to_string(), message, details: None };
     let id = CallId { turn: turn.clone(), position };
     CallResult::refused(&id, call.provider_id.clone(), &call.tool, Outcome::Rejected, error)
 }

@@ -10,7 +10,9 @@ use super::message::read_message;
 use super::problem::Problem;
 use super::refusal::Refusal;
 use super::write::{Object, time};
-use tickfleet_model::{AgentId, CallError, InboxName, Task, TaskGrant, TaskId, TenantId, TurnId, limits};
+use tickfleet_model::{
+    AgentId, CallError, InboxName, RejectionCode, Task, TaskGrant, TaskId, TenantId, TurnId, limits,
+};
 
 /// A message on the `tasks` stream.
 #[derive(Debug, Clone)]
@@ -172,9 +174,12 @@ fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
     let target = match (fields.id("task_id", TaskId::new)?, fields.id("turn_id", TurnId::new)?) {
         (Some(task), None) => CancelTarget::Task(task),
         (None, Some(turn)) => CancelTarget::Turn(turn),
-        (None, None) => return Err(Problem::new("missing_field", "cancel needs a task_id or a turn_id")),
+        (None, None) => return Err(Problem::new(RejectionCode::MissingField, "cancel needs a task_id or a turn_id")),
         (Some(_), Some(_)) => {
-            return Err(Problem::new("invalid_field", "cancel takes either a task_id or a turn_id, not both"));
+            return Err(Problem::new(
+                RejectionCode::InvalidField,
+                "cancel takes either a task_id or a turn_id, not both",
+            ));
         }
     };
     let reason = fields.string("reason", limits::REASON_BYTES_MAX)?.map(Cow::into_owned);
@@ -272,11 +277,11 @@ mod tests {
             (r#"{"op":"cancel","tenant":"acme","task_id":"t1","turn_id":"t1"}"#, "invalid_field"),
         ] {
             let refusal = refuse(text);
-            assert_eq!(refusal.code, code, "{text}: {}", refusal.message);
+            assert_eq!(refusal.code.as_str(), code, "{text}: {}", refusal.message);
             assert_eq!(refusal.task_id.as_ref().map(TaskId::as_str), Some("t1"));
             assert_eq!(refusal.tenant.as_ref().map(TenantId::as_str), Some("acme"));
         }
-        assert_eq!(refuse(r#"{"op":"cancel","tenant":"acme"}"#).code, "missing_field");
+        assert_eq!(refuse(r#"{"op":"cancel","tenant":"acme"}"#).code.as_str(), "missing_field");
     }
 
     proptest! {

@@ -10,7 +10,7 @@ use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
 use super::content::{IN_ONE_USER_MESSAGE, content, id_of};
 use super::{About, Definitions, DialectRules, RefusedCall};
-use tickfleet_model::{Call, CallResult, ToolSpec, limits};
+use tickfleet_model::{Call, CallResult, RejectionCode, ToolSpec, limits};
 
 /// The rules of Messages.
 pub(super) struct Rules;
@@ -27,7 +27,7 @@ impl DialectRules for Rules {
     fn read(&self, name: &'static str, held: Value<'_, '_>, turn: &Fields<'_, '_>) -> Result<Vec<Call>, Problem> {
         if held.kind() == Kind::String {
             let message = format!("{name} is plain text: the turn has no tool_use block");
-            return Err(Problem::new("no_calls", message));
+            return Err(Problem::new(RejectionCode::NoCalls, message));
         }
         read_list(self, name, held, turn)
     }

@@ -8,7 +8,7 @@ use super::super::problem::Problem;
 use super::super::text;
 use super::super::write::Object;
 use super::DialectRules;
-use tickfleet_model::{Call, limits};
+use tickfleet_model::{Call, RejectionCode, limits};
 
 /// One call of a list: its fields, and where it stands.
 pub(crate) struct Element<'a, 'd> {
@@ -79,7 +79,7 @@ pub(super) fn read_list<R: DialectRules + ?Sized>(
 
 fn too_many(name: &str) -> Problem {
     let max = limits::CALLS_PER_TURN_MAX;
-    Problem::new("too_many_calls", format!("{name} has more than {max} calls; split the turn"))
+    Problem::new(RejectionCode::TooManyCalls, format!("{name} has more than {max} calls; split the turn"))
 }
 
 /// The calls in the plain answer that the member `name` holds, within the bounds of every other dialect.
@@ -91,7 +91,10 @@ pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result
         return Err(too_many(name));
     }
     let too_large = |what: &str, bytes: usize, max: usize| {
-        Problem::new("too_large", format!("{what} of a call in {name} has {bytes} bytes; at most {max} are allowed"))
+        Problem::new(
+            RejectionCode::TooLarge,
+            format!("{what} of a call in {name} has {bytes} bytes; at most {max} are allowed"),
+        )
     };
     for call in &calls {
         let id = call.provider_id.as_ref().map_or(0, String::len);

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tickfleet_model::RejectionCode;
+
 use super::strings::bounded;
 
 /// Bytes of a path or key that an error echoes at most: errors go to models, logs and replies.
@@ -45,15 +47,15 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// The word of this problem in refusals.
+    /// The code of this problem in refusals.
     #[must_use]
-    pub const fn code(&self) -> &'static str {
+    pub const fn code(&self) -> RejectionCode {
         match self {
-            Self::TooLarge { .. } => "too_large",
-            Self::TooDeep { .. } => "too_deep",
-            Self::DuplicateKey(_) => "duplicate_key",
+            Self::TooLarge { .. } => RejectionCode::TooLarge,
+            Self::TooDeep { .. } => RejectionCode::TooDeep,
+            Self::DuplicateKey(_) => RejectionCode::DuplicateKey,
             Self::NotUtf8 | Self::Ended { .. } | Self::Syntax { .. } | Self::Trailing | Self::LoneSurrogate => {
-                "malformed_json"
+                RejectionCode::MalformedJson
             }
         }
     }

@@ -88,7 +88,7 @@ fn every_rule_has_its_code() {
         (" ".repeat(limits::TURN_BYTES_MAX + 1), "too_large"),
     ] {
         let refusal = refuse(&text);
-        assert_eq!(refusal.code, code, "{} {}", &text[..text.len().min(200)], refusal.message);
+        assert_eq!(refusal.code.as_str(), code, "{} {}", &text[..text.len().min(200)], refusal.message);
         assert!(!refusal.message.is_empty() && refusal.message.len() <= limits::ERROR_BYTES_MAX);
     }
     let within = parse(&format!(r#"{{"tenant":"acme","agent":"kelly","calls":[{}]}}"#, calls(128)));
@@ -102,7 +102,7 @@ fn a_refusal_keeps_whom_to_answer_and_every_readable_call() {
         r#"{"turn_id":"t1","tenant":"acme","agent":"no such:agent","reply_to":"in","correlation_id":"c",
            "priority":7,"tool_calls":[{"id":"a","function":{"name":"x"}},{"oops":1},{"id":"b","function":{"name":"y""#,
     );
-    assert_eq!(refusal.code, "malformed_json");
+    assert_eq!(refusal.code.as_str(), "malformed_json");
     assert_eq!(refusal.tenant.as_ref().map(TenantId::as_str), Some("acme"));
     assert_eq!(refusal.turn_id.as_ref().map(TurnId::as_str), Some("t1"));
     assert_eq!(refusal.reply_to.as_ref().map(InboxName::as_str), Some("in"));
@@ -123,7 +123,7 @@ fn a_refusal_reads_on_after_a_duplicate_key_bad_bytes_or_too_many_of_them() {
     let large = format!(r#"{{"calls":[{{"name":"x","arguments":"{long}"}}],"reply_to":"in","tenant":"acme"}}"#);
     for (text, code) in [(duplicate, "duplicate_key"), (bytes, "malformed_json"), (large.into_bytes(), "too_large")] {
         let refusal = parse_turn(&text).unwrap_err();
-        assert_eq!(refusal.code, code);
+        assert_eq!(refusal.code.as_str(), code);
         assert!(refusal.tenant.is_some() && refusal.reply_to.is_some() && refusal.calls.len() == 1, "{code}");
     }
 }
