@@ -49,7 +49,7 @@ struct Answers {
 pub fn refused_reply(refusal: &Refusal, status: RefusalStatus, id: Refused<'_>) -> String {
     let answers = match (status, id) {
         (RefusalStatus::Rejected, Refused::Turn(turn)) => answers(refusal, turn),
-        _ => Answers::default(),
+        (RefusalStatus::Rejected, Refused::Task(_)) | (RefusalStatus::Conflict, _) => Answers::default(),
     };
     let mut reply = Object::new(512 + answers.results.len() + answers.messages.len());
     match id {

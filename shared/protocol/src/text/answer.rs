@@ -239,7 +239,9 @@ enum Meant {
 fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     let list = match value.kind() {
         Kind::Array => Some(value),
-        _ => ["tool_calls", "calls"].iter().find_map(|name| value.member(name)),
+        Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Object => {
+            ["tool_calls", "calls"].iter().find_map(|name| value.member(name))
+        }
     };
     match list {
         Some(list) if list.kind() == Kind::Array => list.elements().for_each(|element| add(element, calls)),
