@@ -5,7 +5,7 @@ use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::policy::Unknown;
 use tickfleet_model::{Redactor, RejectionCode, Turn, TurnId, content_digest, limits};
 use tickfleet_ops::traces;
-use tickfleet_protocol::{Refusal, RefusalStatus, Refused, RefusedCall, refused_reply};
+use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tickfleet_store::{Admission, Ending, Inbound, Rejection, SliceMeta, TurnName};
 use tracing::Span;
 
@@ -48,8 +48,8 @@ impl Candidate {
 }
 
 /// Everything about a refusal but where it came from.
-pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<Refusal> {
-    Box::new(Refusal {
+pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<RejectedMessage> {
+    Box::new(RejectedMessage {
         code,
         message,
         tenant: Some(turn.tenant.clone()),
@@ -61,7 +61,7 @@ pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<R
         dialect: turn.dialect,
         correlation_id: turn.context.correlation_id.clone(),
         traceparent: turn.context.traceparent.clone(),
-        calls: turn.calls.iter().cloned().map(RefusedCall::of).collect(),
+        calls: turn.calls.iter().cloned().map(RejectedCall::of).collect(),
     })
 }
 
@@ -69,17 +69,17 @@ pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<R
 pub(crate) fn rejection(
     from: Inbound,
     arrival: &Arrival,
-    refusal: &Refusal,
-    status: RefusalStatus,
+    refusal: &RejectedMessage,
+    status: RejectionStatus,
     redactor: &Redactor,
 ) -> Rejection {
     let id = minted(from, &arrival.origin, refusal.turn_id.clone());
     let answered = match (from, &refusal.task_id) {
-        (Inbound::Turns, _) => Refused::Turn(&id),
-        (Inbound::Tasks, Some(task)) => Refused::Task(task.as_str()),
-        (Inbound::Tasks, None) => Refused::Task(id.as_str()),
+        (Inbound::Turns, _) => RejectedId::Turn(&id),
+        (Inbound::Tasks, Some(task)) => RejectedId::Task(task.as_str()),
+        (Inbound::Tasks, None) => RejectedId::Task(id.as_str()),
     };
-    let reply = refused_reply(refusal, status, answered);
+    let reply = rejection_reply(refusal, status, answered);
     Rejection {
         entry: arrival.entry.clone(),
         reason: refusal.code.to_string(),
@@ -92,7 +92,7 @@ pub(crate) fn rejection(
 }
 
 /// What `submit` may have remembered of the turn.
-fn given(refusal: &Refusal) -> Option<(TurnName, String)> {
+fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let (tenant, turn) = (refusal.tenant.clone()?, refusal.turn_id.clone()?);
     Some((TurnName { tenant, turn }, refusal.digest.clone()?))
 }
@@ -122,7 +122,7 @@ pub(crate) fn admission(
     rows: &mut Rows,
     now_ms: i64,
     grant: Option<tickfleet_model::TaskGrant>,
-) -> Result<Admission, Box<Refusal>> {
+) -> Result<Admission, Box<RejectedMessage>> {
     let turn = &candidate.turn;
     let (tenant, agent) = active.policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
         Unknown::Tenant => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::{ConsumerId, RejectionCode, TaskGrant, TenantId, limits};
 use tickfleet_ops::metrics::Decision;
-use tickfleet_protocol::{Refusal, RefusalStatus, parse_turn};
+use tickfleet_protocol::{RejectedMessage, RejectionStatus, parse_turn};
 use tickfleet_store::{
     Admission, AdmitReply, Admitted, Backoff, Ending, Entry, Inbound, Reader, Rejection, StoreError, TurnName,
 };
@@ -172,8 +172,8 @@ impl Scheduler {
         &self,
         from: Inbound,
         arrival: &Arrival,
-        refusal: &Refusal,
-        status: RefusalStatus,
+        refusal: &RejectedMessage,
+        status: RejectionStatus,
     ) -> Rejection {
         let rejection = rejection(from, arrival, refusal, status, &self.report.redactor);
         let active = self.active.load();
@@ -183,7 +183,7 @@ impl Scheduler {
         Rejection { reply_to: rejection.reply_to.filter(|(tenant, _)| known(tenant)), ..rejection }
     }
 
-    fn rejected(&self, arrival: &Arrival, refusal: &Refusal) -> Rejection {
+    fn rejected(&self, arrival: &Arrival, refusal: &RejectedMessage) -> Rejection {
         self.metrics.admitted(Decision::Rejected, 1);
         tracing::debug!(
             entry = arrival.entry,
@@ -191,7 +191,7 @@ impl Scheduler {
             reason = refusal.message,
             "a turn is rejected"
         );
-        self.rejection(Inbound::Turns, arrival, refusal, RefusalStatus::Rejected)
+        self.rejection(Inbound::Turns, arrival, refusal, RejectionStatus::Rejected)
     }
 
     /// Admits turns that fit one script, trying until Redis has decided. Answers what is to be rejected; or, where
@@ -384,7 +384,7 @@ impl Scheduler {
                         Inbound::Turns,
                         &candidate.arrival,
                         &refusal,
-                        RefusalStatus::Conflict,
+                        RejectionStatus::Conflict,
                     ));
                     Decision::Conflict
                 }
@@ -394,7 +394,7 @@ impl Scheduler {
                         Inbound::Turns,
                         &candidate.arrival,
                         &refusal,
-                        RefusalStatus::Rejected,
+                        RejectionStatus::Rejected,
                     ));
                     Decision::Rejected
                 }

@@ -9,7 +9,7 @@ use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, RejectionCode, Task, TaskId, limits};
 use tickfleet_ops::traces;
 use tickfleet_protocol::{
-    CancelTarget, Leased, Refusal, RefusalStatus, TaskMessage, bounded_output, parse_task_message,
+    CancelTarget, Leased, RejectedMessage, RejectionStatus, TaskMessage, bounded_output, parse_task_message,
 };
 use tickfleet_store::{
     Backoff, Cancelled, Delegated, Inbound, Parked, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched,
@@ -64,14 +64,14 @@ impl Scheduler {
         }
     }
 
-    async fn refuse_task(&self, reading: &Reading, arrival: &Arrival, refusal: &Refusal) {
+    async fn refuse_task(&self, reading: &Reading, arrival: &Arrival, refusal: &RejectedMessage) {
         tracing::debug!(
             entry = arrival.entry,
             code = refusal.code.as_str(),
             reason = refusal.message,
             "a task message is rejected"
         );
-        let rejected = self.rejection(Inbound::Tasks, arrival, refusal, RefusalStatus::Rejected);
+        let rejected = self.rejection(Inbound::Tasks, arrival, refusal, RejectionStatus::Rejected);
         self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
     }
 
@@ -90,7 +90,7 @@ impl Scheduler {
                 Ok(Tried::Written) => return,
                 Ok(Tried::Later) => {}
                 Ok(Tried::Refused(refusal)) if refusal.code == RejectionCode::Conflict => {
-                    let rejected = self.rejection(Inbound::Tasks, arrival, &refusal, RefusalStatus::Conflict);
+                    let rejected = self.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
                     return self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
                 }
                 Ok(Tried::Refused(refusal)) => return self.refuse_task(reading, arrival, &refusal).await,
@@ -159,7 +159,7 @@ impl Scheduler {
 
     /// Heartbeat, finish, fail, cancel, tried until Redis has decided: a runtime says a thing once. A message about a
     /// lease that has moved on changes nothing.
-    async fn runtime_says(&self, reading: &Reading, message: TaskMessage) -> Result<(), Box<Refusal>> {
+    async fn runtime_says(&self, reading: &Reading, message: TaskMessage) -> Result<(), Box<RejectedMessage>> {
         let mut backoff = Backoff::default();
         loop {
             match self.act(&message).await {
@@ -168,7 +168,7 @@ impl Scheduler {
                 Err(error) if error.is_script_error() => {
                     tracing::error!(%error, "a task message cannot be handled");
                     let message = "the message could not be handled; the error has been logged".to_owned();
-                    return Err(Box::new(Refusal::new(RejectionCode::Internal, message)));
+                    return Err(Box::new(RejectedMessage::new(RejectionCode::Internal, message)));
                 }
                 Err(error) => self.unanswered("task", &error).await,
             }
@@ -181,7 +181,7 @@ impl Scheduler {
     }
 
     /// Answers the refusal of a message that cannot be acted on.
-    async fn act(&self, message: &TaskMessage) -> Result<Option<Box<Refusal>>, StoreError> {
+    async fn act(&self, message: &TaskMessage) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         match message {
             TaskMessage::Heartbeat(leased) => self.touched(leased).await?,
             TaskMessage::Finish { leased, output } => {
@@ -205,8 +205,8 @@ impl Scheduler {
     }
 
     /// What has not come yet is waited for, so a cancel leaves a trace: for tenants of this shard alone.
-    async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<Refusal>>, StoreError> {
-        let refusal = |code, message: String| Ok(Some(Box::new(Refusal::new(code, message))));
+    async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<RejectedMessage>>, StoreError> {
+        let refusal = |code, message: String| Ok(Some(Box::new(RejectedMessage::new(code, message))));
         if !self.store.is_home_of(&name.tenant) {
             return refusal(RejectionCode::WrongShard, crate::intake::WRONG_SHARD.into());
         }
@@ -320,22 +320,22 @@ impl Scheduler {
     }
 }
 
-fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<Refusal> {
-    Box::new(Refusal {
+fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMessage> {
+    Box::new(RejectedMessage {
         tenant: Some(task.tenant.clone()),
         task_id: task.id.clone(),
         agent: Some(task.target.to_string()),
         reply_to: task.reply_to.clone(),
         correlation_id: task.context.correlation_id.clone(),
         traceparent: task.context.traceparent.clone(),
-        ..Refusal::new(code, message)
+        ..RejectedMessage::new(code, message)
     })
 }
 
 /// What became of one try to write a task.
 enum Tried {
     Written,
-    Refused(Box<Refusal>),
+    Refused(Box<RejectedMessage>),
     /// Redis' memory is short.
     Later,
 }

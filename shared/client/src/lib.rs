@@ -36,7 +36,7 @@ use futures::future::join_all;
 pub use replies::{Recorded, Replies, Reply, ReplyStatus};
 /// What turns, tasks and ids are made of.
 pub use tickfleet_model as model;
-pub use tickfleet_protocol::{Refusal, parse_turn};
+pub use tickfleet_protocol::{RejectedMessage, parse_turn};
 pub use tickfleet_store::{StoreError, StoreOptions};
 
 use tickfleet_model::ids::shard_of;

@@ -1,4 +1,4 @@
-//! What becomes of a call: exactly one outcome, and one result shape before a dialect dresses it.
+//! The end of a call: exactly one outcome, and one result shape before a dialect dresses it.
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -82,14 +82,14 @@ impl Outcome {
     }
 }
 
-/// What the agent is told when a call did not succeed.
+/// The error that the agent is told when a call did not succeed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct CallError {
     /// A stable word; equals the outcome's unless a more precise one is documented.
     pub code: String,
     /// One message that a model can act on, at most [`super::limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
-    /// What a program can act on (`resets_at`, `path`, `allowed_tools` …).
+    /// Facts that a program can act on (`resets_at`, `path`, `allowed_tools` …).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub details: Option<serde_json::Value>,
 }
@@ -107,10 +107,10 @@ pub struct CallResult {
     pub success: bool,
     /// How the call ended.
     pub outcome: Outcome,
-    /// What the handler returned; JSON. Present when the call succeeded.
+    /// The output of the handler; JSON. Present when the call succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output: Option<Box<RawValue>>,
-    /// What went wrong. Present when the call did not succeed.
+    /// The error. Present when the call did not succeed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<CallError>,
     /// Media type of the output (`application/json`, `text/plain`).

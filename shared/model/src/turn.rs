@@ -14,7 +14,7 @@ pub enum Priority {
     Urgent,
     /// Before normal work.
     High,
-    /// What is not said otherwise.
+    /// The default.
     #[default]
     Normal,
     /// When nothing else waits (a guard keeps it from starving).
@@ -104,7 +104,7 @@ pub struct Turn {
     pub dialect: Dialect,
     /// The task that the turn is made for, whose budget it debits too.
     pub task: Option<TaskId>,
-    /// What handlers see beside the arguments.
+    /// The data that handlers see beside the arguments.
     pub context: Context,
     /// Whether the reply carries `tool_call_audits`.
     pub want_audits: bool,

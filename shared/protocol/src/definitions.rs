@@ -9,9 +9,9 @@ use tickfleet_model::{Dialect, ToolSpec};
 /// The definitions of `tools` for a request in `dialect`: a JSON array for its `tools` field. For [`Dialect::Text`]
 /// it is a string, with the built-in prompts; [`Prompts::describe`](super::Prompts::describe) takes others.
 ///
-/// Names that the dialect does not allow are mangled by a [`NameMap`](super::NameMap) of these tools. Whoever resolves a call
-/// must build the map from a list that gives these tools the same wire names: the whole registry does, as
-/// only a clash of digests could differ.
+/// Names that the dialect does not allow are mangled by a [`NameMap`](super::NameMap) of these tools. Whoever resolves
+/// a call must build the map from a list that gives these tools the same wire names: the whole registry does, as only a
+/// clash of digests could differ.
 #[must_use]
 pub fn define(dialect: Dialect, tools: &[&ToolSpec]) -> Value {
     rules(dialect).define(tools, false).tools

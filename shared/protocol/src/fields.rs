@@ -24,7 +24,7 @@ pub(super) enum Place {
 }
 
 impl fmt::Display for Place {
-    /// What stands before the name of a member: nothing, or as `calls[0].`.
+    /// The text before the name of a member: nothing, or as `calls[0].`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message => Ok(()),
@@ -221,7 +221,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
-    /// What goes with the trace context; without a good one it means nothing.
+    /// The `tracestate` that goes with the trace context; without a good one it means nothing.
     fn tracestate(&self) -> Option<String> {
         self.traceparent()?;
         let text = self.get("tracestate")?.as_str()?;

@@ -2,7 +2,7 @@
 
 use super::json::{Bounds, Document, JsonError};
 use super::problem::Problem;
-use super::refusal::Refusal;
+use super::rejected_message::RejectedMessage;
 use tickfleet_model::{RejectionCode, limits};
 
 /// How deep messages are indexed: message, a content, its list of calls, call, `function`, its members.
@@ -13,7 +13,7 @@ const LEVELS: usize = 5;
 pub(super) fn read_message<T>(
     bytes: &[u8],
     strict: impl FnOnce(&Document<'_>) -> Result<T, Problem>,
-) -> Result<T, Box<Refusal>> {
+) -> Result<T, Box<RejectedMessage>> {
     const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
     let text = match std::str::from_utf8(bytes) {
         Ok(text) if bytes.len() <= BOUNDS.bytes_max => text,
@@ -24,19 +24,19 @@ pub(super) fn read_message<T>(
         Some(error) => Err(malformed(&error)),
         None => strict(&document),
     };
-    verdict.map_err(|problem| Refusal::of(problem, &document))
+    verdict.map_err(|problem| RejectedMessage::of(problem, &document))
 }
 
-/// What can be read of a message whatever is wrong with it: whose it is, its ids and its calls.
+/// The parts of a message that can be read whatever is wrong with it: whose it is, its ids and its calls.
 #[must_use]
-pub fn glance(bytes: &[u8]) -> Box<Refusal> {
+pub fn glance(bytes: &[u8]) -> Box<RejectedMessage> {
     let text = String::from_utf8_lossy(bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes));
     let (document, _) = Document::read(&text, limits::JSON_DEPTH_MAX, LEVELS);
-    Refusal::of(Problem::new(RejectionCode::MalformedJson, ""), &document)
+    RejectedMessage::of(Problem::new(RejectionCode::MalformedJson, ""), &document)
 }
 
 /// The refusal of bytes that are too many or no text, with what can be read of their start.
-fn salvage(bytes: &[u8], bounds: Bounds) -> Box<Refusal> {
+fn salvage(bytes: &[u8], bounds: Bounds) -> Box<RejectedMessage> {
     let start = bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes);
     let text = String::from_utf8_lossy(start);
     let (document, other) = Document::read(&text, bounds.depth_max, LEVELS);
@@ -46,7 +46,7 @@ fn salvage(bytes: &[u8], bounds: Bounds) -> Box<Refusal> {
         Ok(()) => other
             .map_or_else(|| Problem::new(RejectionCode::MalformedJson, "the message is not UTF-8"), |e| malformed(&e)),
     };
-    Refusal::of(problem, &document)
+    RejectedMessage::of(problem, &document)
 }
 
 fn malformed(error: &JsonError) -> Problem {

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{RefusalStatus, Refused, messages, parse_turn, refused_reply};
+use super::{RejectedId, RejectionStatus, messages, parse_turn, rejection_reply};
 use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId, limits};
 
 /// A call as a provider may give it: an id, perhaps one that another call has too; broken arguments, perhaps.
@@ -80,7 +80,7 @@ fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     turn.calls.iter().enumerate().map(one).collect()
 }
 
-/// What each message answers: the provider's id, or the call; in text, the tool.
+/// The call that each message answers: the provider's id, or the call; in text, the tool.
 fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
     let list = match dialect {
         Dialect::Anthropic | Dialect::Text => {
@@ -139,8 +139,8 @@ proptest! {
             Err(refusal) => {
                 prop_assert!(spoilt, "{text}: {refusal:?}");
                 prop_assert_eq!(refusal.dialect, dialect);
-                let reply: Value = serde_json::from_str(&refused_reply(
-                    &refusal, RefusalStatus::Rejected, Refused::Turn(&id),
+                let reply: Value = serde_json::from_str(&rejection_reply(
+                    &refusal, RejectionStatus::Rejected, RejectedId::Turn(&id),
                 )).unwrap();
                 (reply["results"].as_array().unwrap().len(), reply.get("messages").cloned())
             }

@@ -8,7 +8,7 @@ use super::fields::{Fields, Place};
 use super::json::Document;
 use super::message::read_message;
 use super::problem::Problem;
-use super::refusal::Refusal;
+use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
 use tickfleet_model::{
     AgentId, CallError, InboxName, RejectionCode, Task, TaskGrant, TaskId, TenantId, TurnId, limits,
@@ -32,7 +32,7 @@ pub enum TaskMessage {
     Fail {
         /// Which task, by whom.
         leased: Leased,
-        /// What went wrong; the code is `failed` where the runtime gave none.
+        /// The error; the code is `failed` where the runtime gave none.
         error: CallError,
         /// Whether another try makes sense.
         retryable: bool,
@@ -41,7 +41,7 @@ pub enum TaskMessage {
     Cancel {
         /// Whose.
         tenant: TenantId,
-        /// What is cancelled.
+        /// The target.
         target: CancelTarget,
         /// Why, for the record.
         reason: Option<String>,
@@ -59,7 +59,7 @@ pub struct Leased {
     pub lease: String,
 }
 
-/// What is cancelled.
+/// The target of a cancellation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelTarget {
     /// A task.
@@ -95,8 +95,8 @@ const DELEGATE_FIELDS: [&str; 19] = [
 /// Reads the JSON of one message about a task (the `task` field of an entry on the `tasks` stream).
 ///
 /// # Errors
-/// [`Refusal`] says which rule the message breaks, and carries what can still be read for the reply.
-pub fn parse_task_message(bytes: &[u8]) -> Result<TaskMessage, Box<Refusal>> {
+/// [`RejectedMessage`] says which rule the message breaks, and carries what can still be read for the reply.
+pub fn parse_task_message(bytes: &[u8]) -> Result<TaskMessage, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
 
@@ -222,7 +222,7 @@ mod tests {
         parse_task_message(text.as_bytes()).unwrap_or_else(|refusal| panic!("{text}: {refusal:?}"))
     }
 
-    fn refuse(text: &str) -> Refusal {
+    fn refuse(text: &str) -> RejectedMessage {
         *parse_task_message(text.as_bytes()).expect_err(text)
     }
 

@@ -9,7 +9,7 @@ use super::super::problem::Problem;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
 use super::content::{IN_ONE_USER_MESSAGE, content, id_of};
-use super::{About, Definitions, DialectRules, RefusedCall};
+use super::{About, Definitions, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, RejectionCode, ToolSpec, limits};
 
 /// The rules of Messages.
@@ -48,9 +48,9 @@ impl DialectRules for Rules {
         "has no tool_use block"
     }
 
-    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RefusedCall> {
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
         let is_call = element.member("type").and_then(|kind| kind.as_str()).is_some_and(|kind| kind == "tool_use");
-        is_call.then(|| RefusedCall::read(element.member("id"), element.member("name"))).flatten()
+        is_call.then(|| RejectedCall::read(element.member("id"), element.member("name"))).flatten()
     }
 
     fn write_call(&self, call: &Call) -> String {

@@ -22,7 +22,7 @@ pub(crate) struct Element<'a, 'd> {
 
 /// A call of a refused turn.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RefusedCall {
+pub struct RejectedCall {
     /// The provider's id of the call, unchanged.
     pub provider_id: Option<String>,
     /// The tool as the model named it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`; empty where that is what
@@ -32,7 +32,7 @@ pub struct RefusedCall {
     pub custom: bool,
 }
 
-impl RefusedCall {
+impl RejectedCall {
     /// A call that was read whole, in a turn that is refused for something else.
     #[must_use]
     pub fn of(call: Call) -> Self {

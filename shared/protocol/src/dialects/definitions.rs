@@ -9,7 +9,8 @@ use tickfleet_model::ToolSpec;
 /// Definitions of tools, and which of them could not be strict.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Definitions {
-    /// A JSON array for the field `tools` of a request; for [`Dialect::Text`](tickfleet_model::Dialect::Text) a string for its prompt.
+    /// A JSON array for the field `tools` of a request; for [`Dialect::Text`](tickfleet_model::Dialect::Text) a string
+    /// for its prompt.
     pub tools: Value,
     /// Tools that are defined without strictness although it was asked for, and why.
     pub not_strict: Vec<(String, NotStrict)>,

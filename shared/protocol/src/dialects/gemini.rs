@@ -9,7 +9,7 @@ use super::super::problem::Problem;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
 use super::content::content;
-use super::{About, CALLS, Definitions, DialectRules, RefusedCall};
+use super::{About, CALLS, Definitions, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The member of a turn that may hold the model's content under the name that the response has for it.
@@ -75,9 +75,9 @@ impl DialectRules for Rules {
         "has no functionCall part"
     }
 
-    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RefusedCall> {
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
         let call = FUNCTION_CALL.into_iter().find_map(|name| element.member(name))?;
-        RefusedCall::read(call.member("id"), call.member("name"))
+        RejectedCall::read(call.member("id"), call.member("name"))
     }
 
     fn write_call(&self, call: &Call) -> String {
@@ -152,7 +152,7 @@ mod tests {
     use tickfleet_model::{CallError, CallId, Dialect, Outcome, Turn, TurnId};
 
     use crate::definitions::test_tool;
-    use crate::{NameMap, RefusalStatus, Refused, define, messages, parse_turn, refused_reply};
+    use crate::{NameMap, RejectedId, RejectionStatus, define, messages, parse_turn, rejection_reply};
 
     /// A content as `generateContent` returns it: a thought, two calls of which one has an id, and words.
     fn content() -> Value {
@@ -175,7 +175,7 @@ mod tests {
     fn refused(text: &str) -> (String, Value) {
         let refusal = parse_turn(text.as_bytes()).unwrap_err();
         let id = TurnId::new("t").unwrap();
-        let reply = refused_reply(&refusal, RefusalStatus::Rejected, Refused::Turn(&id));
+        let reply = rejection_reply(&refusal, RejectionStatus::Rejected, RejectedId::Turn(&id));
         (refusal.message.clone(), serde_json::from_str(&reply).unwrap())
     }
 

@@ -9,7 +9,7 @@ use super::super::problem::Problem;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, tool};
 use super::content::{content, push_text_part};
-use super::{About, Definitions, DialectRules, RefusedCall};
+use super::{About, Definitions, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, Effect, ToolSpec};
 
 /// The names that MCP allows.
@@ -31,8 +31,8 @@ impl DialectRules for Rules {
         Ok(Some(Call { provider_id: id(&fields, "id")?, tool: tool(&fields, "name")?, arguments }))
     }
 
-    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RefusedCall> {
-        RefusedCall::read(element.member("id"), element.member("name"))
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
+        RejectedCall::read(element.member("id"), element.member("name"))
     }
 
     fn write_call(&self, call: &Call) -> String {

@@ -9,7 +9,7 @@ use super::super::write::Object;
 use super::call::Element;
 use super::content::content;
 use super::mcp::{self, definition, push_content, push_ending};
-use super::{About, Definitions, DialectRules, RefusedCall};
+use super::{About, Definitions, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The rules of this revision.
@@ -27,7 +27,7 @@ impl DialectRules for Rules {
         mcp::Rules.read_call(element)
     }
 
-    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RefusedCall> {
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
         mcp::Rules.salvage_call(element)
     }
 
@@ -70,7 +70,7 @@ mod tests {
     use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId};
 
     use crate::definitions::test_tool;
-    use crate::{RefusalStatus, Refused, cut_output, define, messages, parse_turn, refused_reply};
+    use crate::{RejectedId, RejectionStatus, cut_output, define, messages, parse_turn, rejection_reply};
 
     /// The parameters of a request, with the members of `_meta` that the revision asks for.
     fn params() -> Value {
@@ -155,7 +155,7 @@ mod tests {
             let refusal = parse_turn(turn(&call).as_bytes()).unwrap_err();
             assert!(refusal.message.contains(&format!("unknown field calls[0].{member}")), "{}", refusal.message);
             let id = TurnId::new("t").unwrap();
-            let reply = refused_reply(&refusal, RefusalStatus::Rejected, Refused::Turn(&id));
+            let reply = rejection_reply(&refusal, RejectionStatus::Rejected, RejectedId::Turn(&id));
             let reply: Value = serde_json::from_str(&reply).unwrap();
             let message = &reply["messages"][0];
             assert_eq!((&message["resultType"], &message["isError"]), (&json!("complete"), &json!(true)));

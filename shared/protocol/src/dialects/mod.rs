@@ -17,7 +17,7 @@ mod openai_responses;
 mod raw;
 mod text;
 
-pub use self::call::RefusedCall;
+pub use self::call::RejectedCall;
 use self::call::{Element, read_list};
 pub use self::definitions::Definitions;
 use super::fields::Fields;
@@ -80,12 +80,12 @@ pub(super) trait DialectRules: Sync {
     }
 
     /// The calls of a refused turn that can be read in `held`, which its member `name` holds.
-    fn salvage(&self, name: &'static str, held: Value<'_, '_>) -> Vec<RefusedCall> {
+    fn salvage(&self, name: &'static str, held: Value<'_, '_>) -> Vec<RejectedCall> {
         self.list(name, held).1.elements().filter_map(|element| self.salvage_call(element)).collect()
     }
 
     /// Id and tool of a list's element, where it is a call and at least one of them can be read.
-    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RefusedCall>;
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall>;
 
     /// A call as [`Self::read_call`] reads it.
     fn write_call(&self, call: &Call) -> String;
@@ -96,7 +96,7 @@ pub(super) trait DialectRules: Sync {
     fn message(&self, result: &CallResult) -> Option<String>;
 
     /// The message that tells a model that its call was refused.
-    fn refusal_message(&self, result: &CallResult, _call: &RefusedCall) -> Option<String> {
+    fn rejection_message(&self, result: &CallResult, _call: &RejectedCall) -> Option<String> {
         self.message(result)
     }
 

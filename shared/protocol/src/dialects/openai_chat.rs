@@ -10,7 +10,7 @@ use super::super::strict::{NotStrict, strict_schema};
 use super::super::write::Object;
 use super::call::{Element, arguments, id, tool};
 use super::content::{content, id_of};
-use super::{About, Definitions, DialectRules, RefusedCall};
+use super::{About, Definitions, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec, limits};
 
 /// The rules of Chat Completions.
@@ -44,9 +44,9 @@ impl DialectRules for Rules {
         Ok(Some(Call { provider_id: id(&fields, "id")?, tool: tool(&function, "name")?, arguments }))
     }
 
-    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RefusedCall> {
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
         let named = element.member("function").or_else(|| element.member("custom"));
-        RefusedCall::read(element.member("id"), named.and_then(|named| named.member("name")))
+        RejectedCall::read(element.member("id"), named.and_then(|named| named.member("name")))
     }
 
     fn write_call(&self, call: &Call) -> String {

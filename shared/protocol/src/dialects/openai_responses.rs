@@ -9,7 +9,7 @@ use super::super::write::Object;
 use super::call::{Element, arguments, id, tool};
 use super::content::{content, id_of};
 use super::openai_chat::parameters;
-use super::{About, Definitions, DialectRules, RefusedCall};
+use super::{About, Definitions, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec, limits};
 
 /// The type of an item that calls a function.
@@ -51,13 +51,13 @@ impl DialectRules for Rules {
         "has no function_call item"
     }
 
-    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RefusedCall> {
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
         let kind = element.member("type").and_then(|kind| kind.as_str()).unwrap_or_default();
         if kind != FUNCTION && kind != CUSTOM {
             return None;
         }
-        let call = RefusedCall::read(element.member("call_id"), element.member("name"))?;
-        Some(RefusedCall { custom: kind == CUSTOM, ..call })
+        let call = RejectedCall::read(element.member("call_id"), element.member("name"))?;
+        Some(RejectedCall { custom: kind == CUSTOM, ..call })
     }
 
     fn write_call(&self, call: &Call) -> String {
@@ -78,7 +78,7 @@ impl DialectRules for Rules {
         Some(item.end())
     }
 
-    fn refusal_message(&self, result: &CallResult, call: &RefusedCall) -> Option<String> {
+    fn rejection_message(&self, result: &CallResult, call: &RejectedCall) -> Option<String> {
         if !call.custom {
             return self.message(result);
         }

@@ -7,7 +7,7 @@ use super::super::names::NameRules;
 use super::super::problem::Problem;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, tool};
-use super::{About, CALLS, Definitions, DialectRules, RefusedCall};
+use super::{About, CALLS, Definitions, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The rules of raw calls.
@@ -35,8 +35,8 @@ impl DialectRules for Rules {
         Ok(Some(Call { provider_id: id(&fields, "id")?, tool: tool(&fields, "name")?, arguments }))
     }
 
-    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RefusedCall> {
-        RefusedCall::read(element.member("id"), element.member("name"))
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
+        RejectedCall::read(element.member("id"), element.member("name"))
     }
 
     fn write_call(&self, call: &Call) -> String {

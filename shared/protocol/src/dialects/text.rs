@@ -8,7 +8,7 @@ use super::super::text::{Prompts, calls_up_to, result_block};
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_answer, read_list, tool};
 use super::content::{IN_ONE_USER_MESSAGE, content, push_text_part};
-use super::{About, Definitions, DialectRules, RefusedCall};
+use super::{About, Definitions, DialectRules, RejectedCall};
 use tickfleet_model::{Call, CallResult, ToolSpec};
 
 /// The member that holds an answer as it is.
@@ -38,16 +38,16 @@ impl DialectRules for Rules {
         Ok(Some(Call { provider_id: id(&fields, "id")?, tool: tool(&fields, "tool")?, arguments }))
     }
 
-    fn salvage(&self, name: &'static str, held: Value<'_, '_>) -> Vec<RefusedCall> {
+    fn salvage(&self, name: &'static str, held: Value<'_, '_>) -> Vec<RejectedCall> {
         if name == ANSWER {
             let found = held.as_str().map(|answer| calls_up_to(&answer, usize::MAX)).unwrap_or_default();
-            return found.into_iter().map(RefusedCall::of).collect();
+            return found.into_iter().map(RejectedCall::of).collect();
         }
         held.elements().filter_map(|element| self.salvage_call(element)).collect()
     }
 
-    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RefusedCall> {
-        RefusedCall::read(element.member("id"), element.member("tool"))
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
+        RejectedCall::read(element.member("id"), element.member("tool"))
     }
 
     fn write_call(&self, call: &Call) -> String {

@@ -45,7 +45,7 @@ impl<'a, 'd> Value<'a, 'd> {
         self.document.nodes.get(self.at)
     }
 
-    /// What the value is.
+    /// The kind of the value.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.node().map_or(Kind::Null, |node| node.kind)

@@ -10,7 +10,7 @@ fn parse(text: &str) -> Turn {
     parse_turn(text.as_bytes()).unwrap_or_else(|refusal| panic!("{text}: {refusal:?}"))
 }
 
-fn refuse(text: &str) -> Refusal {
+fn refuse(text: &str) -> RejectedMessage {
     *parse_turn(text.as_bytes()).expect_err(text)
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::dialects::{RefusedCall, members, rules};
+use super::dialects::{RejectedCall, members, rules};
 use super::json::{Document, Value, bounded};
 use super::problem::Problem;
 use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, TenantId, TurnId, limits};
@@ -10,10 +10,10 @@ use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, Tenant
 /// Why a message is refused, and whatever of its envelope can still be read: enough to send the producer a
 /// `rejected` reply with one result for every call that is readable.
 #[derive(Debug, Clone)]
-pub struct Refusal {
+pub struct RejectedMessage {
     /// Which rule is broken.
     pub code: RejectionCode,
-    /// What is wrong and what was expected; at most [`limits::ERROR_BYTES_MAX`] bytes.
+    /// The problem and what was expected; at most [`limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
     /// Whose message, if readable and well formed (so with all ids).
     pub tenant: Option<TenantId>,
@@ -34,10 +34,10 @@ pub struct Refusal {
     /// Echoed in the reply.
     pub traceparent: Option<String>,
     /// The calls that can be read, in order, however many they are: each of them waits for an answer.
-    pub calls: Vec<RefusedCall>,
+    pub calls: Vec<RejectedCall>,
 }
 
-impl Refusal {
+impl RejectedMessage {
     /// The refusal of a message of which nothing can be read, or has to be.
     #[must_use]
     pub fn new(code: RejectionCode, message: String) -> Self {
