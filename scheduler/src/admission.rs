@@ -3,9 +3,9 @@
 use serde::Serialize;
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::policy::Unknown;
-use tickfleet_model::{Redactor, Turn, TurnId, content_digest, limits};
+use tickfleet_model::{Redactor, RejectionCode, Turn, TurnId, content_digest, limits};
 use tickfleet_ops::traces;
-use tickfleet_protocol::{Refusal, RefusalStatus, Refused, RefusedCall, refused_reply};
+use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tickfleet_store::{Admission, Ending, Inbound, Rejection, SliceMeta, TurnName};
 use tracing::Span;
 
@@ -48,8 +48,8 @@ impl Candidate {
 }
 
 /// Everything about a refusal but where it came from.
-pub(crate) fn refuse(code: &'static str, message: String, turn: &Turn) -> Box<Refusal> {
-    Box::new(Refusal {
+pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<RejectedMessage> {
+    Box::new(RejectedMessage {
         code,
         message,
         tenant: Some(turn.tenant.clone()),
@@ -61,7 +61,7 @@ pub(crate) fn refuse(code: &'static str, message: String, turn: &Turn) -> Box<Re
         dialect: turn.dialect,
         correlation_id: turn.context.correlation_id.clone(),
         traceparent: turn.context.traceparent.clone(),
-        calls: turn.calls.iter().cloned().map(RefusedCall::of).collect(),
+        calls: turn.calls.iter().cloned().map(RejectedCall::of).collect(),
     })
 }
 
@@ -69,20 +69,20 @@ pub(crate) fn refuse(code: &'static str, message: String, turn: &Turn) -> Box<Re
 pub(crate) fn rejection(
     from: Inbound,
     arrival: &Arrival,
-    refusal: &Refusal,
-    status: RefusalStatus,
+    refusal: &RejectedMessage,
+    status: RejectionStatus,
     redactor: &Redactor,
 ) -> Rejection {
     let id = minted(from, &arrival.origin, refusal.turn_id.clone());
     let answered = match (from, &refusal.task_id) {
-        (Inbound::Turns, _) => Refused::Turn(&id),
-        (Inbound::Tasks, Some(task)) => Refused::Task(task.as_str()),
-        (Inbound::Tasks, None) => Refused::Task(id.as_str()),
+        (Inbound::Turns, _) => RejectedId::Turn(&id),
+        (Inbound::Tasks, Some(task)) => RejectedId::Task(task.as_str()),
+        (Inbound::Tasks, None) => RejectedId::Task(id.as_str()),
     };
-    let reply = refused_reply(refusal, status, answered);
+    let reply = rejection_reply(refusal, status, answered);
     Rejection {
         entry: arrival.entry.clone(),
-        reason: refusal.code.to_owned(),
+        reason: refusal.code.to_string(),
         // It stays for days, and anybody may have written it.
         raw: redactor.head(&arrival.raw, RAW_BYTES_MAX).into_bytes(),
         reply_to: refusal.tenant.clone().zip(refusal.reply_to.clone()),
@@ -92,7 +92,7 @@ pub(crate) fn rejection(
 }
 
 /// What `submit` may have remembered of the turn.
-fn given(refusal: &Refusal) -> Option<(TurnName, String)> {
+fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let (tenant, turn) = (refusal.tenant.clone()?, refusal.turn_id.clone()?);
     Some((TurnName { tenant, turn }, refusal.digest.clone()?))
 }
@@ -122,22 +122,24 @@ pub(crate) fn admission(
     rows: &mut Rows,
     now_ms: i64,
     grant: Option<tickfleet_model::TaskGrant>,
-) -> Result<Admission, Box<Refusal>> {
+) -> Result<Admission, Box<RejectedMessage>> {
     let turn = &candidate.turn;
     let (tenant, agent) = active.policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
         Unknown::Tenant => {
-            refuse("unknown_tenant", format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
+            refuse(RejectionCode::UnknownTenant, format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
         }
-        Unknown::Withheld => refuse("unreadable_tenant", tickfleet_engine::delegation::unreadable(&turn.tenant), turn),
+        Unknown::Withheld => {
+            refuse(RejectionCode::UnreadableTenant, tickfleet_engine::delegation::unreadable(&turn.tenant), turn)
+        }
         Unknown::Agent => {
             let message = format!("tenant {:?} has no agent {:?}", turn.tenant.as_str(), turn.agent.as_str());
-            refuse("unknown_agent", message, turn)
+            refuse(RejectionCode::UnknownAgent, message, turn)
         }
     })?;
     let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(clock, active, tenant, agent, now_ms));
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);
-        return Err(refuse("invalid_field", message, turn));
+        return Err(refuse(RejectionCode::InvalidField, message, turn));
     }
     let digest = content_digest(turn);
     let meta = SliceMeta {

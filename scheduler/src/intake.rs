@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::active_policy::ActivePolicy;
-use tickfleet_model::{ConsumerId, TaskGrant, TenantId, limits};
+use tickfleet_model::{ConsumerId, RejectionCode, TaskGrant, TenantId, limits};
 use tickfleet_ops::metrics::Decision;
-use tickfleet_protocol::{Refusal, RefusalStatus, parse_turn};
+use tickfleet_protocol::{RejectedMessage, RejectionStatus, parse_turn};
 use tickfleet_store::{
     Admission, AdmitReply, Admitted, Backoff, Ending, Entry, Inbound, Reader, Rejection, StoreError, TurnName,
 };
@@ -172,8 +172,8 @@ impl Scheduler {
         &self,
         from: Inbound,
         arrival: &Arrival,
-        refusal: &Refusal,
-        status: RefusalStatus,
+        refusal: &RejectedMessage,
+        status: RejectionStatus,
     ) -> Rejection {
         let rejection = rejection(from, arrival, refusal, status, &self.report.redactor);
         let active = self.active.load();
@@ -183,10 +183,15 @@ impl Scheduler {
         Rejection { reply_to: rejection.reply_to.filter(|(tenant, _)| known(tenant)), ..rejection }
     }
 
-    fn rejected(&self, arrival: &Arrival, refusal: &Refusal) -> Rejection {
+    fn rejected(&self, arrival: &Arrival, refusal: &RejectedMessage) -> Rejection {
         self.metrics.admitted(Decision::Rejected, 1);
-        tracing::debug!(entry = arrival.entry, code = refusal.code, reason = refusal.message, "a turn is rejected");
-        self.rejection(Inbound::Turns, arrival, refusal, RefusalStatus::Rejected)
+        tracing::debug!(
+            entry = arrival.entry,
+            code = refusal.code.as_str(),
+            reason = refusal.message,
+            "a turn is rejected"
+        );
+        self.rejection(Inbound::Turns, arrival, refusal, RejectionStatus::Rejected)
     }
 
     /// Admits turns that fit one script, trying until Redis has decided. Answers what is to be rejected; or, where
@@ -282,7 +287,7 @@ impl Scheduler {
     async fn find_culprit(&self, reading: &Reading, candidates: &[Candidate], error: &StoreError) -> Vec<Rejection> {
         if let [candidate] = candidates {
             let refusal = refuse(
-                "internal",
+                RejectionCode::Internal,
                 "The turn could not be admitted. The error has been logged.".into(),
                 &candidate.turn,
             );
@@ -309,14 +314,14 @@ impl Scheduler {
         let now_ms = self.clock.now_ms();
         for (index, candidate) in candidates.iter().enumerate() {
             if !self.store.is_home_of(&candidate.turn.tenant) {
-                let refusal = refuse("wrong_shard", WRONG_SHARD.into(), &candidate.turn);
+                let refusal = refuse(RejectionCode::WrongShard, WRONG_SHARD.into(), &candidate.turn);
                 rejections.push(self.rejected(&candidate.arrival, &refusal));
                 continue;
             }
             let grant = grants.get(&index).cloned();
             if candidate.turn.task.is_some() && grant.is_none() {
                 let refusal = refuse(
-                    "unknown_task",
+                    RejectionCode::UnknownTask,
                     "the task is not known, has ended, or belongs to another agent".into(),
                     &candidate.turn,
                 );
@@ -374,12 +379,12 @@ impl Scheduler {
                 }
                 Admitted::Conflict => {
                     let message = "this turn_id was accepted before with other content".to_owned();
-                    let refusal = refuse("conflict", message, &candidate.turn);
+                    let refusal = refuse(RejectionCode::Conflict, message, &candidate.turn);
                     rejections.push(self.rejection(
                         Inbound::Turns,
                         &candidate.arrival,
                         &refusal,
-                        RefusalStatus::Conflict,
+                        RejectionStatus::Conflict,
                     ));
                     Decision::Conflict
                 }
@@ -389,7 +394,7 @@ impl Scheduler {
                         Inbound::Turns,
                         &candidate.arrival,
                         &refusal,
-                        RefusalStatus::Rejected,
+                        RejectionStatus::Rejected,
                     ));
                     Decision::Rejected
                 }
@@ -515,13 +520,13 @@ fn arrival(from: Inbound, entry: Entry) -> Arrival {
 }
 
 /// Codes of the script as stable words.
-fn refusal_code(code: &str) -> &'static str {
+fn refusal_code(code: &str) -> RejectionCode {
     match code {
-        "tenant_queue_full" => "tenant_queue_full",
-        "inbox_full" => "inbox_full",
-        "too_many_inboxes" => "too_many_inboxes",
-        "unknown_task" => "unknown_task",
-        _ => "refused",
+        "tenant_queue_full" => RejectionCode::TenantQueueFull,
+        "inbox_full" => RejectionCode::InboxFull,
+        "too_many_inboxes" => RejectionCode::TooManyInboxes,
+        "unknown_task" => RejectionCode::UnknownTask,
+        _ => RejectionCode::Refused,
     }
 }
 

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use tickfleet_engine::delegation;
 use tickfleet_engine::report::{self, Reported};
 use tickfleet_model::retry::{Ladder, Verdict};
-use tickfleet_model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, Task, TaskId, limits};
+use tickfleet_model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, RejectionCode, Task, TaskId, limits};
 use tickfleet_ops::traces;
 use tickfleet_protocol::{
-    CancelTarget, Leased, Refusal, RefusalStatus, TaskMessage, bounded_output, parse_task_message,
+    CancelTarget, Leased, RejectedMessage, RejectionStatus, TaskMessage, bounded_output, parse_task_message,
 };
 use tickfleet_store::{
     Backoff, Cancelled, Delegated, Inbound, Parked, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched,
@@ -64,14 +64,14 @@ impl Scheduler {
         }
     }
 
-    async fn refuse_task(&self, reading: &Reading, arrival: &Arrival, refusal: &Refusal) {
+    async fn refuse_task(&self, reading: &Reading, arrival: &Arrival, refusal: &RejectedMessage) {
         tracing::debug!(
             entry = arrival.entry,
-            code = refusal.code,
+            code = refusal.code.as_str(),
             reason = refusal.message,
             "a task message is rejected"
         );
-        let rejected = self.rejection(Inbound::Tasks, arrival, refusal, RefusalStatus::Rejected);
+        let rejected = self.rejection(Inbound::Tasks, arrival, refusal, RejectionStatus::Rejected);
         self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
     }
 
@@ -89,14 +89,14 @@ impl Scheduler {
             match self.try_delegate(arrival, task.clone()).await {
                 Ok(Tried::Written) => return,
                 Ok(Tried::Later) => {}
-                Ok(Tried::Refused(refusal)) if refusal.code == "conflict" => {
-                    let rejected = self.rejection(Inbound::Tasks, arrival, &refusal, RefusalStatus::Conflict);
+                Ok(Tried::Refused(refusal)) if refusal.code == RejectionCode::Conflict => {
+                    let rejected = self.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
                     return self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
                 }
                 Ok(Tried::Refused(refusal)) => return self.refuse_task(reading, arrival, &refusal).await,
                 Err(error) if error.is_script_error() => {
                     tracing::error!(%error, "this task cannot be written");
-                    let refusal = refuse(&task, "internal", "The task could not be written.".into());
+                    let refusal = refuse(&task, RejectionCode::Internal, "The task could not be written.".into());
                     return self.refuse_task(reading, arrival, &refusal).await;
                 }
                 Err(error) => self.unanswered("delegate", &error).await,
@@ -111,7 +111,7 @@ impl Scheduler {
     async fn try_delegate(&self, arrival: &Arrival, mut task: Task) -> Result<Tried, StoreError> {
         let id = minted(Inbound::Tasks, &arrival.origin, task.id.clone().map(Into::into));
         if !self.store.is_home_of(&task.tenant) {
-            return Ok(Tried::Refused(refuse(&task, "wrong_shard", crate::intake::WRONG_SHARD.into())));
+            return Ok(Tried::Refused(refuse(&task, RejectionCode::WrongShard, crate::intake::WRONG_SHARD.into())));
         }
         if self.active.load().policy.look_up(&task.tenant, &task.target).is_err() {
             // It may have been set a moment ago.
@@ -132,15 +132,17 @@ impl Scheduler {
             Err((code, message)) => return Ok(Tried::Refused(refuse(&task, code, message))),
         };
         let Ok(id) = TaskId::new(id.as_str()) else {
-            return Ok(Tried::Refused(refuse(&task, "internal", "the task has no usable id".into())));
+            return Ok(Tried::Refused(refuse(&task, RejectionCode::Internal, "the task has no usable id".into())));
         };
         let written = planned.delegation(Some(arrival.entry.clone()), id, task.id.is_some());
         Ok(match self.store.delegate(&[written]).await?.pop() {
             Some(Delegated::Ok | Delegated::Duplicate) | None => Tried::Written,
             Some(Delegated::Pressure) => Tried::Later,
-            Some(Delegated::Conflict) => {
-                Tried::Refused(refuse(&task, "conflict", "this task_id was accepted before with other content".into()))
-            }
+            Some(Delegated::Conflict) => Tried::Refused(refuse(
+                &task,
+                RejectionCode::Conflict,
+                "this task_id was accepted before with other content".into(),
+            )),
             Some(Delegated::Refused(code)) => {
                 let (code, message) = delegation::refused(&code);
                 Tried::Refused(refuse(&task, code, message.into()))
@@ -157,7 +159,7 @@ impl Scheduler {
 
     /// Heartbeat, finish, fail, cancel, tried until Redis has decided: a runtime says a thing once. A message about a
     /// lease that has moved on changes nothing.
-    async fn runtime_says(&self, reading: &Reading, message: TaskMessage) -> Result<(), Box<Refusal>> {
+    async fn runtime_says(&self, reading: &Reading, message: TaskMessage) -> Result<(), Box<RejectedMessage>> {
         let mut backoff = Backoff::default();
         loop {
             match self.act(&message).await {
@@ -166,7 +168,7 @@ impl Scheduler {
                 Err(error) if error.is_script_error() => {
                     tracing::error!(%error, "a task message cannot be handled");
                     let message = "the message could not be handled; the error has been logged".to_owned();
-                    return Err(Box::new(Refusal { code: "internal", message, ..Refusal::default() }));
+                    return Err(Box::new(RejectedMessage::new(RejectionCode::Internal, message)));
                 }
                 Err(error) => self.unanswered("task", &error).await,
             }
@@ -179,7 +181,7 @@ impl Scheduler {
     }
 
     /// Answers the refusal of a message that cannot be acted on.
-    async fn act(&self, message: &TaskMessage) -> Result<Option<Box<Refusal>>, StoreError> {
+    async fn act(&self, message: &TaskMessage) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         match message {
             TaskMessage::Heartbeat(leased) => self.touched(leased).await?,
             TaskMessage::Finish { leased, output } => {
@@ -203,10 +205,10 @@ impl Scheduler {
     }
 
     /// What has not come yet is waited for, so a cancel leaves a trace: for tenants of this shard alone.
-    async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<Refusal>>, StoreError> {
-        let refusal = |code, message: String| Ok(Some(Box::new(Refusal { code, message, ..Refusal::default() })));
+    async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<RejectedMessage>>, StoreError> {
+        let refusal = |code, message: String| Ok(Some(Box::new(RejectedMessage::new(code, message))));
         if !self.store.is_home_of(&name.tenant) {
-            return refusal("wrong_shard", crate::intake::WRONG_SHARD.into());
+            return refusal(RejectionCode::WrongShard, crate::intake::WRONG_SHARD.into());
         }
         let is_known = || self.active.load().policy.tenants.contains_key(&name.tenant);
         if !is_known() {
@@ -214,12 +216,16 @@ impl Scheduler {
             self.active.refresh_where_news(&self.store).await?;
         }
         if !is_known() {
-            return refusal("unknown_tenant", format!("tenant {:?} is not configured", name.tenant.as_str()));
+            return refusal(
+                RejectionCode::UnknownTenant,
+                format!("tenant {:?} is not configured", name.tenant.as_str()),
+            );
         }
         match self.store.cancel(name, reason).await? {
-            Cancelled::Full => {
-                refusal("too_many_cancels", "too many cancels wait for turns that have not come; try again".into())
-            }
+            Cancelled::Full => refusal(
+                RejectionCode::TooManyCancels,
+                "too many cancels wait for turns that have not come; try again".into(),
+            ),
             _ => Ok(None),
         }
     }
@@ -314,24 +320,22 @@ impl Scheduler {
     }
 }
 
-fn refuse(task: &Task, code: &'static str, message: String) -> Box<Refusal> {
-    Box::new(Refusal {
-        code,
-        message,
+fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMessage> {
+    Box::new(RejectedMessage {
         tenant: Some(task.tenant.clone()),
         task_id: task.id.clone(),
         agent: Some(task.target.to_string()),
         reply_to: task.reply_to.clone(),
         correlation_id: task.context.correlation_id.clone(),
         traceparent: task.context.traceparent.clone(),
-        ..Refusal::default()
+        ..RejectedMessage::new(code, message)
     })
 }
 
 /// What became of one try to write a task.
 enum Tried {
     Written,
-    Refused(Box<Refusal>),
+    Refused(Box<RejectedMessage>),
     /// Redis' memory is short.
     Later,
 }

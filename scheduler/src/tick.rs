@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::policy::Unknown;
-use tickfleet_model::{AgentId, TenantId};
+use tickfleet_model::{AgentId, RejectionCode, TenantId};
 use tickfleet_store::{LanePolicy, LaneRelease, Promoted, ReleaseReply, StoreError, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -86,9 +86,9 @@ pub(crate) async fn reap(scheduler: Arc<Scheduler>, stop: CancellationToken) {
                 scheduler.metrics.reaped(reaped.requeued);
                 let unreadable = reaped.aside.len() as u64;
                 for _ in 0..reaped.dead.saturating_sub(unreadable) {
-                    scheduler.metrics.dead("poison");
+                    scheduler.metrics.dead(RejectionCode::Poison.as_str());
                 }
-                (0..unreadable).for_each(|_| scheduler.metrics.dead("unreadable"));
+                (0..unreadable).for_each(|_| scheduler.metrics.dead(RejectionCode::Unreadable.as_str()));
                 scheduler.settle_endings(reaped.endings).await;
             }
             Err(StoreError::StateLost(what)) => scheduler.state_lost(&what).await,
@@ -207,7 +207,7 @@ impl Scheduler {
 
     /// One item of a batch failed, and no other: people must look at it.
     fn put_aside(&self, what: &str, why: &str) {
-        self.metrics.dead("unreadable");
+        self.metrics.dead(RejectionCode::Unreadable.as_str());
         tracing::error!(what, why, "this cannot be looked at as it is; see the dead letters");
     }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tickfleet_engine::report::{self, Past};
 use tickfleet_model::retry::Verdict;
-use tickfleet_model::{Call, CallError, CallId, CallResult, Dialect, Effect, Outcome, idempotency_key};
+use tickfleet_model::{Call, CallError, CallId, CallResult, Effect, Outcome, idempotency_key};
 use tickfleet_ops::traces;
-use tickfleet_protocol::text;
+use tickfleet_protocol::{about, text};
 use tickfleet_store::{Begin, Begun, EndReason, SettledCall, SliceEntry};
 use tokio::time::Instant;
 use tracing::Span;
@@ -369,5 +369,5 @@ impl Worker {
 /// What is wrong with a call of a plain answer that cannot be read.
 fn unreadable(trying: &Trying<'_>) -> Option<String> {
     let meta = &trying.slice.meta;
-    (meta.dialect == Dialect::Text && !meta.is_task).then(|| text::problem(trying.call)).flatten()
+    (about(meta.dialect).in_words && !meta.is_task).then(|| text::problem(trying.call)).flatten()
 }

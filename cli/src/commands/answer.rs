@@ -57,12 +57,16 @@ impl Members {
     }
 }
 
+/// The error that nothing is called.
+const NO_CALL: &str =
+    "is a message that calls no tool; where the answer's text may hold calls, submit the text with --format text";
+
 /// The turn that is in what a provider returned, without its owner where that does not say it; none where `json` is not
 /// a provider's, but a turn of the fleet's own.
 ///
-/// Taken are OpenAI's Chat Completions (the response with one choice, or its message), OpenAI's Responses (the response)
-/// and Anthropic's Messages (the message), as their APIs return them: what no turn has (`id`, `type`, `usage`, …) is
-/// left out. Fields of a turn that stand beside it stay.
+/// Taken are OpenAI's Chat Completions (the response with one choice, or its message), OpenAI's Responses (the response),
+/// Anthropic's Messages (the message) and Gemini's (the response with one candidate, or its content), as their APIs
+/// return them: what no turn has (`id`, `type`, `usage`, …) is left out. Fields of a turn that stand beside it stay.
 ///
 /// # Errors
 /// It is a provider's, and holds no calls or leaves open which are meant.
@@ -90,27 +94,49 @@ fn calls(members: &Members) -> Option<Result<(&'static str, String), String>> {
         let items = members.list("output").unwrap_or_default();
         return Some(Ok(("\"format\":\"openai_responses\",\"calls\":", items.to_owned())));
     }
+    if members.get("candidates").is_some() {
+        return Some(candidate(members));
+    }
     // A turn has no role; a message has one.
     members.get("role")?;
     Some(message(members))
 }
 
+/// The members of the only element of the list `name`; `part` is what counts in each.
+fn only(response: &Members, name: &str, part: &str) -> Result<Members, String> {
+    let list = response.list(name).and_then(|list| serde_json::from_str::<Vec<Box<RawValue>>>(list).ok());
+    let list = list.ok_or_else(|| format!("has {name} that are no list"))?;
+    let [one] = &list[..] else {
+        return Err(format!("has {} {name}: submit the {part} of the one that counts", list.len()));
+    };
+    Members::of(one.get()).ok_or_else(|| format!("has a {} that is no object", name.trim_end_matches('s')))
+}
+
+/// Gemini: the content of the only candidate.
+fn candidate(response: &Members) -> Result<(&'static str, String), String> {
+    let candidate = only(response, "candidates", "content")?;
+    let content = candidate.get("content").and_then(Members::of).ok_or("has a candidate without a content")?;
+    parts(&content)
+}
+
+fn parts(content: &Members) -> Result<(&'static str, String), String> {
+    let parts = content.list("parts").ok_or(NO_CALL)?;
+    Ok(("\"format\":\"gemini\",\"calls\":", parts.to_owned()))
+}
+
 /// OpenAI's Chat Completions: the message of the only choice.
 fn choice(response: &Members) -> Result<(&'static str, String), String> {
-    let choices: Vec<Box<RawValue>> = response
-        .list("choices")
-        .and_then(|choices| serde_json::from_str(choices).ok())
-        .ok_or("has choices that are no list")?;
-    let [choice] = &choices[..] else {
-        return Err(format!("has {} choices: submit the message of the one that counts", choices.len()));
-    };
-    let choice = Members::of(choice.get()).ok_or("has a choice that is no object")?;
+    let choice = only(response, "choices", "message")?;
     let message_of = choice.get("message").and_then(Members::of);
     message(&message_of.ok_or("has a choice without a message (a stream's parts must be put together first)")?)
 }
 
 fn message(message: &Members) -> Result<(&'static str, String), String> {
-    if let Some(role) = message.text("role").filter(|role| role != "assistant") {
+    let role = message.text("role");
+    if role.as_deref() == Some("model") {
+        return parts(message);
+    }
+    if let Some(role) = role.filter(|role| role != "assistant") {
         return Err(format!("is a message of the role {role:?}: the calls are in the assistant's"));
     }
     if let Some(calls) = message.list("tool_calls") {
@@ -119,8 +145,7 @@ fn message(message: &Members) -> Result<(&'static str, String), String> {
     if let Some(blocks) = message.list("content") {
         return Ok(("\"content\":", blocks.to_owned()));
     }
-    Err("is a message that calls no tool; where the answer's text may hold calls, submit the text with --format text"
-        .into())
+    Err(NO_CALL.into())
 }
 
 #[cfg(test)]
@@ -143,6 +168,9 @@ mod tests {
     const ANTHROPIC: &str = r#"{"id":"msg_1","type":"message","role":"assistant","model":"claude","content":[{"type":"text",
         "text":"Let me see."},{"type":"tool_use","id":"toolu_1","name":"echo","input":{"n":90071992547409931234}}],
         "stop_reason":"tool_use","stop_sequence":null,"usage":{"input_tokens":1}}"#;
+    const GEMINI: &str = r#"{"candidates":[{"content":{"role":"model","parts":[{"text":"Let me see.","thought":true},
+        {"functionCall":{"name":"echo","args":{"text":"hi"}},"thoughtSignature":"c2ln"}]},"finishReason":"STOP","index":0}],
+        "usageMetadata":{"totalTokenCount":9},"modelVersion":"gemini-3-pro","responseId":"r1"}"#;
 
     fn turn(json: &str) -> Turn {
         let turn = turn_of(json).unwrap().unwrap();
@@ -165,6 +193,14 @@ mod tests {
     }
 
     #[test]
+    fn a_response_or_a_content_of_gemini_is_a_turn() {
+        assert_eq!(read(GEMINI), (Dialect::Gemini, vec![(None, r#"{"text":"hi"}"#.to_owned())]));
+        let content =
+            serde_json::from_str::<serde_json::Value>(GEMINI).unwrap()["candidates"][0]["content"].to_string();
+        assert_eq!(read(&content), read(GEMINI));
+    }
+
+    #[test]
     fn a_turns_own_fields_beside_a_message_stay() {
         let turn = turn(&ANTHROPIC.replacen('{', r#"{"turn_id":"mine","priority":"high","#, 1));
         assert_eq!((turn.id.unwrap().as_str(), turn.priority.as_str()), ("mine", "high"));
@@ -178,6 +214,8 @@ mod tests {
         let refused = |json: &str| turn_of(json).unwrap().unwrap_err();
         assert!(refused(r#"{"choices":[{"message":{}},{"message":{}}]}"#).contains("2 choices"));
         assert!(refused(r#"{"choices":[{"delta":{}}]}"#).contains("without a message"));
+        assert!(refused(r#"{"candidates":[]}"#).contains("0 candidates"));
+        assert!(refused(r#"{"candidates":[{"content":{"role":"model"}}]}"#).contains("calls no tool"));
         assert!(refused(r#"{"role":"user","content":"hi"}"#).contains("\"user\""));
         assert!(refused(r#"{"role":"assistant","content":"hi"}"#).contains("--format text"));
         // Twice the same key could mean either.

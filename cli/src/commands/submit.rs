@@ -8,7 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use tickfleet_client::private_inbox;
 use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, Priority, TenantId, Turn, TurnId, limits};
-use tickfleet_protocol::parse_turn;
+use tickfleet_protocol::{about, parse_turn};
 
 use crate::commands::answer;
 use crate::failure::Failure;
@@ -28,8 +28,8 @@ Examples:
   tickfleet submit answer.txt --format text --tenant demo --agent kelly --wait
 
 A file holds one turn: {tenant, agent, calls: [{id?, name, arguments}]}, or with tool_calls as
-OpenAI gives them, or content as Anthropic does; or what their APIs returned, as it is: an assistant's
-message or a whole response. With --format it holds nothing but the calls: the list as that dialect
+OpenAI gives them, or content as Anthropic does; or what their APIs or Gemini's returned, as it is: an
+assistant's message or a whole response. With --format it holds nothing but the calls: the list as that dialect
 has it, or for text the model's answer as it is. Options go before what the file says. With --wait
 the exit code is 1 unless every call ended ok; without it, 0 means that the turn was appended, and
 tickfleet explain tells what happened.")]
@@ -150,8 +150,8 @@ fn turn(args: &Submit) -> Result<Turn, Failure> {
 /// The turn, without its owner, around calls as their dialect has them.
 fn around_calls(format: Format, calls: &[u8]) -> Result<Vec<u8>, String> {
     let text = std::str::from_utf8(calls).map_err(|_| "is not UTF-8")?;
-    let word = format.dialect().as_str();
-    let turn = if format == Format::Text {
+    let word = format.0.as_str();
+    let turn = if about(format.0).in_words {
         format!("{{\"answer\":{}}}", serde_json::Value::from(text))
     } else {
         if !text.trim_start().starts_with('[') {
@@ -250,12 +250,12 @@ mod tests {
             turn.map(|turn| parse_turn(&turn).unwrap())
         };
         let items = r#"[{"type":"reasoning"},{"type":"function_call","call_id":"c","name":"echo","arguments":"{}"}]"#;
-        let turn = owned(Format::OpenaiResponses, items).unwrap();
+        let turn = owned(Format(Dialect::OpenaiResponses), items).unwrap();
         assert_eq!((turn.dialect, turn.calls[0].provider_id.as_deref()), (Dialect::OpenaiResponses, Some("c")));
-        let turn = owned(Format::Text, "Hi \"you\": {\"tool\":\"echo\"}").unwrap();
+        let turn = owned(Format(Dialect::Text), "Hi \"you\": {\"tool\":\"echo\"}").unwrap();
         assert_eq!((turn.dialect, turn.calls[0].tool.as_str()), (Dialect::Text, "echo"));
-        assert_eq!(owned(Format::Text, "No tool is needed.").unwrap().calls, []);
-        assert!(owned(Format::Mcp, "{}").unwrap_err().contains("no list of calls"));
+        assert_eq!(owned(Format(Dialect::Text), "No tool is needed.").unwrap().calls, []);
+        assert!(owned(Format(Dialect::Mcp), "{}").unwrap_err().contains("no list of calls"));
     }
 
     #[test]

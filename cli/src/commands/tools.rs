@@ -6,8 +6,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use tickfleet_config::units::format_duration;
 use tickfleet_model::policy::{Caller, Denial, META_TOOLS, Policy, ToolGrant};
-use tickfleet_model::{AgentId, Effect, TenantId, ToolSpec, limits};
-use tickfleet_protocol::{Prompts, define, define_strict};
+use tickfleet_model::{AgentId, Dialect, Effect, TenantId, ToolSpec, limits};
+use tickfleet_protocol::{Prompts, about, define, define_strict};
 use tickfleet_tools::{RegisteredTool, Registry};
 
 use crate::caller::{nobody, with_run_time, with_tenant};
@@ -160,19 +160,27 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
 
 /// Prints the definitions of `tools` for a model.
 fn emit(format: Format, strict: bool, tools: &[&ToolSpec], prompts: &Prompts, output: &Output) -> Result<(), Failure> {
-    let has_strict = matches!(format, Format::Openai | Format::OpenaiResponses);
-    match format {
-        _ if strict && !has_strict => Err(Failure::usage("--strict is for --format openai and openai-responses")),
-        Format::Text => output.print(&prompts.describe(tools)),
-        _ if strict => {
-            let definitions = define_strict(format.dialect(), tools);
-            for (tool, why) in &definitions.not_strict {
-                output.note(&format!("{tool} cannot be strict: {why}"));
-            }
-            output.data(&definitions.tools)
-        }
-        _ => output.data(&define(format.dialect(), tools)),
+    let (dialect, about) = (format.0, about(format.0));
+    if strict && !about.has_strict {
+        return Err(Failure::usage(format!("--strict is for --format {}", strict_formats())));
     }
+    if about.in_words {
+        return output.print(&prompts.describe(tools));
+    }
+    if !strict {
+        return output.data(&define(dialect, tools));
+    }
+    let definitions = define_strict(dialect, tools);
+    for (tool, why) in &definitions.not_strict {
+        output.note(&format!("{tool} cannot be strict: {why}"));
+    }
+    output.data(&definitions.tools)
+}
+
+/// The formats that have a strict mode.
+fn strict_formats() -> String {
+    let strict = Dialect::ALL.into_iter().map(about).filter(|about| about.has_strict);
+    strict.map(|about| about.option).collect::<Vec<_>>().join(" and ")
 }
 
 /// Every tool, and why the agent may not call it where it may not.

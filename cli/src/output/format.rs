@@ -1,36 +1,41 @@
 //! The dialects, as options of the command line name them.
 
-use clap::ValueEnum;
-use tickfleet_model::Dialect;
+use std::sync::LazyLock;
 
-/// The dialects, as options name them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// OpenAI's Chat Completions.
-    #[value(alias = "openai_chat", alias = "openai-chat")]
-    Openai,
-    /// OpenAI's Responses.
-    #[value(alias = "openai_responses")]
-    OpenaiResponses,
-    /// Anthropic's Messages.
-    Anthropic,
-    /// MCP: tools as `tools/list` gives them, calls as `tools/call` takes them.
-    Mcp,
-    /// Everything that a program wants to know.
-    Raw,
-    /// Plain text, for a model without function calling.
-    Text,
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use tickfleet_model::Dialect;
+use tickfleet_protocol::about;
+
+/// A dialect, as options name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Format(pub(crate) Dialect);
+
+impl ValueEnum for Format {
+    fn value_variants<'a>() -> &'a [Self] {
+        static ALL: LazyLock<Vec<Format>> = LazyLock::new(|| Dialect::ALL.into_iter().map(Format).collect());
+        &ALL
+    }
+
+    /// The word of options; that of messages is taken too.
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let about = about(self.0);
+        let value = PossibleValue::new(about.option).help(about.summary).aliases(about.aliases);
+        Some(value.alias(self.0.as_str()))
+    }
 }
 
-impl Format {
-    pub(crate) const fn dialect(self) -> Dialect {
-        match self {
-            Self::Openai => Dialect::OpenaiChat,
-            Self::OpenaiResponses => Dialect::OpenaiResponses,
-            Self::Anthropic => Dialect::Anthropic,
-            Self::Mcp => Dialect::Mcp,
-            Self::Raw => Dialect::Raw,
-            Self::Text => Dialect::Text,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dialect_is_taken_by_its_option_and_by_its_word() {
+        for dialect in Dialect::ALL {
+            for word in [about(dialect).option, dialect.as_str()] {
+                assert_eq!(Format::from_str(word, false), Ok(Format(dialect)), "{word}");
+            }
         }
+        assert_eq!(Format::from_str("openai-chat", false), Ok(Format(Dialect::OpenaiChat)));
     }
 }

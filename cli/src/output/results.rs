@@ -206,6 +206,13 @@ pub(crate) const fn mood(outcome: Outcome) -> Mood {
     match outcome {
         Outcome::Ok => Mood::Good,
         Outcome::OutcomeUnknown | Outcome::DailyCapReached | Outcome::Expired | Outcome::Cancelled => Mood::Doubtful,
-        _ => Mood::Bad,
+        Outcome::UnknownTool
+        | Outcome::Denied
+        | Outcome::InvalidArguments
+        | Outcome::Permanent
+        | Outcome::Transient
+        | Outcome::Internal
+        | Outcome::Rejected
+        | Outcome::ApprovalRefused => Mood::Bad,
     }
 }

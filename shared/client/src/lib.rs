@@ -36,12 +36,12 @@ use futures::future::join_all;
 pub use replies::{Recorded, Replies, Reply, ReplyStatus};
 /// The types of turns, tasks and ids.
 pub use tickfleet_model as model;
-pub use tickfleet_protocol::{Refusal, parse_turn};
+pub use tickfleet_protocol::{RejectedMessage, parse_turn};
 pub use tickfleet_store::{StoreError, StoreOptions};
 
 use tickfleet_model::ids::shard_of;
-use tickfleet_model::{Dialect, InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits};
-use tickfleet_protocol::{write_task, write_turn};
+use tickfleet_model::{InboxName, Task, TaskId, TenantId, Turn, TurnId, content_digest, limits};
+use tickfleet_protocol::{about, write_task, write_turn};
 use tickfleet_store::{Cancelled, Enqueued, Pool, Store, Submission, Submitted as Word, TurnName};
 
 /// A turn that was taken in.
@@ -214,7 +214,7 @@ pub fn private_inbox(purpose: &str) -> InboxName {
 fn submission(turn: &Turn) -> Result<Submission, SubmitError> {
     let calls = turn.calls.len();
     // A plain answer may call nothing.
-    let none = calls == 0 && turn.dialect != Dialect::Text;
+    let none = calls == 0 && !about(turn.dialect).in_words;
     if none || calls > limits::CALLS_PER_TURN_MAX {
         let max = limits::CALLS_PER_TURN_MAX;
         return Err(SubmitError::Invalid(format!("it has {calls} calls; 1 to {max} are allowed")));

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use crate::active_policy::ActivePolicy;
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_model::policy::Caller;
-use tickfleet_model::{AgentId, Call, CallId, Context, Dialect, InboxName, Task, TaskGrant, TaskId, TenantId, limits};
+use tickfleet_model::{
+    AgentId, Call, CallId, Context, Dialect, InboxName, RejectionCode, Task, TaskGrant, TaskId, TenantId, limits,
+};
 use tickfleet_protocol::write_task;
 use tickfleet_store::{Delegation, Queue, SliceMeta, entry_ms};
 
@@ -39,25 +41,31 @@ pub struct Planned {
 ///
 /// # Errors
 /// A stable code and a message for whoever delegates.
-pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, (&'static str, String)> {
+pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, (RejectionCode, String)> {
     if active.policy.withheld.contains(&task.tenant) {
-        return Err(("unreadable_tenant", unreadable(&task.tenant)));
+        return Err((RejectionCode::UnreadableTenant, unreadable(&task.tenant)));
     }
     if !active.policy.tenants.contains_key(&task.tenant) {
-        return Err(("unknown_tenant", format!("tenant {:?} is not configured", task.tenant.as_str())));
+        return Err((RejectionCode::UnknownTenant, format!("tenant {:?} is not configured", task.tenant.as_str())));
     }
     if active.policy.look_up(&task.tenant, &task.target).is_err() {
-        return Err(("unknown_agent", format!("there is no agent {:?}; {}", task.target.as_str(), targets(active))));
+        return Err((
+            RejectionCode::UnknownAgent,
+            format!("there is no agent {:?}; {}", task.target.as_str(), targets(active)),
+        ));
     }
     let Some(handler) = active.task_handlers.get(&task.target) else {
         let message = format!("agent {:?} does not take tasks; {}", task.target.as_str(), targets(active));
-        return Err(("no_task_handler", message));
+        return Err((RejectionCode::NoTaskHandler, message));
     };
     let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(active, task)?, ..task.grant.clone() };
     let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
     if deadline_ms <= now_ms || deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
-        return Err(("invalid_deadline", format!("the deadline must lie in the future, at most {days} days away")));
+        return Err((
+            RejectionCode::InvalidDeadline,
+            format!("the deadline must lie in the future, at most {days} days away"),
+        ));
     }
     let (queue, external_lease_ms) = match handler {
         TaskHandlerDef::External { lease } => {
@@ -92,17 +100,20 @@ pub fn unreadable(tenant: &TenantId) -> String {
 }
 
 /// Returns the capabilities of turns under the task: those that it is granted, cut to what its delegator has itself.
-fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (&'static str, String)> {
+fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (RejectionCode, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
     let Ok((tenant, policy)) = active.policy.look_up(&task.tenant, delegator) else {
-        return Err(("unknown_agent", format!("there is no agent {:?} that could delegate", delegator.as_str())));
+        return Err((
+            RejectionCode::UnknownAgent,
+            format!("there is no agent {:?} that could delegate", delegator.as_str()),
+        ));
     };
     // Whoever enqueues a task in an agent's name gets no more than the agent's own call would.
     let caller = Caller { agent: delegator, policy, tenant, granted: None };
     if let Err(denial) = active.policy.permissions.decide_name(caller, TASK_TOOL, TASK_TOOL_ID) {
         let message = format!("agent {:?} may not delegate ({})", delegator.as_str(), denial.reason());
-        return Err(("may_not_delegate", message));
+        return Err((RejectionCode::MayNotDelegate, message));
     }
     let own = &policy.capabilities;
     Ok(Some(granted.map_or_else(|| own.clone(), |granted| &granted & own)))
@@ -112,15 +123,15 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
 ///
 /// # Errors
 /// A stable code and a message, where the message names another delegator.
-pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (&'static str, String)> {
+pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (RejectionCode, String)> {
     if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
         let message =
             format!("the parent task is worked on by {:?}, so nobody else delegates under it", agent.as_str());
-        return Err(("wrong_delegator", message));
+        return Err((RejectionCode::WrongDelegator, message));
     }
     if parent.tools.as_ref().is_some_and(|tools| !tools.contains(TASK_TOOL)) {
         let message = "the parent task was narrowed to tools that do not include delegate_task".to_owned();
-        return Err(("may_not_delegate", message));
+        return Err((RejectionCode::MayNotDelegate, message));
     }
     task.delegator = Some(agent.clone());
     task.grant.chain.clone_from(&parent.chain);
@@ -145,33 +156,39 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
 
 /// Returns what a delegator is told if a task is refused when it is written: a stable code and a message.
 #[must_use]
-pub fn refused(code: &str) -> (&'static str, &'static str) {
+pub fn refused(code: &str) -> (RejectionCode, &'static str) {
     match code {
         "budget_exceeds_parent" => (
-            "budget_exceeds_parent",
+            RejectionCode::BudgetExceedsParent,
             "The task that this one is delegated from has too little of its action budget left for it.",
         ),
-        "unknown_parent" => ("unknown_parent", "The task that this one is delegated from is not known or has ended."),
-        "tenant_queue_full" => ("tenant_queue_full", "Too much work is waiting already. Try again later."),
-        "inbox_full" => ("inbox_full", "The inbox of the reply has too many unread replies; read and trim them first."),
-        "too_many_inboxes" => ("too_many_inboxes", "The tenant has too many inboxes; use fewer reply_to names."),
-        "deadline_passed" => ("invalid_deadline", "The deadline has passed already."),
-        _ => ("refused", "The task was refused."),
+        "unknown_parent" => {
+            (RejectionCode::UnknownParent, "The task that this one is delegated from is not known or has ended.")
+        }
+        "tenant_queue_full" => (RejectionCode::TenantQueueFull, "Too much work is waiting already. Try again later."),
+        "inbox_full" => {
+            (RejectionCode::InboxFull, "The inbox of the reply has too many unread replies; read and trim them first.")
+        }
+        "too_many_inboxes" => {
+            (RejectionCode::TooManyInboxes, "The tenant has too many inboxes; use fewer reply_to names.")
+        }
+        "deadline_passed" => (RejectionCode::InvalidDeadline, "The deadline has passed already."),
+        _ => (RejectionCode::Refused, "The task was refused."),
     }
 }
 
 /// The agents above the task, with its delegator; refused where it grows too deep or comes back to one of them.
-fn chain(task: &Task) -> Result<Vec<AgentId>, (&'static str, String)> {
+fn chain(task: &Task) -> Result<Vec<AgentId>, (RejectionCode, String)> {
     let mut chain = task.grant.chain.clone();
     chain.extend(task.delegator.clone());
     if chain.contains(&task.target) {
         let names: Vec<&str> = chain.iter().map(AgentId::as_str).collect();
         let message = format!("{:?} has itself delegated this work ({})", task.target.as_str(), names.join(" → "));
-        return Err(("delegation_cycle", message));
+        return Err((RejectionCode::DelegationCycle, message));
     }
     if chain.len() > limits::DELEGATION_DEPTH_MAX as usize {
         let message = format!("tasks may be delegated {} levels deep at most", limits::DELEGATION_DEPTH_MAX);
-        return Err(("delegation_depth", message));
+        return Err((RejectionCode::DelegationDepth, message));
     }
     Ok(chain)
 }

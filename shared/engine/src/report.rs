@@ -265,7 +265,9 @@ fn taken_and_not_ended(ending: &Ending, why: Option<&str>) -> (Outcome, CallErro
     let what = match ending.reason {
         EndReason::Expired => format!("The deadline {} came", rfc3339(ending.info)),
         EndReason::Cancelled => format!("The task was cancelled{}", because(why)),
-        _ => "The task was given up".into(),
+        EndReason::DailyCapReached | EndReason::TaskBudgetReached | EndReason::Internal | EndReason::Rejected => {
+            "The task was given up".into()
+        }
     };
     unknown(format!(
         "{what} after a runtime had taken the task, which did not say how it ended. It may have done some of it, all or \

@@ -2,12 +2,14 @@
 
 pub mod context;
 pub mod day;
+pub mod dialect;
 pub mod digest;
 pub mod ids;
 pub mod limits;
 pub mod outcome;
 pub mod policy;
 pub mod redaction;
+pub mod rejection;
 pub mod retry;
 pub mod suggest;
 pub mod task;
@@ -16,11 +18,13 @@ pub mod turn;
 pub mod version;
 
 pub use context::Context;
+pub use dialect::Dialect;
 pub use digest::{content_digest, idempotency_key};
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, TaskId, TenantId, TurnId};
 pub use outcome::{CallError, CallResult, Outcome};
 pub use policy::{AgentPolicy, Caps, DayCapAction, Policy};
 pub use redaction::Redactor;
+pub use rejection::RejectionCode;
 pub use task::{Task, TaskGrant};
 pub use tool::{Effect, ToolId, ToolSpec};
-pub use turn::{Call, Dialect, Priorities, Priority, Turn};
+pub use turn::{Call, Priorities, Priority, Turn};

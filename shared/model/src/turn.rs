@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AgentId, Context, InboxName, TaskId, TenantId, TurnId};
+use super::{AgentId, Context, Dialect, InboxName, TaskId, TenantId, TurnId};
 
 /// Which of the four `ready` streams a slice waits in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
@@ -67,50 +67,6 @@ impl Priorities {
 impl Default for Priorities {
     fn default() -> Self {
         Self(Priority::ALL.into())
-    }
-}
-
-/// The shape in which calls came in and results go back.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Dialect {
-    /// `{id, name, arguments}` with arguments as a JSON value.
-    #[default]
-    Raw,
-    /// OpenAI Chat Completions `tool_calls`.
-    OpenaiChat,
-    /// OpenAI Responses `function_call` items.
-    OpenaiResponses,
-    /// Anthropic Messages `tool_use` blocks.
-    Anthropic,
-    /// MCP `tools/call` parameters.
-    Mcp,
-    /// The plain answer of a model without function calling.
-    Text,
-}
-
-impl Dialect {
-    /// All dialects.
-    pub const ALL: [Self; 6] =
-        [Self::Raw, Self::OpenaiChat, Self::OpenaiResponses, Self::Anthropic, Self::Mcp, Self::Text];
-
-    /// The dialect with this word.
-    #[must_use]
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|dialect| dialect.as_str() == text)
-    }
-
-    /// The word used in messages.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::OpenaiChat => "openai_chat",
-            Self::OpenaiResponses => "openai_responses",
-            Self::Anthropic => "anthropic",
-            Self::Mcp => "mcp",
-            Self::Text => "text",
-        }
     }
 }
 

@@ -30,7 +30,7 @@ use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;
 pub use self::part::Part;
 use self::tool_labels::ToolLabels;
-use tickfleet_model::Outcome;
+use tickfleet_model::{Outcome, RejectionCode};
 use tickfleet_store::Observer;
 
 /// Digits of the configuration's digest that become a label.
@@ -210,12 +210,12 @@ impl Metrics {
 
     /// A turn was refused with this code.
     pub fn refused(&self, code: &str) {
-        self.turns_refused.with_label_values(&[labels::known(&labels::REFUSALS, code)]).inc();
+        self.turns_refused.with_label_values(&[labels::known(&RejectionCode::WORDS, code)]).inc();
     }
 
     /// An entry went to the dead stream.
     pub fn dead(&self, reason: &str) {
-        self.dead.with_label_values(&[labels::known(&labels::REFUSALS, reason)]).inc();
+        self.dead.with_label_values(&[labels::known(&RejectionCode::WORDS, reason)]).inc();
     }
 }
 

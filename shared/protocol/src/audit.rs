@@ -7,7 +7,7 @@ use super::json::{Bounds, check};
 use super::write::{Object, time};
 use tickfleet_model::{AgentId, CallError, CallResult, Redactor, TenantId, limits};
 
-/// What an entry is made of. Everything is borrowed: entries are written on the hot path.
+/// The facts that an entry is made of. Everything is borrowed: entries are written on the hot path.
 #[derive(Debug, Clone, Copy)]
 pub struct AuditInput<'a> {
     /// When the call ended, ms since the epoch of the shard's clock.
@@ -24,7 +24,7 @@ pub struct AuditInput<'a> {
     pub tool_id: Option<&'a str>,
     /// The arguments as the model wrote them.
     pub arguments: &'a str,
-    /// What became of the call.
+    /// The result of the call.
     pub result: &'a CallResult,
     /// The generation of the policy that decided, where one did.
     pub policy_version: Option<u64>,

@@ -57,7 +57,7 @@ pub fn cut_output(json: &str, bytes_max: usize) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// What stands where text was cut; without characters that JSON escapes.
+/// The mark where text was cut; without characters that JSON escapes.
 fn marker(cut: usize, bytes: usize) -> String {
     format!("[… {cut} of {bytes} bytes cut …]")
 }

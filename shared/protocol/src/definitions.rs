@@ -1,128 +1,35 @@
 //! Tool definitions as each dialect wants them.
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::names::NameMap;
-use super::strict::{NotStrict, strict_schema};
-use super::text::Prompts;
-use tickfleet_model::{Dialect, Effect, ToolSpec};
-
-/// Definitions of tools, and which of them could not be strict.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Definitions {
-    /// A JSON array for the field `tools` of a request; for [`Dialect::Text`] a string for its prompt.
-    pub tools: Value,
-    /// Tools that are defined without strictness although it was asked for, and why.
-    pub not_strict: Vec<(String, NotStrict)>,
-}
+pub use super::dialects::Definitions;
+use super::dialects::rules;
+use tickfleet_model::{Dialect, ToolSpec};
 
 /// The definitions of `tools` for a request in `dialect`: a JSON array for its `tools` field. For [`Dialect::Text`]
-/// it is a string, with the built-in prompts; [`Prompts::describe`] takes others.
+/// it is a string, with the built-in prompts; [`Prompts::describe`](super::Prompts::describe) takes others.
 ///
-/// Names that the dialect does not allow are mangled by a [`NameMap`] of these tools. Whoever resolves a call
-/// must build the map from a list that gives these tools the same wire names: the whole registry does, as
-/// only a clash of digests could differ.
+/// Names that the dialect does not allow are mangled by a [`NameMap`](super::NameMap) of these tools. Whoever resolves
+/// a call must build the map from a list that gives these tools the same wire names: the whole registry does, as only a
+/// clash of digests could differ.
 #[must_use]
 pub fn define(dialect: Dialect, tools: &[&ToolSpec]) -> Value {
-    definitions(dialect, tools, false).tools
+    rules(dialect).define(tools, false).tools
 }
 
 /// As [`define`], strict where the dialect has a strict mode (both of OpenAI's) and a tool's schema can be kept in
 /// it. Turns whose calls answer such definitions should say `strict`.
 #[must_use]
 pub fn define_strict(dialect: Dialect, tools: &[&ToolSpec]) -> Definitions {
-    definitions(dialect, tools, true)
-}
-
-fn definitions(dialect: Dialect, tools: &[&ToolSpec], strict: bool) -> Definitions {
-    if dialect == Dialect::Text {
-        return Definitions { tools: Prompts::default().describe(tools).into(), not_strict: Vec::new() };
-    }
-    let names = NameMap::of(dialect, tools.iter().map(|tool| &tool.name));
-    let mut not_strict = Vec::new();
-    let mut define = |tool: &&ToolSpec| {
-        let name = names.wire(&tool.name);
-        match dialect {
-            Dialect::OpenaiChat | Dialect::OpenaiResponses => {
-                let schema = strict.then(|| strict_schema(&tool.input_schema));
-                let (parameters, is_strict) = match schema {
-                    Some(Ok(schema)) => (schema, true),
-                    Some(Err(why)) => {
-                        not_strict.push((tool.name.clone(), why));
-                        (tool.input_schema.clone(), false)
-                    }
-                    None => (tool.input_schema.clone(), false),
-                };
-                openai(dialect, &name, &tool.description, parameters, is_strict)
-            }
-            Dialect::Anthropic => json!({
-                "name": name,
-                "description": tool.description,
-                "input_schema": tool.input_schema,
-            }),
-            Dialect::Mcp => mcp(&name, tool),
-            Dialect::Raw | Dialect::Text => raw(tool),
-        }
-    };
-    let tools = tools.iter().map(&mut define).collect();
-    Definitions { tools: Value::Array(tools), not_strict }
-}
-
-/// Chat has the function in an object of its own; Responses has it flat, and takes for strict what does not say.
-fn openai(dialect: Dialect, name: &str, description: &str, parameters: Value, strict: bool) -> Value {
-    let mut function = json!({"name": name, "description": description, "parameters": parameters});
-    if let Some(members) = function.as_object_mut() {
-        if strict || dialect == Dialect::OpenaiResponses {
-            members.insert("strict".into(), strict.into());
-        }
-        if dialect == Dialect::OpenaiResponses {
-            members.insert("type".into(), "function".into());
-        }
-    }
-    if dialect == Dialect::OpenaiResponses { function } else { json!({"type": "function", "function": function}) }
-}
-
-/// MCP's `Tool`. Hints say what the effect says; whether it destroys something is not known.
-fn mcp(name: &str, tool: &ToolSpec) -> Value {
-    let mut definition = json!({
-        "name": name,
-        "title": tool.display_name,
-        "description": tool.description,
-        "inputSchema": tool.input_schema,
-        "annotations": {
-            "readOnlyHint": tool.effect == Effect::Read,
-            "idempotentHint": tool.effect != Effect::Once,
-        },
-    });
-    // MCP's structured results are objects.
-    let output = tool.output_schema.as_ref().filter(|schema| schema.get("type").is_some_and(|kind| kind == "object"));
-    if let (Some(members), Some(schema)) = (definition.as_object_mut(), output) {
-        members.insert("outputSchema".into(), schema.clone());
-    }
-    definition
-}
-
-/// What a program wants to know of a tool; names as they are.
-fn raw(tool: &ToolSpec) -> Value {
-    let mut definition = json!({
-        "name": tool.name,
-        "display_name": tool.display_name,
-        "description": tool.description,
-        "input_schema": tool.input_schema,
-        "category": tool.category,
-        "version": tool.version,
-        "effect": tool.effect,
-        "requires_approval": tool.requires_approval,
-    });
-    if let (Some(object), Some(schema)) = (definition.as_object_mut(), &tool.output_schema) {
-        object.insert("output_schema".into(), schema.clone());
-    }
-    definition
+    rules(dialect).define(tools, true)
 }
 
 /// A tool for tests.
 #[cfg(test)]
 pub(super) fn test_tool(name: &str) -> ToolSpec {
+    use serde_json::json;
+    use tickfleet_model::Effect;
+
     ToolSpec {
         id: format!("tool_{name}"),
         name: name.into(),
@@ -144,6 +51,8 @@ pub(super) fn test_tool(name: &str) -> ToolSpec {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use serde_json::json;
 
     use super::test_tool as tool;
     use super::*;

@@ -6,56 +6,9 @@ use std::fmt;
 
 use serde_json::value::RawValue;
 
-use super::json::{Bounds, Document, JsonError, Kind, Value, bounded};
-use super::refusal::{Problem, Refusal};
-use tickfleet_model::{Context, IdError, Priority, limits};
-
-/// How deep messages are indexed: message, list of calls, call, `function`, its members.
-const LEVELS: usize = 4;
-
-/// Reads a message of at most [`limits::TURN_BYTES_MAX`] bytes and hands its document to `strict`; whatever
-/// is wrong becomes a refusal with everything that can still be read.
-pub(super) fn read_message<T>(
-    bytes: &[u8],
-    strict: impl FnOnce(&Document<'_>) -> Result<T, Problem>,
-) -> Result<T, Box<Refusal>> {
-    const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
-    let text = match std::str::from_utf8(bytes) {
-        Ok(text) if bytes.len() <= BOUNDS.bytes_max => text,
-        _ => return Err(salvage(bytes, BOUNDS)),
-    };
-    let (document, problem) = Document::read(text, BOUNDS.depth_max, LEVELS);
-    let verdict = match problem {
-        Some(error) => Err(malformed(&error)),
-        None => strict(&document),
-    };
-    verdict.map_err(|problem| Refusal::of(problem, &document))
-}
-
-/// What can be read of a message whatever is wrong with it: whose it is, its ids and its calls.
-#[must_use]
-pub fn glance(bytes: &[u8]) -> Box<Refusal> {
-    let text = String::from_utf8_lossy(bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes));
-    let (document, _) = Document::read(&text, limits::JSON_DEPTH_MAX, LEVELS);
-    Refusal::of(Problem::new("malformed_json", ""), &document)
-}
-
-/// The refusal of bytes that are too many or no text, with what can be read of their start.
-fn salvage(bytes: &[u8], bounds: Bounds) -> Box<Refusal> {
-    let start = bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes);
-    let text = String::from_utf8_lossy(start);
-    let (document, other) = Document::read(&text, bounds.depth_max, LEVELS);
-    // `check` names the size or the first byte that is not UTF-8: both come before what the document says.
-    let problem = match super::json::check(bytes, bounds) {
-        Err(error) => malformed(&error),
-        Ok(()) => other.map_or_else(|| Problem::new("malformed_json", "the message is not UTF-8"), |e| malformed(&e)),
-    };
-    Refusal::of(problem, &document)
-}
-
-fn malformed(error: &JsonError) -> Problem {
-    Problem::new(error.problem.code(), error.to_string())
-}
+use super::json::{Kind, Value, bounded};
+use super::problem::Problem;
+use tickfleet_model::{Context, IdError, Priority, RejectionCode, limits};
 
 /// Where an object is; a text only once an error needs it.
 #[derive(Debug, Clone, Copy)]
@@ -71,7 +24,7 @@ pub(super) enum Place {
 }
 
 impl fmt::Display for Place {
-    /// What stands before the name of a member: nothing, or as `calls[0].`.
+    /// The text before the name of a member: nothing, or as `calls[0].`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Message => Ok(()),
@@ -101,7 +54,7 @@ impl<'a, 'd> Fields<'a, 'd> {
                 let what = place.to_string();
                 let what = if what.is_empty() { "the message" } else { what.trim_end_matches('.') };
                 let found = other.map_or("nothing", |value| value.kind().as_str());
-                Err(Problem::new("invalid_field", format!("{what} is {found}; expected an object")))
+                Err(Problem::new(RejectionCode::InvalidField, format!("{what} is {found}; expected an object")))
             }
         }
     }
@@ -114,7 +67,10 @@ impl<'a, 'd> Fields<'a, 'd> {
                 let key = bounded(key, limits::NAME_BYTES_MAX);
                 let allowed = allowed.join(", ");
                 let place = &self.place;
-                Err(Problem::new("unknown_field", format!("unknown field {place}{key}; allowed are {allowed}")))
+                Err(Problem::new(
+                    RejectionCode::UnknownField,
+                    format!("unknown field {place}{key}; allowed are {allowed}"),
+                ))
             }
         }
     }
@@ -131,18 +87,21 @@ impl<'a, 'd> Fields<'a, 'd> {
 
     /// The error that `name` is not what it should be.
     pub(super) fn invalid(&self, name: &str, what: &str) -> Problem {
-        Problem::new("invalid_field", format!("{}{name}: {what}", self.place))
+        Problem::new(RejectionCode::InvalidField, format!("{}{name}: {what}", self.place))
     }
 
     /// The error that `name` is too long.
     pub(super) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> Problem {
         let place = &self.place;
-        Problem::new("too_large", format!("{place}{name} has {bytes} bytes; at most {bytes_max} are allowed"))
+        Problem::new(
+            RejectionCode::TooLarge,
+            format!("{place}{name} has {bytes} bytes; at most {bytes_max} are allowed"),
+        )
     }
 
     /// The error that `name` is not there.
     pub(super) fn missing(&self, name: &str) -> Problem {
-        Problem::new("missing_field", format!("the field {}{name} is missing", self.place))
+        Problem::new(RejectionCode::MissingField, format!("the field {}{name} is missing", self.place))
     }
 
     /// Turns an absent `name` into an error.
@@ -248,7 +207,10 @@ impl<'a, 'd> Fields<'a, 'd> {
         if bytes > limits::CONTEXT_BYTES_MAX {
             let max = limits::CONTEXT_BYTES_MAX;
             let what = "user_context, session_data and correlation_id together";
-            return Err(Problem::new("too_large", format!("{what} have {bytes} bytes; at most {max} are allowed")));
+            return Err(Problem::new(
+                RejectionCode::TooLarge,
+                format!("{what} have {bytes} bytes; at most {max} are allowed"),
+            ));
         }
         Ok(context)
     }
@@ -259,7 +221,7 @@ impl<'a, 'd> Fields<'a, 'd> {
         super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
-    /// What goes with the trace context; without a good one it means nothing.
+    /// The `tracestate` that goes with the trace context; without a good one it means nothing.
     fn tracestate(&self) -> Option<String> {
         self.traceparent()?;
         let text = self.get("tracestate")?.as_str()?;

@@ -1,23 +1,26 @@
 //! How turns, tasks and results look on the wire. Pure: text in, values out, and back.
 //!
 //! [`json`] reads hostile text under bounds; [`turn`] and [`task`] make validated messages of it, or a
-//! [`Refusal`] that still knows whom to answer; [`result`] and [`definitions`] dress what goes back for
-//! each dialect, [`strict`] for models that are held to a schema, [`text`] for models without function calling;
-//! [`audit`] writes the audit log.
+//! [`RejectedMessage`] that still knows whom to answer; [`result`] and [`definitions`] dress what goes back as the
+//! rules of each dialect say (a module each in `dialects`), [`strict`] for models that are held to a schema, [`text`]
+//! for models without function calling; [`audit`] writes the audit log.
 
 pub mod audit;
 mod calls;
 pub mod cut;
 pub mod definitions;
+mod dialects;
 mod fields;
 pub mod json;
+mod message;
 pub mod names;
 #[cfg(test)]
 mod pairing;
+mod problem;
 #[cfg(test)]
 mod protocol_doc;
-pub mod refusal;
-mod refused_reply;
+pub mod rejected_message;
+mod rejection_reply;
 pub mod result;
 pub mod strict;
 pub mod task;
@@ -28,11 +31,12 @@ mod write;
 
 pub use audit::{AuditInput, audit_entry};
 pub use cut::{bounded_output, cut_output};
-pub use definitions::{Definitions, define, define_strict};
-pub use fields::glance;
+pub use definitions::{define, define_strict};
+pub use dialects::{About, Definitions, RejectedCall, about};
+pub use message::glance;
 pub use names::{NameMap, mangle, unmangle};
-pub use refusal::{Refusal, RefusedCall};
-pub use refused_reply::{RefusalStatus, Refused, refused_reply};
+pub use rejected_message::RejectedMessage;
+pub use rejection_reply::{RejectedId, RejectionStatus, rejection_reply};
 pub use result::{messages, messages_frame, result_json, tool_message};
 pub use strict::{NotStrict, without_nulls};
 pub use task::{CancelTarget, Leased, TaskMessage, parse_task_message, write_task};

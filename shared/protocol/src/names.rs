@@ -1,18 +1,35 @@
-//! Tool names for dialects that do not allow every name, and the way back: OpenAI and Anthropic take
-//! `[A-Za-z0-9_-]{1,64}`, MCP `[A-Za-z0-9_.-]{1,128}`; plain text and raw take names as they are.
+//! Tool names for dialects that do not allow every name, and the way back. Each dialect's module has its rules.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use sha2::{Digest as _, Sha256};
 
-use tickfleet_model::Dialect;
+/// The names of tools that a dialect allows: letters, digits, `_` and what else it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NameRules {
+    /// The other bytes that a name may have, beside `A-Z a-z 0-9 _`.
+    pub(super) also: &'static [u8],
+    /// Whether a name must begin with a letter or `_`.
+    pub(super) first_is_letter: bool,
+    /// Longest name, bytes.
+    pub(super) bytes_max: usize,
+}
 
-/// Longest tool name that OpenAI and Anthropic allow, bytes.
-pub const WIRE_NAME_BYTES_MAX: usize = 64;
+impl NameRules {
+    /// `[A-Za-z0-9_-]{1,64}`: the rules of OpenAI and Anthropic.
+    pub(super) const STRICTEST: Self = Self { also: b"-", first_is_letter: false, bytes_max: 64 };
 
-/// Longest tool name that MCP allows, bytes.
-pub const MCP_NAME_BYTES_MAX: usize = 128;
+    /// Whether `byte` may stand at `at`; `_` always may.
+    fn allow(&self, at: usize, byte: u8) -> bool {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'_' => true,
+            _ if at == 0 && self.first_is_letter => false,
+            b'0'..=b'9' => true,
+            _ => self.also.contains(&byte),
+        }
+    }
+}
 
 /// Hexadecimal digits of the digest at the end of a name that was too long.
 const DIGEST_DIGITS: usize = 16;
@@ -23,16 +40,13 @@ const DIGEST_DIGITS: usize = 16;
 /// The length is not judged: see [`NameMap`] for names that are too long.
 #[must_use]
 pub fn mangle(name: &str) -> Cow<'_, str> {
-    mangle_but(name, b'-')
+    mangle_by(NameRules::STRICTEST, name)
 }
 
-/// As [`mangle`], where the byte `also` is allowed.
-fn mangle_but(name: &str, also: u8) -> Cow<'_, str> {
+/// As [`mangle`], by other rules.
+fn mangle_by(rules: NameRules, name: &str) -> Cow<'_, str> {
     let bytes = name.as_bytes();
-    let stays = |at: usize, byte: u8| match byte {
-        b'_' => escape_digits(bytes, at).is_none(),
-        _ => byte.is_ascii_alphanumeric() || byte == b'-' || byte == also,
-    };
+    let stays = |at: usize, byte: u8| rules.allow(at, byte) && (byte != b'_' || escape_digits(bytes, at).is_none());
     if bytes.iter().enumerate().all(|(at, byte)| stays(at, *byte)) {
         return Cow::Borrowed(name);
     }
@@ -92,31 +106,18 @@ pub struct NameMap {
 }
 
 impl NameMap {
-    /// The map of these tools' names for the strictest dialects. It also leads back from what any other shows.
-    pub fn new<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> Self {
-        Self::within(names, b'-', WIRE_NAME_BYTES_MAX)
-    }
-
-    /// The map of these tools' names for `dialect`.
-    pub fn of<N: AsRef<str>>(dialect: Dialect, names: impl IntoIterator<Item = N>) -> Self {
-        match dialect {
-            Dialect::OpenaiChat | Dialect::OpenaiResponses | Dialect::Anthropic => Self::new(names),
-            Dialect::Mcp => Self::within(names, b'.', MCP_NAME_BYTES_MAX),
-            Dialect::Raw | Dialect::Text => {
-                let mut map = Self::default();
-                names.into_iter().for_each(|name| map.add(name.as_ref(), name.as_ref().to_owned()));
-                map
-            }
-        }
-    }
-
-    fn within<N: AsRef<str>>(names: impl IntoIterator<Item = N>, also: u8, bytes_max: usize) -> Self {
-        let mut long = Vec::new();
+    /// The map of these tools' names by `rules`; none allow every name.
+    pub(super) fn within<N: AsRef<str>>(rules: Option<NameRules>, names: impl IntoIterator<Item = N>) -> Self {
         let mut map = Self::default();
+        let Some(rules) = rules else {
+            names.into_iter().for_each(|name| map.add(name.as_ref(), name.as_ref().to_owned()));
+            return map;
+        };
+        let mut long = Vec::new();
         for name in names {
             let name = name.as_ref();
-            let wire = mangle_but(name, also);
-            if wire.len() <= bytes_max {
+            let wire = mangle_by(rules, name);
+            if wire.len() <= rules.bytes_max {
                 map.add(name, wire.into_owned());
             } else {
                 long.push(name.to_owned());
@@ -126,7 +127,7 @@ impl NameMap {
         long.sort_unstable();
         long.dedup();
         for name in long {
-            let shorter = |salt| shortened(&name, &mangle_but(&name, also), bytes_max, salt);
+            let shorter = |salt| shortened(&name, &mangle_by(rules, &name), rules.bytes_max, salt);
             let wire = (0u32..).map(shorter).find(|wire| !map.from_wire.contains_key(wire));
             map.add(&name, wire.unwrap_or_default());
         }
@@ -136,6 +137,13 @@ impl NameMap {
     fn add(&mut self, name: &str, wire: String) {
         self.from_wire.insert(wire.clone(), name.to_owned());
         self.to_wire.insert(name.to_owned(), wire);
+    }
+
+    /// Leads back from what `other` shows too, as far as this map does not use it itself.
+    pub(super) fn lead_back(&mut self, other: &Self) {
+        for (wire, name) in &other.from_wire {
+            self.from_wire.entry(wire.clone()).or_insert_with(|| name.clone());
+        }
     }
 
     /// The name that a model is shown for the tool `name`.
@@ -172,6 +180,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use tickfleet_model::Dialect;
 
     #[test]
     fn names_are_escaped_only_where_needed_and_read_back() {
@@ -197,7 +206,7 @@ mod tests {
         assert_ne!(map.wire(&one), map.wire(&two));
         for name in [&one, &two] {
             let wire = map.wire(name);
-            assert_eq!(wire.len(), WIRE_NAME_BYTES_MAX);
+            assert_eq!(wire.len(), NameRules::STRICTEST.bytes_max);
             assert_eq!(map.tool(&wire), *name);
             assert_eq!(NameMap::new([name]).wire(name), wire);
         }
@@ -211,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_dialect_changes_only_what_it_does_not_allow() {
-        let names = ["math.add", "a b", &"n".repeat(100), &"m".repeat(200)];
+        let names = ["math.add", "a b", &"n".repeat(100), &"m".repeat(200), &"d.".repeat(100)];
         let shown = |dialect| {
             let map = NameMap::of(dialect, names);
             names.map(|name| {
@@ -224,7 +233,12 @@ mod tests {
         assert_eq!(shown(Dialect::Raw), names);
         let mcp = shown(Dialect::Mcp);
         assert_eq!((mcp[0].as_str(), mcp[1].as_str(), mcp[2].as_str()), ("math.add", "a_x20_b", names[2]));
-        assert_eq!(mcp[3].len(), MCP_NAME_BYTES_MAX);
+        assert_eq!(mcp[3].len(), 128);
+        let strictest = NameMap::new(names);
+        for (dialect, name) in Dialect::ALL.into_iter().flat_map(|dialect| names.map(|name| (dialect, name))) {
+            let wire = NameMap::of(dialect, names).wire(name).into_owned();
+            assert_eq!(strictest.tool(&wire), name, "the strictest map knows what {dialect:?} shows");
+        }
         assert!(shown(Dialect::OpenaiResponses).iter().all(|wire| wire.len() <= 64 && !wire.contains('.')));
     }
 
@@ -242,7 +256,7 @@ mod tests {
             let reversed = NameMap::new(names.iter().rev());
             for name in &names {
                 let wire = map.wire(name).into_owned();
-                prop_assert!((1..=WIRE_NAME_BYTES_MAX).contains(&wire.len()));
+                prop_assert!((1..=NameRules::STRICTEST.bytes_max).contains(&wire.len()));
                 prop_assert_eq!(reversed.wire(name), wire.as_str());
                 if !names.contains(&wire) {
                     prop_assert_eq!(map.tool(&wire), name.as_str());

@@ -5,7 +5,7 @@
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{RefusalStatus, Refused, messages, parse_turn, refused_reply};
+use super::{RejectedId, RejectionStatus, messages, parse_turn, rejection_reply};
 use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId, limits};
 
 /// A call as a provider may give it: an id, perhaps one that another call has too; broken arguments, perhaps.
@@ -32,20 +32,21 @@ fn given() -> impl Strategy<Value = Given> {
 fn element(dialect: Dialect, position: usize, call: &Given) -> Value {
     let (name, arguments, id) = (format!("t{position}"), &call.arguments, &call.id);
     match dialect {
-        Dialect::Raw | Dialect::Mcp => json!({"id": id, "name": name, "arguments": arguments}),
+        Dialect::Raw | Dialect::Mcp | Dialect::Mcp2026_07_28 => json!({"id": id, "name": name, "arguments": arguments}),
         Dialect::Text => json!({"id": id, "tool": name, "arguments": arguments}),
         Dialect::OpenaiChat => json!({"id": id, "function": {"name": name, "arguments": arguments}}),
         Dialect::OpenaiResponses => {
             json!({"type": "function_call", "id": "fc", "call_id": id, "name": name, "arguments": arguments})
         }
         Dialect::Anthropic => json!({"type": "tool_use", "id": id, "name": name, "input": arguments}),
+        Dialect::Gemini => json!({"functionCall": {"id": id, "name": name, "args": arguments}}),
     }
 }
 
 fn turn(dialect: Dialect, calls: &[Given], in_words: bool, spoilt: bool) -> String {
     let mut list = Vec::new();
     for (position, call) in calls.iter().enumerate() {
-        if call.after_other && matches!(dialect, Dialect::Anthropic | Dialect::OpenaiResponses) {
+        if call.after_other && matches!(dialect, Dialect::Anthropic | Dialect::OpenaiResponses | Dialect::Gemini) {
             list.push(json!({"type": "reasoning", "id": "no call"}));
         }
         list.push(element(dialect, position, call));
@@ -79,13 +80,14 @@ fn results(turn: &Turn, id: &TurnId, fine: bool) -> Vec<CallResult> {
     turn.calls.iter().enumerate().map(one).collect()
 }
 
-/// What each message answers: the provider's id, or the call; in text, the tool.
+/// The call that each message answers: the provider's id, or the call; in text, the tool.
 fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
     let list = match dialect {
         Dialect::Anthropic | Dialect::Text => {
             assert_eq!(messages.as_array().unwrap().len(), 1, "one message for all");
             &messages[0]["content"]
         }
+        Dialect::Gemini => &messages[0]["parts"],
         _ => messages,
     };
     let text = |value: &Value| value.as_str().unwrap().to_owned();
@@ -93,7 +95,11 @@ fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
         Dialect::OpenaiChat => text(&message["tool_call_id"]),
         Dialect::OpenaiResponses => text(&message["call_id"]),
         Dialect::Anthropic => text(&message["tool_use_id"]),
-        Dialect::Mcp => text(&message["_meta"]["tickfleet/call"]),
+        Dialect::Gemini => {
+            let response = &message["functionResponse"];
+            text(response.get("id").unwrap_or(&response["name"]))
+        }
+        Dialect::Mcp | Dialect::Mcp2026_07_28 => text(&message["_meta"]["tickfleet/call"]),
         Dialect::Text => text(&message["text"]).split('"').nth(1).unwrap().to_owned(),
         Dialect::Raw => text(&message["tool_call_id"]),
     };
@@ -103,7 +109,8 @@ fn answered(dialect: Dialect, messages: &Value) -> Vec<String> {
 fn expected(dialect: Dialect, calls: &[Given]) -> Vec<String> {
     let one = |(position, call): (usize, &Given)| match dialect {
         Dialect::Text => format!("t{position}"),
-        Dialect::Mcp => format!("t/{position}"),
+        Dialect::Mcp | Dialect::Mcp2026_07_28 => format!("t/{position}"),
+        Dialect::Gemini => call.id.clone().unwrap_or_else(|| format!("t{position}")),
         _ => call.id.clone().unwrap_or_else(|| format!("t/{position}")),
     };
     calls.iter().enumerate().map(one).collect()
@@ -115,7 +122,7 @@ proptest! {
         calls in prop_oneof![
             32 => proptest::collection::vec(given(), 1..12), 1 => proptest::collection::vec(given(), 120..140),
         ],
-        dialect in 0usize..6, in_words in any::<bool>(),
+        dialect in 0..Dialect::ALL.len(), in_words in any::<bool>(),
         spoilt in any::<bool>(), fine in any::<bool>()
     ) {
         let dialect = Dialect::ALL[dialect];
@@ -132,8 +139,8 @@ proptest! {
             Err(refusal) => {
                 prop_assert!(spoilt, "{text}: {refusal:?}");
                 prop_assert_eq!(refusal.dialect, dialect);
-                let reply: Value = serde_json::from_str(&refused_reply(
-                    &refusal, RefusalStatus::Rejected, Refused::Turn(&id),
+                let reply: Value = serde_json::from_str(&rejection_reply(
+                    &refusal, RejectionStatus::Rejected, RejectedId::Turn(&id),
                 )).unwrap();
                 (reply["results"].as_array().unwrap().len(), reply.get("messages").cloned())
             }

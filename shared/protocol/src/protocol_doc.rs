@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::{RefusalStatus, Refused, messages, parse_task_message, parse_turn, refused_reply};
+use super::{RejectedId, RejectionStatus, messages, parse_task_message, parse_turn, rejection_reply};
 use tickfleet_model::{CallResult, Dialect, TenantId, TurnId, ids::shard_of, limits};
 
 const PAGE: &str = include_str!("../../../docs/protocol.md");
@@ -34,7 +34,7 @@ fn every_example_is_what_it_says() {
             "" => drop(json(text)),
             other => {
                 let code = other.strip_prefix("refused ").unwrap_or_else(|| panic!("unknown kind of example: {other}"));
-                assert_eq!(parse_turn(text.as_bytes()).unwrap_err().code, code);
+                assert_eq!(parse_turn(text.as_bytes()).unwrap_err().code.as_str(), code);
             }
         }
     }
@@ -57,7 +57,7 @@ fn the_rejected_example_is_answered_as_shown() {
     let refusal = parse_turn(examples[at].1.as_bytes()).unwrap_err();
     let shown = json(examples[at + 1].1);
     let turn = TurnId::new("t-18").unwrap();
-    assert_eq!(json(&refused_reply(&refusal, RefusalStatus::Rejected, Refused::Turn(&turn))), shown);
+    assert_eq!(json(&rejection_reply(&refusal, RejectionStatus::Rejected, RejectedId::Turn(&turn))), shown);
 }
 
 #[test]

@@ -1,12 +1,8 @@
-//! Results out: the one shape of a result, and how each dialect tells it to a model.
+//! Results out: the one shape of a result, and the messages that tell models of it.
 
-use std::borrow::Cow;
-
-use super::cut::{CUT_OBJECT, cut_output};
-use super::json::unescape;
-use super::text::result_block;
+use super::dialects::rules;
 use super::write::Object;
-use tickfleet_model::{CallResult, Dialect, limits};
+use tickfleet_model::{CallResult, Dialect};
 
 /// A result as JSON, in the documented order of its fields.
 #[must_use]
@@ -38,89 +34,22 @@ pub fn result_json(result: &CallResult) -> String {
     object.end()
 }
 
-/// What tells a model (in MCP: a client) of this result in `dialect`; `None` for [`Dialect::Raw`], which has nothing
-/// of the kind.
+/// The message that tells a model (in MCP: a client) of this result in `dialect`, or its part of one; `None` where the
+/// dialect has no messages.
 ///
 /// The provider's id is echoed unchanged, and our own stands in for one that was not given. A failed call is
 /// told by its error's message, followed by the error's details as JSON.
 #[must_use]
 pub fn tool_message(dialect: Dialect, result: &CallResult) -> Option<String> {
-    let id = result.tool_call_id.as_deref().unwrap_or(&result.call);
-    let content = content(result);
-    let mut object = Object::new(content.len() + id.len() + 96);
-    match dialect {
-        Dialect::Raw => return None,
-        Dialect::OpenaiChat => {
-            object.text("role", "tool");
-            object.text("tool_call_id", id);
-            object.text("content", &content);
-        }
-        Dialect::OpenaiResponses => {
-            object.text("type", "function_call_output");
-            object.text("call_id", id);
-            object.text("output", &content);
-        }
-        Dialect::Anthropic => {
-            object.text("type", "tool_result");
-            object.text("tool_use_id", id);
-            object.text("content", &content);
-            object.raw("is_error", if result.success { "false" } else { "true" });
-        }
-        Dialect::Mcp => mcp_result(&mut object, result, &content),
-        Dialect::Text => text_part(&mut object, &result_block(&result.tool, result.success, &content)),
-    }
-    Some(object.end())
+    rules(dialect).message(result)
 }
 
-fn text_part(object: &mut Object, text: &str) {
-    object.text("type", "text");
-    object.text("text", text);
-}
-
-/// A `CallToolResult`. It has no place for an id: `_meta` names the call.
-fn mcp_result(object: &mut Object, result: &CallResult, content: &str) {
-    let mut part = Object::new(content.len() + 32);
-    text_part(&mut part, content);
-    object.raw("content", &format!("[{}]", part.end()));
-    // What was cut is an object too, but not the one that the tool's output schema promises.
-    let output = result.output.as_ref().map_or("", |output| output.get());
-    if output.starts_with('{') && !output.starts_with(CUT_OBJECT) {
-        object.raw("structuredContent", output);
-    }
-    object.raw("isError", if result.success { "false" } else { "true" });
-    let mut meta = Object::new(result.call.len() + 64);
-    meta.text("tickfleet/call", &result.call);
-    meta.optional("tickfleet/tool_call_id", result.tool_call_id.as_deref());
-    object.raw("_meta", &meta.end());
-}
-
-/// What a model reads: the text of a string output, the JSON of any other, or the error.
-fn content(result: &CallResult) -> Cow<'_, str> {
-    if let Some(error) = &result.error {
-        return match &error.details {
-            None => Cow::Borrowed(&error.message),
-            Some(details) => {
-                let details = details.to_string();
-                Cow::Owned(format!("{}\n{}", error.message, cut_output(&details, limits::ERROR_BYTES_MAX)))
-            }
-        };
-    }
-    let json = result.output.as_ref().map_or("null", |output| output.get());
-    let inner = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).and_then(unescape);
-    inner.unwrap_or(Cow::Borrowed(json))
-}
-
-/// What goes before and after the comma-joined [`tool_message`]s of a turn, so that the list is ready to be
-/// appended to a conversation: OpenAI takes a message or item per call, Anthropic one message with all results,
-/// and so does a model that is told in text, since many templates refuse two user messages in a row. For MCP it is
-/// the list of results. `None` where the dialect has no messages.
+/// The text before and after the comma-joined [`tool_message`]s of a turn, so that the list is ready to be appended to
+/// a conversation: one message or item per call, or one message with all results. For MCP it is the list of results.
+/// `None` where the dialect has no messages.
 #[must_use]
-pub const fn messages_frame(dialect: Dialect) -> Option<(&'static str, &'static str)> {
-    match dialect {
-        Dialect::Raw => None,
-        Dialect::OpenaiChat | Dialect::OpenaiResponses | Dialect::Mcp => Some(("[", "]")),
-        Dialect::Anthropic | Dialect::Text => Some((r#"[{"role":"user","content":["#, "]}]")),
-    }
+pub fn messages_frame(dialect: Dialect) -> Option<(&'static str, &'static str)> {
+    rules(dialect).frame()
 }
 
 /// The `messages` list of a turn with these results in call order; `None` where the dialect has no messages
@@ -147,6 +76,7 @@ mod tests {
     use serde_json::value::RawValue;
     use serde_json::{Value, json};
 
+    use super::super::cut::cut_output;
     use super::*;
     use tickfleet_model::{CallError, CallId, Outcome, TurnId};
 

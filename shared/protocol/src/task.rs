@@ -4,11 +4,15 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::fields::{Fields, Place, read_message};
+use super::fields::{Fields, Place};
 use super::json::Document;
-use super::refusal::{Problem, Refusal};
+use super::message::read_message;
+use super::problem::Problem;
+use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
-use tickfleet_model::{AgentId, CallError, InboxName, Task, TaskGrant, TaskId, TenantId, TurnId, limits};
+use tickfleet_model::{
+    AgentId, CallError, InboxName, RejectionCode, Task, TaskGrant, TaskId, TenantId, TurnId, limits,
+};
 
 /// A message on the `tasks` stream.
 #[derive(Debug, Clone)]
@@ -28,7 +32,7 @@ pub enum TaskMessage {
     Fail {
         /// Which task, by whom.
         leased: Leased,
-        /// What went wrong; the code is `failed` where the runtime gave none.
+        /// The error; the code is `failed` where the runtime gave none.
         error: CallError,
         /// Whether another try makes sense.
         retryable: bool,
@@ -37,7 +41,7 @@ pub enum TaskMessage {
     Cancel {
         /// Whose.
         tenant: TenantId,
-        /// What is cancelled.
+        /// The target.
         target: CancelTarget,
         /// Why, for the record.
         reason: Option<String>,
@@ -55,7 +59,7 @@ pub struct Leased {
     pub lease: String,
 }
 
-/// What is cancelled.
+/// The target of a cancellation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CancelTarget {
     /// A task.
@@ -91,8 +95,8 @@ const DELEGATE_FIELDS: [&str; 19] = [
 /// Reads the JSON of one message about a task (the `task` field of an entry on the `tasks` stream).
 ///
 /// # Errors
-/// [`Refusal`] says which rule the message breaks, and carries what can still be read for the reply.
-pub fn parse_task_message(bytes: &[u8]) -> Result<TaskMessage, Box<Refusal>> {
+/// [`RejectedMessage`] says which rule the message breaks, and carries what can still be read for the reply.
+pub fn parse_task_message(bytes: &[u8]) -> Result<TaskMessage, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
 
@@ -170,9 +174,12 @@ fn cancel(fields: &Fields<'_, '_>) -> Result<TaskMessage, Problem> {
     let target = match (fields.id("task_id", TaskId::new)?, fields.id("turn_id", TurnId::new)?) {
         (Some(task), None) => CancelTarget::Task(task),
         (None, Some(turn)) => CancelTarget::Turn(turn),
-        (None, None) => return Err(Problem::new("missing_field", "cancel needs a task_id or a turn_id")),
+        (None, None) => return Err(Problem::new(RejectionCode::MissingField, "cancel needs a task_id or a turn_id")),
         (Some(_), Some(_)) => {
-            return Err(Problem::new("invalid_field", "cancel takes either a task_id or a turn_id, not both"));
+            return Err(Problem::new(
+                RejectionCode::InvalidField,
+                "cancel takes either a task_id or a turn_id, not both",
+            ));
         }
     };
     let reason = fields.string("reason", limits::REASON_BYTES_MAX)?.map(Cow::into_owned);
@@ -215,7 +222,7 @@ mod tests {
         parse_task_message(text.as_bytes()).unwrap_or_else(|refusal| panic!("{text}: {refusal:?}"))
     }
 
-    fn refuse(text: &str) -> Refusal {
+    fn refuse(text: &str) -> RejectedMessage {
         *parse_task_message(text.as_bytes()).expect_err(text)
     }
 
@@ -270,11 +277,11 @@ mod tests {
             (r#"{"op":"cancel","tenant":"acme","task_id":"t1","turn_id":"t1"}"#, "invalid_field"),
         ] {
             let refusal = refuse(text);
-            assert_eq!(refusal.code, code, "{text}: {}", refusal.message);
+            assert_eq!(refusal.code.as_str(), code, "{text}: {}", refusal.message);
             assert_eq!(refusal.task_id.as_ref().map(TaskId::as_str), Some("t1"));
             assert_eq!(refusal.tenant.as_ref().map(TenantId::as_str), Some("acme"));
         }
-        assert_eq!(refuse(r#"{"op":"cancel","tenant":"acme"}"#).code, "missing_field");
+        assert_eq!(refuse(r#"{"op":"cancel","tenant":"acme"}"#).code.as_str(), "missing_field");
     }
 
     proptest! {

@@ -4,9 +4,11 @@
 mod tests;
 
 use super::calls::{read_calls, write_calls};
-use super::fields::{Fields, Place, read_message};
+use super::fields::{Fields, Place};
 use super::json::Document;
-use super::refusal::{Problem, Refusal};
+use super::message::read_message;
+use super::problem::Problem;
+use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
 use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};
 
@@ -41,8 +43,8 @@ pub const FIELDS: [&str; 21] = [
 /// arguments does not cost its siblings.
 ///
 /// # Errors
-/// [`Refusal`] says which rule the message breaks, and carries what can still be read for the reply.
-pub fn parse_turn(bytes: &[u8]) -> Result<Turn, Box<Refusal>> {
+/// [`RejectedMessage`] says which rule the message breaks, and carries what can still be read for the reply.
+pub fn parse_turn(bytes: &[u8]) -> Result<Turn, Box<RejectedMessage>> {
     read_message(bytes, strict)
 }
 

@@ -17,7 +17,7 @@ fn outcomes(reply: &Value) -> Vec<&str> {
 /// A call as the dialect has it.
 fn call(dialect: Dialect, id: &str, name: &str, arguments: &str) -> Value {
     match dialect {
-        Dialect::Raw | Dialect::Mcp => json!({"id": id, "name": name, "arguments": arguments}),
+        Dialect::Raw | Dialect::Mcp | Dialect::Mcp2026_07_28 => json!({"id": id, "name": name, "arguments": arguments}),
         Dialect::Text => json!({"id": id, "tool": name, "reason": "asked", "arguments": arguments}),
         Dialect::OpenaiChat => {
             json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
@@ -26,6 +26,7 @@ fn call(dialect: Dialect, id: &str, name: &str, arguments: &str) -> Value {
             json!({"type": "function_call", "call_id": id, "name": name, "arguments": arguments})
         }
         Dialect::Anthropic => json!({"type": "tool_use", "id": id, "name": name, "input": arguments}),
+        Dialect::Gemini => json!({"functionCall": {"id": id, "name": name, "args": arguments}}),
     }
 }
 
@@ -49,16 +50,19 @@ async fn every_dialect_gets_its_results_ready_to_append() {
                 continue;
             }
             Dialect::Anthropic | Dialect::Text => list(&messages[0]["content"]),
+            Dialect::Gemini => list(&messages[0]["parts"]),
             _ => list(messages),
         };
         let first = match dialect {
-            Dialect::Mcp => r#""structuredContent":{"text":"<1>"}"#,
+            Dialect::Gemini => r#""response":{"output":{"text":"<1>"}}"#,
+            Dialect::Mcp | Dialect::Mcp2026_07_28 => r#""structuredContent":{"text":"<1>"}"#,
             Dialect::Text => r#"<tool_result tool_name=\"echo\">\n{\"text\":\"&lt;1&gt;\"}\n</tool_result>"#,
             _ => r#""{\"text\":\"<1>\"}""#,
         };
         assert!(told[0].contains(first), "{}", told[0]);
         assert!(told.len() == 3 && told[1].contains("nope") && told[2].contains("'text'"), "{told:#?}");
-        let place = if dialect == Dialect::Mcp { "tickfleet/tool_call_id" } else { "id\":\"same" };
+        let is_mcp = matches!(dialect, Dialect::Mcp | Dialect::Mcp2026_07_28);
+        let place = if is_mcp { "tickfleet/tool_call_id" } else { "id\":\"same" };
         assert!(dialect == Dialect::Text || told[1].contains(place), "{}", told[1]);
     }
     fleet.stop().await;

@@ -204,7 +204,17 @@ fn effects_agree(planned: &Planned, turn: &PlayedTurn, ledger: &Ledger) -> Vec<S
         let agrees = match result.outcome {
             Outcome::Ok => times == 1,
             Outcome::OutcomeUnknown => times <= 1,
-            _ => times == 0,
+            Outcome::UnknownTool
+            | Outcome::Denied
+            | Outcome::InvalidArguments
+            | Outcome::Permanent
+            | Outcome::Transient
+            | Outcome::Internal
+            | Outcome::Rejected
+            | Outcome::ApprovalRefused
+            | Outcome::Expired
+            | Outcome::Cancelled
+            | Outcome::DailyCapReached => times == 0,
         };
         (!agrees).then(|| format!("{} ended as {}, and happened {times} times", result.call, result.outcome.as_str()))
     };

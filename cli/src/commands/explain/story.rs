@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use tickfleet_store::FailedTry;
+use tickfleet_store::{EndReason, FailedTry};
 
 use super::attendance::Attendance;
 use super::record::{Admission, Rule, Wait};
@@ -210,16 +210,16 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
     }
 }
 
-/// The reasons that scripts give for an ending.
+/// The reason that scripts give for an ending, in words; one that this build does not know as it is.
 fn because(reason: &str) -> &str {
-    match reason {
-        "expired" => "the deadline came first",
-        "cancelled" => "somebody cancelled it, or the task it ran under has ended",
-        "daily_cap_reached" => "the day's calls are used up (on_day_cap: reject)",
-        "task_budget_reached" => "the budget of its task is used up",
-        "internal" => "the slice cost too many workers their life and was quarantined",
-        "rejected" => "the agent is no longer configured",
-        other => other,
+    let Some(known) = EndReason::ALL.into_iter().find(|known| known.as_str() == reason) else { return reason };
+    match known {
+        EndReason::Expired => "the deadline came first",
+        EndReason::Cancelled => "somebody cancelled it, or the task it ran under has ended",
+        EndReason::DailyCapReached => "the day's calls are used up (on_day_cap: reject)",
+        EndReason::TaskBudgetReached => "the budget of its task is used up",
+        EndReason::Internal => "the slice cost too many workers their life and was quarantined",
+        EndReason::Rejected => "the agent is no longer configured",
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every metric by name: what it counts, its labels and their values, which processes export it. The page
 //! `docs/metrics.md` is written from this table, and a process registers nothing that is not in it.
 
-use super::labels::{self, REFUSALS, RELOADS, STREAMS, VERBS};
+use super::labels::{self, RELOADS, STREAMS, VERBS};
 
 /// Prefix of every metric but the `process_*` ones.
 pub(super) const PREFIX: &str = "tickfleet_";
@@ -85,7 +85,7 @@ catalogue! {
         "Turns by what admission decided about them. Each turn counts once, whatever happens to it later.";
     CALLS_ADMITTED = "calls_admitted_total", Counter, Schedulers, [],
         "Calls that were debited from their budgets and let through, at admission or when a lane was released.";
-    TURNS_REFUSED = "turns_refused_total", Counter, Schedulers, ["reason": Words(|| REFUSALS.to_vec())],
+    TURNS_REFUSED = "turns_refused_total", Counter, Schedulers, ["reason": Words(labels::rejections)],
         "Turns that were refused with a reply, by its error code.";
     RELEASED = "released_total", Counter, Schedulers, [],
         "Slices that were released from lanes when their agent's next window began.";
@@ -122,7 +122,7 @@ catalogue! {
         "Acts that were refused because the slice was no longer the actor's.";
     QUARANTINED = "quarantined_total", Counter, Schedulers, [],
         "Slices that were ended because they lost their worker too often.";
-    DEAD = "dead_total", Counter, Schedulers, ["reason": Words(|| REFUSALS.to_vec())],
+    DEAD = "dead_total", Counter, Schedulers, ["reason": Words(labels::rejections)],
         "Entries that went to the dead stream: refused messages, and entries that killed whoever read them (poison).";
     SLOTS = "slots", Gauge, Workers, [],
         "Slots of the process: slices that it can carry out at the same time.";

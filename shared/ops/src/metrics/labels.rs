@@ -1,6 +1,6 @@
 //! The words that labels may have: closed lists, so that the number of series has a bound.
 
-use tickfleet_model::Outcome;
+use tickfleet_model::{Outcome, RejectionCode};
 
 /// The decision of admission about a turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -103,42 +103,6 @@ pub(crate) const OTHER: &str = "other";
 /// The inbound streams.
 pub(super) const STREAMS: [&str; 2] = ["turns", "tasks"];
 
-/// Why a message is refused, or an entry dead: the codes of `rejected` replies, `poison` and `unreadable`.
-pub(super) const REFUSALS: [&str; 32] = [
-    "malformed_json",
-    "too_large",
-    "too_deep",
-    "duplicate_key",
-    "missing_field",
-    "invalid_field",
-    "unknown_field",
-    "no_calls",
-    "too_many_calls",
-    "unknown_tenant",
-    "unreadable_tenant",
-    "unknown_agent",
-    "unknown_task",
-    "wrong_shard",
-    "conflict",
-    "tenant_queue_full",
-    "inbox_full",
-    "too_many_inboxes",
-    "too_many_cancels",
-    "refused",
-    "no_task_handler",
-    "invalid_deadline",
-    "wrong_delegator",
-    "may_not_delegate",
-    "unknown_parent",
-    "budget_exceeds_parent",
-    "delegation_cycle",
-    "delegation_depth",
-    "internal",
-    "poison",
-    "unreadable",
-    OTHER,
-];
-
 /// Why a call is tried again.
 pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 
@@ -200,6 +164,11 @@ pub(super) const RELOADS: [&str; 2] = ["ok", "rejected"];
 /// `word` where the list has it, else `other`: a word that nobody foresaw must not make a series of its own.
 pub(super) fn known(list: &[&'static str], word: &str) -> &'static str {
     list.iter().find(|known| **known == word).copied().unwrap_or(OTHER)
+}
+
+/// Why a message is refused, or an entry dead.
+pub(super) fn rejections() -> Vec<&'static str> {
+    RejectionCode::WORDS.into_iter().chain([OTHER]).collect()
 }
 
 pub(super) fn decisions() -> Vec<&'static str> {

@@ -45,7 +45,7 @@ impl<'a, 'd> Value<'a, 'd> {
         self.document.nodes.get(self.at)
     }
 
-    /// What the value is.
+    /// The kind of the value.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.node().map_or(Kind::Null, |node| node.kind)
@@ -134,7 +134,7 @@ mod tests {
     fn a_broken_text_is_readable_up_to_the_break_and_beyond_soft_problems() {
         let (document, problem) =
             Document::read(r#"{"a":{"k":1,"k":2},"b":"\ud800","c":[[[[1]]]],"d":[{"e":1},{"f""#, 3, 3);
-        assert_eq!(problem.unwrap().problem.code(), "duplicate_key");
+        assert_eq!(problem.unwrap().problem.code().as_str(), "duplicate_key");
         let members: Vec<_> = document.root().unwrap().members().collect();
         assert_eq!(members.iter().map(|(k, _)| k.as_ref()).collect::<Vec<_>>(), ["a", "b", "c", "d"]);
         assert_eq!(members[1].1.as_str(), None);

@@ -1,13 +1,15 @@
-//! What is wrong with a text, and where.
+//! The error of a text that is no good JSON, and its place.
 
 use std::fmt;
+
+use tickfleet_model::RejectionCode;
 
 use super::strings::bounded;
 
 /// Bytes of a path or key that an error echoes at most: errors go to models, logs and replies.
 pub(super) const ECHO_BYTES_MAX: usize = 120;
 
-/// What is wrong.
+/// The way in which a text is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Problem {
     /// The text is longer than allowed.
@@ -26,14 +28,14 @@ pub enum Problem {
     NotUtf8,
     /// The text ends inside a value.
     Ended {
-        /// What should have followed.
+        /// The text that should have followed.
         expected: &'static str,
     },
     /// Something else stands where JSON expects this.
     Syntax {
-        /// What should stand there.
+        /// The text that should stand there.
         expected: &'static str,
-        /// What stands there.
+        /// The character that stands there.
         found: char,
     },
     /// More text follows the value.
@@ -45,15 +47,15 @@ pub enum Problem {
 }
 
 impl Problem {
-    /// The word of this problem in refusals.
+    /// The code of this problem in refusals.
     #[must_use]
-    pub const fn code(&self) -> &'static str {
+    pub const fn code(&self) -> RejectionCode {
         match self {
-            Self::TooLarge { .. } => "too_large",
-            Self::TooDeep { .. } => "too_deep",
-            Self::DuplicateKey(_) => "duplicate_key",
+            Self::TooLarge { .. } => RejectionCode::TooLarge,
+            Self::TooDeep { .. } => RejectionCode::TooDeep,
+            Self::DuplicateKey(_) => RejectionCode::DuplicateKey,
             Self::NotUtf8 | Self::Ended { .. } | Self::Syntax { .. } | Self::Trailing | Self::LoneSurrogate => {
-                "malformed_json"
+                RejectionCode::MalformedJson
             }
         }
     }
@@ -80,7 +82,7 @@ impl fmt::Display for Problem {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{problem} (at {place}line {line}, column {column})", place = Place(path))]
 pub struct JsonError {
-    /// What is wrong.
+    /// The problem.
     pub problem: Problem,
     /// The value it is in, as `calls[0].arguments`; empty for the whole text.
     pub path: String,

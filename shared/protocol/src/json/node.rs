@@ -15,7 +15,7 @@ impl Span {
     }
 }
 
-/// What a value is.
+/// The kind of a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// `{…}`.

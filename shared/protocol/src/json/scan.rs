@@ -9,7 +9,7 @@ use super::strings::{ENDS_RUN, bounded, hex4, unescape};
 /// Up to this many keys an object's keys are compared one by one; beyond, a set keeps hostile objects linear.
 const FEW_KEYS: usize = 24;
 
-/// What a scan builds beside its verdict.
+/// The index that a scan builds beside its verdict.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep {
     /// Nothing; the scan stops at the first problem.

@@ -23,7 +23,7 @@ const HOPS_MAX: usize = 16;
 pub struct NotStrict {
     /// The argument that stands in the way, as `filter.tags[]`; empty for the arguments as a whole.
     pub at: String,
-    /// What about it.
+    /// The reason.
     pub why: String,
 }
 

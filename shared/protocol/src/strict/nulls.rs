@@ -28,7 +28,7 @@ fn strip(value: Value<'_, '_>, schema: &Schema, root: &Schema) -> Option<String>
     match value.kind() {
         Kind::Object => strip_object(value, schema, root),
         Kind::Array => strip_array(value, schema.get("items")?, root),
-        _ => None,
+        Kind::Null | Kind::Bool | Kind::Number | Kind::String => None,
     }
 }
 

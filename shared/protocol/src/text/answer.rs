@@ -15,8 +15,8 @@ const LEVELS: usize = 4;
 /// Bytes that are looked at behind the place where JSON broke, to tell a broken call from prose with braces.
 const LOOK_AHEAD_BYTES: usize = 256;
 
-/// What a model thinks, or says to its user, is no call: how that begins and ends, and whether a prompt may end with the beginning, so
-/// that an answer has the end alone.
+/// Thoughts, and words to the user, are no call: how they begin and end, and whether a prompt may end with the
+/// beginning, so that an answer has the end alone.
 const THOUGHTS: [(&str, &str, bool); 5] = [
     ("<think>", "</think>", true),
     ("[THINK]", "[/THINK]", true),
@@ -226,7 +226,7 @@ fn looks_like_a_call(text: &str) -> bool {
     }
 }
 
-/// What an object of an answer is.
+/// The meaning of an object of an answer.
 enum Meant {
     Call(Call),
     /// A call without a name that could be read.
@@ -239,7 +239,9 @@ enum Meant {
 fn collect(value: Value<'_, '_>, calls: &mut Vec<Call>) {
     let list = match value.kind() {
         Kind::Array => Some(value),
-        _ => ["tool_calls", "calls"].iter().find_map(|name| value.member(name)),
+        Kind::Null | Kind::Bool | Kind::Number | Kind::String | Kind::Object => {
+            ["tool_calls", "calls"].iter().find_map(|name| value.member(name))
+        }
     };
     match list {
         Some(list) if list.kind() == Kind::Array => list.elements().for_each(|element| add(element, calls)),
@@ -317,7 +319,7 @@ fn named(raw: &str) -> String {
     bounded(&name, limits::NAME_BYTES_MAX).into_owned()
 }
 
-/// What is wrong with a call out of [`calls_in`] that cannot be read, in words that its model can act on, at most
+/// The complaint about a call out of [`calls_in`] that cannot be read, in words that its model can act on, at most
 /// [`limits::ERROR_BYTES_MAX`] bytes; `None` for a call whose arguments are JSON, whatever a tool says of them.
 #[must_use]
 pub fn problem(call: &Call) -> Option<String> {

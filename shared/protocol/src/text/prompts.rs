@@ -1,4 +1,4 @@
-//! What a model without function calling is told of its tools.
+//! The prompts that tell a model without function calling of its tools.
 
 use tickfleet_model::ToolSpec;
 
@@ -16,7 +16,7 @@ pub struct Prompts {
 pub struct PromptError {
     /// The file that the prompt belongs into.
     pub file: &'static str,
-    /// What is missing.
+    /// The placeholder that is missing.
     pub placeholder: &'static str,
 }
 

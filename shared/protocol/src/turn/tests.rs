@@ -10,7 +10,7 @@ fn parse(text: &str) -> Turn {
     parse_turn(text.as_bytes()).unwrap_or_else(|refusal| panic!("{text}: {refusal:?}"))
 }
 
-fn refuse(text: &str) -> Refusal {
+fn refuse(text: &str) -> RejectedMessage {
     *parse_turn(text.as_bytes()).expect_err(text)
 }
 
@@ -88,7 +88,7 @@ fn every_rule_has_its_code() {
         (" ".repeat(limits::TURN_BYTES_MAX + 1), "too_large"),
     ] {
         let refusal = refuse(&text);
-        assert_eq!(refusal.code, code, "{} {}", &text[..text.len().min(200)], refusal.message);
+        assert_eq!(refusal.code.as_str(), code, "{} {}", &text[..text.len().min(200)], refusal.message);
         assert!(!refusal.message.is_empty() && refusal.message.len() <= limits::ERROR_BYTES_MAX);
     }
     let within = parse(&format!(r#"{{"tenant":"acme","agent":"kelly","calls":[{}]}}"#, calls(128)));
@@ -102,7 +102,7 @@ fn a_refusal_keeps_whom_to_answer_and_every_readable_call() {
         r#"{"turn_id":"t1","tenant":"acme","agent":"no such:agent","reply_to":"in","correlation_id":"c",
            "priority":7,"tool_calls":[{"id":"a","function":{"name":"x"}},{"oops":1},{"id":"b","function":{"name":"y""#,
     );
-    assert_eq!(refusal.code, "malformed_json");
+    assert_eq!(refusal.code.as_str(), "malformed_json");
     assert_eq!(refusal.tenant.as_ref().map(TenantId::as_str), Some("acme"));
     assert_eq!(refusal.turn_id.as_ref().map(TurnId::as_str), Some("t1"));
     assert_eq!(refusal.reply_to.as_ref().map(InboxName::as_str), Some("in"));
@@ -123,7 +123,7 @@ fn a_refusal_reads_on_after_a_duplicate_key_bad_bytes_or_too_many_of_them() {
     let large = format!(r#"{{"calls":[{{"name":"x","arguments":"{long}"}}],"reply_to":"in","tenant":"acme"}}"#);
     for (text, code) in [(duplicate, "duplicate_key"), (bytes, "malformed_json"), (large.into_bytes(), "too_large")] {
         let refusal = parse_turn(&text).unwrap_err();
-        assert_eq!(refusal.code, code);
+        assert_eq!(refusal.code.as_str(), code);
         assert!(refusal.tenant.is_some() && refusal.reply_to.is_some() && refusal.calls.len() == 1, "{code}");
     }
 }
@@ -183,7 +183,7 @@ fn any_turn() -> impl Strategy<Value = Turn> {
     let names = proptest::collection::btree_set(r#"[a-z_"é]{1,20}"#, 0..4);
     let context = (of(any_json()), of(any_json()), of(r"\PC{0,40}"), any::<bool>(), of(names));
     let calls = proptest::collection::vec(any_call(), 1..6);
-    (head, context, calls, 0usize..6).prop_map(|(head, context, calls, dialect)| Turn {
+    (head, context, calls, 0..Dialect::ALL.len()).prop_map(|(head, context, calls, dialect)| Turn {
         id: head.0.map(|id| TurnId::new(id).unwrap()),
         tenant: TenantId::new(head.1).unwrap(),
         agent: AgentId::new(head.2).unwrap(),
@@ -226,5 +226,12 @@ proptest! {
         let at = at % bytes.len();
         if cut { bytes.truncate(at) } else { bytes[at] = with }
         let _ = parse_turn(&bytes);
+    }
+}
+
+#[test]
+fn the_members_that_hold_calls_are_fields_of_a_turn() {
+    for (name, dialect, _) in crate::dialects::members() {
+        assert!(FIELDS.contains(&name), "{dialect:?}: {name}");
     }
 }

@@ -22,11 +22,11 @@ pub(crate) fn read(cursor: &Cursor<'_>, templates: &Templates<'_>) -> Option<OAu
     let password = match grant {
         // A client that acts for itself proves itself.
         Some(Grant::ClientCredentials) => s.required("client_secret"),
-        _ => s.optional("client_secret"),
+        Some(Grant::RefreshToken) | None => s.optional("client_secret"),
     };
     let refresh_token = match grant {
         Some(Grant::RefreshToken) => s.required("refresh_token"),
-        _ => s.optional("refresh_token"),
+        Some(Grant::ClientCredentials) | None => s.optional("refresh_token"),
     };
     if let (Some(Grant::ClientCredentials), Some(refresh_token)) = (grant, &refresh_token) {
         refresh_token.refuse("no refresh_token with the grant client_credentials");

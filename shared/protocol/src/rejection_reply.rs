@@ -1,21 +1,23 @@
 //! The reply to a message that is not accepted: one result for every call that could be read, so that the conversation
 //! it belongs to can go on.
 
-use super::refusal::{Refusal, RefusedCall};
-use super::result::{messages_frame, result_json, tool_message};
+use super::dialects::RejectedCall;
+use super::dialects::rules;
+use super::rejected_message::RejectedMessage;
+use super::result::{messages_frame, result_json};
 use super::write::Object;
-use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, TurnId, limits};
+use tickfleet_model::{CallError, CallId, CallResult, Outcome, TurnId, limits};
 
-/// What becomes of a message that is not accepted, as its reply's `status` says.
+/// The fate of a message that is not accepted, as its reply's `status` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RefusalStatus {
+pub enum RejectionStatus {
     /// It breaks a rule.
     Rejected,
     /// Its id belongs to another turn, whose results are not ours to give: there are none.
     Conflict,
 }
 
-impl RefusalStatus {
+impl RejectionStatus {
     const fn as_str(self) -> &'static str {
         match self {
             Self::Rejected => "rejected",
@@ -24,9 +26,9 @@ impl RefusalStatus {
     }
 }
 
-/// What a refused message goes by in its reply: its own id where it could be read, else one minted from its entry.
+/// The id of a rejected message in its reply: its own id where it could be read, else one minted from its entry.
 #[derive(Debug, Clone, Copy)]
-pub enum Refused<'a> {
+pub enum RejectedId<'a> {
     /// A turn.
     Turn(&'a TurnId),
     /// A message about a task.
@@ -44,15 +46,15 @@ struct Answers {
 /// The reply to a refused message. Every call that could be read has a result under its own id, in call order. Only
 /// what would grow beyond [`limits::REFUSED_REPLY_BYTES_MAX`] is left out, and the error says how much that is.
 #[must_use]
-pub fn refused_reply(refusal: &Refusal, status: RefusalStatus, id: Refused<'_>) -> String {
+pub fn rejection_reply(refusal: &RejectedMessage, status: RejectionStatus, id: RejectedId<'_>) -> String {
     let answers = match (status, id) {
-        (RefusalStatus::Rejected, Refused::Turn(turn)) => answers(refusal, turn),
-        _ => Answers::default(),
+        (RejectionStatus::Rejected, RejectedId::Turn(turn)) => answers(refusal, turn),
+        (RejectionStatus::Rejected, RejectedId::Task(_)) | (RejectionStatus::Conflict, _) => Answers::default(),
     };
     let mut reply = Object::new(512 + answers.results.len() + answers.messages.len());
     match id {
-        Refused::Turn(turn) => reply.text("turn_id", turn.as_str()),
-        Refused::Task(task) => reply.text("task_id", task),
+        RejectedId::Turn(turn) => reply.text("turn_id", turn.as_str()),
+        RejectedId::Task(task) => reply.text("task_id", task),
     }
     reply.optional("tenant", refusal.tenant.as_ref().map(tickfleet_model::TenantId::as_str));
     reply.text("agent", refusal.agent.as_deref().unwrap_or_default());
@@ -68,9 +70,9 @@ pub fn refused_reply(refusal: &Refusal, status: RefusalStatus, id: Refused<'_>) 
     reply.end()
 }
 
-fn error(refusal: &Refusal, left_out: usize) -> String {
+fn error(refusal: &RejectedMessage, left_out: usize) -> String {
     let mut error = Object::new(refusal.message.len() + 128);
-    error.text("code", refusal.code);
+    error.text("code", refusal.code.as_str());
     if left_out == 0 {
         error.text("message", &refusal.message);
     } else {
@@ -82,12 +84,12 @@ fn error(refusal: &Refusal, left_out: usize) -> String {
     error.end()
 }
 
-fn answers(refusal: &Refusal, turn: &TurnId) -> Answers {
+fn answers(refusal: &RejectedMessage, turn: &TurnId) -> Answers {
     let mut answers = Answers::default();
     for (position, call) in refusal.calls.iter().enumerate() {
         let result = result(refusal, turn, position, call);
         let json = result_json(&result);
-        let message = message(refusal.dialect, &result, call.custom).unwrap_or_default();
+        let message = rules(refusal.dialect).rejection_message(&result, call).unwrap_or_default();
         let bytes = answers.results.len() + answers.messages.len() + json.len() + message.len() + 2;
         if bytes > limits::REFUSED_REPLY_BYTES_MAX {
             answers.left_out = refusal.calls.len() - position;
@@ -104,27 +106,15 @@ fn answers(refusal: &Refusal, turn: &TurnId) -> Answers {
 }
 
 /// The result of one refused call. Beyond as many as a turn may have, the reason is not said again each time.
-fn result(refusal: &Refusal, turn: &TurnId, position: usize, call: &RefusedCall) -> CallResult {
+fn result(refusal: &RejectedMessage, turn: &TurnId, position: usize, call: &RejectedCall) -> CallResult {
     let message = if position < limits::CALLS_PER_TURN_MAX {
         refusal.message.clone()
     } else {
         "The turn was not accepted; the first result says why.".to_owned()
     };
-    let error = CallError { code: refusal.code.to_owned(), message, details: None };
+    let error = CallError { code: refusal.code.to_string(), message, details: None };
     let id = CallId { turn: turn.clone(), position };
     CallResult::refused(&id, call.provider_id.clone(), &call.tool, Outcome::Rejected, error)
-}
-
-/// What tells the model of the result. A custom tool's call is answered by an item of another type than a function's.
-fn message(dialect: Dialect, result: &CallResult, custom: bool) -> Option<String> {
-    if !custom {
-        return tool_message(dialect, result);
-    }
-    let mut item = Object::new(256);
-    item.text("type", "custom_tool_call_output");
-    item.text("call_id", result.tool_call_id.as_deref().unwrap_or(&result.call));
-    item.text("output", result.error.as_ref().map_or("", |error| &error.message));
-    Some(item.end())
 }
 
 #[cfg(test)]
@@ -139,7 +129,7 @@ mod tests {
     fn refused(text: &str) -> Value {
         let refusal = parse_turn(text.as_bytes()).unwrap_err();
         let turn = TurnId::new("t").unwrap();
-        let reply = refused_reply(&refusal, RefusalStatus::Rejected, Refused::Turn(&turn));
+        let reply = rejection_reply(&refusal, RejectionStatus::Rejected, RejectedId::Turn(&turn));
         serde_json::from_str(&reply).unwrap_or_else(|e| panic!("{reply}: {e}"))
     }
 
@@ -209,7 +199,7 @@ mod tests {
         let text = with(&format!(r#""calls":[{calls}]"#));
         let refusal = parse_turn(text.as_bytes()).unwrap_err();
         let turn = TurnId::new("t").unwrap();
-        let reply = refused_reply(&refusal, RefusalStatus::Rejected, Refused::Turn(&turn));
+        let reply = rejection_reply(&refusal, RejectionStatus::Rejected, RejectedId::Turn(&turn));
         assert!(reply.len() <= limits::REFUSED_REPLY_BYTES_MAX + 2_000, "{}", reply.len());
         let reply: Value = serde_json::from_str(&reply).unwrap();
         let answered = reply["results"].as_array().unwrap().len();
@@ -222,7 +212,7 @@ mod tests {
     fn a_conflict_has_no_results() {
         let refusal = parse_turn(with(r#""oops":1,"calls":[{"name":"x"}]"#).as_bytes()).unwrap_err();
         let turn = TurnId::new("t").unwrap();
-        let reply = refused_reply(&refusal, RefusalStatus::Conflict, Refused::Turn(&turn));
+        let reply = rejection_reply(&refusal, RejectionStatus::Conflict, RejectedId::Turn(&turn));
         let reply: Value = serde_json::from_str(&reply).unwrap();
         assert_eq!((&reply["status"], &reply["results"]), (&json!("conflict"), &json!([])));
     }

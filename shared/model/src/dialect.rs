@@ -1,0 +1,89 @@
+//! The dialects: the shapes in which calls come in and results go back.
+
+/// Hands the list of all dialects to the macro `$with`: for each its documentation, its variant of
+/// [`Dialect`](crate::Dialect), the module of `tickfleet-protocol` that holds its rules, and its word on the wire.
+///
+/// Enum, words and table of rules are made of this one list, so that none of them can miss a dialect.
+#[macro_export]
+macro_rules! for_each_dialect {
+    ($with:ident) => {
+        $with! {
+            /// `{id, name, arguments}` with arguments as a JSON value.
+            Raw: raw = "raw",
+            /// OpenAI Chat Completions `tool_calls`.
+            OpenaiChat: openai_chat = "openai_chat",
+            /// OpenAI Responses `function_call` items.
+            OpenaiResponses: openai_responses = "openai_responses",
+            /// Anthropic Messages `tool_use` blocks.
+            Anthropic: anthropic = "anthropic",
+            /// MCP `tools/call` parameters.
+            Mcp: mcp = "mcp",
+            /// Gemini `functionCall` parts.
+            Gemini: gemini = "gemini",
+            /// MCP `tools/call` parameters of the revision 2026-07-28.
+            Mcp2026_07_28: mcp_2026_07_28 = "mcp_2026_07_28",
+            /// The plain answer of a model without function calling.
+            Text: text = "text",
+        }
+    };
+}
+
+macro_rules! dialects {
+    ($($(#[$doc:meta])* $variant:ident: $module:ident = $word:literal,)+) => {
+        /// The shape in which calls came in and results go back.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+        pub enum Dialect {
+            $($(#[$doc])* #[serde(rename = $word)] $variant,)+
+        }
+
+        impl Dialect {
+            /// All dialects.
+            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
+
+            /// The word used in messages.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+        }
+    };
+}
+
+for_each_dialect!(dialects);
+
+/// The dialect of calls that name none, which is the first of the list.
+impl Default for Dialect {
+    fn default() -> Self {
+        let [first, ..] = Self::ALL;
+        first
+    }
+}
+
+impl Dialect {
+    /// The dialect with this word.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|dialect| dialect.as_str() == text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_dialect_has_one_word_in_messages_and_in_json() {
+        for dialect in Dialect::ALL {
+            assert_eq!(Dialect::parse(dialect.as_str()), Some(dialect));
+            let json = serde_json::to_string(&dialect).unwrap();
+            assert_eq!(json, format!("\"{}\"", dialect.as_str()));
+            assert_eq!(serde_json::from_str::<Dialect>(&json).unwrap(), dialect);
+        }
+        assert_eq!(Dialect::parse("cobol"), None);
+        assert_eq!(Dialect::default(), Dialect::Raw);
+    }
+}

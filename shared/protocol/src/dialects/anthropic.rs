@@ -1,0 +1,90 @@
+//! Anthropic Messages: `tool_use` blocks in, one user message with a `tool_result` block per call out.
+
+use serde_json::json;
+
+use super::super::fields::Fields;
+use super::super::json::{Kind, Value};
+use super::super::names::NameRules;
+use super::super::problem::Problem;
+use super::super::write::Object;
+use super::call::{Element, arguments, id, push_arguments, read_list, tool};
+use super::content::{IN_ONE_USER_MESSAGE, content, id_of};
+use super::{About, Definitions, DialectRules, RejectedCall};
+use tickfleet_model::{Call, CallResult, RejectionCode, ToolSpec, limits};
+
+/// The rules of Messages.
+pub(super) struct Rules;
+
+impl DialectRules for Rules {
+    fn about(&self) -> About {
+        About { option: "anthropic", summary: "Anthropic's Messages", aliases: &[], has_strict: false, in_words: false }
+    }
+
+    fn member(&self) -> Option<(&'static str, &'static str)> {
+        Some(("content", "Anthropic"))
+    }
+
+    fn read(&self, name: &'static str, held: Value<'_, '_>, turn: &Fields<'_, '_>) -> Result<Vec<Call>, Problem> {
+        if held.kind() == Kind::String {
+            let message = format!("{name} is plain text: the turn has no tool_use block");
+            return Err(Problem::new(RejectionCode::NoCalls, message));
+        }
+        read_list(self, name, held, turn)
+    }
+
+    /// `{type: "tool_use", id, name, input}`. A block of any other type is no call: text, thinking, and the blocks of
+    /// tools that the provider itself carries out.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+        let fields = element.fields;
+        let kind = fields.string("type", limits::NAME_BYTES_MAX)?;
+        if fields.required("type", kind)? != "tool_use" {
+            return Ok(None);
+        }
+        let arguments = arguments(&fields, "input", "")?;
+        Ok(Some(Call { provider_id: id(&fields, "id")?, tool: tool(&fields, "name")?, arguments }))
+    }
+
+    fn without_calls(&self) -> &'static str {
+        "has no tool_use block"
+    }
+
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
+        let is_call = element.member("type").and_then(|kind| kind.as_str()).is_some_and(|kind| kind == "tool_use");
+        is_call.then(|| RejectedCall::read(element.member("id"), element.member("name"))).flatten()
+    }
+
+    fn write_call(&self, call: &Call) -> String {
+        let mut block = Object::new(call.arguments.len() + 96);
+        block.text("type", "tool_use");
+        block.optional("id", call.provider_id.as_deref());
+        block.text("name", &call.tool);
+        push_arguments(&mut block, "input", &call.arguments, 3);
+        block.end()
+    }
+
+    fn message(&self, result: &CallResult) -> Option<String> {
+        let content = content(result);
+        let mut block = Object::new(content.len() + 96);
+        block.text("type", "tool_result");
+        block.text("tool_use_id", id_of(result));
+        block.text("content", &content);
+        block.raw("is_error", if result.success { "false" } else { "true" });
+        Some(block.end())
+    }
+
+    fn frame(&self) -> Option<(&'static str, &'static str)> {
+        Some(IN_ONE_USER_MESSAGE)
+    }
+
+    fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
+        Definitions::of_each(
+            self.names(),
+            tools,
+            |name, tool| json!({"name": name, "description": tool.description, "input_schema": tool.input_schema}),
+        )
+    }
+
+    fn names(&self) -> Option<NameRules> {
+        Some(NameRules::STRICTEST)
+    }
+}

@@ -1,0 +1,156 @@
+//! One call, read and written: what dialects do alike.
+
+use std::borrow::Cow;
+
+use super::super::fields::{Fields, Place};
+use super::super::json::{Bounds, Kind, Value, bounded, check};
+use super::super::problem::Problem;
+use super::super::text;
+use super::super::write::Object;
+use super::DialectRules;
+use tickfleet_model::{Call, RejectionCode, limits};
+
+/// One call of a list: its fields, and where it stands.
+pub(crate) struct Element<'a, 'd> {
+    /// The members of the element.
+    pub(super) fields: Fields<'a, 'd>,
+    /// The list that it stands in, as errors name it.
+    pub(super) list: &'static str,
+    /// Its place in that list.
+    pub(super) index: usize,
+}
+
+/// A call of a refused turn.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RejectedCall {
+    /// The provider's id of the call, unchanged.
+    pub provider_id: Option<String>,
+    /// The tool as the model named it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`; empty where that is what
+    /// cannot be read.
+    pub tool: String,
+    /// Whether it is the call of a custom tool (OpenAI Responses), which only an item of its own type answers.
+    pub custom: bool,
+}
+
+impl RejectedCall {
+    /// A call that was read whole, in a turn that is refused for something else.
+    #[must_use]
+    pub fn of(call: Call) -> Self {
+        let tool = bounded(&call.tool, limits::TOOL_NAME_BYTES_MAX).into_owned();
+        Self { provider_id: call.provider_id, tool, custom: false }
+    }
+
+    /// A call of this id and this tool, where at least one of them can be read. The id is echoed as it was, however
+    /// long: it is a part of the message, which is bounded, and the conversation goes on only under this id.
+    pub(super) fn read(id: Option<Value<'_, '_>>, tool: Option<Value<'_, '_>>) -> Option<Self> {
+        let text = |value: Option<Value<'_, '_>>| value?.as_str().map(Cow::into_owned);
+        let (provider_id, tool) = (text(id), text(tool));
+        if tool.is_none() && provider_id.is_none() {
+            return None;
+        }
+        let tool = bounded(&tool.unwrap_or_default(), limits::TOOL_NAME_BYTES_MAX).into_owned();
+        Some(Self { provider_id, tool, custom: false })
+    }
+}
+
+/// The calls of the list that `held` is or holds, element by element.
+pub(super) fn read_list<R: DialectRules + ?Sized>(
+    rules: &R,
+    name: &'static str,
+    held: Value<'_, '_>,
+    turn: &Fields<'_, '_>,
+) -> Result<Vec<Call>, Problem> {
+    let (list, held) = rules.list(name, held);
+    if held.kind() != Kind::Array {
+        let found = held.kind().as_str();
+        return Err(turn.invalid(list, &format!("expected an array of calls, found {found}")));
+    }
+    let mut calls = Vec::new();
+    for (index, element) in held.elements().enumerate() {
+        let fields = Fields::of(Some(element), Place::Element(list, index))?;
+        let call = rules.read_call(Element { fields, list, index })?;
+        if calls.len() == limits::CALLS_PER_TURN_MAX && call.is_some() {
+            return Err(too_many(list));
+        }
+        calls.extend(call);
+    }
+    Ok(calls)
+}
+
+fn too_many(name: &str) -> Problem {
+    let max = limits::CALLS_PER_TURN_MAX;
+    Problem::new(RejectionCode::TooManyCalls, format!("{name} has more than {max} calls; split the turn"))
+}
+
+/// The calls in the plain answer that the member `name` holds, within the bounds of every other dialect.
+pub(super) fn read_answer(fields: &Fields<'_, '_>, name: &'static str) -> Result<Vec<Call>, Problem> {
+    let answer = fields.string(name, limits::TURN_BYTES_MAX)?;
+    let answer = answer.ok_or_else(|| fields.missing(name))?;
+    let calls = text::calls_in(&answer);
+    if calls.len() > limits::CALLS_PER_TURN_MAX {
+        return Err(too_many(name));
+    }
+    let too_large = |what: &str, bytes: usize, max: usize| {
+        Problem::new(
+            RejectionCode::TooLarge,
+            format!("{what} of a call in {name} has {bytes} bytes; at most {max} are allowed"),
+        )
+    };
+    for call in &calls {
+        let id = call.provider_id.as_ref().map_or(0, String::len);
+        for (what, bytes, max) in [
+            ("the id", id, limits::PROVIDER_ID_BYTES_MAX),
+            ("the tool's name", call.tool.len(), limits::TOOL_NAME_BYTES_MAX),
+            ("the arguments", call.arguments.len(), limits::ARGUMENTS_BYTES_MAX),
+        ] {
+            if bytes > max {
+                return Err(too_large(what, bytes, max));
+            }
+        }
+    }
+    Ok(calls)
+}
+
+/// The text of arguments: a string holds it as is, any other value is its own text, and what is not there is
+/// `absent`.
+pub(super) fn arguments(fields: &Fields<'_, '_>, name: &str, absent: &str) -> Result<String, Problem> {
+    let max = limits::ARGUMENTS_BYTES_MAX;
+    let Some(value) = fields.get_or_null(name) else { return Ok(absent.to_owned()) };
+    if value.kind() == Kind::String {
+        return Ok(fields.string(name, max)?.unwrap_or_default().into_owned());
+    }
+    let text = value.text().unwrap_or_default();
+    if text.len() > max {
+        return Err(fields.too_large(name, text.len(), max));
+    }
+    Ok(text.to_owned())
+}
+
+/// The provider's id of a call.
+pub(super) fn id(fields: &Fields<'_, '_>, name: &str) -> Result<Option<String>, Problem> {
+    Ok(fields.string(name, limits::PROVIDER_ID_BYTES_MAX)?.map(Into::into))
+}
+
+/// The tool's name in a call.
+pub(super) fn tool(fields: &Fields<'_, '_>, name: &str) -> Result<String, Problem> {
+    Ok(fields.required(name, fields.string(name, limits::TOOL_NAME_BYTES_MAX)?)?.into())
+}
+
+/// Arguments as the JSON value that they are, `depth` arrays and objects deep in a turn; what is no value (it is refused
+/// call by call) as a string.
+pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments: &str, depth: usize) {
+    if stands_alone(arguments, depth) {
+        object.raw(name, arguments);
+    } else {
+        object.text(name, arguments);
+    }
+}
+
+/// Whether arguments can be written as a JSON value and read back as the same text.
+fn stands_alone(arguments: &str, depth: usize) -> bool {
+    let bounds = Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX - depth };
+    let blank = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r');
+    !arguments.starts_with(|c| c == '"' || blank(c))
+        && !arguments.ends_with(blank)
+        && check(arguments.as_bytes(), bounds).is_ok()
+}

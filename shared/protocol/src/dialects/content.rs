@@ -1,0 +1,38 @@
+//! The contents of messages about results: what dialects tell alike.
+
+use std::borrow::Cow;
+
+use super::super::cut::cut_output;
+use super::super::json::unescape;
+use super::super::write::Object;
+use tickfleet_model::{CallResult, limits};
+
+/// One message of the user around all results.
+pub(super) const IN_ONE_USER_MESSAGE: (&str, &str) = (r#"[{"role":"user","content":["#, "]}]");
+
+/// The id that a result is told under: the provider's, or our own where it gave none.
+pub(super) fn id_of(result: &CallResult) -> &str {
+    result.tool_call_id.as_deref().unwrap_or(&result.call)
+}
+
+/// The members of a part of text.
+pub(super) fn push_text_part(object: &mut Object, text: &str) {
+    object.text("type", "text");
+    object.text("text", text);
+}
+
+/// The text that a model reads: the text of a string output, the JSON of any other, or the error.
+pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
+    if let Some(error) = &result.error {
+        return match &error.details {
+            None => Cow::Borrowed(&error.message),
+            Some(details) => {
+                let details = details.to_string();
+                Cow::Owned(format!("{}\n{}", error.message, cut_output(&details, limits::ERROR_BYTES_MAX)))
+            }
+        };
+    }
+    let json = result.output.as_ref().map_or("null", |output| output.get());
+    let inner = json.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).and_then(unescape);
+    inner.unwrap_or(Cow::Borrowed(json))
+}

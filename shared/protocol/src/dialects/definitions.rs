@@ -1,0 +1,30 @@
+//! Definitions of tools, whatever the dialect.
+
+use serde_json::Value;
+
+use super::super::names::{NameMap, NameRules};
+use super::super::strict::NotStrict;
+use tickfleet_model::ToolSpec;
+
+/// Definitions of tools, and which of them could not be strict.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Definitions {
+    /// A JSON array for the field `tools` of a request; for [`Dialect::Text`](tickfleet_model::Dialect::Text) a string
+    /// for its prompt.
+    pub tools: Value,
+    /// Tools that are defined without strictness although it was asked for, and why.
+    pub not_strict: Vec<(String, NotStrict)>,
+}
+
+impl Definitions {
+    /// A list with the definition that `define` makes of each tool, under the name that `rules` allow.
+    pub(super) fn of_each(
+        rules: Option<NameRules>,
+        tools: &[&ToolSpec],
+        mut define: impl FnMut(&str, &ToolSpec) -> Value,
+    ) -> Self {
+        let names = NameMap::within(rules, tools.iter().map(|tool| &tool.name));
+        let tools = tools.iter().map(|tool| define(&names.wire(&tool.name), tool)).collect();
+        Self { tools: Value::Array(tools), not_strict: Vec::new() }
+    }
+}

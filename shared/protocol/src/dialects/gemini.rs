@@ -1,0 +1,282 @@
+//! Gemini's `generateContent`: the model's content in, one user content with a `functionResponse` part per call out.
+
+use serde_json::json;
+
+use super::super::fields::{Fields, Place};
+use super::super::json::{Kind, Value};
+use super::super::names::NameRules;
+use super::super::problem::Problem;
+use super::super::write::Object;
+use super::call::{Element, arguments, id, push_arguments, read_list, tool};
+use super::content::content;
+use super::{About, CALLS, Definitions, DialectRules, RejectedCall};
+use tickfleet_model::{Call, CallResult, ToolSpec};
+
+/// The member of a turn that may hold the model's content under the name that the response has for it.
+const CONTENT: &str = "content";
+
+/// The member of a part that is a call, as JSON has it and as the Python SDK prints it.
+const FUNCTION_CALL: [&str; 2] = ["functionCall", "function_call"];
+
+/// Members of a call that its arguments are still to follow.
+const TO_FOLLOW: [&str; 2] = ["willContinue", "will_continue"];
+
+/// Members of a call that hold pieces of its arguments.
+const PIECES: [&str; 2] = ["partialArgs", "partial_args"];
+
+/// The rules of Gemini.
+pub(super) struct Rules;
+
+impl DialectRules for Rules {
+    fn about(&self) -> About {
+        About { option: "gemini", summary: "Google's Gemini", aliases: &[], has_strict: false, in_words: false }
+    }
+
+    fn takes(&self, name: &str) -> bool {
+        name == CALLS || name == CONTENT
+    }
+
+    /// The parts: `held` itself, or the member of the content that it is.
+    fn list<'a, 'd>(&self, name: &'static str, held: Value<'a, 'd>) -> (&'static str, Value<'a, 'd>) {
+        match parts(held) {
+            Some(parts) => (if name == CONTENT { "content.parts" } else { "calls.parts" }, parts),
+            None => (name, held),
+        }
+    }
+
+    fn read(&self, name: &'static str, held: Value<'_, '_>, turn: &Fields<'_, '_>) -> Result<Vec<Call>, Problem> {
+        // A model that says nothing answers with a content without parts.
+        if held.kind() == Kind::Object && parts(held).is_none() {
+            return Ok(Vec::new());
+        }
+        read_list(self, name, held, turn)
+    }
+
+    /// `{functionCall: {id?, name, args?}}`. A part of any other kind is no call: text, thoughts, and what Google itself
+    /// carries out. Members beside the call (`thoughtSignature`) are ignored.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+        let Element { fields, list, index } = element;
+        let found = FUNCTION_CALL.into_iter().find_map(|name| Some((name, fields.get(name)?)));
+        let Some((name, call)) = found else { return Ok(None) };
+        let call = Fields::of(Some(call), Place::Inside(list, index, name))?;
+        for name in TO_FOLLOW {
+            if call.flag(name)? {
+                return Err(in_pieces(&call, name));
+            }
+        }
+        if let Some(name) = PIECES.into_iter().find(|name| call.get(name).is_some()) {
+            return Err(in_pieces(&call, name));
+        }
+        let arguments = arguments(&call, "args", "{}")?;
+        Ok(Some(Call { provider_id: id(&call, "id")?, tool: tool(&call, "name")?, arguments }))
+    }
+
+    fn without_calls(&self) -> &'static str {
+        "has no functionCall part"
+    }
+
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
+        let call = FUNCTION_CALL.into_iter().find_map(|name| element.member(name))?;
+        RejectedCall::read(call.member("id"), call.member("name"))
+    }
+
+    fn write_call(&self, call: &Call) -> String {
+        let mut function = Object::new(call.arguments.len() + 64);
+        function.optional("id", call.provider_id.as_deref());
+        function.text("name", &call.tool);
+        push_arguments(&mut function, "args", &call.arguments, 4);
+        let mut part = Object::new(call.arguments.len() + 96);
+        part.raw("functionCall", &function.end());
+        part.end()
+    }
+
+    /// A `functionResponse` part. Where the model gave no id, there is none: parts pair by their order and names.
+    fn message(&self, result: &CallResult) -> Option<String> {
+        let output = result.output.as_ref().map_or("null", |output| output.get());
+        let mut response = Object::new(output.len() + 64);
+        if result.error.is_some() {
+            response.text("error", &content(result));
+        } else {
+            response.raw("output", output);
+        }
+        let response = response.end();
+        let mut function = Object::new(response.len() + 96);
+        function.optional("id", result.tool_call_id.as_deref());
+        function.text("name", &result.tool);
+        function.raw("response", &response);
+        let mut part = Object::new(response.len() + 128);
+        part.raw("functionResponse", &function.end());
+        Some(part.end())
+    }
+
+    /// One content for all: a request with fewer responses than there were calls is refused.
+    fn frame(&self) -> Option<(&'static str, &'static str)> {
+        Some((r#"[{"role":"user","parts":["#, "]}]"))
+    }
+
+    /// One `Tool` with all declarations; none where there are none.
+    fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
+        let each = Definitions::of_each(
+            self.names(),
+            tools,
+            |name, tool| json!({"name": name, "description": tool.description, "parametersJsonSchema": tool.input_schema}),
+        );
+        if tools.is_empty() {
+            each
+        } else {
+            Definitions { tools: json!([{"functionDeclarations": each.tools}]), ..each }
+        }
+    }
+
+    /// The rules of the Gemini API, which are narrower than those of Vertex AI (128 bytes).
+    fn names(&self) -> Option<NameRules> {
+        Some(NameRules { also: b".:-", first_is_letter: true, bytes_max: 64 })
+    }
+}
+
+/// The parts of a content.
+fn parts<'a, 'd>(content: Value<'a, 'd>) -> Option<Value<'a, 'd>> {
+    content.member("parts").filter(|parts| parts.kind() != Kind::Null)
+}
+
+/// The error that a call has come in pieces: half a call may be another one.
+fn in_pieces(call: &Fields<'_, '_>, name: &str) -> Problem {
+    call.invalid(name, "the arguments of a streamed call must be put together first")
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use serde_json::{Value, json};
+    use tickfleet_model::{CallError, CallId, Dialect, Outcome, Turn, TurnId};
+
+    use crate::definitions::test_tool;
+    use crate::{NameMap, RejectedId, RejectionStatus, define, messages, parse_turn, rejection_reply};
+
+    /// A content as `generateContent` returns it: a thought, two calls of which one has an id, and words.
+    fn content() -> Value {
+        json!({"role": "model", "parts": [
+            {"text": "The user asks for the weather.", "thought": true},
+            {"functionCall": {"name": "get_weather", "args": {"city": "Paris", "days": 2}}, "thoughtSignature": "c2ln"},
+            {"functionCall": {"id": "fc-2", "name": "get_time"}},
+            {"text": "One moment."}
+        ]})
+    }
+
+    fn turn(member: &str, held: &Value) -> String {
+        json!({"tenant": "acme", "agent": "kelly", "format": "gemini", member: held}).to_string()
+    }
+
+    fn read(text: &str) -> Turn {
+        parse_turn(text.as_bytes()).unwrap_or_else(|refusal| panic!("{text}: {refusal:?}"))
+    }
+
+    fn refused(text: &str) -> (String, Value) {
+        let refusal = parse_turn(text.as_bytes()).unwrap_err();
+        let id = TurnId::new("t").unwrap();
+        let reply = rejection_reply(&refusal, RejectionStatus::Rejected, RejectedId::Turn(&id));
+        (refusal.message.clone(), serde_json::from_str(&reply).unwrap())
+    }
+
+    #[test]
+    fn a_content_is_taken_as_it_comes_and_so_are_its_parts() {
+        let content = content();
+        for text in [turn("calls", &content["parts"]), turn("calls", &content), turn("content", &content)] {
+            let turn = read(&text);
+            assert_eq!(turn.dialect, Dialect::Gemini);
+            let calls: Vec<_> =
+                turn.calls.iter().map(|c| (c.provider_id.as_deref(), c.tool.as_str(), c.arguments.as_str())).collect();
+            let weather = (None, "get_weather", r#"{"city":"Paris","days":2}"#);
+            assert_eq!(calls, [weather, (Some("fc-2"), "get_time", "{}")]);
+        }
+        // As the Python SDK prints a part.
+        let part =
+            json!([{"text": null, "function_call": {"id": null, "name": "a", "args": {}, "will_continue": null}}]);
+        assert_eq!(read(&turn("calls", &part)).calls[0].tool, "a");
+    }
+
+    #[test]
+    fn results_pair_by_order_and_name_and_say_output_or_error() {
+        let id = |position| CallId { turn: TurnId::new("t").unwrap(), position };
+        let error = CallError { code: "denied".into(), message: "not you".into(), details: Some(json!({"rule": 1})) };
+        let refused = tickfleet_model::CallResult::refused(&id(0), None, "get_weather", Outcome::Denied, error);
+        let output = |json: &str| Some(serde_json::value::RawValue::from_string(json.into()).unwrap());
+        let fine = |json: &str| tickfleet_model::CallResult {
+            tool_call_id: Some("fc-2".into()),
+            tool: "get_time".into(),
+            success: true,
+            outcome: Outcome::Ok,
+            output: output(json),
+            error: None,
+            ..refused.clone()
+        };
+        let results = [refused.clone(), fine(r#"{"error":"is a member here"}"#), fine(r#""noon""#), fine("null")];
+        let told: Value = serde_json::from_str(&messages(Dialect::Gemini, &results).unwrap()).unwrap();
+        let time =
+            |response: Value| json!({"functionResponse": {"id": "fc-2", "name": "get_time", "response": response}});
+        let expected = json!([{"role": "user", "parts": [
+            {"functionResponse": {"name": "get_weather", "response": {"error": "not you\n{\"rule\":1}"}}},
+            time(json!({"output": {"error": "is a member here"}})),
+            time(json!({"output": "noon"})),
+            time(json!({"output": null})),
+        ]}]);
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn tools_are_declared_in_one_tool_under_legal_names() {
+        let tools = [test_tool("math.add"), test_tool("2fa:send"), test_tool("a b"), test_tool(&"n.".repeat(40))];
+        let tools: Vec<_> = tools.iter().collect();
+        let defined = define(Dialect::Gemini, &tools);
+        let declared = &defined[0]["functionDeclarations"];
+        let expected =
+            json!({"name": "math.add", "description": "Adds.", "parametersJsonSchema": tools[0].input_schema});
+        assert_eq!(declared[0], expected);
+        assert_eq!((&declared[1]["name"], &declared[2]["name"]), (&json!("_x32_fa:send"), &json!("a_x20_b")));
+        assert_eq!(declared[3]["name"].as_str().unwrap().len(), 64);
+        let map = NameMap::new(tools.iter().map(|tool| &tool.name));
+        for (tool, declaration) in tools.iter().zip(declared.as_array().unwrap()) {
+            assert_eq!(map.tool(declaration["name"].as_str().unwrap()), tool.name);
+        }
+        assert_eq!(define(Dialect::Gemini, &[]), json!([]));
+    }
+
+    #[test]
+    fn a_refused_turn_is_answered_call_by_call() {
+        let broken = turn("content", &content()).replacen('{', r#"{"oops":1,"#, 1);
+        let (_, reply) = refused(&broken);
+        assert_eq!((&reply["dialect"], &reply["error"]["code"]), (&json!("gemini"), &json!("unknown_field")));
+        let parts = reply["messages"][0]["parts"].as_array().unwrap();
+        assert_eq!(parts.len(), 2);
+        assert_eq!(parts[0]["functionResponse"]["name"], "get_weather");
+        assert_eq!(parts[1]["functionResponse"]["id"], "fc-2");
+        assert!(parts[1]["functionResponse"]["response"]["error"].as_str().unwrap().contains("oops"));
+    }
+
+    #[test]
+    fn what_is_no_whole_call_is_refused_with_its_place() {
+        for (held, expected) in [
+            (json!({"role": "model"}), "calls has no functionCall part: a turn has at least one call"),
+            (json!([{"text": "Hi."}]), "calls has no functionCall part: a turn has at least one call"),
+            (
+                json!({"parts": [{"functionCall": {"args": {}}}]}),
+                "the field calls.parts[0].functionCall.name is missing",
+            ),
+            (json!([{"functionCall": 5}]), "calls[0].functionCall is a number; expected an object"),
+            (json!("words"), "calls: expected an array of calls, found a string"),
+            (
+                json!([{"functionCall": {"name": "a", "willContinue": true}}]),
+                "calls[0].functionCall.willContinue: the arguments of a streamed call must be put together first",
+            ),
+            (
+                json!([{"functionCall": {"name": "a", "partialArgs": [{"jsonPath": "$.a"}]}}]),
+                "calls[0].functionCall.partialArgs: the arguments of a streamed call must be put together first",
+            ),
+        ] {
+            assert_eq!(refused(&turn("calls", &held)).0, expected);
+        }
+        let told = refused(&turn("tool_calls", &json!([]))).0;
+        assert_eq!(told, "format: tool_calls is openai_chat, not gemini; put gemini calls into calls");
+    }
+}

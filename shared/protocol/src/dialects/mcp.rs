@@ -1,0 +1,105 @@
+//! MCP up to 2025-11-25: parameters of `tools/call` in, `CallToolResult`s out.
+
+use serde_json::{Value as Json, json};
+
+use super::super::cut::CUT_OBJECT;
+use super::super::json::Value;
+use super::super::names::NameRules;
+use super::super::problem::Problem;
+use super::super::write::Object;
+use super::call::{Element, arguments, id, push_arguments, tool};
+use super::content::{content, push_text_part};
+use super::{About, Definitions, DialectRules, RejectedCall};
+use tickfleet_model::{Call, CallResult, Effect, ToolSpec};
+
+/// The names that MCP allows.
+pub(super) const NAMES: NameRules = NameRules { also: b".-", first_is_letter: false, bytes_max: 128 };
+
+/// The rules of MCP.
+pub(super) struct Rules;
+
+impl DialectRules for Rules {
+    fn about(&self) -> About {
+        let summary = "MCP: tools as `tools/list` gives them, calls as `tools/call` takes them";
+        About { option: "mcp", summary, aliases: &[], has_strict: false, in_words: false }
+    }
+
+    /// `{name, arguments?, _meta?}`, the parameters of `tools/call`; `id` may be the request's, as a string.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+        let fields = element.fields.only(&["id", "name", "arguments", "_meta"])?;
+        let arguments = arguments(&fields, "arguments", "{}")?;
+        Ok(Some(Call { provider_id: id(&fields, "id")?, tool: tool(&fields, "name")?, arguments }))
+    }
+
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
+        RejectedCall::read(element.member("id"), element.member("name"))
+    }
+
+    fn write_call(&self, call: &Call) -> String {
+        let mut params = Object::new(call.arguments.len() + 96);
+        params.optional("id", call.provider_id.as_deref());
+        params.text("name", &call.tool);
+        push_arguments(&mut params, "arguments", &call.arguments, 3);
+        params.end()
+    }
+
+    /// A `CallToolResult`. It has no place for an id: `_meta` names the call.
+    fn message(&self, result: &CallResult) -> Option<String> {
+        let content = content(result);
+        let mut object = Object::new(content.len() + 192);
+        push_content(&mut object, &content);
+        // What was cut is an object too, but not the one that the tool's output schema promises.
+        let output = result.output.as_ref().map_or("", |output| output.get());
+        if output.starts_with('{') && !output.starts_with(CUT_OBJECT) {
+            object.raw("structuredContent", output);
+        }
+        push_ending(&mut object, result);
+        Some(object.end())
+    }
+
+    fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
+        // Structured results are objects.
+        let is_object = |schema: &&Json| schema.get("type").is_some_and(|kind| kind == "object");
+        Definitions::of_each(self.names(), tools, |name, tool| {
+            definition(name, tool, tool.output_schema.as_ref().filter(is_object))
+        })
+    }
+
+    fn names(&self) -> Option<NameRules> {
+        Some(NAMES)
+    }
+}
+
+/// The unstructured result: one part of text.
+pub(super) fn push_content(object: &mut Object, text: &str) {
+    let mut part = Object::new(text.len() + 32);
+    push_text_part(&mut part, text);
+    object.raw("content", &format!("[{}]", part.end()));
+}
+
+/// Whether the call failed, and which call it was.
+pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
+    object.raw("isError", if result.success { "false" } else { "true" });
+    let mut meta = Object::new(result.call.len() + 64);
+    meta.text("tickfleet/call", &result.call);
+    meta.optional("tickfleet/tool_call_id", result.tool_call_id.as_deref());
+    object.raw("_meta", &meta.end());
+}
+
+/// A `Tool`. Hints say what the effect says; whether it destroys something is not known.
+pub(super) fn definition(name: &str, tool: &ToolSpec, output: Option<&Json>) -> Json {
+    let mut definition = json!({
+        "name": name,
+        "title": tool.display_name,
+        "description": tool.description,
+        "inputSchema": tool.input_schema,
+        "annotations": {
+            "readOnlyHint": tool.effect == Effect::Read,
+            "idempotentHint": tool.effect != Effect::Once,
+        },
+    });
+    if let (Some(members), Some(schema)) = (definition.as_object_mut(), output) {
+        members.insert("outputSchema".into(), schema.clone());
+    }
+    definition
+}

@@ -1,0 +1,164 @@
+//! MCP 2026-07-28: parameters of `tools/call` as before; results say that they are complete, and are structured
+//! whatever their type.
+
+use super::super::cut::CUT_OBJECT;
+use super::super::json::Value;
+use super::super::names::NameRules;
+use super::super::problem::Problem;
+use super::super::write::Object;
+use super::call::Element;
+use super::content::content;
+use super::mcp::{self, definition, push_content, push_ending};
+use super::{About, Definitions, DialectRules, RejectedCall};
+use tickfleet_model::{Call, CallResult, ToolSpec};
+
+/// The rules of this revision.
+pub(super) struct Rules;
+
+impl DialectRules for Rules {
+    fn about(&self) -> About {
+        let summary = "MCP's revision 2026-07-28: results of any type";
+        About { option: "mcp-2026-07-28", summary, aliases: &[], has_strict: false, in_words: false }
+    }
+
+    /// As before. `inputResponses` and `requestState` are no fields here: they answer a result that asks for input,
+    /// which the fleet never gives.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+        mcp::Rules.read_call(element)
+    }
+
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
+        mcp::Rules.salvage_call(element)
+    }
+
+    fn write_call(&self, call: &Call) -> String {
+        mcp::Rules.write_call(call)
+    }
+
+    /// A `CallToolResult`, always `complete`. Structured is every output but one that was cut: that would not be what
+    /// the tool's output schema promises.
+    fn message(&self, result: &CallResult) -> Option<String> {
+        let content = content(result);
+        let mut object = Object::new(content.len() + 256);
+        object.text("resultType", "complete");
+        push_content(&mut object, &content);
+        let output = result.output.as_ref().map(|output| output.get());
+        if let Some(output) = output.filter(|output| !output.starts_with(CUT_OBJECT)) {
+            object.raw("structuredContent", output);
+        }
+        push_ending(&mut object, result);
+        Some(object.end())
+    }
+
+    /// The output schema may be of any type.
+    fn define(&self, tools: &[&ToolSpec], _strict: bool) -> Definitions {
+        Definitions::of_each(self.names(), tools, |name, tool| {
+            definition(name, tool, tool.output_schema.as_ref().filter(|schema| schema.is_object()))
+        })
+    }
+
+    fn names(&self) -> Option<NameRules> {
+        Some(mcp::NAMES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use serde_json::{Value, json};
+    use tickfleet_model::{CallError, CallId, CallResult, Dialect, Outcome, Turn, TurnId};
+
+    use crate::definitions::test_tool;
+    use crate::{RejectedId, RejectionStatus, cut_output, define, messages, parse_turn, rejection_reply};
+
+    /// The parameters of a request, with the members of `_meta` that the revision asks for.
+    fn params() -> Value {
+        json!({
+            "_meta": {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientInfo": {"name": "client", "version": "1.0.0"},
+                "io.modelcontextprotocol/clientCapabilities": {},
+                "progressToken": 7
+            },
+            "name": "get_weather",
+            "arguments": {"location": "New York"}
+        })
+    }
+
+    fn turn(call: &Value) -> String {
+        json!({"turn_id": "t", "tenant": "acme", "agent": "kelly", "format": "mcp_2026_07_28", "calls": [call]})
+            .to_string()
+    }
+
+    fn told(result: CallResult) -> Value {
+        let messages = messages(Dialect::Mcp2026_07_28, &[result]).unwrap();
+        serde_json::from_str::<Vec<Value>>(&messages).unwrap().remove(0)
+    }
+
+    fn failed() -> CallResult {
+        let error = CallError { code: "denied".into(), message: "not you".into(), details: None };
+        let call = CallId { turn: TurnId::new("t").unwrap(), position: 0 };
+        CallResult::refused(&call, Some("7".into()), "get_weather", Outcome::Denied, error)
+    }
+
+    fn fine(output: &str) -> CallResult {
+        let output = Some(serde_json::value::RawValue::from_string(output.into()).unwrap());
+        CallResult { success: true, outcome: Outcome::Ok, output, error: None, ..failed() }
+    }
+
+    #[test]
+    fn the_parameters_of_a_request_are_taken_as_they_are() {
+        let turn: Turn = parse_turn(turn(&params()).as_bytes()).unwrap();
+        assert_eq!(turn.dialect, Dialect::Mcp2026_07_28);
+        assert_eq!(
+            (turn.calls[0].tool.as_str(), &*turn.calls[0].arguments),
+            ("get_weather", r#"{"location":"New York"}"#)
+        );
+    }
+
+    #[test]
+    fn a_result_is_complete_and_structured_whatever_its_type() {
+        for output in [json!({"temperature": 22.5}), json!([{"id": "1"}]), json!("warm"), json!(7), json!(null)] {
+            let told = told(fine(&output.to_string()));
+            assert_eq!((&told["resultType"], told.get("structuredContent")), (&json!("complete"), Some(&output)));
+            assert_eq!((&told["isError"], &told["_meta"]["tickfleet/call"]), (&json!(false), &json!("t/0")));
+        }
+        let list = told(fine("[1]"));
+        assert_eq!(list["content"], json!([{"type": "text", "text": "[1]"}]));
+        let cut = cut_output(&format!("{{\"a\":\"{}\"}}", "x".repeat(900)), 400).into_owned();
+        assert_eq!(told(fine(&cut)).get("structuredContent"), None);
+        let error = told(failed());
+        let expected = json!({"resultType": "complete", "content": [{"type": "text", "text": "not you"}], "isError": true,
+            "_meta": {"tickfleet/call": "t/0", "tickfleet/tool_call_id": "7"}});
+        assert_eq!(error, expected);
+    }
+
+    #[test]
+    fn an_output_schema_may_be_of_any_type() {
+        let mut tool = test_tool("users.list");
+        for schema in [json!({"type": "array", "items": {"type": "object"}}), json!({"type": "object"}), json!({})] {
+            tool.output_schema = Some(schema.clone());
+            let defined = define(Dialect::Mcp2026_07_28, &[&tool]);
+            assert_eq!((&defined[0]["name"], &defined[0]["outputSchema"]), (&json!("users.list"), &schema));
+            assert_eq!(defined[0]["inputSchema"], tool.input_schema);
+            let before = define(Dialect::Mcp, &[&tool]);
+            assert_eq!(before[0].get("outputSchema").is_some(), schema["type"] == "object");
+        }
+    }
+
+    #[test]
+    fn an_answer_to_a_question_that_nobody_asked_is_refused() {
+        for member in ["inputResponses", "requestState"] {
+            let mut call = params();
+            call.as_object_mut().unwrap().insert(member.into(), json!({"login": {"action": "accept"}}));
+            let refusal = parse_turn(turn(&call).as_bytes()).unwrap_err();
+            assert!(refusal.message.contains(&format!("unknown field calls[0].{member}")), "{}", refusal.message);
+            let id = TurnId::new("t").unwrap();
+            let reply = rejection_reply(&refusal, RejectionStatus::Rejected, RejectedId::Turn(&id));
+            let reply: Value = serde_json::from_str(&reply).unwrap();
+            let message = &reply["messages"][0];
+            assert_eq!((&message["resultType"], &message["isError"]), (&json!("complete"), &json!(true)));
+        }
+    }
+}

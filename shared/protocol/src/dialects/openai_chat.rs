@@ -1,0 +1,100 @@
+//! OpenAI Chat Completions: `tool_calls` in, messages of the role `tool` out.
+
+use serde_json::{Value as Json, json};
+
+use super::super::fields::{Fields, Place};
+use super::super::json::Value;
+use super::super::names::NameRules;
+use super::super::problem::Problem;
+use super::super::strict::{NotStrict, strict_schema};
+use super::super::write::Object;
+use super::call::{Element, arguments, id, tool};
+use super::content::{content, id_of};
+use super::{About, Definitions, DialectRules, RejectedCall};
+use tickfleet_model::{Call, CallResult, ToolSpec, limits};
+
+/// The rules of Chat Completions.
+pub(super) struct Rules;
+
+impl DialectRules for Rules {
+    fn about(&self) -> About {
+        About {
+            option: "openai",
+            summary: "OpenAI's Chat Completions",
+            aliases: &["openai-chat"],
+            has_strict: true,
+            in_words: false,
+        }
+    }
+
+    fn member(&self) -> Option<(&'static str, &'static str)> {
+        Some(("tool_calls", "OpenAI Chat"))
+    }
+
+    /// `{id, type: "function", function: {name, arguments}}`. Members that providers add (`index`) are ignored.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+        let Element { fields, list, index } = element;
+        let kind = fields.string("type", limits::NAME_BYTES_MAX)?;
+        if let Some(kind) = kind.filter(|kind| kind != "function") {
+            return Err(fields.invalid("type", &format!("{kind:?} is not supported; expected \"function\"")));
+        }
+        let function = fields.required("function", fields.get("function"))?;
+        let function = Fields::of(Some(function), Place::Inside(list, index, "function"))?;
+        let arguments = arguments(&function, "arguments", "")?;
+        Ok(Some(Call { provider_id: id(&fields, "id")?, tool: tool(&function, "name")?, arguments }))
+    }
+
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
+        let named = element.member("function").or_else(|| element.member("custom"));
+        RejectedCall::read(element.member("id"), named.and_then(|named| named.member("name")))
+    }
+
+    fn write_call(&self, call: &Call) -> String {
+        let mut function = Object::new(call.arguments.len() + 48);
+        function.text("name", &call.tool);
+        function.text("arguments", &call.arguments);
+        let mut object = Object::new(call.arguments.len() + 96);
+        object.optional("id", call.provider_id.as_deref());
+        object.text("type", "function");
+        object.raw("function", &function.end());
+        object.end()
+    }
+
+    fn message(&self, result: &CallResult) -> Option<String> {
+        let content = content(result);
+        let mut message = Object::new(content.len() + 96);
+        message.text("role", "tool");
+        message.text("tool_call_id", id_of(result));
+        message.text("content", &content);
+        Some(message.end())
+    }
+
+    fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions {
+        let mut not_strict = Vec::new();
+        let definitions = Definitions::of_each(self.names(), tools, |name, tool| {
+            let (parameters, is_strict) = parameters(tool, strict, &mut not_strict);
+            let mut function = json!({"name": name, "description": tool.description, "parameters": parameters});
+            if let (Some(members), true) = (function.as_object_mut(), is_strict) {
+                members.insert("strict".into(), true.into());
+            }
+            json!({"type": "function", "function": function})
+        });
+        Definitions { not_strict, ..definitions }
+    }
+
+    fn names(&self) -> Option<NameRules> {
+        Some(NameRules::STRICTEST)
+    }
+}
+
+/// The schema of a tool's arguments, and whether it is strict. Why one is not that was to be goes into `not_strict`.
+pub(super) fn parameters(tool: &ToolSpec, strict: bool, not_strict: &mut Vec<(String, NotStrict)>) -> (Json, bool) {
+    match strict.then(|| strict_schema(&tool.input_schema)) {
+        Some(Ok(schema)) => (schema, true),
+        Some(Err(why)) => {
+            not_strict.push((tool.name.clone(), why));
+            (tool.input_schema.clone(), false)
+        }
+        None => (tool.input_schema.clone(), false),
+    }
+}

@@ -1,0 +1,111 @@
+//! OpenAI Responses: output items in, `function_call_output` items out.
+
+use serde_json::json;
+
+use super::super::json::Value;
+use super::super::names::NameRules;
+use super::super::problem::Problem;
+use super::super::write::Object;
+use super::call::{Element, arguments, id, tool};
+use super::content::{content, id_of};
+use super::openai_chat::parameters;
+use super::{About, Definitions, DialectRules, RejectedCall};
+use tickfleet_model::{Call, CallResult, ToolSpec, limits};
+
+/// The type of an item that calls a function.
+const FUNCTION: &str = "function_call";
+/// The type of an item that calls a custom tool, which only an item of its own type answers.
+const CUSTOM: &str = "custom_tool_call";
+
+/// The rules of Responses.
+pub(super) struct Rules;
+
+impl DialectRules for Rules {
+    fn about(&self) -> About {
+        About {
+            option: "openai-responses",
+            summary: "OpenAI's Responses",
+            aliases: &[],
+            has_strict: true,
+            in_words: false,
+        }
+    }
+
+    /// `{type: "function_call", call_id, name, arguments}`. An item of any other type is no call: messages, reasoning,
+    /// and the calls of tools that the provider itself carries out. A custom tool's call is refused: it waits for an
+    /// answer that nobody here can give.
+    fn read_call(&self, element: Element<'_, '_>) -> Result<Option<Call>, Problem> {
+        let fields = element.fields;
+        let kind = fields.string("type", limits::NAME_BYTES_MAX)?;
+        match fields.required("type", kind)?.as_ref() {
+            FUNCTION => {
+                let arguments = arguments(&fields, "arguments", "")?;
+                Ok(Some(Call { provider_id: id(&fields, "call_id")?, tool: tool(&fields, "name")?, arguments }))
+            }
+            CUSTOM => Err(fields.invalid("type", "\"custom_tool_call\" is not supported; expected \"function_call\"")),
+            _ => Ok(None),
+        }
+    }
+
+    fn without_calls(&self) -> &'static str {
+        "has no function_call item"
+    }
+
+    fn salvage_call(&self, element: Value<'_, '_>) -> Option<RejectedCall> {
+        let kind = element.member("type").and_then(|kind| kind.as_str()).unwrap_or_default();
+        if kind != FUNCTION && kind != CUSTOM {
+            return None;
+        }
+        let call = RejectedCall::read(element.member("call_id"), element.member("name"))?;
+        Some(RejectedCall { custom: kind == CUSTOM, ..call })
+    }
+
+    fn write_call(&self, call: &Call) -> String {
+        let mut item = Object::new(call.arguments.len() + 96);
+        item.text("type", FUNCTION);
+        item.optional("call_id", call.provider_id.as_deref());
+        item.text("name", &call.tool);
+        item.text("arguments", &call.arguments);
+        item.end()
+    }
+
+    fn message(&self, result: &CallResult) -> Option<String> {
+        let content = content(result);
+        let mut item = Object::new(content.len() + 96);
+        item.text("type", "function_call_output");
+        item.text("call_id", id_of(result));
+        item.text("output", &content);
+        Some(item.end())
+    }
+
+    fn rejection_message(&self, result: &CallResult, call: &RejectedCall) -> Option<String> {
+        if !call.custom {
+            return self.message(result);
+        }
+        let mut item = Object::new(256);
+        item.text("type", "custom_tool_call_output");
+        item.text("call_id", id_of(result));
+        item.text("output", result.error.as_ref().map_or("", |error| &error.message));
+        Some(item.end())
+    }
+
+    /// The function lies flat, and says whether it is strict: a missing word is taken for yes.
+    fn define(&self, tools: &[&ToolSpec], strict: bool) -> Definitions {
+        let mut not_strict = Vec::new();
+        let definitions = Definitions::of_each(self.names(), tools, |name, tool| {
+            let (parameters, strict) = parameters(tool, strict, &mut not_strict);
+            json!({
+                "name": name,
+                "description": tool.description,
+                "parameters": parameters,
+                "strict": strict,
+                "type": "function",
+            })
+        });
+        Definitions { not_strict, ..definitions }
+    }
+
+    fn names(&self) -> Option<NameRules> {
+        Some(NameRules::STRICTEST)
+    }
+}

@@ -1,0 +1,54 @@
+//! A message as bytes: read as a whole, or salvaged as far as it can be read.
+
+use super::json::{Bounds, Document, JsonError};
+use super::problem::Problem;
+use super::rejected_message::RejectedMessage;
+use tickfleet_model::{RejectionCode, limits};
+
+/// How deep messages are indexed: message, a content, its list of calls, call, `function`, its members.
+const LEVELS: usize = 5;
+
+/// Reads a message of at most [`limits::TURN_BYTES_MAX`] bytes and hands its document to `strict`; whatever
+/// is wrong becomes a refusal with everything that can still be read.
+pub(super) fn read_message<T>(
+    bytes: &[u8],
+    strict: impl FnOnce(&Document<'_>) -> Result<T, Problem>,
+) -> Result<T, Box<RejectedMessage>> {
+    const BOUNDS: Bounds = Bounds { bytes_max: limits::TURN_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX };
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) if bytes.len() <= BOUNDS.bytes_max => text,
+        _ => return Err(salvage(bytes, BOUNDS)),
+    };
+    let (document, problem) = Document::read(text, BOUNDS.depth_max, LEVELS);
+    let verdict = match problem {
+        Some(error) => Err(malformed(&error)),
+        None => strict(&document),
+    };
+    verdict.map_err(|problem| RejectedMessage::of(problem, &document))
+}
+
+/// The parts of a message that can be read whatever is wrong with it: whose it is, its ids and its calls.
+#[must_use]
+pub fn glance(bytes: &[u8]) -> Box<RejectedMessage> {
+    let text = String::from_utf8_lossy(bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes));
+    let (document, _) = Document::read(&text, limits::JSON_DEPTH_MAX, LEVELS);
+    RejectedMessage::of(Problem::new(RejectionCode::MalformedJson, ""), &document)
+}
+
+/// The refusal of bytes that are too many or no text, with what can be read of their start.
+fn salvage(bytes: &[u8], bounds: Bounds) -> Box<RejectedMessage> {
+    let start = bytes.get(..limits::SALVAGE_BYTES_MAX).unwrap_or(bytes);
+    let text = String::from_utf8_lossy(start);
+    let (document, other) = Document::read(&text, bounds.depth_max, LEVELS);
+    // `check` names the size or the first byte that is not UTF-8: both come before what the document says.
+    let problem = match super::json::check(bytes, bounds) {
+        Err(error) => malformed(&error),
+        Ok(()) => other
+            .map_or_else(|| Problem::new(RejectionCode::MalformedJson, "the message is not UTF-8"), |e| malformed(&e)),
+    };
+    RejectedMessage::of(problem, &document)
+}
+
+fn malformed(error: &JsonError) -> Problem {
+    Problem::new(error.problem.code(), error.to_string())
+}
