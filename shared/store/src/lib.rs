@@ -4,69 +4,46 @@
 //! that Redis did not do what it was asked, and that the same verb may be repeated: repeating one's own verb
 //! answers `ALREADY`, `DUPLICATE` or `OK` again.
 
-mod admit;
-mod args;
-mod assert;
-mod audit;
-mod backlog;
-mod call;
 mod clock;
 mod connection;
-mod counters;
-mod delegate;
-mod diagnosis;
-mod ending;
-mod housekeep;
-mod inbox;
 mod incarnation;
 mod keys;
-mod notes;
-mod pool;
-mod preflight;
-mod reader;
-mod record;
-mod recover;
-mod reply;
-mod run_time;
+mod reads;
+mod records;
 mod script;
-mod settle;
-mod snapshot;
-mod submit;
-mod sweep;
-mod tool_lists;
-mod wire;
+mod verbs;
 
-pub use admit::{
+pub use clock::ShardClock;
+pub use connection::inbox::{InboxEntry, InboxReader};
+pub use connection::pool::Pool;
+pub use connection::reader::{Entry, Reader};
+pub use connection::{Backoff, Connection, Observer, StoreError};
+pub use incarnation::incarnation;
+pub use keys::{Keys, Queue, TurnName};
+pub use reads::audit::{AuditFound, AuditSearch};
+pub use reads::backlog::Backlog;
+pub use reads::diagnosis::{BudgetFacts, ConsumerFacts, DeadLetter, Remembered, ShardFacts};
+pub use reads::look::{FinishedTurn, LiveTurn, TurnView};
+pub use reads::preflight::ServerFacts;
+pub use reads::sweep::{SweepAt, Swept};
+pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
+pub use records::notes::FailedTry;
+pub use records::slice::{SliceEntry, SliceMeta, entry_ms};
+pub use script::Scripts;
+pub use verbs::ending::{BegunCall, EndReason, Ending};
+pub use verbs::recovery::reap::{Announced, Beat, Cancelled, Reaped, Slots};
+pub use verbs::run_time::at_run_time::AtRunTime;
+pub use verbs::slices::assert::{Asserted, Assertion, Claim};
+pub use verbs::slices::begin::{Begin, Begun, HandBack, Parked, Retry, Returned};
+pub use verbs::slices::settle::{ReplyFrame, Settled, SettledCall, Settlement};
+pub use verbs::tasks::delegate::{Delegated, Delegation, Enqueued, Touched};
+pub use verbs::turns::admit::{
     Admission, AdmitReply, Admitted, Generations, Inbound, LanePolicy, LaneRelease, PolicyRow, Promoted, Rejection,
     ReleaseReply, Released,
 };
-pub use assert::{Asserted, Assertion, Claim};
-pub use audit::{AuditFound, AuditSearch};
-pub use backlog::Backlog;
-pub use call::{Begin, Begun, HandBack, Parked, Retry, Returned};
-pub use clock::ShardClock;
-pub use connection::{Backoff, Connection, Observer, StoreError};
-pub use delegate::{Delegated, Delegation, Enqueued, Touched};
-pub use diagnosis::{BudgetFacts, ConsumerFacts, DeadLetter, Remembered, ShardFacts};
-pub use ending::{BegunCall, EndReason, Ending};
-pub use housekeep::Memory;
-pub use inbox::{InboxEntry, InboxReader};
-pub use incarnation::incarnation;
-pub use keys::{Keys, Queue, TurnName};
-pub use notes::FailedTry;
-pub use pool::Pool;
-pub use preflight::ServerFacts;
-pub use reader::{Entry, Reader};
-pub use record::{FinishedTurn, LiveTurn, TurnView};
-pub use recover::{Announced, Beat, Cancelled, Reaped, Slots};
-pub use run_time::AtRunTime;
-pub use script::Scripts;
-pub use settle::{ReplyFrame, Settled, SettledCall, Settlement};
-pub use snapshot::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
-pub use submit::{Submission, Submitted};
-pub use sweep::{SweepAt, Swept};
-pub use tool_lists::ToolList;
-pub use wire::{SliceEntry, SliceMeta, entry_ms};
+pub use verbs::turns::submit::{Submission, Submitted};
+pub use verbs::upkeep::housekeep::Memory;
+pub use verbs::upkeep::tool_lists::ToolList;
 
 use std::sync::Arc;
 
@@ -231,16 +208,16 @@ impl Store {
         &self.connection
     }
 
-    fn args(&self) -> args::Args {
-        args::Args::new(self.time.argument())
+    fn args(&self) -> script::args::Args {
+        script::args::Args::new(self.time.argument())
     }
 
-    async fn run(&self, verb: &'static str, args: args::Args) -> Result<redis::Value, StoreError> {
+    async fn run(&self, verb: &'static str, args: script::args::Args) -> Result<redis::Value, StoreError> {
         self.connection.run(self.scripts.get(verb)?, None, self.keys.prefix(), &args).await
     }
 
     /// As [`Self::run`], for a verb that drains: it runs in its second form where memory is full.
-    async fn run_draining(&self, verb: &'static str, args: args::Args) -> Result<redis::Value, StoreError> {
+    async fn run_draining(&self, verb: &'static str, args: script::args::Args) -> Result<redis::Value, StoreError> {
         let (script, at_brim) = (self.scripts.get(verb)?, self.scripts.get_at_brim(verb));
         self.connection.run(script, at_brim, self.keys.prefix(), &args).await
     }

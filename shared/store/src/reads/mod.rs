@@ -1,0 +1,9 @@
+//! Looking without touching: for those who watch, explain and look after a shard.
+
+pub(crate) mod audit;
+pub(crate) mod backlog;
+pub(crate) mod diagnosis;
+pub(crate) mod look;
+pub(crate) mod preflight;
+pub(crate) mod sweep;
+pub(crate) mod watch;
