@@ -16,6 +16,7 @@ mod verbs;
 pub use clock::ShardClock;
 pub use connection::inbox::{InboxEntry, InboxReader};
 pub use connection::pool::Pool;
+pub use connection::question::Question;
 pub use connection::reader::{Entry, Reader};
 pub use connection::{Backoff, Connection, Observer, StoreError};
 pub use incarnation::incarnation;
@@ -24,28 +25,36 @@ pub use reads::audit::{AuditFound, AuditSearch};
 pub use reads::backlog::Backlog;
 pub use reads::diagnosis::{BudgetFacts, ConsumerFacts, DeadLetter, Remembered, ShardFacts};
 pub use reads::look::{FinishedTurn, LiveTurn, TurnView};
+pub use reads::memory::Memory;
 pub use reads::preflight::ServerFacts;
 pub use reads::sweep::{SweepAt, Swept};
 pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
 pub use records::notes::FailedTry;
 pub use records::slice::{SliceEntry, SliceMeta, entry_ms};
-pub use script::Scripts;
+pub use verbs::Scripts;
 pub use verbs::ending::{BegunCall, EndReason, Ending};
-pub use verbs::recovery::reap::{Announced, Beat, Cancelled, Reaped, Slots};
-pub use verbs::run_time::at_run_time::AtRunTime;
-pub use verbs::slices::assert::{Asserted, Assertion, Claim};
-pub use verbs::slices::begin::{Begin, Begun, HandBack, Parked, Retry, Returned};
-pub use verbs::slices::settle::{ReplyFrame, Settled, SettledCall, Settlement};
-pub use verbs::tasks::delegate::{Delegated, Delegation, Enqueued, Touched};
-pub use verbs::turns::admit::{
-    Admission, AdmitReply, Admitted, Generations, Inbound, LanePolicy, LaneRelease, PolicyRow, Promoted, Rejection,
-    ReleaseReply, Released,
-};
-pub use verbs::turns::submit::{Submission, Submitted};
-pub use verbs::upkeep::housekeep::Memory;
-pub use verbs::upkeep::tool_lists::ToolList;
+pub use verbs::recovery::*;
+pub use verbs::run_time::*;
+pub use verbs::slices::*;
+pub use verbs::tasks::*;
+pub use verbs::timers::*;
+pub use verbs::turns::*;
+pub use verbs::upkeep::*;
 
 use std::sync::Arc;
+
+use script::args::Args;
+use script::reply::Reply;
+use verbs::Verb;
+
+/// The words of all that Redis may be asked, verbs and other questions, each once: as [`Observer`] hears them.
+#[must_use]
+pub fn asked() -> Vec<&'static str> {
+    let mut words = [Verb::WORDS, Question::WORDS].concat();
+    words.sort_unstable();
+    words.dedup();
+    words
+}
 
 /// Where the shard's time comes from.
 #[derive(Debug, Clone, Default)]
@@ -208,17 +217,24 @@ impl Store {
         &self.connection
     }
 
-    fn args(&self) -> script::args::Args {
-        script::args::Args::new(self.time.argument())
+    fn args(&self) -> Args {
+        Args::new(self.time.argument())
     }
 
-    async fn run(&self, verb: &'static str, args: script::args::Args) -> Result<redis::Value, StoreError> {
-        self.connection.run(self.scripts.get(verb)?, None, self.keys.prefix(), &args).await
+    /// Carries out a verb; one that drains in its second form, where memory is full.
+    async fn run(&self, verb: Verb, args: Args) -> Result<redis::Value, StoreError> {
+        let forms = self.scripts.of(verb);
+        self.connection.run(&forms.usual, forms.at_brim.as_ref(), self.keys.prefix(), &args).await
     }
 
-    /// As [`Self::run`], for a verb that drains: it runs in its second form where memory is full.
-    async fn run_draining(&self, verb: &'static str, args: script::args::Args) -> Result<redis::Value, StoreError> {
-        let (script, at_brim) = (self.scripts.get(verb)?, self.scripts.get_at_brim(verb));
-        self.connection.run(script, at_brim, self.keys.prefix(), &args).await
+    /// As [`Self::run`], of a verb whose reply is a list.
+    async fn ask(&self, verb: Verb, args: Args) -> Result<Reply, StoreError> {
+        Reply::new(verb.as_str(), self.run(verb, args).await?)
+    }
+
+    /// As [`Self::ask`], only while there is memory, also of a verb that drains.
+    async fn ask_while_there_is_memory(&self, verb: Verb, args: Args) -> Result<Reply, StoreError> {
+        let script = &self.scripts.of(verb).usual;
+        Reply::new(verb.as_str(), self.connection.run(script, None, self.keys.prefix(), &args).await?)
     }
 }

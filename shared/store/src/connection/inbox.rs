@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 
+use crate::connection::question::Question;
 use crate::connection::reader::entries;
 use crate::{Connection, Store, StoreError};
 use tickfleet_model::{InboxName, TenantId};
@@ -55,7 +56,7 @@ impl Store {
         pipe.cmd("DEL").arg(self.keys.replies(tenant, inbox)).arg(self.keys.key(format_args!("seq:{name}")));
         pipe.cmd("DEL").arg(self.keys.key(format_args!("read:{name}")));
         pipe.cmd("ZREM").arg(self.keys.key(format_args!("inboxes:{tenant}"))).arg(inbox.as_str());
-        self.connection.pipeline::<(i64, i64, i64)>("forget_inbox", &pipe).await.map(drop)
+        self.connection.pipeline::<(i64, i64, i64)>(Question::ForgetInbox, &pipe).await.map(drop)
     }
 }
 
@@ -98,7 +99,7 @@ impl InboxReader {
     pub async fn trim(&self, keep_from: Option<&str>) -> Result<(), StoreError> {
         let from = keep_from.map_or_else(|| after(&self.last), str::to_owned);
         let command = redis::cmd("XTRIM").arg(&self.key).arg("MINID").arg(from).to_owned();
-        self.connection.query::<i64>("trim_inbox", &command).await.map(drop)
+        self.connection.query::<i64>(Question::TrimInbox, &command).await.map(drop)
     }
 }
 

@@ -4,6 +4,7 @@
 
 pub(crate) mod inbox;
 pub(crate) mod pool;
+pub(crate) mod question;
 pub(crate) mod reader;
 
 use std::sync::Arc;
@@ -16,6 +17,8 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::script::Script;
+use question::Question;
+
 use crate::script::args::Args;
 
 /// Longest wait for the answer to one script, ms: far above the 2 ms that a batch takes, far below a lease.
@@ -65,9 +68,6 @@ pub enum StoreError {
         /// The reply, bounded.
         found: String,
     },
-    /// A bug: the verb has no script.
-    #[error("no script is called {0}")]
-    NoSuchScript(&'static str),
 }
 
 impl StoreError {
@@ -277,35 +277,35 @@ impl Connection {
     /// Runs any command. For what only looks.
     ///
     /// # Errors
-    /// [`StoreError::Verb`] with `verb` as the name.
+    /// [`StoreError::Verb`] with the question's word.
     pub async fn query<T: redis::FromRedisValue>(
         &self,
-        verb: &'static str,
+        question: Question,
         command: &redis::Cmd,
     ) -> Result<T, StoreError> {
         let ask = async {
             let mut connection = self.get().await?;
             let answer = command.query_async::<T>(&mut connection).await;
-            self.judge(verb, answer).await
+            self.judge(question.as_str(), answer).await
         };
-        self.observe(verb, true, ask).await
+        self.observe(question.as_str(), true, ask).await
     }
 
     /// Runs a pipeline. For what only looks, or is set up once.
     ///
     /// # Errors
-    /// [`StoreError::Verb`] with `verb` as the name.
+    /// [`StoreError::Verb`] with the question's word.
     pub async fn pipeline<T: redis::FromRedisValue>(
         &self,
-        verb: &'static str,
+        question: Question,
         pipe: &redis::Pipeline,
     ) -> Result<T, StoreError> {
         let ask = async {
             let mut connection = self.get().await?;
             let answer = pipe.query_async::<T>(&mut connection).await;
-            self.judge(verb, answer).await
+            self.judge(question.as_str(), answer).await
         };
-        self.observe(verb, true, ask).await
+        self.observe(question.as_str(), true, ask).await
     }
 }
 

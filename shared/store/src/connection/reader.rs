@@ -5,9 +5,10 @@ use std::time::Duration;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 
-use crate::keys::{GROUP, Queue};
-use crate::script::reply::{into_text, number_of, unexpected};
-use crate::{Connection, SliceEntry, Store, StoreError};
+use crate::connection::question::Question;
+use crate::keys::GROUP;
+use crate::script::reply::{into_text, unexpected};
+use crate::{Connection, Store, StoreError};
 use tickfleet_model::ConsumerId;
 
 /// One entry of a stream.
@@ -53,51 +54,6 @@ impl Store {
             block,
             current: None,
         }
-    }
-
-    /// Makes the streams and groups of the shard where they are missing. Answers how many were made: more than
-    /// none, on a shard that was in use, means that its state was lost.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn ensure_groups(&self) -> Result<usize, StoreError> {
-        let mut args = self.args();
-        for stream in crate::keys::streams() {
-            args.text(stream.as_str());
-        }
-        let made = self.run("ensure_groups", args).await?;
-        number_of(&made).and_then(|made| usize::try_from(made).ok()).ok_or_else(|| unexpected("ensure_groups", &made))
-    }
-}
-
-impl Store {
-    /// Slices that were delivered to `consumer` at least `since` ago and are not acknowledged, at most `bound` a
-    /// queue. What cannot be read as a slice is left out.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn held_since(
-        &self,
-        consumer: &ConsumerId,
-        since: Duration,
-        bound: usize,
-    ) -> Result<Vec<SliceEntry>, StoreError> {
-        let mut held = Vec::new();
-        for queue in Queue::of_workers() {
-            let key = self.keys.key(&queue);
-            let mut command = redis::cmd("XPENDING");
-            command.arg(&key).arg(GROUP).arg("IDLE").arg(u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
-            command.arg("-").arg("+").arg(bound).arg(consumer.as_str());
-            let pending: Vec<(String, String, i64, i64)> = self.connection.query("held", &command).await?;
-            for (id, ..) in pending {
-                let range = redis::cmd("XRANGE").arg(&key).arg(&id).arg(&id).to_owned();
-                let found: Vec<Value> = self.connection.query("held", &range).await?;
-                held.extend(
-                    found.into_iter().filter_map(entry).filter_map(|e| SliceEntry::parse(queue.clone(), &e).ok()),
-                );
-            }
-        }
-        Ok(held)
     }
 }
 
@@ -166,7 +122,7 @@ impl Reader {
             let answer = command.query_async::<Value>(&mut connection).await;
             answer.map(|value| (connection, value)).map_err(|error| StoreError::verb("read", error))
         };
-        let (connection, value) = self.connection.observe("read", block.is_none(), ask).await?;
+        let (connection, value) = self.connection.observe(Question::Read.as_str(), block.is_none(), ask).await?;
         self.current = Some(connection);
         entries(&self.prefix, streams, value)
     }

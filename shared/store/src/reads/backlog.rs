@@ -4,10 +4,11 @@ use std::collections::HashMap;
 
 use redis::{FromRedisValue, Pipeline, Value};
 
+use crate::connection::question::Question;
 use crate::keys::{GROUP, Queue, streams as stream_names};
+use crate::reads::memory::{Memory, memory_of};
 use crate::records::slice::entry_ms;
 use crate::script::reply::{number_of, text_of, unexpected};
-use crate::verbs::upkeep::housekeep::{Memory, memory_of};
 use crate::{Store, StoreError};
 use tickfleet_model::TenantId;
 
@@ -78,7 +79,8 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn backlog(&self, tenants: &[TenantId]) -> Result<Backlog, StoreError> {
-        let mut answers = self.connection.pipeline::<Vec<Value>>("backlog", &self.questions()).await?.into_iter();
+        let mut answers =
+            self.connection.pipeline::<Vec<Value>>(Question::Backlog, &self.questions()).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
         let (clock_ms, meta) = (clock(next())?, read::<Vec<Option<String>>>(next())?);
         let streams = stream_names().map(|name| seen(name, [next(), next(), next()])).collect::<Result<Vec<_>, _>>()?;
@@ -132,7 +134,7 @@ impl Store {
             let from = format!("({}", stream.last_delivered);
             pipe.cmd("XRANGE").arg(self.keys.key(&stream.name)).arg(from).arg("+").arg("COUNT").arg(1);
         }
-        let next: Vec<Vec<(String, Value)>> = self.connection.pipeline("backlog", &pipe).await?;
+        let next: Vec<Vec<(String, Value)>> = self.connection.pipeline(Question::Backlog, &pipe).await?;
         for (stream, next) in streams.iter().zip(next) {
             let next = next.first().map(|(id, _)| id.as_str());
             let waiting = stream.waiting(next.is_some());
@@ -167,7 +169,7 @@ impl Store {
             for tenant in some {
                 pipe.cmd("HMGET").arg(self.keys.key(format_args!("tenant:{tenant}"))).arg(&["q", "out"]);
             }
-            let counters: Vec<(Option<f64>, Option<f64>)> = self.connection.pipeline("backlog", &pipe).await?;
+            let counters: Vec<(Option<f64>, Option<f64>)> = self.connection.pipeline(Question::Backlog, &pipe).await?;
             let count = |(unfinished, out): (Option<f64>, Option<f64>)| {
                 (unfinished.unwrap_or(0.0) - out.unwrap_or(0.0)).max(0.0) as u64
             };

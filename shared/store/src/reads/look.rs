@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use crate::connection::question::Question;
 use crate::keys::{GROUP, Queue, TurnName};
 use crate::{SliceMeta, Store, StoreError};
 use tickfleet_model::{AgentId, TaskGrant};
@@ -53,7 +54,7 @@ impl Store {
         pipe.cmd("ZSCORE").arg(self.keys.key("timers")).arg(format!("t:{name}"));
         pipe.cmd("GET").arg(self.keys.done(name));
         let (fields, timer, done): (HashMap<String, String>, Option<f64>, Option<String>) =
-            self.connection.pipeline("look", &pipe).await?;
+            self.connection.pipeline(Question::Look, &pipe).await?;
         if let Some(done) = done {
             let (trace, reply) = done.split_once('\n').unwrap_or((&done, ""));
             let fields = trace.split(' ').filter_map(|p| p.split_once('='));
@@ -75,7 +76,7 @@ impl Store {
     /// [`StoreError`].
     pub async fn task_grant(&self, task: &TurnName) -> Result<Option<(AgentId, TaskGrant)>, StoreError> {
         let command = redis::cmd("HGET").arg(self.keys.turn(task)).arg("m").to_owned();
-        let meta: Option<String> = self.connection.query("look", &command).await?;
+        let meta: Option<String> = self.connection.query(Question::Look, &command).await?;
         let meta = meta.and_then(|meta| serde_json::from_str::<SliceMeta>(&meta).ok()).filter(|meta| meta.is_task);
         Ok(meta.and_then(|meta| Some((meta.agent, meta.task?.1))))
     }
@@ -85,7 +86,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn cancelled_because(&self, name: &TurnName) -> Result<Option<String>, StoreError> {
-        self.connection.query("look", redis::cmd("HGET").arg(self.keys.turn(name)).arg("cx")).await
+        self.connection.query(Question::Look, redis::cmd("HGET").arg(self.keys.turn(name)).arg("cx")).await
     }
 
     /// How many calls of these turns were let through at their first admission, in all.
@@ -99,7 +100,7 @@ impl Store {
             // Of a turn that has ended meanwhile: the log stands in the first line.
             pipe.cmd("GETRANGE").arg(self.keys.done(name)).arg(0).arg(TRACE_BYTES_MAX);
         }
-        let found: Vec<Option<String>> = self.connection.pipeline("look", &pipe).await?;
+        let found: Vec<Option<String>> = self.connection.pipeline(Question::Look, &pipe).await?;
         let first = |log: &str| log.split([',', ';']).nth(1).and_then(|calls| calls.parse::<u64>().ok());
         let of_one = |found: &[Option<String>]| {
             let ended = found.get(1).cloned().flatten().unwrap_or_default();
@@ -116,7 +117,7 @@ impl Store {
         if fence.is_empty() {
             let lane = format!("l:{}:{agent}", name.tenant);
             let command = redis::cmd("ZSCORE").arg(self.keys.key("timers")).arg(lane).to_owned();
-            let due: Option<f64> = self.connection.query("look", &command).await?;
+            let due: Option<f64> = self.connection.query(Question::Look, &command).await?;
             live.lane_due_ms = due.map(|d| d as i64);
         } else if !fence.starts_with("s:") {
             let queue = Queue::parse(live.fields.get("q").map_or("", String::as_str));
@@ -128,7 +129,7 @@ impl Store {
             for queue in queue.into_iter().chain(suspect) {
                 let mut command = redis::cmd("XPENDING");
                 command.arg(self.keys.key(queue)).arg(GROUP).arg(&fence).arg(&fence).arg(1);
-                let found: Vec<(String, String, i64, i64)> = self.connection.query("look", &command).await?;
+                let found: Vec<(String, String, i64, i64)> = self.connection.query(Question::Look, &command).await?;
                 live.holder = live.holder.take().or(found.into_iter().next().map(|(_, consumer, _, _)| consumer));
             }
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use redis::{RedisResult, Value};
 
+use crate::connection::question::Question;
 use crate::keys::{GROUP, Queue, TurnName};
 use crate::records::slice::entry_ms;
 use crate::script::reply::text_of;
@@ -82,7 +83,8 @@ impl Store {
         let records = self.keys.key("turn:");
         pipe.cmd("SCAN").arg(at.keys).arg("MATCH").arg(format!("{records}*")).arg("COUNT").arg(KEYS_PER_STEP);
         type Scanned = (u64, Vec<String>);
-        let ((timers, due), (keys, found)): (Scanned, Scanned) = self.connection.pipeline("sweep", &pipe).await?;
+        let ((timers, due), (keys, found)): (Scanned, Scanned) =
+            self.connection.pipeline(Question::Sweep, &pipe).await?;
         let timed = due.iter().step_by(2).filter_map(|member| TurnName::parse(member.strip_prefix("t:")?));
         let mut names: Vec<TurnName> =
             timed.chain(found.iter().filter_map(|key| TurnName::parse(key.strip_prefix(&records)?))).collect();
@@ -97,21 +99,6 @@ impl Store {
             waiting_without_timer: self.without_timer(waiting).await?,
             adrift: self.adrift(&out).await?,
         })
-    }
-
-    /// Has turns looked at now, whatever they wait for: `promote` decides by their records.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn wake(&self, names: &[TurnName]) -> Result<(), StoreError> {
-        if names.is_empty() {
-            return Ok(());
-        }
-        let mut args = self.args();
-        for name in names {
-            args.show(name);
-        }
-        self.run("wake", args).await.map(drop)
     }
 
     /// Those of `out` whose entry nobody holds, and that is not waiting to be read either. An entry was read, where the
@@ -137,7 +124,7 @@ impl Store {
         if out.is_empty() {
             return Ok(Vec::new());
         }
-        let mut answers = self.connection.pipeline::<Answers>("sweep", &pipe).await?.into_iter();
+        let mut answers = self.connection.pipeline::<Answers>(Question::Sweep, &pipe).await?.into_iter();
         let mut next = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
         let mut seen = Vec::with_capacity(out.len());
         for record in out {
@@ -179,7 +166,7 @@ impl Store {
                 pipe.cmd("XRANGE").arg(self.keys.key(queue)).arg(fence).arg(fence);
             }
         }
-        let mut answers = self.connection.pipeline::<Answers>("sweep", &pipe).await?.into_iter();
+        let mut answers = self.connection.pipeline::<Answers>(Question::Sweep, &pipe).await?.into_iter();
         let mut there = || answers.next().and_then(Result::ok).is_some_and(|found| is_some(&found));
         Ok(records.into_iter().filter(|record| record.queues.iter().filter(|_| there()).count() == 0).collect())
     }
@@ -194,7 +181,7 @@ impl Store {
         for record in &seen {
             pipe.cmd("HGET").arg(self.keys.turn(&record.name)).arg("f");
         }
-        let fences: Vec<Option<String>> = self.connection.pipeline("sweep", &pipe).await?;
+        let fences: Vec<Option<String>> = self.connection.pipeline(Question::Sweep, &pipe).await?;
         let same = seen.into_iter().zip(fences).filter(|(record, fence)| fence.is_some() && *fence == record.fence);
         Ok(same.map(|(record, _)| record.name.clone()).collect())
     }
@@ -218,7 +205,7 @@ impl Store {
         for name in names {
             pipe.cmd("HMGET").arg(self.keys.turn(name)).arg(FIELDS);
         }
-        let found = self.connection.pipeline::<Answers>("sweep", &pipe).await?;
+        let found = self.connection.pipeline::<Answers>(Question::Sweep, &pipe).await?;
         Ok(names.iter().zip(found).filter_map(|(name, fields)| record(name.clone(), fields.ok()?)).collect())
     }
 
@@ -244,7 +231,7 @@ impl Store {
             pipe.cmd("ZSCORE").arg(&timers).arg(format!("l:{lane}"));
             pipe.cmd("ZSCORE").arg(self.keys.key(format_args!("lane:{lane}"))).arg(TurnId::as_str(&name.turn));
         }
-        let mut answers = self.connection.pipeline::<Answers>("sweep", &pipe).await?.into_iter();
+        let mut answers = self.connection.pipeline::<Answers>(Question::Sweep, &pipe).await?.into_iter();
         let mut there = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
         let mut lost = Vec::new();
         for before in waiting {

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use redis::Value;
 use serde::Deserialize;
 
+use crate::connection::question::Question;
 use crate::connection::reader::entry;
 use crate::keys::{GROUP, streams as stream_names};
 use crate::records::budgets::unpacked;
@@ -158,7 +159,7 @@ impl Watch {
     /// # Errors
     /// [`StoreError`].
     pub async fn server(&self) -> Result<ServerLoad, StoreError> {
-        let info: String = self.connection.query("watch", &redis::cmd("INFO")).await?;
+        let info: String = self.connection.query(Question::Watch, &redis::cmd("INFO")).await?;
         Ok(server_load(&info))
     }
 
@@ -274,7 +275,8 @@ impl Watch {
     /// A pipeline's answers. What a missing stream answers is an error of that command alone.
     async fn ask(&self, pipe: &redis::Pipeline) -> Result<Vec<Value>, StoreError> {
         let mut pipe = pipe.clone();
-        let answers: Vec<redis::RedisResult<Value>> = self.connection.pipeline("watch", pipe.ignore_errors()).await?;
+        let answers: Vec<redis::RedisResult<Value>> =
+            self.connection.pipeline(Question::Watch, pipe.ignore_errors()).await?;
         let refused = |error: &redis::RedisError| matches!(error.code(), Some("NOPERM" | "NOAUTH"));
         answers
             .into_iter()

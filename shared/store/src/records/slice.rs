@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, TaskGrant, TaskId};
-
 use crate::connection::reader::Entry;
 use crate::keys::{Queue, TurnName};
+use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, TaskGrant, TaskId};
 
 /// What every slice of a turn carries beside its calls; written once, at admission.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -1,6 +1,6 @@
 -- Memory is short (rules 13 and 19): what is in must drain, for that is what frees memory; but of what drains, only so
 -- much is out at a time, so that results always find room. From 100 % of `maxmemory` on Redis refuses scripts without
--- `allow-oom`. Those that drain are then called a second time, with that flag and with AT_BRIM (see script.rs).
+-- `allow-oom`. Those that drain are then called a second time, with that flag and with AT_BRIM (see script/mod.rs).
 local SLICES_TIGHT, SLICES_AT_BRIM = 256, 16
 
 -- Slices on the `ready` streams that have not ended.

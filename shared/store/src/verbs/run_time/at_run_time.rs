@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::script::reply::{Reply, text_of};
+use crate::connection::question::Question;
+use crate::script::reply::text_of;
+use crate::verbs::Verb;
 use crate::{Store, StoreError};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{TenantId, day};
@@ -29,7 +31,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn at_run_time(&self) -> Result<AtRunTime, StoreError> {
-        let mut reply = Reply::new("at_run_time", self.run("at_run_time", self.args()).await?)?;
+        let mut reply = self.ask(Verb::AtRunTime, self.args()).await?;
         let (generation, names, tools) = (reply.number()?.unsigned_abs(), reply.text()?, reply.text()?);
         let mut set = AtRunTime { generation, ..AtRunTime::default() };
         let ours = |name: &str| TenantId::new(name).ok().filter(|tenant| self.is_home_of(tenant));
@@ -54,57 +56,7 @@ impl Store {
     /// [`StoreError`].
     pub async fn tenants_generation(&self) -> Result<u64, StoreError> {
         let command = redis::cmd("HGET").arg(self.keys.key("meta")).arg("tenants_gen").to_owned();
-        self.connection.query::<Option<u64>>("tenants", &command).await.map(Option::unwrap_or_default)
-    }
-
-    /// Sets a tenant. From the answer on, no call is admitted by what was declared before.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn set_tenant(&self, tenant: &TenantId, policy: &TenantPolicy) -> Result<(), StoreError> {
-        self.change_tenant("set", tenant, Some(policy)).await.map(drop)
-    }
-
-    /// Takes back what was set for a tenant: the configuration's declaration counts again, where there is one. False
-    /// where nothing was set.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn unset_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
-        self.change_tenant("unset", tenant, None).await
-    }
-
-    /// Puts a declaration back that the shard has lost. False where it is there.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn restore_tenant(&self, tenant: &TenantId, policy: &TenantPolicy) -> Result<bool, StoreError> {
-        self.change_tenant("restore", tenant, Some(policy)).await
-    }
-
-    /// Takes a tool away from everybody, by name or id, or gives it back where it was switched off at run time. False
-    /// where it was so already.
-    ///
-    /// # Errors
-    /// [`StoreError`].
-    pub async fn switch_tool(&self, tool: &str, on: bool) -> Result<bool, StoreError> {
-        let mut args = self.args();
-        args.text(if on { "on" } else { "off" }).text(tool);
-        let mut reply = Reply::new("switch_tool", self.run("switch_tool", args).await?)?;
-        Ok(reply.text()? == "OK")
-    }
-
-    async fn change_tenant(
-        &self,
-        what: &str,
-        tenant: &TenantId,
-        policy: Option<&TenantPolicy>,
-    ) -> Result<bool, StoreError> {
-        let json = policy.map(|policy| serde_json::to_string(policy).unwrap_or_default()).unwrap_or_default();
-        let mut args = self.args();
-        args.text(what).text(tenant.as_str()).text(json.as_str());
-        let mut reply = Reply::new("set_tenant", self.run("set_tenant", args).await?)?;
-        Ok(reply.text()? == "OK")
+        self.connection.query::<Option<u64>>(Question::Tenants, &command).await.map(Option::unwrap_or_default)
     }
 }
 

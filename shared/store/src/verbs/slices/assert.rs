@@ -1,7 +1,8 @@
 //! What a worker began and what came of it, said again where Redis may have lost it (rule 8).
 
 use crate::keys::TurnName;
-use crate::script::reply::{Reply, text_of, unexpected};
+use crate::script::reply::{text_of, unexpected};
+use crate::verbs::Verb;
 use crate::{SettledCall, Store, StoreError};
 
 /// What a worker says of one call.
@@ -65,14 +66,14 @@ impl Store {
                 }
             };
         }
-        let mut reply = Reply::new("assert", self.run("assert", args).await?)?;
+        let mut reply = self.ask(Verb::Assert, args).await?;
         let asserted = |value: &redis::Value| {
             Ok(match text_of(value).as_deref() {
                 Some("KNOWN") => Asserted::Known,
                 Some("MARKED") => Asserted::Marked,
                 Some("LATE") => Asserted::Late,
                 Some("UNMARKED") => Asserted::Unmarked,
-                _ => return Err(unexpected("assert", value)),
+                _ => return Err(unexpected(Verb::Assert.as_str(), value)),
             })
         };
         reply.rest().iter().map(asserted).collect()

@@ -1,7 +1,8 @@
 //! Settling: results are committed with their audit, and the turn ends with one reply.
 
 use crate::keys::{Queue, TurnName};
-use crate::script::reply::{Reply, text_of, unexpected};
+use crate::script::reply::{text_of, unexpected};
+use crate::verbs::Verb;
 use crate::{Store, StoreError};
 use tickfleet_model::InboxName;
 
@@ -88,7 +89,7 @@ impl Store {
                 args.text(call.result.as_str()).text(call.message.as_str()).text(call.audit.as_str());
             }
         }
-        let mut reply = Reply::new("settle", self.run("settle", args).await?)?;
+        let mut reply = self.ask(Verb::Settle, args).await?;
         reply.rest().iter().map(settled).collect()
     }
 }
@@ -102,6 +103,6 @@ fn settled(value: &redis::Value) -> Result<Settled, StoreError> {
         Some("ALREADY") => Settled::Already,
         Some("STALE") => Settled::Stale,
         Some("GAP") => Settled::Gap,
-        _ => return Err(unexpected("settle", value)),
+        _ => return Err(unexpected(Verb::Settle.as_str(), value)),
     })
 }

@@ -1,6 +1,7 @@
 //! The producer's verb.
 
-use crate::script::reply::{Reply, text_of, unexpected};
+use crate::script::reply::{text_of, unexpected};
+use crate::verbs::Verb;
 use crate::{Store, StoreError};
 use tickfleet_model::{InboxName, TenantId, TurnId};
 
@@ -52,7 +53,7 @@ impl Store {
             args.show(&t.tenant).maybe(t.turn.as_ref()).text(t.digest.as_str()).maybe(t.reply_to.as_ref());
             args.text(t.payload.as_str());
         }
-        let mut reply = Reply::new("submit", self.run("submit", args).await?)?;
+        let mut reply = self.ask(Verb::Submit, args).await?;
         reply.rest().iter().map(submitted).collect()
     }
 }
@@ -67,7 +68,7 @@ fn submitted(value: &redis::Value) -> Result<Submitted, StoreError> {
         "PRESSURE" => Submitted::Pressure,
         other => match other.strip_prefix("OK ") {
             Some(entry) => Submitted::Accepted { entry: entry.to_owned() },
-            None => return Err(unexpected("submit", value)),
+            None => return Err(unexpected(Verb::Submit.as_str(), value)),
         },
     })
 }

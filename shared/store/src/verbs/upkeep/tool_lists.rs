@@ -1,5 +1,6 @@
 //! Lists of tools for readers in any language: one key for each agent and dialect, which ends by itself.
 
+use crate::connection::question::Question;
 use crate::{Store, StoreError};
 use tickfleet_model::{AgentId, Dialect, TenantId};
 
@@ -27,7 +28,7 @@ impl Store {
     /// # Errors
     /// [`StoreError`].
     pub async fn tool_lists_of(&self) -> Result<Option<String>, StoreError> {
-        self.connection.query("tool_lists", redis::cmd("GET").arg(self.keys.key("tools"))).await
+        self.connection.query(Question::ToolLists, redis::cmd("GET").arg(self.keys.key("tools"))).await
     }
 
     /// Writes `lists`, which end after `ttl_ms`, and that they were made of `fingerprint`, which is forgotten after
@@ -48,12 +49,12 @@ impl Store {
                 let suffix = format!("tools:{}:{}:{}", list.tenant, list.agent, list.dialect.as_str());
                 pipe.cmd("SET").arg(self.keys.key(suffix)).arg(&*list.json).arg("PX").arg(ttl_ms).ignore();
             }
-            self.connection.pipeline::<()>("tool_lists", &pipe).await?;
+            self.connection.pipeline::<()>(Question::ToolLists, &pipe).await?;
             // Nobody waits for lists, and turns do wait for Redis.
             tokio::time::sleep(PAUSE).await;
         }
         let mut mark = redis::cmd("SET");
         mark.arg(self.keys.key("tools")).arg(fingerprint).arg("PX").arg(fresh_ms);
-        self.connection.query::<()>("tool_lists", &mark).await
+        self.connection.query::<()>(Question::ToolLists, &mark).await
     }
 }
