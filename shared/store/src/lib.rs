@@ -30,6 +30,7 @@ pub use reads::preflight::ServerFacts;
 pub use reads::sweep::{SweepAt, Swept};
 pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
 pub use records::notes::FailedTry;
+pub use records::schema as fields;
 pub use records::slice::{SliceEntry, SliceMeta, entry_ms};
 pub use verbs::Scripts;
 pub use verbs::ending::{BegunCall, EndReason, Ending};

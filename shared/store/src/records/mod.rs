@@ -2,4 +2,5 @@
 
 pub(crate) mod budgets;
 pub(crate) mod notes;
+pub mod schema;
 pub(crate) mod slice;

@@ -4,6 +4,8 @@ pub(crate) mod args;
 pub(crate) mod fragments;
 pub(crate) mod reply;
 
+use crate::records::schema::resolved;
+
 /// One script as Redis gets it.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
@@ -36,7 +38,7 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    /// The script's text.
+    /// The script's text, names of fields replaced.
     pub(crate) fn composed(&self) -> String {
         let (shebang, _) = self.split();
         self.after(shebang, if self.drains { "local AT_BRIM = false\n" } else { "" })
@@ -50,7 +52,7 @@ impl Parts {
     fn after(&self, shebang: &str, prologue: &str) -> String {
         let (_, body) = self.split();
         let fragments = [&[fragments::BASE], self.fragments].concat().join("\n");
-        format!("{shebang}\n{prologue}{fragments}\n{body}")
+        resolved(&format!("{shebang}\n{prologue}{fragments}\n{body}"))
     }
 
     /// The shebang, which must be the first line, and what follows it.

@@ -139,6 +139,15 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::records::schema::NO_FIELD;
+
+    #[test]
+    fn no_script_names_a_field_that_no_record_has() {
+        for (verb, source) in Scripts::embedded().iter() {
+            let at = source.find(NO_FIELD);
+            assert!(at.is_none(), "{verb}: {}", at.and_then(|at| source[at..].lines().next()).unwrap_or_default());
+        }
+    }
 
     #[test]
     fn every_script_lies_beside_its_method_and_is_listed() {

@@ -1,6 +1,7 @@
 //! The scripts that are compiled in.
 
 use super::Verb;
+use crate::records::schema::resolved;
 use crate::script::Script;
 
 /// One verb's script, with its second form where it drains.
@@ -38,11 +39,13 @@ impl Scripts {
         Self { forms: Verb::ALL.map(Forms::of) }
     }
 
-    /// Replaces `from` by `to` in the scripts that contain it. For tests that switch a rule off.
+    /// Replaces `from` by `to` in the scripts that contain it, both written as scripts are. For tests that switch a rule
+    /// off.
     ///
     /// # Errors
     /// The text to replace, where no script contains it: the guard has moved and the test must follow.
     pub fn sabotage(mut self, from: &str, to: &str) -> Result<Self, String> {
+        let (from, to) = (&*resolved(from), &*resolved(to));
         let mut hit = false;
         let scripts =
             self.forms.iter_mut().flat_map(|forms| std::iter::once(&mut forms.usual).chain(&mut forms.at_brim));

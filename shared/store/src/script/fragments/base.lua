@@ -24,12 +24,12 @@ end
 -- `injected` replaces TIME in tests and is empty otherwise. Answers shard time, TIME itself (what numbers the entries
 -- of streams, so what they are trimmed by: rule 20), and whether memory is short.
 local function clock(injected)
-  local t = call('TIME')
-  local redis_ms = t[1] * 1000 + math.floor(t[2] / 1000)
+  local seconds, micros = unpack(call('TIME'))
+  local redis_ms = seconds * 1000 + math.floor(micros / 1000)
   local raw = injected == '' and redis_ms or num(injected)
-  local m = call('HMGET', META, 'offset_ms', 'last_ms', 'pressure')
-  local offset, last, tight = num(m[1] or 0), num(m[2] or 0), m[3] == '1'
-  local now = raw + offset
+  local offset, last, pressure = unpack(call('HMGET', META, 'offset_ms', 'last_ms', 'pressure'))
+  offset, last = num(offset or 0), num(last or 0)
+  local now, tight = raw + offset, pressure == '1'
   if now < last then
     call('HSET', META, 'offset_ms', offset + last - now, 'step_ms', last - now)
     call('HINCRBY', META, 'steps', 1)
@@ -46,24 +46,25 @@ local marks_ms = 0
 -- Redis calls itself in it.
 local function epoch(now)
   local id = string.match(call('INFO', 'server'), 'run_id:(%x+)')
-  local m = call('HMGET', META, 'run_id', 'epoch_ms', 'ran_ms')
-  marks_ms = num(m[3] or 0)
-  if m[1] == id then return num(m[2] or 0), id end
-  local began = m[1] and now or 0
+  local known, epoch_ms, ran_ms = unpack(call('HMGET', META, 'run_id', 'epoch_ms', 'ran_ms'))
+  marks_ms = num(ran_ms or 0)
+  if known == id then return num(epoch_ms or 0), id end
+  local began = known and now or 0
   call('HSET', META, 'run_id', id, 'epoch_ms', began)
   call('HINCRBY', META, 'epoch', 1)
   return began, id
 end
 
--- Marks: what workers said to have begun where Redis had lost it (see assert). One hash a turn: d the digest of its
--- content; b<i> the nonce of call i; r<i>, w<i>, u<i> its result, message and audit entry, where they are known.
+-- Marks: what workers said to have begun where Redis had lost it (see assert). One hash a turn, with
+-- the fields of MARK in the schema.
 local function marks_key(tt) return P .. 'ran:' .. tt end
 
 -- The mark of a call; nil where there is none.
 local function mark_of(tt, position, digest)
-  local m = call('HMGET', marks_key(tt), 'd', 'b' .. position, 'r' .. position, 'w' .. position, 'u' .. position)
-  if m[1] ~= digest or not m[2] then return nil end
-  return { nonce = m[2], result = m[3], message = m[4], audit = m[5] }
+  local of, nonce, result, message, audit = unpack(call('HMGET', marks_key(tt), MARK.digest, MARK.nonce .. position,
+    MARK.result .. position, MARK.message .. position, MARK.audit .. position))
+  if of ~= digest or not nonce then return nil end
+  return { nonce = nonce, result = result, message = message, audit = audit }
 end
 
 -- Arms timers, given as score, member, score, member…, in few commands.
@@ -180,11 +181,11 @@ local function end_inbound(stream, entries)
   end
 end
 
--- Rule 9: an entry that ends unadmitted and unread says itself which id `submit` remembered for it (field `i`), and may
+-- Rule 9: an entry that ends unadmitted and unread says itself which id `submit` remembered for it (INBOUND.given), and may
 -- lie. So the id is not taken away: it goes in a while, unless its own turn is admitted meanwhile.
 local function close_id(entry, fields, dedupe)
   for i = 1, #fields, 2 do
-    local name = fields[i] == 'i' and fields[i + 1]
+    local name = fields[i] == INBOUND.given and fields[i + 1]
     if name then
       if call('GETRANGE', id_key(name), 0, 0) == 'q' then call('PEXPIRE', id_key(name), dedupe, 'NX') end
       if call('HGET', QUEUED, name) == entry then call('HDEL', QUEUED, name) end

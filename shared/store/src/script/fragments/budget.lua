@@ -15,8 +15,9 @@ local function agent_of(name, now)
   if a.text then
     local text = a.text
     a.text = nil
-    if #text == 40 then a.tu, a.te, a.du, a.de, a.tb = struct.unpack('<ddddd', text) end
-    if #text ~= 40 or not (is_sane(a.tu, now) and is_sane(a.te, now) and is_sane(a.du, now) and is_sane(a.de, now)) then
+    if #text == 40 then a.tick_used, a.tick_end, a.day_used, a.day_end, a.tick_begin = struct.unpack('<ddddd', text) end
+    if #text ~= 40 or not (is_sane(a.tick_used, now) and is_sane(a.tick_end, now) and is_sane(a.day_used, now)
+      and is_sane(a.day_end, now)) then
       a.lost = true
     end
   end
@@ -31,7 +32,9 @@ local function load_agents(names)
     local found = call('HMGET', BUDGETS, unpack(names, from, upto))
     local lanes = {}
     for i = from, upto do
-      agents[names[i]] = { tu = 0, te = 0, du = 0, de = 0, tb = 0, text = found[i - from + 1] or nil }
+      agents[names[i]] = {
+        tick_used = 0, tick_end = 0, day_used = 0, day_end = 0, tick_begin = 0, text = found[i - from + 1] or nil,
+      }
       lanes[#lanes + 1] = P .. 'lane:' .. names[i]
     end
     -- Mostly none waits, and one command says so for all.
@@ -45,22 +48,22 @@ end
 local function roll(a, t, policy, stagger, now)
   a.rolled = true
   if a.lost then
-    a.lost, a.told, a.te = nil, true, now - (now - stagger) % policy.tick + policy.tick
-    a.tu, a.tb, a.du, a.de = USED_UP, a.te - policy.tick, USED_UP, policy.day_end
+    a.lost, a.told, a.tick_end = nil, true, now - (now - stagger) % policy.tick + policy.tick
+    a.tick_used, a.tick_begin, a.day_used, a.day_end = USED_UP, a.tick_end - policy.tick, USED_UP, policy.day_end
   end
-  if now >= a.te then
-    a.tu, a.te = 0, now - (now - stagger) % policy.tick + policy.tick
-    a.tb = a.te - policy.tick
+  if now >= a.tick_end then
+    a.tick_used, a.tick_end = 0, now - (now - stagger) % policy.tick + policy.tick
+    a.tick_begin = a.tick_end - policy.tick
   end
-  if now >= a.de then a.du, a.de = 0, policy.day_end end
-  if now >= t.de then t.du, t.de = 0, policy.day_end end
+  if now >= a.day_end then a.day_used, a.day_end = 0, policy.day_end end
+  if now >= t.day_end then t.day_used, t.day_end = 0, policy.day_end end
 end
 
 -- How many calls the day still allows, and when more are allowed.
 local function day_left(a, t, policy)
-  local left, resets = policy.day_cap - a.du, a.de
-  if policy.tenant_cap >= 0 and policy.tenant_cap - t.du < left then
-    left, resets = policy.tenant_cap - t.du, t.de
+  local left, resets = policy.day_cap - a.day_used, a.day_end
+  if policy.tenant_cap >= 0 and policy.tenant_cap - t.day_used < left then
+    left, resets = policy.tenant_cap - t.day_used, t.day_end
   end
   return math.max(left, 0), resets
 end
@@ -68,13 +71,13 @@ end
 -- How many calls the tick still allows. Rule 8: none in a window that began before Redis restarted, for its
 -- last debits may be lost. When it began is kept: the policy's tick may be another by now.
 local function tick_left(a, policy, epoch_ms)
-  if a.tb < epoch_ms then return 0 end
-  return math.max(policy.tick_cap - a.tu, 0)
+  if a.tick_begin < epoch_ms then return 0 end
+  return math.max(policy.tick_cap - a.tick_used, 0)
 end
 
 -- Debits every budget of the chain at once.
 local function debit(a, t, k)
-  a.tu, a.du, t.du = a.tu + k, a.du + k, t.du + k
+  a.tick_used, a.day_used, t.day_used = a.tick_used + k, a.day_used + k, t.day_used + k
 end
 
 local function save_agents()
@@ -83,7 +86,7 @@ local function save_agents()
     if a.told then put_aside('budgets', name, 'its budgets could not be read: they count as used up until the day ends') end
     if a.rolled then
       local n = #fields
-      fields[n + 1], fields[n + 2] = name, struct.pack('<ddddd', a.tu, a.te, a.du, a.de, a.tb)
+      fields[n + 1], fields[n + 2] = name, struct.pack('<ddddd', a.tick_used, a.tick_end, a.day_used, a.day_end, a.tick_begin)
       if n >= 900 then
         call('HSET', BUDGETS, unpack(fields))
         fields = {}
@@ -126,5 +129,5 @@ end
 
 -- What the log of a turn says of one admission: when, how many, and the counters that decided.
 local function admission_note(now_text, k, a, policy)
-  return string.format('A%s,%d,%d,%d,%d,%d,%d', now_text, k, a.tu, policy.tick_cap, a.te, a.du, policy.day_cap)
+  return string.format('A%s,%d,%d,%d,%d,%d,%d', now_text, k, a.tick_used, policy.tick_cap, a.tick_end, a.day_used, policy.day_cap)
 end

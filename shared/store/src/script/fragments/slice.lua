@@ -3,23 +3,23 @@
 -- Puts a slice on its queue and answers its entry id, which is the turn's new fence (rule 4).
 -- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on. A slice that a holder has
 -- died with goes to the suspects. One table serves all: making them costs more than filling them.
-local entry = { 't', '', 'm', '' }
+local entry = { SLICE.name, '', SLICE.meta, '' }
 local function dispatch(queue, tt, meta, first, crashes, attempt, calls)
   if crashes > 0 then queue = suspect_queue(queue) end
   local n = 4
   entry[2], entry[4] = tt, meta
-  if first > 0 then entry[n + 1], entry[n + 2], n = 'p', first, n + 2 end
-  if crashes > 0 then entry[n + 1], entry[n + 2], n = 'x', crashes, n + 2 end
-  if attempt > 0 then entry[n + 1], entry[n + 2], n = 'a', attempt, n + 2 end
+  if first > 0 then entry[n + 1], entry[n + 2], n = SLICE.first, first, n + 2 end
+  if crashes > 0 then entry[n + 1], entry[n + 2], n = SLICE.crashes, crashes, n + 2 end
+  if attempt > 0 then entry[n + 1], entry[n + 2], n = SLICE.attempts, attempt, n + 2 end
   -- What an external runtime reads is the task itself.
-  local name = string.sub(queue, 1, 9) == 'external:' and 'task' or 'c'
+  local name = string.sub(queue, 1, 9) == 'external:' and SLICE.task or SLICE.call
   for i = 1, #calls do
     entry[n + 1], entry[n + 2] = name, calls[i]
     n = n + 2
   end
   local fence = call('XADD', P .. queue, '*', unpack(entry, 1, n))
   -- The group must be there before a runtime reads; our own streams' groups are made by whoever reads them.
-  if name == 'task' and not group_of(P .. queue) then call('XGROUP', 'CREATE', P .. queue, GROUP, '0') end
+  if name == SLICE.task and not group_of(P .. queue) then call('XGROUP', 'CREATE', P .. queue, GROUP, '0') end
   return fence
 end
 
@@ -32,12 +32,12 @@ local function body_of_entry(queue, entry)
   for i = 1, #f, 2 do
     local k, v = f[i], f[i + 1]
     bytes = bytes + #k + #v
-    if k == 'c' or k == 'task' then body.calls[#body.calls + 1] = v
-    elseif k == 't' then body.tt = string.match(v, '^[^:]+:.+$')
-    elseif k == 'm' then body.meta = v
-    elseif k == 'p' then body.first, odd = whole(v), not whole(v)
-    elseif k == 'x' then body.crashes = whole(v) or 0
-    elseif k == 'a' then body.attempt = whole(v) or 0
+    if k == SLICE.call or k == SLICE.task then body.calls[#body.calls + 1] = v
+    elseif k == SLICE.name then body.tt = string.match(v, '^[^:]+:.+$')
+    elseif k == SLICE.meta then body.meta = v
+    elseif k == SLICE.first then body.first, odd = whole(v), not whole(v)
+    elseif k == SLICE.crashes then body.crashes = whole(v) or 0
+    elseif k == SLICE.attempts then body.attempt = whole(v) or 0
     end
   end
   if odd or not body.tt or not body.meta or #body.calls == 0 or #body.calls > 500 then return nil, body.tt, bytes end
@@ -48,25 +48,27 @@ end
 -- before this one, or one that a hand has changed.
 local function body_of_record(key, first, upto)
   if first >= upto or upto - first > 500 then return nil end
-  local fields = { 'm', 'cr', 'at', 'ap' }
-  for i = first, upto - 1 do fields[#fields + 1] = 'c' .. i end
+  local fields = { TURN.meta, TURN.crashes, TURN.attempts, TURN.attempts_at }
+  local before = #fields
+  for i = first, upto - 1 do fields[#fields + 1] = TURN.call .. i end
   local values = call('HMGET', key, unpack(fields))
-  if not values[1] then return nil end
-  local body = { meta = values[1], first = first, crashes = whole(values[2]) or 0, attempt = whole(values[3]) or 0, calls = {} }
+  local meta, crashes, attempts, attempts_at = unpack(values, 1, before)
+  if not meta then return nil end
+  local body = { meta = meta, first = first, crashes = whole(crashes) or 0, attempt = whole(attempts) or 0, calls = {} }
   -- The tries are those of the call that was parked last, which may have its result by now.
-  if values[4] and num(values[4]) ~= first then body.attempt = 0 end
-  for i = 5, #values do
+  if attempts_at and num(attempts_at) ~= first then body.attempt = 0 end
+  for i = before + 1, #values do
     if not values[i] then return nil end
-    body.calls[i - 4] = values[i]
+    body.calls[i - before] = values[i]
   end
   return body
 end
 
 -- Keeps a slice's body in the record, so that it outlives its entry.
 local function keep_body(key, body)
-  local fields = { 'm', body.meta }
+  local fields = { TURN.meta, body.meta }
   for i = 1, #body.calls do
-    fields[#fields + 1] = 'c' .. (body.first + i - 1)
+    fields[#fields + 1] = TURN.call .. (body.first + i - 1)
     fields[#fields + 1] = body.calls[i]
   end
   call('HSET', key, unpack(fields))
@@ -87,9 +89,9 @@ end
 -- when the tick began.
 local function budget_of(name)
   local text = call('HGET', P .. 'budgets', name)
-  local a = { tu = 0, te = 0, du = 0, de = 0, tb = 0 }
+  local a = { tick_used = 0, tick_end = 0, day_used = 0, day_end = 0, tick_begin = 0 }
   -- One that a hand has changed is mended where the next call is admitted.
-  if text and #text == 40 then a.tu, a.te, a.du, a.de, a.tb = struct.unpack('<ddddd', text) end
+  if text and #text == 40 then a.tick_used, a.tick_end, a.day_used, a.day_end, a.tick_begin = struct.unpack('<ddddd', text) end
   return a
 end
 
@@ -102,10 +104,10 @@ end
 -- Which calls of [from, upto) are marked as begun by somebody, of a turn with this meta: each behind a comma. Whether
 -- the marks are of this very content, the digest in the meta says.
 local function marked(tt, from, upto, meta)
-  local digest = call('HGET', marks_key(tt), 'd')
+  local digest = call('HGET', marks_key(tt), MARK.digest)
   if not digest or upto <= from or (meta and not string.find(meta, '"dg":"' .. digest .. '"', 1, true)) then return '' end
   local fields, found = {}, ''
-  for i = from, upto - 1 do fields[#fields + 1] = 'b' .. i end
+  for i = from, upto - 1 do fields[#fields + 1] = MARK.nonce .. i end
   local marks = call('HMGET', marks_key(tt), unpack(fields))
   for i = 1, #fields do
     if marks[i] then found = found .. ',' .. (from + i - 1) end
@@ -121,37 +123,40 @@ end
 --        (`<position>:<nonce or 'runtime'>`) or '', and behind a comma each the positions that are marked
 local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
-  call('HSET', key, 'f', fence, 'er', reason, 'eu', upto, 'ei', info, 'hx', '1')
+  call('HSET', key, TURN.fence, fence, TURN.end_reason, reason, TURN.end_upto, upto, TURN.end_info, info, TURN.has_history, '1')
   call('ZADD', TIMERS, now + lease, 't:' .. tt)
-  body = body or body_of_record(key, rec.dn, upto)
-  local m = call('HMGET', key, 'b', 'at', 'cr', 'ad', 'cx', 'm', 'ag', 'dl', 'n', 'ap')
-  local known = body and body.meta or m[6]
+  body = body or body_of_record(key, rec.done, upto)
+  local begun, attempts, crashes, admitted, cancelled, meta, agent, deadline, calls, attempts_at = unpack(call('HMGET', key,
+    TURN.begun, TURN.attempts, TURN.crashes, TURN.admitted, TURN.cancelled, TURN.meta, TURN.agent, TURN.deadline_ms,
+    TURN.calls, TURN.attempts_at))
+  local known = body and body.meta or meta
   if not body then
     -- What is lost is not made up: the calls are answered all the same, by number.
-    body = { calls = {}, meta = m[6] or string.format('{"ag":"%s","dl":%d,"dg":"","n":%d}', m[7] or 'unknown', num(m[8]) or 0, num(m[9]) or upto) }
-    for i = rec.dn, upto - 1 do body.calls[i - rec.dn + 1] = call('HGET', key, 'c' .. i) or '{}' end
+    body = { calls = {}, meta = meta or string.format('{"ag":"%s","dl":%d,"dg":"","n":%d}', agent or 'unknown',
+      num(deadline) or 0, num(calls) or upto) }
+    for i = rec.done, upto - 1 do body.calls[i - rec.done + 1] = call('HGET', key, TURN.call .. i) or '{}' end
   end
   -- A call that somebody who is gone had begun may have taken effect: its result must not deny it.
-  local begun = string.match(m[1] or '', '^%d+')
-  begun = begun and num(begun) >= rec.dn and m[1] or ''
-  if now < marks_ms then begun = begun .. marked(tt, rec.dn, upto, known) end
+  local position = string.match(begun or '', '^%d+')
+  begun = position and num(position) >= rec.done and begun or ''
+  if now < marks_ms then begun = begun .. marked(tt, rec.done, upto, known) end
   -- The tries are those of the call that was parked last, which may have its result by now.
-  local tries = (not m[10] or num(m[10]) == rec.dn) and m[2] or '0'
-  local reply = { tt, fence, reason, tostring(rec.dn), tostring(upto), tostring(info), begun, tries, m[3] or '0',
-    m[4] or '0', reason == 'cancelled' and (rec.why or m[5]) or '', body.meta }
-  for i = 1, math.min(#body.calls, upto - rec.dn) do reply[#reply + 1] = body.calls[i] end
+  local tries = (not attempts_at or num(attempts_at) == rec.done) and attempts or '0'
+  local reply = { tt, fence, reason, tostring(rec.done), tostring(upto), tostring(info), begun, tries, crashes or '0',
+    admitted or '0', reason == 'cancelled' and (rec.why or cancelled) or '', body.meta }
+  for i = 1, math.min(#body.calls, upto - rec.done) do reply[#reply + 1] = body.calls[i] end
   return reply
 end
 
 -- Ends the calls of a slice that is out and that nobody has read: takes it back first. `t` are its tenant's counters.
 local function end_unread(tt, key, rec, t, reason, info, now, lease)
-  local body = body_of_entry(rec.q, rec.f)
+  local body = body_of_entry(rec.queue, rec.fence)
   -- Entry and group may be gone: the record's fence keeps anybody from going on.
-  redis.pcall('XDEL', P .. rec.q, rec.f)
+  redis.pcall('XDEL', P .. rec.queue, rec.fence)
   t.out = t.out - 1
   -- Calls that were never admitted are in the record; in one of the build before this, those of the slice may not be.
-  if body and not call('HGET', key, 'm') then keep_body(key, body) end
-  return lease_ending(tt, key, rec, reason, rec.n, info, now, lease)
+  if body and not call('HGET', key, TURN.meta) then keep_body(key, body) end
+  return lease_ending(tt, key, rec, reason, rec.calls, info, now, lease)
 end
 
 -- Rule 18: puts aside what cannot be read, with the reason, so that the loop goes on and people see it. What it

@@ -1,12 +1,12 @@
 -- Counters per tenant and batch: read once, changed in memory, written once by `save_tenants`.
--- `q`: turns that have not ended; `out`: slices that are out; `du`, `de`: calls used today, and the day's end.
 local tenants = {}
 
 local function tenant_of(tenant)
   local t = tenants[tenant]
   if not t then
-    local m = call('HMGET', tenant_key(tenant), 'q', 'out', 'du', 'de')
-    t = { q = num(m[1] or 0), out = num(m[2] or 0), du = num(m[3] or 0), de = num(m[4] or 0) }
+    local unfinished, out, day_used, day_end = unpack(call('HMGET', tenant_key(tenant), TENANT.unfinished, TENANT.out,
+      TENANT.day_used, TENANT.day_end))
+    t = { unfinished = num(unfinished or 0), out = num(out or 0), day_used = num(day_used or 0), day_end = num(day_end or 0) }
     tenants[tenant] = t
   end
   return t
@@ -14,6 +14,7 @@ end
 
 local function save_tenants()
   for name, t in pairs(tenants) do
-    call('HSET', tenant_key(name), 'q', t.q, 'out', t.out, 'du', t.du, 'de', t.de)
+    call('HSET', tenant_key(name), TENANT.unfinished, t.unfinished, TENANT.out, t.out, TENANT.day_used, t.day_used,
+      TENANT.day_end, t.day_end)
   end
 end

@@ -21,8 +21,8 @@ else
   call('HDEL', P .. 'nodes', ARGV[2])
   call('HDEL', P .. 'suspects', ARGV[2], 'turns ' .. ARGV[2], 'tasks ' .. ARGV[2])
 end
-local m = call('HMGET', META, 'policy_gen', 'pressure', 'steps', 'step_ms')
-local reply = { tostring(now), tostring(began), m[1] or '0', m[2] or '0', m[3] or '0', m[4] or '0', run_id,
+local policy_gen, pressure, steps, step_ms = unpack(call('HMGET', META, 'policy_gen', 'pressure', 'steps', 'step_ms'))
+local reply = { tostring(now), tostring(began), policy_gen or '0', pressure or '0', steps or '0', step_ms or '0', run_id,
   tostring(marks_ms) }
 local key = P .. 'cancel:' .. ARGV[2]
 local cancelled = call('SMEMBERS', key)

@@ -16,11 +16,11 @@ for q = 4, #ARGV do
     local found = call('XRANGE', stream, entry, entry)
     if found[1] and #found[1][2] <= 1000 then
       local fields, origin = found[1][2], false
-      for f = 1, #fields, 2 do origin = origin or fields[f] == 'o' end
-      if not origin then fields[#fields + 1], fields[#fields + 2] = 'o', entry end
+      for f = 1, #fields, 2 do origin = origin or fields[f] == INBOUND.origin end
+      if not origin then fields[#fields + 1], fields[#fields + 2] = INBOUND.origin, entry end
       local anew = call('XADD', stream, '*', unpack(fields))
       for f = 1, #fields, 2 do
-        local tt = fields[f] == 'i' and fields[f + 1]
+        local tt = fields[f] == INBOUND.given and fields[f + 1]
         if tt and call('HGET', QUEUED, tt) == entry then call('HSET', QUEUED, tt, anew) end
       end
       acked[#acked + 1] = entry

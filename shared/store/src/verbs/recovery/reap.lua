@@ -13,11 +13,11 @@ local lease, ending_lease, crashes_max = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]
 local dead_max, bound, bytes = num(ARGV[5]), num(ARGV[6]), num(ARGV[8])
 local BEATS = P .. 'beats'
 local epoch_ms = epoch(now)
-local m = call('HMGET', META, 'reap_seen', 'reap_hold', 'beats_at')
-local hold = num(m[2] or 0)
+local reap_seen, reap_hold, beats_at = unpack(call('HMGET', META, 'reap_seen', 'reap_hold', 'beats_at'))
+local hold = num(reap_hold or 0)
 -- After a gap in the reapers' own beat Redis was away, not the workers: they get a lease to beat again. So they do
 -- where the beats themselves are gone.
-if not m[1] or now - num(m[1]) > lease / 2 then hold = now + lease end
+if not reap_seen or now - num(reap_seen) > lease / 2 then hold = now + lease end
 if call('EXISTS', BEATS) == 0 then hold = now + lease end
 hold = math.max(hold, epoch_ms > 0 and epoch_ms + lease or 0)
 call('HSET', META, 'reap_seen', now, 'reap_hold', hold)
@@ -39,25 +39,26 @@ local function slice(queue, entry)
     return
   end
   local key = turn_key(tt)
-  local r = call('HMGET', key, 'f', 'n', 'ad', 'dn', 'st', 'cr', 'b')
-  if r[1] ~= entry then return end
-  local rec = { n = num(r[2]), ad = num(r[3]), dn = num(r[4] or 0) }
-  body = body and rest_of(body, rec.dn) or body_of_record(key, rec.dn, rec.ad)
-  local crashes = body and body.crashes or whole(r[6]) or 0
+  local fence, calls, admitted, done, started, crashed = unpack(call('HMGET', key, TURN.fence, TURN.calls, TURN.admitted,
+    TURN.done, TURN.started, TURN.crashes))
+  if fence ~= entry then return end
+  local rec = { calls = num(calls), admitted = num(admitted), done = num(done or 0) }
+  body = body and rest_of(body, rec.done) or body_of_record(key, rec.done, rec.admitted)
+  local crashes = body and body.crashes or whole(crashed) or 0
   -- The first crash counts for all that the worker held; later ones only for the slice that it had started alone.
-  if crashes == 0 or r[5] == entry then
+  if crashes == 0 or started == entry then
     crashes = crashes + 1
-    call('HSET', key, 'cr', crashes, 'hx', '1')
+    call('HSET', key, TURN.crashes, crashes, TURN.has_history, '1')
   end
   if crashes >= crashes_max or not body then
     local tenant = split(tt)
     local t = tenant_of(tenant)
     t.out = t.out - 1
     if body then keep_body(key, body) end
-    endings[#endings + 1] = lease_ending(tt, key, rec, 'internal', rec.ad, crashes, now, ending_lease, body)
+    endings[#endings + 1] = lease_ending(tt, key, rec, 'internal', rec.admitted, crashes, now, ending_lease, body)
     return
   end
-  call('HSET', key, 'f', dispatch(queue, tt, body.meta, body.first, crashes, body.attempt, body.calls))
+  call('HSET', key, TURN.fence, dispatch(queue, tt, body.meta, body.first, crashes, body.attempt, body.calls))
   requeued = requeued + 1
 end
 
@@ -79,9 +80,9 @@ local function fields_of(entry, f)
   for i = 1, #f, 2 do
     local k, v = f[i], f[i + 1]
     bytes = bytes - #k - #v
-    if k == 'x' then crashes = whole(v) or 0
-    elseif k == 'o' then origin = v
-    elseif not seen[k] and (k == 'turn' or k == 'task' or k == 'i' or #fields < 32) then
+    if k == INBOUND.crashes then crashes = whole(v) or 0
+    elseif k == INBOUND.origin then origin = v
+    elseif not seen[k] and (k == INBOUND.turn or k == INBOUND.task or k == INBOUND.given or #fields < 32) then
       seen[k], fields[#fields + 1], fields[#fields + 2] = true, k, v
     end
   end
@@ -104,9 +105,9 @@ local function inbound(queue, entry, suspect, lost)
     dead = dead + 1
     return
   end
-  local anew = call('XADD', P .. queue, '*', 'x', crashes, 'o', origin, unpack(fields))
+  local anew = call('XADD', P .. queue, '*', INBOUND.crashes, crashes, INBOUND.origin, origin, unpack(fields))
   for i = 1, #fields, 2 do
-    local tt = fields[i] == 'i' and fields[i + 1]
+    local tt = fields[i] == INBOUND.given and fields[i + 1]
     if tt and call('HGET', QUEUED, tt) == entry then call('HSET', QUEUED, tt, anew) end
   end
   requeued = requeued + 1
@@ -185,7 +186,7 @@ for q = 9, #ARGV do
 end
 
 -- Beats that ended a day ago name consumers that no stream knows any more: some at a time.
-local found = call('HSCAN', BEATS, m[3] or '0', 'COUNT', 64)
+local found = call('HSCAN', BEATS, beats_at or '0', 'COUNT', 64)
 for i = 1, #found[2], 2 do
   if time_of(found[2][i + 1]) < now - 86400000 then
     local name = found[2][i]

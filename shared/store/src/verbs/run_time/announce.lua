@@ -9,10 +9,9 @@
 local now = clock(ARGV[1])
 local digest, scheduler = ARGV[2], ARGV[4]
 local POLICIES, BEATS, KNOWN_MAX = P .. 'policies', P .. 'beats', 64
-local m = call('HMGET', META, 'policy_gen', 'policy', 'shards')
-local gen, in_force = m[1], m[2]
+local gen, in_force, shards = unpack(call('HMGET', META, 'policy_gen', 'policy', 'shards'))
 -- Rule 10: a tenant's shard depends on the number of shards, so all must agree on it.
-if m[3] and m[3] ~= ARGV[3] then return { 'SHARDS', m[3] } end
+if shards and shards ~= ARGV[3] then return { 'SHARDS', shards } end
 
 -- What is known: `g:<digest>` is the generation that a policy had last, `h:<scheduler>` the policy it decides by.
 local known, held, silent, count, oldest = nil, false, false, 0, nil

@@ -4,8 +4,8 @@
 -- ARGV  1 injected clock (unused)
 -- reply {generation, names of the tenants that were set, names of the tools that are off, tenant, declaration…}
 -- effect none
-local m = call('HMGET', META, 'tenants_gen', 'tenants_set', 'tools_off')
-local reply = { m[1] or '0', m[2] or '', m[3] or '' }
+local gen, names, tools_off = unpack(call('HMGET', META, 'tenants_gen', 'tenants_set', 'tools_off'))
+local reply = { gen or '0', names or '', tools_off or '' }
 local declared = call('HGETALL', P .. 'tenants')
 for i = 1, #declared do reply[i + 3] = declared[i] end
 return reply

@@ -8,8 +8,8 @@
 -- effect HSET or HDEL tenants, HSET meta
 local what, tenant, declaration = ARGV[2], ARGV[3], ARGV[4]
 local TENANTS = P .. 'tenants'
-local m = call('HMGET', META, 'tenants_gen', 'tenants_set')
-local gen, names = num(m[1] or 0), m[2] or ' '
+local gen, names = unpack(call('HMGET', META, 'tenants_gen', 'tenants_set'))
+gen, names = num(gen or 0), names or ' '
 -- Names have no blanks, so a name between two of them is that name.
 local known = string.find(names, ' ' .. tenant .. ' ', 1, true)
 local there = call('HEXISTS', TENANTS, tenant) == 1

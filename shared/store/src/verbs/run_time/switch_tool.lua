@@ -5,8 +5,8 @@
 -- reply {OK | NONE, generation}: NONE where it was so already
 -- effect HSET meta
 local what, tool = ARGV[2], ARGV[3]
-local m = call('HMGET', META, 'tenants_gen', 'tools_off')
-local gen, names = num(m[1] or 0), m[2] or ' '
+local gen, names = unpack(call('HMGET', META, 'tenants_gen', 'tools_off'))
+gen, names = num(gen or 0), names or ' '
 -- Names have no blanks, so a name between two of them is that name.
 local known = string.find(names, ' ' .. tool .. ' ', 1, true)
 if (what == 'off') == (known ~= nil) then return { 'NONE', gen } end

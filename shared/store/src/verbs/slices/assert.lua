@@ -18,19 +18,19 @@ local until_ms = marks_ms
 local function assert_call(tt, position, digest, nonce, kept, word, result, message, audit)
   local marks = marks_key(tt)
   if word == 'UNDONE' then
-    if mark_of(tt, position, digest) then call('HDEL', marks, 'b' .. position) end
+    if mark_of(tt, position, digest) then call('HDEL', marks, MARK.nonce .. position) end
     return 'UNMARKED'
   end
-  local m = call('HMGET', turn_key(tt), 'n', 'dn', 'b')
-  if m[1] and num(m[2] or 0) > position then return 'KNOWN' end
-  if not m[1] and call('EXISTS', done_key(tt)) == 1 then return 'KNOWN' end
-  if m[3] and num(string.match(m[3], '^%d+')) == position and m[3] ~= position .. ':' .. nonce then return 'LATE' end
+  local calls, done, begun = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.done, TURN.begun))
+  if calls and num(done or 0) > position then return 'KNOWN' end
+  if not calls and call('EXISTS', done_key(tt)) == 1 then return 'KNOWN' end
+  if begun and num(string.match(begun, '^%d+')) == position and begun ~= position .. ':' .. nonce then return 'LATE' end
   -- The id was given to other calls since: what is known of theirs is nothing to these.
-  local other = call('HGET', marks, 'd')
+  local other = call('HGET', marks, MARK.digest)
   if other and other ~= digest then call('DEL', marks) end
-  call('HSET', marks, 'd', digest, 'b' .. position, nonce)
+  call('HSET', marks, MARK.digest, digest, MARK.nonce .. position, nonce)
   if word == 'ENDED' then
-    call('HSET', marks, 'r' .. position, result, 'w' .. position, message, 'u' .. position, audit)
+    call('HSET', marks, MARK.result .. position, result, MARK.message .. position, message, MARK.audit .. position, audit)
   end
   call('PEXPIRE', marks, math.max(kept, call('PTTL', marks)))
   until_ms = math.max(until_ms, now + kept)

@@ -8,33 +8,34 @@
 --       {KEPT, result, message, audit} (it was carried out, and Redis lost that) · STALE · CANCELLED ·
 --       EXPIRED · HOLD (Redis restarted less than a lease ago, or
 --       is another than the caller knows: it asserts first)
--- effect HSET turn b (position:nonce), st (fence)
+-- effect HSET turn begun (position:nonce), started (fence)
 local now = clock(ARGV[1])
 local began, run_id = epoch(now)
 local hold = began + num(ARGV[2])
 
 local function begin(tt, fence, position, nonce, digest, knows)
   local key = turn_key(tt)
-  local m = call('HMGET', key, 'f', 'dn', 'b', 'cx', 'dl')
-  if m[1] ~= fence then return 'STALE' end
-  if position < num(m[2] or 0) then return 'DONE' end
+  local in_force, done, begun, cancelled, deadline = unpack(call('HMGET', key, TURN.fence, TURN.done, TURN.begun,
+    TURN.cancelled, TURN.deadline_ms))
+  if in_force ~= fence then return 'STALE' end
+  if position < num(done or 0) then return 'DONE' end
   local mine = position .. ':' .. nonce
-  if nonce ~= '' and m[3] == mine then return 'OK' end
+  if nonce ~= '' and begun == mine then return 'OK' end
   -- Rule 8: Redis lost that it was begun, and somebody knew.
   local mark = nonce ~= '' and now < marks_ms and mark_of(tt, position, digest)
   if mark and mark.nonce ~= nonce then
     return mark.result and { 'KEPT', mark.result, mark.message, mark.audit } or 'UNKNOWN'
   end
   -- Another's begin of this very call: what it did cannot be known.
-  if nonce ~= '' and m[3] and num(string.match(m[3], '^%d+')) == position then return 'UNKNOWN' end
-  if m[4] then return 'CANCELLED' end
-  if num(m[5]) <= now then return 'EXPIRED' end
+  if nonce ~= '' and begun and num(string.match(begun, '^%d+')) == position then return 'UNKNOWN' end
+  if cancelled then return 'CANCELLED' end
+  if num(deadline) <= now then return 'EXPIRED' end
   if nonce ~= '' and now < hold then return 'HOLD' end
   if nonce ~= '' and knows ~= '' and knows ~= run_id then return 'HOLD' end
   if nonce == '' then
-    call('HSET', key, 'st', fence)
+    call('HSET', key, TURN.started, fence)
   else
-    call('HSET', key, 'st', fence, 'b', mine)
+    call('HSET', key, TURN.started, fence, TURN.begun, mine)
   end
   return 'OK'
 end

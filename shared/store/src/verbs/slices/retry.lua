@@ -5,7 +5,7 @@
 --       position · delay ms · tries made · cause, escaped
 -- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
 --       the position is missing)
--- effect HSET turn (progress and a note of the try; clears b, so that the next try may begin), ZADD timers and delayed,
+-- effect HSET turn (progress and a note of the try; clears begun, so that the next try may begin), ZADD timers and delayed,
 --       XACK
 local now = clock(ARGV[1])
 local log_max = num(ARGV[2])
@@ -21,25 +21,27 @@ end
 local function retry(tenant, turn, fence, queue, position, delay, tries, cause)
   local tt = tenant .. ':' .. turn
   local key = turn_key(tt)
-  local m = call('HMGET', key, 'f', 'dn', 'dl', 'cx', 'm', 'pf', 'lg')
-  if m[1] ~= fence then
+  local in_force, done, deadline, cancelled, meta, parked, log = unpack(call('HMGET', key, TURN.fence, TURN.done,
+    TURN.deadline_ms, TURN.cancelled, TURN.meta, TURN.parked_fence, TURN.log))
+  if in_force ~= fence then
     acked[queue] = acked[queue] or {}
     table.insert(acked[queue], fence)
-    return m[6] == fence and 'ALREADY' or 'STALE'
+    return parked == fence and 'ALREADY' or 'STALE'
   end
-  if num(m[2] or 0) ~= position then return 'GAP' end
-  if m[4] then return 'CANCELLED' end
+  if num(done or 0) ~= position then return 'GAP' end
+  if cancelled then return 'CANCELLED' end
   -- A record of the build before this one has the calls in the entry only.
-  if not m[5] then
+  if not meta then
     local body = body_of_entry(queue, fence)
     if not body then return 'STALE' end
     keep_body(key, body)
   end
-  call('HDEL', key, 'f', 'b', 'st')
-  call('HSET', key, 'at', tries, 'ap', position, 'pf', fence, 'hx', '1', 'lg', note(m[7], position, tries, delay, cause))
-  call('HINCRBY', key, 'rt', 1)
+  call('HDEL', key, TURN.fence, TURN.begun, TURN.started)
+  call('HSET', key, TURN.attempts, tries, TURN.attempts_at, position, TURN.parked_fence, fence, TURN.has_history, '1',
+    TURN.log, note(log, position, tries, delay, cause))
+  call('HINCRBY', key, TURN.retries, 1)
   -- Rule 15: one place among the timers, at the earlier of due and deadline.
-  call('ZADD', TIMERS, math.min(now + delay, num(m[3])), 't:' .. tt)
+  call('ZADD', TIMERS, math.min(now + delay, num(deadline)), 't:' .. tt)
   -- For those who look at the backlog; only promote ends the wait.
   call('ZADD', P .. 'delayed', now, tt)
   local t = tenant_of(tenant)

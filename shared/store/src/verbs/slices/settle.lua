@@ -28,29 +28,28 @@ end
 
 -- All results of a turn in call order: those of earlier commits from the record, then these.
 local function all_results(item, key, rec, prefix, mine)
-  if rec.dn == 0 then return #mine == 1 and mine[1] or table.concat(mine, ',') end
+  if rec.done == 0 then return #mine == 1 and mine[1] or table.concat(mine, ',') end
   local fields = {}
-  for i = 0, rec.dn - 1 do fields[i + 1] = prefix .. i end
+  for i = 0, rec.done - 1 do fields[i + 1] = prefix .. i end
   local earlier = call('HMGET', key, unpack(fields))
   for i = 1, #mine do earlier[#earlier + 1] = mine[i] end
   return table.concat(earlier, ',')
 end
 
 -- Why a turn was cancelled, in a shape that blanks and line ends cannot break.
-local function why(cx)
-  if not cx then return '' end
-  return ' cx=' .. string.gsub(cx, '[%c%% ]', function(c) return string.format('%%%02X', string.byte(c)) end)
+local function why(cancelled)
+  if not cancelled then return '' end
+  return ' cx=' .. string.gsub(cancelled, '[%c%% ]', function(c) return string.format('%%%02X', string.byte(c)) end)
 end
 
--- What a turn's record says before the reply.
+-- What a finished record says before the reply: the words are those of `records/finished.rs`.
 local function trace_of(item, key, rec)
-  local cr, rt, er = 0, 0, ''
-  if rec.hx then
-    local m = call('HMGET', key, 'cr', 'rt', 'er')
-    cr, rt, er = m[1] or 0, m[2] or 0, m[3] or ''
+  local crashes, retries, end_reason
+  if rec.has_history then
+    crashes, retries, end_reason = unpack(call('HMGET', key, TURN.crashes, TURN.retries, TURN.end_reason))
   end
-  return 'f=' .. item.fence .. ' ts=' .. rec.ts .. ' end=' .. now_text .. ' lg=' .. (rec.lg or '') .. ' cr=' .. cr .. ' rt='
-    .. rt .. ' er=' .. er .. why(rec.cx) .. '\n'
+  return 'f=' .. item.fence .. ' ts=' .. rec.admitted_ms .. ' end=' .. now_text .. ' lg=' .. (rec.log or '')
+    .. ' cr=' .. (crashes or 0) .. ' rt=' .. (retries or 0) .. ' er=' .. (end_reason or '') .. why(rec.cancelled) .. '\n'
 end
 
 -- A reply of many results is joined by Redis, in its record: Lua would make the whole of it several times over, and
@@ -64,25 +63,25 @@ local function join_long(item, key, rec, done, trace)
       append(text)
       separator = true
     end
-    for from = 0, rec.dn - 1, 32 do
+    for from = 0, rec.done - 1, 32 do
       local fields = {}
-      for i = from, math.min(from + 31, rec.dn - 1) do fields[#fields + 1] = prefix .. i end
+      for i = from, math.min(from + 31, rec.done - 1) do fields[#fields + 1] = prefix .. i end
       for _, text in ipairs(call('HMGET', key, unpack(fields))) do add(text) end
     end
     for i = 1, #mine do add(mine[i]) end
   end
   call('SET', done, trace, 'PX', retain)
   append(item.head)
-  append_all('r', item.results)
+  append_all(TURN.result, item.results)
   append(']')
   if item.open ~= '' then
     append(',"messages":' .. item.open)
-    append_all('w', item.messages)
+    append_all(TURN.message, item.messages)
     append(item.close)
   end
   if item.audits ~= '' then
     append(',"tool_call_audits":[')
-    append_all('u', item.audit)
+    append_all(TURN.audit, item.audit)
     append(']')
   end
   append('}')
@@ -93,16 +92,16 @@ end
 local function join_short(item, key, rec)
   local messages, audits = '', ''
   if item.open ~= '' then
-    messages = ',"messages":' .. item.open .. all_results(item, key, rec, 'w', item.messages) .. item.close
+    messages = ',"messages":' .. item.open .. all_results(item, key, rec, TURN.message, item.messages) .. item.close
   end
   if item.audits ~= '' then
-    audits = ',"tool_call_audits":[' .. all_results(item, key, rec, 'u', item.audit) .. ']'
+    audits = ',"tool_call_audits":[' .. all_results(item, key, rec, TURN.audit, item.audit) .. ']'
   end
-  return item.head .. all_results(item, key, rec, 'r', item.results) .. ']' .. messages .. audits .. '}'
+  return item.head .. all_results(item, key, rec, TURN.result, item.results) .. ']' .. messages .. audits .. '}'
 end
 
 local function is_long(item, rec)
-  if rec.dn + #item.results > 8 then return true end
+  if rec.done + #item.results > 8 then return true end
   local bytes = 0
   for i = 1, #item.results do bytes = bytes + #item.results[i] + #item.messages[i] end
   return bytes > 16384
@@ -120,46 +119,47 @@ local function end_turn(item, key, rec)
   elseif not long then
     call('SET', done, trace .. text, 'PX', retain)
   end
-  if rec.gv then call('SET', id_key(item.tt), 'e' .. string.sub(call('GET', id_key(item.tt)) or 'e', 2), 'PX', dedupe) end
+  if rec.given then call('SET', id_key(item.tt), 'e' .. string.sub(call('GET', id_key(item.tt)) or 'e', 2), 'PX', dedupe) end
   ended[item.tt] = item.fence
   gone[#gone + 1], records[#records + 1] = 't:' .. item.tt, key
   local t = tenant_of(item.tenant)
-  t.q = t.q - 1
+  t.unfinished = t.unfinished - 1
   return 'DONE'
 end
 
 -- Keeps results until the turn ends.
 local function keep(item, key, rec)
-  local fields = { 'dn', rec.dn + #item.results }
+  local fields = { TURN.done, rec.done + #item.results }
   local function put(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
   for i = 1, #item.results do
-    local position = rec.dn + i - 1
-    put('r' .. position, item.results[i])
-    if item.open ~= '' then put('w' .. position, item.messages[i]) end
-    if item.audits ~= '' then put('u' .. position, item.audit[i]) end
+    local position = rec.done + i - 1
+    put(TURN.result .. position, item.results[i])
+    if item.open ~= '' then put(TURN.message .. position, item.messages[i]) end
+    if item.audits ~= '' then put(TURN.audit .. position, item.audit[i]) end
   end
   call('HSET', key, unpack(fields))
   -- The tries were those of a call that has its result now.
-  if rec.hx then call('HDEL', key, 'at') end
+  if rec.has_history then call('HDEL', key, TURN.attempts) end
 end
 
 -- The slice has ended and the turn has calls left: back on its lane, whose timer is armed.
 local function back_on_lane(item, key, rec)
-  call('HDEL', key, 'f', 'b', 'st', 'er', 'eu', 'ei', 'at', 'ap', 'cr')
-  call('HSET', key, 'sf', item.fence)
-  local m = call('HMGET', key, 'ag', 'sq', 'dl')
-  local te = budget_of(item.tenant .. ':' .. m[1]).te
-  put_on_lane(item.tenant, m[1], item.turn, m[2], math.max(te, now))
-  if rec.cx then call('ZADD', TIMERS, now, 't:' .. item.tt) else call('ZADD', TIMERS, m[3], 't:' .. item.tt) end
+  call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.end_reason, TURN.end_upto, TURN.end_info, TURN.attempts,
+    TURN.attempts_at, TURN.crashes)
+  call('HSET', key, TURN.settled_fence, item.fence)
+  local agent, lane_place, deadline = unpack(call('HMGET', key, TURN.agent, TURN.lane_place, TURN.deadline_ms))
+  local tick_end = budget_of(item.tenant .. ':' .. agent).tick_end
+  put_on_lane(item.tenant, agent, item.turn, lane_place, math.max(tick_end, now))
+  if rec.cancelled then call('ZADD', TIMERS, now, 't:' .. item.tt) else call('ZADD', TIMERS, deadline, 't:' .. item.tt) end
   return 'LANED'
 end
 
 -- Whose fence it was when it is not ours: our own earlier settle, or somebody else's.
-local function lost(item, key, m)
+local function lost(item, key, fence)
   acknowledge(item)
   if ended[item.tt] then return ended[item.tt] == item.fence and 'ALREADY' or 'STALE' end
-  if call('HGET', key, 'sf') == item.fence then return 'ALREADY' end
-  local done = not m[1] and call('GETRANGE', done_key(item.tt), 0, #item.fence + 2)
+  if call('HGET', key, TURN.settled_fence) == item.fence then return 'ALREADY' end
+  local done = not fence and call('GETRANGE', done_key(item.tt), 0, #item.fence + 2)
   if done and done == 'f=' .. item.fence .. ' ' then return 'ALREADY' end
   return 'STALE'
 end
@@ -178,24 +178,28 @@ end
 
 local function settle(item)
   local key = turn_key(item.tt)
-  local m = call('HMGET', key, 'f', 'n', 'ad', 'dn', 'cx', 'gv', 'ts', 'lg', 'hx')
-  if m[1] ~= item.fence or ended[item.tt] then return lost(item, key, m) end
-  local rec = { n = num(m[2]), ad = num(m[3]), dn = num(m[4] or 0), cx = m[5], gv = m[6], ts = m[7], lg = m[8], hx = m[9] }
-  local word = catch_up(item, rec.dn)
+  local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history = unpack(call('HMGET', key, TURN.fence,
+    TURN.calls, TURN.admitted, TURN.done, TURN.cancelled, TURN.given, TURN.admitted_ms, TURN.log, TURN.has_history))
+  if fence ~= item.fence or ended[item.tt] then return lost(item, key, fence) end
+  local rec = {
+    calls = num(calls), admitted = num(admitted), done = num(done or 0), cancelled = cancelled, given = given,
+    admitted_ms = admitted_ms, log = log, has_history = has_history,
+  }
+  local word = catch_up(item, rec.done)
   if word then return word end
   for i = 1, #item.audit do
     if item.audit[i] ~= '' then call('XADD', P .. 'audit', '*', 'audit', item.audit[i]) end
   end
-  local dn = rec.dn + #item.results
-  if dn < rec.ad then
+  local upto = rec.done + #item.results
+  if upto < rec.admitted then
     keep(item, key, rec)
-    return rec.cx and 'CANCELLED' or 'OK'
+    return rec.cancelled and 'CANCELLED' or 'OK'
   end
   if acknowledge(item) then
     local t = tenant_of(item.tenant)
     t.out = t.out - 1
   end
-  if dn >= rec.n then return end_turn(item, key, rec) end
+  if upto >= rec.calls then return end_turn(item, key, rec) end
   keep(item, key, rec)
   return back_on_lane(item, key, rec)
 end

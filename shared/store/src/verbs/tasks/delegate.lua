@@ -9,7 +9,7 @@
 -- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code> · PRESSURE (memory is short, see room: an
 --       inbound task waits)}; a refused inbound task is rejected by the caller
 -- A task that was cancelled before it came is written and ended by the next promote.
--- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's bu; XACK of the inbound entry
+-- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's budget_used; XACK of the inbound entry
 local now, _, tight = clock(ARGV[1])
 local slices = room(tight)
 local turns_max, inbox_max, inboxes_max, reply_retain = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
@@ -40,7 +40,7 @@ local function delegate(at)
   local word = known(tt, given, digest)
   if word then return word end
   local t = tenant_of(tenant)
-  if t.q >= turns_max then return 'REFUSED tenant_queue_full' end
+  if t.unfinished >= turns_max then return 'REFUSED tenant_queue_full' end
   if deadline <= now then return 'REFUSED deadline_passed' end
   local inbox = ARGV[at + 13]
   local refusal = no_inbox(tenant, inbox, ARGV[at] ~= '')
@@ -48,33 +48,33 @@ local function delegate(at)
   if slices and slices <= 0 and ARGV[at] ~= '' then return 'PRESSURE' end
   slices = slices and slices - 1
   if parent ~= '' then
-    local m = call('HMGET', turn_key(tenant .. ':' .. parent), 'bm', 'bu')
-    if not m[1] then return 'REFUSED unknown_parent' end
-    if num(m[2] or 0) + budget > num(m[1]) then return 'REFUSED budget_exceeds_parent' end
-    call('HINCRBY', turn_key(tenant .. ':' .. parent), 'bu', budget)
+    local parents, used = unpack(call('HMGET', turn_key(tenant .. ':' .. parent), TURN.budget, TURN.budget_used))
+    if not parents then return 'REFUSED unknown_parent' end
+    if num(used or 0) + budget > num(parents) then return 'REFUSED budget_exceeds_parent' end
+    call('HINCRBY', turn_key(tenant .. ':' .. parent), TURN.budget_used, budget)
   end
   -- It counts from now on, not from the reply on.
   if inbox ~= '' and not has_inbox(tenant, inbox) then use_inboxes({ [tenant] = { now, inbox } }, reply_retain) end
   local lease = num(ARGV[at + 12])
   local cancelled = any_early({ tt }, early_ms, now) and early(tt)
-  local record = { 'ag', agent, 'q', queue, 'n', 1, 'ad', 1, 'dl', deadline, 'ts', now, 'k', 'task',
-    'bm', budget, 'bu', 0, 'm', ARGV[at + 10], 'c0', ARGV[at + 11] }
+  -- One that was cancelled was never out.
+  local record = { TURN.agent, agent, TURN.queue, queue, TURN.calls, 1, TURN.admitted, cancelled and 0 or 1,
+    TURN.deadline_ms, deadline, TURN.admitted_ms, now, TURN.kind, 'task', TURN.budget, budget, TURN.budget_used, 0,
+    TURN.meta, ARGV[at + 10], TURN.call .. 0, ARGV[at + 11] }
   if given ~= '' then
-    record[#record + 1], record[#record + 2] = 'gv', '1'
+    record[#record + 1], record[#record + 2] = TURN.given, '1'
     call('SET', id_key(tt), 'a' .. digest)
   end
-  if lease > 0 then record[#record + 1], record[#record + 2] = 'el', lease end
-  t.q = t.q + 1
+  if lease > 0 then record[#record + 1], record[#record + 2] = TURN.external_lease_ms, lease end
+  t.unfinished = t.unfinished + 1
   if cancelled then
-    record[#record + 1], record[#record + 2] = 'cx', cancelled
-    -- It was never out.
-    record[8] = 0
+    record[#record + 1], record[#record + 2] = TURN.cancelled, cancelled
     call('HSET', turn_key(tt), unpack(record))
     take_early(tt)
-    return 'OK ' .. lease_ending(tt, turn_key(tt), { dn = 0 }, 'cancelled', 1, now, now, 0)[2]
+    return 'OK ' .. lease_ending(tt, turn_key(tt), { done = 0 }, 'cancelled', 1, now, now, 0)[2]
   end
   local fence = dispatch(queue, tt, ARGV[at + 10], 0, 0, 0, { ARGV[at + 11] })
-  record[#record + 1], record[#record + 2] = 'f', fence
+  record[#record + 1], record[#record + 2] = TURN.fence, fence
   call('HSET', turn_key(tt), unpack(record))
   if lease > 0 then
     call('SADD', P .. 'externals', queue)

@@ -11,8 +11,8 @@
 local now, _, tight = clock(ARGV[1])
 local slices = room(tight)
 local epoch_ms = epoch(now)
-local generations = call('HMGET', META, 'policy_gen', 'tenants_gen')
-local stale = outdated(generations[1], generations[2], ARGV[2])
+local policy_gen, tenants_gen = unpack(call('HMGET', META, 'policy_gen', 'tenants_gen'))
+local stale = outdated(policy_gen, tenants_gen, ARGV[2])
 if stale then return { stale, now } end
 local ending_lease, ready_max, bound = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local policies, at = read_policies(7, num(ARGV[6]))
@@ -23,33 +23,37 @@ if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
 -- How many calls the turn's task still allows, and its whole budget; nil where it has ended.
 local function task_left(tenant, task, wanted)
   if not task then return wanted end
-  local m = call('HMGET', turn_key(tenant .. ':' .. task), 'bm', 'bu')
-  if not m[1] then return nil end
-  return num(m[1]) - num(m[2] or 0), m[1]
+  local budget, used = unpack(call('HMGET', turn_key(tenant .. ':' .. task), TURN.budget, TURN.budget_used))
+  if not budget then return nil end
+  return num(budget) - num(used or 0), budget
 end
 
 -- What the record of a turn says; false where there is none, or a slice of it is out.
 local function record_of(tt)
-  local m = call('HMGET', turn_key(tt), 'n', 'ad', 'dn', 'q', 'tk', 'cx', 'dl', 'lg', 'f')
+  local calls, admitted, done, queue, task, cancelled, deadline, log, fence = unpack(call('HMGET', turn_key(tt), TURN.calls,
+    TURN.admitted, TURN.done, TURN.queue, TURN.task, TURN.cancelled, TURN.deadline_ms, TURN.log, TURN.fence))
   -- A lane names turns with calls left and nothing out; anything else is repaired by forgetting it here.
-  if not m[1] or m[9] then return false end
-  local rec = { n = num(m[1]), ad = num(m[2]), dn = num(m[3] or 0) }
-  if not (rec.n and rec.ad and rec.dn and m[4] and num(m[7])) then error('its record cannot be read', 0) end
-  return rec, m
+  if not calls or fence then return false end
+  local rec = {
+    calls = num(calls), admitted = num(admitted), done = num(done or 0), queue = queue, task = task, cancelled = cancelled,
+    deadline = num(deadline), deadline_text = deadline, log = log,
+  }
+  if not (rec.calls and rec.admitted and rec.done and queue and rec.deadline) then error('its record cannot be read', 0) end
+  return rec
 end
 
 -- One turn at the head of a lane. Answers an ending, the number of calls dispatched, or nil and when to look again.
-local function release(tenant, turn, rec, m, a, t, policy)
+local function release(tenant, turn, rec, a, t, policy)
   local tt = tenant .. ':' .. turn
   local key = turn_key(tt)
-  local wanted = rec.n - rec.ad
+  local wanted = rec.calls - rec.admitted
   local function ending(reason, info)
-    return lease_ending(tt, key, rec, reason, rec.n, info, now, ending_lease)
+    return lease_ending(tt, key, rec, reason, rec.calls, info, now, ending_lease)
   end
   if not policy then return ending('rejected', now) end
-  if m[6] then return ending('cancelled', now) end
-  if num(m[7]) <= now then return ending('expired', m[7]) end
-  local left, budget = task_left(tenant, m[5], wanted)
+  if rec.cancelled then return ending('cancelled', now) end
+  if rec.deadline <= now then return ending('expired', rec.deadline_text) end
+  local left, budget = task_left(tenant, rec.task, wanted)
   if not left then
     rec.why = 'the task that it ran under has ended'
     return ending('cancelled', now)
@@ -61,18 +65,18 @@ local function release(tenant, turn, rec, m, a, t, policy)
     return nil, resets
   end
   local k = math.min(wanted, tick_left(a, policy, epoch_ms), day, left)
-  if k <= 0 or t.out >= ready_max then return nil, a.te end
+  if k <= 0 or t.out >= ready_max then return nil, a.tick_end end
   -- Memory is short: what is out comes first.
   if slices and slices <= 0 then return nil, now + 1000 end
   slices = slices and slices - 1
-  local body = body_of_record(key, rec.ad, rec.ad + k)
+  local body = body_of_record(key, rec.admitted, rec.admitted + k)
   if not body then return ending('internal', 0) end
-  local fence = dispatch(m[4], tt, body.meta, rec.ad, 0, 0, body.calls)
+  local fence = dispatch(rec.queue, tt, body.meta, rec.admitted, 0, 0, body.calls)
   debit(a, t, k)
   t.out = t.out + 1
-  if m[5] then call('HINCRBY', turn_key(tenant .. ':' .. m[5]), 'bu', k) end
+  if rec.task then call('HINCRBY', turn_key(tenant .. ':' .. rec.task), TURN.budget_used, k) end
   local note = admission_note(tostring(now), k, a, policy)
-  call('HSET', key, 'f', fence, 'ad', rec.ad + k, 'lg', m[8] and m[8] .. ';' .. note or note)
+  call('HSET', key, TURN.fence, fence, TURN.admitted, rec.admitted + k, TURN.log, rec.log and rec.log .. ';' .. note or note)
   return k
 end
 
@@ -91,9 +95,9 @@ local function lane(tenant, agent, policy, stagger, withheld)
   local turns = call('ZRANGE', key, 0, bound - 1)
   for i = 1, #turns do
     -- Rule 18: a record that cannot be read leaves the lane; what only cannot be done now is tried again later.
-    local readable, rec, m = alone(record_of, tenant .. ':' .. turns[i])
+    local readable, rec = alone(record_of, tenant .. ':' .. turns[i])
     local done, out, later = readable, 0, nil
-    if rec and readable then done, out, later = alone(release, tenant, turns[i], rec, m, a, t, policy) end
+    if rec and readable then done, out, later = alone(release, tenant, turns[i], rec, a, t, policy) end
     if not done then
       reply[#reply + 1] = 'ASIDE ' .. (readable and out or rec)
       if readable then out, later = nil, now + ending_lease else out = 0 end

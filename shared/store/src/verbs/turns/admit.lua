@@ -14,15 +14,16 @@
 --       caller rejects with a reply
 local now, _, tight = clock(ARGV[1])
 local epoch_ms = epoch(now)
-local state = call('HMGET', META, 'policy_gen', 'seq', 'tenants_gen', 'early_ms')
-local stale = outdated(state[1], state[3], ARGV[2])
+local policy_gen, last_seq, tenants_gen, early_ms = unpack(call('HMGET', META, 'policy_gen', 'seq', 'tenants_gen', 'early_ms'))
+local stale = outdated(policy_gen, tenants_gen, ARGV[2])
 if stale then return { stale, now } end
 local ending_lease, turns_max, ready_max = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local inbox_max, inboxes_max, reply_retain = num(ARGV[6]), num(ARGV[7]), num(ARGV[8])
 local policies, at = read_policies(10, num(ARGV[9]))
 if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
 
-local seq, now_text = num(state[2] or 0), tostring(now)
+last_seq = num(last_seq or 0)
+local seq, now_text = last_seq, tostring(now)
 local tasks, boxes, claimed, seen, timers, held, given, stream = {}, {}, {}, {}, {}, {}, {}, P .. 'turns'
 local any_known, cancelled_early
 
@@ -30,8 +31,8 @@ local any_known, cancelled_early
 local function task_of(tenant, task)
   local key = turn_key(tenant .. ':' .. task)
   if tasks[key] == nil then
-    local m = call('HMGET', key, 'bm', 'bu')
-    tasks[key] = m[1] and { max = num(m[1]), used = num(m[2] or 0) } or false
+    local budget, used = unpack(call('HMGET', key, TURN.budget, TURN.budget_used))
+    tasks[key] = budget and { max = num(budget), used = num(used or 0) } or false
   end
   return tasks[key]
 end
@@ -86,7 +87,7 @@ local function plan(turn)
   local refusal = box ~= 'new' and box
   local task = turn.task ~= '' and task_of(turn.tenant, turn.task)
   if task == false and turn.task ~= '' then refusal = 'unknown_task' end
-  if t.q >= turns_max then refusal = 'tenant_queue_full' end
+  if t.unfinished >= turns_max then refusal = 'tenant_queue_full' end
   if refusal then
     turn.word = 'REFUSED ' .. refusal
     return
@@ -95,7 +96,7 @@ local function plan(turn)
   if box == 'new' then claim(turn.tenant, turn.inbox) end
   local a, policy = agent_of(turn.name, now), policies[turn.policy]
   roll(a, t, policy, turn.stagger, now)
-  t.q = t.q + 1
+  t.unfinished = t.unfinished + 1
   turn.a = a
   local day, resets = day_left(a, t, policy)
   local left = task and task.max - task.used or #turn.calls
@@ -105,7 +106,7 @@ local function plan(turn)
   elseif turn.deadline <= now then
     turn.word, turn.reason, turn.info = 'ENDING', 'expired', turn.deadline
   elseif a.waiting then
-    turn.word, turn.due = 'LANED', day <= 0 and not policy.reject and resets or a.te
+    turn.word, turn.due = 'LANED', day <= 0 and not policy.reject and resets or a.tick_end
   elseif left <= 0 then
     turn.word, turn.reason, turn.info = 'ENDING', 'task_budget_reached', task.max
   elseif day <= 0 and policy.reject then
@@ -119,34 +120,35 @@ local function plan(turn)
       t.out, turn.admitted, turn.word = t.out + 1, k, 'DISPATCHED'
       turn.note = admission_note(now_text, k, a, policy)
     else
-      turn.word, turn.due = 'LANED', day <= 0 and resets or a.te
+      turn.word, turn.due = 'LANED', day <= 0 and resets or a.tick_end
       a.waiting = true
     end
   end
 end
 
 -- The record of a turn, and where its calls wait. One table serves all records: making them costs more than filling them.
-local record = { 'ag', '', 'q', '', 'n', '', 'ad', '', 'dl', '', 'ts', now_text, 'm', '' }
+local record = { TURN.agent, '', TURN.queue, '', TURN.calls, '', TURN.admitted, '', TURN.deadline_ms, '', TURN.admitted_ms,
+  now_text, TURN.meta, '' }
 local function write(turn)
   local key, k, n, at = turn_key(turn.tt), turn.admitted, #turn.calls, 14
   record[2], record[4], record[6], record[8] = turn.agent, turn.queue, turn.count, k == n and turn.count or k
   record[10], record[14] = turn.deadline_text, turn.meta
   -- Rule 21: the record answers without the entry, whatever becomes of that.
-  for i = 1, n do record[at + 1], record[at + 2], at = 'c' .. (i - 1), turn.calls[i], at + 2 end
+  for i = 1, n do record[at + 1], record[at + 2], at = TURN.call .. (i - 1), turn.calls[i], at + 2 end
   if turn.digest ~= '' then
-    record[at + 1], record[at + 2], at = 'gv', '1', at + 2
+    record[at + 1], record[at + 2], at = TURN.given, '1', at + 2
     call('SET', id_key(turn.tt), 'a' .. turn.digest)
     given[#given + 1] = turn.tt
   end
-  if turn.task ~= '' then record[at + 1], record[at + 2], at = 'tk', turn.task, at + 2 end
+  if turn.task ~= '' then record[at + 1], record[at + 2], at = TURN.task, turn.task, at + 2 end
   if turn.cancelled then
-    record[at + 1], record[at + 2], at = 'cx', turn.cancelled, at + 2
+    record[at + 1], record[at + 2], at = TURN.cancelled, turn.cancelled, at + 2
     take_early(turn.tt)
   end
-  if turn.note then record[at + 1], record[at + 2], at = 'lg', turn.note, at + 2 end
+  if turn.note then record[at + 1], record[at + 2], at = TURN.log, turn.note, at + 2 end
   if k < n then
     seq = seq + 1
-    record[at + 1], record[at + 2], at = 'sq', seq, at + 2
+    record[at + 1], record[at + 2], at = TURN.lane_place, seq, at + 2
   end
   if turn.word == 'DISPATCHED' then
     local out = turn.calls
@@ -154,12 +156,12 @@ local function write(turn)
       out = {}
       for i = 1, k do out[i] = turn.calls[i] end
     end
-    record[at + 1], record[at + 2], at = 'f', dispatch(turn.queue, turn.tt, turn.meta, 0, 0, 0, out), at + 2
+    record[at + 1], record[at + 2], at = TURN.fence, dispatch(turn.queue, turn.tt, turn.meta, 0, 0, 0, out), at + 2
   end
   call('HSET', key, unpack(record, 1, at))
   if turn.word == 'ENDING' then
     local body = { meta = turn.meta, first = 0, calls = turn.calls }
-    return lease_ending(turn.tt, key, { dn = 0 }, turn.reason, n, turn.info, now, ending_lease, body)
+    return lease_ending(turn.tt, key, { done = 0 }, turn.reason, n, turn.info, now, ending_lease, body)
   end
   local t = #timers
   timers[t + 1], timers[t + 2] = turn.deadline_text, 't:' .. turn.tt
@@ -203,7 +205,7 @@ if count > 0 then
 end
 -- A minted id is new, but for accidents: one command says so for all.
 any_known = #records > 0 and call('EXISTS', unpack(records)) > 0
-cancelled_early = any_early(tts, state[4], now)
+cancelled_early = any_early(tts, early_ms, now)
 load_agents(names)
 for i = 1, count do plan(batch[i]) end
 
@@ -218,9 +220,9 @@ for i = 1, count do
     if turn.word == 'DUPLICATE' then acked[#acked + 1] = turn.entry end
   end
 end
-if seq > num(state[2] or 0) then call('HSET', META, 'seq', seq) end
+if seq > last_seq then call('HSET', META, 'seq', seq) end
 for key, task in pairs(tasks) do
-  if task then call('HSET', key, 'bu', task.used) end
+  if task then call('HSET', key, TURN.budget_used, task.used) end
 end
 use_inboxes(claimed, reply_retain)
 save_agents()

@@ -8,7 +8,8 @@
 -- reply OK · FLAGGED (its running calls end first) · ENDED (it had ended already) · WAITING (nothing of that name has
 --       come yet; when it comes, it ends) · FULL (as WAITING, but too many marks wait: none is kept) · UNKNOWN (it was
 --       admitted once, and its record is lost)
--- effect HSET turn cx, ZADD timers, SADD cancel of its holder; XDEL of a slice that nobody has read; SET and ZADD of a mark
+-- effect HSET turn cancelled, ZADD timers, SADD cancel of its holder; XDEL of a slice that nobody has read; SET
+--       and ZADD of a mark
 local now = clock(ARGV[1])
 local tt, why = ARGV[2], ARGV[3]
 local key = turn_key(tt)
@@ -27,20 +28,21 @@ local function wait_for_it()
   return 'WAITING'
 end
 
-local m = call('HMGET', key, 'n', 'f', 'q', 'dn', 'cr')
-if not m[1] then return call('EXISTS', done_key(tt)) == 1 and 'ENDED' or wait_for_it() end
-call('HSET', key, 'cx', why)
+local calls, fence, queue, done, crashes = unpack(call('HMGET', key, TURN.calls, TURN.fence, TURN.queue, TURN.done,
+  TURN.crashes))
+if not calls then return call('EXISTS', done_key(tt)) == 1 and 'ENDED' or wait_for_it() end
+call('HSET', key, TURN.cancelled, why)
 call('ZADD', TIMERS, now, 't:' .. tt)
-if not m[2] or string.sub(m[2], 1, 2) == 's:' then return 'OK' end
-local queue = queue_of(m[3], m[5], m[2])
-local holder = pending(P .. queue, m[2])
+if not fence or string.sub(fence, 1, 2) == 's:' then return 'OK' end
+queue = queue_of(queue, crashes, fence)
+local holder = pending(P .. queue, fence)
 if holder then
   call('SADD', P .. 'cancel:' .. holder, tt)
   call('PEXPIRE', P .. 'cancel:' .. holder, num(ARGV[4]) * 2)
   return 'FLAGGED'
 end
 -- Nobody holds the slice: nobody shall begin it before promote comes by, which gives the ending out.
-local rec = { n = num(m[1]), f = m[2], q = queue, dn = num(m[4] or 0) }
+local rec = { calls = num(calls), fence = fence, queue = queue, done = num(done or 0) }
 end_unread(tt, key, rec, tenant_of(tenant), 'cancelled', now, now, 0)
 save_tenants()
 return 'OK'

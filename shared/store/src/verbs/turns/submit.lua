@@ -9,10 +9,10 @@ clock(ARGV[1])
 local turns_max, inbox_max, bytes_max, count = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local stream = P .. 'turns'
 local length = call('XLEN', stream)
-local state = call('HMGET', META, 'pressure', 'memory_max')
-local pressure = state[1] == '1'
+local pressure, memory_max = unpack(call('HMGET', META, 'pressure', 'memory_max'))
+pressure = pressure == '1'
 -- Rule 19: what waits may not fill the memory. Few turns cannot; of more, some are weighed.
-local memory_max = num(state[2] or 0)
+memory_max = num(memory_max or 0)
 if memory_max > 0 then bytes_max = math.min(bytes_max, memory_max / 2) end
 local full = length >= 64 and call('MEMORY', 'USAGE', stream, 'SAMPLES', 5) >= bytes_max
 local replies = {}
@@ -41,11 +41,11 @@ for i = 1, count do
     if id ~= '' then
       call('SET', id_key(tenant .. ':' .. id), 'q' .. digest)
       -- The entry names its id, so that whoever ends it unadmitted can close that.
-      local entry = call('XADD', stream, '*', 'turn', payload, 'i', tenant .. ':' .. id)
+      local entry = call('XADD', stream, '*', INBOUND.turn, payload, INBOUND.given, tenant .. ':' .. id)
       call('HSET', QUEUED, tenant .. ':' .. id, entry)
       replies[i] = 'OK ' .. entry
     else
-      replies[i] = 'OK ' .. call('XADD', stream, '*', 'turn', payload)
+      replies[i] = 'OK ' .. call('XADD', stream, '*', INBOUND.turn, payload)
     end
     length = length + 1
   end

@@ -10,8 +10,8 @@ local old = {}
 for i = 1, #found[2], 2 do
   local name, text = found[2][i], found[2][i + 1]
   if #text == 40 then
-    local _, te, _, de = struct.unpack('<dddd', text)
-    if math.max(te, de) + 86400000 <= now and call('EXISTS', P .. 'lane:' .. name) == 0 then old[#old + 1] = name end
+    local _, tick_end, _, day_end = struct.unpack('<dddd', text)
+    if math.max(tick_end, day_end) + 86400000 <= now and call('EXISTS', P .. 'lane:' .. name) == 0 then old[#old + 1] = name end
   end
 end
 for from = 1, #old, 500 do call('HDEL', P .. 'budgets', unpack(old, from, math.min(from + 499, #old))) end

@@ -9,8 +9,8 @@ clock(ARGV[1])
 local info = call('INFO', 'memory')
 local used, max = num(string.match(info, 'used_memory:(%d+)')), num(string.match(info, 'maxmemory:(%d+)'))
 local pressure = max > 0 and used >= max * 0.8 and '1' or '0'
-local known = call('HMGET', META, 'pressure', 'memory_max')
-if known[1] ~= pressure or num(known[2] or -1) ~= max then
+local known_pressure, known_max = unpack(call('HMGET', META, 'pressure', 'memory_max'))
+if known_pressure ~= pressure or num(known_max or -1) ~= max then
   call('HSET', META, 'pressure', pressure, 'memory_max', string.format('%.0f', max))
 end
 return { string.format('%.0f', used), string.format('%.0f', max) }
