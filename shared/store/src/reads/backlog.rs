@@ -7,6 +7,7 @@ use redis::{FromRedisValue, Pipeline, Value};
 use crate::connection::question::Question;
 use crate::keys::{GROUP, Queue, streams as stream_names};
 use crate::reads::memory::{Memory, memory_of};
+use crate::records::schema::tenant as counters;
 use crate::records::slice::entry_ms;
 use crate::script::reply::{number_of, text_of, unexpected};
 use crate::{Store, StoreError};
@@ -167,7 +168,8 @@ impl Store {
         for some in tenants.chunks(TENANTS_MAX) {
             let mut pipe = redis::pipe();
             for tenant in some {
-                pipe.cmd("HMGET").arg(self.keys.key(format_args!("tenant:{tenant}"))).arg(&["q", "out"]);
+                let counters = [counters::UNFINISHED, counters::OUT];
+                pipe.cmd("HMGET").arg(self.keys.key(format_args!("tenant:{tenant}"))).arg(&counters);
             }
             let counters: Vec<(Option<f64>, Option<f64>)> = self.connection.pipeline(Question::Backlog, &pipe).await?;
             let count = |(unfinished, out): (Option<f64>, Option<f64>)| {

@@ -9,7 +9,8 @@ use crate::connection::pool::Pool;
 use crate::connection::reader::{Entry, entry};
 use crate::keys::{GROUP, streams};
 use crate::reads::watch::{NodeView, nodes};
-use crate::records::budgets::unpacked;
+use crate::records::budgets::AgentBudget;
+use crate::records::schema::tenant as counters;
 use crate::script::reply::{number_of, text_of};
 use crate::{Keys, StoreError, TurnName};
 
@@ -212,20 +213,20 @@ impl Pool {
         let (agent, tenant) = (format!("{}:{agent}", name.tenant), format!("tenant:{}", name.tenant));
         let mut pipe = redis::pipe();
         pipe.cmd("HGET").arg(keys.key("budgets")).arg(&agent);
-        pipe.cmd("HMGET").arg(keys.key(tenant)).arg(&["du", "de"]);
+        pipe.cmd("HMGET").arg(keys.key(tenant)).arg(&[counters::DAY_USED, counters::DAY_END]);
         pipe.cmd("ZRANK").arg(keys.key(format_args!("lane:{agent}"))).arg(name.turn.as_str());
-        let (packed, tenant, ahead): (Option<Vec<u8>>, Vec<Option<f64>>, Option<u64>) =
+        let (packed, (tenant_used, tenant_ends), ahead): (Option<Vec<u8>>, (Option<f64>, Option<f64>), Option<u64>) =
             self.pipeline("budget", &pipe).await?;
-        let agent = unpacked(&packed.unwrap_or_default());
+        let agent = AgentBudget::unpack(&packed.unwrap_or_default());
         // Lua may write a large number as a float.
-        let of_tenant = |at: usize| tenant.get(at).copied().flatten().unwrap_or(0.0) as i64;
+        let whole = |number: Option<f64>| number.unwrap_or(0.0) as i64;
         Ok(BudgetFacts {
-            tick_used: agent[0],
-            tick_ends_ms: agent[1],
-            day_used: agent[2],
-            day_ends_ms: agent[3],
-            tenant_day_used: of_tenant(0),
-            tenant_day_ends_ms: of_tenant(1),
+            tick_used: agent.tick_used,
+            tick_ends_ms: agent.tick_ends_ms,
+            day_used: agent.day_used,
+            day_ends_ms: agent.day_ends_ms,
+            tenant_day_used: whole(tenant_used),
+            tenant_day_ends_ms: whole(tenant_ends),
             ahead_on_lane: ahead,
         })
     }
@@ -305,19 +306,5 @@ fn dead_letter(entry: &Entry) -> DeadLetter {
         reason: text("reason"),
         tenant: text("tenant"),
         raw: text("raw"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn packed_counters_are_read_and_absent_ones_are_zero() {
-        let packed: Vec<u8> =
-            [10.0, 1_767_571_205_000.0, 42.0, 9.0, 5.0].iter().flat_map(|n: &f64| n.to_le_bytes()).collect();
-        assert_eq!(unpacked(&packed), [10, 1_767_571_205_000, 42, 9]);
-        assert_eq!(unpacked(&packed[..12]), [10, 0, 0, 0]);
-        assert_eq!(unpacked(b""), [0; 4]);
     }
 }

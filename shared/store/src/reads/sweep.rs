@@ -7,7 +7,9 @@ use redis::{RedisResult, Value};
 
 use crate::connection::question::Question;
 use crate::keys::{GROUP, Queue, TurnName};
+use crate::records::schema::turn;
 use crate::records::slice::entry_ms;
+use crate::records::turn::{is_ending, whole};
 use crate::script::reply::text_of;
 use crate::{Store, StoreError};
 use tickfleet_model::{AgentId, TurnId};
@@ -18,7 +20,8 @@ const TIMERS_PER_STEP: usize = 256;
 const KEYS_PER_STEP: usize = 512;
 
 /// What is read of a record.
-const FIELDS: &[&str] = &["ag", "f", "n", "ad", "dn", "ts", "q", "cr"];
+const FIELDS: &[&str] =
+    &[turn::AGENT, turn::FENCE, turn::CALLS, turn::ADMITTED, turn::DONE, turn::ADMITTED_MS, turn::QUEUE, turn::CRASHES];
 /// Turns that one pipeline asks about: with a few commands each, well below a script's time.
 const TOGETHER_MAX: usize = 128;
 
@@ -63,7 +66,7 @@ struct Record {
 impl Record {
     /// A slice is out: whoever holds it, or reap, brings the turn on.
     fn is_out(&self) -> bool {
-        self.fence.as_ref().is_some_and(|fence| !fence.starts_with("s:"))
+        self.fence.as_ref().is_some_and(|fence| !is_ending(fence))
     }
 
     /// It waits on its lane for calls to be admitted; else it is parked for a try, or an ending is given out.
@@ -179,7 +182,7 @@ impl Store {
         }
         let mut pipe = redis::pipe();
         for record in &seen {
-            pipe.cmd("HGET").arg(self.keys.turn(&record.name)).arg("f");
+            pipe.cmd("HGET").arg(self.keys.turn(&record.name)).arg(turn::FENCE);
         }
         let fences: Vec<Option<String>> = self.connection.pipeline(Question::Sweep, &pipe).await?;
         let same = seen.into_iter().zip(fences).filter(|(record, fence)| fence.is_some() && *fence == record.fence);
@@ -250,7 +253,7 @@ impl Store {
 fn record(name: TurnName, fields: Value) -> Option<Record> {
     let fields: Vec<Option<String>> = redis::from_redis_value(fields).ok()?;
     let [agent, fence, calls, admitted, done, since, queue, crashes] = <[Option<String>; 8]>::try_from(fields).ok()?;
-    let number = |text: Option<String>| text.and_then(|text| text.parse::<f64>().ok()).map(|number| number as i64);
+    let number = |text: Option<String>| text.as_deref().and_then(whole);
     let record = Record {
         name,
         agent: AgentId::new(agent?).ok()?,

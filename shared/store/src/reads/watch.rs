@@ -9,7 +9,8 @@ use serde::Deserialize;
 use crate::connection::question::Question;
 use crate::connection::reader::entry;
 use crate::keys::{GROUP, streams as stream_names};
-use crate::records::budgets::unpacked;
+use crate::records::budgets::AgentBudget;
+use crate::records::schema::turn;
 use crate::records::slice::entry_ms;
 use crate::script::reply::{into_text, number_of, text_of};
 use crate::{Connection, Keys, Slots, StoreError};
@@ -249,10 +250,10 @@ impl Watch {
             let (count, first, budget) = (next(), next(), next());
             let first = list(first).into_iter().next().and_then(into_text);
             let (Some((tenant, agent)), Some(first)) = (name.split_once(':'), first) else { continue };
-            turns.cmd("HGET").arg(self.keys.key(format_args!("turn:{tenant}:{first}"))).arg("ts");
+            turns.cmd("HGET").arg(self.keys.key(format_args!("turn:{tenant}:{first}"))).arg(turn::ADMITTED_MS);
             let used = match budget {
-                Value::BulkString(packed) => unpacked(&packed),
-                _ => unpacked(&[]),
+                Value::BulkString(packed) => AgentBudget::unpack(&packed),
+                _ => AgentBudget::default(),
             };
             view.lanes.push(LaneView {
                 tenant: tenant.to_owned(),
@@ -260,8 +261,8 @@ impl Watch {
                 turns: number_of(&count).unwrap_or(0).unsigned_abs(),
                 oldest_ms: None,
                 due_in_ms: due_ms - view.now_ms,
-                tick_used: used[0],
-                day_used: used[2],
+                tick_used: used.tick_used,
+                day_used: used.day_used,
             });
         }
         if !view.lanes.is_empty() {

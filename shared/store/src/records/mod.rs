@@ -1,6 +1,8 @@
-//! What Redis keeps, as types: what a slice looks like on its queue, counters, notes.
+//! What Redis keeps, as types. Only this crate decodes it, by the names of the [`schema`].
 
 pub(crate) mod budgets;
+pub(crate) mod finished;
 pub(crate) mod notes;
 pub mod schema;
 pub(crate) mod slice;
+pub(crate) mod turn;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
+use super::schema::slice as fields;
 use crate::connection::reader::Entry;
 use crate::keys::{Queue, TurnName};
 use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, TaskGrant, TaskId};
@@ -122,13 +123,15 @@ impl SliceEntry {
         let (mut name, mut meta, mut first, mut crashes, mut attempt) = (None, None, 0, 0, 0);
         let mut calls = Vec::new();
         for (field, value) in &entry.fields {
-            match field.as_slice() {
-                b"t" => name = std::str::from_utf8(value).ok().and_then(TurnName::parse),
-                b"m" => meta = Some(serde_json::from_slice::<SliceMeta>(value).map_err(|e| format!("meta: {e}"))?),
-                b"p" => first = number(value),
-                b"x" => crashes = number(value),
-                b"a" => attempt = number(value),
-                b"c" => calls.push(serde_json::from_slice::<Call>(value).map_err(|e| format!("call: {e}"))?),
+            match std::str::from_utf8(field).unwrap_or_default() {
+                fields::NAME => name = std::str::from_utf8(value).ok().and_then(TurnName::parse),
+                fields::META => {
+                    meta = Some(serde_json::from_slice::<SliceMeta>(value).map_err(|e| format!("meta: {e}"))?)
+                }
+                fields::FIRST => first = number(value),
+                fields::CRASHES => crashes = number(value),
+                fields::ATTEMPTS => attempt = number(value),
+                fields::CALL => calls.push(serde_json::from_slice::<Call>(value).map_err(|e| format!("call: {e}"))?),
                 _ => {}
             }
         }
