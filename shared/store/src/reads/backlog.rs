@@ -8,7 +8,9 @@ use crate::connection::question::Question;
 use crate::keys::{GROUP, Queue, streams as stream_names};
 use crate::reads::memory::{Memory, memory_of};
 use crate::records::schema::tenant as counters;
+use crate::records::shard::is_set;
 use crate::records::slice::entry_ms;
+use crate::records::turn::whole;
 use crate::script::reply::{number_of, text_of, unexpected};
 use crate::{Store, StoreError};
 use tickfleet_model::TenantId;
@@ -83,12 +85,12 @@ impl Store {
         let mut answers =
             self.connection.pipeline::<Vec<Value>>(Question::Backlog, &self.questions()).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
-        let (clock_ms, meta) = (clock(next())?, read::<Vec<Option<String>>>(next())?);
+        let (clock_ms, (offset, pressure)) = (clock(next())?, read::<(Option<String>, Option<String>)>(next())?);
         let streams = stream_names().map(|name| seen(name, [next(), next(), next()])).collect::<Result<Vec<_>, _>>()?;
-        let offset_ms: i64 = meta.first().cloned().flatten().and_then(|ms| ms.parse().ok()).unwrap_or(0);
+        let offset_ms = offset.as_deref().and_then(whole).unwrap_or(0);
         let mut backlog = Backlog {
             now_ms: clock_ms + offset_ms,
-            pressure: meta.get(1).cloned().flatten().as_deref() == Some("1"),
+            pressure: pressure.as_deref().is_some_and(is_set),
             timers: read(next())?,
             audit: read(next())?,
             ..Backlog::default()

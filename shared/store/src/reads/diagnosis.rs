@@ -10,7 +10,9 @@ use crate::connection::reader::{Entry, entry};
 use crate::keys::{GROUP, streams};
 use crate::reads::watch::{NodeView, nodes};
 use crate::records::budgets::AgentBudget;
+use crate::records::node::NodeSays;
 use crate::records::schema::tenant as counters;
+use crate::records::shard::{ShardMeta, is_set};
 use crate::script::reply::{number_of, text_of};
 use crate::{Keys, StoreError, TurnName};
 
@@ -108,11 +110,6 @@ pub struct BudgetFacts {
     pub ahead_on_lane: Option<u64>,
 }
 
-/// The policy that a consumer says of itself: after when it beat, its lease, and its slots.
-fn policy_of(said: &str) -> Option<String> {
-    said.split(' ').nth(4).filter(|policy| !policy.is_empty()).map(String::from)
-}
-
 impl Pool {
     /// The number of shards that a shard's data was written with, as stored; none where no process has run yet.
     ///
@@ -132,22 +129,20 @@ impl Pool {
         pipe.cmd("TIME").cmd("HGETALL").arg(keys.key("nodes"));
         type Found = (HashMap<String, String>, HashMap<String, i64>, (i64, i64), HashMap<String, String>);
         let (meta, beats, (seconds, micros), nodes): Found = self.pipeline("shard", &pipe).await?;
-        fn number<T: std::str::FromStr + Default>(meta: &HashMap<String, String>, name: &str) -> T {
-            meta.get(name).and_then(|value| value.parse().ok()).unwrap_or_default()
-        }
-        let offset_ms: i64 = number(&meta, "offset_ms");
+        let said = ShardMeta::read(|field| meta.get(field).cloned());
+        let policy_of = |said: &str| NodeSays::read(said).policy;
         let mut facts = ShardFacts {
-            now_ms: seconds * 1_000 + micros / 1_000 + offset_ms,
-            used: meta.contains_key("policy_gen"),
-            policy_generation: number(&meta, "policy_gen"),
-            policy_digest: meta.get("policy").cloned().unwrap_or_default(),
-            shards: meta.get("shards").and_then(|value| value.parse().ok()),
-            offset_ms,
-            steps: (number(&meta, "steps"), number(&meta, "step_ms")),
-            pressure: meta.get("pressure").is_some_and(|value| value == "1"),
+            now_ms: seconds * 1_000 + micros / 1_000 + said.offset_ms,
+            used: said.policy_generation.is_some(),
+            policy_generation: said.policy_generation.unwrap_or(0),
+            policy_digest: said.policy_digest,
+            shards: said.shards,
+            offset_ms: said.offset_ms,
+            steps: (said.steps, said.step_ms),
+            pressure: said.pressure,
             beats,
             policies: nodes.into_iter().filter_map(|(name, said)| Some((name, policy_of(&said)?))).collect(),
-            tools_off: meta.get("tools_off").into_iter().flat_map(|t| t.split_whitespace()).map(String::from).collect(),
+            tools_off: said.tools_off,
             ..ShardFacts::default()
         };
         for stream in streams() {
@@ -276,7 +271,7 @@ impl Pool {
     pub async fn pressure(&self, keys: &Keys) -> Result<bool, StoreError> {
         let said: Option<String> =
             self.query("pressure", redis::cmd("HGET").arg(keys.key("meta")).arg("pressure")).await?;
-        Ok(said.as_deref() == Some("1"))
+        Ok(said.as_deref().is_some_and(is_set))
     }
 
     /// What shard time is ahead of the server's clock, ms.

@@ -2,7 +2,9 @@
 
 pub(crate) mod budgets;
 pub(crate) mod finished;
+pub(crate) mod node;
 pub(crate) mod notes;
 pub mod schema;
+pub(crate) mod shard;
 pub(crate) mod slice;
 pub(crate) mod turn;

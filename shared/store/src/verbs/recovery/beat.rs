@@ -1,6 +1,8 @@
 //! Heartbeats, and what they are told.
 
 use crate::keys::TurnName;
+use crate::records::node::Slots;
+use crate::records::shard::is_set;
 use crate::script::reply::text_of;
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
@@ -25,15 +27,6 @@ pub struct Beat {
     pub marks_ms: i64,
     /// Turns that the consumer holds and should stop.
     pub cancelled: Vec<TurnName>,
-}
-
-/// A consumer's slots. A scheduler has none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Slots {
-    /// Those that carry out a slice.
-    pub busy: usize,
-    /// All of them.
-    pub all: usize,
 }
 
 impl Store {
@@ -78,7 +71,7 @@ impl Store {
             now_ms: reply.number()?,
             epoch_ms: reply.number()?,
             policy_generation: reply.number()?.unsigned_abs(),
-            pressure: reply.text()? == "1",
+            pressure: is_set(&reply.text()?),
             clock_steps: (reply.number()?.unsigned_abs(), reply.number()?),
             run_id: reply.text()?,
             marks_ms: reply.number()?,

@@ -1,6 +1,7 @@
 //! A message for the inbound stream of tasks, as services in other languages write it.
 
 use crate::connection::question::Question;
+use crate::records::shard::is_set;
 use crate::{Store, StoreError};
 
 /// What became of a message for the `tasks` stream.
@@ -29,7 +30,7 @@ impl Store {
         let mut pipe = redis::pipe();
         pipe.cmd("XLEN").arg(&key).cmd("HGET").arg(self.keys.key("meta")).arg("pressure");
         let (length, pressure): (u64, Option<String>) = self.connection.pipeline(Question::EnqueueTask, &pipe).await?;
-        if pressure.as_deref() == Some("1") {
+        if pressure.as_deref().is_some_and(is_set) {
             return Ok(Enqueued::Pressure);
         }
         if length >= self.options.turns_max {

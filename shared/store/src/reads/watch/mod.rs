@@ -1,19 +1,31 @@
 //! A shard as `tickfleet top` watches it. Reads only, and little: counters, ends of streams, the newest audit
 //! entries, and a bounded number of lanes. No command here grows with what waits.
 
+mod ended;
+mod load;
+mod view;
+
+pub use ended::EndedCall;
+pub use load::ServerLoad;
+pub use view::{LaneView, NodeView, ShardView, StreamView};
+
 use std::collections::{BTreeMap, HashMap};
 
 use redis::Value;
-use serde::Deserialize;
+
+use ended::ended_call;
+use load::server_load;
 
 use crate::connection::question::Question;
 use crate::connection::reader::entry;
 use crate::keys::{GROUP, streams as stream_names};
 use crate::records::budgets::AgentBudget;
+use crate::records::node::NodeSays;
 use crate::records::schema::turn;
+use crate::records::shard::ShardMeta;
 use crate::records::slice::entry_ms;
 use crate::script::reply::{into_text, number_of, text_of};
-use crate::{Connection, Keys, Slots, StoreError};
+use crate::{Connection, Keys, StoreError};
 
 /// Audit entries that one look reads at most. What came beyond is counted, but its tools are not seen.
 const AUDIT_SEEN_MAX: usize = 200;
@@ -23,118 +35,6 @@ const TIMERS_SEEN: usize = 500;
 const LANES_MAX: usize = 256;
 /// Consumers whose lease ended longer ago are not shown, ms.
 const GONE_MS_MAX: i64 = 300_000;
-
-/// What waits on a stream, and who holds what.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct StreamView {
-    /// `turns`, `tasks`, `ready:normal`…
-    pub name: String,
-    /// Entries that nobody has read.
-    pub waiting: u64,
-    /// Entries that a consumer holds.
-    pub held: u64,
-    /// Age of the oldest that nobody has read, ms.
-    pub oldest_waiting_ms: i64,
-    /// Age of the oldest that is held, ms.
-    pub oldest_held_ms: i64,
-    /// Entries ever written; none where Redis cannot tell.
-    pub added: Option<u64>,
-}
-
-/// A scheduler or worker of the shard.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NodeView {
-    /// Its name: `s-…` a scheduler, `w-…` a worker.
-    pub name: String,
-    /// Time since its last heartbeat, ms; none where it does not say.
-    pub beat_age_ms: Option<i64>,
-    /// What is left of its lease, ms; negative once it is over.
-    pub lease_left_ms: i64,
-    /// Its slots; none where it does not say.
-    pub slots: Option<Slots>,
-}
-
-/// An agent with turns that wait for a later tick or day.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LaneView {
-    /// Whose agent.
-    pub tenant: String,
-    /// The agent.
-    pub agent: String,
-    /// Turns on its lane.
-    pub turns: u64,
-    /// How long the first of them has been admitted, ms; none where its record is gone.
-    pub oldest_ms: Option<i64>,
-    /// When the lane is looked at next, ms from now; negative where that is late.
-    pub due_in_ms: i64,
-    /// Calls used in the agent's tick, as last written.
-    pub tick_used: i64,
-    /// Calls used in the agent's day, as last written.
-    pub day_used: i64,
-}
-
-/// A call that ended, as the audit log has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct EndedCall {
-    /// When, ms since the epoch.
-    pub at_ms: i64,
-    /// Its tool.
-    pub tool: String,
-    /// Its outcome.
-    pub outcome: String,
-    /// How long it took, ms.
-    pub duration_ms: u64,
-}
-
-/// One look at a shard.
-#[derive(Debug, Clone, Default)]
-pub struct ShardView {
-    /// Shard time, ms since the epoch.
-    pub now_ms: i64,
-    /// Generation of the policy in force; 0 where no scheduler ever ran.
-    pub policy_generation: u64,
-    /// Whether new work is refused because memory is nearly full.
-    pub pressure: bool,
-    /// The streams, those of urgent slices first.
-    pub streams: Vec<StreamView>,
-    /// Who works here, or has been gone for less than five minutes.
-    pub nodes: Vec<NodeView>,
-    /// Agents whose turns wait, as far as they are known yet.
-    pub lanes: Vec<LaneView>,
-    /// Whether these are all: a sweep over all timers takes several looks, and at most 256 lanes are asked about.
-    pub lanes_whole: bool,
-    /// Lanes, turns under way, retries: whatever has a timer.
-    pub timers: u64,
-    /// By how much the earliest timer is late, ms.
-    pub timer_late_ms: i64,
-    /// Entries of the dead stream.
-    pub dead: u64,
-    /// Turns that wait for another try of a call.
-    pub delayed: u64,
-    /// How long the one of them waits that waits the longest, ms.
-    pub oldest_delayed_ms: i64,
-    /// Audit entries ever written, which is one for every call; none where there is no audit log.
-    pub calls: Option<u64>,
-    /// The newest calls that ended since the last look, at most 200.
-    pub ended: Vec<EndedCall>,
-}
-
-/// What the server says of its load.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct ServerLoad {
-    /// Its version.
-    pub version: String,
-    /// Bytes in use.
-    pub used_memory: u64,
-    /// Bytes allowed; 0 means no bound.
-    pub maxmemory: u64,
-    /// Commands a second, as it averages them itself.
-    pub ops: u64,
-    /// Clients.
-    pub clients: u64,
-    /// Processor time since its start, seconds.
-    pub cpu_seconds: f64,
-}
 
 /// Watches one shard, look by look.
 #[derive(Debug)]
@@ -173,14 +73,14 @@ impl Watch {
         let mut answers = self.ask(&self.first(&names)).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
         let meta = map_of(next());
-        let number = |name: &str| meta.get(name).and_then(number_of).unwrap_or(0);
+        let meta = ShardMeta::read(|field| meta.get(field).and_then(text_of));
         let clock_ms = time_ms(next());
-        let now_ms = clock_ms + number("offset_ms");
+        let now_ms = clock_ms + meta.offset_ms;
         let (beats, said) = (map_of(next()), map_of(next()));
         let mut view = ShardView {
             now_ms,
-            policy_generation: number("policy_gen").unsigned_abs(),
-            pressure: number("pressure") == 1,
+            policy_generation: meta.policy_generation.unwrap_or(0),
+            pressure: meta.pressure,
             nodes: nodes(&beats, &said, now_ms),
             timers: number_of(&next()).unwrap_or(0).unsigned_abs(),
             dead: number_of(&next()).unwrap_or(0).unsigned_abs(),
@@ -347,69 +247,17 @@ fn stream_view(name: String, groups: Value, pending: Value, clock_ms: i64) -> (S
 
 pub(crate) fn nodes(beats: &HashMap<String, Value>, said: &HashMap<String, Value>, now_ms: i64) -> Vec<NodeView> {
     let view = |(name, until): (&String, &Value)| {
-        let said: Vec<i64> = said
-            .get(name)
-            .and_then(text_of)
-            .map(|said| said.split(' ').filter_map(|number| number.parse().ok()).collect())
-            .unwrap_or_default();
-        let size = |number: i64| usize::try_from(number).unwrap_or(0);
+        let said = said.get(name).and_then(text_of).map(|said| NodeSays::read(&said)).unwrap_or_default();
         NodeView {
             name: name.clone(),
-            beat_age_ms: said.first().map(|beat| (now_ms - beat).max(0)),
+            beat_age_ms: said.beat_ms.map(|beat| (now_ms - beat).max(0)),
             lease_left_ms: number_of(until).unwrap_or(0) - now_ms,
-            slots: match said.as_slice() {
-                [_, _, busy, all, ..] if *all > 0 => Some(Slots { busy: size(*busy), all: size(*all) }),
-                _ => None,
-            },
+            slots: said.slots,
         }
     };
     let mut nodes: Vec<NodeView> = beats.iter().map(view).filter(|node| node.lease_left_ms > -GONE_MS_MAX).collect();
     nodes.sort_by(|a, b| a.name.cmp(&b.name));
     nodes
-}
-
-#[derive(Deserialize)]
-struct AuditEntry {
-    entity_id: String,
-    #[serde(default)]
-    message: String,
-    meta: AuditMeta,
-}
-
-#[derive(Deserialize)]
-struct AuditMeta {
-    outcome: String,
-    #[serde(default)]
-    duration_ms: u64,
-}
-
-/// Reads an audit entry. A name that no tool has is the model's own words, and not repeated.
-fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
-    let audit: AuditEntry = serde_json::from_slice(audit).ok()?;
-    let known = audit.meta.outcome != "unknown_tool";
-    // `<agent> called <tool>: …` names the tool as agents know it; the entity is its stable id.
-    let named = audit.message.split_once(" called ").and_then(|(_, rest)| Some(rest.rsplit_once(": ")?.0.to_owned()));
-    let tool = named.unwrap_or(audit.entity_id);
-    Some(EndedCall {
-        at_ms: id.split('-').next()?.parse().ok()?,
-        tool: if known { tool } else { "(unknown)".to_owned() },
-        outcome: audit.meta.outcome,
-        duration_ms: audit.meta.duration_ms,
-    })
-}
-
-fn server_load(info: &str) -> ServerLoad {
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
-    let number = |name: &str| field(name).and_then(|value| value.parse().ok()).unwrap_or(0);
-    let seconds = |name: &str| field(name).and_then(|value| value.parse().ok()).unwrap_or(0.0);
-    ServerLoad {
-        version: field("valkey_version").or_else(|| field("redis_version")).unwrap_or_default().to_owned(),
-        used_memory: number("used_memory"),
-        maxmemory: number("maxmemory"),
-        ops: number("instantaneous_ops_per_sec"),
-        clients: number("connected_clients"),
-        cpu_seconds: seconds("used_cpu_sys") + seconds("used_cpu_user"),
-    }
 }
 
 /// Age of an entry by Redis' own clock, which writes the ids, ms.
@@ -459,22 +307,8 @@ fn scored(value: Value) -> Vec<(String, i64)> {
 
 #[cfg(test)]
 mod tests {
-    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
     use super::*;
-
-    #[test]
-    fn a_call_is_read_from_its_audit_entry_and_a_models_own_words_are_not_repeated() {
-        let audit = |outcome: &str| {
-            let message = format!("kelly called echo: {outcome} in 7 ms");
-            format!(
-                r#"{{"entity_id":"t1","message":"{message}","meta":{{"duration_ms":7,"outcome":"{outcome}","x":[1]}}}}"#
-            )
-        };
-        let call = ended_call("1700000000000-3", audit("ok").as_bytes()).unwrap();
-        assert_eq!((call.at_ms, call.tool.as_str(), call.duration_ms), (1_700_000_000_000, "echo", 7));
-        assert_eq!(ended_call("1-0", audit("unknown_tool").as_bytes()).unwrap().tool, "(unknown)");
-        assert_eq!(ended_call("1-0", b"{"), None);
-    }
+    use crate::records::node::Slots;
 
     #[test]
     fn a_node_without_an_account_of_itself_is_shown_and_one_gone_for_long_is_not() {
@@ -487,14 +321,5 @@ mod tests {
         assert_eq!(nodes[1].slots, Some(Slots { busy: 3, all: 16 }));
         assert_eq!((nodes[1].beat_age_ms, nodes[0].beat_age_ms), (Some(2_000), None));
         assert_eq!(nodes[2].lease_left_ms, -1_000);
-    }
-
-    #[test]
-    fn what_the_server_says_of_its_load_is_read() {
-        let load = server_load(
-            "# Server\r\nredis_version:7.0.15\r\nused_memory:1024\r\nused_memory_human:1K\r\nused_cpu_sys:1.5\r\nused_cpu_user:2.25\r\n",
-        );
-        assert_eq!((load.version.as_str(), load.used_memory, load.maxmemory), ("7.0.15", 1_024, 0));
-        assert!((load.cpu_seconds - 3.75).abs() < 1e-9);
     }
 }
