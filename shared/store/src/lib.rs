@@ -33,7 +33,7 @@ pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, Str
 pub use records::budgets::AgentBudget;
 pub use records::finished::FinishedTurn;
 pub use records::node::Slots;
-pub use records::notes::{Admission as AdmissionNote, FailedTry};
+pub use records::notes::{AdmissionNote, FailedTry};
 pub use records::schema as fields;
 pub use records::slice::{SliceEntry, SliceMeta, entry_ms};
 pub use records::turn::TurnRecord;

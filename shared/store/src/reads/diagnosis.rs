@@ -210,8 +210,8 @@ impl Pool {
         pipe.cmd("HGET").arg(keys.key("budgets")).arg(&agent);
         pipe.cmd("HMGET").arg(keys.key(tenant)).arg(&[counters::DAY_USED, counters::DAY_END]);
         pipe.cmd("ZRANK").arg(keys.key(format_args!("lane:{agent}"))).arg(name.turn.as_str());
-        let (packed, (tenant_used, tenant_ends), ahead): (Option<Vec<u8>>, (Option<f64>, Option<f64>), Option<u64>) =
-            self.pipeline("budget", &pipe).await?;
+        type Found = (Option<Vec<u8>>, (Option<f64>, Option<f64>), Option<u64>);
+        let (packed, (tenant_used, tenant_ends), ahead): Found = self.pipeline("budget", &pipe).await?;
         let agent = AgentBudget::unpack(&packed.unwrap_or_default());
         // Lua may write a large number as a float.
         let whole = |number: Option<f64>| number.unwrap_or(0.0) as i64;

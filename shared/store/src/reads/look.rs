@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::connection::question::Question;
 use crate::keys::{GROUP, Queue, TurnName};
 use crate::records::finished::FinishedTurn;
-use crate::records::notes::Admission;
+use crate::records::notes::AdmissionNote;
 use crate::records::schema::turn;
 use crate::records::turn::TurnRecord;
 use crate::{SliceMeta, Store, StoreError};
@@ -93,11 +93,11 @@ impl Store {
             pipe.cmd("GETRANGE").arg(self.keys.done(name)).arg(0).arg(TRACE_BYTES_MAX);
         }
         let found: Vec<Option<String>> = self.connection.pipeline(Question::Look, &pipe).await?;
-        let first = |log: Vec<Admission>| log.first().map(|admission| u64::from(admission.calls));
+        let first = |log: Vec<AdmissionNote>| log.first().map(|admission| u64::from(admission.calls));
         let of_one = |found: &[Option<String>]| {
             let [live, ended] = found else { return 0 };
             let ended = || FinishedTurn::read(ended.as_deref().unwrap_or_default()).admissions;
-            first(live.as_deref().map_or_else(ended, Admission::read_all)).unwrap_or(0)
+            first(live.as_deref().map_or_else(ended, AdmissionNote::read_all)).unwrap_or(0)
         };
         Ok(found.chunks(2).map(of_one).sum())
     }

@@ -1,6 +1,6 @@
 //! The record of a turn or task that has ended: one line about it, then the reply as it was sent. `settle.lua` writes it.
 
-use super::notes::{Admission, FailedTry};
+use super::notes::{AdmissionNote, FailedTry};
 use super::turn::whole;
 
 /// A turn that has ended.
@@ -11,7 +11,7 @@ pub struct FinishedTurn {
     /// When it ended, ms of shard time.
     pub ended_ms: Option<i64>,
     /// Its admissions.
-    pub admissions: Vec<Admission>,
+    pub admissions: Vec<AdmissionNote>,
     /// Its tries that failed.
     pub tries: Vec<FailedTry>,
     /// How often a holder of its last slice died.
@@ -37,7 +37,7 @@ impl FinishedTurn {
                 "ts" => turn.admitted_ms = whole(value),
                 "end" => turn.ended_ms = whole(value),
                 "lg" => {
-                    turn.admissions = Admission::read_all(value);
+                    turn.admissions = AdmissionNote::read_all(value);
                     turn.tries = FailedTry::read_all(value);
                 }
                 "cr" => turn.crashes = count(),

@@ -8,7 +8,7 @@ const CAUSE_BYTES_MAX: usize = 160;
 
 /// One admission: how many calls, and the counters after it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Admission {
+pub struct AdmissionNote {
     /// When it was, ms of shard time.
     pub at_ms: i64,
     /// Calls let through.
@@ -25,7 +25,7 @@ pub struct Admission {
     pub day_cap: u32,
 }
 
-impl Admission {
+impl AdmissionNote {
     /// Reads the notes of a log: `A<now>,<calls>,<tick used>,<tick cap>,<tick end>,<day used>,<day cap>`; entries are
     /// separated by `;`, and those of another kind are left out.
     #[must_use]
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_log_of_admissions_is_read_and_odd_entries_are_left_out() {
-        let read = Admission::read_all("A1000,10,10,10,5000,10,100;A5000.0,2,2,10,10000,12,100;what;A1,2");
+        let read = AdmissionNote::read_all("A1000,10,10,10,5000,10,100;A5000.0,2,2,10,10000,12,100;what;A1,2");
         assert_eq!(read.len(), 2);
         let second = &read[1];
         assert_eq!((second.at_ms, second.calls, second.tick_ends_ms, second.day_used), (5_000, 2, 10_000, 12));

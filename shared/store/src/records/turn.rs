@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::notes::{Admission, FailedTry};
+use super::notes::{AdmissionNote, FailedTry};
 use super::schema::turn;
 use super::slice::SliceMeta;
 
@@ -49,7 +49,7 @@ pub struct TurnRecord {
     /// Whether it is a task.
     pub is_task: bool,
     /// Its admissions, as its log has them.
-    pub admissions: Vec<Admission>,
+    pub admissions: Vec<AdmissionNote>,
     /// Its tries that failed, as its log has them.
     pub tries: Vec<FailedTry>,
 }
@@ -74,7 +74,7 @@ impl TurnRecord {
             retries: number(turn::RETRIES).and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
             crashes: fields.get(turn::CRASHES).map(|text| whole(text).map_or(0, i64::unsigned_abs)),
             is_task: fields.get(turn::KIND).is_some_and(|kind| kind == KIND_TASK),
-            admissions: Admission::read_all(log),
+            admissions: AdmissionNote::read_all(log),
             tries: FailedTry::read_all(log),
             ..Self::default()
         };

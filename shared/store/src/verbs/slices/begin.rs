@@ -59,8 +59,11 @@ impl Store {
         let mut reply = self.ask(Verb::Begin, args).await?;
         let begun = |value: &redis::Value| {
             if let redis::Value::Array(kept) = value {
-                let text = |at: usize| kept.get(at).and_then(text_of).unwrap_or_default();
-                return Ok(Begun::Kept(Box::new(SettledCall { result: text(1), message: text(2), audit: text(3) })));
+                // The word comes first.
+                let mut texts = kept.iter().skip(1).map(|value| text_of(value).unwrap_or_default());
+                let mut next = || texts.next().unwrap_or_default();
+                let call = SettledCall { result: next(), message: next(), audit: next() };
+                return Ok(Begun::Kept(Box::new(call)));
             }
             Ok(match text_of(value).as_deref() {
                 Some("OK") => Begun::Ok,
