@@ -241,15 +241,15 @@ impl Scheduler {
     async fn leased(&self, leased: &Leased) -> Result<Option<Held>, StoreError> {
         let name = TurnName::task(&leased.tenant, &leased.task);
         let TurnView::Live(live) = self.store.look(&name).await? else { return Ok(None) };
-        let text = |field: &str| live.fields.get(field).cloned().unwrap_or_default();
-        let queue = Queue::parse(&text("q")).filter(|q| matches!(q, Queue::External(..)));
-        let meta = serde_json::from_str::<SliceMeta>(&text("m")).ok();
-        let (Some(queue), Some(meta)) = (queue.filter(|_| text("f") == leased.lease), meta) else {
+        let record = live.record;
+        let queue = record.queue.as_deref().and_then(Queue::parse).filter(|q| matches!(q, Queue::External(..)));
+        let holds = record.fence.as_ref() == Some(&leased.lease);
+        let (Some(queue), Some(meta)) = (queue.filter(|_| holds), record.slice_meta()) else {
             self.metrics.fenced("finish");
             return Ok(None);
         };
-        let call = report::call_of(&meta, Some(&text("c0")));
-        Ok(Some(Held { name, queue, meta, call, attempt: text("at").parse().unwrap_or(0) }))
+        let call = report::call_of(&meta, Some(&record.first_call.clone().unwrap_or_default()));
+        Ok(Some(Held { name, queue, meta, call, attempt: record.attempts }))
     }
 
     /// Ends the task with one record and one reply.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use redis::FromRedisValue;
 use serde_json::{Value, json};
+use tickfleet_store::AgentBudget;
 use tokio::time::Instant;
 
 use crate::fleet::Fleet;
@@ -32,8 +33,7 @@ impl Fleet {
     /// Calls that this agent has used today, as its own budget counts them.
     pub async fn debited(&self, agent: &str) -> u64 {
         let packed: Option<Vec<u8>> = self.ask("HGET", "budgets", &[&format!("acme:{agent}")]).await;
-        // As `lib/budget.lua` packs them: the third of five doubles.
-        packed.map_or(0, |bytes| f64::from_le_bytes(bytes[16..24].try_into().unwrap()) as u64)
+        packed.map_or(0, |packed| AgentBudget::unpack(&packed).day_used.unsigned_abs())
     }
 
     /// The dead letters, oldest first; what is not UTF-8 in them is shown as text all the same.

@@ -121,8 +121,7 @@ fn check_task(store: Store) -> TypedTool {
 }
 
 fn live_task(live: &LiveTurn, asker: &AgentId, task_id: &str) -> Result<TaskStatus, ToolError> {
-    let meta: Option<SliceMeta> = live.fields.get("m").and_then(|meta| serde_json::from_str(meta).ok());
-    let meta = meta.filter(|meta| meta.is_task && delegator(meta) == Some(asker));
+    let meta = live.record.slice_meta().filter(|meta| meta.is_task && delegator(meta) == Some(asker));
     let meta = meta.ok_or_else(|| not_yours("task", task_id))?;
     Ok(TaskStatus {
         task_id: task_id.to_owned(),
@@ -195,9 +194,7 @@ fn fetch_result(store: Store) -> TypedTool {
                 let name = TurnName { tenant: context.tenant.clone(), turn };
                 let finished = match look(&store, &name).await? {
                     TurnView::Finished(finished) => finished,
-                    TurnView::Live(live)
-                        if live.fields.get("ag").map(String::as_str) == Some(context.agent.as_str()) =>
-                    {
+                    TurnView::Live(live) if live.record.agent.as_deref() == Some(context.agent.as_str()) => {
                         return Err(ToolError::Permanent(format!("{:?} has not ended yet. Ask again later.", args.id)));
                     }
                     TurnView::Live(_) | TurnView::Unknown => return Err(not_yours("turn or task", &args.id)),

@@ -4,71 +4,63 @@
 //! that Redis did not do what it was asked, and that the same verb may be repeated: repeating one's own verb
 //! answers `ALREADY`, `DUPLICATE` or `OK` again.
 
-mod admit;
-mod args;
-mod assert;
-mod audit;
-mod backlog;
-mod call;
 mod clock;
 mod connection;
-mod counters;
-mod delegate;
-mod diagnosis;
-mod ending;
-mod housekeep;
-mod inbox;
 mod incarnation;
 mod keys;
-mod notes;
-mod pool;
-mod preflight;
-mod reader;
-mod record;
-mod recover;
-mod reply;
-mod run_time;
+mod reads;
+mod records;
 mod script;
-mod settle;
-mod snapshot;
-mod submit;
-mod sweep;
-mod tool_lists;
-mod wire;
+mod verbs;
 
-pub use admit::{
-    Admission, AdmitReply, Admitted, Generations, Inbound, LanePolicy, LaneRelease, PolicyRow, Promoted, Rejection,
-    ReleaseReply, Released,
-};
-pub use assert::{Asserted, Assertion, Claim};
-pub use audit::{AuditFound, AuditSearch};
-pub use backlog::Backlog;
-pub use call::{Begin, Begun, HandBack, Parked, Retry, Returned};
 pub use clock::ShardClock;
-pub use connection::{Backoff, Connection, Observer, StoreError};
-pub use delegate::{Delegated, Delegation, Enqueued, Touched};
-pub use diagnosis::{BudgetFacts, ConsumerFacts, DeadLetter, Remembered, ShardFacts};
-pub use ending::{BegunCall, EndReason, Ending};
-pub use housekeep::Memory;
-pub use inbox::{InboxEntry, InboxReader};
+pub use connection::error::StoreError;
+pub use connection::inbox::{InboxEntry, InboxReader};
+pub use connection::pool::Pool;
+pub use connection::question::Question;
+pub use connection::reader::{Entry, Reader};
+pub use connection::{Backoff, Connection, Observer};
 pub use incarnation::incarnation;
 pub use keys::{Keys, Queue, TurnName};
-pub use notes::FailedTry;
-pub use pool::Pool;
-pub use preflight::ServerFacts;
-pub use reader::{Entry, Reader};
-pub use record::{FinishedTurn, LiveTurn, TurnView};
-pub use recover::{Announced, Beat, Cancelled, Reaped, Slots};
-pub use run_time::AtRunTime;
-pub use script::Scripts;
-pub use settle::{ReplyFrame, Settled, SettledCall, Settlement};
-pub use snapshot::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
-pub use submit::{Submission, Submitted};
-pub use sweep::{SweepAt, Swept};
-pub use tool_lists::ToolList;
-pub use wire::{SliceEntry, SliceMeta, entry_ms};
+pub use reads::audit::{AuditFound, AuditSearch};
+pub use reads::backlog::Backlog;
+pub use reads::diagnosis::{BudgetFacts, ConsumerFacts, DeadLetter, Remembered, ShardFacts};
+pub use reads::look::{LiveTurn, TurnView};
+pub use reads::memory::Memory;
+pub use reads::preflight::ServerFacts;
+pub use reads::sweep::{SweepAt, Swept};
+pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
+pub use records::budgets::AgentBudget;
+pub use records::finished::FinishedTurn;
+pub use records::node::Slots;
+pub use records::notes::{AdmissionNote, FailedTry};
+pub use records::schema as fields;
+pub use records::slice::{SliceEntry, SliceMeta, entry_ms};
+pub use records::turn::TurnRecord;
+pub use verbs::Scripts;
+pub use verbs::ending::{BegunCall, EndReason, Ending};
+pub use verbs::recovery::*;
+pub use verbs::run_time::*;
+pub use verbs::slices::*;
+pub use verbs::tasks::*;
+pub use verbs::timers::*;
+pub use verbs::turns::*;
+pub use verbs::upkeep::*;
 
 use std::sync::Arc;
+
+use script::args::Args;
+use script::reply::Reply;
+use verbs::Verb;
+
+/// The words of all that Redis may be asked, verbs and other questions, each once: as [`Observer`] hears them.
+#[must_use]
+pub fn asked() -> Vec<&'static str> {
+    let mut words = [Verb::WORDS, Question::WORDS].concat();
+    words.sort_unstable();
+    words.dedup();
+    words
+}
 
 /// Where the shard's time comes from.
 #[derive(Debug, Clone, Default)]
@@ -231,17 +223,24 @@ impl Store {
         &self.connection
     }
 
-    fn args(&self) -> args::Args {
-        args::Args::new(self.time.argument())
+    fn args(&self) -> Args {
+        Args::new(self.time.argument())
     }
 
-    async fn run(&self, verb: &'static str, args: args::Args) -> Result<redis::Value, StoreError> {
-        self.connection.run(self.scripts.get(verb)?, None, self.keys.prefix(), &args).await
+    /// Carries out a verb; one that drains in its second form, where memory is full.
+    async fn run(&self, verb: Verb, args: Args) -> Result<redis::Value, StoreError> {
+        let forms = self.scripts.of(verb);
+        self.connection.run(&forms.usual, forms.at_brim.as_ref(), self.keys.prefix(), &args).await
     }
 
-    /// As [`Self::run`], for a verb that drains: it runs in its second form where memory is full.
-    async fn run_draining(&self, verb: &'static str, args: args::Args) -> Result<redis::Value, StoreError> {
-        let (script, at_brim) = (self.scripts.get(verb)?, self.scripts.get_at_brim(verb));
-        self.connection.run(script, at_brim, self.keys.prefix(), &args).await
+    /// As [`Self::run`], of a verb whose reply is a list.
+    async fn ask(&self, verb: Verb, args: Args) -> Result<Reply, StoreError> {
+        Reply::new(verb.as_str(), self.run(verb, args).await?)
+    }
+
+    /// As [`Self::ask`], only while there is memory, also of a verb that drains.
+    async fn ask_while_there_is_memory(&self, verb: Verb, args: Args) -> Result<Reply, StoreError> {
+        let script = &self.scripts.of(verb).usual;
+        Reply::new(verb.as_str(), self.connection.run(script, None, self.keys.prefix(), &args).await?)
     }
 }

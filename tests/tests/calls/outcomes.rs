@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{DayCapAction, Effect};
+use tickfleet_store::fields::turn;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{ToolError, TypedTool};
@@ -268,7 +269,9 @@ async fn a_call_that_waits_for_its_retry_expires_at_the_deadline() {
     let turn = fleet.submit_turn(json!({"turn_id": "t", "deadline": deadline, "calls": calls})).await;
     // It is parked: take the workers away, so that its retry finds nobody.
     fleet
-        .until("it is parked", async |fleet| fleet.ask::<Option<u64>>("HGET", "turn:acme:t", &["rt"]).await == Some(1))
+        .until("it is parked", async |fleet| {
+            fleet.ask::<Option<u64>>("HGET", "turn:acme:t", &[turn::RETRIES]).await == Some(1)
+        })
         .await;
     fleet.drain_worker().await;
     let reply = fleet.reply().await;
@@ -303,7 +306,9 @@ async fn a_cancelled_turn_ends_wherever_it_is() {
     let calls = json!([call("fail_once", once), call("echo", json!({}))]);
     fleet.submit_turn(json!({"turn_id": "once", "agent": "fran", "calls": calls})).await;
     fleet
-        .until("it runs", async |fleet| fleet.ask::<Option<String>>("HGET", "turn:acme:once", &["b"]).await.is_some())
+        .until("it runs", async |fleet| {
+            fleet.ask::<Option<String>>("HGET", "turn:acme:once", &[turn::BEGUN]).await.is_some()
+        })
         .await;
     fleet.cancel_turn("once").await;
     let reply = fleet.reply().await;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickfleet_model::{TenantId, TurnId};
+use tickfleet_store::fields::turn;
 use tickfleet_store::{Submission, Submitted};
 use tickfleet_tests::bfcl_node::{Node, Role};
 use tickfleet_tests::fleet::Fleet;
@@ -85,7 +86,9 @@ async fn turns_behind_a_timer_of_something_else_are_promoted_and_their_lanes_rel
     let mut fleet = Fleet::start(plan()).await;
     // A record that is none, one with words for numbers, a name that nobody can read, and a lane of such a record.
     let () = fleet.ask("SET", "turn:acme:odd", &["foreign"]).await;
-    let _: u64 = fleet.ask("HSET", "turn:acme:odder", &["n", "x", "ad", "y", "q", "ready:normal"]).await;
+    let _: u64 = fleet
+        .ask("HSET", "turn:acme:odder", &[turn::CALLS, "x", turn::ADMITTED, "y", turn::QUEUE, "ready:normal"])
+        .await;
     let odd =
         ["0", "t:acme:odd", "0", "t:acme:odder", "0", "t:no name", "0", "z:of a later build", "0", "l:acme:kelly"];
     let _: u64 = fleet.ask("ZADD", "timers", &odd).await;

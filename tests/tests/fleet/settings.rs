@@ -11,7 +11,7 @@ use scheduler::Options;
 use tickfleet_config::{Settings, Sources};
 use tickfleet_model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TenantId, TurnId};
 use tickfleet_store::{
-    Admission, AdmitReply, Generations, PolicyRow, Queue, SliceEntry, Store, StoreOptions, TimeSource,
+    Admission, AdmitReply, Generations, PolicyRow, Question, Queue, SliceEntry, Store, StoreOptions, TimeSource,
 };
 use tickfleet_testkit::RedisServer;
 
@@ -70,7 +70,7 @@ impl Shard {
         let options = StoreOptions { lease_ms, ending_lease_ms: lease_ms, ..StoreOptions::default() };
         let store = Store::open(&server.url(), 0, Arc::new(options)).unwrap();
         let store = store.with_time(TimeSource::Injected(Arc::clone(&now_ms)));
-        let _: String = store.connection().query("test", &redis::cmd("FLUSHALL")).await.unwrap();
+        let _: String = store.connection().query(Question::Look, &redis::cmd("FLUSHALL")).await.unwrap();
         store.ensure_groups().await.unwrap();
         Self { store, now_ms }
     }
@@ -84,7 +84,7 @@ impl Shard {
         let scheduler = ConsumerId::new("s").unwrap();
         let mut add = redis::cmd("XADD");
         add.arg(self.store.keys().key("turns")).arg("*").arg("turn").arg("{}");
-        let entry: String = self.store.connection().query("test", &add).await.unwrap();
+        let entry: String = self.store.connection().query(Question::Look, &add).await.unwrap();
         let block = Duration::from_millis(10);
         assert_eq!(self.store.reader(&scheduler, block).take("turns", 1).await.unwrap().len(), 1);
         let caps = Caps {

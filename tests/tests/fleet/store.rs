@@ -11,9 +11,9 @@ use tickfleet_model::policy::DayCapAction;
 use tickfleet_model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, TurnId};
 use tickfleet_store::{
     Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, EndReason, Ending, Generations, HandBack, Inbound,
-    LanePolicy, LaneRelease, Parked, PolicyRow, Promoted, Queue, Rejection, ReleaseReply, ReplyFrame, Retry, Returned,
-    Settled, SettledCall, Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource, TurnName,
-    TurnView,
+    LanePolicy, LaneRelease, Parked, PolicyRow, Promoted, Question, Queue, Rejection, ReleaseReply, ReplyFrame, Retry,
+    Returned, Settled, SettledCall, Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource,
+    TurnName, TurnView,
 };
 use tickfleet_testkit::RedisServer;
 
@@ -85,7 +85,7 @@ impl World {
         for turn in &mut turns {
             let mut add = redis::cmd("XADD");
             add.arg(self.store.keys().key("turns")).arg("*").arg("turn").arg("{}");
-            turn.entry = self.store.connection().query("test", &add).await.unwrap();
+            turn.entry = self.store.connection().query(Question::Look, &add).await.unwrap();
         }
         let mut reader = self.store.reader(&consumer, Duration::from_millis(10));
         assert_eq!(reader.take("turns", turns.len()).await.unwrap().len(), turns.len());
@@ -109,8 +109,12 @@ impl World {
 
     async fn replies(&self) -> Vec<String> {
         let key = self.store.keys().key("replies:acme:box");
-        let found: Vec<(String, std::collections::HashMap<String, String>)> =
-            self.store.connection().query("test", redis::cmd("XRANGE").arg(key).arg("-").arg("+")).await.unwrap();
+        let found: Vec<(String, std::collections::HashMap<String, String>)> = self
+            .store
+            .connection()
+            .query(Question::Look, redis::cmd("XRANGE").arg(key).arg("-").arg("+"))
+            .await
+            .unwrap();
         found.into_iter().map(|(_, f)| f["reply"].clone()).collect()
     }
 }

@@ -22,38 +22,43 @@ const RULES_1_TO_3: &[Sabotage] = &[
     (
         1,
         "a tick's counter resets when the reckoned window differs from the kept one",
-        "if now >= a.te then",
-        "if now - (now - stagger) % policy.tick + policy.tick ~= a.te then",
+        "if now >= a.tick_end then",
+        "if now - (now - stagger) % policy.tick + policy.tick ~= a.tick_end then",
     ),
     (
         1,
         "a day's counter resets when the policy's day differs from the kept one",
-        "if now >= a.de then",
-        "if a.de ~= policy.day_end then",
+        "if now >= a.day_end then",
+        "if a.day_end ~= policy.day_end then",
     ),
     (1, "an older policy decides", "if num(policy_gen or 0) > num(policy) then", "if false then"),
     (1, "day bounds that do not hold now are used", "if day_is_stale(policies, now) then", "if false then"),
     (
         1,
         "the tenant's day is not debited",
-        "a.tu, a.du, t.du = a.tu + k, a.du + k, t.du + k",
-        "a.tu, a.du = a.tu + k, a.du + k",
+        "a.tick_used, a.day_used, t.day_used = a.tick_used + k, a.day_used + k, t.day_used + k",
+        "a.tick_used, a.day_used = a.tick_used + k, a.day_used + k",
     ),
     (2, "shard time steps back with Redis' clock", "if now < last then", "if false then"),
     (3, "a lane's timer is not armed", "call('ZADD', TIMERS, 'LT', due, 'l:' .. tenant .. ':' .. agent)", ""),
     (
         3,
         "a turn whose slice has ended does not go back on its lane",
-        "put_on_lane(item.tenant, m[1], item.turn, m[2], math.max(te, now))",
+        "put_on_lane(item.tenant, agent, item.turn, lane_place, math.max(tick_end, now))",
         "",
     ),
 ];
 
 /// Fences and streams.
 const RULES_4_TO_6: &[Sabotage] = &[
-    (4, "anybody may settle", "if m[1] ~= item.fence or ended[item.tt] then", "if not m[1] then"),
-    (4, "anybody may park a slice", "if m[1] ~= fence then\n    acked", "if not m[1] then\n    acked"),
-    (4, "anybody may begin a call", "if m[1] ~= fence then return 'STALE' end", "if not m[1] then return 'STALE' end"),
+    (4, "anybody may settle", "if fence ~= item.fence or ended[item.tt] then", "if not fence then"),
+    (4, "anybody may park a slice", "if in_force ~= fence then\n    acked", "if not in_force then\n    acked"),
+    (
+        4,
+        "anybody may begin a call",
+        "if in_force ~= fence then return 'STALE' end",
+        "if not in_force then return 'STALE' end",
+    ),
     (
         4,
         "whoever once read an inbound entry may admit it",
@@ -79,23 +84,28 @@ const RULES_7_AND_8: &[Sabotage] = &[
     (
         7,
         "a call that another has begun is begun again",
-        "if nonce ~= '' and m[3] and num(string.match(m[3], '^%d+')) == position then return 'UNKNOWN' end",
+        "if nonce ~= '' and begun and num(string.match(begun, '^%d+')) == position then return 'UNKNOWN' end",
         "",
     ),
-    (7, "one's own begin cannot be repeated", "if nonce ~= '' and m[3] == mine then return 'OK' end", ""),
+    (7, "one's own begin cannot be repeated", "if nonce ~= '' and begun == mine then return 'OK' end", ""),
     (
         7,
         "a parked call keeps the begin of its last try",
-        "call('HDEL', key, 'f', 'b', 'st')\n  call('HSET', key, 'at'",
-        "call('HDEL', key, 'f', 'st')\n  call('HSET', key, 'at'",
+        "call('HDEL', key, TURN.fence, TURN.begun, TURN.started)\n  call('HSET', key, TURN.attempts",
+        "call('HDEL', key, TURN.fence, TURN.started)\n  call('HSET', key, TURN.attempts",
     ),
     (
         7,
         "an ending denies a call that was begun",
-        "begun = begun and num(begun) >= rec.dn and m[1] or ''",
+        "begun = position and num(position) >= rec.done and begun or ''",
         "begun = ''",
     ),
-    (8, "calls are admitted in a window that began before a restart", "if a.tb < epoch_ms then return 0 end", ""),
+    (
+        8,
+        "calls are admitted in a window that began before a restart",
+        "if a.tick_begin < epoch_ms then return 0 end",
+        "",
+    ),
     (8, "calls are begun right after a restart", "if nonce ~= '' and now < hold then return 'HOLD' end", ""),
     (
         8,
@@ -134,16 +144,21 @@ const RULES_9_TO_12: &[Sabotage] = &[
     ),
     (9, "an id of what could not be read waits for ever", "call('PEXPIRE', id_key(name), dedupe, 'NX')", ""),
     (9, "an id stands for any content", "if string.sub(id, 2) ~= turn.digest then return 'CONFLICT' end", ""),
-    (10, "processes disagree about the number of shards", "if m[3] and m[3] ~= ARGV[3] then", "if false then"),
+    (10, "processes disagree about the number of shards", "if shards and shards ~= ARGV[3] then", "if false then"),
     (
         11,
         "a batch is written before all of it is read",
         "for i = 1, count do plan(batch[i]) end",
-        "for i = 1, count do\n  plan(batch[i])\n  if batch[i].a then call('HSET', turn_key(batch[i].tt), 'n', 1) end\nend",
+        "for i = 1, count do\n  plan(batch[i])\n  if batch[i].a then call('HSET', turn_key(batch[i].tt), TURN.calls, 1) end\nend",
     ),
     (12, "the living are reaped", "if beat <= now then", "if true then"),
-    (12, "slices that were not started count a crash", "if crashes == 0 or r[5] == entry then", "if true then"),
-    (12, "reaping goes on although all were away", "if not m[1] or now - num(m[1]) > lease / 2 then", "if false then"),
+    (12, "slices that were not started count a crash", "if crashes == 0 or started == entry then", "if true then"),
+    (
+        12,
+        "reaping goes on although all were away",
+        "if not reap_seen or now - num(reap_seen) > lease / 2 then",
+        "if false then",
+    ),
     (
         12,
         "a slice is never quarantined",
@@ -193,14 +208,14 @@ const RULES_14_TO_16: &[Sabotage] = &[
         "if inbox == '' or not (true or",
     ),
     (14, "a new inbox counts from its first reply on", "if box == 'new' then claim(turn.tenant, turn.inbox) end", ""),
-    (15, "a retry is due after the deadline", "math.min(now + delay, num(m[3]))", "now + delay"),
+    (15, "a retry is due after the deadline", "math.min(now + delay, num(deadline))", "now + delay"),
     (
         15,
         "a turn has no timer at its deadline",
         "timers[t + 1], timers[t + 2] = turn.deadline_text, 't:' .. turn.tt",
         "",
     ),
-    (16, "a tenant has any number of turns", "if t.q >= turns_max then refusal", "if false then refusal"),
+    (16, "a tenant has any number of turns", "if t.unfinished >= turns_max then refusal", "if false then refusal"),
     (16, "a tenant has any number of slices out", "if t.out >= ready_max then k = 0 end", ""),
 ];
 
@@ -225,10 +240,10 @@ const RULES_18_AND_21: &[Sabotage] = &[
     (
         18,
         "a foreign number of crashes costs more than its entry",
-        "if k == 'x' then crashes = whole(v) or 0",
-        "if k == 'x' then crashes = num(v)",
+        "if k == INBOUND.crashes then crashes = whole(v) or 0",
+        "if k == INBOUND.crashes then crashes = num(v)",
     ),
-    (18, "an entry of many fields fills Lua's stack", "or k == 'i' or #fields < 32)", "or true)"),
+    (18, "an entry of many fields fills Lua's stack", "or k == INBOUND.given or #fields < 32)", "or true)"),
     (18, "budgets that cannot be read open their windows anew", "  if a.lost then", "  if false then"),
     (
         21,
@@ -245,13 +260,13 @@ const RULES_18_AND_21: &[Sabotage] = &[
     (
         21,
         "what was begun of a slice that is nowhere counts no crash",
-        "if m[2] == rec.f or begun >= rec.dn then",
+        "if started == rec.fence or position >= rec.done then",
         "if false then",
     ),
     (
         21,
         "records of one admission do not hold their calls",
-        "record[at + 1], record[at + 2], at = 'c' .. (i - 1), turn.calls[i], at + 2",
+        "record[at + 1], record[at + 2], at = TURN.call .. (i - 1), turn.calls[i], at + 2",
         "at = at",
     ),
     (
@@ -276,7 +291,7 @@ const RULES_18_AND_21: &[Sabotage] = &[
 
 /// What comes first.
 const RULE_22: &[Sabotage] = &[
-    (22, "a cancel does not wait for its turn", "cancelled_early = any_early(tts, state[4], now)", ""),
+    (22, "a cancel does not wait for its turn", "cancelled_early = any_early(tts, early_ms, now)", ""),
     (
         22,
         "a cancel does not wait for its task",

@@ -207,7 +207,7 @@ async fn hand_back_a_stale_slice(scripts: Scripts) -> usize {
 #[tokio::test]
 async fn a_slice_is_handed_back_by_its_holder_only() {
     assert_eq!(hand_back_a_stale_slice(Scripts::embedded()).await, 0);
-    let guard = "if m[1] ~= fence then return 'STALE' end\n  if num(why)";
+    let guard = "if in_force ~= fence then return 'STALE' end\n  if num(why)";
     let sabotage = Scripts::embedded().sabotage(guard, "if num(why)").unwrap();
     assert_eq!(hand_back_a_stale_slice(sabotage).await, 1, "the slice would be out twice");
 }

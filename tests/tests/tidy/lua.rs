@@ -1,7 +1,7 @@
 //! Scripts: the header is the contract, and some commands are never the answer.
 
 /// Parts of the project's scripts that others include: they are no scripts by themselves.
-const INCLUDED: &str = "/lua/lib/";
+const INCLUDED: &str = "/script/fragments/";
 
 /// What no script does, and why.
 const BANNED: [(&str, &str); 4] = [
@@ -48,10 +48,10 @@ pub fn banned(path: &str, text: &str) -> Vec<String> {
 
 #[test]
 fn a_script_without_contract_is_found() {
-    assert_eq!(contract("shared/store/src/lua/x.lua", "return 1").len(), 5);
+    assert_eq!(contract("shared/store/src/verbs/turns/x.lua", "return 1").len(), 5);
     let good = "#!lua\n-- Ends a slice, once.\n-- KEYS[1] record\n-- ARGV[1] entry\n-- Replies: OK, STALE\nreturn 1";
-    assert_eq!(contract("shared/store/src/lua/x.lua", good), Vec::<String>::new());
-    assert!(contract("shared/store/src/lua/lib/x.lua", "-- Time of the shard.\nlocal x").is_empty());
+    assert_eq!(contract("shared/store/src/verbs/turns/x.lua", good), Vec::<String>::new());
+    assert!(contract("shared/store/src/script/fragments/x.lua", "-- Time of the shard.\nlocal x").is_empty());
 }
 
 #[test]

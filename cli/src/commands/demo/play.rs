@@ -6,13 +6,12 @@ use std::time::Duration;
 use anyhow::anyhow;
 use tickfleet_client::{Client, Replies, Reply, private_inbox};
 use tickfleet_model::{InboxName, Outcome};
-use tickfleet_store::{TurnName, TurnView};
+use tickfleet_store::{AdmissionNote, TurnName, TurnView};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::day::{Planned, tenant};
 use super::played::{Played, PlayedTurn};
 use super::show;
-use crate::commands::explain::Admission;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
@@ -130,19 +129,18 @@ fn delegated(reply: &Reply) -> Vec<String> {
 }
 
 /// Reads from a turn's record its admissions, and how long it waited for them, ms.
-async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<Admission>, i64), Failure> {
-    let trace = match client.store(&planned.turn.tenant).look(&name(planned)?).await? {
-        TurnView::Finished(finished) => finished.trace,
+async fn trace(client: &Client, planned: &Planned) -> Result<(Vec<AdmissionNote>, i64), Failure> {
+    let turn = match client.store(&planned.turn.tenant).look(&name(planned)?).await? {
+        TurnView::Finished(finished) => finished,
         TurnView::Live(_) => return Err(still_open(planned)),
         // A rejected turn was never admitted, and has no record.
         TurnView::Unknown => return Ok((Vec::new(), 0)),
     };
-    let slices = trace.get("lg").map(|log| Admission::read_all(log)).unwrap_or_default();
-    let ms = |field: &str| trace.get(field).and_then(|ms| ms.parse::<f64>().ok()).map(|ms| ms as i64);
+    let slices = turn.admissions;
     let admitted: u32 = slices.iter().map(|slice| slice.calls).sum();
     let whole = usize::try_from(admitted).is_ok_and(|admitted| admitted >= planned.turn.calls.len());
-    let until = if whole { slices.last().map(|slice| slice.at_ms) } else { ms("end") };
-    let waited_ms = until.zip(ms("ts")).map_or(0, |(until, since)| (until - since).max(0));
+    let until = if whole { slices.last().map(|slice| slice.at_ms) } else { turn.ended_ms };
+    let waited_ms = until.zip(turn.admitted_ms).map_or(0, |(until, since)| (until - since).max(0));
     Ok((slices, waited_ms))
 }
 

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tickfleet_client::Reply;
-
-use crate::commands::explain::Admission;
+use tickfleet_store::AdmissionNote;
 
 /// Everything that came of the day.
 pub(super) struct Played {
@@ -22,7 +21,7 @@ pub(super) struct PlayedTurn {
     /// How often it was known when it was submitted again.
     pub(super) duplicates: usize,
     /// Its admissions, as its record tells them.
-    pub(super) slices: Vec<Admission>,
+    pub(super) slices: Vec<AdmissionNote>,
     /// Time that it waited for a window, ms: from its acceptance to its last slice, or to its end without one.
     pub(super) waited_ms: i64,
 }

@@ -322,7 +322,7 @@ mod tests {
 
     use super::super::day;
     use super::*;
-    use crate::commands::explain::Admission;
+    use tickfleet_store::AdmissionNote;
 
     /// The day's first turn that posts, its one call ended as `outcome`, answered `times` times.
     fn posted(outcome: &str, times: usize) -> (Planned, PlayedTurn) {
@@ -369,9 +369,9 @@ mod tests {
     #[test]
     fn a_counter_beyond_its_cap_is_told() {
         let (planned, mut turn) = posted("ok", 1);
-        turn.slices = Admission::read_all("A1,10,10,10,5,10,1000");
+        turn.slices = AdmissionNote::read_all("A1,10,10,10,5,10,1000");
         assert_eq!(within_caps(&planned, &turn), None);
-        turn.slices = Admission::read_all("A1,11,11,10,5,11,1000");
+        turn.slices = AdmissionNote::read_all("A1,11,11,10,5,11,1000");
         assert!(within_caps(&planned, &turn).unwrap().contains("11 of 10"));
     }
 
@@ -379,7 +379,7 @@ mod tests {
     fn admissions_that_add_up_to_more_than_a_cap_are_told_whatever_the_counters_say() {
         let sums_of = |log: &str| {
             let (planned, mut turn) = posted("ok", 1);
-            turn.slices = Admission::read_all(log);
+            turn.slices = AdmissionNote::read_all(log);
             sums_within_caps(&[planned], &Played { turns: vec![turn], tasks: BTreeMap::new() })
         };
         assert_eq!(sums_of("A1,6,6,10,5,6,12;A6,6,6,10,10,12,12"), Vec::<String>::new());

@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 
 use clap::Args;
 use serde::Serialize;
-use tickfleet_client::{Client, Reply};
+use tickfleet_client::Client;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::{CallResult, TenantId, TurnId};
-use tickfleet_store::{FailedTry, Keys, Pool, Remembered, Store, TurnName, TurnView};
+use tickfleet_store::{AdmissionNote, FailedTry, Keys, Pool, Remembered, Store, TurnName, TurnView};
 
 use self::attendance::Attendance;
 use self::audit::Audit;
@@ -21,7 +21,6 @@ use crate::output::Output;
 use crate::output::letters;
 use crate::output::time_format::Past;
 use crate::setup::Setup;
-pub(crate) use record::Admission;
 
 /// Tell the whole story of a turn, call or task.
 #[derive(Debug, Args)]
@@ -100,7 +99,7 @@ struct Story {
     calls_admitted: usize,
     calls_done: usize,
     /// Each admission, with the counters that decided.
-    admissions: Vec<Admission>,
+    admissions: Vec<AdmissionNote>,
     /// Each try that failed and was made again.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     tries: Vec<FailedTry>,
@@ -226,7 +225,7 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
     let now_ms = store.now_ms().await?;
     match store.look(name).await? {
         TurnView::Live(live) => {
-            let agent = live.fields.get("ag").cloned().unwrap_or_default();
+            let agent = live.record.agent.clone().unwrap_or_default();
             let budget = pool.budget(store.keys(), &agent, name).await?;
             let active = setup.active();
             active.refresh(store).await?;
@@ -237,10 +236,7 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
             }
             Ok(Some(story))
         }
-        TurnView::Finished(finished) => {
-            let reply: Option<Reply> = serde_json::from_str(&finished.reply).ok();
-            Ok(Some(record::finished(name, &finished.trace, reply, now_ms)))
-        }
+        TurnView::Finished(finished) => Ok(Some(record::finished(name, finished, now_ms))),
         TurnView::Unknown => not_admitted(client, pool, name, now_ms).await,
     }
 }

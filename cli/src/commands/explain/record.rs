@@ -1,49 +1,13 @@
-//! From the fields of a record to what they mean. `admit.lua` and `settle.lua` write them.
-
-use std::collections::HashMap;
+//! From what a record says to where its turn is, and why.
 
 use serde::Serialize;
 use serde_json::Value;
 use tickfleet_client::{Reply, ReplyStatus};
 use tickfleet_model::{AgentId, CallResult, Caps, Policy, TenantId};
-use tickfleet_store::{BudgetFacts, FailedTry, LiveTurn, TurnName};
+use tickfleet_store::{BudgetFacts, FinishedTurn, LiveTurn, TurnName};
 
 use super::audit::Audit;
 use super::{State, Story};
-
-/// One admission: how many calls, and the counters after it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Admission {
-    pub(crate) at_ms: i64,
-    pub(crate) calls: u32,
-    pub(crate) tick_used: u32,
-    pub(crate) tick_cap: u32,
-    pub(crate) tick_ends_ms: i64,
-    pub(crate) day_used: u32,
-    pub(crate) day_cap: u32,
-}
-
-impl Admission {
-    /// Reads `A<now>,<calls>,<tick used>,<tick cap>,<tick end>,<day used>,<day cap>`; entries are separated by `;`.
-    pub(crate) fn read_all(log: &str) -> Vec<Self> {
-        log.split(';').filter_map(Self::read).collect()
-    }
-
-    fn read(entry: &str) -> Option<Self> {
-        // Lua writes large numbers as floats.
-        let numbers: Vec<f64> = entry.strip_prefix('A')?.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
-        let [now, calls, tick_used, tick_cap, tick_ends, day_used, day_cap] = numbers[..] else { return None };
-        Some(Self {
-            at_ms: now as i64,
-            calls: calls as u32,
-            tick_used: tick_used as u32,
-            tick_cap: tick_cap as u32,
-            tick_ends_ms: tick_ends as i64,
-            day_used: day_used as u32,
-            day_cap: day_cap as u32,
-        })
-    }
-}
 
 /// Which rule keeps a turn waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -136,48 +100,43 @@ pub(super) fn unadmitted(name: &TurnName, state: State, refusal: Option<String>,
 
 /// A turn that has not ended.
 pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, now_ms: i64) -> Story {
-    let fields = &live.fields;
-    let state = state(live);
-    let (calls, done) = (number(fields, "n").unwrap_or(0), number(fields, "dn").unwrap_or(0));
-    let results = (0..done).filter_map(|at: usize| serde_json::from_str(fields.get(&format!("r{at}"))?).ok());
-    let results: Vec<CallResult> = results.collect();
-    let is_task = fields.get("k").is_some_and(|kind| kind == "task");
-    let (delegator, description) =
-        fields.get("c0").filter(|_| is_task).map(|call| said_of_task(call)).unwrap_or_default();
+    let (record, state) = (&live.record, state(live));
+    let results = record.results.iter().filter_map(|result| serde_json::from_str::<CallResult>(result).ok());
+    let task = record.first_call.as_deref().filter(|_| record.is_task);
+    let (delegator, description) = task.map(said_of_task).unwrap_or_default();
     Story {
-        is_task,
+        is_task: record.is_task,
         delegator,
         description,
-        tries: fields.get("lg").map(|log| FailedTry::read_all(log)).unwrap_or_default(),
-        agent: fields.get("ag").cloned(),
-        queue: fields.get("q").cloned(),
-        accepted_ms: number(fields, "ts"),
-        deadline_ms: number(fields, "dl"),
-        calls,
-        calls_admitted: number(fields, "ad").unwrap_or(0),
-        calls_done: done,
-        admissions: fields.get("lg").map(|log| Admission::read_all(log)).unwrap_or_default(),
+        tries: record.tries.clone(),
+        agent: record.agent.clone(),
+        queue: record.queue.clone(),
+        accepted_ms: record.admitted_ms,
+        deadline_ms: record.deadline_ms,
+        calls: record.calls,
+        calls_admitted: record.admitted,
+        calls_done: record.done,
+        admissions: record.admissions.clone(),
         waits: wait(state, live, budget, caps, now_ms),
         holder: live.holder.clone(),
-        retries: number(fields, "rt").unwrap_or(0),
-        crashes: number(fields, "cr").unwrap_or(0),
-        ended_because: fields.get("er").filter(|reason| !reason.is_empty()).cloned(),
-        cancel_asked: fields.get("cx").cloned(),
-        results,
+        retries: record.retries,
+        crashes: record.crashes.unwrap_or(0),
+        ended_because: record.end_reason.clone(),
+        cancel_asked: record.cancelled.clone(),
+        results: results.collect(),
         ..blank(name, state, now_ms)
     }
 }
 
 /// Where it is: the fence tells whether a slice is out, the counts whether calls that are not out were admitted.
 fn state(live: &LiveTurn) -> State {
-    let fields = &live.fields;
-    let count = |name| number::<usize>(fields, name).unwrap_or(0);
-    match fields.get("f").map(String::as_str).unwrap_or_default() {
-        "" if count("dn") < count("ad") => State::Retry,
-        "" => State::Lane,
-        fence if fence.starts_with("s:") => State::Ending,
-        _ if live.holder.is_some() => State::Running,
-        _ => State::Ready,
+    let record = &live.record;
+    match record.fence {
+        None if record.done < record.admitted => State::Retry,
+        None => State::Lane,
+        Some(_) if record.is_ending() => State::Ending,
+        Some(_) if live.holder.is_some() => State::Running,
+        Some(_) => State::Ready,
     }
 }
 
@@ -208,35 +167,35 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
         day_cap,
         tenant_day_used: tenant_used,
         tenant_day_cap: tenant_cap,
-        next_try: (state == State::Retry).then(|| number(&live.fields, "at").unwrap_or(0) + 1),
+        next_try: (state == State::Retry).then(|| u64::from(live.record.attempts) + 1),
     })
 }
 
 /// A turn that has ended.
-pub(super) fn finished(name: &TurnName, trace: &HashMap<String, String>, reply: Option<Reply>, now_ms: i64) -> Story {
+pub(super) fn finished(name: &TurnName, turn: FinishedTurn, now_ms: i64) -> Story {
+    let reply: Option<Reply> = serde_json::from_str(&turn.reply).ok();
     let results = reply.as_ref().map(|reply| reply.results.clone()).unwrap_or_default();
-    let admissions = trace.get("lg").map(|log| Admission::read_all(log)).unwrap_or_default();
     let is_task = reply.as_ref().is_some_and(|reply| reply.task_id.is_some());
     let refused = reply.as_ref().filter(|reply| reply.status != ReplyStatus::Done);
     let no_calls = reply.as_ref().is_some_and(|reply| reply.results.is_empty());
-    let calls_admitted = admissions.iter().map(|a| a.calls as usize).sum();
+    let calls_admitted = turn.admissions.iter().map(|a| a.calls as usize).sum();
     Story {
         is_task,
         agent: reply.as_ref().map(|reply| reply.agent.clone()),
-        accepted_ms: number(trace, "ts"),
-        ended_ms: number(trace, "end"),
+        accepted_ms: turn.admitted_ms,
+        ended_ms: turn.ended_ms,
         calls: results.len(),
         // A task is one piece of work, which no cap of its agent counts.
         calls_admitted: if is_task { results.len() } else { calls_admitted },
         calls_done: results.len(),
-        admissions,
-        tries: trace.get("lg").map(|log| FailedTry::read_all(log)).unwrap_or_default(),
+        admissions: turn.admissions,
+        tries: turn.tries,
         delegator: reply.as_ref().and_then(|reply| reply.delegator.clone()),
-        cancel_asked: trace.get("cx").filter(|reason| !reason.is_empty()).cloned(),
-        retries: number(trace, "rt").unwrap_or(0),
-        crashes: number(trace, "cr").unwrap_or(0),
+        cancel_asked: turn.cancelled,
+        retries: turn.retries,
+        crashes: turn.crashes,
         // An answer without calls ends in the way of an ending, and nothing was the matter with it.
-        ended_because: trace.get("er").filter(|reason| !reason.is_empty() && !no_calls).cloned(),
+        ended_because: turn.end_reason.filter(|_| !no_calls),
         refusal: refused.and_then(|reply| reply.error.as_ref()).map(|error| error.message.clone()),
         results,
         ..blank(name, State::Done, now_ms)
@@ -269,22 +228,19 @@ pub(super) fn describe_by_audit(story: &mut Story) {
     }
 }
 
-fn number<T: TryFrom<i64>>(fields: &HashMap<String, String>, name: &str) -> Option<T> {
-    let text = fields.get(name)?;
-    // Lua writes large numbers as floats.
-    let value = text.parse::<i64>().ok().or_else(|| text.parse::<f64>().ok().map(|value| value as i64))?;
-    T::try_from(value).ok()
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
     use super::*;
+    use tickfleet_store::TurnRecord;
 
-    fn record(fields: &[(&str, &str)]) -> LiveTurn {
-        let fields = fields.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        LiveTurn { fields, lane_due_ms: Some(2_000), timer_ms: Some(3_000), ..LiveTurn::default() }
+    fn turn(record: TurnRecord) -> LiveTurn {
+        LiveTurn { record, lane_due_ms: Some(2_000), timer_ms: Some(3_000), ..LiveTurn::default() }
+    }
+
+    fn laned() -> LiveTurn {
+        turn(TurnRecord { calls: 12, admitted: 10, done: 10, agent: Some("kelly".into()), ..TurnRecord::default() })
     }
 
     fn name() -> TurnName {
@@ -314,37 +270,30 @@ mod tests {
     }
 
     #[test]
-    fn the_log_of_admissions_is_read_and_odd_entries_are_left_out() {
-        let read = Admission::read_all("A1000,10,10,10,5000,10,100;A5000.0,2,2,10,10000,12,100;what;A1,2");
-        assert_eq!(read.len(), 2);
-        let second = &read[1];
-        assert_eq!((second.at_ms, second.calls, second.tick_ends_ms, second.day_used), (5_000, 2, 10_000, 12));
-    }
-
-    #[test]
     fn a_turn_on_its_lane_waits_for_the_rule_that_its_counters_name() {
-        let laned = record(&[("n", "12"), ("ad", "10"), ("dn", "10"), ("ag", "kelly")]);
-        let story = live(&name(), &laned, budget(10), caps(), 1_000);
+        let story = live(&name(), &laned(), budget(10), caps(), 1_000);
         assert_eq!((story.state, story.waits.unwrap().rule), (State::Lane, Rule::TickCap));
         // The tick has ended: its counter means nothing.
-        let story = live(&name(), &laned, budget(10), caps(), 2_500);
+        let story = live(&name(), &laned(), budget(10), caps(), 2_500);
         assert_eq!(story.waits.unwrap().rule, Rule::NextLook);
     }
 
     #[test]
     fn the_tenants_day_is_named_where_it_is_what_is_used_up() {
-        let laned = record(&[("n", "12"), ("ad", "10"), ("dn", "10"), ("ag", "kelly")]);
         let caps = caps().map(|caps| Caps { tenant_calls_per_day: Some(30), ..caps });
-        let wait = live(&name(), &laned, budget(10), caps, 1_000).waits.unwrap();
+        let wait = live(&name(), &laned(), budget(10), caps, 1_000).waits.unwrap();
         assert_eq!((wait.rule, wait.tenant_day_used), (Rule::TenantDayCap, 30));
     }
 
     #[test]
     fn fence_and_counts_tell_where_a_turn_is() {
-        let out = [("n", "2"), ("ad", "2"), ("f", "17-0")];
-        assert_eq!(state(&record(&out)), State::Ready);
-        assert_eq!(state(&LiveTurn { holder: Some("w".into()), ..record(&out) }), State::Running);
-        assert_eq!(state(&record(&[("n", "2"), ("ad", "2"), ("dn", "1")])), State::Retry);
-        assert_eq!(state(&record(&[("n", "2"), ("f", "s:3")])), State::Ending);
+        let at = |admitted, done, fence: Option<&str>| {
+            turn(TurnRecord { calls: 2, admitted, done, fence: fence.map(str::to_owned), ..TurnRecord::default() })
+        };
+        let out = at(2, 0, Some("17-0"));
+        assert_eq!(state(&out), State::Ready);
+        assert_eq!(state(&LiveTurn { holder: Some("w".into()), ..out }), State::Running);
+        assert_eq!(state(&at(2, 1, None)), State::Retry);
+        assert_eq!(state(&at(0, 0, Some("s:3"))), State::Ending);
     }
 }

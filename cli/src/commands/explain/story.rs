@@ -3,10 +3,10 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
-use tickfleet_store::{EndReason, FailedTry};
+use tickfleet_store::{AdmissionNote, EndReason, FailedTry};
 
 use super::attendance::Attendance;
-use super::record::{Admission, Rule, Wait};
+use super::record::{Rule, Wait};
 use super::{State, Story};
 use crate::output::results;
 use crate::output::time_format::{clock, from_now, span};
@@ -162,7 +162,7 @@ fn present(story: &Story) -> Vec<String> {
     lines
 }
 
-fn admission(a: &Admission) -> String {
+fn admission(a: &AdmissionNote) -> String {
     format!(
         "{}  admitted {}: tick {} of {} (its window ends {}), day {} of {}",
         clock(a.at_ms),

@@ -1,5 +1,7 @@
 //! The words that labels may have: closed lists, so that the number of series has a bound.
 
+use std::sync::LazyLock;
+
 use tickfleet_model::{Outcome, RejectionCode};
 
 /// The decision of admission about a turn.
@@ -109,51 +111,9 @@ pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 /// The verbs that a fence may refuse.
 pub(super) const FENCED: [&str; 8] = ["settle", "retry", "begin", "assert", "execute", "touch", "finish", OTHER];
 
-/// The verbs of Redis: the scripts, and the names that the store gives its other commands.
-pub(super) const VERBS: [&str; 42] = [
-    "submit",
-    "admit",
-    "reject",
-    "release",
-    "promote",
-    "begin",
-    "assert",
-    "settle",
-    "retry",
-    "hand_back",
-    "reap",
-    "beat",
-    "cancel",
-    "delegate",
-    "touch",
-    "announce",
-    "prune",
-    "retire",
-    "read",
-    "due",
-    "look",
-    "now",
-    "backlog",
-    "sweep",
-    "housekeep",
-    "weigh",
-    "wake",
-    "tenants",
-    "at_run_time",
-    "set_tenant",
-    "switch_tool",
-    "policy",
-    "held",
-    "entry",
-    "suspect",
-    "acknowledge",
-    "ensure_groups",
-    "put_back",
-    "put_aside",
-    "tool_lists",
-    "watch",
-    OTHER,
-];
+/// The verbs and questions that Redis is asked: the store's own list.
+pub(super) static VERBS: LazyLock<Vec<&'static str>> =
+    LazyLock::new(|| tickfleet_store::asked().into_iter().chain([OTHER]).collect());
 
 /// Whose lease was lost.
 pub(super) const HOLDERS: [&str; 3] = ["scheduler", "worker", "external"];

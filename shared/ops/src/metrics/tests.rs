@@ -140,7 +140,7 @@ fn one_configuration_is_shown_at_a_time() {
 /// A process in which everything has happened, so that every metric has a series.
 fn busy(part: Part) -> Metrics {
     let metrics = Metrics::of(part).unwrap();
-    for verb in labels::VERBS {
+    for verb in labels::VERBS.iter() {
         metrics.redis_answered(verb, Some(Duration::ZERO));
     }
     metrics.loops(["turns", "tasks", "tick", "reap", "collect", "lease", "beat"].map(|name| (name, 1.0)));

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rand::Rng;
 use tickfleet_model::ConsumerId;
+use tickfleet_store::fields::slice as fields;
 use tickfleet_store::{Begin, Begun, Entry, HandBack, Parked, Queue, Reader, Retry, Returned, TurnName};
 use tickfleet_tests::referee::{Answer, Event, Fence, State};
 
@@ -172,10 +173,16 @@ fn holding(game: &mut Game<'_>, name: Name, queue: Queue, entry: &Entry) -> Resu
     let Some(turn) = game.world.turns.get(&name) else { return Err(format!("{name} is not known")) };
     let State::Out(live, slice) = &turn.state else { return Err(format!("{name} was leased in {:?}", turn.state)) };
     let calls: Vec<String> = (slice.first..live.admitted).map(|i| format!("c{i}")).collect();
-    let found = entry.fields.iter().filter(|(f, _)| f == b"c").map(|(_, v)| String::from_utf8_lossy(v).into_owned());
+    let found = entry
+        .fields
+        .iter()
+        .filter(|(f, _)| f == fields::CALL.as_bytes())
+        .map(|(_, v)| String::from_utf8_lossy(v).into_owned());
     let expected = (name.clone(), format!("m{}", turn.spec), slice.first, slice.crashes, slice.attempt);
     let number = |field: &str| text(field).parse::<usize>().unwrap_or(0);
-    same("slice", &expected, &(text("t"), text("m"), number("p"), number("x") as u32, number("a") as u32))?;
+    let (crashes, attempt) = (number(fields::CRASHES) as u32, number(fields::ATTEMPTS) as u32);
+    let leased = (text(fields::NAME), text(fields::META), number(fields::FIRST), crashes, attempt);
+    same("slice", &expected, &leased)?;
     same("calls of a slice", &calls, &found.collect())?;
     let (fence, first, upto, crashes, attempt) =
         (slice.fence, slice.first, live.admitted, slice.crashes, slice.attempt);

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::Value;
+use tickfleet_store::fields::{tenant, turn};
 use tickfleet_tests::referee::State;
 
 use crate::interleavings::game::{Game, Violation, same};
@@ -95,7 +96,7 @@ fn records(game: &mut Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Viola
         record(&name, turn, &fields)?;
         let real = turn.state.fence().and_then(|f| game.world.fences.get(&(name.clone(), f)));
         if let Some(real) = real {
-            same(&format!("fence of {name}"), &Some(real), &fields.get("f"))?;
+            same(&format!("fence of {name}"), &Some(real), &fields.get(turn::FENCE))?;
         }
     }
     let done: BTreeSet<Name> =
@@ -110,36 +111,45 @@ fn records(game: &mut Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Viola
     same("cancels that wait", &game.world.early, &early.map(str::to_owned).collect())
 }
 
-fn record(name: &str, turn: &Turn, fields: &BTreeMap<String, String>) -> Result<(), Violation> {
-    let Some(live) = turn.state.live() else { return Ok(()) };
+fn record(name: &str, referee: &Turn, fields: &BTreeMap<String, String>) -> Result<(), Violation> {
+    let Some(live) = referee.state.live() else { return Ok(()) };
     let number = |field: &str| fields.get(field).and_then(|v| v.parse::<i64>().ok()).unwrap_or(0);
     let what = |field: &str| format!("{name}: {field}");
-    same(&what("calls"), &(live.calls as i64), &number("n"))?;
-    same(&what("admitted"), &(live.admitted as i64), &number("ad"))?;
-    same(&what("deadline"), &live.deadline_ms, &number("dl"))?;
-    same(&what("cancelled"), &live.cancelled, &fields.contains_key("cx"))?;
-    same(&what("fence is set"), &turn.state.fence().is_some(), &fields.contains_key("f"))?;
-    let results: Vec<String> =
-        (0..number("dn")).map(|i| fields.get(&format!("r{i}")).cloned().unwrap_or_default()).collect();
+    same(&what("calls"), &(live.calls as i64), &number(turn::CALLS))?;
+    same(&what("admitted"), &(live.admitted as i64), &number(turn::ADMITTED))?;
+    same(&what("deadline"), &live.deadline_ms, &number(turn::DEADLINE_MS))?;
+    same(&what("cancelled"), &live.cancelled, &fields.contains_key(turn::CANCELLED))?;
+    same(&what("fence is set"), &referee.state.fence().is_some(), &fields.contains_key(turn::FENCE))?;
+    let results: Vec<String> = (0..number(turn::DONE))
+        .map(|i| fields.get(&format!("{}{i}", turn::RESULT)).cloned().unwrap_or_default())
+        .collect();
     same(&what("results"), &live.results, &results)?;
-    if let Some(task) = turn.task {
-        same(&what("budget"), &(i64::from(task.max), i64::from(task.used)), &(number("bm"), number("bu")))?;
+    if let Some(task) = referee.task {
+        same(
+            &what("budget"),
+            &(i64::from(task.max), i64::from(task.used)),
+            &(number(turn::BUDGET), number(turn::BUDGET_USED)),
+        )?;
     }
-    let begun = fields.get("b").cloned();
-    match &turn.state {
+    let begun = fields.get(turn::BEGUN).cloned();
+    match &referee.state {
         State::Out(_, slice) => {
             let expected = slice.begun.map(|(position, nonce)| format!("{position}:{nonce}"));
             same(&what("begun"), &expected, &begun)?;
-            let started = fields.contains_key("f") && fields.get("st") == fields.get("f");
+            let started = fields.contains_key(turn::FENCE) && fields.get(turn::STARTED) == fields.get(turn::FENCE);
             same(&what("started"), &slice.started, &started)?;
-            same(&what("crashes"), &i64::from(slice.crashes), &number("cr"))
+            same(&what("crashes"), &i64::from(slice.crashes), &number(turn::CRASHES))
         }
         State::Ending(_, ending) => {
             let expected = (ending.reason.as_str().to_owned(), ending.upto as i64, ending.info);
             same(
                 &what("ending"),
                 &expected,
-                &(fields.get("er").cloned().unwrap_or_default(), number("eu"), number("ei")),
+                &(
+                    fields.get(turn::END_REASON).cloned().unwrap_or_default(),
+                    number(turn::END_UPTO),
+                    number(turn::END_INFO),
+                ),
             )
         }
         State::Queued(_) | State::Parked { .. } => same(&what("begun"), &None, &begun),
@@ -160,7 +170,7 @@ fn counters(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violatio
     for (name, tenant) in &game.world.tenants {
         let fields = keys.get(format!("tenant:{name}").as_str()).map(|k| k.map()).unwrap_or_default();
         let expected = [tenant.unfinished, tenant.out, i64::from(tenant.day.used), tenant.day.end_ms];
-        let found = ["q", "out", "du", "de"].map(|f| number(&fields, f));
+        let found = [tenant::UNFINISHED, tenant::OUT, tenant::DAY_USED, tenant::DAY_END].map(|f| number(&fields, f));
         same(&format!("counters of {name}"), &expected, &found)?;
         let here = |t: &&Turn| game.world.specs[t.spec].tenant == name;
         let live = game.world.turns.values().filter(here).filter(|t| t.state.live().is_some()).count();

@@ -1,0 +1,246 @@
+//! Connections to Redis: one multiplexed connection that heals, and dedicated ones for blocking reads.
+//!
+//! This is the reconnect helper: beside `model/retry` the only place that names `backoff`.
+
+pub(crate) mod error;
+pub(crate) mod inbox;
+pub(crate) mod pool;
+pub(crate) mod question;
+pub(crate) mod reader;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backoff::backoff::Backoff as _;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Value};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use crate::script::Script;
+use error::{StoreError, is_of_this_connection};
+use question::Question;
+
+use crate::script::args::Args;
+
+/// Longest wait for the answer to one script, ms: far above the 2 ms that a batch takes, far below a lease.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// What a blocking read's answer may be late.
+const BLOCK_MARGIN: Duration = Duration::from_secs(5);
+
+/// Is told of every question to Redis: for metrics.
+pub trait Observer: Send + Sync {
+    /// Redis answered `verb` after `took`; none for a read that waits on purpose.
+    fn answered(&self, verb: &'static str, took: Option<Duration>);
+    /// `verb` failed: no connection, no answer in time, or an error.
+    fn failed(&self, verb: &'static str);
+}
+
+/// A multiplexed connection that is made when first used and made anew after it broke. Never used for blocking
+/// commands: whatever stands behind one waits for it.
+#[derive(Clone)]
+pub struct Connection {
+    client: redis::Client,
+    current: Arc<Mutex<Option<MultiplexedConnection>>>,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Connection({})", self.address())
+    }
+}
+
+impl Connection {
+    /// A connection to `url`, not yet made.
+    ///
+    /// # Errors
+    /// [`StoreError::Url`].
+    pub fn open(url: &str) -> Result<Self, StoreError> {
+        let client = redis::Client::open(url).map_err(StoreError::Url)?;
+        Ok(Self { client, current: Arc::default(), observer: None })
+    }
+
+    pub(crate) fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
+        Self { observer: Some(observer), ..self }
+    }
+
+    /// Waits for an answer to `verb`, and tells the observer of it. `timed` is false for reads that wait on purpose.
+    pub(crate) async fn observe<T>(
+        &self,
+        verb: &'static str,
+        timed: bool,
+        answer: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let Some(observer) = &self.observer else { return answer.await };
+        let asked = Instant::now();
+        let answer = answer.await;
+        match &answer {
+            Err(error) if !error.is_expected() => observer.failed(verb),
+            _ => observer.answered(verb, timed.then(|| asked.elapsed())),
+        }
+        answer
+    }
+
+    /// Host and port, or socket path. Never a password.
+    #[must_use]
+    pub fn address(&self) -> String {
+        self.client.get_connection_info().addr().to_string()
+    }
+
+    /// The live connection, made if there is none.
+    ///
+    /// # Errors
+    /// [`StoreError::Connect`].
+    pub async fn get(&self) -> Result<MultiplexedConnection, StoreError> {
+        let mut current = self.current.lock().await;
+        if let Some(connection) = current.as_ref() {
+            return Ok(connection.clone());
+        }
+        let made = self.connect(RESPONSE_TIMEOUT).await?;
+        *current = Some(made.clone());
+        Ok(made)
+    }
+
+    /// A connection of one's own for blocking reads of up to `block`: its response timeout is longer than that
+    /// (the library's default of 500 ms would cut every blocking read short, and the entry would be delivered
+    /// to a connection that nobody reads).
+    ///
+    /// # Errors
+    /// [`StoreError::Connect`].
+    pub async fn dedicated(&self, block: Duration) -> Result<MultiplexedConnection, StoreError> {
+        self.connect(block + BLOCK_MARGIN).await
+    }
+
+    async fn connect(&self, response: Duration) -> Result<MultiplexedConnection, StoreError> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(response));
+        self.client
+            .get_multiplexed_async_connection_with_config(&config)
+            .await
+            .map_err(|source| StoreError::Connect { address: self.address(), source })
+    }
+
+    /// Drops the connection where a new one may do better.
+    pub(crate) async fn look_at(&self, error: &redis::RedisError) {
+        if is_of_this_connection(error) {
+            *self.current.lock().await = None;
+        }
+    }
+
+    /// Runs a script by digest, loading it where Redis does not know it. `at_brim` is run in its place where Redis
+    /// refuses it because its memory is full.
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        at_brim: Option<&Script>,
+        prefix: &str,
+        args: &Args,
+    ) -> Result<Value, StoreError> {
+        let run = async {
+            match (self.run_unobserved(script, prefix, args).await, at_brim) {
+                (Err(error), Some(second)) if error.is_out_of_memory() => {
+                    self.run_unobserved(second, prefix, args).await
+                }
+                (answer, _) => answer,
+            }
+        };
+        self.observe(script.verb, true, run).await
+    }
+
+    async fn run_unobserved(&self, script: &Script, prefix: &str, args: &Args) -> Result<Value, StoreError> {
+        let mut command = redis::cmd("EVALSHA");
+        command.arg(&script.digest).arg(1).arg(prefix);
+        for value in &args.values {
+            command.arg(value.as_slice());
+        }
+        let mut connection = self.get().await?;
+        let mut answer = command.query_async::<Value>(&mut connection).await;
+        if matches!(&answer, Err(error) if error.code() == Some("NOSCRIPT")) {
+            let load = redis::cmd("SCRIPT").arg("LOAD").arg(&script.source).query_async::<()>(&mut connection).await;
+            answer = match load {
+                Ok(()) => command.query_async::<Value>(&mut connection).await,
+                Err(error) => Err(error),
+            };
+        }
+        self.judge(script.verb, answer).await
+    }
+
+    /// Names the verb in an error, and drops a connection that it says is broken.
+    async fn judge<T>(&self, verb: &'static str, answer: Result<T, redis::RedisError>) -> Result<T, StoreError> {
+        match answer {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                self.look_at(&error).await;
+                Err(StoreError::verb(verb, error))
+            }
+        }
+    }
+
+    /// Runs any command. For what only looks.
+    ///
+    /// # Errors
+    /// [`StoreError::Verb`] with the question's word.
+    pub async fn query<T: redis::FromRedisValue>(
+        &self,
+        question: Question,
+        command: &redis::Cmd,
+    ) -> Result<T, StoreError> {
+        let ask = async {
+            let mut connection = self.get().await?;
+            let answer = command.query_async::<T>(&mut connection).await;
+            self.judge(question.as_str(), answer).await
+        };
+        self.observe(question.as_str(), true, ask).await
+    }
+
+    /// Runs a pipeline. For what only looks, or is set up once.
+    ///
+    /// # Errors
+    /// [`StoreError::Verb`] with the question's word.
+    pub async fn pipeline<T: redis::FromRedisValue>(
+        &self,
+        question: Question,
+        pipe: &redis::Pipeline,
+    ) -> Result<T, StoreError> {
+        let ask = async {
+            let mut connection = self.get().await?;
+            let answer = pipe.query_async::<T>(&mut connection).await;
+            self.judge(question.as_str(), answer).await
+        };
+        self.observe(question.as_str(), true, ask).await
+    }
+}
+
+/// Waits between attempts while Redis is away: 50 ms growing to 2 s, with jitter, without end.
+pub struct Backoff {
+    policy: backoff::ExponentialBackoff,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            policy: backoff::ExponentialBackoff {
+                current_interval: Duration::from_millis(50),
+                initial_interval: Duration::from_millis(50),
+                max_interval: Duration::from_secs(2),
+                max_elapsed_time: None,
+                ..backoff::ExponentialBackoff::default()
+            },
+        }
+    }
+}
+
+impl Backoff {
+    /// How long to wait before the next attempt.
+    pub fn pause(&mut self) -> Duration {
+        self.policy.next_backoff().unwrap_or(Duration::from_secs(2))
+    }
+
+    /// Redis answered: the next trouble begins with short waits again.
+    pub fn reset(&mut self) {
+        self.policy.reset();
+    }
+}

@@ -1,0 +1,64 @@
+//! What Redis is asked beside the verbs: names for errors and metrics.
+
+/// The list: makes an enum of it whose variants have these words.
+macro_rules! questions {
+    ($($(#[$doc:meta])* $variant:ident: $word:literal),* $(,)?) => {
+        /// A question to Redis that needs no script.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Question {
+            $($(#[$doc])* $variant,)*
+        }
+
+        impl Question {
+            /// The words of all.
+            pub(crate) const WORDS: &[&str] = &[$($word),*];
+
+            /// The word in errors and metrics.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+        }
+    };
+}
+
+questions! {
+    /// A consumer reads from its streams.
+    Read: "read",
+    /// Which timers are due.
+    Due: "due",
+    /// What is known of turns.
+    Look: "look",
+    /// What time it is in the shard.
+    Now: "now",
+    /// How much waits where.
+    Backlog: "backlog",
+    /// Whether turns under way will be looked at again.
+    Sweep: "sweep",
+    /// Audit log and dead stream are kept within their bounds.
+    Housekeep: "housekeep",
+    /// Whether tenants were set at run time.
+    Tenants: "tenants",
+    /// Which policy is in force, or was.
+    Policy: "policy",
+    /// What a consumer holds.
+    Held: "held",
+    /// One entry of a queue.
+    Entry: "entry",
+    /// An inbound entry needed no decision.
+    Acknowledge: "acknowledge",
+    /// Lists of tools are written.
+    ToolLists: "tool_lists",
+    /// A shard is watched.
+    Watch: "watch",
+    /// Streams of runtimes outside are looked for.
+    Externals: "retire",
+    /// A task's message is put on the inbound stream.
+    EnqueueTask: "enqueue_task",
+    /// An inbox is removed.
+    ForgetInbox: "forget_inbox",
+    /// An inbox is trimmed.
+    TrimInbox: "trim_inbox",
+}

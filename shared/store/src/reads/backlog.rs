@@ -1,0 +1,223 @@
+//! How much waits where: for the gauges of a scrape, and for `doctor`.
+
+use std::collections::HashMap;
+
+use redis::{FromRedisValue, Pipeline, Value};
+
+use crate::connection::question::Question;
+use crate::keys::{GROUP, Queue, streams as stream_names};
+use crate::reads::memory::{Memory, memory_of};
+use crate::records::schema::tenant as counters;
+use crate::records::shard::is_set;
+use crate::records::slice::entry_ms;
+use crate::records::turn::whole;
+use crate::script::reply::{number_of, text_of, unexpected};
+use crate::{Store, StoreError};
+use tickfleet_model::TenantId;
+
+/// Tenants that one pipeline asks about.
+const TENANTS_MAX: usize = 1_000;
+
+/// How much waits where. Ages are counted by Redis' own clock, which writes the ids of entries.
+#[derive(Debug, Clone, Default)]
+pub struct Backlog {
+    /// Turns on the inbound stream that are not decided: nobody has read them, or a scheduler holds them.
+    pub inbound: u64,
+    /// Task messages, likewise.
+    pub tasks: u64,
+    /// Slices that no worker has read.
+    pub ready: u64,
+    /// Slices that no worker has read since an earlier holder of them died: each worker takes one of them at a time.
+    pub suspect: u64,
+    /// Slices that workers hold.
+    pub running: u64,
+    /// Turns that are parked for another try.
+    pub delayed: u64,
+    /// Turns that wait on lanes, of the tenants that were asked about. One whose ending is just being written counts
+    /// among them.
+    pub parked: u64,
+    /// Lanes and turns with a timer.
+    pub timers: u64,
+    /// Dead entries.
+    pub dead: u64,
+    /// Audit entries.
+    pub audit: u64,
+    /// Age of the oldest inbound turn or task message that is not decided, ms.
+    pub oldest_inbound_ms: i64,
+    /// Age of the oldest slice that no worker has read, ms.
+    pub oldest_ready_ms: i64,
+    /// Age of the oldest slice that waits for a worker after an earlier holder of it died, ms.
+    pub oldest_suspect_ms: i64,
+    /// Age of the oldest slice that is held, ms, from its dispatch on.
+    pub oldest_pending_ms: i64,
+    /// How long the turn has been parked that is parked for a try the longest, ms.
+    pub oldest_delayed_ms: i64,
+    /// Age of the oldest dead entry, ms.
+    pub oldest_dead_ms: i64,
+    /// Timers that are due, and by how much the oldest, ms.
+    pub late_ms: i64,
+    /// Shard time, ms.
+    pub now_ms: i64,
+    /// Redis' memory.
+    pub memory: Memory,
+    /// Whether new work is refused because memory is nearly full.
+    pub pressure: bool,
+}
+
+/// What is known of a stream but the age of its next entry.
+struct StreamSeen {
+    name: String,
+    last_delivered: String,
+    /// Entries that nobody has read; none where Redis cannot tell since an entry was deleted.
+    lag: Option<u64>,
+    length: u64,
+    held: u64,
+    oldest_held: Option<String>,
+}
+
+impl Store {
+    /// How much waits where, in two pipelines that read ends and counters only. Lanes are counted for `tenants`, for
+    /// it is their counters that know.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn backlog(&self, tenants: &[TenantId]) -> Result<Backlog, StoreError> {
+        let mut answers =
+            self.connection.pipeline::<Vec<Value>>(Question::Backlog, &self.questions()).await?.into_iter();
+        let mut next = || answers.next().unwrap_or(Value::Nil);
+        let (clock_ms, (offset, pressure)) = (clock(next())?, read::<(Option<String>, Option<String>)>(next())?);
+        let streams = stream_names().map(|name| seen(name, [next(), next(), next()])).collect::<Result<Vec<_>, _>>()?;
+        let offset_ms = offset.as_deref().and_then(whole).unwrap_or(0);
+        let mut backlog = Backlog {
+            now_ms: clock_ms + offset_ms,
+            pressure: pressure.as_deref().is_some_and(is_set),
+            timers: read(next())?,
+            audit: read(next())?,
+            ..Backlog::default()
+        };
+        let due = read::<Vec<(String, f64)>>(next())?;
+        backlog.late_ms = due.first().map_or(0, |(_, due)| (backlog.now_ms - *due as i64).max(0));
+        backlog.dead = read(next())?;
+        backlog.oldest_dead_ms = read::<Vec<(String, Value)>>(next())?.first().map_or(0, |(id, _)| age(id, clock_ms));
+        backlog.delayed = read(next())?;
+        let parked = read::<Vec<(String, f64)>>(next())?;
+        backlog.oldest_delayed_ms = parked.first().map_or(0, |(_, since)| (backlog.now_ms - *since as i64).max(0));
+        backlog.memory = memory_of(&read::<String>(next())?);
+        self.add_streams(&mut backlog, &streams, clock_ms).await?;
+        let waiting = self.unfinished_and_not_out(tenants).await?;
+        backlog.parked = waiting.saturating_sub(backlog.delayed);
+        Ok(backlog)
+    }
+
+    fn questions(&self) -> Pipeline {
+        let mut pipe = redis::pipe();
+        pipe.cmd("TIME").cmd("HMGET").arg(self.keys.key("meta")).arg(&["offset_ms", "pressure"]);
+        for name in stream_names() {
+            let key = self.keys.key(&name);
+            pipe.cmd("XINFO").arg("GROUPS").arg(&key).cmd("XPENDING").arg(&key).arg(GROUP).cmd("XLEN").arg(&key);
+        }
+        let (timers, dead, delayed) = (self.keys.key("timers"), self.keys.key("dead"), self.keys.key("delayed"));
+        pipe.cmd("ZCARD").arg(&timers).cmd("XLEN").arg(self.keys.key("audit"));
+        pipe.cmd("ZRANGE").arg(&timers).arg(0).arg(0).arg("WITHSCORES");
+        pipe.cmd("XLEN").arg(&dead).cmd("XRANGE").arg(&dead).arg("-").arg("+").arg("COUNT").arg(1);
+        pipe.cmd("ZCARD").arg(&delayed).cmd("ZRANGE").arg(&delayed).arg(0).arg(0).arg("WITHSCORES");
+        pipe.cmd("INFO").arg("memory");
+        pipe
+    }
+
+    /// Adds what the streams hold, with the age of what nobody has read.
+    async fn add_streams(
+        &self,
+        backlog: &mut Backlog,
+        streams: &[StreamSeen],
+        clock_ms: i64,
+    ) -> Result<(), StoreError> {
+        let mut pipe = redis::pipe();
+        for stream in streams {
+            let from = format!("({}", stream.last_delivered);
+            pipe.cmd("XRANGE").arg(self.keys.key(&stream.name)).arg(from).arg("+").arg("COUNT").arg(1);
+        }
+        let next: Vec<Vec<(String, Value)>> = self.connection.pipeline(Question::Backlog, &pipe).await?;
+        for (stream, next) in streams.iter().zip(next) {
+            let next = next.first().map(|(id, _)| id.as_str());
+            let waiting = stream.waiting(next.is_some());
+            let waiting_ms = next.map_or(0, |id| age(id, clock_ms));
+            let held_ms = stream.oldest_held.as_deref().map_or(0, |id| age(id, clock_ms));
+            match stream.name.as_str() {
+                "turns" | "tasks" => {
+                    let count = if stream.name == "turns" { &mut backlog.inbound } else { &mut backlog.tasks };
+                    *count += waiting + stream.held;
+                    backlog.oldest_inbound_ms = backlog.oldest_inbound_ms.max(waiting_ms).max(held_ms);
+                }
+                name => {
+                    let (count, oldest_ms) = match Queue::parse(name) {
+                        Some(Queue::Suspect(_)) => (&mut backlog.suspect, &mut backlog.oldest_suspect_ms),
+                        _ => (&mut backlog.ready, &mut backlog.oldest_ready_ms),
+                    };
+                    *count += waiting;
+                    *oldest_ms = (*oldest_ms).max(waiting_ms);
+                    backlog.running += stream.held;
+                    backlog.oldest_pending_ms = backlog.oldest_pending_ms.max(held_ms);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Turns and tasks of these tenants that have not ended and have no slice out.
+    async fn unfinished_and_not_out(&self, tenants: &[TenantId]) -> Result<u64, StoreError> {
+        let mut waiting = 0;
+        for some in tenants.chunks(TENANTS_MAX) {
+            let mut pipe = redis::pipe();
+            for tenant in some {
+                let counters = [counters::UNFINISHED, counters::OUT];
+                pipe.cmd("HMGET").arg(self.keys.key(format_args!("tenant:{tenant}"))).arg(&counters);
+            }
+            let counters: Vec<(Option<f64>, Option<f64>)> = self.connection.pipeline(Question::Backlog, &pipe).await?;
+            let count = |(unfinished, out): (Option<f64>, Option<f64>)| {
+                (unfinished.unwrap_or(0.0) - out.unwrap_or(0.0)).max(0.0) as u64
+            };
+            waiting += counters.into_iter().map(count).sum::<u64>();
+        }
+        Ok(waiting)
+    }
+}
+
+impl StreamSeen {
+    /// Entries that nobody has read. Where Redis cannot count them, what is neither held nor known to be read: at
+    /// most too many by what was read behind an old entry that is still held.
+    fn waiting(&self, any: bool) -> u64 {
+        let unknown = if any { self.length.saturating_sub(self.held).max(1) } else { 0 };
+        self.lag.unwrap_or(unknown)
+    }
+}
+
+/// One stream from its groups, its pending entries and its length.
+fn seen(name: String, [groups, pending, length]: [Value; 3]) -> Result<StreamSeen, StoreError> {
+    let groups: Vec<HashMap<String, Value>> = read(groups)?;
+    // Others may have groups of their own there.
+    let group = groups.iter().find(|group| group.get("name").and_then(text_of).as_deref() == Some(GROUP));
+    let Value::Array(pending) = pending else { return Err(unexpected("backlog", &pending)) };
+    Ok(StreamSeen {
+        name,
+        last_delivered: group.and_then(|g| g.get("last-delivered-id")).and_then(text_of).unwrap_or_default(),
+        lag: group.and_then(|g| g.get("lag")).and_then(number_of).map(i64::unsigned_abs),
+        length: read(length)?,
+        held: pending.first().and_then(number_of).unwrap_or(0).unsigned_abs(),
+        oldest_held: pending.get(1).and_then(text_of),
+    })
+}
+
+fn read<T: FromRedisValue>(value: Value) -> Result<T, StoreError> {
+    let shown = format!("{value:?}");
+    T::from_redis_value(value).map_err(|_| unexpected("backlog", &Value::SimpleString(shown)))
+}
+
+fn clock(time: Value) -> Result<i64, StoreError> {
+    let (seconds, micros): (i64, i64) = read(time)?;
+    Ok(seconds * 1_000 + micros / 1_000)
+}
+
+fn age(id: &str, clock_ms: i64) -> i64 {
+    (clock_ms - entry_ms(id).unwrap_or(clock_ms)).max(0)
+}

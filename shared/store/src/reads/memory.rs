@@ -1,0 +1,43 @@
+//! How full Redis' memory is.
+
+/// Redis' memory as its own settings see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Memory {
+    /// Bytes in use.
+    pub used: u64,
+    /// `maxmemory`, bytes; 0 means none.
+    pub max: u64,
+}
+
+impl Memory {
+    /// Rule 13: from 80 % of `maxmemory` on no new work is taken in, so that what is in can be finished.
+    #[must_use]
+    pub const fn is_tight(self) -> bool {
+        self.max > 0 && self.used / 4 >= self.max / 5
+    }
+
+    /// `bytes`, but one part in `of` of all memory at most.
+    pub(crate) const fn share(self, bytes: u64, of: u64) -> u64 {
+        if self.max > 0 && self.max / of < bytes { self.max / of } else { bytes }
+    }
+}
+
+/// What `INFO memory` says.
+pub(crate) fn memory_of(info: &str) -> Memory {
+    let read = |name: &str| {
+        let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.and_then(|v| v.trim().parse().ok()).unwrap_or(0)
+    };
+    Memory { used: read("used_memory"), max: read("maxmemory") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_tight_from_80_percent_on_and_never_without_a_bound() {
+        let tight = |used, max| Memory { used, max }.is_tight();
+        assert_eq!([tight(799, 1_000), tight(800, 1_000), tight(u64::MAX, 0)], [false, true, false]);
+    }
+}

@@ -1,0 +1,11 @@
+//! Looking without touching: for those who watch, explain and look after a shard.
+
+pub(crate) mod audit;
+pub(crate) mod backlog;
+pub(crate) mod diagnosis;
+mod held;
+pub(crate) mod look;
+pub(crate) mod memory;
+pub(crate) mod preflight;
+pub(crate) mod sweep;
+pub(crate) mod watch;

@@ -1,0 +1,66 @@
+//! Calls that ended, as the audit log tells of them.
+
+use serde::Deserialize;
+
+/// A call that ended, as the audit log has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedCall {
+    /// When, ms since the epoch.
+    pub at_ms: i64,
+    /// Its tool.
+    pub tool: String,
+    /// Its outcome.
+    pub outcome: String,
+    /// How long it took, ms.
+    pub duration_ms: u64,
+}
+
+#[derive(Deserialize)]
+struct AuditEntry {
+    entity_id: String,
+    #[serde(default)]
+    message: String,
+    meta: AuditMeta,
+}
+
+#[derive(Deserialize)]
+struct AuditMeta {
+    outcome: String,
+    #[serde(default)]
+    duration_ms: u64,
+}
+
+/// Reads an audit entry. A name that no tool has is the model's own words, and not repeated.
+pub(super) fn ended_call(id: &str, audit: &[u8]) -> Option<EndedCall> {
+    let audit: AuditEntry = serde_json::from_slice(audit).ok()?;
+    let known = audit.meta.outcome != "unknown_tool";
+    // `<agent> called <tool>: …` names the tool as agents know it; the entity is its stable id.
+    let named = audit.message.split_once(" called ").and_then(|(_, rest)| Some(rest.rsplit_once(": ")?.0.to_owned()));
+    let tool = named.unwrap_or(audit.entity_id);
+    Some(EndedCall {
+        at_ms: id.split('-').next()?.parse().ok()?,
+        tool: if known { tool } else { "(unknown)".to_owned() },
+        outcome: audit.meta.outcome,
+        duration_ms: audit.meta.duration_ms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    use super::*;
+
+    #[test]
+    fn a_call_is_read_from_its_audit_entry_and_a_models_own_words_are_not_repeated() {
+        let audit = |outcome: &str| {
+            let message = format!("kelly called echo: {outcome} in 7 ms");
+            format!(
+                r#"{{"entity_id":"t1","message":"{message}","meta":{{"duration_ms":7,"outcome":"{outcome}","x":[1]}}}}"#
+            )
+        };
+        let call = ended_call("1700000000000-3", audit("ok").as_bytes()).unwrap();
+        assert_eq!((call.at_ms, call.tool.as_str(), call.duration_ms), (1_700_000_000_000, "echo", 7));
+        assert_eq!(ended_call("1-0", audit("unknown_tool").as_bytes()).unwrap().tool, "(unknown)");
+        assert_eq!(ended_call("1-0", b"{"), None);
+    }
+}

@@ -1,0 +1,46 @@
+//! What the server says of its load.
+
+/// What the server says of its load.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ServerLoad {
+    /// Its version.
+    pub version: String,
+    /// Bytes in use.
+    pub used_memory: u64,
+    /// Bytes allowed; 0 means no bound.
+    pub maxmemory: u64,
+    /// Commands a second, as it averages them itself.
+    pub ops: u64,
+    /// Clients.
+    pub clients: u64,
+    /// Processor time since its start, seconds.
+    pub cpu_seconds: f64,
+}
+
+pub(super) fn server_load(info: &str) -> ServerLoad {
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+    let number = |name: &str| field(name).and_then(|value| value.parse().ok()).unwrap_or(0);
+    let seconds = |name: &str| field(name).and_then(|value| value.parse().ok()).unwrap_or(0.0);
+    ServerLoad {
+        version: field("valkey_version").or_else(|| field("redis_version")).unwrap_or_default().to_owned(),
+        used_memory: number("used_memory"),
+        maxmemory: number("maxmemory"),
+        ops: number("instantaneous_ops_per_sec"),
+        clients: number("connected_clients"),
+        cpu_seconds: seconds("used_cpu_sys") + seconds("used_cpu_user"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_says_of_its_load_is_read() {
+        let load = server_load(
+            "# Server\r\nredis_version:7.0.15\r\nused_memory:1024\r\nused_memory_human:1K\r\nused_cpu_sys:1.5\r\nused_cpu_user:2.25\r\n",
+        );
+        assert_eq!((load.version.as_str(), load.used_memory, load.maxmemory), ("7.0.15", 1_024, 0));
+        assert!((load.cpu_seconds - 3.75).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,86 @@
+//! What one look at a shard shows.
+
+use super::ended::EndedCall;
+use crate::records::node::Slots;
+
+/// What waits on a stream, and who holds what.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct StreamView {
+    /// `turns`, `tasks`, `ready:normal`…
+    pub name: String,
+    /// Entries that nobody has read.
+    pub waiting: u64,
+    /// Entries that a consumer holds.
+    pub held: u64,
+    /// Age of the oldest that nobody has read, ms.
+    pub oldest_waiting_ms: i64,
+    /// Age of the oldest that is held, ms.
+    pub oldest_held_ms: i64,
+    /// Entries ever written; none where Redis cannot tell.
+    pub added: Option<u64>,
+}
+
+/// A scheduler or worker of the shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeView {
+    /// Its name: `s-…` a scheduler, `w-…` a worker.
+    pub name: String,
+    /// Time since its last heartbeat, ms; none where it does not say.
+    pub beat_age_ms: Option<i64>,
+    /// What is left of its lease, ms; negative once it is over.
+    pub lease_left_ms: i64,
+    /// Its slots; none where it does not say.
+    pub slots: Option<Slots>,
+}
+
+/// An agent with turns that wait for a later tick or day.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LaneView {
+    /// Whose agent.
+    pub tenant: String,
+    /// The agent.
+    pub agent: String,
+    /// Turns on its lane.
+    pub turns: u64,
+    /// How long the first of them has been admitted, ms; none where its record is gone.
+    pub oldest_ms: Option<i64>,
+    /// When the lane is looked at next, ms from now; negative where that is late.
+    pub due_in_ms: i64,
+    /// Calls used in the agent's tick, as last written.
+    pub tick_used: i64,
+    /// Calls used in the agent's day, as last written.
+    pub day_used: i64,
+}
+
+/// One look at a shard.
+#[derive(Debug, Clone, Default)]
+pub struct ShardView {
+    /// Shard time, ms since the epoch.
+    pub now_ms: i64,
+    /// Generation of the policy in force; 0 where no scheduler ever ran.
+    pub policy_generation: u64,
+    /// Whether new work is refused because memory is nearly full.
+    pub pressure: bool,
+    /// The streams, those of urgent slices first.
+    pub streams: Vec<StreamView>,
+    /// Who works here, or has been gone for less than five minutes.
+    pub nodes: Vec<NodeView>,
+    /// Agents whose turns wait, as far as they are known yet.
+    pub lanes: Vec<LaneView>,
+    /// Whether these are all: a sweep over all timers takes several looks, and at most 256 lanes are asked about.
+    pub lanes_whole: bool,
+    /// Lanes, turns under way, retries: whatever has a timer.
+    pub timers: u64,
+    /// By how much the earliest timer is late, ms.
+    pub timer_late_ms: i64,
+    /// Entries of the dead stream.
+    pub dead: u64,
+    /// Turns that wait for another try of a call.
+    pub delayed: u64,
+    /// How long the one of them waits that waits the longest, ms.
+    pub oldest_delayed_ms: i64,
+    /// Audit entries ever written, which is one for every call; none where there is no audit log.
+    pub calls: Option<u64>,
+    /// The newest calls that ended since the last look, at most 200.
+    pub ended: Vec<EndedCall>,
+}

@@ -1,0 +1,10 @@
+//! What Redis keeps, as types. Only this crate decodes it, by the names of the [`schema`].
+
+pub(crate) mod budgets;
+pub(crate) mod finished;
+pub(crate) mod node;
+pub(crate) mod notes;
+pub mod schema;
+pub(crate) mod shard;
+pub(crate) mod slice;
+pub(crate) mod turn;

@@ -1,0 +1,162 @@
+//! What a turn's log says: one note for each admission and for each try that failed, in one field of the record. The
+//! finished record keeps the log in its first line, so a note has neither blanks nor the log's own separators.
+
+use std::fmt::Write as _;
+
+/// Bytes of a cause that are noted.
+const CAUSE_BYTES_MAX: usize = 160;
+
+/// One admission: how many calls, and the counters after it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct AdmissionNote {
+    /// When it was, ms of shard time.
+    pub at_ms: i64,
+    /// Calls let through.
+    pub calls: u32,
+    /// Calls of the agent's tick, with these.
+    pub tick_used: u32,
+    /// How many a tick may have.
+    pub tick_cap: u32,
+    /// When that tick ended, ms of shard time.
+    pub tick_ends_ms: i64,
+    /// Calls of the agent's day, with these.
+    pub day_used: u32,
+    /// How many a day may have.
+    pub day_cap: u32,
+}
+
+impl AdmissionNote {
+    /// Reads the notes of a log: `A<now>,<calls>,<tick used>,<tick cap>,<tick end>,<day used>,<day cap>`; entries are
+    /// separated by `;`, and those of another kind are left out.
+    #[must_use]
+    pub fn read_all(log: &str) -> Vec<Self> {
+        log.split(';').filter_map(Self::read).collect()
+    }
+
+    fn read(entry: &str) -> Option<Self> {
+        // Lua writes large numbers as floats.
+        let numbers: Vec<f64> = entry.strip_prefix('A')?.split(',').map(|n| n.parse().ok()).collect::<Option<_>>()?;
+        let [now, calls, tick_used, tick_cap, tick_ends, day_used, day_cap] = numbers[..] else { return None };
+        Some(Self {
+            at_ms: now as i64,
+            calls: calls as u32,
+            tick_used: tick_used as u32,
+            tick_cap: tick_cap as u32,
+            tick_ends_ms: tick_ends as i64,
+            day_used: day_used as u32,
+            day_cap: day_cap as u32,
+        })
+    }
+}
+
+/// A try that failed and was made again later.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct FailedTry {
+    /// When it had failed, ms of shard time.
+    pub at_ms: i64,
+    /// Position of the call.
+    pub position: usize,
+    /// Which try it was, from 1.
+    pub attempt: u32,
+    /// How long the next one was put off, ms.
+    pub delay_ms: i64,
+    /// Why it failed; the beginning where that is long.
+    pub cause: String,
+}
+
+impl FailedTry {
+    /// Reads the notes of a log: `R<now>,<position>,<try>,<delay>,<cause>`, which `retry.lua` writes; entries are
+    /// separated by `;`, and those of another kind are left out.
+    #[must_use]
+    pub fn read_all(log: &str) -> Vec<Self> {
+        log.split(';').filter_map(Self::read).collect()
+    }
+
+    fn read(entry: &str) -> Option<Self> {
+        let mut parts = entry.strip_prefix('R')?.splitn(5, ',');
+        // Lua writes large numbers as floats.
+        let mut number = || parts.next()?.parse::<f64>().ok().map(|number| number as i64);
+        let [at_ms, position, attempt, delay_ms] = [number()?, number()?, number()?, number()?];
+        Some(Self {
+            at_ms,
+            position: usize::try_from(position).ok()?,
+            attempt: u32::try_from(attempt).ok()?,
+            delay_ms,
+            cause: unescaped(parts.next().unwrap_or_default()),
+        })
+    }
+}
+
+/// A cause as a log holds it: its beginning, with what separates notes and fields written as `%XX`.
+pub(crate) fn noted(cause: &str) -> String {
+    let mut end = cause.len().min(CAUSE_BYTES_MAX);
+    while !cause.is_char_boundary(end) {
+        end -= 1;
+    }
+    let mut text = String::with_capacity(end + 16);
+    for byte in cause[..end].bytes() {
+        if byte.is_ascii_graphic() && !matches!(byte, b'%' | b',' | b';') {
+            text.push(char::from(byte));
+        } else {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "%{byte:02X}");
+        }
+    }
+    text
+}
+
+fn unescaped(text: &str) -> String {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        let hex = tail.get(..2).and_then(|two| std::str::from_utf8(two).ok());
+        match hex.and_then(|two| u8::from_str_radix(two, 16).ok()).filter(|_| *first == b'%') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &tail[2..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = tail;
+            }
+        }
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn notes_stand_among_admissions_and_odd_ones_are_left_out() {
+        let log =
+            "A1000,10,10,10,5000,10,100;R1200,3,1,1000,no%20answer%2C%20%C3%A9;R1,2;Rx,1,1,1,y;A5000.0,2,2,10,1,1,1";
+        let first = FailedTry { at_ms: 1_200, position: 3, attempt: 1, delay_ms: 1_000, cause: "no answer, é".into() };
+        assert_eq!(FailedTry::read_all(log), [first]);
+        assert_eq!(FailedTry::read_all("R1.5e3,0,2,3000,")[0].at_ms, 1_500);
+    }
+
+    #[test]
+    fn the_log_of_admissions_is_read_and_odd_entries_are_left_out() {
+        let read = AdmissionNote::read_all("A1000,10,10,10,5000,10,100;A5000.0,2,2,10,10000,12,100;what;A1,2");
+        assert_eq!(read.len(), 2);
+        let second = &read[1];
+        assert_eq!((second.at_ms, second.calls, second.tick_ends_ms, second.day_used), (5_000, 2, 10_000, 12));
+    }
+
+    proptest! {
+        #[test]
+        fn any_cause_comes_back_up_to_its_bound(cause in any::<String>(), more in "[é%,; \n]{0,200}") {
+            let cause = format!("{cause}{more}");
+            let text = noted(&cause);
+            prop_assert!(!text.contains([' ', ',', ';', '\n']) && text.is_ascii());
+            let back = unescaped(&text);
+            prop_assert!(cause.starts_with(&back) && (back.len() == cause.len() || back.len() > CAUSE_BYTES_MAX - 4));
+        }
+    }
+}

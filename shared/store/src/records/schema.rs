@@ -1,0 +1,210 @@
+//! The fields of what is kept in Redis: their names there, which are short, and the names that code goes by.
+//!
+//! Lua writes `TURN.fence`, and Redis gets `'f'`: names are replaced when a script's text is put together, for a table
+//! of constants would be made anew with every run of a script. Rust reads by the same names, as `turn::FENCE`. What is
+//! stored must not change: two builds may work on one Redis. A name that is not listed makes a script that Redis
+//! refuses to load, and a test finds it first.
+
+/// A record's fields: a module of names for Rust, and a list for scripts.
+macro_rules! records {
+    ($($(#[$about:meta])* $record:ident as $lua:literal { $($(#[$doc:meta])* $field:ident = $short:literal,)* })*) => {
+        $(
+            $(#[$about])*
+            pub mod $record {
+                $($(#[$doc])* pub const $field: &str = $short;)*
+
+                /// Every field: the name in code, and the name in Redis.
+                pub const ALL: &[(&str, &str)] = &[$((stringify!($field), $short)),*];
+            }
+        )*
+
+        /// The records by the word that scripts have for them.
+        const RECORDS: &[(&str, &[(&str, &str)])] = &[$(($lua, $record::ALL)),*];
+    };
+}
+
+records! {
+    /// A turn or task under way: the hash `turn:<tenant>:<id>`.
+    turn as "TURN" {
+        /// Who makes the calls.
+        AGENT = "ag",
+        /// The queue that its slices go to.
+        QUEUE = "q",
+        /// How many calls it has.
+        CALLS = "n",
+        /// Calls admitted.
+        ADMITTED = "ad",
+        /// Calls that have their result.
+        DONE = "dn",
+        /// When it was admitted, ms of shard time.
+        ADMITTED_MS = "ts",
+        /// Its deadline, ms of shard time.
+        DEADLINE_MS = "dl",
+        /// The entry id of the slice that is out, or `s:<number>` of an ending; absent while it waits.
+        FENCE = "f",
+        /// The fence under which its last slice ended: by it a repeated settle is recognised.
+        SETTLED_FENCE = "sf",
+        /// The fence under which it was parked last: by it a repeated retry is recognised.
+        PARKED_FENCE = "pf",
+        /// What all its slices carry, JSON.
+        META = "m",
+        /// A call, JSON; the position stands behind.
+        CALL = "c",
+        /// A call's result, JSON; the position stands behind.
+        RESULT = "r",
+        /// A call's message, JSON; the position stands behind.
+        MESSAGE = "w",
+        /// A call's audit entry, JSON; the position stands behind.
+        AUDIT = "u",
+        /// The call that was begun: `<position>:<nonce>`, or `0:runtime` of a task that a runtime outside held.
+        BEGUN = "b",
+        /// The fence under which a suspect slice was started.
+        STARTED = "st",
+        /// Tries made of the call that is tried again.
+        ATTEMPTS = "at",
+        /// The position of that call.
+        ATTEMPTS_AT = "ap",
+        /// Retries in all.
+        RETRIES = "rt",
+        /// How often a holder of its slice has died.
+        CRASHES = "cr",
+        /// Since when its slice is known to be nowhere, ms, and that slice's fence.
+        LOST = "lo",
+        /// How often a worker could not read its slice.
+        UNREAD = "ur",
+        /// Why it was cancelled.
+        CANCELLED = "cx",
+        /// Why its calls end without running.
+        END_REASON = "er",
+        /// The position that an ending goes up to.
+        END_UPTO = "eu",
+        /// A number that belongs to the reason.
+        END_INFO = "ei",
+        /// Set where there may be crashes, retries or an ending's reason: most turns have none, and nobody need look.
+        HAS_HISTORY = "hx",
+        /// Set where its producer gave the id.
+        GIVEN = "gv",
+        /// The task that it runs under.
+        TASK = "tk",
+        /// Its place on the lane.
+        LANE_PLACE = "sq",
+        /// A note for each admission and each try that failed.
+        LOG = "lg",
+        /// `task` of a task; else absent.
+        KIND = "k",
+        /// Of a task: calls that turns under it may make.
+        BUDGET = "bm",
+        /// Of a task: what is used of that.
+        BUDGET_USED = "bu",
+        /// Of a task: silence after which an outside runtime loses it, ms.
+        EXTERNAL_LEASE_MS = "el",
+        /// Of a task: when its runtime last said that it works on it, ms of shard time.
+        TOUCHED_MS = "hb",
+    }
+
+    /// A slice on its queue: the fields of a stream's entry.
+    slice as "SLICE" {
+        /// The turn, `<tenant>:<turn>`.
+        NAME = "t",
+        /// What all slices of the turn carry, JSON.
+        META = "m",
+        /// Position of the first call; absent for 0.
+        FIRST = "p",
+        /// How often a holder of it has died; absent for 0.
+        CRASHES = "x",
+        /// Tries that the first call has behind it; absent for 0.
+        ATTEMPTS = "a",
+        /// A call, JSON; once for each.
+        CALL = "c",
+        /// The task itself, JSON, where an outside runtime reads it.
+        TASK = "task",
+    }
+
+    /// An entry of an inbound stream.
+    inbound as "INBOUND" {
+        /// A turn's message, JSON.
+        TURN = "turn",
+        /// A task's message, JSON.
+        TASK = "task",
+        /// The id that its producer gave, `<tenant>:<turn>`.
+        GIVEN = "i",
+        /// The entry that it was at first.
+        ORIGIN = "o",
+        /// How often its readers died.
+        CRASHES = "x",
+    }
+
+    /// A tenant's counters: the hash `tenant:<tenant>`.
+    tenant as "TENANT" {
+        /// Turns that have not ended.
+        UNFINISHED = "q",
+        /// Slices that are out.
+        OUT = "out",
+        /// Calls used in the day.
+        DAY_USED = "du",
+        /// When that day ends, ms of shard time.
+        DAY_END = "de",
+    }
+
+    /// What workers said to have begun where Redis had lost it: the hash `ran:<tenant>:<turn>`.
+    mark as "MARK" {
+        /// Digest of the turn's content.
+        DIGEST = "d",
+        /// The nonce of a call; the position stands behind.
+        NONCE = "b",
+        /// The result of a call, where it is known; the position stands behind.
+        RESULT = "r",
+        /// The message of a call, likewise.
+        MESSAGE = "w",
+        /// The audit entry of a call, likewise.
+        AUDIT = "u",
+    }
+}
+
+/// A script's text with the names of fields as Redis has them. One that is not listed becomes no Lua at all.
+pub(crate) fn resolved(text: &str) -> String {
+    let in_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let mut resolved = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once('.') {
+        let word = before.rsplit(|c| !in_name(c)).next().unwrap_or_default();
+        let Some((_, fields)) = RECORDS.iter().find(|(record, _)| *record == word) else {
+            resolved.extend([before, "."]);
+            rest = after;
+            continue;
+        };
+        let name = after.split(|c| !in_name(c)).next().unwrap_or_default();
+        resolved.push_str(before.strip_suffix(word).unwrap_or(before));
+        match fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)) {
+            Some((_, short)) => resolved.extend(["'", short, "'"]),
+            None => resolved.extend([NO_FIELD, word, ".", name, ">"]),
+        }
+        rest = after.strip_prefix(name).unwrap_or(after);
+    }
+    resolved.push_str(rest);
+    resolved
+}
+
+/// Stands before a name that no record has.
+pub(crate) const NO_FIELD: &str = "<no field ";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_become_fields_and_one_that_no_record_has_no_lua() {
+        let lua = "call('HSET', key, TURN.fence, f, TURN.call .. i, x.fence)";
+        assert_eq!(resolved(lua), "call('HSET', key, 'f', f, 'c' .. i, x.fence)");
+        assert_eq!(resolved("TURN.fenc, RETURN.x. é"), "<no field TURN.fenc>, RETURN.x. é");
+    }
+
+    #[test]
+    fn no_record_has_a_field_or_a_name_twice() {
+        for (record, fields) in RECORDS {
+            let names: std::collections::BTreeSet<_> = fields.iter().map(|(name, _)| name).collect();
+            let shorts: std::collections::BTreeSet<_> = fields.iter().map(|(_, short)| short).collect();
+            assert_eq!((names.len(), shorts.len()), (fields.len(), fields.len()), "{record}");
+        }
+    }
+}

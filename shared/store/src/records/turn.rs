@@ -1,0 +1,115 @@
+//! The record of a turn or task under way, as it stands in Redis: the one place that reads its fields.
+
+use std::collections::HashMap;
+
+use super::notes::{AdmissionNote, FailedTry};
+use super::schema::turn;
+use super::slice::SliceMeta;
+
+/// The kind that a task's record has.
+const KIND_TASK: &str = "task";
+/// What the fence of an ending begins with.
+const ENDING: &str = "s:";
+
+/// What the record of a turn or task says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct TurnRecord {
+    /// Who makes the calls.
+    pub agent: Option<String>,
+    /// The queue that its slices go to.
+    pub queue: Option<String>,
+    /// How many calls it has.
+    pub calls: usize,
+    /// Calls admitted.
+    pub admitted: usize,
+    /// Calls that have their result.
+    pub done: usize,
+    /// When it was admitted, ms of shard time.
+    pub admitted_ms: Option<i64>,
+    /// Its deadline, ms of shard time.
+    pub deadline_ms: Option<i64>,
+    /// The entry id of the slice that is out, or `s:<number>` of an ending; none while it waits.
+    pub fence: Option<String>,
+    /// What all its slices carry, JSON.
+    pub meta: Option<String>,
+    /// Its first call, JSON: of a task, what is to be done.
+    pub first_call: Option<String>,
+    /// The results that are in, in call order, JSON each.
+    pub results: Vec<String>,
+    /// Tries made of the call that is tried again.
+    pub attempts: u32,
+    /// Retries in all.
+    pub retries: u64,
+    /// How often a holder of its slice has died.
+    pub crashes: Option<u64>,
+    /// Why it was cancelled, where it was.
+    pub cancelled: Option<String>,
+    /// Why its calls end without running, where they do.
+    pub end_reason: Option<String>,
+    /// Whether it is a task.
+    pub is_task: bool,
+    /// Its admissions, as its log has them.
+    pub admissions: Vec<AdmissionNote>,
+    /// Its tries that failed, as its log has them.
+    pub tries: Vec<FailedTry>,
+}
+
+impl TurnRecord {
+    /// Reads the fields of a record.
+    pub(crate) fn read(mut fields: HashMap<String, String>) -> Self {
+        let number = |field: &str| fields.get(field).and_then(|text| whole(text));
+        let count = |field: &str| number(field).and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let done = count(turn::DONE);
+        // A hand may have written any number of results there.
+        let results = (0..done.min(fields.len())).filter_map(|at| fields.get(&format!("{}{at}", turn::RESULT)));
+        let log = fields.get(turn::LOG).map_or("", String::as_str);
+        let record = Self {
+            calls: count(turn::CALLS),
+            admitted: count(turn::ADMITTED),
+            done,
+            admitted_ms: number(turn::ADMITTED_MS),
+            deadline_ms: number(turn::DEADLINE_MS),
+            results: results.cloned().collect(),
+            attempts: number(turn::ATTEMPTS).and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+            retries: number(turn::RETRIES).and_then(|n| u64::try_from(n).ok()).unwrap_or(0),
+            crashes: fields.get(turn::CRASHES).map(|text| whole(text).map_or(0, i64::unsigned_abs)),
+            is_task: fields.get(turn::KIND).is_some_and(|kind| kind == KIND_TASK),
+            admissions: AdmissionNote::read_all(log),
+            tries: FailedTry::read_all(log),
+            ..Self::default()
+        };
+        let mut text = |field: &str| fields.remove(field);
+        Self {
+            agent: text(turn::AGENT),
+            queue: text(turn::QUEUE),
+            fence: text(turn::FENCE).filter(|fence| !fence.is_empty()),
+            meta: text(turn::META),
+            first_call: text(&format!("{}0", turn::CALL)),
+            cancelled: text(turn::CANCELLED),
+            end_reason: text(turn::END_REASON).filter(|reason| !reason.is_empty()),
+            ..record
+        }
+    }
+
+    /// What all its slices carry; none where that is lost or cannot be read.
+    #[must_use]
+    pub fn slice_meta(&self) -> Option<SliceMeta> {
+        serde_json::from_str(self.meta.as_deref()?).ok()
+    }
+
+    /// Whether its fence is that of an ending, which a scheduler was given.
+    #[must_use]
+    pub fn is_ending(&self) -> bool {
+        self.fence.as_deref().is_some_and(is_ending)
+    }
+}
+
+/// Whether a fence is an ending's.
+pub(crate) fn is_ending(fence: &str) -> bool {
+    fence.starts_with(ENDING)
+}
+
+/// A number as scripts write it: Lua writes large ones as floats.
+pub(crate) fn whole(text: &str) -> Option<i64> {
+    text.parse().ok().or_else(|| text.parse::<f64>().ok().map(|number| number as i64))
+}

@@ -1,0 +1,202 @@
+-- Shared by every script: key names, the shard's clock, its epoch. KEYS[1] is the shard's prefix; every other
+-- key is built from it, so all keys of a shard share one hash tag.
+local P = KEYS[1]
+local META, TIMERS = P .. 'meta', P .. 'timers'
+-- Which inbound entry an id waits in that `submit` remembered, by tenant:turn.
+local QUEUED = P .. 'queued'
+local GROUP = 'workers'
+local call = redis.call
+local num = tonumber
+
+local function turn_key(tt) return P .. 'turn:' .. tt end
+local function done_key(tt) return P .. 'done:' .. tt end
+local function id_key(tt) return P .. 'id:' .. tt end
+local function lane_key(tenant, agent) return P .. 'lane:' .. tenant .. ':' .. agent end
+local function tenant_key(tenant) return P .. 'tenant:' .. tenant end
+-- Cancels of what has not come yet: of a tenant, its marks by their end; of a turn or task, the reason.
+local function early_key(name) return P .. 'early:' .. name end
+
+local function split(tt)
+  return string.match(tt, '^([^:]+):(.+)$')
+end
+
+-- Rule 2: Redis TIME plus an offset that grows when TIME steps back, so windows neither repeat nor stop.
+-- `injected` replaces TIME in tests and is empty otherwise. Answers shard time, TIME itself (what numbers the entries
+-- of streams, so what they are trimmed by: rule 20), and whether memory is short.
+local function clock(injected)
+  local seconds, micros = unpack(call('TIME'))
+  local redis_ms = seconds * 1000 + math.floor(micros / 1000)
+  local raw = injected == '' and redis_ms or num(injected)
+  local offset, last, pressure = unpack(call('HMGET', META, 'offset_ms', 'last_ms', 'pressure'))
+  offset, last = num(offset or 0), num(last or 0)
+  local now, tight = raw + offset, pressure == '1'
+  if now < last then
+    call('HSET', META, 'offset_ms', offset + last - now, 'step_ms', last - now)
+    call('HINCRBY', META, 'steps', 1)
+    return last, redis_ms, tight
+  end
+  if now > last then call('HSET', META, 'last_ms', now) end
+  return now, redis_ms, tight
+end
+
+-- Until when marks of lost begins may be there; `epoch` reads it along. Mostly there never was one.
+local marks_ms = 0
+
+-- Rule 8: a Redis that restarted may have lost its last writes. Answers when this epoch began (0: the first), and what
+-- Redis calls itself in it.
+local function epoch(now)
+  local id = string.match(call('INFO', 'server'), 'run_id:(%x+)')
+  local known, epoch_ms, ran_ms = unpack(call('HMGET', META, 'run_id', 'epoch_ms', 'ran_ms'))
+  marks_ms = num(ran_ms or 0)
+  if known == id then return num(epoch_ms or 0), id end
+  local began = known and now or 0
+  call('HSET', META, 'run_id', id, 'epoch_ms', began)
+  call('HINCRBY', META, 'epoch', 1)
+  return began, id
+end
+
+-- Marks: what workers said to have begun where Redis had lost it (see assert). One hash a turn, with
+-- the fields of MARK in the schema.
+local function marks_key(tt) return P .. 'ran:' .. tt end
+
+-- The mark of a call; nil where there is none.
+local function mark_of(tt, position, digest)
+  local of, nonce, result, message, audit = unpack(call('HMGET', marks_key(tt), MARK.digest, MARK.nonce .. position,
+    MARK.result .. position, MARK.message .. position, MARK.audit .. position))
+  if of ~= digest or not nonce then return nil end
+  return { nonce = nonce, result = result, message = message, audit = audit }
+end
+
+-- Arms timers, given as score, member, score, member…, in few commands.
+local function arm(timers)
+  for from = 1, #timers, 1000 do call('ZADD', TIMERS, unpack(timers, from, math.min(from + 999, #timers))) end
+end
+
+-- What an error says.
+local function why_of(problem) return type(problem) == 'table' and problem.err or tostring(problem) end
+
+-- Rule 18: does one item's share of a batch. What fails costs that item alone; answers false and why.
+local function alone(share, ...)
+  local done, answer, more = pcall(share, ...)
+  if done then return true, answer, more end
+  return false, why_of(answer)
+end
+
+-- The word of an item that failed: the caller repeats the batch item by item, and gives up that one.
+local function failed(problem) return 'FAILED ' .. why_of(problem) end
+
+local function word_of(share, ...)
+  local done, word = pcall(share, ...)
+  return done and word or failed(word)
+end
+
+-- A count that a hand may have changed: nil where it is no whole number.
+local function whole(text)
+  return text and #text <= 9 and string.match(text, '^%d+$') and num(text) or nil
+end
+
+-- Whether `entry` has been delivered to some consumer and not been acknowledged; answers the consumer or nil.
+-- Rule 21: where the stream or its group is gone, nobody holds anything.
+local function pending(stream, entry)
+  local found = redis.pcall('XPENDING', stream, GROUP, entry, entry, 1)
+  return not found.err and found[1] and found[1][2] or nil
+end
+
+-- Rule 23: slices whose holder has died wait on a queue of their own, named after the turn's, which workers read
+-- into a lane of its own.
+local function suspect_queue(queue)
+  if string.sub(queue, 1, 6) ~= 'ready:' or string.sub(queue, 7, 14) == 'suspect:' then return queue end
+  return 'ready:suspect:' .. string.sub(queue, 7)
+end
+
+-- The queue that the slice of a record is on: `queue` and `crashes` are the record's. A reap of an older build wrote
+-- suspects back to the turn's own queue. One that is held counts as there, also where a hand has deleted its entry.
+local function queue_of(queue, crashes, fence)
+  local other = crashes and suspect_queue(queue)
+  if other and (redis.pcall('XRANGE', P .. other, fence, fence)[1] or pending(P .. other, fence)) then return other end
+  return queue
+end
+
+-- What Redis knows of our group on a stream; nil where one of them is gone. Others may have groups of their own there.
+local function group_of(stream)
+  local groups = redis.pcall('XINFO', 'GROUPS', stream)
+  for g = 1, groups.err and 0 or #groups do
+    local found = {}
+    for i = 1, #groups[g], 2 do found[groups[g][i]] = groups[g][i + 1] end
+    if found.name == GROUP then return found end
+  end
+end
+
+-- Whether entry id `a` comes after `b`; their halves have up to 20 digits, more than a number holds.
+local function after(a, b)
+  local a_ms, a_seq = string.match(a, '^(%d+)-(%d+)$')
+  local b_ms, b_seq = string.match(b, '^(%d+)-(%d+)$')
+  if a_ms ~= b_ms then return #a_ms > #b_ms or #a_ms == #b_ms and a_ms > b_ms end
+  return #a_seq > #b_seq or #a_seq == #b_seq and a_seq > b_seq
+end
+
+-- Trims up to the oldest entry that is held, and where none is, up to what was delivered last: never past that, for
+-- with nothing held, trimming to the newest id would destroy what nobody has read. Answers how many went.
+local function trim_read(stream, group)
+  local oldest = group.pending > 0 and call('XPENDING', stream, GROUP)[2]
+  if oldest then return call('XTRIM', stream, 'MINID', oldest) end
+  local last = group['last-delivered-id']
+  local ms, seq = string.match(last, '^(%d+)-(%d+)$')
+  -- The id after one with so many digits cannot be reckoned here.
+  if #seq > 15 then return call('XTRIM', stream, 'MINID', last) + call('XDEL', stream, last) end
+  return call('XTRIM', stream, 'MINID', ms .. '-' .. string.format('%.0f', num(seq) + 1))
+end
+
+-- Rule 5: trims a stream up to what is neither pending nor undelivered. `acked` are entries just acknowledged: where
+-- one old pending entry holds back many, they are deleted one by one instead.
+local function trim(stream, acked)
+  local group = group_of(stream)
+  if not group then return end
+  if trim_read(stream, group) == 0 and acked and #acked > 0 and call('XLEN', stream) > 1000 then
+    call('XDEL', stream, unpack(acked))
+  end
+end
+
+-- Whether an inbound entry has not been ended: whoever ends one removes it in the same script (`end_inbound`), so
+-- that what is there is still to be decided about, also where a hand took it from whoever held it.
+local function is_open(stream, entry)
+  return pending(stream, entry) or call('XRANGE', stream, entry, entry)[1] ~= nil
+end
+
+-- Acknowledges inbound entries and removes them. A trim takes them all at once where nothing older is held; but where
+-- there is more than is held, undelivered or ended here, somebody's entries were taken from him, and wait for reap.
+local function end_inbound(stream, entries)
+  if #entries == 0 then return end
+  local ended = 0
+  for from = 1, #entries, 1000 do
+    ended = ended + redis.call('XACK', stream, GROUP, unpack(entries, from, math.min(from + 999, #entries)))
+  end
+  local group = group_of(stream)
+  if group and group.lag and call('XLEN', stream) <= group.pending + group.lag + ended then
+    -- What was never delivered, or taken from its reader, lies beyond the trim.
+    if trim_read(stream, group) >= #entries then return end
+  end
+  for from = 1, #entries, 1000 do
+    call('XDEL', stream, unpack(entries, from, math.min(from + 999, #entries)))
+  end
+end
+
+-- Rule 9: an entry that ends unadmitted and unread says itself which id `submit` remembered for it (INBOUND.given), and may
+-- lie. So the id is not taken away: it goes in a while, unless its own turn is admitted meanwhile.
+local function close_id(entry, fields, dedupe)
+  for i = 1, #fields, 2 do
+    local name = fields[i] == INBOUND.given and fields[i + 1]
+    if name then
+      if call('GETRANGE', id_key(name), 0, 0) == 'q' then call('PEXPIRE', id_key(name), dedupe, 'NX') end
+      if call('HGET', QUEUED, name) == entry then call('HDEL', QUEUED, name) end
+    end
+  end
+end
+
+-- Acknowledges entries of one stream in chunks that fit Lua's stack, then trims it.
+local function ack_and_trim(stream, entries)
+  for from = 1, #entries, 1000 do
+    call('XACK', stream, GROUP, unpack(entries, from, math.min(from + 999, #entries)))
+  end
+  trim(stream, #entries <= 1000 and entries or nil)
+end

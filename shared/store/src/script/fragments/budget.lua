@@ -1,0 +1,133 @@
+-- Budgets of one agent within a batch. Rule 1: a counter knows its end and resets only when that has come;
+-- a new tick length or cap applies to the next window.
+local agents = {}
+local BUDGETS = P .. 'budgets'
+-- More calls than any cap allows.
+local USED_UP = 1000000000
+
+-- Whether a number can be one of a budget: none is negative, or later than any window's end.
+local function is_sane(value, now) return value >= 0 and value < now + 400 * 86400000 end
+
+-- An agent's budgets, unpacked when a turn first needs them. What a hand has changed into something else counts as
+-- used up until the day ends, for a window must not open twice; people are told.
+local function agent_of(name, now)
+  local a = agents[name]
+  if a.text then
+    local text = a.text
+    a.text = nil
+    if #text == 40 then a.tick_used, a.tick_end, a.day_used, a.day_end, a.tick_begin = struct.unpack('<ddddd', text) end
+    if #text ~= 40 or not (is_sane(a.tick_used, now) and is_sane(a.tick_end, now) and is_sane(a.day_used, now)
+      and is_sane(a.day_end, now)) then
+      a.lost = true
+    end
+  end
+  return a
+end
+
+-- Reads the budgets of a batch's agents (`tenant:agent`, each once) in few commands, and whose lanes are not empty.
+-- All budgets of a shard are one hash, so that a batch costs two commands rather than two an agent.
+local function load_agents(names)
+  for from = 1, #names, 500 do
+    local upto = math.min(from + 499, #names)
+    local found = call('HMGET', BUDGETS, unpack(names, from, upto))
+    local lanes = {}
+    for i = from, upto do
+      agents[names[i]] = {
+        tick_used = 0, tick_end = 0, day_used = 0, day_end = 0, tick_begin = 0, text = found[i - from + 1] or nil,
+      }
+      lanes[#lanes + 1] = P .. 'lane:' .. names[i]
+    end
+    -- Mostly none waits, and one command says so for all.
+    if call('EXISTS', unpack(lanes)) > 0 then
+      for i = from, upto do agents[names[i]].waiting = call('EXISTS', P .. 'lane:' .. names[i]) == 1 end
+    end
+  end
+end
+
+-- Opens the windows that have ended. Windows of agents are staggered, so that they do not all open at once.
+local function roll(a, t, policy, stagger, now)
+  a.rolled = true
+  if a.lost then
+    a.lost, a.told, a.tick_end = nil, true, now - (now - stagger) % policy.tick + policy.tick
+    a.tick_used, a.tick_begin, a.day_used, a.day_end = USED_UP, a.tick_end - policy.tick, USED_UP, policy.day_end
+  end
+  if now >= a.tick_end then
+    a.tick_used, a.tick_end = 0, now - (now - stagger) % policy.tick + policy.tick
+    a.tick_begin = a.tick_end - policy.tick
+  end
+  if now >= a.day_end then a.day_used, a.day_end = 0, policy.day_end end
+  if now >= t.day_end then t.day_used, t.day_end = 0, policy.day_end end
+end
+
+-- How many calls the day still allows, and when more are allowed.
+local function day_left(a, t, policy)
+  local left, resets = policy.day_cap - a.day_used, a.day_end
+  if policy.tenant_cap >= 0 and policy.tenant_cap - t.day_used < left then
+    left, resets = policy.tenant_cap - t.day_used, t.day_end
+  end
+  return math.max(left, 0), resets
+end
+
+-- How many calls the tick still allows. Rule 8: none in a window that began before Redis restarted, for its
+-- last debits may be lost. When it began is kept: the policy's tick may be another by now.
+local function tick_left(a, policy, epoch_ms)
+  if a.tick_begin < epoch_ms then return 0 end
+  return math.max(policy.tick_cap - a.tick_used, 0)
+end
+
+-- Debits every budget of the chain at once.
+local function debit(a, t, k)
+  a.tick_used, a.day_used, t.day_used = a.tick_used + k, a.day_used + k, t.day_used + k
+end
+
+local function save_agents()
+  local fields = {}
+  for name, a in pairs(agents) do
+    if a.told then put_aside('budgets', name, 'its budgets could not be read: they count as used up until the day ends') end
+    if a.rolled then
+      local n = #fields
+      fields[n + 1], fields[n + 2] = name, struct.pack('<ddddd', a.tick_used, a.tick_end, a.day_used, a.day_end, a.tick_begin)
+      if n >= 900 then
+        call('HSET', BUDGETS, unpack(fields))
+        fields = {}
+      end
+    end
+  end
+  if #fields > 0 then call('HSET', BUDGETS, unpack(fields)) end
+end
+
+-- Reads `count` policies from ARGV[at] on; answers them and the next index.
+local function read_policies(at, count)
+  local policies = {}
+  for i = 1, count do
+    policies[i] = {
+      tick = num(ARGV[at]), tick_cap = num(ARGV[at + 1]), day_cap = num(ARGV[at + 2]),
+      day_start = num(ARGV[at + 3]), day_end = num(ARGV[at + 4]), tenant_cap = num(ARGV[at + 5]),
+      reject = ARGV[at + 6] == 'reject',
+    }
+    at = at + 7
+  end
+  return policies, at
+end
+
+-- Why nothing may be decided by what the caller holds, or nil. Rules 1 and 17: an older policy must not reopen a window
+-- that a newer one began, and a tenant's cap that was set at run time counts from that moment on.
+-- `given`: '<policy generation>:<generation of the tenants set at run time>'
+local function outdated(policy_gen, tenants_gen, given)
+  local policy, tenants = string.match(given, '^(%d+):(%d+)$')
+  if num(policy_gen or 0) > num(policy) then return 'POLICY_STALE' end
+  if num(tenants_gen or 0) > num(tenants) then return 'TENANTS_STALE' end
+end
+
+-- Whether a policy's day bounds hold `now`; the caller computes them anew if not.
+local function day_is_stale(policies, now)
+  for i = 1, #policies do
+    if now < policies[i].day_start or now >= policies[i].day_end then return true end
+  end
+  return false
+end
+
+-- What the log of a turn says of one admission: when, how many, and the counters that decided.
+local function admission_note(now_text, k, a, policy)
+  return string.format('A%s,%d,%d,%d,%d,%d,%d', now_text, k, a.tick_used, policy.tick_cap, a.tick_end, a.day_used, policy.day_cap)
+end

@@ -1,0 +1,167 @@
+-- Slices: how calls get out, come back, and how a turn waits in between.
+
+-- Puts a slice on its queue and answers its entry id, which is the turn's new fence (rule 4).
+-- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on. A slice that a holder has
+-- died with goes to the suspects. One table serves all: making them costs more than filling them.
+local entry = { SLICE.name, '', SLICE.meta, '' }
+local function dispatch(queue, tt, meta, first, crashes, attempt, calls)
+  if crashes > 0 then queue = suspect_queue(queue) end
+  local n = 4
+  entry[2], entry[4] = tt, meta
+  if first > 0 then entry[n + 1], entry[n + 2], n = SLICE.first, first, n + 2 end
+  if crashes > 0 then entry[n + 1], entry[n + 2], n = SLICE.crashes, crashes, n + 2 end
+  if attempt > 0 then entry[n + 1], entry[n + 2], n = SLICE.attempts, attempt, n + 2 end
+  -- What an external runtime reads is the task itself.
+  local name = string.sub(queue, 1, 9) == 'external:' and SLICE.task or SLICE.call
+  for i = 1, #calls do
+    entry[n + 1], entry[n + 2] = name, calls[i]
+    n = n + 2
+  end
+  local fence = call('XADD', P .. queue, '*', unpack(entry, 1, n))
+  -- The group must be there before a runtime reads; our own streams' groups are made by whoever reads them.
+  if name == SLICE.task and not group_of(P .. queue) then call('XGROUP', 'CREATE', P .. queue, GROUP, '0') end
+  return fence
+end
+
+-- The body of an entry of a queue: meta, first position, calls, crashes, attempt; nil where it is gone or cannot be
+-- read. Answers also whose slice it says to be, and how many bytes it has.
+local function body_of_entry(queue, entry)
+  local found = call('XRANGE', P .. queue, entry, entry)
+  if not found[1] then return nil, nil, 0 end
+  local f, body, odd, bytes = found[1][2], { calls = {}, first = 0, crashes = 0, attempt = 0 }, false, 0
+  for i = 1, #f, 2 do
+    local k, v = f[i], f[i + 1]
+    bytes = bytes + #k + #v
+    if k == SLICE.call or k == SLICE.task then body.calls[#body.calls + 1] = v
+    elseif k == SLICE.name then body.tt = string.match(v, '^[^:]+:.+$')
+    elseif k == SLICE.meta then body.meta = v
+    elseif k == SLICE.first then body.first, odd = whole(v), not whole(v)
+    elseif k == SLICE.crashes then body.crashes = whole(v) or 0
+    elseif k == SLICE.attempts then body.attempt = whole(v) or 0
+    end
+  end
+  if odd or not body.tt or not body.meta or #body.calls == 0 or #body.calls > 500 then return nil, body.tt, bytes end
+  return body, body.tt, bytes
+end
+
+-- The calls [first, upto) of a turn from its record; nil where they were never stored there: a record of the build
+-- before this one, or one that a hand has changed.
+local function body_of_record(key, first, upto)
+  if first >= upto or upto - first > 500 then return nil end
+  local fields = { TURN.meta, TURN.crashes, TURN.attempts, TURN.attempts_at }
+  local before = #fields
+  for i = first, upto - 1 do fields[#fields + 1] = TURN.call .. i end
+  local values = call('HMGET', key, unpack(fields))
+  local meta, crashes, attempts, attempts_at = unpack(values, 1, before)
+  if not meta then return nil end
+  local body = { meta = meta, first = first, crashes = whole(crashes) or 0, attempt = whole(attempts) or 0, calls = {} }
+  -- The tries are those of the call that was parked last, which may have its result by now.
+  if attempts_at and num(attempts_at) ~= first then body.attempt = 0 end
+  for i = before + 1, #values do
+    if not values[i] then return nil end
+    body.calls[i - before] = values[i]
+  end
+  return body
+end
+
+-- Keeps a slice's body in the record, so that it outlives its entry.
+local function keep_body(key, body)
+  local fields = { TURN.meta, body.meta }
+  for i = 1, #body.calls do
+    fields[#fields + 1] = TURN.call .. (body.first + i - 1)
+    fields[#fields + 1] = body.calls[i]
+  end
+  call('HSET', key, unpack(fields))
+end
+
+-- What is left of a body when the results before `done` are in.
+local function rest_of(body, done)
+  local skip = done - body.first
+  if skip <= 0 then return body end
+  local calls = {}
+  for i = skip + 1, #body.calls do calls[#calls + 1] = body.calls[i] end
+  -- The tries counted the call that was first; the one that is first now has none behind it.
+  body.calls, body.first, body.attempt = calls, done, 0
+  return body
+end
+
+-- The budgets of one agent (`tenant:agent`): calls used in the tick, its end, calls used in the day, its end, and
+-- when the tick began.
+local function budget_of(name)
+  local text = call('HGET', P .. 'budgets', name)
+  local a = { tick_used = 0, tick_end = 0, day_used = 0, day_end = 0, tick_begin = 0 }
+  -- One that a hand has changed is mended where the next call is admitted.
+  if text and #text == 40 then a.tick_used, a.tick_end, a.day_used, a.day_end, a.tick_begin = struct.unpack('<ddddd', text) end
+  return a
+end
+
+-- Puts a turn with calls left on its agent's lane, in admission order, and arms the lane's timer (rule 3).
+local function put_on_lane(tenant, agent, turn, seq, due)
+  call('ZADD', lane_key(tenant, agent), seq, turn)
+  call('ZADD', TIMERS, 'LT', due, 'l:' .. tenant .. ':' .. agent)
+end
+
+-- Which calls of [from, upto) are marked as begun by somebody, of a turn with this meta: each behind a comma. Whether
+-- the marks are of this very content, the digest in the meta says.
+local function marked(tt, from, upto, meta)
+  local digest = call('HGET', marks_key(tt), MARK.digest)
+  if not digest or upto <= from or (meta and not string.find(meta, '"dg":"' .. digest .. '"', 1, true)) then return '' end
+  local fields, found = {}, ''
+  for i = from, upto - 1 do fields[#fields + 1] = MARK.nonce .. i end
+  local marks = call('HMGET', marks_key(tt), unpack(fields))
+  for i = 1, #fields do
+    if marks[i] then found = found .. ',' .. (from + i - 1) end
+  end
+  return found
+end
+
+-- Gives the calls [done, upto) of a turn that is not out to the caller to end: the caller renders their results
+-- and settles them under the new fence. If it dies, the timer gives the ending to somebody else.
+-- What is known of earlier tries goes along, for rule 25: what began is never told as not run.
+-- reply {tenant:turn, fence, reason, done, upto, info, begun, tries of the first call, crashes of its slice, calls
+--        admitted, why it was cancelled or '', meta, calls…}; begun: what the record says
+--        (`<position>:<nonce or 'runtime'>`) or '', and behind a comma each the positions that are marked
+local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
+  local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
+  call('HSET', key, TURN.fence, fence, TURN.end_reason, reason, TURN.end_upto, upto, TURN.end_info, info, TURN.has_history, '1')
+  call('ZADD', TIMERS, now + lease, 't:' .. tt)
+  body = body or body_of_record(key, rec.done, upto)
+  local begun, attempts, crashes, admitted, cancelled, meta, agent, deadline, calls, attempts_at = unpack(call('HMGET', key,
+    TURN.begun, TURN.attempts, TURN.crashes, TURN.admitted, TURN.cancelled, TURN.meta, TURN.agent, TURN.deadline_ms,
+    TURN.calls, TURN.attempts_at))
+  local known = body and body.meta or meta
+  if not body then
+    -- What is lost is not made up: the calls are answered all the same, by number.
+    body = { calls = {}, meta = meta or string.format('{"ag":"%s","dl":%d,"dg":"","n":%d}', agent or 'unknown',
+      num(deadline) or 0, num(calls) or upto) }
+    for i = rec.done, upto - 1 do body.calls[i - rec.done + 1] = call('HGET', key, TURN.call .. i) or '{}' end
+  end
+  -- A call that somebody who is gone had begun may have taken effect: its result must not deny it.
+  local position = string.match(begun or '', '^%d+')
+  begun = position and num(position) >= rec.done and begun or ''
+  if now < marks_ms then begun = begun .. marked(tt, rec.done, upto, known) end
+  -- The tries are those of the call that was parked last, which may have its result by now.
+  local tries = (not attempts_at or num(attempts_at) == rec.done) and attempts or '0'
+  local reply = { tt, fence, reason, tostring(rec.done), tostring(upto), tostring(info), begun, tries, crashes or '0',
+    admitted or '0', reason == 'cancelled' and (rec.why or cancelled) or '', body.meta }
+  for i = 1, math.min(#body.calls, upto - rec.done) do reply[#reply + 1] = body.calls[i] end
+  return reply
+end
+
+-- Ends the calls of a slice that is out and that nobody has read: takes it back first. `t` are its tenant's counters.
+local function end_unread(tt, key, rec, t, reason, info, now, lease)
+  local body = body_of_entry(rec.queue, rec.fence)
+  -- Entry and group may be gone: the record's fence keeps anybody from going on.
+  redis.pcall('XDEL', P .. rec.queue, rec.fence)
+  t.out = t.out - 1
+  -- Calls that were never admitted are in the record; in one of the build before this, those of the slice may not be.
+  if body and not call('HGET', key, TURN.meta) then keep_body(key, body) end
+  return lease_ending(tt, key, rec, reason, rec.calls, info, now, lease)
+end
+
+-- Rule 18: puts aside what cannot be read, with the reason, so that the loop goes on and people see it. What it
+-- holds stays where it is: it may be anything, and secrets do not belong among the dead.
+local function put_aside(from, entry, why)
+  call('XADD', P .. 'dead', 'MAXLEN', '~', 10000, '*', 'from', from, 'entry', entry, 'reason', 'unreadable',
+    'raw', string.sub(why, 1, 500), 'tenant', '')
+end

@@ -1,0 +1,105 @@
+//! Scripts: how their texts are put together, what they are given, and how their replies are read.
+
+pub(crate) mod args;
+pub(crate) mod fragments;
+pub(crate) mod reply;
+
+use crate::records::schema::resolved;
+
+/// One script as Redis gets it.
+#[derive(Debug, Clone)]
+pub(crate) struct Script {
+    /// What it is called in errors and metrics.
+    pub(crate) verb: &'static str,
+    /// Its text.
+    pub(crate) source: String,
+    /// What Redis knows it by.
+    pub(crate) digest: String,
+}
+
+impl Script {
+    /// The script of `verb` with this text.
+    pub(crate) fn new(verb: &'static str, source: String) -> Self {
+        let digest = redis::Script::new(&source).get_hash().to_owned();
+        Self { verb, source, digest }
+    }
+}
+
+/// What a script is made of.
+pub(crate) struct Parts {
+    /// Its own text.
+    pub(crate) text: &'static str,
+    /// The fragments that go before it, after [`fragments::BASE`].
+    pub(crate) fragments: &'static [&'static str],
+    /// Whether it drains, and makes Redis' memory fuller first: what is admitted frees its inbound entry, but is a slice
+    /// meanwhile. Redis runs such a script while there is memory. Beyond, it refuses it, and it is run a second time,
+    /// however full memory is, with the one bound that then holds (`AT_BRIM`, see `pressure.lua`).
+    pub(crate) drains: bool,
+}
+
+impl Parts {
+    /// The script's text, names of fields replaced.
+    pub(crate) fn composed(&self) -> String {
+        let (shebang, _) = self.split();
+        self.after(shebang, if self.drains { "local AT_BRIM = false\n" } else { "" })
+    }
+
+    /// The text of its second form, where it drains.
+    pub(crate) fn composed_at_brim(&self) -> Option<String> {
+        self.drains.then(|| self.after("#!lua flags=allow-oom", "local AT_BRIM = true\n"))
+    }
+
+    fn after(&self, shebang: &str, prologue: &str) -> String {
+        let (_, body) = self.split();
+        let fragments = [&[fragments::BASE], self.fragments].concat().join("\n");
+        resolved(&format!("{shebang}\n{prologue}{fragments}\n{body}"))
+    }
+
+    /// The shebang, which must be the first line, and what follows it.
+    fn split(&self) -> (&'static str, &'static str) {
+        self.text.split_once('\n').unwrap_or((self.text, ""))
+    }
+}
+
+/// The list of verbs: makes the enum `Verb` of it. A line is `Variant: "folder" / "word" [fragments]`, with `drains`
+/// behind it where that is so.
+macro_rules! verbs {
+    ($($variant:ident: $room:literal / $word:literal [$($fragment:ident),*] $($drains:ident)?),* $(,)?) => {
+        /// A verb.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub(crate) enum Verb {
+            $(
+                #[doc = concat!("`", $room, "/", $word, ".lua`")]
+                $variant,
+            )*
+        }
+
+        impl Verb {
+            /// All verbs.
+            pub(crate) const ALL: [Self; Self::WORDS.len()] = [$(Self::$variant),*];
+            /// Their words.
+            pub(crate) const WORDS: &[&str] = &[$($word),*];
+
+            /// What the verb is called everywhere.
+            pub(crate) const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)*
+                }
+            }
+
+            /// What its script is made of.
+            fn parts(self) -> $crate::script::Parts {
+                match self {
+                    $(Self::$variant => $crate::script::Parts {
+                        text: include_str!(concat!($room, "/", $word, ".lua")),
+                        fragments: &[$($fragment),*],
+                        drains: verbs!(@drains $($drains)?),
+                    },)*
+                }
+            }
+        }
+    };
+    (@drains) => { false };
+    (@drains drains) => { true };
+}
+pub(crate) use verbs;

@@ -1,0 +1,163 @@
+//! The verbs: what a shard is asked to do, each in one script.
+//!
+//! A verb is one word everywhere. `settle` is `slices/settle.lua` with its contract, `slices/settle.rs` with its
+//! arguments, its replies and its method of [`Store`](crate::Store), and one line of the list below. From the list follow
+//! the scripts that Redis gets, the word in errors, and the label of the metrics.
+
+pub(crate) mod ending;
+mod scripts;
+
+pub use scripts::Scripts;
+
+use crate::script::fragments::{BUDGET, EARLY, INBOX, POISON, PRESSURE, REPLY, SLICE, TENANTS};
+use crate::script::verbs;
+
+verbs! {
+    Submit: "turns" / "submit" [INBOX],
+    Admit: "turns" / "admit" [PRESSURE, TENANTS, SLICE, BUDGET, EARLY, INBOX] drains,
+    Reject: "turns" / "reject" [INBOX, REPLY],
+    Cancel: "turns" / "cancel" [TENANTS, SLICE],
+    Release: "timers" / "release" [PRESSURE, TENANTS, SLICE, BUDGET] drains,
+    Promote: "timers" / "promote" [PRESSURE, TENANTS, SLICE] drains,
+    Wake: "timers" / "wake" [],
+    Begin: "slices" / "begin" [],
+    Assert: "slices" / "assert" [],
+    Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY],
+    Retry: "slices" / "retry" [TENANTS, SLICE],
+    HandBack: "slices" / "hand_back" [TENANTS, SLICE],
+    PutAside: "slices" / "put_aside" [TENANTS, SLICE],
+    Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
+    Touch: "tasks" / "touch" [],
+    Retire: "tasks" / "retire" [],
+    Beat: "recovery" / "beat" [],
+    Reap: "recovery" / "reap" [TENANTS, SLICE, INBOX, POISON],
+    Suspect: "recovery" / "suspect" [],
+    PutBack: "recovery" / "put_back" [],
+    EnsureGroups: "recovery" / "ensure_groups" [],
+    Announce: "run_time" / "announce" [],
+    AtRunTime: "run_time" / "at_run_time" [],
+    SetTenant: "run_time" / "set_tenant" [],
+    SwitchTool: "run_time" / "switch_tool" [],
+    Weigh: "upkeep" / "weigh" [],
+    Prune: "upkeep" / "prune" [],
+}
+
+/// Turns come in, and are decided, refused or asked to end.
+pub(crate) mod turns {
+    mod admit;
+    mod cancel;
+    pub(crate) mod inbound;
+    pub(crate) mod policy;
+    mod reject;
+    mod submit;
+
+    pub use admit::*;
+    pub use cancel::*;
+    pub use inbound::Inbound;
+    pub use policy::{Generations, PolicyRow};
+    pub use reject::*;
+    pub use submit::*;
+}
+
+/// What waits is looked at when its timer is due.
+pub(crate) mod timers {
+    mod due;
+    mod promote;
+    mod release;
+    mod wake;
+
+    pub use promote::*;
+    pub use release::*;
+}
+
+/// What workers do with a slice that they hold.
+pub(crate) mod slices {
+    mod assert;
+    mod begin;
+    mod hand_back;
+    mod put_aside;
+    mod retry;
+    mod settle;
+
+    pub use assert::*;
+    pub use begin::*;
+    pub use hand_back::*;
+    pub use retry::*;
+    pub use settle::*;
+}
+
+/// Tasks, and the runtimes outside that carry them out.
+pub(crate) mod tasks {
+    mod delegate;
+    mod enqueue;
+    mod retire;
+    mod touch;
+
+    pub use delegate::*;
+    pub use enqueue::*;
+    pub use touch::*;
+}
+
+/// Signs of life, and what happens when they stop.
+pub(crate) mod recovery {
+    mod beat;
+    mod ensure_groups;
+    mod put_back;
+    mod reap;
+    mod suspect;
+
+    pub use beat::*;
+    pub use reap::*;
+}
+
+/// What is set while the fleet runs: the policy in force, tenants, tools that are switched off.
+pub(crate) mod run_time {
+    mod announce;
+    mod at_run_time;
+    mod set_tenant;
+    mod switch_tool;
+
+    pub use announce::*;
+    pub use at_run_time::*;
+}
+
+/// Bounds that are kept once in a while.
+pub(crate) mod upkeep {
+    mod housekeep;
+    mod prune;
+    mod tool_lists;
+    mod weigh;
+
+    pub use tool_lists::*;
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
+    use super::*;
+    use crate::records::schema::NO_FIELD;
+
+    #[test]
+    fn no_script_names_a_field_that_no_record_has() {
+        for (verb, source) in Scripts::embedded().iter() {
+            let at = source.find(NO_FIELD);
+            assert!(at.is_none(), "{verb}: {}", at.and_then(|at| source[at..].lines().next()).unwrap_or_default());
+        }
+    }
+
+    #[test]
+    fn every_script_lies_beside_its_method_and_is_listed() {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/verbs");
+        let rooms = here.read_dir().unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
+        let files = rooms.flat_map(|room| room.read_dir().unwrap().map(|entry| entry.unwrap().path()));
+        let scripts: Vec<_> = files.filter(|path| path.extension().is_some_and(|it| it == "lua")).collect();
+        let alone: Vec<_> = scripts.iter().filter(|path| !path.with_extension("rs").exists()).collect();
+        assert!(alone.is_empty(), "no method beside {alone:?}");
+        let found: BTreeSet<_> = scripts.iter().map(|path| path.file_stem().unwrap().to_str().unwrap()).collect();
+        assert_eq!(found, Verb::ALL.iter().map(|verb| verb.as_str()).collect());
+    }
+}

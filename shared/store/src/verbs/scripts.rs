@@ -1,0 +1,68 @@
+//! The scripts that are compiled in.
+
+use super::Verb;
+use crate::records::schema::resolved;
+use crate::script::Script;
+
+/// One verb's script, with its second form where it drains.
+#[derive(Debug, Clone)]
+pub(crate) struct Forms {
+    /// The usual one.
+    pub(crate) usual: Script,
+    /// What runs in its place where memory is full; none where the verb does not drain, or runs then anyway.
+    pub(crate) at_brim: Option<Script>,
+}
+
+impl Forms {
+    fn of(verb: Verb) -> Self {
+        let (word, parts) = (verb.as_str(), verb.parts());
+        let at_brim = parts.composed_at_brim().map(|source| Script::new(word, source));
+        Self { usual: Script::new(word, parts.composed()), at_brim }
+    }
+
+    fn each(&self) -> impl Iterator<Item = &Script> {
+        std::iter::once(&self.usual).chain(&self.at_brim)
+    }
+}
+
+/// All scripts.
+#[derive(Debug, Clone)]
+pub struct Scripts {
+    /// In the order of [`Verb::ALL`].
+    forms: [Forms; Verb::ALL.len()],
+}
+
+impl Scripts {
+    /// The scripts that are compiled in.
+    #[must_use]
+    pub fn embedded() -> Self {
+        Self { forms: Verb::ALL.map(Forms::of) }
+    }
+
+    /// Replaces `from` by `to` in the scripts that contain it, both written as scripts are. For tests that switch a rule
+    /// off.
+    ///
+    /// # Errors
+    /// The text to replace, where no script contains it: the guard has moved and the test must follow.
+    pub fn sabotage(mut self, from: &str, to: &str) -> Result<Self, String> {
+        let (from, to) = (&*resolved(from), &*resolved(to));
+        let mut hit = false;
+        let scripts =
+            self.forms.iter_mut().flat_map(|forms| std::iter::once(&mut forms.usual).chain(&mut forms.at_brim));
+        for script in scripts.filter(|s| s.source.contains(from)) {
+            *script = Script::new(script.verb, script.source.replace(from, to));
+            hit = true;
+        }
+        if hit { Ok(self) } else { Err(format!("no script contains {from:?}")) }
+    }
+
+    /// The script of a verb.
+    pub(crate) const fn of(&self, verb: Verb) -> &Forms {
+        &self.forms[verb as usize]
+    }
+
+    /// The verbs and sources, for `doctor` and the tidy test; those that drain come twice.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.forms.iter().flat_map(Forms::each).map(|script| (script.verb, script.source.as_str()))
+    }
+}

@@ -1,0 +1,81 @@
+//! The start of a call is fenced, so that a side effect is never begun twice.
+
+use crate::keys::TurnName;
+use crate::script::reply::{text_of, unexpected};
+use crate::verbs::Verb;
+use crate::verbs::slices::settle::SettledCall;
+use crate::{Store, StoreError};
+
+/// The start of one call, or (without a nonce) the mark that a suspect slice was really started.
+#[derive(Debug, Clone)]
+pub struct Begin {
+    /// The turn.
+    pub name: TurnName,
+    /// The fence of the slice.
+    pub fence: String,
+    /// Position of the call.
+    pub position: usize,
+    /// Fresh for each try; none only marks.
+    pub nonce: Option<String>,
+    /// Digest of the turn's content.
+    pub digest: String,
+    /// The Redis (its `run_id`) that the worker has told of what it began; none where it knows none.
+    pub knows: Option<String>,
+}
+
+/// What became of a begin.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begun {
+    /// Go on.
+    Ok,
+    /// The call's result is there already.
+    Done,
+    /// Somebody who is gone began the call: what it did cannot be known.
+    Unknown,
+    /// It was carried out, Redis lost that, and somebody knew its result.
+    Kept(Box<SettledCall>),
+    /// Somebody else holds the turn now.
+    Stale,
+    /// The turn was cancelled.
+    Cancelled,
+    /// The turn's deadline has come.
+    Expired,
+    /// Redis restarted less than a lease ago: begin again later.
+    Hold,
+}
+
+impl Store {
+    /// Fences the start of calls.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the same begin (same nonce) may be repeated.
+    pub async fn begin(&self, calls: &[Begin]) -> Result<Vec<Begun>, StoreError> {
+        let mut args = self.args();
+        args.show(self.options.lease_ms).show(calls.len());
+        for call in calls {
+            args.show(&call.name).text(call.fence.as_str()).show(call.position).maybe(call.nonce.as_ref());
+            args.text(call.digest.as_str()).maybe(call.knows.as_ref());
+        }
+        let mut reply = self.ask(Verb::Begin, args).await?;
+        let begun = |value: &redis::Value| {
+            if let redis::Value::Array(kept) = value {
+                // The word comes first.
+                let mut texts = kept.iter().skip(1).map(|value| text_of(value).unwrap_or_default());
+                let mut next = || texts.next().unwrap_or_default();
+                let call = SettledCall { result: next(), message: next(), audit: next() };
+                return Ok(Begun::Kept(Box::new(call)));
+            }
+            Ok(match text_of(value).as_deref() {
+                Some("OK") => Begun::Ok,
+                Some("DONE") => Begun::Done,
+                Some("UNKNOWN") => Begun::Unknown,
+                Some("STALE") => Begun::Stale,
+                Some("CANCELLED") => Begun::Cancelled,
+                Some("EXPIRED") => Begun::Expired,
+                Some("HOLD") => Begun::Hold,
+                _ => return Err(unexpected(Verb::Begin.as_str(), value)),
+            })
+        };
+        reply.rest().iter().map(begun).collect()
+    }
+}

@@ -1,0 +1,62 @@
+#!lua flags=allow-oom
+-- retry: parks a slice after a transient failure until its call may be tried again; the worker's slot is free.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 bytes of a turn's log · 3 count, then per slice: tenant · turn · fence · queue ·
+--       position · delay ms · tries made · cause, escaped
+-- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
+--       the position is missing)
+-- effect HSET turn (progress and a note of the try; clears begun, so that the next try may begin), ZADD timers and delayed,
+--       XACK
+local now = clock(ARGV[1])
+local log_max = num(ARGV[2])
+local acked = {}
+
+-- What the log of a turn says of a try that failed: when, which, and why. A log that is full takes no more.
+local function note(log, position, tries, delay, cause)
+  local text = string.format('R%.0f,%d,%d,%.0f,%s', now, position, tries, delay, cause)
+  if log then text = log .. ';' .. text end
+  return #text <= log_max and text or log or ''
+end
+
+local function retry(tenant, turn, fence, queue, position, delay, tries, cause)
+  local tt = tenant .. ':' .. turn
+  local key = turn_key(tt)
+  local in_force, done, deadline, cancelled, meta, parked, log = unpack(call('HMGET', key, TURN.fence, TURN.done,
+    TURN.deadline_ms, TURN.cancelled, TURN.meta, TURN.parked_fence, TURN.log))
+  if in_force ~= fence then
+    acked[queue] = acked[queue] or {}
+    table.insert(acked[queue], fence)
+    return parked == fence and 'ALREADY' or 'STALE'
+  end
+  if num(done or 0) ~= position then return 'GAP' end
+  if cancelled then return 'CANCELLED' end
+  -- A record of the build before this one has the calls in the entry only.
+  if not meta then
+    local body = body_of_entry(queue, fence)
+    if not body then return 'STALE' end
+    keep_body(key, body)
+  end
+  call('HDEL', key, TURN.fence, TURN.begun, TURN.started)
+  call('HSET', key, TURN.attempts, tries, TURN.attempts_at, position, TURN.parked_fence, fence, TURN.has_history, '1',
+    TURN.log, note(log, position, tries, delay, cause))
+  call('HINCRBY', key, TURN.retries, 1)
+  -- Rule 15: one place among the timers, at the earlier of due and deadline.
+  call('ZADD', TIMERS, math.min(now + delay, num(deadline)), 't:' .. tt)
+  -- For those who look at the backlog; only promote ends the wait.
+  call('ZADD', P .. 'delayed', now, tt)
+  local t = tenant_of(tenant)
+  t.out = t.out - 1
+  acked[queue] = acked[queue] or {}
+  table.insert(acked[queue], fence)
+  return 'OK'
+end
+
+local replies = {}
+for i = 1, num(ARGV[3]) do
+  local at = i * 8 - 4
+  replies[i] = word_of(retry, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), num(ARGV[at + 5]), ARGV[at + 6],
+    ARGV[at + 7])
+end
+save_tenants()
+for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end
+return replies

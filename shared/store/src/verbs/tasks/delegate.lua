@@ -1,0 +1,96 @@
+#!lua
+-- delegate: writes tasks durably and offers each to its target: to the workers that run its handler, or to an
+-- outside runtime. A child's budget is carved from its parent's.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 tenant_turns_max · 3 inbox_unread_max · 4 inboxes_max per tenant · 5 reply retain ms ·
+--       6 count, then per task: inbound entry or '' ·
+--       tenant · task id · given ('1' or '') · digest · queue · agent · deadline ms · budget · parent task or '' ·
+--       meta · call · lease of an external runtime ms (0: workers run it) · inbox or ''
+-- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code> · PRESSURE (memory is short, see room: an
+--       inbound task waits)}; a refused inbound task is rejected by the caller
+-- A task that was cancelled before it came is written and ended by the next promote.
+-- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's budget_used; XACK of the inbound entry
+local now, _, tight = clock(ARGV[1])
+local slices = room(tight)
+local turns_max, inbox_max, inboxes_max, reply_retain = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
+local early_ms = call('HGET', META, 'early_ms')
+local acked = {}
+
+local function known(tt, given, digest)
+  local id = given ~= '' and call('GET', id_key(tt))
+  if id and string.sub(id, 2) ~= digest then return 'CONFLICT' end
+  if id or call('EXISTS', turn_key(tt), done_key(tt)) > 0 then return 'DUPLICATE' end
+end
+
+-- Rule 14: why an inbox cannot take the task's reply. A call's task has the inbox of its turn, which was let in.
+local function no_inbox(tenant, inbox, inbound)
+  if inbox == '' then return nil end
+  if inbound and unread(tenant .. ':' .. inbox, inbox_max) >= inbox_max then return 'inbox_full' end
+  if has_inbox(tenant, inbox) or has_room_for_inbox(tenant, inboxes_max, now, reply_retain) then return nil end
+  return 'too_many_inboxes'
+end
+
+local function delegate(at)
+  -- The inbound entry is the fence: a scheduler that slept while reap wrote it anew must not delegate it a second time,
+  -- however long ago the task has ended and its record has gone.
+  if ARGV[at] ~= '' and not is_open(P .. 'tasks', ARGV[at]) then return 'DUPLICATE' end
+  local tenant, tt = ARGV[at + 1], ARGV[at + 1] .. ':' .. ARGV[at + 2]
+  local given, digest, queue, agent = ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
+  local deadline, budget, parent = num(ARGV[at + 7]), num(ARGV[at + 8]), ARGV[at + 9]
+  local word = known(tt, given, digest)
+  if word then return word end
+  local t = tenant_of(tenant)
+  if t.unfinished >= turns_max then return 'REFUSED tenant_queue_full' end
+  if deadline <= now then return 'REFUSED deadline_passed' end
+  local inbox = ARGV[at + 13]
+  local refusal = no_inbox(tenant, inbox, ARGV[at] ~= '')
+  if refusal then return 'REFUSED ' .. refusal end
+  if slices and slices <= 0 and ARGV[at] ~= '' then return 'PRESSURE' end
+  slices = slices and slices - 1
+  if parent ~= '' then
+    local parents, used = unpack(call('HMGET', turn_key(tenant .. ':' .. parent), TURN.budget, TURN.budget_used))
+    if not parents then return 'REFUSED unknown_parent' end
+    if num(used or 0) + budget > num(parents) then return 'REFUSED budget_exceeds_parent' end
+    call('HINCRBY', turn_key(tenant .. ':' .. parent), TURN.budget_used, budget)
+  end
+  -- It counts from now on, not from the reply on.
+  if inbox ~= '' and not has_inbox(tenant, inbox) then use_inboxes({ [tenant] = { now, inbox } }, reply_retain) end
+  local lease = num(ARGV[at + 12])
+  local cancelled = any_early({ tt }, early_ms, now) and early(tt)
+  -- One that was cancelled was never out.
+  local record = { TURN.agent, agent, TURN.queue, queue, TURN.calls, 1, TURN.admitted, cancelled and 0 or 1,
+    TURN.deadline_ms, deadline, TURN.admitted_ms, now, TURN.kind, 'task', TURN.budget, budget, TURN.budget_used, 0,
+    TURN.meta, ARGV[at + 10], TURN.call .. 0, ARGV[at + 11] }
+  if given ~= '' then
+    record[#record + 1], record[#record + 2] = TURN.given, '1'
+    call('SET', id_key(tt), 'a' .. digest)
+  end
+  if lease > 0 then record[#record + 1], record[#record + 2] = TURN.external_lease_ms, lease end
+  t.unfinished = t.unfinished + 1
+  if cancelled then
+    record[#record + 1], record[#record + 2] = TURN.cancelled, cancelled
+    call('HSET', turn_key(tt), unpack(record))
+    take_early(tt)
+    return 'OK ' .. lease_ending(tt, turn_key(tt), { done = 0 }, 'cancelled', 1, now, now, 0)[2]
+  end
+  local fence = dispatch(queue, tt, ARGV[at + 10], 0, 0, 0, { ARGV[at + 11] })
+  record[#record + 1], record[#record + 2] = TURN.fence, fence
+  call('HSET', turn_key(tt), unpack(record))
+  if lease > 0 then
+    call('SADD', P .. 'externals', queue)
+  end
+  call('ZADD', TIMERS, lease > 0 and math.min(deadline, now + lease) or deadline, 't:' .. tt)
+  t.out = t.out + 1
+  return 'OK ' .. fence
+end
+
+local replies = { tostring(now) }
+for i = 1, num(ARGV[6]) do
+  local at = 7 + (i - 1) * 14
+  local word = delegate(at)
+  replies[i + 1] = word
+  if ARGV[at] ~= '' and (string.sub(word, 1, 2) == 'OK' or word == 'DUPLICATE') then acked[#acked + 1] = ARGV[at] end
+end
+save_tenants()
+end_inbound(P .. 'tasks', acked)
+return replies

@@ -1,0 +1,233 @@
+#!lua
+-- admit: decides a batch of inbound turns: debits every budget of their chains and dispatches what fits.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 generations decided by (see outdated) · 3 ending lease ms · 4 tenant_turns_max · 5 tenant_ready_max ·
+--       6 inbox_unread_max · 7 inboxes_max per tenant · 8 reply retain ms · 9 policies, then per policy (see
+--       read_policies) 7 values;
+--       then the count of turns, and per turn: entry · tenant · agent · turn · digest ('' where the id was
+--       minted) · policy number · queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls…
+-- reply {OK, now, per turn…} where a turn is DISPATCHED · LANED · DUPLICATE · CONFLICT · REFUSED <code> or
+--       {an ending, see lease_ending}; or {POLICY_STALE, now} · {TENANTS_STALE, now} · {DAY_STALE, now} · {PRESSURE,
+--       now, how many turns may
+--       come now} (memory is short, see room): nothing written
+-- effect XADD ready or ZADD lane, HSET turn, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
+--       caller rejects with a reply
+local now, _, tight = clock(ARGV[1])
+local epoch_ms = epoch(now)
+local policy_gen, last_seq, tenants_gen, early_ms = unpack(call('HMGET', META, 'policy_gen', 'seq', 'tenants_gen', 'early_ms'))
+local stale = outdated(policy_gen, tenants_gen, ARGV[2])
+if stale then return { stale, now } end
+local ending_lease, turns_max, ready_max = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
+local inbox_max, inboxes_max, reply_retain = num(ARGV[6]), num(ARGV[7]), num(ARGV[8])
+local policies, at = read_policies(10, num(ARGV[9]))
+if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
+
+last_seq = num(last_seq or 0)
+local seq, now_text = last_seq, tostring(now)
+local tasks, boxes, claimed, seen, timers, held, given, stream = {}, {}, {}, {}, {}, {}, {}, P .. 'turns'
+local any_known, cancelled_early
+
+-- The action budget of the task that a turn runs under; nil where there is no such task.
+local function task_of(tenant, task)
+  local key = turn_key(tenant .. ':' .. task)
+  if tasks[key] == nil then
+    local budget, used = unpack(call('HMGET', key, TURN.budget, TURN.budget_used))
+    tasks[key] = budget and { max = num(budget), used = num(used or 0) } or false
+  end
+  return tasks[key]
+end
+
+-- What an inbox says of a turn: false (it takes it), why it does not, or 'new' where it would be the tenant's next one.
+local function box_of(tenant, inbox)
+  if inbox == '' then return false end
+  local name = tenant .. ':' .. inbox
+  local box = boxes[name]
+  if box == nil then
+    box = false
+    if unread(name, inbox_max) >= inbox_max then
+      box = 'inbox_full'
+    elseif not has_inbox(tenant, inbox) then
+      local more = claimed[tenant] and #claimed[tenant] / 2 or 0
+      box = has_room_for_inbox(tenant, inboxes_max - more, now, reply_retain) and 'new' or 'too_many_inboxes'
+    end
+    if box ~= 'new' then boxes[name] = box end
+  end
+  return box
+end
+
+-- A new inbox counts from now on, not from its first reply on: else any number could be on their way.
+local function claim(tenant, inbox)
+  local of = claimed[tenant] or {}
+  of[#of + 1], of[#of + 2], claimed[tenant] = now, inbox, of
+  boxes[tenant .. ':' .. inbox] = false
+end
+
+-- DUPLICATE, CONFLICT or nil. The inbound entry is the fence: a scheduler that slept while reap put the entry back
+-- must not admit it a second time, however long ago the first turn has ended and its record has gone.
+local function known(turn)
+  if not (held[turn.entry] or is_open(stream, turn.entry)) then return 'DUPLICATE' end
+  if seen[turn.tt] then return seen[turn.tt] == turn.digest and 'DUPLICATE' or 'CONFLICT' end
+  -- A minted id that a producer gave to another turn is that one's, by whatever accident: this is no duplicate of it.
+  if turn.digest == '' then
+    if not any_known or call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) == 0 then return nil end
+    return call('EXISTS', id_key(turn.tt)) == 1 and 'CONFLICT' or 'DUPLICATE'
+  end
+  local id = call('GET', id_key(turn.tt))
+  -- Somebody's minted id: it cannot be given to another turn.
+  if not id then return call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'CONFLICT' or nil end
+  if string.sub(id, 2) ~= turn.digest then return 'CONFLICT' end
+  return string.sub(id, 1, 1) ~= 'q' and 'DUPLICATE' or nil
+end
+
+-- Reads one turn's arguments and decides about it; writes nothing, but the counters in memory.
+local function plan(turn)
+  turn.word = known(turn)
+  if turn.word then return end
+  local t, box = tenant_of(turn.tenant), box_of(turn.tenant, turn.inbox)
+  local refusal = box ~= 'new' and box
+  local task = turn.task ~= '' and task_of(turn.tenant, turn.task)
+  if task == false and turn.task ~= '' then refusal = 'unknown_task' end
+  if t.unfinished >= turns_max then refusal = 'tenant_queue_full' end
+  if refusal then
+    turn.word = 'REFUSED ' .. refusal
+    return
+  end
+  seen[turn.tt] = turn.digest
+  if box == 'new' then claim(turn.tenant, turn.inbox) end
+  local a, policy = agent_of(turn.name, now), policies[turn.policy]
+  roll(a, t, policy, turn.stagger, now)
+  t.unfinished = t.unfinished + 1
+  turn.a = a
+  local day, resets = day_left(a, t, policy)
+  local left = task and task.max - task.used or #turn.calls
+  turn.cancelled = cancelled_early and early(turn.tt)
+  if turn.cancelled then
+    turn.word, turn.reason, turn.info = 'ENDING', 'cancelled', now
+  elseif turn.deadline <= now then
+    turn.word, turn.reason, turn.info = 'ENDING', 'expired', turn.deadline
+  elseif a.waiting then
+    turn.word, turn.due = 'LANED', day <= 0 and not policy.reject and resets or a.tick_end
+  elseif left <= 0 then
+    turn.word, turn.reason, turn.info = 'ENDING', 'task_budget_reached', task.max
+  elseif day <= 0 and policy.reject then
+    turn.word, turn.reason, turn.info = 'ENDING', 'daily_cap_reached', resets
+  else
+    local k = math.min(#turn.calls, tick_left(a, policy, epoch_ms), day, left)
+    if t.out >= ready_max then k = 0 end
+    if k > 0 then
+      debit(a, t, k)
+      if task then task.used = task.used + k end
+      t.out, turn.admitted, turn.word = t.out + 1, k, 'DISPATCHED'
+      turn.note = admission_note(now_text, k, a, policy)
+    else
+      turn.word, turn.due = 'LANED', day <= 0 and resets or a.tick_end
+      a.waiting = true
+    end
+  end
+end
+
+-- The record of a turn, and where its calls wait. One table serves all records: making them costs more than filling them.
+local record = { TURN.agent, '', TURN.queue, '', TURN.calls, '', TURN.admitted, '', TURN.deadline_ms, '', TURN.admitted_ms,
+  now_text, TURN.meta, '' }
+local function write(turn)
+  local key, k, n, at = turn_key(turn.tt), turn.admitted, #turn.calls, 14
+  record[2], record[4], record[6], record[8] = turn.agent, turn.queue, turn.count, k == n and turn.count or k
+  record[10], record[14] = turn.deadline_text, turn.meta
+  -- Rule 21: the record answers without the entry, whatever becomes of that.
+  for i = 1, n do record[at + 1], record[at + 2], at = TURN.call .. (i - 1), turn.calls[i], at + 2 end
+  if turn.digest ~= '' then
+    record[at + 1], record[at + 2], at = TURN.given, '1', at + 2
+    call('SET', id_key(turn.tt), 'a' .. turn.digest)
+    given[#given + 1] = turn.tt
+  end
+  if turn.task ~= '' then record[at + 1], record[at + 2], at = TURN.task, turn.task, at + 2 end
+  if turn.cancelled then
+    record[at + 1], record[at + 2], at = TURN.cancelled, turn.cancelled, at + 2
+    take_early(turn.tt)
+  end
+  if turn.note then record[at + 1], record[at + 2], at = TURN.log, turn.note, at + 2 end
+  if k < n then
+    seq = seq + 1
+    record[at + 1], record[at + 2], at = TURN.lane_place, seq, at + 2
+  end
+  if turn.word == 'DISPATCHED' then
+    local out = turn.calls
+    if k < n then
+      out = {}
+      for i = 1, k do out[i] = turn.calls[i] end
+    end
+    record[at + 1], record[at + 2], at = TURN.fence, dispatch(turn.queue, turn.tt, turn.meta, 0, 0, 0, out), at + 2
+  end
+  call('HSET', key, unpack(record, 1, at))
+  if turn.word == 'ENDING' then
+    local body = { meta = turn.meta, first = 0, calls = turn.calls }
+    return lease_ending(turn.tt, key, { done = 0 }, turn.reason, n, turn.info, now, ending_lease, body)
+  end
+  local t = #timers
+  timers[t + 1], timers[t + 2] = turn.deadline_text, 't:' .. turn.tt
+  if turn.word == 'LANED' then put_on_lane(turn.tenant, turn.agent, turn.turn, seq, turn.due) end
+  return turn.word
+end
+
+-- Rule 11: everything is read and decided before anything is written, for a script error does not roll back.
+local batch, names, records, tts, count = {}, {}, {}, {}, num(ARGV[at])
+at = at + 1
+-- Rule 19: the backlog drains even then, but in small bites.
+local slices = room(tight)
+if slices and count > slices then return { 'PRESSURE', now, slices } end
+for i = 1, count do
+  local turn = {
+    entry = ARGV[at], tenant = ARGV[at + 1], agent = ARGV[at + 2], turn = ARGV[at + 3], digest = ARGV[at + 4],
+    policy = num(ARGV[at + 5]), queue = ARGV[at + 6], deadline = num(ARGV[at + 7]), deadline_text = ARGV[at + 7],
+    stagger = num(ARGV[at + 8]), inbox = ARGV[at + 9], task = ARGV[at + 10], meta = ARGV[at + 11],
+    count = ARGV[at + 12], calls = {},
+    -- What planning finds out; named here, so that the table is made at its full size.
+    tt = false, name = false, a = false, admitted = 0, word = false, reason = false, info = false, due = false, note = false,
+    cancelled = false,
+  }
+  turn.tt, turn.name = turn.tenant .. ':' .. turn.turn, turn.tenant .. ':' .. turn.agent
+  local calls = num(turn.count)
+  for c = 1, calls do turn.calls[c] = ARGV[at + 12 + c] end
+  at = at + 13 + calls
+  batch[i], tts[i] = turn, turn.tt
+  if not names[turn.name] then
+    names[turn.name], names[#names + 1] = true, turn.name
+  end
+  if turn.digest == '' then
+    local n = #records
+    records[n + 1], records[n + 2] = turn_key(turn.tt), done_key(turn.tt)
+  end
+end
+-- Which entries are still pending: what was read together lies together, so mostly one command says so for all.
+if count > 0 then
+  local found = call('XPENDING', stream, GROUP, batch[1].entry, batch[count].entry, count)
+  for i = 1, #found do held[found[i][1]] = true end
+end
+-- A minted id is new, but for accidents: one command says so for all.
+any_known = #records > 0 and call('EXISTS', unpack(records)) > 0
+cancelled_early = any_early(tts, early_ms, now)
+load_agents(names)
+for i = 1, count do plan(batch[i]) end
+
+local replies, acked = { 'OK', now }, {}
+for i = 1, count do
+  local turn = batch[i]
+  if turn.a then
+    replies[i + 2] = write(turn)
+    acked[#acked + 1] = turn.entry
+  else
+    replies[i + 2] = turn.word
+    if turn.word == 'DUPLICATE' then acked[#acked + 1] = turn.entry end
+  end
+end
+if seq > last_seq then call('HSET', META, 'seq', seq) end
+for key, task in pairs(tasks) do
+  if task then call('HSET', key, TURN.budget_used, task.used) end
+end
+use_inboxes(claimed, reply_retain)
+save_agents()
+save_tenants()
+arm(timers)
+if #given > 0 then call('HDEL', QUEUED, unpack(given)) end
+end_inbound(stream, acked)
+return replies

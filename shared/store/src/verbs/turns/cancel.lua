@@ -1,0 +1,48 @@
+#!lua flags=allow-oom
+-- cancel: asks for the end of a turn or a task. What nobody holds is ended by the next promote; what is held is
+-- flagged, and its holder ends it (rule 6). What has not come yet is waited for (rule 22): a mark is kept, bounded in
+-- number and time, and whoever admits the turn ends it.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 tenant:turn · 3 reason (bounded) · 4 lease ms · 5 how long a mark is kept, ms ·
+--       6 marks of one tenant at most
+-- reply OK · FLAGGED (its running calls end first) · ENDED (it had ended already) · WAITING (nothing of that name has
+--       come yet; when it comes, it ends) · FULL (as WAITING, but too many marks wait: none is kept) · UNKNOWN (it was
+--       admitted once, and its record is lost)
+-- effect HSET turn cancelled, ZADD timers, SADD cancel of its holder; XDEL of a slice that nobody has read; SET
+--       and ZADD of a mark
+local now = clock(ARGV[1])
+local tt, why = ARGV[2], ARGV[3]
+local key = turn_key(tt)
+local tenant, turn = split(tt)
+
+local function wait_for_it()
+  local id = call('GETRANGE', id_key(tt), 0, 0)
+  if id == 'e' then return 'ENDED' elseif id == 'a' then return 'UNKNOWN' end
+  local marks, keep = early_key(tenant), num(ARGV[5])
+  call('ZREMRANGEBYSCORE', marks, '-inf', now)
+  if not call('ZSCORE', marks, turn) and call('ZCARD', marks) >= num(ARGV[6]) then return 'FULL' end
+  call('ZADD', marks, now + keep, turn)
+  call('PEXPIRE', marks, keep)
+  call('SET', early_key(tt), why, 'PX', keep)
+  call('HSET', META, 'early_ms', now + keep)
+  return 'WAITING'
+end
+
+local calls, fence, queue, done, crashes = unpack(call('HMGET', key, TURN.calls, TURN.fence, TURN.queue, TURN.done,
+  TURN.crashes))
+if not calls then return call('EXISTS', done_key(tt)) == 1 and 'ENDED' or wait_for_it() end
+call('HSET', key, TURN.cancelled, why)
+call('ZADD', TIMERS, now, 't:' .. tt)
+if not fence or string.sub(fence, 1, 2) == 's:' then return 'OK' end
+queue = queue_of(queue, crashes, fence)
+local holder = pending(P .. queue, fence)
+if holder then
+  call('SADD', P .. 'cancel:' .. holder, tt)
+  call('PEXPIRE', P .. 'cancel:' .. holder, num(ARGV[4]) * 2)
+  return 'FLAGGED'
+end
+-- Nobody holds the slice: nobody shall begin it before promote comes by, which gives the ending out.
+local rec = { calls = num(calls), fence = fence, queue = queue, done = num(done or 0) }
+end_unread(tt, key, rec, tenant_of(tenant), 'cancelled', now, now, 0)
+save_tenants()
+return 'OK'

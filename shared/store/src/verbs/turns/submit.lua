@@ -1,0 +1,53 @@
+#!lua
+-- submit: puts turns on the shard's inbound stream, unless the queue is full; an id makes it idempotent.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 turns_max · 3 inbox_unread_max · 4 turns_bytes_max · 5 count, then per turn:
+--       tenant · turn id or '' · digest · inbox or '' · payload
+-- reply per turn: OK <entry> · DUPLICATE · CONFLICT · QUEUE_FULL · INBOX_FULL · PRESSURE
+-- effect XADD turns; an id that is accepted is remembered until its turn ends and dedupe_for after it, HSET queued
+clock(ARGV[1])
+local turns_max, inbox_max, bytes_max, count = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
+local stream = P .. 'turns'
+local length = call('XLEN', stream)
+local pressure, memory_max = unpack(call('HMGET', META, 'pressure', 'memory_max'))
+pressure = pressure == '1'
+-- Rule 19: what waits may not fill the memory. Few turns cannot; of more, some are weighed.
+memory_max = num(memory_max or 0)
+if memory_max > 0 then bytes_max = math.min(bytes_max, memory_max / 2) end
+local full = length >= 64 and call('MEMORY', 'USAGE', stream, 'SAMPLES', 5) >= bytes_max
+local replies = {}
+
+-- Whether what an id stands for is somewhere: not, where its turn was never decided about and its entry is gone, with
+-- the stream. One that the build before this wrote names no entry.
+local function is_waiting(tt, known)
+  local entry = string.sub(known, 1, 1) == 'q' and call('HGET', QUEUED, tt)
+  return not entry or is_open(stream, entry)
+end
+
+for i = 1, count do
+  local at = i * 5 + 1
+  local tenant, id, digest, inbox, payload = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  -- Rule 9: the id is looked for before the bound, so an accepted id never hears QUEUE_FULL.
+  local known = id ~= '' and call('GET', id_key(tenant .. ':' .. id))
+  if known and is_waiting(tenant .. ':' .. id, known) then
+    replies[i] = string.sub(known, 2) == digest and 'DUPLICATE' or 'CONFLICT'
+  elseif pressure then
+    replies[i] = 'PRESSURE'
+  elseif full or length >= turns_max then
+    replies[i] = 'QUEUE_FULL'
+  elseif inbox ~= '' and unread(tenant .. ':' .. inbox, inbox_max) >= inbox_max then
+    replies[i] = 'INBOX_FULL'
+  else
+    if id ~= '' then
+      call('SET', id_key(tenant .. ':' .. id), 'q' .. digest)
+      -- The entry names its id, so that whoever ends it unadmitted can close that.
+      local entry = call('XADD', stream, '*', INBOUND.turn, payload, INBOUND.given, tenant .. ':' .. id)
+      call('HSET', QUEUED, tenant .. ':' .. id, entry)
+      replies[i] = 'OK ' .. entry
+    else
+      replies[i] = 'OK ' .. call('XADD', stream, '*', INBOUND.turn, payload)
+    end
+    length = length + 1
+  end
+end
+return replies
