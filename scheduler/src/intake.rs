@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::active_policy::ActivePolicy;
+use tickfleet_engine::retry_until::{Attempt, Waiting, retry_until};
 use tickfleet_model::{ConsumerId, TaskGrant, TenantId, limits};
 use tickfleet_ops::metrics::Decision;
 use tickfleet_protocol::{Refusal, RefusalStatus, parse_turn};
@@ -17,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Scheduler;
 use crate::admission::{Arrival, Candidate, admission, refuse, rejection};
-use crate::policy::Rows;
+use crate::policy::{Deciding, Rows};
 use crate::reading::Reading;
 
 /// Rule 10: a tenant's budgets are kept in one shard, so its turns count in no other.
@@ -128,15 +129,6 @@ impl Scheduler {
         }
     }
 
-    /// Waits before another try. A suspect that comes so far has been looked into and killed nobody: whatever ends this
-    /// process from here on, the crash does not count against it.
-    async fn wait_to_admit(&self, reading: &Reading, candidates: &[Candidate], time: Duration) {
-        if matches!(candidates, [one] if one.arrival.crashes > 0) {
-            self.mark(reading, None).await;
-        }
-        reading.pause(time).await;
-    }
-
     async fn admit_batch(&self, reading: &Reading, arrivals: Vec<Arrival>) {
         let mut rejections = Vec::new();
         let mut candidates = Vec::with_capacity(arrivals.len());
@@ -192,78 +184,87 @@ impl Scheduler {
     /// Admits turns that fit one script, trying until Redis has decided. Answers what is to be rejected; or, where
     /// memory is short, how many may come.
     async fn admit_some(&self, reading: &Reading, candidates: &[Candidate]) -> Result<Vec<Rejection>, SmallerBites> {
-        let mut backoff = Backoff::default();
-        loop {
-            if let Err(error) = self.hear_of_new_tenants(candidates).await {
-                tracing::warn!(%error, "what was set at run time could not be read; trying again");
-                if self.is_over() {
-                    return Ok(Vec::new());
-                }
-                self.wait_to_admit(reading, candidates, backoff.pause()).await;
-                continue;
-            }
-            let grants = match self.grants(candidates).await {
-                Ok(grants) => grants,
-                Err(error) => {
-                    // That Redis is away says nothing about the tasks.
-                    tracing::warn!(%error, "the tasks of turns could not be read; trying again");
-                    if self.is_over() {
-                        return Ok(Vec::new());
-                    }
-                    self.wait_to_admit(reading, candidates, backoff.pause()).await;
-                    continue;
-                }
-            };
-            let deciding = match self.deciding().await {
-                Ok(Some(deciding)) => deciding,
-                // Our policy is not the one in force, so we are over.
-                Ok(None) => return Ok(Vec::new()),
-                Err(error) => {
-                    tracing::warn!(%error, "the policy could not be announced; trying again");
-                    if self.is_over() {
-                        return Ok(Vec::new());
-                    }
-                    self.wait_to_admit(reading, candidates, backoff.pause()).await;
-                    continue;
-                }
-            };
-            let (rows, batch, mut rejections) = self.batch(&deciding.active, candidates, &grants);
-            if batch.is_empty() {
-                return Ok(rejections);
-            }
-            let turns: Vec<Admission> = batch.iter().map(|(_, a)| a.clone()).collect();
-            let decided = self.store.admit(deciding.generations, &rows.rows, &turns).await;
-            match decided {
-                Ok(AdmitReply::Decided { now_ms, turns }) => {
-                    self.clock.set(now_ms);
-                    rejections.extend(self.decided(candidates, &batch, turns).await);
-                    return Ok(rejections);
-                }
-                Ok(AdmitReply::PolicyStale) => self.policy_stale(),
-                Ok(AdmitReply::TenantsStale) => {
-                    if let Err(error) = self.tenants_stale().await {
-                        tracing::warn!(%error, "what was set at run time could not be read; trying again");
-                        self.wait_to_admit(reading, candidates, backoff.pause()).await;
-                    }
-                }
-                Ok(AdmitReply::DayStale { now_ms }) => self.clock.set(now_ms),
-                Ok(AdmitReply::Pressure { turns_max: 0 }) => {
-                    self.wait_to_admit(reading, candidates, ROOM_EVERY).await;
-                }
-                Ok(AdmitReply::Pressure { turns_max }) => return Err(SmallerBites { turns_max }),
-                Err(error) if error.is_script_error() => {
-                    rejections.extend(self.find_culprit(reading, candidates, &error).await);
-                    return Ok(rejections);
-                }
-                Err(StoreError::StateLost(what)) => self.state_lost(&what).await,
-                Err(error) => {
-                    tracing::warn!(%error, "admit did not answer; trying again");
-                    self.wait_to_admit(reading, candidates, backoff.pause()).await;
-                }
+        let waiting = InHand { scheduler: self, reading, candidates };
+        match retry_until(&waiting, || async { self.try_to_admit(candidates).await }).await {
+            Some(Tried::Decided(rejections)) => Ok(rejections),
+            Some(Tried::TooMany(smaller)) => Err(smaller),
+            Some(Tried::AtFault(mut rejections, error)) => {
+                rejections.extend(self.find_culprit(reading, candidates, &error).await);
+                Ok(rejections)
             }
             // Our name is given up: the batch is written anew for others.
-            if self.is_over() {
-                return Ok(Vec::new());
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// One attempt to have turns decided.
+    async fn try_to_admit(&self, candidates: &[Candidate]) -> Attempt<Tried> {
+        let (deciding, grants) = match self.premises(candidates).await {
+            Ok(Some(premises)) => premises,
+            // Our policy is not the one in force, so we are over.
+            Ok(None) => return Attempt::Done(Tried::Decided(Vec::new())),
+            Err(NotRead) => return Attempt::Failed,
+        };
+        let (rows, batch, mut rejections) = self.batch(&deciding.active, candidates, &grants);
+        if batch.is_empty() {
+            return Attempt::Done(Tried::Decided(rejections));
+        }
+        let turns: Vec<Admission> = batch.iter().map(|(_, a)| a.clone()).collect();
+        match self.store.admit(deciding.generations, &rows.rows, &turns).await {
+            Ok(AdmitReply::Decided { now_ms, turns }) => {
+                self.clock.set(now_ms);
+                rejections.extend(self.decided(candidates, &batch, turns).await);
+                Attempt::Done(Tried::Decided(rejections))
+            }
+            Ok(AdmitReply::PolicyStale) => {
+                self.policy_stale();
+                Attempt::AtOnce
+            }
+            Ok(AdmitReply::TenantsStale) => match self.tenants_stale().await {
+                Ok(()) => Attempt::AtOnce,
+                Err(error) => {
+                    tracing::warn!(%error, "what was set at run time could not be read; trying again");
+                    Attempt::Failed
+                }
+            },
+            Ok(AdmitReply::DayStale { now_ms }) => {
+                self.clock.set(now_ms);
+                Attempt::AtOnce
+            }
+            Ok(AdmitReply::Pressure { turns_max: 0 }) => Attempt::Later(ROOM_EVERY),
+            Ok(AdmitReply::Pressure { turns_max }) => Attempt::Done(Tried::TooMany(SmallerBites { turns_max })),
+            Err(error) if error.is_script_error() => Attempt::Done(Tried::AtFault(rejections, error)),
+            Err(StoreError::StateLost(what)) => {
+                self.state_lost(&what).await;
+                Attempt::AtOnce
+            }
+            Err(error) => {
+                tracing::warn!(%error, "admit did not answer; trying again");
+                Attempt::Failed
+            }
+        }
+    }
+
+    /// All that a decision about these turns rests on: the policy, and what their tasks grant. None if this scheduler
+    /// may decide nothing any more.
+    async fn premises(&self, candidates: &[Candidate]) -> Result<Option<(Deciding, Grants)>, NotRead> {
+        if let Err(error) = self.hear_of_new_tenants(candidates).await {
+            tracing::warn!(%error, "what was set at run time could not be read; trying again");
+            return Err(NotRead);
+        }
+        let grants = match self.grants(candidates).await {
+            Ok(grants) => grants,
+            Err(error) => {
+                // That Redis is away says nothing about the tasks.
+                tracing::warn!(%error, "the tasks of turns could not be read; trying again");
+                return Err(NotRead);
+            }
+        };
+        match self.deciding().await {
+            Ok(deciding) => Ok(deciding.map(|deciding| (deciding, grants))),
+            Err(error) => {
+                tracing::warn!(%error, "the policy could not be announced; trying again");
+                Err(NotRead)
             }
         }
     }
@@ -303,7 +304,7 @@ impl Scheduler {
         &self,
         active: &ActivePolicy,
         candidates: &[Candidate],
-        grants: &HashMap<usize, TaskGrant>,
+        grants: &Grants,
     ) -> (Rows, Vec<(usize, Admission)>, Vec<Rejection>) {
         let (mut rows, mut batch, mut rejections) = (Rows::default(), Vec::with_capacity(candidates.len()), Vec::new());
         let now_ms = self.clock.now_ms();
@@ -332,8 +333,8 @@ impl Scheduler {
     }
 
     /// What the tasks grant that turns run under. A turn under a task of another agent gets nothing.
-    async fn grants(&self, candidates: &[Candidate]) -> Result<HashMap<usize, TaskGrant>, StoreError> {
-        let mut grants = HashMap::new();
+    async fn grants(&self, candidates: &[Candidate]) -> Result<Grants, StoreError> {
+        let mut grants = Grants::new();
         for (index, candidate) in candidates.iter().enumerate() {
             let Some(task) = &candidate.turn.task else { continue };
             let found = match self.store.task_grant(&TurnName::task(&candidate.turn.tenant, task)).await {
@@ -407,20 +408,19 @@ impl Scheduler {
 
     /// Rejects until Redis has written it.
     pub(crate) async fn reject_all(&self, reading: &Reading, from: Inbound, mut rejections: Vec<Rejection>) {
-        let mut backoff = Backoff::default();
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));
-            let chunk = rejections.as_slice();
-            loop {
-                match self.store.reject(from, chunk).await {
-                    Ok(ours) => break self.count_rejected(from, chunk, &ours),
-                    Err(error) => tracing::warn!(%error, "could not reject; trying again"),
+            let written = retry_until(reading, || async {
+                match self.store.reject(from, &rejections).await {
+                    Ok(ours) => Attempt::Done(ours),
+                    Err(error) => {
+                        tracing::warn!(%error, "could not reject; trying again");
+                        Attempt::Failed
+                    }
                 }
-                if self.is_over() {
-                    return;
-                }
-                reading.pause(backoff.pause()).await;
-            }
+            });
+            let Some(ours) = written.await else { return };
+            self.count_rejected(from, &rejections, &ours);
             rejections = rest;
         }
     }
@@ -457,6 +457,43 @@ impl Scheduler {
 /// Redis' memory is short: fewer turns may come at a time.
 struct SmallerBites {
     turns_max: usize,
+}
+
+/// The end of the attempts to have turns decided.
+enum Tried {
+    /// These are to be rejected; all others are decided.
+    Decided(Vec<Rejection>),
+    TooMany(SmallerBites),
+    /// One of those that are not to be rejected makes the script fail.
+    AtFault(Vec<Rejection>, StoreError),
+}
+
+/// Something that a decision rests on could not be read; it is logged.
+struct NotRead;
+
+/// By a candidate's number, what the task grants that its turn runs under.
+type Grants = HashMap<usize, TaskGrant>;
+
+/// Turns that are read and not decided yet.
+struct InHand<'a> {
+    scheduler: &'a Scheduler,
+    reading: &'a Reading,
+    candidates: &'a [Candidate],
+}
+
+impl Waiting for InHand<'_> {
+    fn is_over(&self) -> bool {
+        self.reading.is_over()
+    }
+
+    /// A suspect that comes so far has been looked into and killed nobody: whatever ends this process from here on, the
+    /// crash does not count against it.
+    async fn pause(&self, time: Duration) {
+        if matches!(self.candidates, [one] if one.arrival.crashes > 0) {
+            self.scheduler.mark(self.reading, None).await;
+        }
+        self.reading.pause(time).await;
+    }
 }
 
 /// What one script takes.

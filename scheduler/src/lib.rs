@@ -19,10 +19,11 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use tickfleet_config::Settings;
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::report::ReportOptions;
+use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::{ConsumerId, limits};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Announced, Backoff, Beat, Generations, ShardClock, Slots, Store, StoreError};
+use tickfleet_store::{Announced, Beat, Generations, ShardClock, Slots, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use policy::{Deciding, PolicyClock};
@@ -150,27 +151,23 @@ impl Scheduler {
     /// [`StoreError::Shards`] where the data was written with another number of shards: a setting to be mended.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
         let this = Arc::new(self);
-        let mut backoff = Backoff::default();
         while !shutdown.is_cancelled() {
-            match this.prepare(&shutdown).await {
-                Ok(Some(consumer)) => {
-                    backoff.reset();
-                    match this.clone().incarnation(consumer, &shutdown).await {
-                        Ended::Shutdown => break,
-                        Ended::LeaseLost => this.metrics.lease_lost("scheduler"),
-                        // The next one stands by until it may decide.
-                        Ended::PolicyStale => {}
+            let prepared = retry_until(&shutdown, || async {
+                match this.prepare(&shutdown).await {
+                    Ok(consumer) => Attempt::Done(Ok(consumer)),
+                    Err(error @ StoreError::Shards { .. }) => Attempt::Done(Err(error)),
+                    Err(error) => {
+                        tracing::warn!(%error, "the shard is not ready; trying again");
+                        Attempt::Failed
                     }
                 }
-                Ok(None) => break,
-                Err(error @ StoreError::Shards { .. }) => return Err(error),
-                Err(error) => {
-                    tracing::warn!(%error, "the shard is not ready; trying again");
-                    tokio::select! {
-                        () = shutdown.cancelled() => break,
-                        () = tokio::time::sleep(backoff.pause()) => {}
-                    }
-                }
+            });
+            let Some(consumer) = prepared.await.transpose()?.flatten() else { break };
+            match this.clone().incarnation(consumer, &shutdown).await {
+                Ended::Shutdown => break,
+                Ended::LeaseLost => this.metrics.lease_lost("scheduler"),
+                // The next one stands by until it may decide.
+                Ended::PolicyStale => {}
             }
         }
         Ok(())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tickfleet_engine::delegation;
 use tickfleet_engine::report::{self, Reported};
+use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, Task, TaskId, limits};
 use tickfleet_ops::traces;
@@ -12,8 +13,8 @@ use tickfleet_protocol::{
     CancelTarget, Leased, Refusal, RefusalStatus, TaskMessage, bounded_output, parse_task_message,
 };
 use tickfleet_store::{
-    Backoff, Cancelled, Delegated, Inbound, Parked, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched,
-    TurnName, TurnView,
+    Cancelled, Delegated, Inbound, Parked, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched, TurnName,
+    TurnView,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -84,28 +85,27 @@ impl Scheduler {
 
     /// Validates a task and writes it durably, trying until Redis has decided.
     async fn delegate(&self, reading: &Reading, arrival: &Arrival, task: Task) {
-        let mut backoff = Backoff::default();
-        loop {
+        let decided = retry_until(reading, || async {
             match self.try_delegate(arrival, task.clone()).await {
-                Ok(Tried::Written) => return,
-                Ok(Tried::Later) => {}
-                Ok(Tried::Refused(refusal)) if refusal.code == "conflict" => {
-                    let rejected = self.rejection(Inbound::Tasks, arrival, &refusal, RefusalStatus::Conflict);
-                    return self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
-                }
-                Ok(Tried::Refused(refusal)) => return self.refuse_task(reading, arrival, &refusal).await,
+                Ok(Tried::Written) => Attempt::Done(None),
+                Ok(Tried::Later) => Attempt::Failed,
+                Ok(Tried::Refused(refusal)) => Attempt::Done(Some(refusal)),
                 Err(error) if error.is_script_error() => {
                     tracing::error!(%error, "this task cannot be written");
-                    let refusal = refuse(&task, "internal", "The task could not be written.".into());
-                    return self.refuse_task(reading, arrival, &refusal).await;
+                    Attempt::Done(Some(refuse(&task, "internal", "The task could not be written.".into())))
                 }
-                Err(error) => self.unanswered("delegate", &error).await,
+                Err(error) => {
+                    self.unanswered("delegate", &error).await;
+                    Attempt::Failed
+                }
             }
-            if self.is_over() {
-                return;
-            }
-            reading.pause(backoff.pause()).await;
+        });
+        let Some(refusal) = decided.await.flatten() else { return };
+        if refusal.code == "conflict" {
+            let rejected = self.rejection(Inbound::Tasks, arrival, &refusal, RefusalStatus::Conflict);
+            return self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
         }
+        self.refuse_task(reading, arrival, &refusal).await;
     }
 
     async fn try_delegate(&self, arrival: &Arrival, mut task: Task) -> Result<Tried, StoreError> {
@@ -158,24 +158,23 @@ impl Scheduler {
     /// Heartbeat, finish, fail, cancel, tried until Redis has decided: a runtime says a thing once. A message about a
     /// lease that has moved on changes nothing.
     async fn runtime_says(&self, reading: &Reading, message: TaskMessage) -> Result<(), Box<Refusal>> {
-        let mut backoff = Backoff::default();
-        loop {
+        let decided = retry_until(reading, || async {
             match self.act(&message).await {
-                Ok(None) => return Ok(()),
-                Ok(Some(refusal)) => return Err(refusal),
+                Ok(None) => Attempt::Done(Ok(())),
+                Ok(Some(refusal)) => Attempt::Done(Err(refusal)),
                 Err(error) if error.is_script_error() => {
                     tracing::error!(%error, "a task message cannot be handled");
                     let message = "the message could not be handled; the error has been logged".to_owned();
-                    return Err(Box::new(Refusal { code: "internal", message, ..Refusal::default() }));
+                    Attempt::Done(Err(Box::new(Refusal { code: "internal", message, ..Refusal::default() })))
                 }
-                Err(error) => self.unanswered("task", &error).await,
+                Err(error) => {
+                    self.unanswered("task", &error).await;
+                    Attempt::Failed
+                }
             }
-            if self.is_over() {
-                // Our name is given up: the entry stays pending, and reap writes it anew for others.
-                return Ok(());
-            }
-            reading.pause(backoff.pause()).await;
-        }
+        });
+        // Without an answer, our name is given up: the entry stays pending, and reap writes it anew for others.
+        decided.await.unwrap_or(Ok(()))
     }
 
     /// Answers the refusal of a message that cannot be acted on.

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::limits;
-use tickfleet_store::{Backoff, Begin, Begun, HandBack, Parked, Retry, Settled, Settlement, Store, StoreError};
+use tickfleet_store::{Begin, Begun, HandBack, Parked, Retry, Settled, Settlement, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -182,19 +183,20 @@ impl Work {
 
     /// Calls until Redis has answered. An error means that the batch itself is at fault, or that we must stop.
     async fn persist<V: Verb>(&self, items: &[V]) -> Result<Vec<V::Reply>, ()> {
-        let mut backoff = Backoff::default();
-        loop {
+        // Each batch has its own say: what is owed goes on, and the rest has one attempt at least while we stop.
+        let answered = retry_until(&Endless, || async {
             match V::call(&self.store, items).await {
-                Ok(replies) => return Ok(replies),
+                Ok(replies) => Attempt::Done(Ok(replies)),
                 Err(error) => {
                     (self.on_error)(V::NAME, &error);
                     if error.is_script_error() || (self.give_up.is_cancelled() && !V::OWED) {
-                        return Err(());
+                        return Attempt::Done(Err(()));
                     }
+                    Attempt::Failed
                 }
             }
-            tokio::time::sleep(backoff.pause()).await;
-        }
+        });
+        answered.await.unwrap_or(Err(()))
     }
 
     /// Redis refuses this very item. What is owed is tried again beside everything else for as long as the process

@@ -6,8 +6,9 @@ use std::ops::Range;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::limits;
-use tickfleet_store::{Asserted, Assertion, Backoff, Beat, Claim, SettledCall, StoreError, TurnName};
+use tickfleet_store::{Asserted, Assertion, Beat, Claim, SettledCall, StoreError, TurnName};
 use tokio::time::Instant;
 
 use crate::Worker;
@@ -332,14 +333,18 @@ impl Worker {
     }
 
     async fn say_until_heard(&self, calls: &[Assertion]) -> Vec<Asserted> {
-        let mut backoff = Backoff::default();
-        while !calls.is_empty() && !self.now.is_cancelled() {
-            match self.store.assert(calls, false).await {
-                Ok(asserted) => return asserted,
-                Err(error) => tracing::debug!(%error, "what was begun could not be said; trying again"),
-            }
-            tokio::time::sleep(backoff.pause()).await;
+        if calls.is_empty() || self.now.is_cancelled() {
+            return Vec::new();
         }
-        Vec::new()
+        let said = retry_until(&self.now, || async {
+            match self.store.assert(calls, false).await {
+                Ok(asserted) => Attempt::Done(asserted),
+                Err(error) => {
+                    tracing::debug!(%error, "what was begun could not be said; trying again");
+                    Attempt::Failed
+                }
+            }
+        });
+        said.await.unwrap_or_default()
     }
 }

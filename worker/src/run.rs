@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tickfleet_engine::retry_until::{Attempt, Waiting, retry_until};
 use tickfleet_model::{ConsumerId, Priority, limits};
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::{Backoff, Entry, Queue, Reader, Returned, SliceEntry, Slots, StoreError, TurnName};
@@ -26,28 +27,25 @@ impl Worker {
     /// [`StoreError::Shards`] where the data was written with another number of shards.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
         let tracker = TaskTracker::new();
-        let mut backoff = Backoff::default();
         let mut left = None;
         let mut lists = None;
         while !shutdown.draining.is_cancelled() {
-            match self.prepare().await {
-                Ok(consumer) => {
-                    backoff.reset();
-                    // They are made of what was set at run time, too.
-                    let write = || tokio::spawn(Arc::clone(&self).tool_lists(shutdown.draining.clone()));
-                    lists.get_or_insert_with(write);
-                    self.incarnation(&consumer, &shutdown.draining, &tracker).await;
-                    left = Some(consumer);
-                }
-                Err(error @ StoreError::Shards { .. }) => return Err(error),
-                Err(error) => {
-                    tracing::warn!(%error, "the shard is not ready; trying again");
-                    tokio::select! {
-                        () = shutdown.draining.cancelled() => break,
-                        () = tokio::time::sleep(backoff.pause()) => {}
+            let prepared = retry_until(&shutdown.draining, || async {
+                match self.prepare().await {
+                    Ok(consumer) => Attempt::Done(Ok(consumer)),
+                    Err(error @ StoreError::Shards { .. }) => Attempt::Done(Err(error)),
+                    Err(error) => {
+                        tracing::warn!(%error, "the shard is not ready; trying again");
+                        Attempt::Failed
                     }
                 }
-            }
+            });
+            let Some(consumer) = prepared.await.transpose()? else { break };
+            // They are made of what was set at run time, too.
+            let write = || tokio::spawn(Arc::clone(&self).tool_lists(shutdown.draining.clone()));
+            lists.get_or_insert_with(write);
+            self.incarnation(&consumer, &shutdown.draining, &tracker).await;
+            left = Some(consumer);
         }
         self.drain(&shutdown, &tracker, left.as_ref()).await;
         Ok(())
@@ -196,26 +194,31 @@ impl Worker {
                     backoff.reset();
                     self.start(lane, entries, room, tracker);
                 }
-                Err(StoreError::StateLost(what)) => {
-                    self.metrics.state_lost();
-                    self.claims.doubt();
-                    tracing::error!(
-                        what,
-                        "the streams of the shard are gone; they are made anew, and slices from the records of their turns"
-                    );
-                    if let Err(error) = self.store.ensure_groups().await {
-                        tracing::warn!(%error, "they could not be made anew");
-                    }
-                    tokio::time::sleep(backoff.pause()).await;
-                }
                 Err(error) => {
-                    tracing::warn!(%error, "could not lease; trying again");
-                    tokio::time::sleep(backoff.pause()).await;
+                    self.not_leased(&error).await;
+                    stop.pause(backoff.pause()).await;
                 }
             }
             handle.advanced();
         }
         handle.finished();
+    }
+
+    /// Nothing could be leased: where the streams are gone, they are made anew.
+    async fn not_leased(&self, error: &StoreError) {
+        let StoreError::StateLost(what) = error else {
+            tracing::warn!(%error, "could not lease; trying again");
+            return;
+        };
+        self.metrics.state_lost();
+        self.claims.doubt();
+        tracing::error!(
+            what,
+            "the streams of the shard are gone; they are made anew, and slices from the records of their turns"
+        );
+        if let Err(error) = self.store.ensure_groups().await {
+            tracing::warn!(%error, "they could not be made anew");
+        }
     }
 
     /// Leases up to about `free` slices. After trouble with the connection, what was delivered and never arrived is
