@@ -17,9 +17,10 @@ use tracing::Span;
 
 use crate::attempt::{self, Judged};
 use crate::config::WorkerConfig;
-use crate::guards::{self, Refusal};
+use crate::guards::{self, Asked, Passed};
+use crate::messages::{self, CallEnding};
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
-use crate::{Lease, Worker, messages};
+use crate::{Lease, Worker};
 
 /// What became of one try of a call.
 pub(crate) enum Disposition {
@@ -114,10 +115,10 @@ impl Worker {
         let grant = meta.task.as_ref().map(|(_, grant)| grant);
         let (active, registry) = (Arc::clone(&trying.config.active), Arc::clone(&trying.config.registry));
         let tools = Toolbox::new(active, registry, meta.allowed_tools.as_ref(), grant);
-        let (tool, arguments) = match self.admitted(trying, &tools).await {
+        let (tool, arguments) = match passed(trying, &tools).await {
             Ok(admitted) => admitted,
-            Err(refusal) => {
-                let (outcome, error) = *refusal;
+            Err(ending) => {
+                let CallEnding { outcome, error } = *ending;
                 let begun = self.begun_by_a_lost_holder(trying).await;
                 return begun.unwrap_or_else(|| trying.refused(outcome, error));
             }
@@ -195,32 +196,6 @@ impl Worker {
     async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Disposition> {
         let marks = self.clock.now_ms() < self.marks_ms.load(Ordering::Relaxed);
         if trying.slice.crashes > 0 || marks { self.begin(trying).await } else { None }
-    }
-
-    /// The tool and its arguments, where the call passes every guard. A task's work is its agent's handler.
-    async fn admitted(
-        &self,
-        trying: &Trying<'_>,
-        tools: &Toolbox,
-    ) -> Result<(Arc<RegisteredTool>, Box<RawValue>), Refusal> {
-        let (meta, name) = (&trying.slice.meta, trying.call.tool.as_str());
-        let tool = if meta.is_task {
-            trying.config.task_handlers.get(&meta.agent).cloned().ok_or_else(|| {
-                let message = format!("Agent {:?} has no task handler on this fleet any more.", meta.agent.as_str());
-                Box::new((Outcome::Permanent, messages::error(Outcome::Permanent, message)))
-            })?
-        } else {
-            guards::usable(tools, &trying.slice.name.tenant, &meta.agent, name)?
-        };
-        let text = &trying.call.arguments;
-        let arguments = if meta.is_task {
-            guards::fitting_task(&tool, text).await?
-        } else {
-            guards::fitting(&tool, name, text, meta.strict).await?
-        };
-        guards::validated(&tool, &arguments)?;
-        guards::approved(&tool)?;
-        Ok((tool, arguments))
     }
 
     /// Records the intent of a call whose effect must not happen twice. Answers how the call ends instead, if it does.
@@ -336,7 +311,7 @@ impl Worker {
                 let result = |outcome, error| trying.result(outcome, error);
                 Disposition::Ended(Box::new(attempt::succeeded(output, trying.slice.meta.calls, result)))
             }
-            Judged::Refused((outcome, error)) => trying.refused(outcome, error),
+            Judged::Failed(CallEnding { outcome, error }) => trying.refused(outcome, error),
             // The handler may have heard of the cancel before we looked.
             Judged::Again { .. } if trying.lease.cancel.is_cancelled() => trying.stopped(why),
             Judged::Again { message, after, reason } => self.try_again(trying, &message, after, reason),
@@ -364,6 +339,18 @@ impl Worker {
             }
         }
     }
+}
+
+/// The tool and its arguments, if the call passes every guard. A task's work is its agent's handler.
+async fn passed(trying: &Trying<'_>, tools: &Toolbox) -> Result<Passed, Box<CallEnding>> {
+    let meta = &trying.slice.meta;
+    let asked = if meta.is_task {
+        Asked::Task { handlers: &trying.config.task_handlers, agent: &meta.agent }
+    } else {
+        let (tenant, name) = (&trying.slice.name.tenant, trying.call.tool.as_str());
+        Asked::Tool { tools, tenant, agent: &meta.agent, name, strict: meta.strict }
+    };
+    guards::pass(&asked, &trying.call.arguments, |_, _| {}).await
 }
 
 /// What is wrong with a call of a plain answer that cannot be read.

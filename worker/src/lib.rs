@@ -8,7 +8,7 @@ mod batch;
 pub mod call;
 mod claims;
 mod config;
-mod guards;
+pub mod guards;
 mod lease_clock;
 mod lists;
 mod messages;

@@ -11,6 +11,20 @@ use crate::tools::wording;
 /// Names listed in a message at most.
 const NAMES_MAX: usize = 20;
 
+/// How a call ends that has no output.
+#[derive(Debug)]
+pub(crate) struct CallEnding {
+    pub(crate) outcome: Outcome,
+    pub(crate) error: CallError,
+}
+
+impl CallEnding {
+    /// An ending whose error's code is the outcome's word. Boxed, as guards give it: most calls pass, and it is large.
+    pub(crate) fn of(outcome: Outcome, message: impl Into<String>) -> Box<Self> {
+        Box::new(Self { outcome, error: error(outcome, message) })
+    }
+}
+
 /// An error whose code is its outcome's word.
 pub(crate) fn error(outcome: Outcome, message: impl Into<String>) -> CallError {
     CallError { code: outcome.as_str().into(), message: bounded(message.into()), details: None }
