@@ -2,25 +2,30 @@
 //! judge (`attempt`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tickfleet_engine::report::{self, Past};
-use tickfleet_model::retry::Verdict;
+use tickfleet_model::redaction::Redactor;
+use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{Call, CallError, CallId, CallResult, Dialect, Effect, Outcome, idempotency_key};
+use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_protocol::text;
-use tickfleet_store::{Begin, Begun, EndReason, SettledCall, SliceEntry};
+use tickfleet_store::{Begin, Begun, EndReason, SettledCall, ShardClock, SliceEntry, Store};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::attempt::{self, Judged};
+use crate::claims::Claims;
 use crate::config::WorkerConfig;
 use crate::guards::{self, Asked, Passed};
+use crate::held::Hold;
+use crate::lease_clock::LeaseClock;
 use crate::messages::{self, CallEnding};
+use crate::outbox::Outbox;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
-use crate::{Lease, Worker};
 
 /// What became of one try of a call.
 pub(crate) enum Disposition {
@@ -45,7 +50,7 @@ pub(crate) struct Trying<'a> {
     /// Which try this is, from 1.
     pub(crate) attempt: u32,
     pub(crate) context: Arc<tickfleet_model::Context>,
-    pub(crate) lease: &'a Lease,
+    pub(crate) hold: &'a Hold,
     /// What it is judged and carried out by.
     pub(crate) config: &'a WorkerConfig,
 }
@@ -99,7 +104,23 @@ impl Trying<'_> {
     }
 }
 
-impl Worker {
+/// Carries out calls, one try at a time.
+pub(crate) struct Calls {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<ShardClock>,
+    pub(crate) lease_clock: Arc<LeaseClock>,
+    pub(crate) claims: Arc<Claims>,
+    pub(crate) outbox: Arc<Outbox>,
+    pub(crate) metrics: Arc<Metrics>,
+    /// The waits between tries.
+    pub(crate) ladder: Ladder,
+    /// What must not appear in messages.
+    pub(crate) redactor: Arc<Redactor>,
+    /// Cancelled when running calls must stop at once.
+    pub(crate) now: CancellationToken,
+}
+
+impl Calls {
     /// Carries out one try of one call.
     pub(crate) async fn carry_out(&self, trying: &Trying<'_>) -> Disposition {
         if self.now.is_cancelled() {
@@ -155,7 +176,7 @@ impl Worker {
     /// Whether the slice may go on. Where the lease that it came under is over, it is handed back: nothing died, so no
     /// crash should count against it.
     async fn still_leased(&self, trying: &Trying<'_>) -> bool {
-        let sure = self.lease_clock.is_sure(trying.lease.term).await;
+        let sure = self.lease_clock.is_sure(trying.hold.term).await;
         if !sure {
             self.metrics.fenced("execute");
             tracing::warn!(call = %trying.id, "the lease is over; handing the slice back");
@@ -165,7 +186,7 @@ impl Worker {
 
     /// How a call ends whose turn was cancelled or has expired.
     async fn over(&self, trying: &Trying<'_>) -> Option<Disposition> {
-        let reason = if trying.lease.cancel.is_cancelled() {
+        let reason = if trying.hold.cancel.is_cancelled() {
             EndReason::Cancelled
         } else if self.clock.now_ms() >= trying.slice.meta.deadline_ms {
             EndReason::Expired
@@ -188,14 +209,13 @@ impl Worker {
             tracing::debug!(%error, "why a turn was cancelled could not be read; it ends without a reason");
             None
         })?;
-        Some(self.options.report.redactor.text(&why).into_owned())
+        Some(self.redactor.text(&why).into_owned())
     }
 
     /// How a call ends that is about to end without having run, where a holder of the slice was lost and had begun it.
     /// The policy and the tools may be others by now; what was begun may have happened all the same.
     async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Disposition> {
-        let marks = self.clock.now_ms() < self.marks_ms.load(Ordering::Relaxed);
-        if trying.slice.crashes > 0 || marks { self.begin(trying).await } else { None }
+        if trying.slice.crashes > 0 || self.claims.expects_marks() { self.begin(trying).await } else { None }
     }
 
     /// Records the intent of a call whose effect must not happen twice. Answers how the call ends instead, if it does.
@@ -212,11 +232,11 @@ impl Worker {
                 digest: trying.slice.meta.digest.clone(),
                 knows: self.claims.told_to(),
             };
-            match self.begins.ask(begin).await {
+            match self.outbox.begin(begin).await {
                 Some(Begun::Ok) => {
                     let meta = &trying.slice.meta;
                     self.claims.begun(name, position, &meta.digest, &nonce, meta.deadline_ms);
-                    if self.claims.rounds() == rounds || self.begun_for_sure(name, position).await {
+                    if self.claims.rounds() == rounds || self.claims.begun_for_sure(name, position).await {
                         return None;
                     }
                     self.metrics.fenced("begin");
@@ -285,14 +305,14 @@ impl Worker {
             tools,
             reply_to: meta.reply_to.clone(),
             secrets: ToolSecrets::default(),
-            cancel: trying.lease.cancel.child_token(),
+            cancel: trying.hold.cancel.child_token(),
         };
         let started = Instant::now();
-        let (cancelled, must_stop) = (trying.lease.cancel.cancelled(), self.now.cancelled());
+        let (cancelled, must_stop) = (trying.hold.cancel.cancelled(), self.now.cancelled());
         let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).await;
         let took = started.elapsed();
         let judged = attempt::judge(ran, tool, &trying.id, &trying.call.tool, limit);
-        let why = if trying.lease.cancel.is_cancelled() { self.why(trying, EndReason::Cancelled).await } else { None };
+        let why = if trying.hold.cancel.is_cancelled() { self.why(trying, EndReason::Cancelled).await } else { None };
         let carried = self.carried(trying, judged, why.as_deref());
         match carried {
             Disposition::Ended(mut result) => {
@@ -313,7 +333,7 @@ impl Worker {
             }
             Judged::Failed(CallEnding { outcome, error }) => trying.refused(outcome, error),
             // The handler may have heard of the cancel before we looked.
-            Judged::Again { .. } if trying.lease.cancel.is_cancelled() => trying.stopped(why),
+            Judged::Again { .. } if trying.hold.cancel.is_cancelled() => trying.stopped(why),
             Judged::Again { message, after, reason } => self.try_again(trying, &message, after, reason),
             Judged::Stopped => trying.stopped(why),
             Judged::HandBack => Disposition::HandBack(true),
@@ -328,11 +348,11 @@ impl Worker {
         reason: &'static str,
     ) -> Disposition {
         let left = self.clock.until(trying.slice.meta.deadline_ms);
-        match self.options.ladder.verdict(trying.attempt, after, left) {
+        match self.ladder.verdict(trying.attempt, after, left) {
             Verdict::RetryAfter(wait) => {
                 self.metrics.retried(reason);
                 // It goes into the turn's log, which people read.
-                Disposition::Again(wait, self.options.report.redactor.text(message).into_owned())
+                Disposition::Again(wait, self.redactor.text(message).into_owned())
             }
             Verdict::GiveUp(why) => {
                 trying.refused(Outcome::Transient, messages::gave_up(message, trying.attempt, Some(why), after))

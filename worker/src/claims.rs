@@ -3,15 +3,16 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::limits;
-use tickfleet_store::{Asserted, Assertion, Beat, Claim, SettledCall, StoreError, TurnName};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_store::{Asserted, Assertion, Beat, Claim, SettledCall, ShardClock, Store, StoreError, TurnName};
 use tokio::time::Instant;
-
-use crate::Worker;
+use tokio_util::sync::CancellationToken;
 
 /// How long a result is remembered that Redis has: longer than what an append-only file can lose, and at least a lease.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -56,9 +57,17 @@ struct Memory {
     rounds: u64,
 }
 
-/// What the worker has begun, and what came of it.
-#[derive(Debug, Default)]
-pub(crate) struct Claims(Mutex<Memory>);
+/// The calls that the worker has begun, and what came of them.
+pub(crate) struct Claims {
+    store: Store,
+    metrics: Arc<Metrics>,
+    clock: Arc<ShardClock>,
+    /// Cancelled when nothing more may be waited for.
+    now: CancellationToken,
+    memory: Mutex<Memory>,
+    /// Until when calls may be marked as begun by somebody whom Redis has forgotten, ms of shard time.
+    marks_ms: AtomicI64,
+}
 
 impl Begun {
     fn assertion(&self, name: &TurnName, position: usize, now_ms: i64, claim: Claim) -> Assertion {
@@ -110,8 +119,24 @@ impl Memory {
 }
 
 impl Claims {
+    /// Nothing is begun yet. Redis is told of it until `now` is cancelled.
+    pub(crate) fn new(store: Store, metrics: Arc<Metrics>, clock: Arc<ShardClock>, now: CancellationToken) -> Self {
+        Self { store, metrics, clock, now, memory: Mutex::default(), marks_ms: AtomicI64::default() }
+    }
+
+    /// Until when calls may be marked as begun by somebody whom Redis has forgotten, ms of shard time, as a heartbeat
+    /// says.
+    pub(crate) fn expect_marks_until(&self, marks_ms: i64) {
+        self.marks_ms.store(marks_ms, Ordering::Relaxed);
+    }
+
+    /// Whether calls may be marked as begun by somebody whom Redis has forgotten.
+    pub(crate) fn expects_marks(&self) -> bool {
+        self.clock.now_ms() < self.marks_ms.load(Ordering::Relaxed)
+    }
+
     fn lock(&self) -> MutexGuard<'_, Memory> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How often everything was asserted: where that has changed since a begin was asked for, Redis may have lost it.
@@ -131,7 +156,7 @@ impl Claims {
     }
 
     /// Redis has these results, the first of them at `first`.
-    fn settled(&self, name: &TurnName, first: usize, results: &[SettledCall]) {
+    pub(crate) fn settled(&self, name: &TurnName, first: usize, results: &[SettledCall]) {
         let mut memory = self.lock();
         // Most turns begin nothing, and are not in here.
         if !memory.under_way.contains_key(name) {
@@ -223,17 +248,15 @@ impl Claims {
     fn told(&self, run_id: &str) {
         self.lock().run_id = Some(run_id.to_owned());
     }
-}
 
-impl Worker {
     /// Rule 8: where Redis is another than it was, says what was begun and what came of it, before the heartbeat that
     /// brought the news counts. Nobody begins such a call for a lease, so all that a living worker knows comes first.
     pub(crate) async fn assert_after(&self, beat: &Beat) -> Result<(), StoreError> {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-        if !self.claims.is_another(&beat.run_id, REMEMBERED.max(lease)) {
+        if !self.is_another(&beat.run_id, REMEMBERED.max(lease)) {
             return Ok(());
         }
-        let all = self.claims.all(beat.now_ms);
+        let all = self.all(beat.now_ms);
         let (mut marked, mut late) = (Vec::new(), 0_usize);
         // Even nothing is said: that this is another epoch is news to a Redis that has lost everything.
         let nothing = all.is_empty().then_some(&all[..]);
@@ -252,7 +275,7 @@ impl Worker {
             }
         }
         self.assert_results(&marked, beat.now_ms).await?;
-        self.claims.told(&beat.run_id);
+        self.told(&beat.run_id);
         tracing::warn!(
             remembered = all.len(),
             lost = marked.len(),
@@ -266,10 +289,10 @@ impl Worker {
     async fn assert_results(&self, marked: &[Option<u64>], now_ms: i64) -> Result<(), StoreError> {
         let (mut batch, mut size) = (Vec::new(), 0);
         for number in marked.iter().copied().flatten() {
-            let Some(call) = self.claims.with_result(number, now_ms) else { continue };
+            let Some(call) = self.with_result(number, now_ms) else { continue };
             size += match &call.claim {
                 Claim::Ended(result) => bytes(result),
-                _ => 0,
+                Claim::Begun | Claim::Undone => 0,
             };
             batch.push(call);
             if size >= limits::TURN_BYTES_MAX || batch.len() >= limits::BATCH_ENTRIES_MAX {
@@ -302,21 +325,16 @@ impl Worker {
         Ok(said)
     }
 
-    /// Results are in Redis.
-    pub(crate) fn remember(&self, name: &TurnName, first: usize, results: &[SettledCall]) {
-        self.claims.settled(name, first, results);
-    }
-
     /// Results that came too late for their slice: whoever has it now finds those of calls that must not happen twice,
     /// where it has not begun them.
     pub(crate) async fn leave_for_others(&self, name: &TurnName, first: usize, results: &[SettledCall]) {
-        let calls = self.claims.unsettled(name, first, results, self.clock.now_ms());
+        let calls = self.unsettled(name, first, results, self.clock.now_ms());
         self.say_until_heard(&calls).await;
     }
 
     /// The call did nothing: it may be begun again.
     pub(crate) async fn take_back(&self, name: &TurnName, position: usize) {
-        let undone = self.claims.undone(name, position);
+        let undone = self.undone(name, position);
         self.say_until_heard(undone.as_slice()).await;
     }
 
@@ -324,7 +342,7 @@ impl Worker {
     /// somebody else has begun it.
     pub(crate) async fn begun_for_sure(&self, name: &TurnName, position: usize) -> bool {
         let call = {
-            let memory = self.claims.lock();
+            let memory = self.lock();
             let begun = memory.under_way.get(name).and_then(|calls| calls.get(&position));
             begun.map(|begun| begun.assertion(name, position, self.clock.now_ms(), Claim::Begun))
         };

@@ -1,6 +1,6 @@
 //! The worker: leases slices, carries their calls out one by one, settles every result.
 //!
-//! START HERE: [`turn`] is one slice, end to end; [`call`] is one call, end to end; [`run`] leases and drains.
+//! START HERE: [`turn`] is one slice, end to end; [`call`] is one call, end to end; [`run`] is the worker's own life.
 
 pub mod agents;
 mod attempt;
@@ -9,17 +9,20 @@ pub mod call;
 mod claims;
 mod config;
 pub mod guards;
+mod held;
+mod lane;
+mod lease;
 mod lease_clock;
+mod leasing;
 mod lists;
 mod messages;
+mod outbox;
 pub mod run;
 pub mod tools;
 pub mod trial;
 pub mod turn;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
@@ -28,16 +31,21 @@ use tickfleet_model::Priorities;
 use tickfleet_model::retry::Ladder;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Begin, HandBack, Retry, Settlement, ShardClock, Store, TurnName};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tickfleet_store::{ShardClock, Store};
 use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
-use batch::Batcher;
+use call::Calls;
 use claims::Claims;
 use config::WorkerConfigs;
+use held::{HeldSlices, held_max};
+use lease::Lease;
 use lease_clock::LeaseClock;
+use leasing::Leasing;
+use lists::ToolLists;
+use outbox::Outbox;
 use tools::Registry;
+use turn::Pipeline;
 
 /// How a worker works.
 #[derive(Debug, Clone)]
@@ -70,120 +78,96 @@ pub struct Surroundings {
     pub task_handlers: TaskHandlers,
 }
 
-/// One worker on one shard.
+/// One worker on one shard: its parts, and how they are put together.
 pub struct Worker {
-    pub(crate) store: Store,
-    pub(crate) active: Arc<PolicyHandle>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) progress: Progress,
-    pub(crate) configs: WorkerConfigs,
-    pub(crate) options: Options,
-    pub(crate) clock: Arc<ShardClock>,
-    pub(crate) lease_clock: LeaseClock,
-    /// Where slices run.
-    pub(crate) lane: Lane,
-    /// Where slices run that a holder has died with: one at a time, in nobody else's place (rules 12 and 23).
-    pub(crate) suspects: Lane,
-    /// What was begun, and what came of it.
-    pub(crate) claims: Claims,
-    /// Until when calls may be marked as begun by somebody whom Redis has forgotten, ms of shard time.
-    pub(crate) marks_ms: AtomicI64,
-    /// What is held now, to be told of a cancel.
-    pub(crate) running: Mutex<HashMap<TurnName, Held>>,
-    pub(crate) settles: Batcher<Settlement>,
-    pub(crate) begins: Batcher<Begin>,
-    pub(crate) retries: Batcher<Retry>,
-    pub(crate) hand_backs: Batcher<HandBack>,
+    store: Store,
+    metrics: Arc<Metrics>,
+    /// How long a drain waits for running calls.
+    drain: Duration,
+    configs: Arc<WorkerConfigs>,
+    /// Its name and its heartbeats.
+    lease: Arc<Lease>,
+    /// What brings it slices.
+    leasing: Arc<Leasing>,
     /// Cancelled when running calls must stop at once.
-    pub(crate) now: CancellationToken,
+    now: CancellationToken,
 }
-
-/// Slices held per slot: results on their way to Redis do not keep a slot, but they are bounded.
-const HELD_PER_SLOT: usize = 4;
-/// Slices held at least, so that few slots still settle in batches.
-const HELD_MIN: usize = 512;
 
 impl Worker {
     /// A worker on the shard of `store`. Running calls are told to stop at once when `now` is cancelled.
     #[must_use]
     pub fn new(store: Store, surroundings: Surroundings, options: Options, now: CancellationToken) -> Arc<Self> {
+        let Surroundings { active, metrics, progress, registry, task_handlers } = surroundings;
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
-        let held = (options.slots * HELD_PER_SLOT).max(HELD_MIN);
-        let store = store.observed_by(surroundings.metrics.clone());
-        surroundings.metrics.tools_known(surroundings.registry.iter().map(|tool| tool.spec.name.as_str()));
-        let failed = batch::tell_seldom();
-        let worker = Arc::new(Self {
-            settles: Batcher::new(&store, held, &now, failed.clone()),
-            begins: Batcher::new(&store, held, &now, failed.clone()),
-            retries: Batcher::new(&store, held, &now, failed.clone()),
-            hand_backs: Batcher::new(&store, held, &now, failed),
-            store,
-            configs: WorkerConfigs::new(surroundings.active.load(), surroundings.registry, surroundings.task_handlers),
-            active: surroundings.active,
-            metrics: surroundings.metrics,
-            progress: surroundings.progress,
-            clock: Arc::default(),
-            lease_clock: LeaseClock::new(lease),
-            lane: Lane::new(options.slots, held),
-            suspects: Lane::new(1, 1),
-            claims: Claims::default(),
-            marks_ms: AtomicI64::default(),
-            running: Mutex::default(),
-            options,
-            now,
+        let store = store.observed_by(metrics.clone());
+        metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
+        let clock = Arc::<ShardClock>::default();
+        let lease_clock = Arc::new(LeaseClock::new(lease));
+        let configs = Arc::new(WorkerConfigs::new(active, registry, task_handlers));
+        let outbox = Arc::new(Outbox::new(&store, held_max(options.slots), &now));
+        let slices = Arc::new(HeldSlices::new(options.slots));
+        watch_slots(&metrics, &slices, options.slots);
+        let claims = Arc::new(Claims::new(store.clone(), metrics.clone(), clock.clone(), now.clone()));
+        let calls = Calls {
+            store: store.clone(),
+            clock: clock.clone(),
+            lease_clock: lease_clock.clone(),
+            claims: claims.clone(),
+            outbox: outbox.clone(),
+            metrics: metrics.clone(),
+            ladder: options.ladder,
+            redactor: options.report.redactor.clone(),
+            now: now.clone(),
+        };
+        let pipeline = Arc::new(Pipeline {
+            store: store.clone(),
+            clock: clock.clone(),
+            configs: configs.clone(),
+            claims: claims.clone(),
+            slices: slices.clone(),
+            outbox: outbox.clone(),
+            calls,
+            metrics: metrics.clone(),
+            report: options.report,
         });
-        let watched = Arc::downgrade(&worker);
-        worker.metrics.watch_slots(move || {
-            let worker = watched.upgrade()?;
-            Some((worker.busy(), worker.options.slots))
+        let leasing = Arc::new(Leasing {
+            store: store.clone(),
+            priorities: options.priorities,
+            drain: options.drain,
+            lease_clock: lease_clock.clone(),
+            claims: claims.clone(),
+            slices: slices.clone(),
+            outbox: outbox.clone(),
+            pipeline,
+            metrics: metrics.clone(),
+            progress: progress.clone(),
         });
-        worker
+        let lease = Arc::new(Lease {
+            store: store.clone(),
+            name: options.name,
+            slots: options.slots,
+            clock,
+            lease_clock,
+            configs: configs.clone(),
+            claims,
+            slices,
+            outbox,
+            metrics: metrics.clone(),
+            progress,
+        });
+        Arc::new(Self { store, metrics, drain: options.drain, configs, lease, leasing, now })
     }
 
-    /// Slices that are carried out, the suspect beside the slots included: whoever looks on wants to see it.
-    pub(crate) fn busy(&self) -> usize {
-        self.lane.busy() + self.suspects.busy()
-    }
-}
-
-/// Slots, and what may be held in them.
-pub(crate) struct Lane {
-    /// Slices whose calls run.
-    pub(crate) slots: Arc<Semaphore>,
-    /// How many of them carry out a slice. The free permits do not tell: while a lease is waited for, the leasing loop
-    /// holds them.
-    busy: Arc<AtomicUsize>,
-    /// Slices that are held: leased and not yet settled. Bounds what Redis' absence can pile up (rule 6).
-    pub(crate) held: Arc<Semaphore>,
-}
-
-impl Lane {
-    fn new(slots: usize, held: usize) -> Self {
-        Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
-    }
-
-    /// Slots that carry out a slice.
-    pub(crate) fn busy(&self) -> usize {
-        self.busy.load(Ordering::Relaxed)
-    }
-
-    /// A slot of this lane that begins to carry out a slice.
-    pub(crate) fn take(&self, permit: OwnedSemaphorePermit) -> Slot {
-        self.busy.fetch_add(1, Ordering::Relaxed);
-        Slot { _permit: permit, busy: Arc::clone(&self.busy) }
+    /// What keeps the lists of tools.
+    fn tool_lists(&self) -> ToolLists {
+        ToolLists::new(self.store.clone(), self.configs.clone())
     }
 }
 
-/// A slot that carries out a slice, from its lease until its last call has run.
-pub(crate) struct Slot {
-    _permit: OwnedSemaphorePermit,
-    busy: Arc<AtomicUsize>,
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.busy.fetch_sub(1, Ordering::Relaxed);
-    }
+/// Shows how many slots are busy, for as long as the worker lives.
+fn watch_slots(metrics: &Metrics, slices: &Arc<HeldSlices>, slots: usize) {
+    let watched = Arc::downgrade(slices);
+    metrics.watch_slots(move || Some((watched.upgrade()?.busy(), slots)));
 }
 
 impl Worker {
@@ -211,23 +195,6 @@ impl Worker {
     pub const fn store(&self) -> &Store {
         &self.store
     }
-}
-
-/// A slice that is held.
-pub(crate) struct Held {
-    /// Its fence.
-    pub(crate) fence: String,
-    /// Under what it is held.
-    pub(crate) lease: Lease,
-}
-
-/// What holding a slice stands on.
-#[derive(Debug, Clone)]
-pub(crate) struct Lease {
-    /// Cancelled with the turn.
-    pub(crate) cancel: CancellationToken,
-    /// The worker's incarnation that leased it.
-    pub(crate) term: u64,
 }
 
 /// The typed tools of every fleet: the built-in ones, and those over `store`: `delegate_task` and the tools about the fleet.

@@ -15,8 +15,7 @@ use tickfleet_protocol::define;
 use tickfleet_store::{Store, StoreError, ToolList};
 use tokio_util::sync::CancellationToken;
 
-use crate::Worker;
-use crate::config::WorkerConfig;
+use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::tools::Toolbox;
 
 /// How often a worker looks whether the lists are those of its policy and tools.
@@ -28,9 +27,20 @@ const LIST_TTL_MS: u64 = 600_000;
 
 const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
 
-impl Worker {
+/// Keeps the lists of a shard.
+pub(crate) struct ToolLists {
+    store: Store,
+    configs: Arc<WorkerConfigs>,
+}
+
+impl ToolLists {
+    /// The lists of the shard of `store`, made of the configuration in force.
+    pub(crate) const fn new(store: Store, configs: Arc<WorkerConfigs>) -> Self {
+        Self { store, configs }
+    }
+
     /// Keeps the lists of tools fresh until `stop`.
-    pub(crate) async fn tool_lists(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn keep(self, stop: CancellationToken) {
         let mut looked_at: Option<(Arc<WorkerConfig>, String)> = None;
         loop {
             let config = self.configs.load();
