@@ -1,20 +1,39 @@
 //! Endings: what nobody runs is rendered here and settled like any result.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::report;
 use tickfleet_model::limits;
 use tickfleet_model::redaction::Redactor;
-use tickfleet_store::{EndReason, Ending, Settled, Settlement, SliceMeta, StoreError};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_store::{EndReason, Ending, Settled, Settlement, ShardClock, SliceMeta, Store, StoreError};
 
-use crate::Scheduler;
+use crate::decider::Decider;
 
 /// Endings that one script settles.
 const ENDINGS_MAX: usize = 64;
 
-impl Scheduler {
+/// Settles endings.
+pub(crate) struct Endings {
+    store: Store,
+    clock: Arc<ShardClock>,
+    metrics: Arc<Metrics>,
+    decider: Arc<Decider>,
+}
+
+impl Endings {
+    pub(crate) const fn new(
+        store: Store,
+        clock: Arc<ShardClock>,
+        metrics: Arc<Metrics>,
+        decider: Arc<Decider>,
+    ) -> Self {
+        Self { store, clock, metrics, decider }
+    }
+
     /// Settles endings. What fails is given out again by its timer.
-    pub(crate) async fn settle_endings(&self, endings: Vec<Ending>) {
+    pub(crate) async fn settle(&self, endings: Vec<Ending>) {
         if endings.is_empty() {
             return;
         }
@@ -41,7 +60,7 @@ impl Scheduler {
     }
 
     fn render(&self, ending: &Ending, now_ms: i64) -> Option<Settlement> {
-        let rendered = report::ending(&self.report(), ending, now_ms);
+        let rendered = report::ending(&self.decider.report(), ending, now_ms);
         if let Err(problem) = &rendered {
             tracing::error!(turn = %ending.name, problem, "an ending cannot be rendered");
         }

@@ -3,49 +3,66 @@
 
 use std::sync::Arc;
 
+use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
 use tickfleet_engine::report::{self, Reported};
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, Task, TaskId, limits};
+use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_protocol::{
     CancelTarget, Leased, Refusal, RefusalStatus, TaskMessage, bounded_output, parse_task_message,
 };
 use tickfleet_store::{
-    Cancelled, Delegated, Inbound, Parked, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched, TurnName,
-    TurnView,
+    Cancelled, Delegated, Inbound, Parked, Queue, Retry, Settled, Settlement, ShardClock, SliceMeta, Store, StoreError,
+    Touched, TurnName, TurnView,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::Scheduler;
 use crate::admission::{Arrival, minted};
+use crate::decider::Decider;
+use crate::endings::Endings;
+use crate::intake::{Intake, Taker, WRONG_SHARD};
 use crate::reading::Reading;
 
-/// Reads and handles task messages until `stop`.
-pub(crate) async fn tasks(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop: CancellationToken) {
-    scheduler
-        .read(Inbound::Tasks, consumer, stop, async |this, reading, arrivals| {
-            for arrival in arrivals {
-                // What is left stays ours until we leave, and is returned then.
-                if this.is_over() {
-                    return;
-                }
-                let suspect = arrival.crashes > 0;
-                if suspect {
-                    this.mark(reading, Some(&arrival.entry)).await;
-                }
-                this.message(reading, &arrival).await;
-                if suspect {
-                    this.mark(reading, None).await;
-                }
-            }
-        })
-        .await;
+/// Takes in tasks, and what external runtimes say of theirs.
+pub(crate) struct TaskQueues {
+    pub(crate) store: Store,
+    pub(crate) active: Arc<PolicyHandle>,
+    pub(crate) clock: Arc<ShardClock>,
+    pub(crate) decider: Arc<Decider>,
+    pub(crate) intake: Arc<Intake>,
+    pub(crate) endings: Arc<Endings>,
+    pub(crate) metrics: Arc<Metrics>,
 }
 
-impl Scheduler {
+impl Taker for TaskQueues {
+    async fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) {
+        for arrival in arrivals {
+            // What is left stays ours until we leave, and is returned then.
+            if self.decider.is_over() {
+                return;
+            }
+            let suspect = arrival.crashes > 0;
+            if suspect {
+                self.intake.mark(reading, Some(&arrival.entry)).await;
+            }
+            self.message(reading, &arrival).await;
+            if suspect {
+                self.intake.mark(reading, None).await;
+            }
+        }
+    }
+}
+
+impl TaskQueues {
+    /// Reads and handles task messages until `stop`.
+    pub(crate) async fn run(self: Arc<Self>, consumer: ConsumerId, stop: CancellationToken) {
+        self.intake.read(Inbound::Tasks, consumer, stop, &*self).await;
+    }
+
     async fn message(&self, reading: &Reading, arrival: &Arrival) {
         let handled = match parse_task_message(&arrival.raw) {
             Ok(TaskMessage::Delegate(task)) => {
@@ -59,7 +76,7 @@ impl Scheduler {
             Err(refusal) => Err(refusal),
         };
         match handled {
-            Ok(()) if self.is_over() => {}
+            Ok(()) if self.decider.is_over() => {}
             Ok(()) => self.acknowledge(arrival).await,
             Err(refusal) => self.refuse_task(reading, arrival, &refusal).await,
         }
@@ -72,8 +89,8 @@ impl Scheduler {
             reason = refusal.message,
             "a task message is rejected"
         );
-        let rejected = self.rejection(Inbound::Tasks, arrival, refusal, RefusalStatus::Rejected);
-        self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
+        let rejected = self.intake.rejection(Inbound::Tasks, arrival, refusal, RefusalStatus::Rejected);
+        self.intake.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
     }
 
     async fn acknowledge(&self, arrival: &Arrival) {
@@ -102,8 +119,8 @@ impl Scheduler {
         });
         let Some(refusal) = decided.await.flatten() else { return };
         if refusal.code == "conflict" {
-            let rejected = self.rejection(Inbound::Tasks, arrival, &refusal, RefusalStatus::Conflict);
-            return self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
+            let rejected = self.intake.rejection(Inbound::Tasks, arrival, &refusal, RefusalStatus::Conflict);
+            return self.intake.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
         }
         self.refuse_task(reading, arrival, &refusal).await;
     }
@@ -111,7 +128,7 @@ impl Scheduler {
     async fn try_delegate(&self, arrival: &Arrival, mut task: Task) -> Result<Tried, StoreError> {
         let id = minted(Inbound::Tasks, &arrival.origin, task.id.clone().map(Into::into));
         if !self.store.is_home_of(&task.tenant) {
-            return Ok(Tried::Refused(refuse(&task, "wrong_shard", crate::intake::WRONG_SHARD.into())));
+            return Ok(Tried::Refused(refuse(&task, "wrong_shard", WRONG_SHARD.into())));
         }
         if self.active.load().policy.look_up(&task.tenant, &task.target).is_err() {
             // It may have been set a moment ago.
@@ -150,7 +167,7 @@ impl Scheduler {
 
     async fn unanswered(&self, verb: &'static str, error: &StoreError) {
         if let StoreError::StateLost(what) = error {
-            return self.state_lost(what).await;
+            return self.decider.state_lost(what).await;
         }
         tracing::warn!(%error, verb, "Redis did not answer; trying again");
     }
@@ -205,7 +222,7 @@ impl Scheduler {
     async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<Refusal>>, StoreError> {
         let refusal = |code, message: String| Ok(Some(Box::new(Refusal { code, message, ..Refusal::default() })));
         if !self.store.is_home_of(&name.tenant) {
-            return refusal("wrong_shard", crate::intake::WRONG_SHARD.into());
+            return refusal("wrong_shard", WRONG_SHARD.into());
         }
         let is_known = || self.active.load().policy.tenants.contains_key(&name.tenant);
         if !is_known() {
@@ -269,12 +286,12 @@ impl Scheduler {
             first: 0,
             reply_to: held.meta.reply_to.clone(),
             frame: report::frame(&held.name, &held.meta),
-            calls: vec![report::settled_call(&self.report(), &reported)],
+            calls: vec![report::settled_call(&self.decider.report(), &reported)],
             name: held.name,
         };
         match self.store.settle(&[settlement]).await?.first() {
             Some(Settled::Done) => {
-                self.turn_ended(held.meta.submitted());
+                self.endings.turn_ended(held.meta.submitted());
                 // No tool of ours did it.
                 self.metrics.call_ended("", result.outcome, None);
             }
@@ -292,7 +309,7 @@ impl Scheduler {
             return self.finish(leased, |call| failed(call, Outcome::Transient, error)).await;
         };
         self.metrics.retried("task");
-        let (name, report) = (held.name.clone(), self.report());
+        let (name, report) = (held.name.clone(), self.decider.report());
         let retry = Retry {
             name: held.name,
             fence: leased.lease.clone(),
@@ -300,7 +317,7 @@ impl Scheduler {
             position: 0,
             delay_ms: i64::try_from(wait.as_millis()).unwrap_or(limits::RETRY_AFTER_MS_MAX as i64),
             attempt: held.attempt + 1,
-            cause: self.report().redactor.text(&format!("{}: {}", error.code, error.message)).into_owned(),
+            cause: self.decider.report().redactor.text(&format!("{}: {}", error.code, error.message)).into_owned(),
         };
         if self.store.retry(&[retry]).await?.first() == Some(&Parked::Cancelled) {
             let why = self.store.cancelled_because(&name).await?;

@@ -1,4 +1,4 @@
-//! Everything that time does: lanes are released, retries promoted, what has expired is ended, the dead are reaped.
+//! Everything that time does: lanes are released, retries promoted, what has expired is ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +6,16 @@ use std::time::Duration;
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::policy::Unknown;
 use tickfleet_model::{AgentId, TenantId};
-use tickfleet_store::{LanePolicy, LaneRelease, Promoted, ReleaseReply, StoreError, TurnName};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::progress::Progress;
+use tickfleet_store::{LanePolicy, LaneRelease, Promoted, ReleaseReply, ShardClock, Store, StoreError, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::PATIENCE;
+use crate::decider::Decider;
+use crate::endings::Endings;
 use crate::policy::{Rows, stagger_ms};
-use crate::{PATIENCE, Scheduler};
 
 /// Timers looked at in one round.
 const DUE_MAX: usize = 256;
@@ -19,8 +23,6 @@ const DUE_MAX: usize = 256;
 const TURNS_PER_LANE_MAX: usize = 16;
 /// Lanes of one script: with their turns about 2 ms.
 const LANES_MAX: usize = 32;
-/// Entries that one reap takes back.
-const REAP_MAX: usize = 256;
 
 /// What one round did.
 #[derive(Default)]
@@ -31,87 +33,50 @@ struct Fired {
     late: Duration,
 }
 
-/// Fires timers until `stop`.
-pub(crate) async fn tick(scheduler: Arc<Scheduler>, stop: CancellationToken) {
-    let handle = scheduler.progress.register("tick", scheduler.options.tick_poll * 2 + PATIENCE);
-    while !stop.is_cancelled() {
-        let began = Instant::now();
-        let full = match scheduler.fire().await {
-            Ok(fired) => {
-                scheduler.metrics.ticked(scheduler.store.shard(), began.elapsed(), fired.late);
-                fired.full
-            }
-            Err(error) => {
-                tracing::warn!(%error, "timers could not be fired");
-                false
-            }
-        };
-        handle.advanced();
-        if full {
-            continue;
-        }
-        tokio::select! {
-            () = stop.cancelled() => break,
-            () = tokio::time::sleep(scheduler.options.tick_poll) => {}
-        }
-    }
-    handle.finished();
+/// Fires what is due.
+pub(crate) struct Timers {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<ShardClock>,
+    pub(crate) decider: Arc<Decider>,
+    pub(crate) endings: Arc<Endings>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) progress: Progress,
+    /// How often due timers are looked for.
+    pub(crate) poll: Duration,
 }
 
-/// Reaps until `stop`.
-pub(crate) async fn reap(scheduler: Arc<Scheduler>, stop: CancellationToken) {
-    let lease = Duration::from_millis(scheduler.store.options().lease_ms.unsigned_abs());
-    let every = scheduler.options.reap_period(lease);
-    let handle = scheduler.progress.register("reap", every * 2 + PATIENCE * 2);
-    loop {
-        let mut more = false;
-        match scheduler.store.reap(REAP_MAX).await {
-            Ok(reaped) => {
-                more = reaped.more;
-                for (what, why) in &reaped.aside {
-                    tracing::error!(
-                        what,
-                        why,
-                        "something that a dead consumer held cannot be taken back; see the dead letters"
-                    );
+impl Timers {
+    /// Fires timers until `stop`.
+    pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
+        let handle = self.progress.register("tick", self.poll * 2 + PATIENCE);
+        while !stop.is_cancelled() {
+            let began = Instant::now();
+            let full = match self.fire().await {
+                Ok(fired) => {
+                    self.metrics.ticked(self.store.shard(), began.elapsed(), fired.late);
+                    fired.full
                 }
-                if reaped.requeued + reaped.dead + reaped.endings.len() as u64 > 0 {
-                    tracing::warn!(
-                        requeued = reaped.requeued,
-                        dead = reaped.dead,
-                        quarantined = reaped.endings.len(),
-                        "work of dead consumers was taken back"
-                    );
+                Err(error) => {
+                    tracing::warn!(%error, "timers could not be fired");
+                    false
                 }
-                scheduler.metrics.reaped(reaped.requeued);
-                let unreadable = reaped.aside.len() as u64;
-                for _ in 0..reaped.dead.saturating_sub(unreadable) {
-                    scheduler.metrics.dead("poison");
-                }
-                (0..unreadable).for_each(|_| scheduler.metrics.dead("unreadable"));
-                scheduler.settle_endings(reaped.endings).await;
+            };
+            handle.advanced();
+            if full {
+                continue;
             }
-            Err(StoreError::StateLost(what)) => scheduler.state_lost(&what).await,
-            Err(error) => {
-                tracing::warn!(%error, "could not look for dead consumers");
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(self.poll) => {}
             }
         }
-        handle.advanced();
-        // A script moves a bounded number of bytes; others are answered between two.
-        let pause = if more { Duration::from_millis(5) } else { every };
-        tokio::select! {
-            () = stop.cancelled() => break,
-            () = tokio::time::sleep(pause) => {}
-        }
+        handle.finished();
     }
-    handle.finished();
-}
 
-impl Scheduler {
     /// Fires what is due.
     async fn fire(&self) -> Result<Fired, StoreError> {
         // A new policy is announced here even where nothing is due.
-        if self.deciding().await?.is_none() {
+        if self.decider.deciding().await?.is_none() {
             return Ok(Fired::default());
         }
         let (lanes, turns) = self.store.due(self.clock.now_ms(), DUE_MAX).await?;
@@ -135,7 +100,7 @@ impl Scheduler {
         let mut now_ms = self.clock.now_ms();
         // More rounds only where a day has ended between our reckoning and Redis', or tenants were set meanwhile.
         for _ in 0..3 {
-            let Some(deciding) = self.deciding().await? else { break };
+            let Some(deciding) = self.decider.deciding().await? else { break };
             let (rows, batch) = self.lane_batch(&deciding.active, lanes, now_ms);
             match self.store.release(deciding.generations, TURNS_PER_LANE_MAX, &rows.rows, &batch).await? {
                 ReleaseReply::Released(released) => {
@@ -143,15 +108,15 @@ impl Scheduler {
                     for lane in released {
                         self.metrics.released(lane.turns, lane.calls);
                         lane.aside.iter().for_each(|why| self.put_aside("a lane", why));
-                        self.settle_endings(lane.endings).await;
+                        self.endings.settle(lane.endings).await;
                     }
                     return Ok(Duration::from_millis(late_ms.max(0).unsigned_abs()));
                 }
                 ReleaseReply::PolicyStale => {
-                    self.policy_stale();
+                    self.decider.policy_stale();
                     return Ok(Duration::ZERO);
                 }
-                ReleaseReply::TenantsStale => self.tenants_stale().await?,
+                ReleaseReply::TenantsStale => self.decider.tenants_stale().await?,
                 ReleaseReply::DayStale { now_ms: now } => {
                     self.clock.set(now);
                     now_ms = now;
@@ -170,7 +135,7 @@ impl Scheduler {
         let mut rows = Rows::default();
         let release = |(tenant, agent): &(TenantId, AgentId)| {
             let policy = match active.policy.look_up(tenant, agent) {
-                Ok((t, a)) => LanePolicy::Row(rows.number(self.policy.row(&active.policy, t, a, now_ms))),
+                Ok((t, a)) => LanePolicy::Row(rows.number(self.decider.policy().row(&active.policy, t, a, now_ms))),
                 Err(Unknown::Tenant | Unknown::Agent) => LanePolicy::NoAgent,
                 Err(Unknown::Withheld) => LanePolicy::Withheld,
             };
@@ -201,7 +166,7 @@ impl Scheduler {
                 Promoted::Later | Promoted::Gone => {}
             }
         }
-        self.settle_endings(endings).await;
+        self.endings.settle(endings).await;
         Ok(())
     }
 
@@ -209,27 +174,5 @@ impl Scheduler {
     fn put_aside(&self, what: &str, why: &str) {
         self.metrics.dead("unreadable");
         tracing::error!(what, why, "this cannot be looked at as it is; see the dead letters");
-    }
-
-    /// A newer policy is in force than ours: another replica has a newer configuration. This incarnation ends.
-    pub(crate) fn policy_stale(&self) {
-        self.metrics.policy_stale();
-        self.stopping.load().cancel();
-    }
-
-    /// Streams or groups are gone: somebody has flushed Redis. They are made anew, with a signal that people see.
-    pub(crate) async fn state_lost(&self, what: &str) {
-        self.metrics.state_lost();
-        tracing::error!(
-            what,
-            "streams or groups of the shard are gone; they are made anew, and slices from their records"
-        );
-        if let Err(error) = self.store.ensure_groups().await {
-            tracing::warn!(%error, "streams and groups could not be made anew");
-        }
-        if let Err(error) = self.announce(&self.active.load(), false).await {
-            tracing::warn!(%error, "the policy could not be announced anew");
-        }
-        tokio::time::sleep(Duration::from_millis(500)).await;
     }
 }
