@@ -15,6 +15,7 @@ use tickfleet_store::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::Common;
 use crate::admission::{Arrival, Candidate, admission, refuse};
 use crate::decider::Decider;
 use crate::endings::Endings;
@@ -29,13 +30,13 @@ const BITE_BYTES_MAX: usize = 512 * 1024;
 
 /// Admits turns.
 pub(crate) struct Admitter {
-    pub(crate) store: Store,
-    pub(crate) active: Arc<PolicyHandle>,
-    pub(crate) clock: Arc<ShardClock>,
-    pub(crate) decider: Arc<Decider>,
-    pub(crate) intake: Arc<Intake>,
-    pub(crate) endings: Arc<Endings>,
-    pub(crate) metrics: Arc<Metrics>,
+    store: Store,
+    active: Arc<PolicyHandle>,
+    clock: Arc<ShardClock>,
+    decider: Arc<Decider>,
+    intake: Arc<Intake>,
+    endings: Arc<Endings>,
+    metrics: Arc<Metrics>,
 }
 
 impl Taker for Admitter {
@@ -45,6 +46,19 @@ impl Taker for Admitter {
 }
 
 impl Admitter {
+    /// Admits what `intake` reads.
+    pub(crate) fn new(common: &Common, intake: &Arc<Intake>, endings: &Arc<Endings>) -> Self {
+        Self {
+            store: common.store.clone(),
+            active: common.active.clone(),
+            clock: common.clock.clone(),
+            decider: common.decider.clone(),
+            intake: intake.clone(),
+            endings: endings.clone(),
+            metrics: common.metrics.clone(),
+        }
+    }
+
     /// Reads and admits turns until `stop`.
     pub(crate) async fn run(self: Arc<Self>, consumer: ConsumerId, stop: CancellationToken) {
         self.intake.read(Inbound::Turns, consumer, stop, &*self).await;
@@ -212,7 +226,7 @@ impl Admitter {
         tracing::warn!(%error, turns = candidates.len(), "admit failed; repeating turn by turn");
         let mut rejections = Vec::new();
         for candidate in candidates {
-            // A single turn is never too many where any may come.
+            // A single turn is never too many if any may come.
             let admitted = Box::pin(self.admit_some(reading, std::slice::from_ref(candidate))).await;
             rejections.extend(admitted.unwrap_or_default());
         }
@@ -251,7 +265,7 @@ impl Admitter {
         (rows, batch, rejections)
     }
 
-    /// What the tasks grant that turns run under. A turn under a task of another agent gets nothing.
+    /// The grants of the tasks that turns run under. A turn under a task of another agent gets nothing.
     async fn grants(&self, candidates: &[Candidate]) -> Result<Grants, StoreError> {
         let mut grants = Grants::new();
         for (index, candidate) in candidates.iter().enumerate() {
@@ -386,7 +400,7 @@ impl Waiting for InHand<'_> {
     }
 }
 
-/// What one script takes.
+/// The bounds of one script.
 struct BatchBounds {
     turns_max: usize,
     bytes_max: usize,

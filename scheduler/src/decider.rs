@@ -63,7 +63,7 @@ impl Decider {
         }
     }
 
-    /// Acts on a heartbeat's news: steps of Redis' clock, a restart of Redis, a newer policy.
+    /// Reports what a heartbeat tells of Redis: steps of its clock, a restart.
     pub(crate) fn heard(&self, beat: &Beat) {
         self.policy.saw_steps(beat.clock_steps, &self.metrics);
         self.policy.saw_epoch(beat.epoch_ms, &self.metrics);
@@ -91,8 +91,8 @@ impl Decider {
         Ok(announced)
     }
 
-    /// What to decide by. After a reload the new policy is announced first: no batch is decided by a policy under
-    /// another's generation. None where a newer one is in force; then this incarnation ends.
+    /// The policy to decide by. After a reload the new policy is announced first: no batch is decided by a policy under
+    /// another's generation. None if a newer one is in force; then this incarnation ends.
     pub(crate) async fn deciding(&self) -> Result<Option<Deciding>, StoreError> {
         let active = self.active.load();
         let announced = self.policy.announced();

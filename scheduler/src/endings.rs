@@ -9,6 +9,7 @@ use tickfleet_model::redaction::Redactor;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::{EndReason, Ending, Settled, Settlement, ShardClock, SliceMeta, Store, StoreError};
 
+use crate::Common;
 use crate::decider::Decider;
 
 /// Endings that one script settles.
@@ -23,13 +24,10 @@ pub(crate) struct Endings {
 }
 
 impl Endings {
-    pub(crate) const fn new(
-        store: Store,
-        clock: Arc<ShardClock>,
-        metrics: Arc<Metrics>,
-        decider: Arc<Decider>,
-    ) -> Self {
-        Self { store, clock, metrics, decider }
+    /// Settles endings on the scheduler's shard.
+    pub(crate) fn new(common: &Common) -> Self {
+        let (store, clock) = (common.store.clone(), common.clock.clone());
+        Self { store, clock, metrics: common.metrics.clone(), decider: common.decider.clone() }
     }
 
     /// Settles endings. What fails is given out again by its timer.
@@ -52,7 +50,7 @@ impl Endings {
         }
     }
 
-    /// Counts the time that a turn took since `submitted_ms`, ms of shard time, where that is known.
+    /// Counts the time that a turn took since `submitted_ms`, ms of shard time, if that is known.
     pub(crate) fn turn_ended(&self, submitted_ms: Option<i64>) {
         if let Some(since_ms) = submitted_ms {
             self.metrics.turn_ended(Duration::from_millis((self.clock.now_ms() - since_ms).max(0).unsigned_abs()));

@@ -12,25 +12,39 @@ use tickfleet_store::{Memory, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::sweep::Sweep;
+use crate::{Common, Options};
 
 /// How often memory is looked at: a fast producer fills some percent of it in that time.
 const WEIGH_EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps bounds, and sweeps.
 pub(crate) struct House {
-    pub(crate) store: Store,
-    pub(crate) active: Arc<PolicyHandle>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) progress: Progress,
+    store: Store,
+    active: Arc<PolicyHandle>,
+    metrics: Arc<Metrics>,
+    progress: Progress,
     /// How often bounds are kept, and how often the sweep takes a step.
-    pub(crate) every: Duration,
+    every: Duration,
     /// Bytes of audit entries kept.
-    pub(crate) audit_bytes_max: u64,
+    audit_bytes_max: u64,
     /// How long dead entries are kept, ms.
-    pub(crate) dead_retain_ms: i64,
+    dead_retain_ms: i64,
 }
 
 impl House {
+    /// Keeps the bounds of `options`.
+    pub(crate) fn new(common: &Common, options: &Options) -> Self {
+        Self {
+            store: common.store.clone(),
+            active: common.active.clone(),
+            metrics: common.metrics.clone(),
+            progress: common.progress.clone(),
+            every: options.collect_every,
+            audit_bytes_max: options.audit_bytes_max,
+            dead_retain_ms: options.dead_retain_ms,
+        }
+    }
+
     /// Keeps house and sweeps until `stop`.
     pub(crate) async fn collect(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("collect", self.every * 10 + Duration::from_secs(30));

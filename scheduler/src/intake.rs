@@ -1,4 +1,4 @@
-//! What comes in: inbound streams are read in batches, and what cannot be taken in is rejected with a reply.
+//! The intake: inbound streams are read in batches, and entries that cannot be taken in are rejected with a reply.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use tickfleet_store::{Backoff, Entry, Inbound, Reader, Rejection, Store, StoreEr
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::Common;
 use crate::admission::{Arrival, rejection};
 use crate::decider::Decider;
 use crate::reading::Reading;
@@ -22,24 +23,37 @@ pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(t
 
 /// Reads inbound streams, and rejects what cannot be taken in.
 pub(crate) struct Intake {
-    pub(crate) store: Store,
-    pub(crate) active: Arc<PolicyHandle>,
-    pub(crate) decider: Arc<Decider>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) progress: Progress,
+    store: Store,
+    active: Arc<PolicyHandle>,
+    decider: Arc<Decider>,
+    metrics: Arc<Metrics>,
+    progress: Progress,
     /// Entries read at once.
-    pub(crate) batch: usize,
-    /// What must not appear in the dead stream.
-    pub(crate) redactor: Arc<Redactor>,
+    batch: usize,
+    /// Takes secrets out of what the dead stream keeps.
+    redactor: Arc<Redactor>,
 }
 
-/// What acts on the entries of an inbound stream.
+/// A part that acts on the entries of an inbound stream.
 pub(crate) trait Taker {
     /// Takes a batch in, and comes back when all is written.
     fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) -> impl Future<Output = ()> + Send;
 }
 
 impl Intake {
+    /// Reads `batch` entries at once; `redactor` takes secrets out of what the dead stream keeps.
+    pub(crate) fn new(common: &Common, batch: usize, redactor: Arc<Redactor>) -> Self {
+        Self {
+            store: common.store.clone(),
+            active: common.active.clone(),
+            decider: common.decider.clone(),
+            metrics: common.metrics.clone(),
+            progress: common.progress.clone(),
+            batch,
+            redactor,
+        }
+    }
+
     /// Reads one inbound stream until `stop` and hands each batch to `taker`.
     pub(crate) async fn read(&self, from: Inbound, consumer: ConsumerId, stop: CancellationToken, taker: &impl Taker) {
         let block = Duration::from_millis(self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION);
@@ -51,8 +65,8 @@ impl Intake {
         let mut backoff = Backoff::default();
         let mut compared = Instant::now();
         while !stop.is_cancelled() {
-            // Rule 12: here nothing is in hand. Whatever is pending was delivered to a connection that broke, some of it
-            // after the new one was made; nobody takes it from a consumer that lives.
+            // Rule 12: here nothing is in hand. Whatever is pending was delivered to a connection that broke, some of
+            // it after the new one was made; nobody takes it from a consumer that lives.
             let compare = reader.is_fresh() || compared.elapsed() >= lease;
             if compare {
                 compared = Instant::now();
@@ -77,7 +91,7 @@ impl Intake {
         reading.finished();
     }
 
-    /// The next batch. What was delivered and never arrived is read again first, where `compare` says so.
+    /// The next batch. What was delivered and never arrived is read again first, if `compare` says so.
     async fn next(
         &self,
         reader: &mut Reader,
@@ -109,8 +123,8 @@ impl Intake {
         }
     }
 
-    /// The rejection of an inbound entry, without the secrets that it may hold. A tenant that nobody knows has no inbox:
-    /// whoever writes such messages could make any number of them. The dead stream alone tells.
+    /// The rejection of an inbound entry, without the secrets that it may hold. A tenant that nobody knows has no
+    /// inbox: whoever writes such messages could make any number of them. The dead stream alone tells.
     pub(crate) fn rejection(
         &self,
         from: Inbound,

@@ -9,6 +9,7 @@ use tickfleet_ops::progress::Progress;
 use tickfleet_store::{Announced, Beat, ShardClock, Slots, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
+use crate::Common;
 use crate::PATIENCE;
 use crate::decider::Decider;
 
@@ -19,18 +20,30 @@ const STAND_BY: Duration = Duration::from_secs(1);
 
 /// The lease of one scheduler, renewed by heartbeats.
 pub(crate) struct Lease {
-    pub(crate) store: Store,
-    /// What begins the names of the incarnations.
-    pub(crate) name: String,
-    pub(crate) active: Arc<PolicyHandle>,
-    pub(crate) clock: Arc<ShardClock>,
-    pub(crate) decider: Arc<Decider>,
-    pub(crate) progress: Progress,
+    store: Store,
+    /// The beginning of the incarnations' names.
+    name: String,
+    active: Arc<PolicyHandle>,
+    clock: Arc<ShardClock>,
+    decider: Arc<Decider>,
+    progress: Progress,
 }
 
 impl Lease {
-    /// Groups, first heartbeat, what was set at run time, policy: all before anything is read (rules 12 and 17). Where a
-    /// newer policy than ours is in force, it stands by until ours may decide. None where it was told to shut down
+    /// A lease under names that begin with `name`.
+    pub(crate) fn new(common: &Common, name: String) -> Self {
+        Self {
+            store: common.store.clone(),
+            name,
+            active: common.active.clone(),
+            clock: common.clock.clone(),
+            decider: common.decider.clone(),
+            progress: common.progress.clone(),
+        }
+    }
+
+    /// Groups, first heartbeat, what was set at run time, policy: all before anything is read (rules 12 and 17). Where
+    /// a newer policy than ours is in force, it stands by until ours may decide. None if it was told to shut down
     /// meanwhile.
     pub(crate) async fn prepare(&self, shutdown: &CancellationToken) -> Result<Option<ConsumerId>, StoreError> {
         let made = self.store.ensure_groups().await?;
@@ -91,7 +104,7 @@ impl Lease {
         }
     }
 
-    /// Beats until `stop`. Answers true where a whole lease passed without one.
+    /// Beats until `stop`. Answers true if a whole lease passed without one.
     pub(crate) async fn beats(&self, consumer: &ConsumerId, stop: &CancellationToken) -> bool {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let handle = self.progress.register("beat", lease * 3 + PATIENCE);
@@ -124,7 +137,7 @@ impl Lease {
         }
     }
 
-    /// What a heartbeat brings: time, clock trouble, tenants that were set meanwhile.
+    /// Takes over what a heartbeat brings: time, clock trouble, tenants that were set meanwhile.
     async fn heard(&self, beat: &Beat) {
         self.clock.set(beat.now_ms);
         self.decider.heard(beat);

@@ -97,6 +97,16 @@ pub struct Scheduler {
     house: Arc<House>,
 }
 
+/// The state that the parts of a scheduler share.
+pub(crate) struct Common {
+    pub(crate) store: Store,
+    pub(crate) active: Arc<PolicyHandle>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) progress: Progress,
+    pub(crate) clock: Arc<ShardClock>,
+    pub(crate) decider: Arc<Decider>,
+}
+
 /// Why an incarnation ended.
 enum Ended {
     Shutdown,
@@ -104,7 +114,8 @@ enum Ended {
     PolicyStale,
 }
 
-/// What a loop may take beyond its own pace: Redis may be away, and the loops of a process do not stall for that.
+/// The time that a loop may take beyond its own pace: Redis may be away, and the loops of a process do not stall for
+/// that.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 impl Scheduler {
     /// A scheduler on the shard of `store`. `name` (a pod's name) begins the names of its incarnations.
@@ -119,81 +130,28 @@ impl Scheduler {
         name: &str,
     ) -> Self {
         let store = store.observed_by(metrics.clone());
-        let clock = Arc::<ShardClock>::default();
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
         let redactor = report.redactor.clone();
         let decider = Arc::new(Decider::new(store.clone(), active.clone(), metrics.clone(), report));
-        let endings = Arc::new(Endings::new(store.clone(), clock.clone(), metrics.clone(), decider.clone()));
-        let intake = Arc::new(Intake {
-            store: store.clone(),
-            active: active.clone(),
-            decider: decider.clone(),
-            metrics: metrics.clone(),
-            progress: progress.clone(),
-            batch: options.batch,
-            redactor,
-        });
-        let admitter = Admitter {
-            store: store.clone(),
-            active: active.clone(),
-            clock: clock.clone(),
-            decider: decider.clone(),
-            intake: intake.clone(),
-            endings: endings.clone(),
-            metrics: metrics.clone(),
-        };
-        let tasks = TaskQueues {
-            store: store.clone(),
-            active: active.clone(),
-            clock: clock.clone(),
-            decider: decider.clone(),
-            intake,
-            endings: endings.clone(),
-            metrics: metrics.clone(),
-        };
-        let timers = Timers {
-            store: store.clone(),
-            clock: clock.clone(),
-            decider: decider.clone(),
-            endings: endings.clone(),
-            metrics: metrics.clone(),
-            progress: progress.clone(),
-            poll: options.tick_poll,
-        };
-        let recovery = Recovery {
-            store: store.clone(),
-            decider: decider.clone(),
-            endings,
-            metrics: metrics.clone(),
-            progress: progress.clone(),
-            every: options.reap_period(lease),
-        };
-        let house = House {
-            store: store.clone(),
-            active: active.clone(),
-            metrics: metrics.clone(),
-            progress: progress.clone(),
-            every: options.collect_every,
-            audit_bytes_max: options.audit_bytes_max,
-            dead_retain_ms: options.dead_retain_ms,
-        };
-        let lease = Lease { store, name: name.to_owned(), active, clock, decider: decider.clone(), progress };
+        let common = Common { store, active, metrics: metrics.clone(), progress, clock: Arc::default(), decider };
+        let endings = Arc::new(Endings::new(&common));
+        let intake = Arc::new(Intake::new(&common, options.batch, redactor));
         Self {
             metrics,
-            decider,
-            lease,
-            admitter: Arc::new(admitter),
-            tasks: Arc::new(tasks),
-            timers: Arc::new(timers),
-            recovery: Arc::new(recovery),
-            house: Arc::new(house),
+            decider: common.decider.clone(),
+            lease: Lease::new(&common, name.to_owned()),
+            admitter: Arc::new(Admitter::new(&common, &intake, &endings)),
+            tasks: Arc::new(TaskQueues::new(&common, &intake, &endings)),
+            timers: Arc::new(Timers::new(&common, &endings, options.tick_poll)),
+            recovery: Arc::new(Recovery::new(&common, &endings, options.reap_period(lease))),
+            house: Arc::new(House::new(&common, &options)),
         }
     }
 
     /// Runs until `shutdown`; while Redis is away it waits and comes back by itself.
     ///
     /// # Errors
-    /// [`StoreError::Shards`] where the data was written with another number of shards: a setting to be mended.
+    /// [`StoreError::Shards`] if the data was written with another number of shards: a setting to be mended.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), StoreError> {
         while !shutdown.is_cancelled() {
             let prepared = retry_until(&shutdown, || async {

@@ -39,8 +39,8 @@ impl Waiting for Reading {
         self.stop.is_over()
     }
 
-    /// Waits for Redis, or for room in it; not beyond the loop's end. Who waits is alive: a probe that ended the process
-    /// for it would count a crash against what it holds, and help nobody.
+    /// Waits for Redis, or for room in it; not beyond the loop's end. Who waits is alive: a probe that ended the
+    /// process for it would count a crash against what it holds, and help nobody.
     async fn pause(&self, time: Duration) {
         self.handle.advanced();
         self.stop.pause(time).await;

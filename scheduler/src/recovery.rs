@@ -8,6 +8,7 @@ use tickfleet_ops::progress::Progress;
 use tickfleet_store::{Reaped, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
+use crate::Common;
 use crate::PATIENCE;
 use crate::decider::Decider;
 use crate::endings::Endings;
@@ -17,16 +18,28 @@ const REAP_MAX: usize = 256;
 
 /// Reaps the dead.
 pub(crate) struct Recovery {
-    pub(crate) store: Store,
-    pub(crate) decider: Arc<Decider>,
-    pub(crate) endings: Arc<Endings>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) progress: Progress,
+    store: Store,
+    decider: Arc<Decider>,
+    endings: Arc<Endings>,
+    metrics: Arc<Metrics>,
+    progress: Progress,
     /// How often dead workers are looked for.
-    pub(crate) every: Duration,
+    every: Duration,
 }
 
 impl Recovery {
+    /// Looks for dead workers every `every`.
+    pub(crate) fn new(common: &Common, endings: &Arc<Endings>, every: Duration) -> Self {
+        Self {
+            store: common.store.clone(),
+            decider: common.decider.clone(),
+            endings: endings.clone(),
+            metrics: common.metrics.clone(),
+            progress: common.progress.clone(),
+            every,
+        }
+    }
+
     /// Reaps until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let every = self.every;

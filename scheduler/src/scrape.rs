@@ -1,4 +1,4 @@
-//! What a scrape wants to know and only Redis knows.
+//! The figures of a scrape that only Redis knows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ impl Scrape {
         Self { stores: observed.collect(), active: Arc::clone(active), metrics: Arc::clone(metrics) }
     }
 
-    /// What all shards hold together; none where one of them does not answer, for half a backlog would look like a
+    /// The backlog of all shards together; none if one of them does not answer, for half a backlog would look like a
     /// small one.
     pub async fn ask(&self) -> Option<Scraped> {
         let asked = self.stores.iter().map(|store| async move {

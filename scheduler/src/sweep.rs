@@ -18,7 +18,7 @@ pub(crate) struct Sweep {
     at: SweepAt,
     /// Since when the oldest turn waits on a lane that this round has seen, ms of shard time.
     oldest_ms: Option<i64>,
-    /// What seemed wrong in the last step. Only what still is in this one counts.
+    /// Turns that seemed wrong in the last step. Only those that still do in this one count.
     suspects: Vec<TurnName>,
     reported: BTreeSet<TurnName>,
 }

@@ -21,6 +21,7 @@ use tickfleet_store::{
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+use crate::Common;
 use crate::admission::{Arrival, minted};
 use crate::decider::Decider;
 use crate::endings::Endings;
@@ -29,13 +30,13 @@ use crate::reading::Reading;
 
 /// Takes in tasks, and what external runtimes say of theirs.
 pub(crate) struct TaskQueues {
-    pub(crate) store: Store,
-    pub(crate) active: Arc<PolicyHandle>,
-    pub(crate) clock: Arc<ShardClock>,
-    pub(crate) decider: Arc<Decider>,
-    pub(crate) intake: Arc<Intake>,
-    pub(crate) endings: Arc<Endings>,
-    pub(crate) metrics: Arc<Metrics>,
+    store: Store,
+    active: Arc<PolicyHandle>,
+    clock: Arc<ShardClock>,
+    decider: Arc<Decider>,
+    intake: Arc<Intake>,
+    endings: Arc<Endings>,
+    metrics: Arc<Metrics>,
 }
 
 impl Taker for TaskQueues {
@@ -58,6 +59,19 @@ impl Taker for TaskQueues {
 }
 
 impl TaskQueues {
+    /// Takes in what `intake` reads.
+    pub(crate) fn new(common: &Common, intake: &Arc<Intake>, endings: &Arc<Endings>) -> Self {
+        Self {
+            store: common.store.clone(),
+            active: common.active.clone(),
+            clock: common.clock.clone(),
+            decider: common.decider.clone(),
+            intake: intake.clone(),
+            endings: endings.clone(),
+            metrics: common.metrics.clone(),
+        }
+    }
+
     /// Reads and handles task messages until `stop`.
     pub(crate) async fn run(self: Arc<Self>, consumer: ConsumerId, stop: CancellationToken) {
         self.intake.read(Inbound::Tasks, consumer, stop, &*self).await;
@@ -218,7 +232,7 @@ impl TaskQueues {
         Ok(None)
     }
 
-    /// What has not come yet is waited for, so a cancel leaves a trace: for tenants of this shard alone.
+    /// A turn that has not come yet is waited for, so its cancel leaves a trace: for tenants of this shard alone.
     async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<Refusal>>, StoreError> {
         let refusal = |code, message: String| Ok(Some(Box::new(Refusal { code, message, ..Refusal::default() })));
         if !self.store.is_home_of(&name.tenant) {
@@ -236,7 +250,7 @@ impl TaskQueues {
             Cancelled::Full => {
                 refusal("too_many_cancels", "too many cancels wait for turns that have not come; try again".into())
             }
-            _ => Ok(None),
+            Cancelled::Ok | Cancelled::Flagged | Cancelled::Ended | Cancelled::Waiting | Cancelled::Unknown => Ok(None),
         }
     }
 
@@ -247,7 +261,7 @@ impl TaskQueues {
         Ok(())
     }
 
-    /// The task as its record has it, where the lease is still the one in force.
+    /// The task as its record has it, if the lease is still the one in force.
     async fn leased(&self, leased: &Leased) -> Result<Option<Held>, StoreError> {
         let name = TurnName::task(&leased.tenant, &leased.task);
         let TurnView::Live(live) = self.store.look(&name).await? else { return Ok(None) };
@@ -296,7 +310,7 @@ impl TaskQueues {
                 self.metrics.call_ended("", result.outcome, None);
             }
             Some(Settled::Stale | Settled::Gap) => self.metrics.fenced("finish"),
-            _ => {}
+            Some(Settled::Laned | Settled::Continue | Settled::Cancelled | Settled::Already) | None => {}
         }
         Ok(())
     }
@@ -344,7 +358,7 @@ fn refuse(task: &Task, code: &'static str, message: String) -> Box<Refusal> {
     })
 }
 
-/// What became of one try to write a task.
+/// The result of one try to write a task.
 enum Tried {
     Written,
     Refused(Box<Refusal>),

@@ -12,6 +12,7 @@ use tickfleet_store::{LanePolicy, LaneRelease, Promoted, ReleaseReply, ShardCloc
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::Common;
 use crate::PATIENCE;
 use crate::decider::Decider;
 use crate::endings::Endings;
@@ -24,7 +25,7 @@ const TURNS_PER_LANE_MAX: usize = 16;
 /// Lanes of one script: with their turns about 2 ms.
 const LANES_MAX: usize = 32;
 
-/// What one round did.
+/// The result of one round.
 #[derive(Default)]
 struct Fired {
     /// Whether more may be due.
@@ -35,17 +36,30 @@ struct Fired {
 
 /// Fires what is due.
 pub(crate) struct Timers {
-    pub(crate) store: Store,
-    pub(crate) clock: Arc<ShardClock>,
-    pub(crate) decider: Arc<Decider>,
-    pub(crate) endings: Arc<Endings>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) progress: Progress,
+    store: Store,
+    clock: Arc<ShardClock>,
+    decider: Arc<Decider>,
+    endings: Arc<Endings>,
+    metrics: Arc<Metrics>,
+    progress: Progress,
     /// How often due timers are looked for.
-    pub(crate) poll: Duration,
+    poll: Duration,
 }
 
 impl Timers {
+    /// Looks for due timers every `poll`.
+    pub(crate) fn new(common: &Common, endings: &Arc<Endings>, poll: Duration) -> Self {
+        Self {
+            store: common.store.clone(),
+            clock: common.clock.clone(),
+            decider: common.decider.clone(),
+            endings: endings.clone(),
+            metrics: common.metrics.clone(),
+            progress: common.progress.clone(),
+            poll,
+        }
+    }
+
     /// Fires timers until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("tick", self.poll * 2 + PATIENCE);
@@ -75,7 +89,7 @@ impl Timers {
 
     /// Fires what is due.
     async fn fire(&self) -> Result<Fired, StoreError> {
-        // A new policy is announced here even where nothing is due.
+        // A new policy is announced here even if nothing is due.
         if self.decider.deciding().await?.is_none() {
             return Ok(Fired::default());
         }
@@ -98,7 +112,7 @@ impl Timers {
     /// Releases lanes. Answers how late the latest was.
     async fn release(&self, lanes: &[(TenantId, AgentId)]) -> Result<Duration, StoreError> {
         let mut now_ms = self.clock.now_ms();
-        // More rounds only where a day has ended between our reckoning and Redis', or tenants were set meanwhile.
+        // More rounds only if a day has ended between our reckoning and Redis', or tenants were set meanwhile.
         for _ in 0..3 {
             let Some(deciding) = self.decider.deciding().await? else { break };
             let (rows, batch) = self.lane_batch(&deciding.active, lanes, now_ms);

@@ -24,7 +24,7 @@ pub(crate) enum Ran {
     MustStop,
 }
 
-/// What a try comes to.
+/// The outcome of a try, by the tool's effect.
 pub(crate) enum Judged {
     /// It succeeded.
     Output(ToolOutput),
@@ -32,7 +32,7 @@ pub(crate) enum Judged {
     Failed(CallEnding),
     /// It failed, and another try does no harm.
     Again {
-        /// What the model is told when there is no other try.
+        /// The message to the model if there is no other try.
         message: String,
         /// The far side's wish, a floor for the wait.
         after: Option<Duration>,

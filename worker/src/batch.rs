@@ -27,7 +27,7 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 pub(crate) trait Verb: Sized + Send + Sync + 'static {
     /// The verb's name.
     const NAME: &'static str;
-    /// What one item is answered.
+    /// The answer to one item.
     type Reply: Send + 'static;
     /// Whether an item is never given up while the process lives: what it says happened, and nobody else knows.
     const OWED: bool = false;
@@ -53,7 +53,7 @@ impl Verb for Settlement {
         store.settle(batch).await
     }
     const BYTES_MAX: usize = limits::SETTLE_BYTES_MAX;
-    /// What earlier slices of the turn have written is read again where it ends: about as much a call as these.
+    /// The results of the turn's earlier slices are read again when it ends: about as much a call as these.
     fn bytes(&self) -> usize {
         let sent = self.calls.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>();
         IDS_BYTES + sent + sent / self.calls.len().max(1) * self.first
@@ -102,7 +102,7 @@ impl<V: Verb> Batcher<V> {
         Self { sender }
     }
 
-    /// Asks for one item and waits for its answer; none where Redis refuses the item itself, or where the worker
+    /// Asks for one item and waits for its answer; none if Redis refuses the item itself, or if the worker
     /// had to stop before Redis answered.
     pub(crate) async fn ask(&self, item: V) -> Option<V::Reply> {
         let (answer, answered) = oneshot::channel();

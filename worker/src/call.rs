@@ -17,6 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use crate::Common;
 use crate::attempt::{self, Judged};
 use crate::claims::Claims;
 use crate::config::WorkerConfig;
@@ -27,7 +28,7 @@ use crate::messages::{self, CallEnding};
 use crate::outbox::Outbox;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 
-/// What became of one try of a call.
+/// The disposition of one try of a call.
 pub(crate) enum Disposition {
     /// It has its result.
     Ended(Box<CallResult>),
@@ -35,7 +36,7 @@ pub(crate) enum Disposition {
     Kept(Box<SettledCall>),
     /// It is tried again after this wait, for this try failed, for this reason.
     Again(Duration, String),
-    /// The worker must stop, or its lease is over; nothing took effect, so another may run it. True where a handler that
+    /// The worker must stop, or its lease is over; nothing took effect, so another may run it. True if a handler that
     /// may run twice was broken off.
     HandBack(bool),
     /// Somebody else holds the turn, or we can no longer be sure that nobody does.
@@ -51,12 +52,12 @@ pub(crate) struct Trying<'a> {
     pub(crate) attempt: u32,
     pub(crate) context: Arc<tickfleet_model::Context>,
     pub(crate) hold: &'a Hold,
-    /// What it is judged and carried out by.
+    /// The policy and tools that it is judged and carried out by.
     pub(crate) config: &'a WorkerConfig,
 }
 
 impl Disposition {
-    /// What a span says became of the try.
+    /// The disposition as a span names it.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Ended(result) => result.outcome.as_str(),
@@ -106,21 +107,42 @@ impl Trying<'_> {
 
 /// Carries out calls, one try at a time.
 pub(crate) struct Calls {
-    pub(crate) store: Store,
-    pub(crate) clock: Arc<ShardClock>,
-    pub(crate) lease_clock: Arc<LeaseClock>,
-    pub(crate) claims: Arc<Claims>,
-    pub(crate) outbox: Arc<Outbox>,
-    pub(crate) metrics: Arc<Metrics>,
+    store: Store,
+    clock: Arc<ShardClock>,
+    lease_clock: Arc<LeaseClock>,
+    claims: Arc<Claims>,
+    outbox: Arc<Outbox>,
+    metrics: Arc<Metrics>,
     /// The waits between tries.
-    pub(crate) ladder: Ladder,
-    /// What must not appear in messages.
-    pub(crate) redactor: Arc<Redactor>,
+    ladder: Ladder,
+    /// Takes secrets out of messages.
+    redactor: Arc<Redactor>,
     /// Cancelled when running calls must stop at once.
-    pub(crate) now: CancellationToken,
+    now: CancellationToken,
 }
 
 impl Calls {
+    /// Tries calls again by `ladder`; `redactor` takes secrets out of what is told of them.
+    pub(crate) fn new(
+        common: &Common,
+        claims: &Arc<Claims>,
+        outbox: &Arc<Outbox>,
+        ladder: Ladder,
+        redactor: Arc<Redactor>,
+    ) -> Self {
+        Self {
+            store: common.store.clone(),
+            clock: common.clock.clone(),
+            lease_clock: common.lease_clock.clone(),
+            claims: claims.clone(),
+            outbox: outbox.clone(),
+            metrics: common.metrics.clone(),
+            ladder,
+            redactor,
+            now: common.now.clone(),
+        }
+    }
+
     /// Carries out one try of one call.
     pub(crate) async fn carry_out(&self, trying: &Trying<'_>) -> Disposition {
         if self.now.is_cancelled() {
@@ -200,7 +222,7 @@ impl Calls {
         Some(self.ended_before_this_try(trying, reason).await)
     }
 
-    /// Why the turn was cancelled, where it was and somebody said so, without secrets.
+    /// The reason of the turn's cancel, if it was cancelled and somebody gave one, without secrets.
     async fn why(&self, trying: &Trying<'_>, reason: EndReason) -> Option<String> {
         if reason != EndReason::Cancelled {
             return None;
@@ -212,7 +234,7 @@ impl Calls {
         Some(self.redactor.text(&why).into_owned())
     }
 
-    /// How a call ends that is about to end without having run, where a holder of the slice was lost and had begun it.
+    /// How a call ends that is about to end without having run, if a holder of the slice was lost and had begun it.
     /// The policy and the tools may be others by now; what was begun may have happened all the same.
     async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Disposition> {
         if trying.slice.crashes > 0 || self.claims.expects_marks() { self.begin(trying).await } else { None }
@@ -373,7 +395,7 @@ async fn passed(trying: &Trying<'_>, tools: &Toolbox) -> Result<Passed, Box<Call
     guards::pass(&asked, &trying.call.arguments, |_, _| {}).await
 }
 
-/// What is wrong with a call of a plain answer that cannot be read.
+/// The problem of a call in a plain answer that cannot be read.
 fn unreadable(trying: &Trying<'_>) -> Option<String> {
     let meta = &trying.slice.meta;
     (meta.dialect == Dialect::Text && !meta.is_task).then(|| text::problem(trying.call)).flatten()

@@ -1,5 +1,5 @@
-//! What the worker has begun, and what came of it, remembered for a while: where Redis has lost its last seconds, nobody
-//! else knows (rule 8). Only calls are remembered that must not happen twice.
+//! The calls that the worker has begun, and their results, remembered for a while: if Redis has lost its last seconds,
+//! nobody else knows (rule 8). Only calls are remembered that must not happen twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -14,13 +14,15 @@ use tickfleet_store::{Asserted, Assertion, Beat, Claim, SettledCall, ShardClock,
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::Common;
+
 /// How long a result is remembered that Redis has: longer than what an append-only file can lose, and at least a lease.
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// Ended calls that are remembered at most, the newest.
 const ENDED_MAX: usize = 100_000;
 /// Bytes of their results; beyond, older ones are remembered without their results.
 const ENDED_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// What a mark outlives its turn's deadline by, ms: until then its ending has been written.
+/// The time that a mark outlives its turn's deadline by, ms: until then its ending has been written.
 const KEPT_AFTER_DEADLINE_MS: i64 = 3_600_000;
 
 /// A call that was begun.
@@ -37,7 +39,7 @@ struct Ended {
     name: TurnName,
     position: usize,
     begun: Begun,
-    /// None where the bound on bytes was reached.
+    /// None if the bound on bytes was reached.
     result: Option<SettledCall>,
     at: Instant,
 }
@@ -119,9 +121,16 @@ impl Memory {
 }
 
 impl Claims {
-    /// Nothing is begun yet. Redis is told of it until `now` is cancelled.
-    pub(crate) fn new(store: Store, metrics: Arc<Metrics>, clock: Arc<ShardClock>, now: CancellationToken) -> Self {
-        Self { store, metrics, clock, now, memory: Mutex::default(), marks_ms: AtomicI64::default() }
+    /// Nothing is begun yet.
+    pub(crate) fn new(common: &Common) -> Self {
+        Self {
+            store: common.store.clone(),
+            metrics: common.metrics.clone(),
+            clock: common.clock.clone(),
+            now: common.now.clone(),
+            memory: Mutex::default(),
+            marks_ms: AtomicI64::default(),
+        }
     }
 
     /// Until when calls may be marked as begun by somebody whom Redis has forgotten, ms of shard time, as a heartbeat
@@ -139,7 +148,7 @@ impl Claims {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How often everything was asserted: where that has changed since a begin was asked for, Redis may have lost it.
+    /// How often everything was asserted: if that has changed since a begin was asked for, Redis may have lost it.
     pub(crate) fn rounds(&self) -> u64 {
         self.lock().rounds
     }
@@ -180,7 +189,7 @@ impl Claims {
         (first..).zip(results).filter_map(assertion).collect()
     }
 
-    /// A call did nothing after all, or is held by nobody here any more. Answers what to say where it was asserted.
+    /// A call did nothing after all, or is held by nobody here any more. Answers what to say if it was asserted.
     fn undone(&self, name: &TurnName, position: usize) -> Option<Assertion> {
         let mut memory = self.lock();
         let begun = memory.take(name, position)?;
@@ -205,8 +214,8 @@ impl Claims {
         }
     }
 
-    /// Whether Redis is another than all of this was told to. Where it is not, what is old is forgotten: only while Redis
-    /// answers, for what it loses is older by as long as it was away.
+    /// Whether Redis is another than all of this was told to. Where it is not, what is old is forgotten: only while
+    /// Redis answers, for what it loses is older by as long as it was away.
     fn is_another(&self, run_id: &str, remembered: Duration) -> bool {
         let mut memory = self.lock();
         if memory.run_id.as_deref().is_some_and(|known| known != run_id) {
@@ -221,7 +230,7 @@ impl Claims {
         false
     }
 
-    /// Everything without the results, what runs first and then the newest, each with its number where it has ended.
+    /// Everything without the results, what runs first and then the newest, each with its number if it has ended.
     fn all(&self, now_ms: i64) -> Vec<(Option<u64>, Assertion)> {
         let mut memory = self.lock();
         memory.rounds += 1;
@@ -249,7 +258,7 @@ impl Claims {
         self.lock().run_id = Some(run_id.to_owned());
     }
 
-    /// Rule 8: where Redis is another than it was, says what was begun and what came of it, before the heartbeat that
+    /// Rule 8: if Redis is another than it was, says what was begun and what came of it, before the heartbeat that
     /// brought the news counts. Nobody begins such a call for a lease, so all that a living worker knows comes first.
     pub(crate) async fn assert_after(&self, beat: &Beat) -> Result<(), StoreError> {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
@@ -326,7 +335,7 @@ impl Claims {
     }
 
     /// Results that came too late for their slice: whoever has it now finds those of calls that must not happen twice,
-    /// where it has not begun them.
+    /// if it has not begun them.
     pub(crate) async fn leave_for_others(&self, name: &TurnName, first: usize, results: &[SettledCall]) {
         let calls = self.unsettled(name, first, results, self.clock.now_ms());
         self.say_until_heard(&calls).await;
@@ -338,7 +347,7 @@ impl Claims {
         self.say_until_heard(undone.as_slice()).await;
     }
 
-    /// Says of one call that it was begun, where Redis may have lost that between its answer and our memory. False where
+    /// Says of one call that it was begun, if Redis may have lost that between its answer and our memory. False if
     /// somebody else has begun it.
     pub(crate) async fn begun_for_sure(&self, name: &TurnName, position: usize) -> bool {
         let call = {

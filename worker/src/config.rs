@@ -1,4 +1,5 @@
-//! What a call is judged and carried out by: the policy in force and the tools that belong to it, replaced as one.
+//! The configuration that calls are judged and carried out by: the policy in force and the tools that belong to it,
+//! replaced as one.
 
 use std::sync::Arc;
 
@@ -75,7 +76,8 @@ impl WorkerConfigs {
         let asked = self.load();
         let generation = store.generation_of(&asked.active.digest).await?;
         let now = self.in_force.load();
-        // A configuration that has come meanwhile brings its own policy with it, and is asked about with the next heartbeat.
+        // A configuration that has come meanwhile brings its own policy with it, and is asked about with the next
+        // heartbeat.
         let refreshed = |config: &Arc<WorkerConfig>| -> Arc<WorkerConfig> {
             if config.active.digest != asked.active.digest || now.digest != asked.active.digest {
                 return Arc::clone(config);

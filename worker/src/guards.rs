@@ -65,8 +65,8 @@ pub(crate) enum Asked<'a> {
 /// A call that has passed every guard: the tool, and the arguments as it gets them.
 pub(crate) type Passed = (Arc<RegisteredTool>, Box<RawValue>);
 
-/// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first that ends it. `observe` is told what
-/// each of them said.
+/// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first that ends it. `observe` is told
+/// what each of them said.
 ///
 /// # Errors
 /// How the call ends, if it does not pass.

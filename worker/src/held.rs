@@ -20,9 +20,9 @@ pub(crate) fn held_max(slots: usize) -> usize {
 
 /// The slices that are held, and the lanes that they run in.
 pub(crate) struct HeldSlices {
-    /// Where slices run.
+    /// The lane of slices that no holder has died with.
     lane: Lane,
-    /// Where slices run that a holder has died with: one at a time, in nobody else's place (rules 12 and 23).
+    /// The lane of slices that a holder has died with: one at a time, in nobody else's place (rules 12 and 23).
     suspects: Lane,
     /// By their turns, to be told of a cancel.
     running: Mutex<HashMap<TurnName, Held>>,

@@ -1,4 +1,4 @@
-//! Where slices run: slots, and a bound on what is held.
+//! The lanes that slices run in: slots, and a bound on what is held.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

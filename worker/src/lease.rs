@@ -10,6 +10,7 @@ use tickfleet_store::{Returned, ShardClock, Slots, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::Common;
 use crate::claims::Claims;
 use crate::config::WorkerConfigs;
 use crate::held::HeldSlices;
@@ -21,22 +22,46 @@ pub(crate) const LOST_MAX: usize = 10_000;
 
 /// The lease of one worker, renewed by heartbeats.
 pub(crate) struct Lease {
-    pub(crate) store: Store,
-    /// What begins the names of the incarnations.
-    pub(crate) name: String,
+    store: Store,
+    /// The beginning of the incarnations' names.
+    name: String,
     /// Slices whose calls may run at the same time.
-    pub(crate) slots: usize,
-    pub(crate) clock: Arc<ShardClock>,
-    pub(crate) lease_clock: Arc<LeaseClock>,
-    pub(crate) configs: Arc<WorkerConfigs>,
-    pub(crate) claims: Arc<Claims>,
-    pub(crate) slices: Arc<HeldSlices>,
-    pub(crate) outbox: Arc<Outbox>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) progress: Progress,
+    slots: usize,
+    clock: Arc<ShardClock>,
+    lease_clock: Arc<LeaseClock>,
+    configs: Arc<WorkerConfigs>,
+    claims: Arc<Claims>,
+    slices: Arc<HeldSlices>,
+    outbox: Arc<Outbox>,
+    metrics: Arc<Metrics>,
+    progress: Progress,
 }
 
 impl Lease {
+    /// A lease under names that begin with `name`, for a worker of so many `slots`.
+    pub(crate) fn new(
+        common: &Common,
+        name: String,
+        slots: usize,
+        claims: &Arc<Claims>,
+        slices: &Arc<HeldSlices>,
+        outbox: &Arc<Outbox>,
+    ) -> Self {
+        Self {
+            store: common.store.clone(),
+            name,
+            slots,
+            clock: common.clock.clone(),
+            lease_clock: common.lease_clock.clone(),
+            configs: common.configs.clone(),
+            claims: claims.clone(),
+            slices: slices.clone(),
+            outbox: outbox.clone(),
+            metrics: common.metrics.clone(),
+            progress: common.progress.clone(),
+        }
+    }
+
     /// Groups, first heartbeat, and what was set at run time, before anything is read (rules 12 and 17).
     pub(crate) async fn prepare(&self) -> Result<ConsumerId, StoreError> {
         self.store.ensure_groups().await?;

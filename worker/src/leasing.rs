@@ -11,6 +11,7 @@ use tickfleet_store::{Backoff, Entry, Queue, Reader, Returned, SliceEntry, Store
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::Common;
 use crate::claims::Claims;
 use crate::held::{HeldSlices, Hold};
 use crate::lane::{Lane, Room};
@@ -24,21 +25,45 @@ const STARVATION_GUARD: u64 = 16;
 
 /// Leases slices and gives them to the pipeline.
 pub(crate) struct Leasing {
-    pub(crate) store: Store,
+    store: Store,
     /// The `ready` streams that it leases from.
-    pub(crate) priorities: Priorities,
+    priorities: Priorities,
     /// How long a drain waits for running calls.
-    pub(crate) drain: Duration,
-    pub(crate) lease_clock: Arc<LeaseClock>,
-    pub(crate) claims: Arc<Claims>,
-    pub(crate) slices: Arc<HeldSlices>,
-    pub(crate) outbox: Arc<Outbox>,
-    pub(crate) pipeline: Arc<Pipeline>,
-    pub(crate) metrics: Arc<Metrics>,
-    pub(crate) progress: Progress,
+    drain: Duration,
+    lease_clock: Arc<LeaseClock>,
+    claims: Arc<Claims>,
+    slices: Arc<HeldSlices>,
+    outbox: Arc<Outbox>,
+    pipeline: Arc<Pipeline>,
+    metrics: Arc<Metrics>,
+    progress: Progress,
 }
 
 impl Leasing {
+    /// Leases from the streams of `priorities`, for `pipeline`.
+    pub(crate) fn new(
+        common: &Common,
+        priorities: Priorities,
+        drain: Duration,
+        claims: &Arc<Claims>,
+        slices: &Arc<HeldSlices>,
+        outbox: &Arc<Outbox>,
+        pipeline: &Arc<Pipeline>,
+    ) -> Self {
+        Self {
+            store: common.store.clone(),
+            priorities,
+            drain,
+            lease_clock: common.lease_clock.clone(),
+            claims: claims.clone(),
+            slices: slices.clone(),
+            outbox: outbox.clone(),
+            pipeline: pipeline.clone(),
+            metrics: common.metrics.clone(),
+            progress: common.progress.clone(),
+        }
+    }
+
     /// Leases slices until `stop`: suspects into their own lane, all others into theirs.
     pub(crate) async fn leases(
         self: &Arc<Self>,
@@ -88,7 +113,7 @@ impl Leasing {
         handle.finished();
     }
 
-    /// Nothing could be leased: where the streams are gone, they are made anew.
+    /// Nothing could be leased: if the streams are gone, they are made anew.
     async fn not_leased(&self, error: &StoreError) {
         let StoreError::StateLost(what) = error else {
             tracing::warn!(%error, "could not lease; trying again");
@@ -185,7 +210,7 @@ impl Leasing {
 /// Reads one lane's streams, one priority at a time while there is a backlog.
 struct LaneReader {
     reader: Reader,
-    /// What the lane serves, most urgent first; never empty.
+    /// The queues that the lane serves, most urgent first; never empty.
     queues: Vec<Queue>,
     round: u64,
     /// Whether the last read took all that it asked for: then priorities matter.

@@ -60,11 +60,11 @@ pub struct Options {
     pub ladder: Ladder,
     /// How results are reported.
     pub report: ReportOptions,
-    /// What begins the names of the worker's incarnations (a pod's name).
+    /// The beginning of the names of the worker's incarnations (a pod's name).
     pub name: String,
 }
 
-/// What a worker needs from the process around it.
+/// The things that a worker needs from the process around it.
 pub struct Surroundings {
     /// Policy, tenants, task handlers in force.
     pub active: Arc<PolicyHandle>,
@@ -74,23 +74,31 @@ pub struct Surroundings {
     pub progress: Progress,
     /// The tools of the policy in force.
     pub registry: Arc<Registry>,
-    /// What carries out delegated tasks.
+    /// The handlers of delegated tasks.
     pub task_handlers: TaskHandlers,
 }
 
 /// One worker on one shard: its parts, and how they are put together.
 pub struct Worker {
-    store: Store,
-    metrics: Arc<Metrics>,
+    common: Common,
     /// How long a drain waits for running calls.
     drain: Duration,
-    configs: Arc<WorkerConfigs>,
     /// Its name and its heartbeats.
     lease: Arc<Lease>,
-    /// What brings it slices.
+    /// The part that brings it slices.
     leasing: Arc<Leasing>,
+}
+
+/// The state that the parts of a worker share.
+pub(crate) struct Common {
+    pub(crate) store: Store,
+    pub(crate) clock: Arc<ShardClock>,
+    pub(crate) lease_clock: Arc<LeaseClock>,
+    pub(crate) configs: Arc<WorkerConfigs>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) progress: Progress,
     /// Cancelled when running calls must stop at once.
-    now: CancellationToken,
+    pub(crate) now: CancellationToken,
 }
 
 impl Worker {
@@ -101,66 +109,24 @@ impl Worker {
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
         let store = store.observed_by(metrics.clone());
         metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
-        let clock = Arc::<ShardClock>::default();
-        let lease_clock = Arc::new(LeaseClock::new(lease));
         let configs = Arc::new(WorkerConfigs::new(active, registry, task_handlers));
-        let outbox = Arc::new(Outbox::new(&store, held_max(options.slots), &now));
+        let (clock, lease_clock) = (Arc::default(), Arc::new(LeaseClock::new(lease)));
+        let common = Common { store, clock, lease_clock, configs, metrics, progress, now };
         let slices = Arc::new(HeldSlices::new(options.slots));
-        watch_slots(&metrics, &slices, options.slots);
-        let claims = Arc::new(Claims::new(store.clone(), metrics.clone(), clock.clone(), now.clone()));
-        let calls = Calls {
-            store: store.clone(),
-            clock: clock.clone(),
-            lease_clock: lease_clock.clone(),
-            claims: claims.clone(),
-            outbox: outbox.clone(),
-            metrics: metrics.clone(),
-            ladder: options.ladder,
-            redactor: options.report.redactor.clone(),
-            now: now.clone(),
-        };
-        let pipeline = Arc::new(Pipeline {
-            store: store.clone(),
-            clock: clock.clone(),
-            configs: configs.clone(),
-            claims: claims.clone(),
-            slices: slices.clone(),
-            outbox: outbox.clone(),
-            calls,
-            metrics: metrics.clone(),
-            report: options.report,
-        });
-        let leasing = Arc::new(Leasing {
-            store: store.clone(),
-            priorities: options.priorities,
-            drain: options.drain,
-            lease_clock: lease_clock.clone(),
-            claims: claims.clone(),
-            slices: slices.clone(),
-            outbox: outbox.clone(),
-            pipeline,
-            metrics: metrics.clone(),
-            progress: progress.clone(),
-        });
-        let lease = Arc::new(Lease {
-            store: store.clone(),
-            name: options.name,
-            slots: options.slots,
-            clock,
-            lease_clock,
-            configs: configs.clone(),
-            claims,
-            slices,
-            outbox,
-            metrics: metrics.clone(),
-            progress,
-        });
-        Arc::new(Self { store, metrics, drain: options.drain, configs, lease, leasing, now })
+        watch_slots(&common.metrics, &slices, options.slots);
+        let outbox = Arc::new(Outbox::new(&common.store, held_max(options.slots), &common.now));
+        let claims = Arc::new(Claims::new(&common));
+        let calls = Calls::new(&common, &claims, &outbox, options.ladder, options.report.redactor.clone());
+        let pipeline = Arc::new(Pipeline::new(&common, &claims, &slices, &outbox, calls, options.report));
+        let (priorities, drain) = (options.priorities, options.drain);
+        let leasing = Leasing::new(&common, priorities, drain, &claims, &slices, &outbox, &pipeline);
+        let lease = Lease::new(&common, options.name, options.slots, &claims, &slices, &outbox);
+        Arc::new(Self { drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
     }
 
-    /// What keeps the lists of tools.
+    /// The keeper of the lists of tools.
     fn tool_lists(&self) -> ToolLists {
-        ToolLists::new(self.store.clone(), self.configs.clone())
+        ToolLists::new(self.common.store.clone(), self.common.configs.clone())
     }
 }
 
@@ -174,30 +140,31 @@ impl Worker {
     /// Judges and carries out calls by another configuration from here on: its policy and its tools in one step. Calls
     /// that run keep what they began with.
     pub fn configure(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
-        self.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
-        self.configs.replace(active, registry, task_handlers);
+        self.common.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
+        self.common.configs.replace(active, registry, task_handlers);
     }
 
     /// The same with other tools alone.
     pub fn configure_tools(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>) {
-        let task_handlers = Arc::clone(&self.configs.load().task_handlers);
+        let task_handlers = Arc::clone(&self.common.configs.load().task_handlers);
         self.configure(active, registry, task_handlers);
     }
 
     /// The tools that it carries calls out with now.
     #[must_use]
     pub fn tools(&self) -> Arc<Registry> {
-        Arc::clone(&self.configs.load().registry)
+        Arc::clone(&self.common.configs.load().registry)
     }
 
     /// The worker's shard.
     #[must_use]
     pub const fn store(&self) -> &Store {
-        &self.store
+        &self.common.store
     }
 }
 
-/// The typed tools of every fleet: the built-in ones, and those over `store`: `delegate_task` and the tools about the fleet.
+/// The typed tools of every fleet: the built-in ones, and those over `store`: `delegate_task` and the tools about the
+/// fleet.
 #[must_use]
 pub fn standard_tools(store: &Store, active: &Arc<PolicyHandle>) -> Vec<tools::TypedTool> {
     let mut typed = tools::builtin::all();

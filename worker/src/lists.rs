@@ -1,7 +1,7 @@
-//! What each agent may call, written to Redis for readers in any language.
+//! The tools that each agent may call, written to Redis for readers in any language.
 //!
 //! Workers know the tools, so workers write. One of them does: each looks now and then whether lists made of the same
-//! policy and tools are there, and writes where they are not. The lists inform; what decides is the permission check of
+//! policy and tools are there, and writes if they are not. The lists inform; what decides is the permission check of
 //! each call.
 
 use std::collections::HashMap;
@@ -63,7 +63,7 @@ impl ToolLists {
         }
     }
 
-    /// Writes the lists where none are fresh. Fresh ones of another policy are written over only once, when ours is new:
+    /// Writes the lists if none are fresh. Fresh ones of another policy are written over only once, when ours is new:
     /// workers with different tools would else write over each other without end.
     async fn write_where_due(
         &self,
@@ -118,7 +118,7 @@ fn lists(store: &Store, config: &WorkerConfig) -> (Vec<ToolList>, usize) {
     (lists, left_out)
 }
 
-/// What lists are made of: policy, tenants and tools.
+/// The fingerprint of all that lists are made of: policy, tenants and tools.
 fn fingerprint(config: &WorkerConfig) -> String {
     let mut hash = Sha256::new();
     hash.update(config.active.digest.as_bytes());

@@ -1,4 +1,4 @@
-//! What the agent is told: short messages that a model can act on.
+//! The messages to agents: short ones that a model can act on.
 
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ pub(crate) fn error(outcome: Outcome, message: impl Into<String>) -> CallError {
     CallError { code: outcome.as_str().into(), message: bounded(message.into()), details: None }
 }
 
-/// What a tool itself found wrong with its arguments; with the tool's name, where the tool does not say it.
+/// The problem that a tool itself found in its arguments; with the tool's name, if the tool does not say it.
 pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
     let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
     let named = problem.contains(&tool);

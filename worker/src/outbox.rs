@@ -1,4 +1,4 @@
-//! How what a worker has to say of its slices reaches Redis: in batches, one queue a verb.
+//! The way of results, begins, retries and hand-backs to Redis: in batches, one queue a verb.
 
 use tickfleet_store::{
     Begin, Begun, HandBack, Parked, Queue, Retry, Returned, Settled, Settlement, SliceEntry, Store, TurnName,
@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::batch::{self, Batcher};
 
-/// What a worker says of its slices. None is the answer if Redis refuses an item, or did not answer before the worker
-/// had to stop.
+/// The messages of a worker about its slices. None is the answer if Redis refuses an item, or did not answer before the
+/// worker had to stop.
 pub(crate) struct Outbox {
     settles: Batcher<Settlement>,
     begins: Batcher<Begin>,

@@ -17,7 +17,7 @@ impl Worker {
     /// slice is settled or handed back, or when the drain time is over.
     ///
     /// # Errors
-    /// [`StoreError::Shards`] where the data was written with another number of shards.
+    /// [`StoreError::Shards`] if the data was written with another number of shards.
     pub async fn run(self: Arc<Self>, shutdown: Shutdown) -> Result<(), StoreError> {
         let tracker = TaskTracker::new();
         let mut left = None;
@@ -74,7 +74,7 @@ impl Worker {
             () = shutdown.now.cancelled() => {}
             () = tokio::time::sleep(self.drain) => tracing::warn!(slices = tracker.len(), "the drain time is over"),
         }
-        self.now.cancel();
+        self.common.now.cancel();
         // What must stop still hands back and settles; Redis' answer is awaited for a moment.
         if tokio::time::timeout(Duration::from_secs(3), tracker.wait()).await.is_err() {
             tracing::error!(

@@ -20,9 +20,9 @@ use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 /// The call that is tried.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// Whose call.
+    /// The tenant of the agent that calls.
     pub tenant: TenantId,
-    /// Who makes it.
+    /// The agent that calls.
     pub agent: AgentId,
     /// The tool, as a model would name it.
     pub tool: String,
@@ -36,25 +36,25 @@ pub struct Trial {
     pub dry: bool,
 }
 
-/// What one guard said.
+/// The word of one guard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
     /// A guard by its name ([`Guard::name`]), then `run` and `output`.
     pub step: &'static str,
     /// Whether the call passed.
     pub passed: bool,
-    /// What there is to say.
+    /// The detail.
     pub detail: String,
 }
 
-/// What became of a trial.
+/// The result of a trial.
 #[derive(Debug, Clone, Serialize)]
 pub struct Tried {
     /// The guards in their order, up to the one that ended the call.
     pub steps: Vec<Step>,
-    /// What the agent would get; none where the trial stopped before the tool ran.
+    /// The result that the agent would get; none if the trial stopped before the tool ran.
     pub result: Option<CallResult>,
-    /// What a worker would do next, where it would not end here.
+    /// The next step of a worker, if the call would not end here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -113,7 +113,7 @@ impl Trial {
         guards::pass(&asked, &self.arguments, observe).await
     }
 
-    /// What a guard says of a call that passes.
+    /// The detail of a guard that lets the call pass.
     fn passed(&self, guard: Guard, tool: &RegisteredTool) -> String {
         match guard {
             Guard::Permission => format!("{} may call {}", self.agent, tool.spec.name),

@@ -17,6 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
+use crate::Common;
 use crate::call::{Calls, Disposition, Trying};
 use crate::claims::Claims;
 use crate::config::{WorkerConfig, WorkerConfigs};
@@ -50,19 +51,41 @@ enum Commit {
 
 /// Carries out slices, end to end.
 pub(crate) struct Pipeline {
-    pub(crate) store: Store,
-    pub(crate) clock: Arc<ShardClock>,
-    pub(crate) configs: Arc<WorkerConfigs>,
-    pub(crate) claims: Arc<Claims>,
-    pub(crate) slices: Arc<HeldSlices>,
-    pub(crate) outbox: Arc<Outbox>,
-    pub(crate) calls: Calls,
-    pub(crate) metrics: Arc<Metrics>,
+    store: Store,
+    clock: Arc<ShardClock>,
+    configs: Arc<WorkerConfigs>,
+    claims: Arc<Claims>,
+    slices: Arc<HeldSlices>,
+    outbox: Arc<Outbox>,
+    calls: Calls,
+    metrics: Arc<Metrics>,
     /// How results are reported.
-    pub(crate) report: ReportOptions,
+    report: ReportOptions,
 }
 
 impl Pipeline {
+    /// Carries calls out by `calls`, and reports them by `report`.
+    pub(crate) fn new(
+        common: &Common,
+        claims: &Arc<Claims>,
+        slices: &Arc<HeldSlices>,
+        outbox: &Arc<Outbox>,
+        calls: Calls,
+        report: ReportOptions,
+    ) -> Self {
+        Self {
+            store: common.store.clone(),
+            clock: common.clock.clone(),
+            configs: common.configs.clone(),
+            claims: claims.clone(),
+            slices: slices.clone(),
+            outbox: outbox.clone(),
+            calls,
+            metrics: common.metrics.clone(),
+            report,
+        }
+    }
+
     /// Carries out a slice. `slot` is given back when its last call has run; the results may still be on their way.
     pub(crate) async fn slice(self: Arc<Self>, slice: SliceEntry, hold: Hold, slot: Slot, held: OwnedSemaphorePermit) {
         let (name, fence) = (slice.name.clone(), slice.fence.clone());
@@ -138,7 +161,8 @@ impl Pipeline {
         self.commit(&mut holding).await;
     }
 
-    /// What the slice is judged by. Its tenant may have been set after our last heartbeat, and the scheduler knew it.
+    /// The configuration that the slice is judged by. Its tenant may have been set after our last heartbeat, and the
+    /// scheduler knew it.
     async fn config_for(&self, slice: &SliceEntry) -> Arc<WorkerConfig> {
         let config = self.configs.load();
         if config.active.policy.look_up(&slice.name.tenant, &slice.meta.agent).is_ok() {
@@ -150,7 +174,7 @@ impl Pipeline {
         self.configs.load()
     }
 
-    /// One try of the next call, or of the next calls where they may run at the same time: which try it was and what
+    /// One try of the next call, or of the next calls if they may run at the same time: which try it was and what
     /// became of it, in call order.
     async fn carry_out_next(
         &self,

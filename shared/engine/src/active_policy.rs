@@ -1,4 +1,4 @@
-//! What is in force: the configuration's policy with the tenants that were set at run time, replaced as a whole.
+//! The active policy: the configuration's policy with the tenants that were set at run time, replaced as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +16,7 @@ use tickfleet_store::{AtRunTime, Store, StoreError};
 pub struct ActivePolicy {
     /// Agents, tenants, permissions, caps.
     pub policy: Policy,
-    /// What carries out the tasks of each agent.
+    /// The handler of each agent's tasks.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     /// Digest of the configuration it came from.
     pub digest: String,
@@ -49,22 +49,22 @@ pub fn short_digest(digest: &str) -> &str {
 #[derive(Debug)]
 pub struct PolicyHandle {
     current: ArcSwap<ActivePolicy>,
-    /// What the current state is made of. Writers come one after the other, so that none undoes another's change.
+    /// The sources of the current state. Writers come one after the other, so that none undoes another's change.
     sources: Mutex<Sources>,
     /// Numbers the looks at Redis: an answer that was overtaken by a later look's is dropped.
     looks: AtomicU64,
 }
 
-/// What decides, by where it comes from.
+/// All that decides, by where it comes from.
 #[derive(Debug, Default)]
 struct Sources {
     /// Tenants of the configuration.
     configured: BTreeMap<TenantId, TenantPolicy>,
-    /// What was set at run time, by shard. It goes before the configuration.
+    /// The settings of run time, by shard. They go before the configuration.
     shards: BTreeMap<u32, Shard>,
 }
 
-/// What was set at run time in one shard, as last read. Whatever else decides and is set at run time (a pause, a limit)
+/// The settings of run time in one shard, as last read. Whatever else decides and is set at run time (a pause, a limit)
 /// has its place here, so that it comes with the same look and nothing is decided before it is there.
 #[derive(Debug, Default)]
 struct Shard {
@@ -77,7 +77,7 @@ struct Shard {
     tools_off: BTreeSet<String>,
 }
 
-/// What Redis has lost and this process still knows.
+/// Settings that Redis has lost and this process still knows.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Lost {
     tenants: BTreeMap<TenantId, TenantPolicy>,
@@ -85,7 +85,7 @@ struct Lost {
 }
 
 impl Shard {
-    /// Takes over what was read. What cannot be read, or was lost, stays as it was read last; where it never was, the
+    /// Takes over what was read. What cannot be read, or was lost, stays as it was read last; if it never was, the
     /// tenant is withheld: its declaration in the configuration may be laxer. Answers what was lost and is known here.
     fn take_over(&mut self, look: u64, read: AtRunTime) -> Lost {
         let known = std::mem::take(&mut self.tenants);
@@ -149,8 +149,9 @@ impl PolicyHandle {
         self.current.load_full()
     }
 
-    /// Reads what was set at run time in this shard, and puts it in force. Nothing is decided in a shard before this has
-    /// succeeded for it once (rule 17); later it is called at each heartbeat, and whenever the shard says that it has news.
+    /// Reads what was set at run time in this shard, and puts it in force. Nothing is decided in a shard before this
+    /// has succeeded for it once (rule 17); later it is called at each heartbeat, and whenever the shard says that it
+    /// has news.
     ///
     /// # Errors
     /// [`StoreError`]; what is in force stays.
@@ -173,7 +174,7 @@ impl PolicyHandle {
         Ok(())
     }
 
-    /// Reads anew where the shard has news. Answers whether it had.
+    /// Reads anew if the shard has news. Answers whether it had.
     ///
     /// # Errors
     /// [`StoreError`]; what is in force stays.

@@ -91,7 +91,7 @@ pub fn unreadable(tenant: &TenantId) -> String {
     format!("tenant {tenant:?} was set at run time, and what was set cannot be read; set it again, then try again")
 }
 
-/// What turns under the task may do: what it is granted, cut to what its delegator has itself.
+/// The capabilities of turns under the task: those that it is granted, cut to its delegator's own.
 fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<String>>, (&'static str, String)> {
     let granted = task.grant.capabilities.clone();
     let Some(delegator) = &task.delegator else { return Ok(granted) };
@@ -111,7 +111,7 @@ fn capabilities(active: &ActivePolicy, task: &Task) -> Result<Option<BTreeSet<St
 /// Binds a task that somebody outside delegates under `parent` to what that task, which `agent` works on, was granted.
 ///
 /// # Errors
-/// A stable code and a message, where the message names another delegator.
+/// A stable code and a message, if the message names another delegator.
 pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Result<(), (&'static str, String)> {
     if task.delegator.as_ref().is_some_and(|delegator| delegator != agent) {
         let message =
@@ -134,7 +134,7 @@ pub fn under_parent(task: &mut Task, agent: &AgentId, parent: &TaskGrant) -> Res
     Ok(())
 }
 
-/// The tools of both lists, where there are two.
+/// The tools of both lists, if there are two.
 #[must_use]
 pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) -> Option<BTreeSet<String>> {
     match (one, other) {
@@ -143,7 +143,7 @@ pub fn narrower(one: Option<BTreeSet<String>>, other: Option<BTreeSet<String>>) 
     }
 }
 
-/// What whoever delegates is told where a task is refused as it is written: a stable code and a message.
+/// The answer to whoever delegates if a task is refused as it is written: a stable code and a message.
 #[must_use]
 pub fn refused(code: &str) -> (&'static str, &'static str) {
     match code {
@@ -160,7 +160,7 @@ pub fn refused(code: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// The agents above the task, with its delegator; refused where it grows too deep or comes back to one of them.
+/// The agents above the task, with its delegator; refused if it grows too deep or comes back to one of them.
 fn chain(task: &Task) -> Result<Vec<AgentId>, (&'static str, String)> {
     let mut chain = task.grant.chain.clone();
     chain.extend(task.delegator.clone());
@@ -185,7 +185,7 @@ fn targets(active: &ActivePolicy) -> String {
     }
 }
 
-/// What the handler is called with: [`tickfleet_config::TASK_ARGUMENTS`] without the id, which is added when it is known.
+/// The arguments of the handler: [`tickfleet_config::TASK_ARGUMENTS`] without the id, which is added when it is known.
 /// The input stays the producer's own text: its digits and the order of its members are nobody else's to change.
 fn arguments(task: &Task) -> String {
     use serde_json::value::{RawValue, to_raw_value};
@@ -207,7 +207,7 @@ fn arguments(task: &Task) -> String {
     serde_json::to_string(&map).unwrap_or_default()
 }
 
-/// What makes two tasks the same: target, work and delegator.
+/// The digest of all that makes two tasks the same: target, work and delegator.
 fn digest(task: &Task) -> String {
     use sha2::{Digest, Sha256};
     let mut hash = Sha256::new();
@@ -233,7 +233,7 @@ impl Planned {
         self
     }
 
-    /// What is written, once the id is known. `given` says that the producer gave it.
+    /// The delegation to write, once the id is known. `given` says that the producer gave it.
     #[must_use]
     pub fn delegation(self, entry: Option<String>, task: TaskId, given: bool) -> Delegation {
         let meta = SliceMeta {

@@ -15,7 +15,7 @@ use tickfleet_store::{EndReason, Ending, ReplyFrame, SettledCall, Settlement, Sl
 pub struct ReportOptions {
     /// Whether calls are audited.
     pub log_tool_calls: bool,
-    /// What must not appear in the audit log.
+    /// Takes secrets out of the audit log.
     pub redactor: Arc<Redactor>,
     /// Characters of a result in the audit log.
     pub result_chars: usize,
@@ -92,13 +92,13 @@ pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
     ReplyFrame { head: head.open(), messages, audits: meta.want_audits }
 }
 
-/// What is said of one call in result, message and audit.
+/// One call, as result, message and audit tell of it.
 pub struct Reported<'a> {
     /// The tenant.
     pub tenant: &'a TenantId,
-    /// Who made the call; of a task, who carried it out.
+    /// The agent that made the call; of a task, the one that carried it out.
     pub agent: &'a AgentId,
-    /// Who delegated it, see [`delegated`].
+    /// The agent that delegated it, see [`delegated`].
     pub delegated: Option<Option<&'a AgentId>>,
     /// The turn, for the audit log.
     pub turn: &'a str,
@@ -108,13 +108,13 @@ pub struct Reported<'a> {
     pub tool_id: Option<&'a str>,
     /// The arguments as text.
     pub arguments: &'a str,
-    /// What became of it.
+    /// Its result.
     pub result: &'a CallResult,
     /// Shard time, ms.
     pub now_ms: i64,
 }
 
-/// Of a task, the agent that delegated it, or none where somebody else did; none of a turn.
+/// Of a task, the agent that delegated it, or none if somebody else did; none of a turn.
 #[must_use]
 pub fn delegated(meta: &SliceMeta) -> Option<Option<&AgentId>> {
     meta.is_task.then(|| meta.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
@@ -148,7 +148,7 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
     }
 }
 
-/// What is known of a call that ends without a result of its own, beside the reason.
+/// The past of a call that ends without a result of its own.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Past<'a> {
     /// Tries that it has behind it.
@@ -177,7 +177,7 @@ impl Past<'_> {
     }
 }
 
-/// What the agent is told of calls that end without a result of their own.
+/// The outcome and message of calls that end without a result of their own.
 #[must_use]
 pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallError) {
     let (outcome, code, message, details) = match reason {
@@ -230,7 +230,7 @@ pub fn because(why: Option<&str>) -> String {
     why.map(|why| format!(" (reason: {why})")).unwrap_or_default()
 }
 
-/// What the agent is told of one call of an ending.
+/// The outcome and message of one call of an ending.
 #[must_use]
 pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redactor) -> (Outcome, CallError) {
     let why = ending.why.as_deref().map(|why| redactor.text(why));
@@ -250,8 +250,8 @@ pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redac
     }
 }
 
-/// What the agent is told of a call that was begun and left without a result: whatever ends the turn, the call must not
-/// be reported as not executed.
+/// The outcome and message of a call that was begun and left without a result: whatever ends the turn, the call must
+/// not be reported as not executed.
 #[must_use]
 pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     unknown(format!(
@@ -260,12 +260,14 @@ pub fn begun_and_lost(tool: &str) -> (Outcome, CallError) {
     ))
 }
 
-/// What a delegator is told of a task that a runtime outside had taken and did not end.
+/// The outcome and message of a task that a runtime outside had taken and did not end.
 fn taken_and_not_ended(ending: &Ending, why: Option<&str>) -> (Outcome, CallError) {
     let what = match ending.reason {
         EndReason::Expired => format!("The deadline {} came", rfc3339(ending.info)),
         EndReason::Cancelled => format!("The task was cancelled{}", because(why)),
-        _ => "The task was given up".into(),
+        EndReason::DailyCapReached | EndReason::TaskBudgetReached | EndReason::Internal | EndReason::Rejected => {
+            "The task was given up".into()
+        }
     };
     unknown(format!(
         "{what} after a runtime had taken the task, which did not say how it ended. It may have done some of it, all or \
@@ -307,7 +309,7 @@ fn meta_of(ending: &Ending) -> Result<SliceMeta, String> {
 /// The settlement of calls that nobody runs.
 ///
 /// # Errors
-/// What is wrong with the ending's data, for the log: only a foreign writer leaves such.
+/// The problem of the ending's data, for the log: only a foreign writer leaves such.
 pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<Settlement, String> {
     let meta = meta_of(ending)?;
     let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tickfleet_store::Backoff;
 use tokio_util::sync::CancellationToken;
 
-/// What one attempt came to.
+/// The result of one attempt.
 #[derive(Debug)]
 pub enum Attempt<T> {
     /// There is an answer.
