@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 use tickfleet_engine::active_policy::ActivePolicy;
-use tickfleet_model::policy::Unknown;
-use tickfleet_model::{Redactor, RejectionCode, Turn, TurnId, content_digest, limits};
+use tickfleet_model::policy::{TenantPolicy, Unknown};
+use tickfleet_model::{AgentPolicy, Redactor, RejectionCode, Turn, TurnId, content_digest, limits};
 use tickfleet_ops::traces;
 use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
 use tickfleet_store::{Admission, Ending, Inbound, Rejection, SliceMeta, TurnName};
@@ -18,7 +18,7 @@ const RAW_BYTES_MAX: usize = 4_096;
 pub(crate) struct Arrival {
     /// The entry.
     pub(crate) entry: String,
-    /// The entry that a minted id derives from: the first one, where reap has written it anew.
+    /// The entry that a minted id derives from: the first one, if reap has written it anew.
     pub(crate) origin: String,
     /// How often a scheduler has died with it.
     pub(crate) crashes: u32,
@@ -65,7 +65,7 @@ pub(crate) fn refuse(code: RejectionCode, message: String, turn: &Turn) -> Box<R
     })
 }
 
-/// The rejection of an inbound entry, with its reply where tenant and inbox can be read.
+/// The rejection of an inbound entry, with its reply if tenant and inbox can be read.
 pub(crate) fn rejection(
     from: Inbound,
     arrival: &Arrival,
@@ -91,7 +91,7 @@ pub(crate) fn rejection(
     }
 }
 
-/// What `submit` may have remembered of the turn.
+/// The name and digest by which `submit` may have remembered the turn.
 fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
     let (tenant, turn) = (refusal.tenant.clone()?, refusal.turn_id.clone()?);
     Some((TurnName { tenant, turn }, refusal.digest.clone()?))
@@ -101,7 +101,7 @@ fn given(refusal: &RejectedMessage) -> Option<(TurnName, String)> {
 pub(crate) fn minted(from: Inbound, origin: &str, given: Option<TurnId>) -> TurnId {
     given.unwrap_or_else(|| {
         let prefix = if from == Inbound::Turns { 't' } else { 'k' };
-        // An entry id is digits and a hyphen; the fallback only spares a panic where Redis says something else.
+        // An entry id is digits and a hyphen; the fallback only spares a panic if Redis says something else.
         TurnId::new(format!("{prefix}{origin}")).or_else(|_| TurnId::new("odd-entry")).unwrap_or_else(|_| odd())
     })
 }
@@ -124,18 +124,7 @@ pub(crate) fn admission(
     grant: Option<tickfleet_model::TaskGrant>,
 ) -> Result<Admission, Box<RejectedMessage>> {
     let turn = &candidate.turn;
-    let (tenant, agent) = active.policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
-        Unknown::Tenant => {
-            refuse(RejectionCode::UnknownTenant, format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
-        }
-        Unknown::Withheld => {
-            refuse(RejectionCode::UnreadableTenant, tickfleet_engine::delegation::unreadable(&turn.tenant), turn)
-        }
-        Unknown::Agent => {
-            let message = format!("tenant {:?} has no agent {:?}", turn.tenant.as_str(), turn.agent.as_str());
-            refuse(RejectionCode::UnknownAgent, message, turn)
-        }
-    })?;
+    let (tenant, agent) = look_up(active, turn)?;
     let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(clock, active, tenant, agent, now_ms));
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);
@@ -185,12 +174,31 @@ pub(crate) fn admission(
     })
 }
 
-/// Rule 15: 24 h, and where calls wait for the next day, until a day after that has begun.
+/// The turn's tenant and agent, if both are configured.
+fn look_up<'a>(
+    active: &'a ActivePolicy,
+    turn: &Turn,
+) -> Result<(&'a TenantPolicy, &'a AgentPolicy), Box<RejectedMessage>> {
+    active.policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
+        Unknown::Tenant => {
+            refuse(RejectionCode::UnknownTenant, format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
+        }
+        Unknown::Withheld => {
+            refuse(RejectionCode::UnreadableTenant, tickfleet_engine::delegation::unreadable(&turn.tenant), turn)
+        }
+        Unknown::Agent => {
+            let message = format!("tenant {:?} has no agent {:?}", turn.tenant.as_str(), turn.agent.as_str());
+            refuse(RejectionCode::UnknownAgent, message, turn)
+        }
+    })
+}
+
+/// Rule 15: 24 h, and if calls wait for the next day, until a day after that has begun.
 fn default_deadline(
     clock: &PolicyClock,
     active: &ActivePolicy,
-    tenant: &tickfleet_model::policy::TenantPolicy,
-    agent: &tickfleet_model::AgentPolicy,
+    tenant: &TenantPolicy,
+    agent: &AgentPolicy,
     now_ms: i64,
 ) -> i64 {
     let row = clock.row(&active.policy, tenant, agent, now_ms);

@@ -1,20 +1,37 @@
 //! Endings: what nobody runs is rendered here and settled like any result.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::report;
 use tickfleet_model::limits;
 use tickfleet_model::redaction::Redactor;
-use tickfleet_store::{EndReason, Ending, Settled, Settlement, SliceMeta, StoreError};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_store::{EndReason, Ending, Settled, Settlement, ShardClock, SliceMeta, Store, StoreError};
 
-use crate::Scheduler;
+use crate::Common;
+use crate::decider::Decider;
 
 /// Endings that one script settles.
 const ENDINGS_MAX: usize = 64;
 
-impl Scheduler {
+/// Settles endings.
+pub(crate) struct Endings {
+    store: Store,
+    clock: Arc<ShardClock>,
+    metrics: Arc<Metrics>,
+    decider: Arc<Decider>,
+}
+
+impl Endings {
+    /// Settles endings on the scheduler's shard.
+    pub(crate) fn new(common: &Common) -> Self {
+        let (store, clock) = (common.store.clone(), common.clock.clone());
+        Self { store, clock, metrics: common.metrics.clone(), decider: common.decider.clone() }
+    }
+
     /// Settles endings. What fails is given out again by its timer.
-    pub(crate) async fn settle_endings(&self, endings: Vec<Ending>) {
+    pub(crate) async fn settle(&self, endings: Vec<Ending>) {
         if endings.is_empty() {
             return;
         }
@@ -33,7 +50,7 @@ impl Scheduler {
         }
     }
 
-    /// Counts the time that a turn took since `submitted_ms`, ms of shard time, where that is known.
+    /// Counts the time that a turn took since `submitted_ms`, ms of shard time, if that is known.
     pub(crate) fn turn_ended(&self, submitted_ms: Option<i64>) {
         if let Some(since_ms) = submitted_ms {
             self.metrics.turn_ended(Duration::from_millis((self.clock.now_ms() - since_ms).max(0).unsigned_abs()));
@@ -41,7 +58,7 @@ impl Scheduler {
     }
 
     fn render(&self, ending: &Ending, now_ms: i64) -> Option<Settlement> {
-        let rendered = report::ending(&self.report(), ending, now_ms);
+        let rendered = report::ending(&self.decider.report(), ending, now_ms);
         if let Err(problem) = &rendered {
             tracing::error!(turn = %ending.name, problem, "an ending cannot be rendered");
         }

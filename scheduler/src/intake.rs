@@ -1,51 +1,61 @@
-//! START HERE: the life of an inbound turn. Read a batch, parse it, admit it in one script, end what ends at once,
-//! reject what cannot be admitted.
+//! The intake: inbound streams are read in batches, and entries that cannot be taken in are rejected with a reply.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_engine::active_policy::ActivePolicy;
-use tickfleet_model::{ConsumerId, RejectionCode, TaskGrant, TenantId, limits};
-use tickfleet_ops::metrics::Decision;
-use tickfleet_protocol::{RejectedMessage, RejectionStatus, parse_turn};
-use tickfleet_store::{
-    Admission, AdmitReply, Admitted, Backoff, Ending, Entry, Inbound, Reader, Rejection, StoreError, TurnName,
-};
+use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_engine::retry_until::{Attempt, Waiting, retry_until};
+use tickfleet_model::{ConsumerId, Redactor, TenantId, limits};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::progress::Progress;
+use tickfleet_protocol::{RejectedMessage, RejectionStatus};
+use tickfleet_store::{Backoff, Entry, Inbound, Reader, Rejection, Store, StoreError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::Scheduler;
-use crate::admission::{Arrival, Candidate, admission, refuse, rejection};
-use crate::policy::Rows;
+use crate::Common;
+use crate::admission::{Arrival, rejection};
+use crate::decider::Decider;
 use crate::reading::Reading;
 
 /// Rule 10: a tenant's budgets are kept in one shard, so its turns count in no other.
 pub(crate) const WRONG_SHARD: &str = "the tenant lives in another shard: CRC32(tenant) mod the number of shards";
 
-/// While memory is short and nothing more may come, how often it is looked whether that has changed.
-const ROOM_EVERY: Duration = Duration::from_millis(50);
-/// While memory is short, bytes of turns that come at a time.
-const BITE_BYTES_MAX: usize = 512 * 1024;
-
-/// Reads and admits turns until `stop`.
-pub(crate) async fn turns(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop: CancellationToken) {
-    scheduler
-        .read(Inbound::Turns, consumer, stop, async |this, reading, arrivals| {
-            this.admit_all(reading, arrivals).await;
-        })
-        .await;
+/// Reads inbound streams, and rejects what cannot be taken in.
+pub(crate) struct Intake {
+    store: Store,
+    active: Arc<PolicyHandle>,
+    decider: Arc<Decider>,
+    metrics: Arc<Metrics>,
+    progress: Progress,
+    /// Entries read at once.
+    batch: usize,
+    /// Takes secrets out of what the dead stream keeps.
+    redactor: Arc<Redactor>,
 }
 
-impl Scheduler {
-    /// Reads one inbound stream until `stop` and hands each batch to `take`, which answers when all is written.
-    pub(crate) async fn read(
-        &self,
-        from: Inbound,
-        consumer: ConsumerId,
-        stop: CancellationToken,
-        take: impl AsyncFn(&Self, &Reading, Vec<Arrival>),
-    ) {
+/// A part that acts on the entries of an inbound stream.
+pub(crate) trait Taker {
+    /// Takes a batch in, and comes back when all is written.
+    fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) -> impl Future<Output = ()> + Send;
+}
+
+impl Intake {
+    /// Reads `batch` entries at once; `redactor` takes secrets out of what the dead stream keeps.
+    pub(crate) fn new(common: &Common, batch: usize, redactor: Arc<Redactor>) -> Self {
+        Self {
+            store: common.store.clone(),
+            active: common.active.clone(),
+            decider: common.decider.clone(),
+            metrics: common.metrics.clone(),
+            progress: common.progress.clone(),
+            batch,
+            redactor,
+        }
+    }
+
+    /// Reads one inbound stream until `stop` and hands each batch to `taker`.
+    pub(crate) async fn read(&self, from: Inbound, consumer: ConsumerId, stop: CancellationToken, taker: &impl Taker) {
         let block = Duration::from_millis(self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION);
         let handle = self.progress.register(from.stream(), block * 4 + Duration::from_secs(30));
         let reading = Reading::new(from, consumer, handle, stop.clone());
@@ -55,8 +65,8 @@ impl Scheduler {
         let mut backoff = Backoff::default();
         let mut compared = Instant::now();
         while !stop.is_cancelled() {
-            // Rule 12: here nothing is in hand. Whatever is pending was delivered to a connection that broke, some of it
-            // after the new one was made; nobody takes it from a consumer that lives.
+            // Rule 12: here nothing is in hand. Whatever is pending was delivered to a connection that broke, some of
+            // it after the new one was made; nobody takes it from a consumer that lives.
             let compare = reader.is_fresh() || compared.elapsed() >= lease;
             if compare {
                 compared = Instant::now();
@@ -67,10 +77,10 @@ impl Scheduler {
                     if !entries.is_empty() {
                         self.metrics.inbound(from.stream(), entries.len() as u64);
                         let arrivals = entries.into_iter().map(|e| arrival(from, e)).collect();
-                        take(self, &reading, arrivals).await;
+                        taker.take(&reading, arrivals).await;
                     }
                 }
-                Err(StoreError::StateLost(what)) => self.state_lost(&what).await,
+                Err(StoreError::StateLost(what)) => self.decider.state_lost(&what).await,
                 Err(error) => {
                     tracing::warn!(%error, stream = from.stream(), "could not read; trying again");
                     reading.pause(backoff.pause()).await;
@@ -81,7 +91,7 @@ impl Scheduler {
         reading.finished();
     }
 
-    /// The next batch. What was delivered and never arrived is read again first, where `compare` says so.
+    /// The next batch. What was delivered and never arrived is read again first, if `compare` says so.
     async fn next(
         &self,
         reader: &mut Reader,
@@ -90,7 +100,7 @@ impl Scheduler {
         compare: bool,
     ) -> Result<Vec<Entry>, StoreError> {
         if compare {
-            let mine = reader.mine(&streams[0], self.options.batch).await?;
+            let mine = reader.mine(&streams[0], self.batch).await?;
             if !mine.is_empty() {
                 return Ok(mine);
             }
@@ -98,22 +108,7 @@ impl Scheduler {
         tokio::select! {
             // The reader is dropped with its connection when this loop ends, so nothing is delivered to nobody.
             () = stop.cancelled() => Ok(Vec::new()),
-            read = reader.wait(streams, self.options.batch) => Ok(read?.into_iter().map(|(_, entry)| entry).collect()),
-        }
-    }
-
-    /// Admits a batch. What was there when a scheduler died is read alone, after a mark that names it.
-    async fn admit_all(&self, reading: &Reading, arrivals: Vec<Arrival>) {
-        let (suspects, clean): (Vec<_>, Vec<_>) = arrivals.into_iter().partition(|a| a.crashes > 0);
-        self.admit_batch(reading, clean).await;
-        for suspect in suspects {
-            // What is left stays ours until we leave, and is returned then.
-            if self.is_over() {
-                return;
-            }
-            self.mark(reading, Some(&suspect.entry)).await;
-            self.admit_batch(reading, vec![suspect]).await;
-            self.mark(reading, None).await;
+            read = reader.wait(streams, self.batch) => Ok(read?.into_iter().map(|(_, entry)| entry).collect()),
         }
     }
 
@@ -128,46 +123,8 @@ impl Scheduler {
         }
     }
 
-    /// Waits before another try. A suspect that comes so far has been looked into and killed nobody: whatever ends this
-    /// process from here on, the crash does not count against it.
-    async fn wait_to_admit(&self, reading: &Reading, candidates: &[Candidate], time: Duration) {
-        if matches!(candidates, [one] if one.arrival.crashes > 0) {
-            self.mark(reading, None).await;
-        }
-        reading.pause(time).await;
-    }
-
-    async fn admit_batch(&self, reading: &Reading, arrivals: Vec<Arrival>) {
-        let mut rejections = Vec::new();
-        let mut candidates = Vec::with_capacity(arrivals.len());
-        for arrival in arrivals {
-            match parse_turn(&arrival.raw) {
-                Ok(turn) => candidates.push(Candidate::new(turn, arrival)),
-                Err(refusal) => rejections.push(self.rejected(&arrival, &refusal)),
-            }
-            // A batch of refused turns may ask for many times its own bytes.
-            if rejections_length(&rejections) < rejections.len() {
-                self.reject_all(reading, Inbound::Turns, std::mem::take(&mut rejections)).await;
-            }
-        }
-        let (mut rest, mut bounds) = (candidates.as_slice(), BatchBounds::default());
-        while !rest.is_empty() && !self.is_over() {
-            let (batch, later) = rest.split_at(bounds.length(rest));
-            match self.admit_some(reading, batch).await {
-                Ok(rejected) => {
-                    rejections.extend(rejected);
-                    rest = later;
-                    bounds.widen();
-                }
-                // Nothing was written: the same again, less of it at a time.
-                Err(SmallerBites { turns_max }) => bounds = BatchBounds::tight(turns_max),
-            }
-        }
-        self.reject_all(reading, Inbound::Turns, rejections).await;
-    }
-
-    /// The rejection of an inbound entry, without the secrets that it may hold. A tenant that nobody knows has no inbox:
-    /// whoever writes such messages could make any number of them. The dead stream alone tells.
+    /// The rejection of an inbound entry, without the secrets that it may hold. A tenant that nobody knows has no
+    /// inbox: whoever writes such messages could make any number of them. The dead stream alone tells.
     pub(crate) fn rejection(
         &self,
         from: Inbound,
@@ -175,7 +132,7 @@ impl Scheduler {
         refusal: &RejectedMessage,
         status: RejectionStatus,
     ) -> Rejection {
-        let rejection = rejection(from, arrival, refusal, status, &self.report.redactor);
+        let rejection = rejection(from, arrival, refusal, status, &self.redactor);
         let active = self.active.load();
         let policy = &active.policy;
         // One whose declaration cannot be read is known all the same.
@@ -183,269 +140,23 @@ impl Scheduler {
         Rejection { reply_to: rejection.reply_to.filter(|(tenant, _)| known(tenant)), ..rejection }
     }
 
-    fn rejected(&self, arrival: &Arrival, refusal: &RejectedMessage) -> Rejection {
-        self.metrics.admitted(Decision::Rejected, 1);
-        tracing::debug!(
-            entry = arrival.entry,
-            code = refusal.code.as_str(),
-            reason = refusal.message,
-            "a turn is rejected"
-        );
-        self.rejection(Inbound::Turns, arrival, refusal, RejectionStatus::Rejected)
-    }
-
-    /// Admits turns that fit one script, trying until Redis has decided. Answers what is to be rejected; or, where
-    /// memory is short, how many may come.
-    async fn admit_some(&self, reading: &Reading, candidates: &[Candidate]) -> Result<Vec<Rejection>, SmallerBites> {
-        let mut backoff = Backoff::default();
-        loop {
-            if let Err(error) = self.hear_of_new_tenants(candidates).await {
-                tracing::warn!(%error, "what was set at run time could not be read; trying again");
-                if self.is_over() {
-                    return Ok(Vec::new());
-                }
-                self.wait_to_admit(reading, candidates, backoff.pause()).await;
-                continue;
-            }
-            let grants = match self.grants(candidates).await {
-                Ok(grants) => grants,
-                Err(error) => {
-                    // That Redis is away says nothing about the tasks.
-                    tracing::warn!(%error, "the tasks of turns could not be read; trying again");
-                    if self.is_over() {
-                        return Ok(Vec::new());
-                    }
-                    self.wait_to_admit(reading, candidates, backoff.pause()).await;
-                    continue;
-                }
-            };
-            let deciding = match self.deciding().await {
-                Ok(Some(deciding)) => deciding,
-                // Our policy is not the one in force, so we are over.
-                Ok(None) => return Ok(Vec::new()),
-                Err(error) => {
-                    tracing::warn!(%error, "the policy could not be announced; trying again");
-                    if self.is_over() {
-                        return Ok(Vec::new());
-                    }
-                    self.wait_to_admit(reading, candidates, backoff.pause()).await;
-                    continue;
-                }
-            };
-            let (rows, batch, mut rejections) = self.batch(&deciding.active, candidates, &grants);
-            if batch.is_empty() {
-                return Ok(rejections);
-            }
-            let turns: Vec<Admission> = batch.iter().map(|(_, a)| a.clone()).collect();
-            let decided = self.store.admit(deciding.generations, &rows.rows, &turns).await;
-            match decided {
-                Ok(AdmitReply::Decided { now_ms, turns }) => {
-                    self.clock.set(now_ms);
-                    rejections.extend(self.decided(candidates, &batch, turns).await);
-                    return Ok(rejections);
-                }
-                Ok(AdmitReply::PolicyStale) => self.policy_stale(),
-                Ok(AdmitReply::TenantsStale) => {
-                    if let Err(error) = self.tenants_stale().await {
-                        tracing::warn!(%error, "what was set at run time could not be read; trying again");
-                        self.wait_to_admit(reading, candidates, backoff.pause()).await;
-                    }
-                }
-                Ok(AdmitReply::DayStale { now_ms }) => self.clock.set(now_ms),
-                Ok(AdmitReply::Pressure { turns_max: 0 }) => {
-                    self.wait_to_admit(reading, candidates, ROOM_EVERY).await;
-                }
-                Ok(AdmitReply::Pressure { turns_max }) => return Err(SmallerBites { turns_max }),
-                Err(error) if error.is_script_error() => {
-                    rejections.extend(self.find_culprit(reading, candidates, &error).await);
-                    return Ok(rejections);
-                }
-                Err(StoreError::StateLost(what)) => self.state_lost(&what).await,
-                Err(error) => {
-                    tracing::warn!(%error, "admit did not answer; trying again");
-                    self.wait_to_admit(reading, candidates, backoff.pause()).await;
-                }
-            }
-            // Our name is given up: the batch is written anew for others.
-            if self.is_over() {
-                return Ok(Vec::new());
-            }
-        }
-    }
-
-    /// Before a turn is refused because nobody knows its tenant or agent: it may have been set a moment ago.
-    async fn hear_of_new_tenants(&self, candidates: &[Candidate]) -> Result<(), StoreError> {
-        let active = self.active.load();
-        let unknown = |c: &Candidate| active.policy.look_up(&c.turn.tenant, &c.turn.agent).is_err();
-        if candidates.iter().any(unknown) {
-            self.active.refresh_where_news(&self.store).await?;
-        }
-        Ok(())
-    }
-
-    /// Rule 11: a script error is the fault of one turn; that one is rejected, the others are admitted.
-    async fn find_culprit(&self, reading: &Reading, candidates: &[Candidate], error: &StoreError) -> Vec<Rejection> {
-        if let [candidate] = candidates {
-            let refusal = refuse(
-                RejectionCode::Internal,
-                "The turn could not be admitted. The error has been logged.".into(),
-                &candidate.turn,
-            );
-            tracing::error!(%error, entry = candidate.arrival.entry, "this turn cannot be admitted");
-            return vec![self.rejected(&candidate.arrival, &refusal)];
-        }
-        tracing::warn!(%error, turns = candidates.len(), "admit failed; repeating turn by turn");
-        let mut rejections = Vec::new();
-        for candidate in candidates {
-            // A single turn is never too many where any may come.
-            let admitted = Box::pin(self.admit_some(reading, std::slice::from_ref(candidate))).await;
-            rejections.extend(admitted.unwrap_or_default());
-        }
-        rejections
-    }
-
-    fn batch(
-        &self,
-        active: &ActivePolicy,
-        candidates: &[Candidate],
-        grants: &HashMap<usize, TaskGrant>,
-    ) -> (Rows, Vec<(usize, Admission)>, Vec<Rejection>) {
-        let (mut rows, mut batch, mut rejections) = (Rows::default(), Vec::with_capacity(candidates.len()), Vec::new());
-        let now_ms = self.clock.now_ms();
-        for (index, candidate) in candidates.iter().enumerate() {
-            if !self.store.is_home_of(&candidate.turn.tenant) {
-                let refusal = refuse(RejectionCode::WrongShard, WRONG_SHARD.into(), &candidate.turn);
-                rejections.push(self.rejected(&candidate.arrival, &refusal));
-                continue;
-            }
-            let grant = grants.get(&index).cloned();
-            if candidate.turn.task.is_some() && grant.is_none() {
-                let refusal = refuse(
-                    RejectionCode::UnknownTask,
-                    "the task is not known, has ended, or belongs to another agent".into(),
-                    &candidate.turn,
-                );
-                rejections.push(self.rejected(&candidate.arrival, &refusal));
-                continue;
-            }
-            match admission(candidate, active, &self.policy, &mut rows, now_ms, grant) {
-                Ok(admission) => batch.push((index, admission)),
-                Err(refusal) => rejections.push(self.rejected(&candidate.arrival, &refusal)),
-            }
-        }
-        (rows, batch, rejections)
-    }
-
-    /// What the tasks grant that turns run under. A turn under a task of another agent gets nothing.
-    async fn grants(&self, candidates: &[Candidate]) -> Result<HashMap<usize, TaskGrant>, StoreError> {
-        let mut grants = HashMap::new();
-        for (index, candidate) in candidates.iter().enumerate() {
-            let Some(task) = &candidate.turn.task else { continue };
-            let found = match self.store.task_grant(&TurnName::task(&candidate.turn.tenant, task)).await {
-                // What is there under the task's name cannot be read: no other turn may suffer for it.
-                Err(error) if error.is_script_error() => None,
-                found => found?,
-            };
-            grants.extend(found.filter(|(agent, _)| *agent == candidate.turn.agent).map(|(_, grant)| (index, grant)));
-        }
-        Ok(grants)
-    }
-
-    /// Acts on a decision: counts it, settles what ends, answers what is to be rejected.
-    async fn decided(
-        &self,
-        candidates: &[Candidate],
-        batch: &[(usize, Admission)],
-        decisions: Vec<Admitted>,
-    ) -> Vec<Rejection> {
-        let mut endings: Vec<Ending> = Vec::new();
-        let (mut rejections, mut dispatched) = (Vec::new(), Vec::new());
-        let mut counts: HashMap<Decision, u64> = HashMap::new();
-        for ((index, _), decision) in batch.iter().zip(decisions) {
-            let candidate = &candidates[*index];
-            let counted = match decision {
-                Admitted::Dispatched => {
-                    let name = TurnName { tenant: candidate.turn.tenant.clone(), turn: candidate.id.clone() };
-                    dispatched.push((name, candidate.turn.calls.len()));
-                    Decision::Dispatched
-                }
-                Admitted::Laned => Decision::Laned,
-                Admitted::Duplicate => Decision::Duplicate,
-                Admitted::Ending(ending) => {
-                    // A turn without calls is done, not capped.
-                    let decision = if ending.is_of_no_calls() { Decision::Dispatched } else { Decision::Capped };
-                    endings.push(*ending);
-                    decision
-                }
-                Admitted::Conflict => {
-                    let message = "this turn_id was accepted before with other content".to_owned();
-                    let refusal = refuse(RejectionCode::Conflict, message, &candidate.turn);
-                    rejections.push(self.rejection(
-                        Inbound::Turns,
-                        &candidate.arrival,
-                        &refusal,
-                        RejectionStatus::Conflict,
-                    ));
-                    Decision::Conflict
-                }
-                Admitted::Refused(code) => {
-                    let refusal = refuse(refusal_code(&code), refusal_message(&code), &candidate.turn);
-                    rejections.push(self.rejection(
-                        Inbound::Turns,
-                        &candidate.arrival,
-                        &refusal,
-                        RejectionStatus::Rejected,
-                    ));
-                    Decision::Rejected
-                }
-            };
-            candidate.span.record("decision", counted.as_str());
-            *counts.entry(counted).or_default() += 1;
-        }
-        for (decision, turns) in counts {
-            self.metrics.admitted(decision, turns);
-        }
-        self.count_calls(dispatched);
-        self.settle_endings(endings).await;
-        rejections
-    }
-
     /// Rejects until Redis has written it.
     pub(crate) async fn reject_all(&self, reading: &Reading, from: Inbound, mut rejections: Vec<Rejection>) {
-        let mut backoff = Backoff::default();
         while !rejections.is_empty() {
             let rest = rejections.split_off(rejections_length(&rejections));
-            let chunk = rejections.as_slice();
-            loop {
-                match self.store.reject(from, chunk).await {
-                    Ok(ours) => break self.count_rejected(from, chunk, &ours),
-                    Err(error) => tracing::warn!(%error, "could not reject; trying again"),
+            let written = retry_until(reading, || async {
+                match self.store.reject(from, &rejections).await {
+                    Ok(ours) => Attempt::Done(ours),
+                    Err(error) => {
+                        tracing::warn!(%error, "could not reject; trying again");
+                        Attempt::Failed
+                    }
                 }
-                if self.is_over() {
-                    return;
-                }
-                reading.pause(backoff.pause()).await;
-            }
+            });
+            let Some(ours) = written.await else { return };
+            self.count_rejected(from, &rejections, &ours);
             rejections = rest;
         }
-    }
-
-    /// Counts the calls that were let through at once. Of a turn with several calls only its record knows how many; it
-    /// is asked beside the way, for nothing waits for a count.
-    fn count_calls(&self, dispatched: Vec<(TurnName, usize)>) {
-        let (single, several): (Vec<_>, Vec<_>) = dispatched.into_iter().partition(|(_, calls)| *calls == 1);
-        self.metrics.calls_admitted(single.len() as u64);
-        if several.is_empty() {
-            return;
-        }
-        let (store, metrics) = (self.store.clone(), Arc::clone(&self.metrics));
-        tokio::spawn(async move {
-            let names: Vec<TurnName> = several.into_iter().map(|(name, _)| name).collect();
-            match store.admitted_first(&names).await {
-                Ok(calls) => metrics.calls_admitted(calls),
-                Err(error) => tracing::debug!(%error, "calls that were let through are missing from their count"),
-            }
-        });
     }
 
     /// Counts what this scheduler has rejected; another may have been first.
@@ -459,48 +170,8 @@ impl Scheduler {
     }
 }
 
-/// Redis' memory is short: fewer turns may come at a time.
-struct SmallerBites {
-    turns_max: usize,
-}
-
-/// What one script takes.
-struct BatchBounds {
-    turns_max: usize,
-    bytes_max: usize,
-}
-
-impl Default for BatchBounds {
-    fn default() -> Self {
-        Self { turns_max: usize::MAX, bytes_max: limits::BATCH_BYTES_MAX }
-    }
-}
-
-impl BatchBounds {
-    /// While memory is short.
-    const fn tight(turns_max: usize) -> Self {
-        Self { turns_max, bytes_max: BITE_BYTES_MAX }
-    }
-
-    /// More room may have come.
-    const fn widen(&mut self) {
-        self.turns_max = self.turns_max.saturating_mul(2);
-    }
-
-    /// How many of the candidates fit, by number, calls and bytes; at least one.
-    fn length(&self, candidates: &[Candidate]) -> usize {
-        let (mut calls, mut bytes) = (0, 0);
-        let fits = |candidate: &&Candidate| {
-            calls += candidate.turn.calls.len();
-            bytes += candidate.arrival.raw.len();
-            calls <= limits::BATCH_CALLS_MAX && bytes <= self.bytes_max
-        };
-        candidates.iter().take(self.turns_max).take_while(fits).count().max(1)
-    }
-}
-
 /// How many of the rejections fit one script, by number and by bytes; at least one.
-fn rejections_length(rejections: &[Rejection]) -> usize {
+pub(crate) fn rejections_length(rejections: &[Rejection]) -> usize {
     let mut bytes = 0;
     let fits = |rejection: &&Rejection| {
         bytes += rejection.raw.len() + rejection.reply.len();
@@ -517,26 +188,4 @@ fn arrival(from: Inbound, entry: Entry) -> Arrival {
         raw: entry.field(from.field()).map(<[u8]>::to_vec).unwrap_or_default(),
         entry: entry.id,
     }
-}
-
-/// Codes of the script as stable words.
-fn refusal_code(code: &str) -> RejectionCode {
-    match code {
-        "tenant_queue_full" => RejectionCode::TenantQueueFull,
-        "inbox_full" => RejectionCode::InboxFull,
-        "too_many_inboxes" => RejectionCode::TooManyInboxes,
-        "unknown_task" => RejectionCode::UnknownTask,
-        _ => RejectionCode::Refused,
-    }
-}
-
-fn refusal_message(code: &str) -> String {
-    match code {
-        "tenant_queue_full" => "the tenant has too many unfinished turns; try again later",
-        "inbox_full" => "the inbox has too many unread replies; read and trim them first",
-        "too_many_inboxes" => "the tenant has too many inboxes; use fewer reply_to names",
-        "unknown_task" => "the task is not known or has ended",
-        _ => "the turn was refused",
-    }
-    .to_owned()
 }

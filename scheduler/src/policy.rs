@@ -22,7 +22,7 @@ pub struct PolicyClock {
     epoch_ms: AtomicI64,
 }
 
-/// What was before we first heard of it is no news: a scheduler that starts must not report an old restart.
+/// Nothing from before we first heard of it is news: a scheduler that starts must not report an old restart.
 const NOT_HEARD_STEPS: u64 = u64::MAX;
 const NOT_HEARD_MS: i64 = i64::MAX;
 
@@ -45,7 +45,7 @@ pub(crate) struct AnnouncedPolicy {
     pub(crate) generation: u64,
 }
 
-/// What a batch is decided by: a policy with what was set at run time, and the generations that Redis knows them under.
+/// The premises of a batch: a policy with what was set at run time, and the generations that Redis knows them under.
 pub(crate) struct Deciding {
     pub(crate) active: Arc<ActivePolicy>,
     pub(crate) generations: Generations,
@@ -112,7 +112,8 @@ impl PolicyClock {
     }
 }
 
-/// Where in the tick an agent's windows begin: a stable hash, so that a million agents do not wake in one instant.
+/// The offset of an agent's windows in the tick, ms: a stable hash, so that a million agents do not wake in one
+/// instant.
 #[must_use]
 pub fn stagger_ms(tenant: &TenantId, agent: &AgentId, tick_ms: i64) -> i64 {
     let mut hash = crc32fast::Hasher::new();

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tickfleet_engine::retry_until::Waiting;
 use tickfleet_model::ConsumerId;
 use tickfleet_ops::progress::LoopHandle;
 use tickfleet_store::Inbound;
@@ -22,17 +23,6 @@ impl Reading {
         Self { from, consumer, handle, stop }
     }
 
-    /// Waits for Redis, or for room in it; not beyond the loop's end. Who waits is alive: a probe that ended the process
-    /// for it would count a crash against what it holds, and help nobody.
-    pub(crate) async fn pause(&self, time: Duration) {
-        self.handle.advanced();
-        tokio::select! {
-            () = self.stop.cancelled() => {}
-            () = tokio::time::sleep(time) => {}
-        }
-        self.handle.advanced();
-    }
-
     /// The loop has come round once.
     pub(crate) fn advanced(&self) {
         self.handle.advanced();
@@ -41,5 +31,19 @@ impl Reading {
     /// The loop has ended.
     pub(crate) fn finished(self) {
         self.handle.finished();
+    }
+}
+
+impl Waiting for Reading {
+    fn is_over(&self) -> bool {
+        self.stop.is_over()
+    }
+
+    /// Waits for Redis, or for room in it; not beyond the loop's end. Who waits is alive: a probe that ended the
+    /// process for it would count a crash against what it holds, and help nobody.
+    async fn pause(&self, time: Duration) {
+        self.handle.advanced();
+        self.stop.pause(time).await;
+        self.handle.advanced();
     }
 }

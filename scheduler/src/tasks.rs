@@ -3,48 +3,80 @@
 
 use std::sync::Arc;
 
+use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
 use tickfleet_engine::report::{self, Reported};
+use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{Call, CallError, CallId, CallResult, ConsumerId, Outcome, RejectionCode, Task, TaskId, limits};
+use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_protocol::{
     CancelTarget, Leased, RejectedMessage, RejectionStatus, TaskMessage, bounded_output, parse_task_message,
 };
 use tickfleet_store::{
-    Backoff, Cancelled, Delegated, Inbound, Parked, Queue, Retry, Settled, Settlement, SliceMeta, StoreError, Touched,
-    TurnName, TurnView,
+    Cancelled, Delegated, Inbound, Parked, Queue, Retry, Settled, Settlement, ShardClock, SliceMeta, Store, StoreError,
+    Touched, TurnName, TurnView,
 };
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use crate::Scheduler;
+use crate::Common;
 use crate::admission::{Arrival, minted};
+use crate::decider::Decider;
+use crate::endings::Endings;
+use crate::intake::{Intake, Taker, WRONG_SHARD};
 use crate::reading::Reading;
 
-/// Reads and handles task messages until `stop`.
-pub(crate) async fn tasks(scheduler: Arc<Scheduler>, consumer: ConsumerId, stop: CancellationToken) {
-    scheduler
-        .read(Inbound::Tasks, consumer, stop, async |this, reading, arrivals| {
-            for arrival in arrivals {
-                // What is left stays ours until we leave, and is returned then.
-                if this.is_over() {
-                    return;
-                }
-                let suspect = arrival.crashes > 0;
-                if suspect {
-                    this.mark(reading, Some(&arrival.entry)).await;
-                }
-                this.message(reading, &arrival).await;
-                if suspect {
-                    this.mark(reading, None).await;
-                }
-            }
-        })
-        .await;
+/// Takes in tasks, and what external runtimes say of theirs.
+pub(crate) struct TaskQueues {
+    store: Store,
+    active: Arc<PolicyHandle>,
+    clock: Arc<ShardClock>,
+    decider: Arc<Decider>,
+    intake: Arc<Intake>,
+    endings: Arc<Endings>,
+    metrics: Arc<Metrics>,
 }
 
-impl Scheduler {
+impl Taker for TaskQueues {
+    async fn take(&self, reading: &Reading, arrivals: Vec<Arrival>) {
+        for arrival in arrivals {
+            // What is left stays ours until we leave, and is returned then.
+            if self.decider.is_over() {
+                return;
+            }
+            let suspect = arrival.crashes > 0;
+            if suspect {
+                self.intake.mark(reading, Some(&arrival.entry)).await;
+            }
+            self.message(reading, &arrival).await;
+            if suspect {
+                self.intake.mark(reading, None).await;
+            }
+        }
+    }
+}
+
+impl TaskQueues {
+    /// Takes in what `intake` reads.
+    pub(crate) fn new(common: &Common, intake: &Arc<Intake>, endings: &Arc<Endings>) -> Self {
+        Self {
+            store: common.store.clone(),
+            active: common.active.clone(),
+            clock: common.clock.clone(),
+            decider: common.decider.clone(),
+            intake: intake.clone(),
+            endings: endings.clone(),
+            metrics: common.metrics.clone(),
+        }
+    }
+
+    /// Reads and handles task messages until `stop`.
+    pub(crate) async fn run(self: Arc<Self>, consumer: ConsumerId, stop: CancellationToken) {
+        self.intake.read(Inbound::Tasks, consumer, stop, &*self).await;
+    }
+
     async fn message(&self, reading: &Reading, arrival: &Arrival) {
         let handled = match parse_task_message(&arrival.raw) {
             Ok(TaskMessage::Delegate(task)) => {
@@ -58,7 +90,7 @@ impl Scheduler {
             Err(refusal) => Err(refusal),
         };
         match handled {
-            Ok(()) if self.is_over() => {}
+            Ok(()) if self.decider.is_over() => {}
             Ok(()) => self.acknowledge(arrival).await,
             Err(refusal) => self.refuse_task(reading, arrival, &refusal).await,
         }
@@ -71,8 +103,8 @@ impl Scheduler {
             reason = refusal.message,
             "a task message is rejected"
         );
-        let rejected = self.rejection(Inbound::Tasks, arrival, refusal, RejectionStatus::Rejected);
-        self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
+        let rejected = self.intake.rejection(Inbound::Tasks, arrival, refusal, RejectionStatus::Rejected);
+        self.intake.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
     }
 
     async fn acknowledge(&self, arrival: &Arrival) {
@@ -84,34 +116,33 @@ impl Scheduler {
 
     /// Validates a task and writes it durably, trying until Redis has decided.
     async fn delegate(&self, reading: &Reading, arrival: &Arrival, task: Task) {
-        let mut backoff = Backoff::default();
-        loop {
+        let decided = retry_until(reading, || async {
             match self.try_delegate(arrival, task.clone()).await {
-                Ok(Tried::Written) => return,
-                Ok(Tried::Later) => {}
-                Ok(Tried::Refused(refusal)) if refusal.code == RejectionCode::Conflict => {
-                    let rejected = self.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
-                    return self.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
-                }
-                Ok(Tried::Refused(refusal)) => return self.refuse_task(reading, arrival, &refusal).await,
+                Ok(Tried::Written) => Attempt::Done(None),
+                Ok(Tried::Later) => Attempt::Failed,
+                Ok(Tried::Refused(refusal)) => Attempt::Done(Some(refusal)),
                 Err(error) if error.is_script_error() => {
                     tracing::error!(%error, "this task cannot be written");
-                    let refusal = refuse(&task, RejectionCode::Internal, "The task could not be written.".into());
-                    return self.refuse_task(reading, arrival, &refusal).await;
+                    Attempt::Done(Some(refuse(&task, RejectionCode::Internal, "The task could not be written.".into())))
                 }
-                Err(error) => self.unanswered("delegate", &error).await,
+                Err(error) => {
+                    self.unanswered("delegate", &error).await;
+                    Attempt::Failed
+                }
             }
-            if self.is_over() {
-                return;
-            }
-            reading.pause(backoff.pause()).await;
+        });
+        let Some(refusal) = decided.await.flatten() else { return };
+        if refusal.code == RejectionCode::Conflict {
+            let rejected = self.intake.rejection(Inbound::Tasks, arrival, &refusal, RejectionStatus::Conflict);
+            return self.intake.reject_all(reading, Inbound::Tasks, vec![rejected]).await;
         }
+        self.refuse_task(reading, arrival, &refusal).await;
     }
 
     async fn try_delegate(&self, arrival: &Arrival, mut task: Task) -> Result<Tried, StoreError> {
         let id = minted(Inbound::Tasks, &arrival.origin, task.id.clone().map(Into::into));
         if !self.store.is_home_of(&task.tenant) {
-            return Ok(Tried::Refused(refuse(&task, RejectionCode::WrongShard, crate::intake::WRONG_SHARD.into())));
+            return Ok(Tried::Refused(refuse(&task, RejectionCode::WrongShard, WRONG_SHARD.into())));
         }
         if self.active.load().policy.look_up(&task.tenant, &task.target).is_err() {
             // It may have been set a moment ago.
@@ -152,7 +183,7 @@ impl Scheduler {
 
     async fn unanswered(&self, verb: &'static str, error: &StoreError) {
         if let StoreError::StateLost(what) = error {
-            return self.state_lost(what).await;
+            return self.decider.state_lost(what).await;
         }
         tracing::warn!(%error, verb, "Redis did not answer; trying again");
     }
@@ -160,24 +191,23 @@ impl Scheduler {
     /// Heartbeat, finish, fail, cancel, tried until Redis has decided: a runtime says a thing once. A message about a
     /// lease that has moved on changes nothing.
     async fn runtime_says(&self, reading: &Reading, message: TaskMessage) -> Result<(), Box<RejectedMessage>> {
-        let mut backoff = Backoff::default();
-        loop {
+        let decided = retry_until(reading, || async {
             match self.act(&message).await {
-                Ok(None) => return Ok(()),
-                Ok(Some(refusal)) => return Err(refusal),
+                Ok(None) => Attempt::Done(Ok(())),
+                Ok(Some(refusal)) => Attempt::Done(Err(refusal)),
                 Err(error) if error.is_script_error() => {
                     tracing::error!(%error, "a task message cannot be handled");
                     let message = "the message could not be handled; the error has been logged".to_owned();
-                    return Err(Box::new(RejectedMessage::new(RejectionCode::Internal, message)));
+                    Attempt::Done(Err(Box::new(RejectedMessage::new(RejectionCode::Internal, message))))
                 }
-                Err(error) => self.unanswered("task", &error).await,
+                Err(error) => {
+                    self.unanswered("task", &error).await;
+                    Attempt::Failed
+                }
             }
-            if self.is_over() {
-                // Our name is given up: the entry stays pending, and reap writes it anew for others.
-                return Ok(());
-            }
-            reading.pause(backoff.pause()).await;
-        }
+        });
+        // Without an answer, our name is given up: the entry stays pending, and reap writes it anew for others.
+        decided.await.unwrap_or(Ok(()))
     }
 
     /// Answers the refusal of a message that cannot be acted on.
@@ -204,11 +234,11 @@ impl Scheduler {
         Ok(None)
     }
 
-    /// What has not come yet is waited for, so a cancel leaves a trace: for tenants of this shard alone.
+    /// A turn that has not come yet is waited for, so its cancel leaves a trace: for tenants of this shard alone.
     async fn cancel(&self, name: &TurnName, reason: &str) -> Result<Option<Box<RejectedMessage>>, StoreError> {
         let refusal = |code, message: String| Ok(Some(Box::new(RejectedMessage::new(code, message))));
         if !self.store.is_home_of(&name.tenant) {
-            return refusal(RejectionCode::WrongShard, crate::intake::WRONG_SHARD.into());
+            return refusal(RejectionCode::WrongShard, WRONG_SHARD.into());
         }
         let is_known = || self.active.load().policy.tenants.contains_key(&name.tenant);
         if !is_known() {
@@ -226,7 +256,7 @@ impl Scheduler {
                 RejectionCode::TooManyCancels,
                 "too many cancels wait for turns that have not come; try again".into(),
             ),
-            _ => Ok(None),
+            Cancelled::Ok | Cancelled::Flagged | Cancelled::Ended | Cancelled::Waiting | Cancelled::Unknown => Ok(None),
         }
     }
 
@@ -237,7 +267,7 @@ impl Scheduler {
         Ok(())
     }
 
-    /// The task as its record has it, where the lease is still the one in force.
+    /// The task as its record has it, if the lease is still the one in force.
     async fn leased(&self, leased: &Leased) -> Result<Option<Held>, StoreError> {
         let name = TurnName::task(&leased.tenant, &leased.task);
         let TurnView::Live(live) = self.store.look(&name).await? else { return Ok(None) };
@@ -276,17 +306,17 @@ impl Scheduler {
             first: 0,
             reply_to: held.meta.reply_to.clone(),
             frame: report::frame(&held.name, &held.meta),
-            calls: vec![report::settled_call(&self.report(), &reported)],
+            calls: vec![report::settled_call(&self.decider.report(), &reported)],
             name: held.name,
         };
         match self.store.settle(&[settlement]).await?.first() {
             Some(Settled::Done) => {
-                self.turn_ended(held.meta.submitted());
+                self.endings.turn_ended(held.meta.submitted());
                 // No tool of ours did it.
                 self.metrics.call_ended("", result.outcome, None);
             }
             Some(Settled::Stale | Settled::Gap) => self.metrics.fenced("finish"),
-            _ => {}
+            Some(Settled::Laned | Settled::Continue | Settled::Cancelled | Settled::Already) | None => {}
         }
         Ok(())
     }
@@ -299,7 +329,7 @@ impl Scheduler {
             return self.finish(leased, |call| failed(call, Outcome::Transient, error)).await;
         };
         self.metrics.retried("task");
-        let (name, report) = (held.name.clone(), self.report());
+        let (name, report) = (held.name.clone(), self.decider.report());
         let retry = Retry {
             name: held.name,
             fence: leased.lease.clone(),
@@ -307,7 +337,7 @@ impl Scheduler {
             position: 0,
             delay_ms: i64::try_from(wait.as_millis()).unwrap_or(limits::RETRY_AFTER_MS_MAX as i64),
             attempt: held.attempt + 1,
-            cause: self.report().redactor.text(&format!("{}: {}", error.code, error.message)).into_owned(),
+            cause: self.decider.report().redactor.text(&format!("{}: {}", error.code, error.message)).into_owned(),
         };
         if self.store.retry(&[retry]).await?.first() == Some(&Parked::Cancelled) {
             let why = self.store.cancelled_because(&name).await?;
@@ -332,7 +362,7 @@ fn refuse(task: &Task, code: RejectionCode, message: String) -> Box<RejectedMess
     })
 }
 
-/// What became of one try to write a task.
+/// The result of one try to write a task.
 enum Tried {
     Written,
     Refused(Box<RejectedMessage>),

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use tickfleet_model::{CallError, CallId, CallResult, Effect, Outcome, limits};
 use tickfleet_protocol::bounded_output;
 
-use crate::messages;
+use crate::messages::{self, CallEnding};
 use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
 
 /// How a handler came to its end.
@@ -24,15 +24,15 @@ pub(crate) enum Ran {
     MustStop,
 }
 
-/// What a try comes to.
+/// The outcome of a try, by the tool's effect.
 pub(crate) enum Judged {
     /// It succeeded.
     Output(ToolOutput),
     /// It failed for good.
-    Refused((Outcome, CallError)),
+    Failed(CallEnding),
     /// It failed, and another try does no harm.
     Again {
-        /// What the model is told when there is no other try.
+        /// The message to the model if there is no other try.
         message: String,
         /// The far side's wish, a floor for the wait.
         after: Option<Duration>,
@@ -75,8 +75,8 @@ pub(crate) async fn run(
 /// From what a handler did to what the call comes to, by the tool's effect. `name` is what the model called it.
 pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, limit: Duration) -> Judged {
     let once = tool.spec.effect == Effect::Once;
-    let refused = |outcome, error| Judged::Refused((outcome, error));
-    let unknown = |what: &str| refused(Outcome::OutcomeUnknown, messages::outcome_unknown(name, what));
+    let failed_for_good = |outcome, error| Judged::Failed(CallEnding { outcome, error });
+    let unknown = |what: &str| failed_for_good(Outcome::OutcomeUnknown, messages::outcome_unknown(name, what));
     match ran {
         Ran::Returned(Ok(Ok(output))) => Judged::Output(output),
         Ran::Returned(Ok(Err(failure))) => failed(failure, once, call, name),
@@ -85,12 +85,12 @@ pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, 
             if once {
                 unknown("The tool crashed while it ran.")
             } else {
-                refused(Outcome::Internal, messages::internal())
+                failed_for_good(Outcome::Internal, messages::internal())
             }
         }
         Ran::Unfit(problem) => {
             tracing::error!(%call, tool = name, problem, "a tool returned what its output schema does not allow");
-            refused(Outcome::Internal, messages::unfit_output(name, &problem, once))
+            failed_for_good(Outcome::Internal, messages::unfit_output(name, &problem, once))
         }
         Ran::TimedOut if once => unknown(&messages::timed_out(name, limit)),
         Ran::TimedOut => Judged::Again { message: messages::timed_out(name, limit), after: None, reason: "timeout" },
@@ -102,7 +102,7 @@ pub(crate) fn judge(ran: Ran, tool: &RegisteredTool, call: &CallId, name: &str, 
 }
 
 fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged {
-    Judged::Refused(match failure {
+    let (outcome, error) = match failure {
         ToolFailure::InvalidArguments { message } => {
             (Outcome::InvalidArguments, messages::invalid_arguments(name, &message))
         }
@@ -133,7 +133,8 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
         ToolFailure::Transient { message, retry_after, .. } => {
             return Judged::Again { message, after: retry_after, reason: "transient" };
         }
-    })
+    };
+    Judged::Failed(CallEnding { outcome, error })
 }
 
 /// The result of a call that succeeded, made of what `result` makes of an outcome. A huge output is cut here, and here

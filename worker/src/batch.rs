@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::limits;
-use tickfleet_store::{Backoff, Begin, Begun, HandBack, Parked, Retry, Settled, Settlement, Store, StoreError};
+use tickfleet_store::{Begin, Begun, HandBack, Parked, Retry, Settled, Settlement, Store, StoreError};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +27,7 @@ const SAY_EVERY: Duration = Duration::from_secs(10);
 pub(crate) trait Verb: Sized + Send + Sync + 'static {
     /// The verb's name.
     const NAME: &'static str;
-    /// What one item is answered.
+    /// The answer to one item.
     type Reply: Send + 'static;
     /// Whether an item is never given up while the process lives: what it says happened, and nobody else knows.
     const OWED: bool = false;
@@ -52,7 +53,7 @@ impl Verb for Settlement {
         store.settle(batch).await
     }
     const BYTES_MAX: usize = limits::SETTLE_BYTES_MAX;
-    /// What earlier slices of the turn have written is read again where it ends: about as much a call as these.
+    /// The results of the turn's earlier slices are read again when it ends: about as much a call as these.
     fn bytes(&self) -> usize {
         let sent = self.calls.iter().map(|c| c.result.len() + c.message.len() + c.audit.len()).sum::<usize>();
         IDS_BYTES + sent + sent / self.calls.len().max(1) * self.first
@@ -101,7 +102,7 @@ impl<V: Verb> Batcher<V> {
         Self { sender }
     }
 
-    /// Asks for one item and waits for its answer; none where Redis refuses the item itself, or where the worker
+    /// Asks for one item and waits for its answer; none if Redis refuses the item itself, or if the worker
     /// had to stop before Redis answered.
     pub(crate) async fn ask(&self, item: V) -> Option<V::Reply> {
         let (answer, answered) = oneshot::channel();
@@ -182,19 +183,20 @@ impl Work {
 
     /// Calls until Redis has answered. An error means that the batch itself is at fault, or that we must stop.
     async fn persist<V: Verb>(&self, items: &[V]) -> Result<Vec<V::Reply>, ()> {
-        let mut backoff = Backoff::default();
-        loop {
+        // Each batch has its own say: what is owed goes on, and the rest has one attempt at least while we stop.
+        let answered = retry_until(&Endless, || async {
             match V::call(&self.store, items).await {
-                Ok(replies) => return Ok(replies),
+                Ok(replies) => Attempt::Done(Ok(replies)),
                 Err(error) => {
                     (self.on_error)(V::NAME, &error);
                     if error.is_script_error() || (self.give_up.is_cancelled() && !V::OWED) {
-                        return Err(());
+                        return Attempt::Done(Err(()));
                     }
+                    Attempt::Failed
                 }
             }
-            tokio::time::sleep(backoff.pause()).await;
-        }
+        });
+        answered.await.unwrap_or(Err(()))
     }
 
     /// Redis refuses this very item. What is owed is tried again beside everything else for as long as the process

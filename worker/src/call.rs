@@ -2,26 +2,33 @@
 //! judge (`attempt`).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tickfleet_engine::report::{self, Past};
-use tickfleet_model::retry::Verdict;
+use tickfleet_model::redaction::Redactor;
+use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{Call, CallError, CallId, CallResult, Effect, Outcome, idempotency_key};
+use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_protocol::{about, text};
-use tickfleet_store::{Begin, Begun, EndReason, SettledCall, SliceEntry};
+use tickfleet_store::{Begin, Begun, EndReason, SettledCall, ShardClock, SliceEntry, Store};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
+use crate::Common;
 use crate::attempt::{self, Judged};
+use crate::claims::Claims;
 use crate::config::WorkerConfig;
-use crate::guards::{self, Refusal};
+use crate::guards::{self, Asked, Passed};
+use crate::held::Hold;
+use crate::lease_clock::LeaseClock;
+use crate::messages::{self, CallEnding};
+use crate::outbox::Outbox;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
-use crate::{Lease, Worker, messages};
 
-/// What became of one try of a call.
+/// The disposition of one try of a call.
 pub(crate) enum Disposition {
     /// It has its result.
     Ended(Box<CallResult>),
@@ -29,7 +36,7 @@ pub(crate) enum Disposition {
     Kept(Box<SettledCall>),
     /// It is tried again after this wait, for this try failed, for this reason.
     Again(Duration, String),
-    /// The worker must stop, or its lease is over; nothing took effect, so another may run it. True where a handler that
+    /// The worker must stop, or its lease is over; nothing took effect, so another may run it. True if a handler that
     /// may run twice was broken off.
     HandBack(bool),
     /// Somebody else holds the turn, or we can no longer be sure that nobody does.
@@ -44,13 +51,13 @@ pub(crate) struct Trying<'a> {
     /// Which try this is, from 1.
     pub(crate) attempt: u32,
     pub(crate) context: Arc<tickfleet_model::Context>,
-    pub(crate) lease: &'a Lease,
-    /// What it is judged and carried out by.
+    pub(crate) hold: &'a Hold,
+    /// The policy and tools that it is judged and carried out by.
     pub(crate) config: &'a WorkerConfig,
 }
 
 impl Disposition {
-    /// What a span says became of the try.
+    /// The disposition as a span names it.
     pub(crate) fn word(&self) -> &'static str {
         match self {
             Self::Ended(result) => result.outcome.as_str(),
@@ -98,7 +105,44 @@ impl Trying<'_> {
     }
 }
 
-impl Worker {
+/// Carries out calls, one try at a time.
+pub(crate) struct Calls {
+    store: Store,
+    clock: Arc<ShardClock>,
+    lease_clock: Arc<LeaseClock>,
+    claims: Arc<Claims>,
+    outbox: Arc<Outbox>,
+    metrics: Arc<Metrics>,
+    /// The waits between tries.
+    ladder: Ladder,
+    /// Takes secrets out of messages.
+    redactor: Arc<Redactor>,
+    /// Cancelled when running calls must stop at once.
+    now: CancellationToken,
+}
+
+impl Calls {
+    /// Tries calls again by `ladder`; `redactor` takes secrets out of what is told of them.
+    pub(crate) fn new(
+        common: &Common,
+        claims: &Arc<Claims>,
+        outbox: &Arc<Outbox>,
+        ladder: Ladder,
+        redactor: Arc<Redactor>,
+    ) -> Self {
+        Self {
+            store: common.store.clone(),
+            clock: common.clock.clone(),
+            lease_clock: common.lease_clock.clone(),
+            claims: claims.clone(),
+            outbox: outbox.clone(),
+            metrics: common.metrics.clone(),
+            ladder,
+            redactor,
+            now: common.now.clone(),
+        }
+    }
+
     /// Carries out one try of one call.
     pub(crate) async fn carry_out(&self, trying: &Trying<'_>) -> Disposition {
         if self.now.is_cancelled() {
@@ -114,10 +158,10 @@ impl Worker {
         let grant = meta.task.as_ref().map(|(_, grant)| grant);
         let (active, registry) = (Arc::clone(&trying.config.active), Arc::clone(&trying.config.registry));
         let tools = Toolbox::new(active, registry, meta.allowed_tools.as_ref(), grant);
-        let (tool, arguments) = match self.admitted(trying, &tools).await {
+        let (tool, arguments) = match passed(trying, &tools).await {
             Ok(admitted) => admitted,
-            Err(refusal) => {
-                let (outcome, error) = *refusal;
+            Err(ending) => {
+                let CallEnding { outcome, error } = *ending;
                 let begun = self.begun_by_a_lost_holder(trying).await;
                 return begun.unwrap_or_else(|| trying.refused(outcome, error));
             }
@@ -154,7 +198,7 @@ impl Worker {
     /// Whether the slice may go on. Where the lease that it came under is over, it is handed back: nothing died, so no
     /// crash should count against it.
     async fn still_leased(&self, trying: &Trying<'_>) -> bool {
-        let sure = self.lease_clock.is_sure(trying.lease.term).await;
+        let sure = self.lease_clock.is_sure(trying.hold.term).await;
         if !sure {
             self.metrics.fenced("execute");
             tracing::warn!(call = %trying.id, "the lease is over; handing the slice back");
@@ -164,7 +208,7 @@ impl Worker {
 
     /// How a call ends whose turn was cancelled or has expired.
     async fn over(&self, trying: &Trying<'_>) -> Option<Disposition> {
-        let reason = if trying.lease.cancel.is_cancelled() {
+        let reason = if trying.hold.cancel.is_cancelled() {
             EndReason::Cancelled
         } else if self.clock.now_ms() >= trying.slice.meta.deadline_ms {
             EndReason::Expired
@@ -178,7 +222,7 @@ impl Worker {
         Some(self.ended_before_this_try(trying, reason).await)
     }
 
-    /// Why the turn was cancelled, where it was and somebody said so, without secrets.
+    /// The reason of the turn's cancel, if it was cancelled and somebody gave one, without secrets.
     async fn why(&self, trying: &Trying<'_>, reason: EndReason) -> Option<String> {
         if reason != EndReason::Cancelled {
             return None;
@@ -187,40 +231,13 @@ impl Worker {
             tracing::debug!(%error, "why a turn was cancelled could not be read; it ends without a reason");
             None
         })?;
-        Some(self.options.report.redactor.text(&why).into_owned())
+        Some(self.redactor.text(&why).into_owned())
     }
 
-    /// How a call ends that is about to end without having run, where a holder of the slice was lost and had begun it.
+    /// How a call ends that is about to end without having run, if a holder of the slice was lost and had begun it.
     /// The policy and the tools may be others by now; what was begun may have happened all the same.
     async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Disposition> {
-        let marks = self.clock.now_ms() < self.marks_ms.load(Ordering::Relaxed);
-        if trying.slice.crashes > 0 || marks { self.begin(trying).await } else { None }
-    }
-
-    /// The tool and its arguments, where the call passes every guard. A task's work is its agent's handler.
-    async fn admitted(
-        &self,
-        trying: &Trying<'_>,
-        tools: &Toolbox,
-    ) -> Result<(Arc<RegisteredTool>, Box<RawValue>), Refusal> {
-        let (meta, name) = (&trying.slice.meta, trying.call.tool.as_str());
-        let tool = if meta.is_task {
-            trying.config.task_handlers.get(&meta.agent).cloned().ok_or_else(|| {
-                let message = format!("Agent {:?} has no task handler on this fleet any more.", meta.agent.as_str());
-                Box::new((Outcome::Permanent, messages::error(Outcome::Permanent, message)))
-            })?
-        } else {
-            guards::usable(tools, &trying.slice.name.tenant, &meta.agent, name)?
-        };
-        let text = &trying.call.arguments;
-        let arguments = if meta.is_task {
-            guards::fitting_task(&tool, text).await?
-        } else {
-            guards::fitting(&tool, name, text, meta.strict).await?
-        };
-        guards::validated(&tool, &arguments)?;
-        guards::approved(&tool)?;
-        Ok((tool, arguments))
+        if trying.slice.crashes > 0 || self.claims.expects_marks() { self.begin(trying).await } else { None }
     }
 
     /// Records the intent of a call whose effect must not happen twice. Answers how the call ends instead, if it does.
@@ -237,11 +254,11 @@ impl Worker {
                 digest: trying.slice.meta.digest.clone(),
                 knows: self.claims.told_to(),
             };
-            match self.begins.ask(begin).await {
+            match self.outbox.begin(begin).await {
                 Some(Begun::Ok) => {
                     let meta = &trying.slice.meta;
                     self.claims.begun(name, position, &meta.digest, &nonce, meta.deadline_ms);
-                    if self.claims.rounds() == rounds || self.begun_for_sure(name, position).await {
+                    if self.claims.rounds() == rounds || self.claims.begun_for_sure(name, position).await {
                         return None;
                     }
                     self.metrics.fenced("begin");
@@ -310,14 +327,14 @@ impl Worker {
             tools,
             reply_to: meta.reply_to.clone(),
             secrets: ToolSecrets::default(),
-            cancel: trying.lease.cancel.child_token(),
+            cancel: trying.hold.cancel.child_token(),
         };
         let started = Instant::now();
-        let (cancelled, must_stop) = (trying.lease.cancel.cancelled(), self.now.cancelled());
+        let (cancelled, must_stop) = (trying.hold.cancel.cancelled(), self.now.cancelled());
         let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).await;
         let took = started.elapsed();
         let judged = attempt::judge(ran, tool, &trying.id, &trying.call.tool, limit);
-        let why = if trying.lease.cancel.is_cancelled() { self.why(trying, EndReason::Cancelled).await } else { None };
+        let why = if trying.hold.cancel.is_cancelled() { self.why(trying, EndReason::Cancelled).await } else { None };
         let carried = self.carried(trying, judged, why.as_deref());
         match carried {
             Disposition::Ended(mut result) => {
@@ -336,9 +353,9 @@ impl Worker {
                 let result = |outcome, error| trying.result(outcome, error);
                 Disposition::Ended(Box::new(attempt::succeeded(output, trying.slice.meta.calls, result)))
             }
-            Judged::Refused((outcome, error)) => trying.refused(outcome, error),
+            Judged::Failed(CallEnding { outcome, error }) => trying.refused(outcome, error),
             // The handler may have heard of the cancel before we looked.
-            Judged::Again { .. } if trying.lease.cancel.is_cancelled() => trying.stopped(why),
+            Judged::Again { .. } if trying.hold.cancel.is_cancelled() => trying.stopped(why),
             Judged::Again { message, after, reason } => self.try_again(trying, &message, after, reason),
             Judged::Stopped => trying.stopped(why),
             Judged::HandBack => Disposition::HandBack(true),
@@ -353,11 +370,11 @@ impl Worker {
         reason: &'static str,
     ) -> Disposition {
         let left = self.clock.until(trying.slice.meta.deadline_ms);
-        match self.options.ladder.verdict(trying.attempt, after, left) {
+        match self.ladder.verdict(trying.attempt, after, left) {
             Verdict::RetryAfter(wait) => {
                 self.metrics.retried(reason);
                 // It goes into the turn's log, which people read.
-                Disposition::Again(wait, self.options.report.redactor.text(message).into_owned())
+                Disposition::Again(wait, self.redactor.text(message).into_owned())
             }
             Verdict::GiveUp(why) => {
                 trying.refused(Outcome::Transient, messages::gave_up(message, trying.attempt, Some(why), after))
@@ -366,7 +383,19 @@ impl Worker {
     }
 }
 
-/// What is wrong with a call of a plain answer that cannot be read.
+/// The tool and its arguments, if the call passes every guard. A task's work is its agent's handler.
+async fn passed(trying: &Trying<'_>, tools: &Toolbox) -> Result<Passed, Box<CallEnding>> {
+    let meta = &trying.slice.meta;
+    let asked = if meta.is_task {
+        Asked::Task { handlers: &trying.config.task_handlers, agent: &meta.agent }
+    } else {
+        let (tenant, name) = (&trying.slice.name.tenant, trying.call.tool.as_str());
+        Asked::Tool { tools, tenant, agent: &meta.agent, name, strict: meta.strict }
+    };
+    guards::pass(&asked, &trying.call.arguments, |_, _| {}).await
+}
+
+/// The problem of a call in a plain answer that cannot be read.
 fn unreadable(trying: &Trying<'_>) -> Option<String> {
     let meta = &trying.slice.meta;
     (about(meta.dialect).in_words && !meta.is_task).then(|| text::problem(trying.call)).flatten()

@@ -1,16 +1,20 @@
-//! What the worker has begun, and what came of it, remembered for a while: where Redis has lost its last seconds, nobody
-//! else knows (rule 8). Only calls are remembered that must not happen twice.
+//! The calls that the worker has begun, and their results, remembered for a while: if Redis has lost its last seconds,
+//! nobody else knows (rule 8). Only calls are remembered that must not happen twice.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::limits;
-use tickfleet_store::{Asserted, Assertion, Backoff, Beat, Claim, SettledCall, StoreError, TurnName};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_store::{Asserted, Assertion, Beat, Claim, SettledCall, ShardClock, Store, StoreError, TurnName};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
-use crate::Worker;
+use crate::Common;
 
 /// How long a result is remembered that Redis has: longer than what an append-only file can lose, and at least a lease.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -18,7 +22,7 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 const ENDED_MAX: usize = 100_000;
 /// Bytes of their results; beyond, older ones are remembered without their results.
 const ENDED_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// What a mark outlives its turn's deadline by, ms: until then its ending has been written.
+/// The time that a mark outlives its turn's deadline by, ms: until then its ending has been written.
 const KEPT_AFTER_DEADLINE_MS: i64 = 3_600_000;
 
 /// A call that was begun.
@@ -35,7 +39,7 @@ struct Ended {
     name: TurnName,
     position: usize,
     begun: Begun,
-    /// None where the bound on bytes was reached.
+    /// None if the bound on bytes was reached.
     result: Option<SettledCall>,
     at: Instant,
 }
@@ -55,9 +59,17 @@ struct Memory {
     rounds: u64,
 }
 
-/// What the worker has begun, and what came of it.
-#[derive(Debug, Default)]
-pub(crate) struct Claims(Mutex<Memory>);
+/// The calls that the worker has begun, and what came of them.
+pub(crate) struct Claims {
+    store: Store,
+    metrics: Arc<Metrics>,
+    clock: Arc<ShardClock>,
+    /// Cancelled when nothing more may be waited for.
+    now: CancellationToken,
+    memory: Mutex<Memory>,
+    /// Until when calls may be marked as begun by somebody whom Redis has forgotten, ms of shard time.
+    marks_ms: AtomicI64,
+}
 
 impl Begun {
     fn assertion(&self, name: &TurnName, position: usize, now_ms: i64, claim: Claim) -> Assertion {
@@ -109,11 +121,34 @@ impl Memory {
 }
 
 impl Claims {
-    fn lock(&self) -> MutexGuard<'_, Memory> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Nothing is begun yet.
+    pub(crate) fn new(common: &Common) -> Self {
+        Self {
+            store: common.store.clone(),
+            metrics: common.metrics.clone(),
+            clock: common.clock.clone(),
+            now: common.now.clone(),
+            memory: Mutex::default(),
+            marks_ms: AtomicI64::default(),
+        }
     }
 
-    /// How often everything was asserted: where that has changed since a begin was asked for, Redis may have lost it.
+    /// Until when calls may be marked as begun by somebody whom Redis has forgotten, ms of shard time, as a heartbeat
+    /// says.
+    pub(crate) fn expect_marks_until(&self, marks_ms: i64) {
+        self.marks_ms.store(marks_ms, Ordering::Relaxed);
+    }
+
+    /// Whether calls may be marked as begun by somebody whom Redis has forgotten.
+    pub(crate) fn expects_marks(&self) -> bool {
+        self.clock.now_ms() < self.marks_ms.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How often everything was asserted: if that has changed since a begin was asked for, Redis may have lost it.
     pub(crate) fn rounds(&self) -> u64 {
         self.lock().rounds
     }
@@ -130,7 +165,7 @@ impl Claims {
     }
 
     /// Redis has these results, the first of them at `first`.
-    fn settled(&self, name: &TurnName, first: usize, results: &[SettledCall]) {
+    pub(crate) fn settled(&self, name: &TurnName, first: usize, results: &[SettledCall]) {
         let mut memory = self.lock();
         // Most turns begin nothing, and are not in here.
         if !memory.under_way.contains_key(name) {
@@ -154,7 +189,7 @@ impl Claims {
         (first..).zip(results).filter_map(assertion).collect()
     }
 
-    /// A call did nothing after all, or is held by nobody here any more. Answers what to say where it was asserted.
+    /// A call did nothing after all, or is held by nobody here any more. Answers what to say if it was asserted.
     fn undone(&self, name: &TurnName, position: usize) -> Option<Assertion> {
         let mut memory = self.lock();
         let begun = memory.take(name, position)?;
@@ -179,8 +214,8 @@ impl Claims {
         }
     }
 
-    /// Whether Redis is another than all of this was told to. Where it is not, what is old is forgotten: only while Redis
-    /// answers, for what it loses is older by as long as it was away.
+    /// Whether Redis is another than all of this was told to. Where it is not, what is old is forgotten: only while
+    /// Redis answers, for what it loses is older by as long as it was away.
     fn is_another(&self, run_id: &str, remembered: Duration) -> bool {
         let mut memory = self.lock();
         if memory.run_id.as_deref().is_some_and(|known| known != run_id) {
@@ -195,7 +230,7 @@ impl Claims {
         false
     }
 
-    /// Everything without the results, what runs first and then the newest, each with its number where it has ended.
+    /// Everything without the results, what runs first and then the newest, each with its number if it has ended.
     fn all(&self, now_ms: i64) -> Vec<(Option<u64>, Assertion)> {
         let mut memory = self.lock();
         memory.rounds += 1;
@@ -222,17 +257,15 @@ impl Claims {
     fn told(&self, run_id: &str) {
         self.lock().run_id = Some(run_id.to_owned());
     }
-}
 
-impl Worker {
-    /// Rule 8: where Redis is another than it was, says what was begun and what came of it, before the heartbeat that
+    /// Rule 8: if Redis is another than it was, says what was begun and what came of it, before the heartbeat that
     /// brought the news counts. Nobody begins such a call for a lease, so all that a living worker knows comes first.
     pub(crate) async fn assert_after(&self, beat: &Beat) -> Result<(), StoreError> {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
-        if !self.claims.is_another(&beat.run_id, REMEMBERED.max(lease)) {
+        if !self.is_another(&beat.run_id, REMEMBERED.max(lease)) {
             return Ok(());
         }
-        let all = self.claims.all(beat.now_ms);
+        let all = self.all(beat.now_ms);
         let (mut marked, mut late) = (Vec::new(), 0_usize);
         // Even nothing is said: that this is another epoch is news to a Redis that has lost everything.
         let nothing = all.is_empty().then_some(&all[..]);
@@ -251,7 +284,7 @@ impl Worker {
             }
         }
         self.assert_results(&marked, beat.now_ms).await?;
-        self.claims.told(&beat.run_id);
+        self.told(&beat.run_id);
         tracing::warn!(
             remembered = all.len(),
             lost = marked.len(),
@@ -265,10 +298,10 @@ impl Worker {
     async fn assert_results(&self, marked: &[Option<u64>], now_ms: i64) -> Result<(), StoreError> {
         let (mut batch, mut size) = (Vec::new(), 0);
         for number in marked.iter().copied().flatten() {
-            let Some(call) = self.claims.with_result(number, now_ms) else { continue };
+            let Some(call) = self.with_result(number, now_ms) else { continue };
             size += match &call.claim {
                 Claim::Ended(result) => bytes(result),
-                _ => 0,
+                Claim::Begun | Claim::Undone => 0,
             };
             batch.push(call);
             if size >= limits::TURN_BYTES_MAX || batch.len() >= limits::BATCH_ENTRIES_MAX {
@@ -301,29 +334,24 @@ impl Worker {
         Ok(said)
     }
 
-    /// Results are in Redis.
-    pub(crate) fn remember(&self, name: &TurnName, first: usize, results: &[SettledCall]) {
-        self.claims.settled(name, first, results);
-    }
-
     /// Results that came too late for their slice: whoever has it now finds those of calls that must not happen twice,
-    /// where it has not begun them.
+    /// if it has not begun them.
     pub(crate) async fn leave_for_others(&self, name: &TurnName, first: usize, results: &[SettledCall]) {
-        let calls = self.claims.unsettled(name, first, results, self.clock.now_ms());
+        let calls = self.unsettled(name, first, results, self.clock.now_ms());
         self.say_until_heard(&calls).await;
     }
 
     /// The call did nothing: it may be begun again.
     pub(crate) async fn take_back(&self, name: &TurnName, position: usize) {
-        let undone = self.claims.undone(name, position);
+        let undone = self.undone(name, position);
         self.say_until_heard(undone.as_slice()).await;
     }
 
-    /// Says of one call that it was begun, where Redis may have lost that between its answer and our memory. False where
+    /// Says of one call that it was begun, if Redis may have lost that between its answer and our memory. False if
     /// somebody else has begun it.
     pub(crate) async fn begun_for_sure(&self, name: &TurnName, position: usize) -> bool {
         let call = {
-            let memory = self.claims.lock();
+            let memory = self.lock();
             let begun = memory.under_way.get(name).and_then(|calls| calls.get(&position));
             begun.map(|begun| begun.assertion(name, position, self.clock.now_ms(), Claim::Begun))
         };
@@ -332,14 +360,18 @@ impl Worker {
     }
 
     async fn say_until_heard(&self, calls: &[Assertion]) -> Vec<Asserted> {
-        let mut backoff = Backoff::default();
-        while !calls.is_empty() && !self.now.is_cancelled() {
-            match self.store.assert(calls, false).await {
-                Ok(asserted) => return asserted,
-                Err(error) => tracing::debug!(%error, "what was begun could not be said; trying again"),
-            }
-            tokio::time::sleep(backoff.pause()).await;
+        if calls.is_empty() || self.now.is_cancelled() {
+            return Vec::new();
         }
-        Vec::new()
+        let said = retry_until(&self.now, || async {
+            match self.store.assert(calls, false).await {
+                Ok(asserted) => Attempt::Done(asserted),
+                Err(error) => {
+                    tracing::debug!(%error, "what was begun could not be said; trying again");
+                    Attempt::Failed
+                }
+            }
+        });
+        said.await.unwrap_or_default()
     }
 }

@@ -1,4 +1,5 @@
-//! What a call is judged and carried out by: the policy in force and the tools that belong to it, replaced as one.
+//! The configuration that calls are judged and carried out by: the policy in force and the tools that belong to it,
+//! replaced as one.
 
 use std::sync::Arc;
 
@@ -30,40 +31,60 @@ impl WorkerConfig {
 }
 
 /// The configuration in force.
-pub(crate) struct WorkerConfigs(ArcSwap<WorkerConfig>);
+pub(crate) struct WorkerConfigs {
+    current: ArcSwap<WorkerConfig>,
+    /// The policy of the process, with what was set at run time.
+    in_force: Arc<PolicyHandle>,
+}
 
 impl WorkerConfigs {
-    pub(crate) fn new(active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: TaskHandlers) -> Self {
+    /// The policy in force, with these tools and handlers.
+    pub(crate) fn new(in_force: Arc<PolicyHandle>, registry: Arc<Registry>, task_handlers: TaskHandlers) -> Self {
+        let (active, task_handlers) = (in_force.load(), Arc::new(task_handlers));
         let short_digest = active.short_digest().into();
-        let task_handlers = Arc::new(task_handlers);
-        Self(ArcSwap::from_pointee(WorkerConfig { active, registry, task_handlers, generation: None, short_digest }))
+        let config = WorkerConfig { active, registry, task_handlers, generation: None, short_digest };
+        Self { current: ArcSwap::from_pointee(config), in_force }
     }
 
     pub(crate) fn load(&self) -> Arc<WorkerConfig> {
-        self.0.load_full()
+        self.current.load_full()
     }
 
     pub(crate) fn replace(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
         let short_digest = active.short_digest().into();
         let before = self.load();
         let generation = before.generation.filter(|_| before.active.digest == active.digest);
-        self.0.store(Arc::new(WorkerConfig { active, registry, task_handlers, generation, short_digest }));
+        self.current.store(Arc::new(WorkerConfig { active, registry, task_handlers, generation, short_digest }));
     }
 
     /// Takes over what a heartbeat brought: tenants that were set at run time, and the policy's generation. Answers
     /// the generation where it is another than before.
-    pub(crate) async fn refresh(&self, store: &Store, in_force: &PolicyHandle) -> Result<Option<u64>, StoreError> {
+    pub(crate) async fn refresh(&self, store: &Store) -> Result<Option<u64>, StoreError> {
+        self.in_force.refresh(store).await?;
+        self.take_over(store).await
+    }
+
+    /// Reads what was set at run time if there is news, for a slice whose tenant nobody here knows.
+    pub(crate) async fn hear_of_new_tenants(&self, store: &Store) -> Result<(), StoreError> {
+        if self.in_force.refresh_where_news(store).await? {
+            self.take_over(store).await?;
+        }
+        Ok(())
+    }
+
+    async fn take_over(&self, store: &Store) -> Result<Option<u64>, StoreError> {
         let asked = self.load();
         let generation = store.generation_of(&asked.active.digest).await?;
-        let now = in_force.load();
-        // A configuration that has come meanwhile brings its own policy with it, and is asked about with the next heartbeat.
+        let now = self.in_force.load();
+        // A configuration that has come meanwhile brings its own policy with it, and is asked about with the next
+        // heartbeat.
         let refreshed = |config: &Arc<WorkerConfig>| -> Arc<WorkerConfig> {
             if config.active.digest != asked.active.digest || now.digest != asked.active.digest {
                 return Arc::clone(config);
             }
             Arc::new(WorkerConfig { active: Arc::clone(&now), generation, ..(**config).clone() })
         };
-        let before = self.0.rcu(refreshed);
+        let before = self.current.rcu(refreshed);
         Ok(generation.filter(|_| before.generation != generation))
     }
 }

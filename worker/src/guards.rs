@@ -1,4 +1,5 @@
-//! What a call has to pass before it runs: the same for every call of a worker and for `tickfleet tools try`.
+//! The guards: what a call has to pass before it runs. [`pass`] is their one order, for every call of a worker and for
+//! `tickfleet tools try`.
 
 use std::borrow::Cow;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,83 +9,202 @@ use serde_json::value::RawValue;
 use tickfleet_model::{AgentId, CallError, Outcome, TenantId};
 use tickfleet_protocol::without_nulls;
 
-use crate::messages;
+use crate::agents::TaskHandlers;
+use crate::messages::{self, CallEnding};
 use crate::tools::{RegisteredTool, Toolbox, Unusable};
 
-/// How a call ends that does not pass. Boxed: most calls pass, and a refusal is large.
-pub(crate) type Refusal = Box<(Outcome, CallError)>;
+/// One guard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Guard {
+    /// The tool is known, and the agent may call it.
+    Permission,
+    /// The arguments are within bounds, and as the tool's input schema wants them.
+    Arguments,
+    /// The tool itself finds nothing wrong with them.
+    Validation,
+    /// A person has agreed, if the tool wants that.
+    Approval,
+}
+
+impl Guard {
+    /// All guards, in the order in which a call meets them.
+    pub const ALL: [Self; 4] = [Self::Permission, Self::Arguments, Self::Validation, Self::Approval];
+
+    /// The guard as people read it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Permission => "tool and permission",
+            Self::Arguments => "arguments",
+            Self::Validation => "validation",
+            Self::Approval => "approval",
+        }
+    }
+
+    /// The condition that a call has to meet, in words.
+    #[must_use]
+    pub const fn condition(self) -> &'static str {
+        match self {
+            Self::Permission => "the tool is known, and the agent may call it",
+            Self::Arguments => "the arguments are within bounds, and as the tool's input schema wants them",
+            Self::Validation => "the tool itself finds nothing wrong with them",
+            Self::Approval => "a person has agreed, if the tool wants that",
+        }
+    }
+}
+
+/// The call that guards look at.
+pub(crate) enum Asked<'a> {
+    /// A model's call of a tool, by the name that it used. Of a `strict` answer, the nulls that stand for optional
+    /// arguments are left out.
+    Tool { tools: &'a Toolbox, tenant: &'a TenantId, agent: &'a AgentId, name: &'a str, strict: bool },
+    /// A task: its work is its agent's handler.
+    Task { handlers: &'a TaskHandlers, agent: &'a AgentId },
+}
+
+/// A call that has passed every guard: the tool, and the arguments as it gets them.
+pub(crate) type Passed = (Arc<RegisteredTool>, Box<RawValue>);
+
+/// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first that ends it. `observe` is told
+/// what each of them said.
+///
+/// # Errors
+/// How the call ends, if it does not pass.
+pub(crate) async fn pass(
+    asked: &Asked<'_>,
+    arguments: &str,
+    mut observe: impl FnMut(Guard, Result<&RegisteredTool, &CallEnding>),
+) -> Result<Passed, Box<CallEnding>> {
+    let found = asked.tool();
+    observe(Guard::Permission, found.as_deref().map_err(Box::as_ref));
+    let tool = found?;
+    let fitting = asked.arguments(&tool, arguments).await;
+    observe(Guard::Arguments, fitting.as_ref().map(|_| &*tool).map_err(Box::as_ref));
+    let arguments = fitting?;
+    let validated = validated(&tool, &arguments);
+    observe(Guard::Validation, validated.as_ref().map(|()| &*tool).map_err(Box::as_ref));
+    validated?;
+    let approved = approved(&tool);
+    observe(Guard::Approval, approved.as_ref().map(|()| &*tool).map_err(Box::as_ref));
+    approved?;
+    Ok((tool, arguments))
+}
+
+impl Asked<'_> {
+    /// The tool that is meant.
+    fn tool(&self) -> Result<Arc<RegisteredTool>, Box<CallEnding>> {
+        match *self {
+            Self::Tool { tools, tenant, agent, name, .. } => usable(tools, tenant, agent, name),
+            Self::Task { handlers, agent } => handlers.get(agent).cloned().ok_or_else(|| {
+                let message = format!("Agent {:?} has no task handler on this fleet any more.", agent.as_str());
+                CallEnding::of(Outcome::Permanent, message)
+            }),
+        }
+    }
+
+    /// The arguments as the tool gets them. What is in a task is the producer's own JSON, numbers included that no
+    /// schema can compare.
+    async fn arguments(&self, tool: &RegisteredTool, text: &str) -> Result<Box<RawValue>, Box<CallEnding>> {
+        let (checked, name) = match *self {
+            Self::Tool { name, strict, .. } => {
+                let text = if strict { without_nulls(&tool.spec.input_schema, text) } else { Cow::Borrowed(text) };
+                (tool.arguments.check_in_time(&text).await, name)
+            }
+            Self::Task { .. } => (tool.arguments.check_task_in_time(text).await, tool.spec.name.as_str()),
+        };
+        checked.map_err(|error| {
+            let told = messages::error(Outcome::InvalidArguments, error.message(name));
+            let error = CallError { details: Some(error.details()), ..told };
+            Box::new(CallEnding { outcome: Outcome::InvalidArguments, error })
+        })
+    }
+}
 
 /// The tool that an agent means by `name`: it is known, and the agent may call it.
-pub(crate) fn usable(
+fn usable(
     tools: &Toolbox,
     tenant: &TenantId,
     agent: &AgentId,
     name: &str,
-) -> Result<Arc<RegisteredTool>, Refusal> {
+) -> Result<Arc<RegisteredTool>, Box<CallEnding>> {
     let unusable = match tools.find(tenant, agent, name) {
         Ok(tool) => return Ok(Arc::clone(tool)),
         Err(unusable) => unusable,
     };
     let may = tools.may_call(tenant, agent);
     let allowed: Vec<&str> = may.iter().map(|tool| tool.spec.name.as_str()).collect();
-    Err(Box::new(match unusable {
+    Err(match unusable {
         Unusable::NoAgent => {
-            let message = format!("Agent {:?} is no longer configured.", agent.as_str());
-            (Outcome::Denied, messages::error(Outcome::Denied, message))
+            CallEnding::of(Outcome::Denied, format!("Agent {:?} is no longer configured.", agent.as_str()))
         }
-        Unusable::Withheld => {
-            (Outcome::Denied, messages::error(Outcome::Denied, tickfleet_engine::delegation::unreadable(tenant)))
-        }
+        Unusable::Withheld => CallEnding::of(Outcome::Denied, tickfleet_engine::delegation::unreadable(tenant)),
         Unusable::NoTool => {
-            let close = tools.close_to(name, &allowed);
-            (Outcome::UnknownTool, messages::unknown_tool(name, &close, &allowed))
+            let error = messages::unknown_tool(name, &tools.close_to(name, &allowed), &allowed);
+            Box::new(CallEnding { outcome: Outcome::UnknownTool, error })
         }
-        Unusable::Denied(denial, rule) => (Outcome::Denied, messages::denied(name, &denial, &rule, &allowed)),
-    }))
-}
-
-/// The arguments as the tool gets them: within bounds and as its schema wants them. Of a strict answer, the nulls that
-/// stand for optional arguments are left out.
-pub(crate) async fn fitting(
-    tool: &RegisteredTool,
-    name: &str,
-    text: &str,
-    strict: bool,
-) -> Result<Box<RawValue>, Refusal> {
-    let text = if strict { without_nulls(&tool.spec.input_schema, text) } else { Cow::Borrowed(text) };
-    tool.arguments.check_in_time(&text).await.map_err(|error| {
-        let told = messages::error(Outcome::InvalidArguments, error.message(name));
-        Box::new((Outcome::InvalidArguments, CallError { details: Some(error.details()), ..told }))
+        Unusable::Denied(denial, rule) => {
+            let error = messages::denied(name, &denial, &rule, &allowed);
+            Box::new(CallEnding { outcome: Outcome::Denied, error })
+        }
     })
 }
 
-/// A task as its handler gets it. What is in it is the producer's own JSON, numbers included that no schema can compare.
-pub(crate) async fn fitting_task(handler: &RegisteredTool, text: &str) -> Result<Box<RawValue>, Refusal> {
-    handler.arguments.check_task_in_time(text).await.map_err(|error| {
-        let told = messages::error(Outcome::InvalidArguments, error.message(&handler.spec.name));
-        Box::new((Outcome::InvalidArguments, CallError { details: Some(error.details()), ..told }))
-    })
-}
-
-/// What the tool itself finds wrong with arguments that fit its schema.
-pub(crate) fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Refusal> {
+/// Asks the tool itself about arguments that fit its schema.
+fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<CallEnding>> {
     match catch_unwind(AssertUnwindSafe(|| tool.handler.validate(arguments))) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(problem)) => {
-            Err(Box::new((Outcome::InvalidArguments, messages::invalid_arguments(&tool.spec.name, &problem))))
+            let error = messages::invalid_arguments(&tool.spec.name, &problem);
+            Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }))
         }
         Err(_) => {
             tracing::error!(tool = tool.spec.name, "the validation of a tool panicked");
-            Err(Box::new((Outcome::Internal, messages::internal())))
+            Err(Box::new(CallEnding { outcome: Outcome::Internal, error: messages::internal() }))
         }
     }
 }
 
-/// Whether a person has agreed, where the tool wants that.
-pub(crate) fn approved(tool: &RegisteredTool) -> Result<(), Refusal> {
+/// Whether a person has agreed, if the tool wants that.
+fn approved(tool: &RegisteredTool) -> Result<(), Box<CallEnding>> {
     if !tool.spec.requires_approval {
         return Ok(());
     }
     let message = "This tool needs a person's approval, and this fleet has no way to ask for one.";
-    Err(Box::new((Outcome::ApprovalRefused, messages::error(Outcome::ApprovalRefused, message))))
+    Err(CallEnding::of(Outcome::ApprovalRefused, message))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::time::Duration;
+
+    use super::*;
+    use crate::tools::Environment;
+    use crate::tools::builtin;
+
+    #[tokio::test]
+    async fn a_call_meets_the_guards_in_the_order_of_their_list() {
+        let agent = AgentId::new("kelly").unwrap();
+        let echo = builtin::all().into_iter().find(|tool| tool.spec().name == "echo").unwrap();
+        let (spec, handler) = echo.into_parts(Duration::from_secs(1), &Environment::of([]));
+        let echo = Arc::new(RegisteredTool::new(spec, handler).unwrap());
+        let handlers = TaskHandlers::from([(agent.clone(), echo)]);
+        let mut met = Vec::new();
+        let asked = Asked::Task { handlers: &handlers, agent: &agent };
+        pass(&asked, "{}", |guard, said| met.push((guard, said.is_ok()))).await.unwrap();
+        assert_eq!(met, Guard::ALL.map(|guard| (guard, true)));
+    }
+
+    #[test]
+    fn the_documentation_lists_the_guards_in_their_order() {
+        let page = include_str!("../../docs/permissions.md");
+        let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
+        let named = |name: &str| Guard::ALL.into_iter().find(|guard| guard.name() == name);
+        let found: Vec<_> = rows.filter_map(|(name, rest)| Some((named(name)?, rest))).collect();
+        assert_eq!(found.iter().map(|(guard, _)| *guard).collect::<Vec<_>>(), Guard::ALL);
+        for (guard, rest) in found {
+            assert!(rest.starts_with(guard.condition()), "{}: {rest}", guard.name());
+        }
+    }
 }

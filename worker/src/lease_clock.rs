@@ -44,7 +44,7 @@ impl LeaseClock {
         self.term.load(Ordering::Relaxed)
     }
 
-    /// Waits until something leased in `term` may be sent to the outside; false where its lease is over. A lease that
+    /// Waits until something leased in `term` may be sent to the outside; false if its lease is over. A lease that
     /// is only old is renewed any moment: giving the slice up then would leave it with a consumer that lives.
     pub(crate) async fn is_sure(&self, term: u64) -> bool {
         loop {

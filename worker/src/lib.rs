@@ -1,6 +1,6 @@
 //! The worker: leases slices, carries their calls out one by one, settles every result.
 //!
-//! START HERE: [`turn`] is one slice, end to end; [`call`] is one call, end to end; [`run`] leases and drains.
+//! START HERE: [`turn`] is one slice, end to end; [`call`] is one call, end to end; [`run`] is the worker's own life.
 
 pub mod agents;
 mod attempt;
@@ -9,10 +9,15 @@ pub mod call;
 mod claims;
 mod config;
 mod fleet_tools;
-mod guards;
+pub mod guards;
+mod held;
+mod lane;
+mod lease;
 mod lease_clock;
+mod leasing;
 mod lists;
 mod messages;
+mod outbox;
 pub mod run;
 pub mod trial;
 pub mod turn;
@@ -20,9 +25,7 @@ pub mod turn;
 /// The tools that a worker carries calls out with.
 pub use tickfleet_tools as tools;
 
-use std::collections::HashMap;
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
@@ -31,16 +34,21 @@ use tickfleet_model::Priorities;
 use tickfleet_model::retry::Ladder;
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Begin, HandBack, Retry, Settlement, ShardClock, Store, TurnName};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tickfleet_store::{ShardClock, Store};
 use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
-use batch::Batcher;
+use call::Calls;
 use claims::Claims;
 use config::WorkerConfigs;
+use held::{HeldSlices, held_max};
+use lease::Lease;
 use lease_clock::LeaseClock;
+use leasing::Leasing;
+use lists::ToolLists;
+use outbox::Outbox;
 use tools::Registry;
+use turn::Pipeline;
 
 /// How a worker works.
 #[derive(Debug, Clone)]
@@ -55,11 +63,11 @@ pub struct Options {
     pub ladder: Ladder,
     /// How results are reported.
     pub report: ReportOptions,
-    /// What begins the names of the worker's incarnations (a pod's name).
+    /// The beginning of the names of the worker's incarnations (a pod's name).
     pub name: String,
 }
 
-/// What a worker needs from the process around it.
+/// The things that a worker needs from the process around it.
 pub struct Surroundings {
     /// Policy, tenants, task handlers in force.
     pub active: Arc<PolicyHandle>,
@@ -69,171 +77,97 @@ pub struct Surroundings {
     pub progress: Progress,
     /// The tools of the policy in force.
     pub registry: Arc<Registry>,
-    /// What carries out delegated tasks.
+    /// The handlers of delegated tasks.
     pub task_handlers: TaskHandlers,
 }
 
-/// One worker on one shard.
+/// One worker on one shard: its parts, and how they are put together.
 pub struct Worker {
+    common: Common,
+    /// How long a drain waits for running calls.
+    drain: Duration,
+    /// Its name and its heartbeats.
+    lease: Arc<Lease>,
+    /// The part that brings it slices.
+    leasing: Arc<Leasing>,
+}
+
+/// The state that the parts of a worker share.
+pub(crate) struct Common {
     pub(crate) store: Store,
-    pub(crate) active: Arc<PolicyHandle>,
+    pub(crate) clock: Arc<ShardClock>,
+    pub(crate) lease_clock: Arc<LeaseClock>,
+    pub(crate) configs: Arc<WorkerConfigs>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) progress: Progress,
-    pub(crate) configs: WorkerConfigs,
-    pub(crate) options: Options,
-    pub(crate) clock: Arc<ShardClock>,
-    pub(crate) lease_clock: LeaseClock,
-    /// Where slices run.
-    pub(crate) lane: Lane,
-    /// Where slices run that a holder has died with: one at a time, in nobody else's place (rules 12 and 23).
-    pub(crate) suspects: Lane,
-    /// What was begun, and what came of it.
-    pub(crate) claims: Claims,
-    /// Until when calls may be marked as begun by somebody whom Redis has forgotten, ms of shard time.
-    pub(crate) marks_ms: AtomicI64,
-    /// What is held now, to be told of a cancel.
-    pub(crate) running: Mutex<HashMap<TurnName, Held>>,
-    pub(crate) settles: Batcher<Settlement>,
-    pub(crate) begins: Batcher<Begin>,
-    pub(crate) retries: Batcher<Retry>,
-    pub(crate) hand_backs: Batcher<HandBack>,
     /// Cancelled when running calls must stop at once.
     pub(crate) now: CancellationToken,
 }
-
-/// Slices held per slot: results on their way to Redis do not keep a slot, but they are bounded.
-const HELD_PER_SLOT: usize = 4;
-/// Slices held at least, so that few slots still settle in batches.
-const HELD_MIN: usize = 512;
 
 impl Worker {
     /// A worker on the shard of `store`. Running calls are told to stop at once when `now` is cancelled.
     #[must_use]
     pub fn new(store: Store, surroundings: Surroundings, options: Options, now: CancellationToken) -> Arc<Self> {
+        let Surroundings { active, metrics, progress, registry, task_handlers } = surroundings;
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
-        let held = (options.slots * HELD_PER_SLOT).max(HELD_MIN);
-        let store = store.observed_by(surroundings.metrics.clone());
-        surroundings.metrics.tools_known(surroundings.registry.iter().map(|tool| tool.spec.name.as_str()));
-        let failed = batch::tell_seldom();
-        let worker = Arc::new(Self {
-            settles: Batcher::new(&store, held, &now, failed.clone()),
-            begins: Batcher::new(&store, held, &now, failed.clone()),
-            retries: Batcher::new(&store, held, &now, failed.clone()),
-            hand_backs: Batcher::new(&store, held, &now, failed),
-            store,
-            configs: WorkerConfigs::new(surroundings.active.load(), surroundings.registry, surroundings.task_handlers),
-            active: surroundings.active,
-            metrics: surroundings.metrics,
-            progress: surroundings.progress,
-            clock: Arc::default(),
-            lease_clock: LeaseClock::new(lease),
-            lane: Lane::new(options.slots, held),
-            suspects: Lane::new(1, 1),
-            claims: Claims::default(),
-            marks_ms: AtomicI64::default(),
-            running: Mutex::default(),
-            options,
-            now,
-        });
-        let watched = Arc::downgrade(&worker);
-        worker.metrics.watch_slots(move || {
-            let worker = watched.upgrade()?;
-            Some((worker.busy(), worker.options.slots))
-        });
-        worker
+        let store = store.observed_by(metrics.clone());
+        metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
+        let configs = Arc::new(WorkerConfigs::new(active, registry, task_handlers));
+        let (clock, lease_clock) = (Arc::default(), Arc::new(LeaseClock::new(lease)));
+        let common = Common { store, clock, lease_clock, configs, metrics, progress, now };
+        let slices = Arc::new(HeldSlices::new(options.slots));
+        watch_slots(&common.metrics, &slices, options.slots);
+        let outbox = Arc::new(Outbox::new(&common.store, held_max(options.slots), &common.now));
+        let claims = Arc::new(Claims::new(&common));
+        let calls = Calls::new(&common, &claims, &outbox, options.ladder, options.report.redactor.clone());
+        let pipeline = Arc::new(Pipeline::new(&common, &claims, &slices, &outbox, calls, options.report));
+        let (priorities, drain) = (options.priorities, options.drain);
+        let leasing = Leasing::new(&common, priorities, drain, &claims, &slices, &outbox, &pipeline);
+        let lease = Lease::new(&common, options.name, options.slots, &claims, &slices, &outbox);
+        Arc::new(Self { drain, lease: Arc::new(lease), leasing: Arc::new(leasing), common })
     }
 
-    /// Slices that are carried out, the suspect beside the slots included: whoever looks on wants to see it.
-    pub(crate) fn busy(&self) -> usize {
-        self.lane.busy() + self.suspects.busy()
+    /// The keeper of the lists of tools.
+    fn tool_lists(&self) -> ToolLists {
+        ToolLists::new(self.common.store.clone(), self.common.configs.clone())
     }
 }
 
-/// Slots, and what may be held in them.
-pub(crate) struct Lane {
-    /// Slices whose calls run.
-    pub(crate) slots: Arc<Semaphore>,
-    /// How many of them carry out a slice. The free permits do not tell: while a lease is waited for, the leasing loop
-    /// holds them.
-    busy: Arc<AtomicUsize>,
-    /// Slices that are held: leased and not yet settled. Bounds what Redis' absence can pile up (rule 6).
-    pub(crate) held: Arc<Semaphore>,
-}
-
-impl Lane {
-    fn new(slots: usize, held: usize) -> Self {
-        Self { slots: Arc::new(Semaphore::new(slots)), busy: Arc::default(), held: Arc::new(Semaphore::new(held)) }
-    }
-
-    /// Slots that carry out a slice.
-    pub(crate) fn busy(&self) -> usize {
-        self.busy.load(Ordering::Relaxed)
-    }
-
-    /// A slot of this lane that begins to carry out a slice.
-    pub(crate) fn take(&self, permit: OwnedSemaphorePermit) -> Slot {
-        self.busy.fetch_add(1, Ordering::Relaxed);
-        Slot { _permit: permit, busy: Arc::clone(&self.busy) }
-    }
-}
-
-/// A slot that carries out a slice, from its lease until its last call has run.
-pub(crate) struct Slot {
-    _permit: OwnedSemaphorePermit,
-    busy: Arc<AtomicUsize>,
-}
-
-impl Drop for Slot {
-    fn drop(&mut self) {
-        self.busy.fetch_sub(1, Ordering::Relaxed);
-    }
+/// Shows how many slots are busy, for as long as the worker lives.
+fn watch_slots(metrics: &Metrics, slices: &Arc<HeldSlices>, slots: usize) {
+    let watched = Arc::downgrade(slices);
+    metrics.watch_slots(move || Some((watched.upgrade()?.busy(), slots)));
 }
 
 impl Worker {
     /// Judges and carries out calls by another configuration from here on: its policy and its tools in one step. Calls
     /// that run keep what they began with.
     pub fn configure(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>, task_handlers: Arc<TaskHandlers>) {
-        self.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
-        self.configs.replace(active, registry, task_handlers);
+        self.common.metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
+        self.common.configs.replace(active, registry, task_handlers);
     }
 
     /// The same with other tools alone.
     pub fn configure_tools(&self, active: Arc<ActivePolicy>, registry: Arc<Registry>) {
-        let task_handlers = Arc::clone(&self.configs.load().task_handlers);
+        let task_handlers = Arc::clone(&self.common.configs.load().task_handlers);
         self.configure(active, registry, task_handlers);
     }
 
     /// The tools that it carries calls out with now.
     #[must_use]
     pub fn tools(&self) -> Arc<Registry> {
-        Arc::clone(&self.configs.load().registry)
+        Arc::clone(&self.common.configs.load().registry)
     }
 
     /// The worker's shard.
     #[must_use]
     pub const fn store(&self) -> &Store {
-        &self.store
+        &self.common.store
     }
 }
 
-/// A slice that is held.
-pub(crate) struct Held {
-    /// Its fence.
-    pub(crate) fence: String,
-    /// Under what it is held.
-    pub(crate) lease: Lease,
-}
-
-/// What holding a slice stands on.
-#[derive(Debug, Clone)]
-pub(crate) struct Lease {
-    /// Cancelled with the turn.
-    pub(crate) cancel: CancellationToken,
-    /// The worker's incarnation that leased it.
-    pub(crate) term: u64,
-}
-
-/// The typed tools of every fleet: the built-in ones, and those over `store`: `delegate_task` and the tools about the fleet.
+/// The typed tools of every fleet: the built-in ones, and those over `store`: `delegate_task` and the tools about the
+/// fleet.
 #[must_use]
 pub fn standard_tools(store: &Store, active: &Arc<PolicyHandle>) -> Vec<tools::TypedTool> {
     let mut typed = tools::builtin::all();

@@ -1,7 +1,7 @@
-//! What each agent may call, written to Redis for readers in any language.
+//! The tools that each agent may call, written to Redis for readers in any language.
 //!
 //! Workers know the tools, so workers write. One of them does: each looks now and then whether lists made of the same
-//! policy and tools are there, and writes where they are not. The lists inform; what decides is the permission check of
+//! policy and tools are there, and writes if they are not. The lists inform; what decides is the permission check of
 //! each call.
 
 use std::collections::HashMap;
@@ -15,8 +15,7 @@ use tickfleet_protocol::define;
 use tickfleet_store::{Store, StoreError, ToolList};
 use tokio_util::sync::CancellationToken;
 
-use crate::Worker;
-use crate::config::WorkerConfig;
+use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::tools::Toolbox;
 
 /// How often a worker looks whether the lists are those of its policy and tools.
@@ -28,9 +27,20 @@ const LIST_TTL_MS: u64 = 600_000;
 
 const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);
 
-impl Worker {
+/// Keeps the lists of a shard.
+pub(crate) struct ToolLists {
+    store: Store,
+    configs: Arc<WorkerConfigs>,
+}
+
+impl ToolLists {
+    /// The lists of the shard of `store`, made of the configuration in force.
+    pub(crate) const fn new(store: Store, configs: Arc<WorkerConfigs>) -> Self {
+        Self { store, configs }
+    }
+
     /// Keeps the lists of tools fresh until `stop`.
-    pub(crate) async fn tool_lists(self: Arc<Self>, stop: CancellationToken) {
+    pub(crate) async fn keep(self, stop: CancellationToken) {
         let mut looked_at: Option<(Arc<WorkerConfig>, String)> = None;
         loop {
             let config = self.configs.load();
@@ -53,7 +63,7 @@ impl Worker {
         }
     }
 
-    /// Writes the lists where none are fresh. Fresh ones of another policy are written over only once, when ours is new:
+    /// Writes the lists if none are fresh. Fresh ones of another policy are written over only once, when ours is new:
     /// workers with different tools would else write over each other without end.
     async fn write_where_due(
         &self,
@@ -108,7 +118,7 @@ fn lists(store: &Store, config: &WorkerConfig) -> (Vec<ToolList>, usize) {
     (lists, left_out)
 }
 
-/// What lists are made of: policy, tenants and tools.
+/// The fingerprint of all that lists are made of: policy, tenants and tools.
 fn fingerprint(config: &WorkerConfig) -> String {
     let mut hash = Sha256::new();
     hash.update(config.active.digest.as_bytes());

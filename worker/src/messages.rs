@@ -1,4 +1,4 @@
-//! What the agent is told: short messages that a model can act on.
+//! The messages to agents: short ones that a model can act on.
 
 use std::time::Duration;
 
@@ -11,12 +11,26 @@ use crate::tools::wording;
 /// Names listed in a message at most.
 const NAMES_MAX: usize = 20;
 
+/// How a call ends that has no output.
+#[derive(Debug)]
+pub(crate) struct CallEnding {
+    pub(crate) outcome: Outcome,
+    pub(crate) error: CallError,
+}
+
+impl CallEnding {
+    /// An ending whose error's code is the outcome's word. Boxed, as guards give it: most calls pass, and it is large.
+    pub(crate) fn of(outcome: Outcome, message: impl Into<String>) -> Box<Self> {
+        Box::new(Self { outcome, error: error(outcome, message) })
+    }
+}
+
 /// An error whose code is its outcome's word.
 pub(crate) fn error(outcome: Outcome, message: impl Into<String>) -> CallError {
     CallError { code: outcome.as_str().into(), message: bounded(message.into()), details: None }
 }
 
-/// What a tool itself found wrong with its arguments; with the tool's name, where the tool does not say it.
+/// The problem that a tool itself found in its arguments; with the tool's name, if the tool does not say it.
 pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
     let tool = wording::cut(tool, limits::NAME_BYTES_MAX);
     let named = problem.contains(&tool);

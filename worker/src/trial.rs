@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
-use serde_json::value::RawValue;
 use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{
     AgentId, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId, idempotency_key,
@@ -14,15 +13,16 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::attempt::{self, Judged};
-use crate::guards::{self, Refusal};
+use crate::guards::{self, Asked, Guard, Passed};
+use crate::messages::CallEnding;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 
 /// The call that is tried.
 #[derive(Debug, Clone)]
 pub struct Trial {
-    /// Whose call.
+    /// The tenant of the agent that calls.
     pub tenant: TenantId,
-    /// Who makes it.
+    /// The agent that calls.
     pub agent: AgentId,
     /// The tool, as a model would name it.
     pub tool: String,
@@ -36,25 +36,25 @@ pub struct Trial {
     pub dry: bool,
 }
 
-/// What one guard said.
+/// The word of one guard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Step {
-    /// `tool and permission`, `arguments`, `validation`, `approval`, `run`, `output`.
+    /// A guard by its name ([`Guard::name`]), then `run` and `output`.
     pub step: &'static str,
     /// Whether the call passed.
     pub passed: bool,
-    /// What there is to say.
+    /// The detail.
     pub detail: String,
 }
 
-/// What became of a trial.
+/// The result of a trial.
 #[derive(Debug, Clone, Serialize)]
 pub struct Tried {
     /// The guards in their order, up to the one that ended the call.
     pub steps: Vec<Step>,
-    /// What the agent would get; none where the trial stopped before the tool ran.
+    /// The result that the agent would get; none if the trial stopped before the tool ran.
     pub result: Option<CallResult>,
-    /// What a worker would do next, where it would not end here.
+    /// The next step of a worker, if the call would not end here.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,
 }
@@ -78,8 +78,8 @@ impl Trial {
         let call = CallId { turn: id, position: 0 };
         let (tool, arguments) = match self.pass(&mut tried.steps).await {
             Ok(passed) => passed,
-            Err(refusal) => {
-                let (outcome, error) = *refusal;
+            Err(ending) => {
+                let CallEnding { outcome, error } = *ending;
                 tried.result = Some(self.result(&call, outcome, error));
                 return tried;
             }
@@ -99,26 +99,28 @@ impl Trial {
     }
 
     /// Every guard before the tool runs.
-    async fn pass(&self, steps: &mut Vec<Step>) -> Result<(Arc<RegisteredTool>, Box<RawValue>), Refusal> {
-        let noted = |steps: &mut Vec<Step>, step, said: Result<String, &Refusal>| {
+    async fn pass(&self, steps: &mut Vec<Step>) -> Result<Passed, Box<CallEnding>> {
+        let (tools, tenant, agent, name) = (&self.tools, &self.tenant, &self.agent, self.tool.as_str());
+        let asked = Asked::Tool { tools, tenant, agent, name, strict: false };
+        let observe = |guard: Guard, said: Result<&RegisteredTool, &CallEnding>| {
             let passed = said.is_ok();
-            let detail = said.unwrap_or_else(|refusal| format!("{}: {}", refusal.0.as_str(), refusal.1.message));
-            steps.push(Step { step, passed, detail });
+            let detail = match said {
+                Ok(tool) => self.passed(guard, tool),
+                Err(ending) => format!("{}: {}", ending.outcome.as_str(), ending.error.message),
+            };
+            steps.push(Step { step: guard.name(), passed, detail });
         };
-        let found = guards::usable(&self.tools, &self.tenant, &self.agent, &self.tool);
-        let known = found.as_ref().map(|tool| format!("{} may call {}", self.agent, tool.spec.name));
-        noted(steps, "tool and permission", known);
-        let tool = found?;
-        let fitting = guards::fitting(&tool, &self.tool, &self.arguments, false).await;
-        noted(steps, "arguments", fitting.as_ref().map(|_| "they fit the input schema".to_owned()));
-        let arguments = fitting?;
-        let validated = guards::validated(&tool, &arguments);
-        noted(steps, "validation", validated.as_ref().map(|()| "the tool takes them".to_owned()));
-        validated?;
-        let approved = guards::approved(&tool);
-        noted(steps, "approval", approved.as_ref().map(|()| "none is needed".to_owned()));
-        approved?;
-        Ok((tool, arguments))
+        guards::pass(&asked, &self.arguments, observe).await
+    }
+
+    /// The detail of a guard that lets the call pass.
+    fn passed(&self, guard: Guard, tool: &RegisteredTool) -> String {
+        match guard {
+            Guard::Permission => format!("{} may call {}", self.agent, tool.spec.name),
+            Guard::Arguments => "they fit the input schema".to_owned(),
+            Guard::Validation => "the tool takes them".to_owned(),
+            Guard::Approval => "none is needed".to_owned(),
+        }
     }
 
     fn context(&self, call: &CallId, now_ms: i64, timeout: Duration) -> CallContext {
@@ -157,7 +159,7 @@ impl Trial {
                 step("output", true, fits.to_owned());
                 attempt::succeeded(output, 1, |outcome, error| self.result(call, outcome, error))
             }
-            Judged::Refused((outcome, error)) => {
+            Judged::Failed(CallEnding { outcome, error }) => {
                 let detail = format!("{} after {seconds:.3} s: {}", outcome.as_str(), error.message);
                 step("run", unfit, if unfit { format!("done in {seconds:.3} s") } else { detail.clone() });
                 if unfit {

@@ -5,20 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
-use tickfleet_engine::report::{self, Reported};
+use tickfleet_engine::report::{self, ReportOptions, Reported};
 use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome};
+use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_store::{
-    Begin, Begun, EndReason, HandBack, Parked, Queue, Retry, Returned, Settled, SettledCall, Settlement, SliceEntry,
-    TurnName, entry_ms,
+    Begin, Begun, EndReason, Parked, Retry, Returned, Settled, SettledCall, Settlement, ShardClock, SliceEntry, Store,
+    entry_ms,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
-use crate::call::{Disposition, Trying};
-use crate::config::WorkerConfig;
-use crate::{Held, Lease, Slot, Worker};
+use crate::Common;
+use crate::call::{Calls, Disposition, Trying};
+use crate::claims::Claims;
+use crate::config::{WorkerConfig, WorkerConfigs};
+use crate::held::{HeldSlices, Hold};
+use crate::lane::Slot;
+use crate::outbox::Outbox;
 
 /// Executions shorter than this are settled with the next result of their slice: a commit of their own would
 /// cost more than running them again after a crash.
@@ -44,23 +49,53 @@ enum Commit {
     Lost,
 }
 
-impl Worker {
+/// Carries out slices, end to end.
+pub(crate) struct Pipeline {
+    store: Store,
+    clock: Arc<ShardClock>,
+    configs: Arc<WorkerConfigs>,
+    claims: Arc<Claims>,
+    slices: Arc<HeldSlices>,
+    outbox: Arc<Outbox>,
+    calls: Calls,
+    metrics: Arc<Metrics>,
+    /// How results are reported.
+    report: ReportOptions,
+}
+
+impl Pipeline {
+    /// Carries calls out by `calls`, and reports them by `report`.
+    pub(crate) fn new(
+        common: &Common,
+        claims: &Arc<Claims>,
+        slices: &Arc<HeldSlices>,
+        outbox: &Arc<Outbox>,
+        calls: Calls,
+        report: ReportOptions,
+    ) -> Self {
+        Self {
+            store: common.store.clone(),
+            clock: common.clock.clone(),
+            configs: common.configs.clone(),
+            claims: claims.clone(),
+            slices: slices.clone(),
+            outbox: outbox.clone(),
+            calls,
+            metrics: common.metrics.clone(),
+            report,
+        }
+    }
+
     /// Carries out a slice. `slot` is given back when its last call has run; the results may still be on their way.
-    pub(crate) async fn slice(
-        self: Arc<Self>,
-        slice: SliceEntry,
-        lease: Lease,
-        slot: Slot,
-        held: OwnedSemaphorePermit,
-    ) {
+    pub(crate) async fn slice(self: Arc<Self>, slice: SliceEntry, hold: Hold, slot: Slot, held: OwnedSemaphorePermit) {
         let (name, fence) = (slice.name.clone(), slice.fence.clone());
         let positions = slice.first..slice.first + slice.calls.len();
         let span = span_of(&slice);
         if slice.crashes == 0 || self.started(&slice).await {
-            self.run_slice(slice, &lease, slot).instrument(span).await;
+            self.run_slice(slice, &hold, slot).instrument(span).await;
         }
         self.claims.forget(&name, positions);
-        self.let_go(&name, &fence);
+        self.slices.let_go(&name, &fence);
         drop(held);
     }
 
@@ -75,19 +110,19 @@ impl Worker {
             knows: None,
         };
         // A cancelled or expired turn goes on, to be ended call by call.
-        !matches!(self.begins.ask(mark).await, None | Some(Begun::Stale | Begun::Done))
+        !matches!(self.outbox.begin(mark).await, None | Some(Begun::Stale | Begun::Done))
     }
 
-    async fn run_slice(&self, slice: SliceEntry, lease: &Lease, slot: Slot) {
+    async fn run_slice(&self, slice: SliceEntry, hold: &Hold, slot: Slot) {
         // By one clock: the id of the slice's entry is the time of its dispatch.
         let dispatched_ms = entry_ms(&slice.fence).unwrap_or_else(|| self.clock.now_ms());
         self.metrics.started(self.since(dispatched_ms));
         let context = Arc::new(slice.meta.context.clone());
         let mut holding = Holding { results: Vec::with_capacity(slice.calls.len()), committed: 0, slice };
         while holding.results.len() < holding.slice.calls.len() {
-            let config = self.kit_for(&holding.slice).await;
+            let config = self.config_for(&holding.slice).await;
             let mut alone = false;
-            for (attempt, carried) in self.carry_out_next(&holding, lease, &context, &config).await {
+            for (attempt, carried) in self.carry_out_next(&holding, hold, &context, &config).await {
                 match carried {
                     Disposition::Ended(result) => {
                         alone |= commits_alone(&config, &result);
@@ -101,12 +136,12 @@ impl Worker {
                     }
                     // What ran beside it and came later in the turn is dropped, and read again after the wait.
                     Disposition::Again(wait, cause) => {
-                        self.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
+                        self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
                         let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
                         return self.park(holding, delay_ms, attempt, cause).await;
                     }
                     Disposition::HandBack(tried) => {
-                        self.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
+                        self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
                         let why = if tried { Returned::Tried } else { Returned::Unsent };
                         return self.give_back(holding, why).await;
                     }
@@ -117,7 +152,7 @@ impl Worker {
             if alone && holding.results.len() < holding.slice.calls.len() {
                 match self.commit(&mut holding).await {
                     Commit::Ok => {}
-                    Commit::Cancelled => lease.cancel.cancel(),
+                    Commit::Cancelled => hold.cancel.cancel(),
                     Commit::Lost => return,
                 }
             }
@@ -126,24 +161,25 @@ impl Worker {
         self.commit(&mut holding).await;
     }
 
-    /// What the slice is judged by. Its tenant may have been set after our last heartbeat, and the scheduler knew it.
-    async fn kit_for(&self, slice: &SliceEntry) -> Arc<WorkerConfig> {
+    /// The configuration that the slice is judged by. Its tenant may have been set after our last heartbeat, and the
+    /// scheduler knew it.
+    async fn config_for(&self, slice: &SliceEntry) -> Arc<WorkerConfig> {
         let config = self.configs.load();
         if config.active.policy.look_up(&slice.name.tenant, &slice.meta.agent).is_ok() {
             return config;
         }
-        if let Err(error) = self.hear_of_new_tenants().await {
+        if let Err(error) = self.configs.hear_of_new_tenants(&self.store).await {
             tracing::warn!(%error, "what was set at run time could not be read; what was read last stays in force");
         }
         self.configs.load()
     }
 
-    /// One try of the next call, or of the next calls where they may run at the same time: which try it was and what
+    /// One try of the next call, or of the next calls if they may run at the same time: which try it was and what
     /// became of it, in call order.
     async fn carry_out_next(
         &self,
         holding: &Holding,
-        lease: &Lease,
+        hold: &Hold,
         context: &Arc<Context>,
         config: &WorkerConfig,
     ) -> Vec<(u32, Disposition)> {
@@ -155,11 +191,11 @@ impl Worker {
                 id: CallId { turn: slice.name.turn.clone(), position: slice.first + index },
                 attempt: if index == 0 { slice.attempt + 1 } else { 1 },
                 context: Arc::clone(context),
-                lease,
+                hold,
                 config,
             };
             let span = trying.span();
-            let carried = self.carry_out(&trying).instrument(span.clone()).await;
+            let carried = self.calls.carry_out(&trying).instrument(span.clone()).await;
             span.record("outcome", carried.word());
             (trying.attempt, carried)
         };
@@ -194,7 +230,7 @@ impl Worker {
             result,
             now_ms: self.clock.now_ms(),
         };
-        report::settled_call(&config.report(&self.options.report), &reported)
+        report::settled_call(&config.report(&self.report), &reported)
     }
 
     /// Settles the results that Redis does not have yet.
@@ -209,7 +245,7 @@ impl Worker {
                 frame: report::frame(&holding.slice.name, &holding.slice.meta),
                 calls: holding.results[holding.committed..].to_vec(),
             };
-            let settled = self.settles.ask(settlement).await;
+            let settled = self.outbox.settle(settlement).await;
             if let (Some(Settled::Done), Some(submitted_ms)) = (&settled, holding.slice.meta.submitted()) {
                 self.metrics.turn_ended(self.since(submitted_ms));
             }
@@ -227,7 +263,7 @@ impl Worker {
                 Some(Settled::Gap | Settled::Stale) => {
                     self.metrics.fenced("settle");
                     tracing::warn!(turn = %holding.slice.name, "results came too late; somebody else holds the turn");
-                    self.leave_for_others(&holding.slice.name, holding.slice.first, &holding.results).await;
+                    self.claims.leave_for_others(&holding.slice.name, holding.slice.first, &holding.results).await;
                     return Commit::Lost;
                 }
                 None => return Commit::Lost,
@@ -237,7 +273,7 @@ impl Worker {
 
     /// Redis has all results so far.
     fn confirmed(&self, holding: &mut Holding) {
-        self.remember(
+        self.claims.settled(
             &holding.slice.name,
             holding.slice.first + holding.committed,
             &holding.results[holding.committed..],
@@ -259,7 +295,7 @@ impl Worker {
             attempt,
             cause,
         };
-        match self.retries.ask(retry).await {
+        match self.outbox.retry(retry).await {
             Some(Parked::Ok | Parked::Already) | None => {}
             Some(Parked::Cancelled) => self.end_rest(holding, attempt).await,
             Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("retry"),
@@ -268,7 +304,7 @@ impl Worker {
 
     /// The turn was cancelled while its call failed at this try: the calls that are left end as cancelled.
     async fn end_rest(&self, mut holding: Holding, failed: u32) {
-        let never = Lease { cancel: CancellationToken::new(), term: 0 };
+        let never = Hold { cancel: CancellationToken::new(), term: 0 };
         let config = self.configs.load();
         let first = holding.results.len();
         for index in first..holding.slice.calls.len() {
@@ -278,10 +314,10 @@ impl Worker {
                 id: CallId { turn: holding.slice.name.turn.clone(), position: holding.slice.first + index },
                 attempt: if index == first { failed + 1 } else { 1 },
                 context: Arc::default(),
-                lease: &never,
+                hold: &never,
                 config: &config,
             };
-            if let Disposition::Ended(result) = self.ended_before_this_try(&trying, EndReason::Cancelled).await {
+            if let Disposition::Ended(result) = self.calls.ended_before_this_try(&trying, EndReason::Cancelled).await {
                 let rendered = self.render(&config, &holding.slice, index, &result);
                 holding.results.push(rendered);
             }
@@ -295,42 +331,7 @@ impl Worker {
             return;
         }
         // Of a call that must not run twice nothing was sent, or it would have ended as unknown.
-        self.hand_back(&holding.slice, why).await;
-    }
-
-    /// Returns a slice that nothing was written for since its last commit.
-    pub(crate) async fn hand_back(&self, slice: &SliceEntry, why: Returned) {
-        self.return_slice(slice.name.clone(), &slice.queue, &slice.fence, why).await;
-    }
-
-    pub(crate) async fn return_slice(&self, name: TurnName, queue: &Queue, fence: &str, why: Returned) {
-        let back = HandBack { name: name.clone(), fence: fence.to_owned(), queue: queue.clone(), why };
-        if self.hand_backs.ask(back).await.is_none() {
-            tracing::warn!(turn = %name, "a slice could not be handed back; it is taken back when our lease ends");
-        }
-    }
-
-    /// Remembers that the slice is held; the answer is cancelled when somebody cancels its turn.
-    pub(crate) fn hold(&self, slice: &SliceEntry) -> Lease {
-        let lease = Lease { cancel: CancellationToken::new(), term: self.lease_clock.term() };
-        let held = Held { fence: slice.fence.clone(), lease: lease.clone() };
-        let mut running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        running.insert(slice.name.clone(), held);
-        lease
-    }
-
-    /// Whether the slice is held.
-    pub(crate) fn holds(&self, slice: &SliceEntry) -> bool {
-        let running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        running.get(&slice.name).is_some_and(|held| held.fence == slice.fence)
-    }
-
-    fn let_go(&self, name: &TurnName, fence: &str) {
-        let mut running = self.running.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // A later slice of the same turn may be held already.
-        if running.get(name).is_some_and(|held| held.fence == fence) {
-            running.remove(name);
-        }
+        self.outbox.hand_back(&holding.slice, why).await;
     }
 }
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use futures::FutureExt;
 use scheduler::Scheduler;
-use scheduler::collect::Scrape;
+use scheduler::scrape::Scrape;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_ops::health::{Health, HealthError};
 use tickfleet_ops::metrics::{Metrics, Part};

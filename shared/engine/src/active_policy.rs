@@ -86,7 +86,7 @@ struct Lost {
 }
 
 impl Shard {
-    /// Takes over what was read. What cannot be read, or was lost, stays as it was read last; where it never was, the
+    /// Takes over what was read. What cannot be read, or was lost, stays as it was read last; if it never was, the
     /// tenant is withheld: its declaration in the configuration may be laxer. Answers what was lost and is known here.
     fn take_over(&mut self, look: u64, read: AtRunTime) -> Lost {
         let known = std::mem::take(&mut self.tenants);
@@ -150,8 +150,9 @@ impl PolicyHandle {
         self.current.load_full()
     }
 
-    /// Reads what was set at run time in this shard, and puts it in force. Nothing is decided in a shard before this has
-    /// succeeded for it once (rule 17); later it is called at each heartbeat, and whenever the shard says that it has news.
+    /// Reads what was set at run time in this shard, and puts it in force. Nothing is decided in a shard before this
+    /// has succeeded for it once (rule 17); later it is called at each heartbeat, and whenever the shard says that it
+    /// has news.
     ///
     /// # Errors
     /// [`StoreError`]; what is in force stays.
@@ -174,7 +175,7 @@ impl PolicyHandle {
         Ok(())
     }
 
-    /// Reads anew where the shard has news. Answers whether it had.
+    /// Reads anew if the shard has news. Answers whether it had.
     ///
     /// # Errors
     /// [`StoreError`]; what is in force stays.

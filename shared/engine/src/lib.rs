@@ -1,7 +1,9 @@
-//! The parts that schedulers and workers share: the policy that is in force and what was set at run time
-//! ([`active_policy`]), who may delegate what ([`delegation`]), and how results and endings are reported ([`report`]).
+//! The code that schedulers and workers share: the policy that is in force and what was set at run time
+//! ([`active_policy`]), who may delegate what ([`delegation`]), how results and endings are reported ([`report`]), and
+//! the loop that tries until Redis answers ([`retry_until`]).
 
 pub mod active_policy;
 pub mod delegation;
 pub mod report;
+pub mod retry_until;
 pub mod time;

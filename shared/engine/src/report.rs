@@ -96,9 +96,9 @@ pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
 pub struct Reported<'a> {
     /// The tenant.
     pub tenant: &'a TenantId,
-    /// Who made the call; of a task, who carried it out.
+    /// The agent that made the call; of a task, the one that carried it out.
     pub agent: &'a AgentId,
-    /// Who delegated it, see [`delegated`].
+    /// The agent that delegated it, see [`delegated`].
     pub delegated: Option<Option<&'a AgentId>>,
     /// The turn, for the audit log.
     pub turn: &'a str,
@@ -114,7 +114,7 @@ pub struct Reported<'a> {
     pub now_ms: i64,
 }
 
-/// Of a task, the agent that delegated it, or none where somebody else did; none of a turn.
+/// Of a task, the agent that delegated it, or none if somebody else did; none of a turn.
 #[must_use]
 pub fn delegated(meta: &SliceMeta) -> Option<Option<&AgentId>> {
     meta.is_task.then(|| meta.task.as_ref().and_then(|(_, grant)| grant.chain.last()))
@@ -309,7 +309,7 @@ fn meta_of(ending: &Ending) -> Result<SliceMeta, String> {
 /// The settlement of calls that nobody runs.
 ///
 /// # Errors
-/// What is wrong with the ending's data, for the log: only a foreign writer leaves such.
+/// The problem of the ending's data, for the log: only a foreign writer leaves such.
 pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<Settlement, String> {
     let meta = meta_of(ending)?;
     let calls = (ending.first..ending.upto).zip(ending.calls.iter().map(Some).chain(std::iter::repeat(None)));

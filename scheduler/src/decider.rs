@@ -1,0 +1,144 @@
+//! By which policy this scheduler decides, under which name, and until when.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::{ArcSwap, ArcSwapOption};
+use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
+use tickfleet_engine::report::ReportOptions;
+use tickfleet_model::ConsumerId;
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_store::{Announced, Beat, Generations, Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+use crate::policy::{Deciding, PolicyClock};
+
+/// Whether a scheduler may decide, and by what.
+pub(crate) struct Decider {
+    store: Store,
+    active: Arc<PolicyHandle>,
+    metrics: Arc<Metrics>,
+    policy: PolicyClock,
+    /// Cancelled when the present incarnation ends: loops that wait for Redis give up then.
+    stopping: ArcSwap<CancellationToken>,
+    /// The name of the present incarnation.
+    consumer: ArcSwapOption<ConsumerId>,
+    report: ReportOptions,
+}
+
+impl Decider {
+    /// Decides nothing before a policy is announced.
+    pub(crate) fn new(store: Store, active: Arc<PolicyHandle>, metrics: Arc<Metrics>, report: ReportOptions) -> Self {
+        let (policy, stopping, consumer) = (PolicyClock::default(), ArcSwap::default(), ArcSwapOption::default());
+        Self { store, active, metrics, policy, stopping, consumer, report }
+    }
+
+    /// The name of a new incarnation.
+    pub(crate) fn take_name(&self, consumer: &ConsumerId) {
+        self.consumer.store(Some(Arc::new(consumer.clone())));
+    }
+
+    /// An incarnation begins, which is over when `stop` is cancelled.
+    pub(crate) fn begin(&self, stop: &CancellationToken) {
+        self.stopping.store(Arc::new(stop.clone()));
+    }
+
+    /// Whether the present incarnation is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.stopping.load().is_cancelled()
+    }
+
+    /// The generation of the policy that was announced, and the days of its time zones.
+    pub(crate) const fn policy(&self) -> &PolicyClock {
+        &self.policy
+    }
+
+    /// How endings are reported.
+    pub(crate) fn report(&self) -> ReportOptions {
+        let policy = self.policy.announced();
+        ReportOptions {
+            policy_version: Some(policy.generation),
+            policy_digest: Arc::clone(&policy.short),
+            ..self.report.clone()
+        }
+    }
+
+    /// Reports what a heartbeat tells of Redis: steps of its clock, a restart.
+    pub(crate) fn heard(&self, beat: &Beat) {
+        self.policy.saw_steps(beat.clock_steps, &self.metrics);
+        self.policy.saw_epoch(beat.epoch_ms, &self.metrics);
+    }
+
+    /// Ends the incarnation if a newer policy is in force than the one that we announced.
+    pub(crate) fn compare(&self, beat: &Beat) {
+        if beat.policy_generation > self.policy.generation() && self.policy.generation() > 0 {
+            self.policy_stale();
+        }
+    }
+
+    /// Says by which policy we decide: at the start, after a reload, and when Redis has lost it.
+    pub(crate) async fn announce(&self, active: &ActivePolicy, take: bool) -> Result<Announced, StoreError> {
+        let consumer = self.consumer.load();
+        let announced = self.store.announce(&active.digest, consumer.as_deref(), take).await?;
+        if let Announced::InForce { generation } = announced {
+            let before = self.policy.announced();
+            self.policy.set_announced(&active.digest, generation);
+            self.metrics.config_in_force(active.short_digest(), generation);
+            if (before.digest.as_str(), before.generation) != (active.digest.as_str(), generation) {
+                tracing::info!(policy = active.short_digest(), generation, "policy in force");
+            }
+        }
+        Ok(announced)
+    }
+
+    /// The policy to decide by. After a reload the new policy is announced first: no batch is decided by a policy under
+    /// another's generation. None if a newer one is in force; then this incarnation ends.
+    pub(crate) async fn deciding(&self) -> Result<Option<Deciding>, StoreError> {
+        let active = self.active.load();
+        let announced = self.policy.announced();
+        if announced.digest == active.digest {
+            return Ok(Some(self.by(active, announced.generation)));
+        }
+        match self.announce(&active, false).await? {
+            Announced::InForce { generation } => Ok(Some(self.by(active, generation))),
+            Announced::Older { .. } => {
+                self.policy_stale();
+                Ok(None)
+            }
+        }
+    }
+
+    /// A policy with what was set at run time, and the generations that this shard knows them under.
+    fn by(&self, active: Arc<ActivePolicy>, policy: u64) -> Deciding {
+        let generations = Generations { policy, tenants: active.tenants_generation(self.store.shard()) };
+        Deciding { active, generations }
+    }
+
+    /// The shard has tenants that we do not know yet: they are read before anything else is decided.
+    pub(crate) async fn tenants_stale(&self) -> Result<(), StoreError> {
+        tracing::debug!("tenants were set; reading them");
+        self.active.refresh(&self.store).await
+    }
+
+    /// A newer policy is in force than ours: another replica has a newer configuration. This incarnation ends.
+    pub(crate) fn policy_stale(&self) {
+        self.metrics.policy_stale();
+        self.stopping.load().cancel();
+    }
+
+    /// Streams or groups are gone: somebody has flushed Redis. They are made anew, with a signal that people see.
+    pub(crate) async fn state_lost(&self, what: &str) {
+        self.metrics.state_lost();
+        tracing::error!(
+            what,
+            "streams or groups of the shard are gone; they are made anew, and slices from their records"
+        );
+        if let Err(error) = self.store.ensure_groups().await {
+            tracing::warn!(%error, "streams and groups could not be made anew");
+        }
+        if let Err(error) = self.announce(&self.active.load(), false).await {
+            tracing::warn!(%error, "the policy could not be announced anew");
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}

@@ -1,0 +1,120 @@
+//! Keeping house: slow bounds, and what is done while Redis' memory is short.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tickfleet_config::TaskHandlerDef;
+use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::progress::Progress;
+use tickfleet_store::{Memory, Store, StoreError};
+use tokio_util::sync::CancellationToken;
+
+use crate::sweep::Sweep;
+use crate::{Common, Options};
+
+/// How often memory is looked at: a fast producer fills some percent of it in that time.
+const WEIGH_EVERY: Duration = Duration::from_secs(1);
+
+/// Keeps bounds, and sweeps.
+pub(crate) struct House {
+    store: Store,
+    active: Arc<PolicyHandle>,
+    metrics: Arc<Metrics>,
+    progress: Progress,
+    /// How often bounds are kept, and how often the sweep takes a step.
+    every: Duration,
+    /// Bytes of audit entries kept.
+    audit_bytes_max: u64,
+    /// How long dead entries are kept, ms.
+    dead_retain_ms: i64,
+}
+
+impl House {
+    /// Keeps the bounds of `options`.
+    pub(crate) fn new(common: &Common, options: &Options) -> Self {
+        Self {
+            store: common.store.clone(),
+            active: common.active.clone(),
+            metrics: common.metrics.clone(),
+            progress: common.progress.clone(),
+            every: options.collect_every,
+            audit_bytes_max: options.audit_bytes_max,
+            dead_retain_ms: options.dead_retain_ms,
+        }
+    }
+
+    /// Keeps house and sweeps until `stop`.
+    pub(crate) async fn collect(self: Arc<Self>, stop: CancellationToken) {
+        let handle = self.progress.register("collect", self.every * 10 + Duration::from_secs(30));
+        let (mut cursor, mut streams) = (0, 0);
+        let mut sweep = Sweep::default();
+        loop {
+            match self.store.prune(cursor).await {
+                Ok(next) => cursor = next,
+                Err(error) => tracing::debug!(%error, "budgets could not be pruned"),
+            }
+            match self.retire(streams).await {
+                Ok(next) => streams = next,
+                Err(error) => tracing::debug!(%error, "the streams of runtimes outside could not be looked after"),
+            }
+            let kept = async { self.keep_house(self.store.weigh().await?).await };
+            if let Err(error) = kept.await {
+                tracing::warn!(%error, "bounds could not be kept");
+            }
+            if let Err(error) = sweep.steps(&self.store, &self.metrics).await {
+                tracing::debug!(%error, "turns under way could not be looked at");
+            }
+            handle.advanced();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(self.every) => {}
+            }
+        }
+        handle.finished();
+    }
+
+    /// Looks at Redis' memory until `stop`. Where it is short, bounds are kept at every look.
+    pub(crate) async fn weigh(self: Arc<Self>, stop: CancellationToken) {
+        let handle = self.progress.register("weigh", Duration::from_secs(60));
+        let mut tight = false;
+        loop {
+            match self.store.weigh().await {
+                Ok(memory) => {
+                    let (used, max) = (memory.used, memory.max);
+                    if memory.is_tight() {
+                        tracing::error!(used, max, "Redis is nearly full; nothing new is taken in, what is in goes on");
+                        if let Err(error) = self.keep_house(memory).await {
+                            tracing::warn!(%error, "bounds could not be kept");
+                        }
+                    } else if tight {
+                        tracing::info!(used, max, "Redis has room again");
+                    }
+                    tight = memory.is_tight();
+                }
+                Err(error) => tracing::warn!(%error, "Redis' memory could not be looked at"),
+            }
+            handle.advanced();
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = tokio::time::sleep(WEIGH_EVERY) => {}
+            }
+        }
+        handle.finished();
+    }
+
+    /// Streams of agents that no runtime outside works for any more go when they are empty.
+    async fn retire(&self, cursor: u64) -> Result<u64, StoreError> {
+        let active = self.active.load();
+        let is_configured = |tenant: &TenantId, agent: &AgentId| {
+            active.policy.look_up(tenant, agent).is_ok()
+                && matches!(active.task_handlers.get(agent), Some(TaskHandlerDef::External { .. }))
+        };
+        self.store.retire(cursor, is_configured).await
+    }
+
+    async fn keep_house(&self, memory: Memory) -> Result<(), StoreError> {
+        self.store.housekeep(memory, self.audit_bytes_max, self.dead_retain_ms).await
+    }
+}

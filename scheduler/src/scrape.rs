@@ -1,0 +1,75 @@
+//! The figures of a scrape that only Redis knows.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::try_join_all;
+use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_model::TenantId;
+use tickfleet_ops::metrics::{Backlog, Metrics, Place, Scraped};
+use tickfleet_store::{Backlog as ShardBacklog, Store};
+
+/// Asks Redis, at a scrape, for what only it knows.
+pub struct Scrape {
+    stores: Vec<Store>,
+    active: Arc<PolicyHandle>,
+    metrics: Arc<Metrics>,
+}
+
+impl Scrape {
+    /// A scrape of these shards.
+    #[must_use]
+    pub fn new(stores: &[Store], active: &Arc<PolicyHandle>, metrics: &Arc<Metrics>) -> Self {
+        let observed = stores.iter().map(|store| store.clone().observed_by(metrics.clone()));
+        Self { stores: observed.collect(), active: Arc::clone(active), metrics: Arc::clone(metrics) }
+    }
+
+    /// The backlog of all shards together; none if one of them does not answer, for half a backlog would look like a
+    /// small one.
+    pub async fn ask(&self) -> Option<Scraped> {
+        let asked = self.stores.iter().map(|store| async move {
+            let tenants = self.tenants_of(store);
+            store.backlog(&tenants).await.map(|seen| (store.shard(), seen))
+        });
+        match try_join_all(asked).await {
+            Ok(shards) => Some(self.merged(&shards)),
+            Err(error) => {
+                tracing::debug!(%error, "the backlog is absent from this scrape");
+                None
+            }
+        }
+    }
+
+    /// The tenants that live in this shard.
+    fn tenants_of(&self, store: &Store) -> Vec<TenantId> {
+        self.active.load().policy.tenants.keys().filter(|tenant| store.is_home_of(tenant)).cloned().collect()
+    }
+
+    /// Counts are added; of ages and of memory, which shards may share, the largest is shown.
+    fn merged(&self, shards: &[(u32, ShardBacklog)]) -> Scraped {
+        let place = |place: Place, count: fn(&ShardBacklog) -> u64, oldest_ms: &dyn Fn(u32, &ShardBacklog) -> i64| {
+            let count = shards.iter().map(|(_, seen)| count(seen)).sum();
+            let oldest_ms = shards.iter().map(|(shard, seen)| oldest_ms(*shard, seen)).max().unwrap_or(0);
+            let oldest = (count > 0).then(|| Duration::from_millis(oldest_ms.max(0).unsigned_abs()));
+            (place, Backlog { count, oldest })
+        };
+        let parked_ms = |shard: u32, seen: &ShardBacklog| {
+            self.metrics.oldest_parked_ms(shard).map_or(0, |since_ms| seen.now_ms - since_ms)
+        };
+        Scraped {
+            backlog: vec![
+                place(Place::Inbound, |seen| seen.inbound + seen.tasks, &|_, seen| seen.oldest_inbound_ms),
+                place(Place::Ready, |seen| seen.ready, &|_, seen| seen.oldest_ready_ms),
+                place(Place::Suspect, |seen| seen.suspect, &|_, seen| seen.oldest_suspect_ms),
+                place(Place::ParkedCapped, |seen| seen.parked, &parked_ms),
+                place(Place::Delayed, |seen| seen.delayed, &|_, seen| seen.oldest_delayed_ms),
+                place(Place::Running, |seen| seen.running, &|_, seen| seen.oldest_pending_ms),
+                place(Place::Dead, |seen| seen.dead, &|_, seen| seen.oldest_dead_ms),
+            ],
+            memory_used: shards.iter().map(|(_, seen)| seen.memory.used).max().unwrap_or(0),
+            memory_max: shards.iter().map(|(_, seen)| seen.memory.max).max().unwrap_or(0),
+            // Not the flag alone: it is what scripts go by, and may be a second behind.
+            pressure: shards.iter().any(|(_, seen)| seen.pressure || seen.memory.is_tight()),
+        }
+    }
+}

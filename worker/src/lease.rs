@@ -1,0 +1,141 @@
+//! A worker's lease: its name, its heartbeats, and what it does when one does not come through.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tickfleet_model::{ConsumerId, limits};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::progress::Progress;
+use tickfleet_store::{Returned, ShardClock, Slots, Store, StoreError};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::Common;
+use crate::claims::Claims;
+use crate::config::WorkerConfigs;
+use crate::held::HeldSlices;
+use crate::lease_clock::LeaseClock;
+use crate::outbox::Outbox;
+
+/// Own pending entries looked at after trouble with the connection: more than a worker can hold.
+pub(crate) const LOST_MAX: usize = 10_000;
+
+/// The lease of one worker, renewed by heartbeats.
+pub(crate) struct Lease {
+    store: Store,
+    /// The beginning of the incarnations' names.
+    name: String,
+    /// Slices whose calls may run at the same time.
+    slots: usize,
+    clock: Arc<ShardClock>,
+    lease_clock: Arc<LeaseClock>,
+    configs: Arc<WorkerConfigs>,
+    claims: Arc<Claims>,
+    slices: Arc<HeldSlices>,
+    outbox: Arc<Outbox>,
+    metrics: Arc<Metrics>,
+    progress: Progress,
+}
+
+impl Lease {
+    /// A lease under names that begin with `name`, for a worker of so many `slots`.
+    pub(crate) fn new(
+        common: &Common,
+        name: String,
+        slots: usize,
+        claims: &Arc<Claims>,
+        slices: &Arc<HeldSlices>,
+        outbox: &Arc<Outbox>,
+    ) -> Self {
+        Self {
+            store: common.store.clone(),
+            name,
+            slots,
+            clock: common.clock.clone(),
+            lease_clock: common.lease_clock.clone(),
+            configs: common.configs.clone(),
+            claims: claims.clone(),
+            slices: slices.clone(),
+            outbox: outbox.clone(),
+            metrics: common.metrics.clone(),
+            progress: common.progress.clone(),
+        }
+    }
+
+    /// Groups, first heartbeat, and what was set at run time, before anything is read (rules 12 and 17).
+    pub(crate) async fn prepare(&self) -> Result<ConsumerId, StoreError> {
+        self.store.ensure_groups().await?;
+        let consumer = tickfleet_store::incarnation("w", &self.name);
+        self.lease_clock.forget();
+        self.beat(&consumer).await?;
+        Ok(consumer)
+    }
+
+    /// One heartbeat, with what it brings: time, tenants, turns that were cancelled.
+    async fn beat(&self, consumer: &ConsumerId) -> Result<(), StoreError> {
+        let sent = self.lease_clock.sending();
+        let slots = Slots { busy: self.slices.busy(), all: self.slots };
+        let beat = self.store.beat_with(consumer, slots, self.configs.load().active.short_digest()).await?;
+        self.clock.set(beat.now_ms);
+        // Redis tells of a cancel once: it is acted on before anything else can fail.
+        self.slices.cancel(&beat.cancelled);
+        self.claims.expect_marks_until(beat.marks_ms);
+        self.claims.assert_after(&beat).await?;
+        self.lease_clock.confirm(sent);
+        if let Some(generation) = self.configs.refresh(&self.store).await? {
+            self.metrics.config_in_force(self.configs.load().active.short_digest(), generation);
+        }
+        Ok(())
+    }
+
+    /// Beats until the lease is lost, or until draining is done: running calls need their lease while they end.
+    pub(crate) async fn beats(&self, consumer: &ConsumerId, stop: &CancellationToken, tracker: &TaskTracker) {
+        let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
+        let every = lease / u32::try_from(limits::BEATS_PER_LEASE).unwrap_or(4);
+        let handle = self.progress.register("beat", lease * 3 + Duration::from_secs(30));
+        let mut rounds = 0;
+        loop {
+            tokio::time::sleep(every).await;
+            if stop.is_cancelled() && tracker.is_empty() {
+                handle.finished();
+                return;
+            }
+            if let Err(error) = self.beat(consumer).await {
+                tracing::warn!(%error, "no heartbeat");
+            }
+            rounds += 1;
+            if u64::is_multiple_of(rounds, limits::BEATS_PER_LEASE) {
+                self.return_strays(consumer, lease).await;
+            }
+            handle.advanced();
+            if self.lease_clock.is_lost() {
+                self.metrics.lease_lost("worker");
+                tracing::warn!("a lease passed without a heartbeat; starting over under a new name");
+                stop.cancel();
+                handle.finished();
+                return;
+            }
+        }
+    }
+
+    /// Rule 12: hands back what Redis says that we hold and memory does not know: nobody would take it from a
+    /// consumer that lives.
+    async fn return_strays(&self, consumer: &ConsumerId, lease: Duration) {
+        match self.store.held_since(consumer, lease, LOST_MAX).await {
+            Ok(held) => {
+                for slice in held.iter().filter(|slice| !self.slices.holds(slice)) {
+                    tracing::warn!(turn = %slice.name, "a slice was leased and nobody carries it out; handing it back");
+                    self.outbox.hand_back(slice, Returned::Stray).await;
+                }
+            }
+            Err(error) => tracing::debug!(%error, "what is held could not be compared"),
+        }
+    }
+
+    /// Gives the name up, so that nobody waits for its lease to end.
+    pub(crate) async fn leave(&self, consumer: &ConsumerId) {
+        if let Err(error) = self.store.leave(consumer).await {
+            tracing::debug!(%error, "the lease will end by itself");
+        }
+    }
+}

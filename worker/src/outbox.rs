@@ -1,0 +1,59 @@
+//! The way of results, begins, retries and hand-backs to Redis: in batches, one queue a verb.
+
+use tickfleet_store::{
+    Begin, Begun, HandBack, Parked, Queue, Retry, Returned, Settled, Settlement, SliceEntry, Store, TurnName,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::batch::{self, Batcher};
+
+/// The messages of a worker about its slices. None is the answer if Redis refuses an item, or did not answer before the
+/// worker had to stop.
+pub(crate) struct Outbox {
+    settles: Batcher<Settlement>,
+    begins: Batcher<Begin>,
+    retries: Batcher<Retry>,
+    hand_backs: Batcher<HandBack>,
+}
+
+impl Outbox {
+    /// Starts the batchers, each for up to `capacity` items that wait. What is not owed is given up when `now` is
+    /// cancelled and Redis does not answer.
+    pub(crate) fn new(store: &Store, capacity: usize, now: &CancellationToken) -> Self {
+        let failed = batch::tell_seldom();
+        Self {
+            settles: Batcher::new(store, capacity, now, failed.clone()),
+            begins: Batcher::new(store, capacity, now, failed.clone()),
+            retries: Batcher::new(store, capacity, now, failed.clone()),
+            hand_backs: Batcher::new(store, capacity, now, failed),
+        }
+    }
+
+    /// Commits results.
+    pub(crate) async fn settle(&self, settlement: Settlement) -> Option<Settled> {
+        self.settles.ask(settlement).await
+    }
+
+    /// Records that a call is about to run.
+    pub(crate) async fn begin(&self, begin: Begin) -> Option<Begun> {
+        self.begins.ask(begin).await
+    }
+
+    /// Parks a slice for another try.
+    pub(crate) async fn retry(&self, retry: Retry) -> Option<Parked> {
+        self.retries.ask(retry).await
+    }
+
+    /// Returns a slice that nothing was written for since its last commit.
+    pub(crate) async fn hand_back(&self, slice: &SliceEntry, why: Returned) {
+        self.return_slice(slice.name.clone(), &slice.queue, &slice.fence, why).await;
+    }
+
+    /// Returns a slice of which no more is known than this.
+    pub(crate) async fn return_slice(&self, name: TurnName, queue: &Queue, fence: &str, why: Returned) {
+        let back = HandBack { name: name.clone(), fence: fence.to_owned(), queue: queue.clone(), why };
+        if self.hand_backs.ask(back).await.is_none() {
+            tracing::warn!(turn = %name, "a slice could not be handed back; it is taken back when our lease ends");
+        }
+    }
+}
