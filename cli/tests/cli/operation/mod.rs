@@ -5,4 +5,5 @@ mod run_time;
 mod scale;
 mod scaling;
 mod traces;
+mod two_builds;
 mod watched;

@@ -22,7 +22,8 @@ pub fn command(args: &[&str]) -> Command {
     command_of(Path::new(env!("CARGO_BIN_EXE_tickfleet")), args)
 }
 
-fn command_of(program: &Path, args: &[&str]) -> Command {
+/// Another program with these arguments.
+pub fn command_of(program: &Path, args: &[&str]) -> Command {
     let mut command = Command::new(program);
     for name in FOREIGN {
         command.env_remove(name);

@@ -4,14 +4,14 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::support::binary::command;
+use crate::support::binary::{command, command_of};
 
 /// A scheduler or worker with its log.
 pub struct Process {
@@ -27,8 +27,16 @@ impl Process {
 
     /// As [`Process::start`], with these environment variables.
     pub fn start_with(role: &str, config: &Path, url: &str, variables: &[(&str, &str)]) -> Self {
+        Self::spawn(command(&[role, "--config", config.to_str().unwrap(), "--redis-url", url]), variables)
+    }
+
+    /// As [`Process::start`], of another build.
+    pub fn start_program(program: &Path, role: &str, config: &Path, url: &str) -> Self {
+        Self::spawn(command_of(program, &[role, "--config", config.to_str().unwrap(), "--redis-url", url]), &[])
+    }
+
+    fn spawn(mut command: Command, variables: &[(&str, &str)]) -> Self {
         let log = tempfile::NamedTempFile::new().unwrap();
-        let mut command = command(&[role, "--config", config.to_str().unwrap(), "--redis-url", url]);
         command.env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0").env("TICKFLEET_LOG_FORMAT", "json");
         command.env("TICKFLEET_WORKER_LEASE", "2s").env("TICKFLEET_WORKER_DRAIN", "5s");
         command.envs(variables.iter().copied());
