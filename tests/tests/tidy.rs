@@ -57,10 +57,11 @@ fn scripts_parse_no_json_and_claim_nothing() {
 }
 
 #[test]
-fn files_and_functions_fit_a_head() {
+fn files_functions_and_folders_fit_a_head() {
     let tree = Tree::load();
     let mut found = size::long_files(&tree);
     found.extend(tree.rust().flat_map(size::long_functions));
+    found.extend(size::full_folders(&tree));
     assert_tidy(size::against_the_ratchet(found, size::RATCHET));
 }
 

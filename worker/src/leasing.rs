@@ -12,13 +12,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Common;
+use crate::calls::turn::Pipeline;
 use crate::claims::Claims;
 use crate::held::{HeldSlices, Hold};
 use crate::lane::{Lane, Room};
 use crate::lease::LOST_MAX;
 use crate::lease_clock::LeaseClock;
 use crate::outbox::Outbox;
-use crate::turn::Pipeline;
 
 /// One lease in so many begins with the least urgent work, so that it never starves.
 const STARVATION_GUARD: u64 = 16;

@@ -1,26 +1,21 @@
 //! The worker: leases slices, carries their calls out one by one, settles every result.
 //!
-//! START HERE: [`turn`] is one slice, end to end; [`call`] is one call, end to end; [`run`] is the worker's own life.
+//! START HERE: [`calls::turn`] is one slice, end to end; [`calls::call`] is one call, end to end; [`run`] is the worker's own life.
 
 pub mod agents;
-mod attempt;
 mod batch;
-pub mod call;
+pub mod calls;
 mod claims;
 mod config;
 mod fleet_tools;
-pub mod guards;
 mod held;
 mod lane;
 mod lease;
 mod lease_clock;
 mod leasing;
 mod lists;
-mod messages;
 mod outbox;
 pub mod run;
-pub mod trial;
-pub mod turn;
 
 /// The tools that a worker carries calls out with.
 pub use tickfleet_tools as tools;
@@ -38,7 +33,8 @@ use tickfleet_store::{ShardClock, Store};
 use tokio_util::sync::CancellationToken;
 
 use agents::TaskHandlers;
-use call::Calls;
+use calls::call::Calls;
+use calls::turn::Pipeline;
 use claims::Claims;
 use config::WorkerConfigs;
 use held::{HeldSlices, held_max};
@@ -48,7 +44,6 @@ use leasing::Leasing;
 use lists::ToolLists;
 use outbox::Outbox;
 use tools::Registry;
-use turn::Pipeline;
 
 /// How a worker works.
 #[derive(Debug, Clone)]

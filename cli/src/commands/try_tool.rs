@@ -7,7 +7,7 @@ use serde::Serialize;
 use tickfleet_model::suggest::list;
 use tickfleet_model::{AgentId, Effect, Outcome, TenantId, TurnId};
 use tickfleet_tools::{Toolbox, start_all, stop_all};
-use worker::trial::{Step, Trial, Tried};
+use worker::calls::trial::{Step, Trial, Tried};
 
 use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::failure::Failure;

@@ -1,8 +1,6 @@
 //! The pure model: no Redis, no tokio, no clock, no randomness. Time and chance are arguments.
 
-pub mod context;
 pub mod day;
-pub mod dialect;
 pub mod digest;
 pub mod ids;
 pub mod limits;
@@ -17,8 +15,6 @@ pub mod tool;
 pub mod turn;
 pub mod version;
 
-pub use context::Context;
-pub use dialect::Dialect;
 pub use digest::{content_digest, idempotency_key};
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, TaskId, TenantId, TurnId};
 pub use outcome::{CallError, CallResult, Outcome};
@@ -27,4 +23,4 @@ pub use redaction::Redactor;
 pub use rejection::RejectionCode;
 pub use task::{Task, TaskGrant};
 pub use tool::{Effect, ToolId, ToolSpec};
-pub use turn::{Call, Priorities, Priority, Turn};
+pub use turn::{Call, Context, Dialect, Priorities, Priority, Turn};

@@ -1,10 +1,16 @@
 //! A turn: one model response, an ordered list of tool calls by one agent.
 
+mod context;
+mod dialect;
+
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AgentId, Context, Dialect, InboxName, TaskId, TenantId, TurnId};
+use super::{AgentId, InboxName, TaskId, TenantId, TurnId};
+
+pub use context::Context;
+pub use dialect::Dialect;
 
 /// Which of the four `ready` streams a slice waits in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]

@@ -6,17 +6,14 @@
 //! for models without function calling; [`audit`] writes the audit log.
 
 pub mod audit;
-mod calls;
 pub mod cut;
 pub mod definitions;
 mod dialects;
-mod fields;
 pub mod json;
 mod message;
 pub mod names;
 #[cfg(test)]
 mod pairing;
-mod problem;
 #[cfg(test)]
 mod protocol_doc;
 pub mod rejected_message;

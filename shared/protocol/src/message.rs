@@ -1,8 +1,12 @@
 //! A message as bytes: read as a whole, or salvaged as far as it can be read.
 
+pub(crate) mod calls;
+pub(crate) mod fields;
+pub(crate) mod problem;
+
 use super::json::{Bounds, Document, JsonError};
-use super::problem::Problem;
 use super::rejected_message::RejectedMessage;
+use problem::Problem;
 use tickfleet_model::{RejectionCode, limits};
 
 /// How deep messages are indexed: message, a content, its list of calls, call, `function`, its members.

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::dialects::{RejectedCall, members, rules};
 use super::json::{Document, Value, bounded};
-use super::problem::Problem;
+use super::message::problem::Problem;
 use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, TenantId, TurnId, limits};
 
 /// Why a message is refused, and whatever of its envelope can still be read: enough to send the producer a

@@ -4,10 +4,10 @@ use std::borrow::Cow;
 
 use serde_json::value::RawValue;
 
-use super::fields::{Fields, Place};
 use super::json::Document;
+use super::message::fields::{Fields, Place};
+use super::message::problem::Problem;
 use super::message::read_message;
-use super::problem::Problem;
 use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
 use tickfleet_model::{

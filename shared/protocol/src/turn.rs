@@ -3,11 +3,11 @@
 #[cfg(test)]
 mod tests;
 
-use super::calls::{read_calls, write_calls};
-use super::fields::{Fields, Place};
 use super::json::Document;
+use super::message::calls::{read_calls, write_calls};
+use super::message::fields::{Fields, Place};
+use super::message::problem::Problem;
 use super::message::read_message;
-use super::problem::Problem;
 use super::rejected_message::RejectedMessage;
 use super::write::{Object, time};
 use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, Turn, TurnId, limits};

@@ -2,10 +2,10 @@
 
 use serde_json::json;
 
-use super::super::fields::Fields;
 use super::super::json::{Kind, Value};
+use super::super::message::fields::Fields;
+use super::super::message::problem::Problem;
 use super::super::names::NameRules;
-use super::super::problem::Problem;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_list, tool};
 use super::content::{IN_ONE_USER_MESSAGE, content, id_of};

@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
-use super::super::fields::{Fields, Place};
 use super::super::json::{Bounds, Kind, Value, bounded, check};
-use super::super::problem::Problem;
+use super::super::message::fields::{Fields, Place};
+use super::super::message::problem::Problem;
 use super::super::text;
 use super::super::write::Object;
 use super::DialectRules;

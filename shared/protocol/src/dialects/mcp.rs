@@ -4,8 +4,8 @@ use serde_json::{Value as Json, json};
 
 use super::super::cut::CUT_OBJECT;
 use super::super::json::Value;
+use super::super::message::problem::Problem;
 use super::super::names::NameRules;
-use super::super::problem::Problem;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, tool};
 use super::content::{content, push_text_part};

@@ -3,8 +3,8 @@
 
 use super::super::cut::CUT_OBJECT;
 use super::super::json::Value;
+use super::super::message::problem::Problem;
 use super::super::names::NameRules;
-use super::super::problem::Problem;
 use super::super::write::Object;
 use super::call::Element;
 use super::content::content;

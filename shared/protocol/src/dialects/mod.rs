@@ -20,10 +20,10 @@ mod text;
 pub use self::call::RejectedCall;
 use self::call::{Element, read_list};
 pub use self::definitions::Definitions;
-use super::fields::Fields;
 use super::json::Value;
+use super::message::fields::Fields;
+use super::message::problem::Problem;
 use super::names::NameRules;
-use super::problem::Problem;
 use tickfleet_model::{Call, CallResult, Dialect, ToolSpec};
 
 /// The member of a turn that takes the calls of every dialect, as `format` says.

@@ -2,10 +2,10 @@
 
 use serde_json::{Value as Json, json};
 
-use super::super::fields::{Fields, Place};
 use super::super::json::Value;
+use super::super::message::fields::{Fields, Place};
+use super::super::message::problem::Problem;
 use super::super::names::NameRules;
-use super::super::problem::Problem;
 use super::super::strict::{NotStrict, strict_schema};
 use super::super::write::Object;
 use super::call::{Element, arguments, id, tool};

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::super::json::Value;
+use super::super::message::problem::Problem;
 use super::super::names::NameRules;
-use super::super::problem::Problem;
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, tool};
 use super::{About, CALLS, Definitions, DialectRules, RejectedCall};

@@ -1,9 +1,9 @@
 //! The plain answer of a model without function calling: calls in its words in, blocks of text out.
 
-use super::super::fields::Fields;
 use super::super::json::Value;
+use super::super::message::fields::Fields;
+use super::super::message::problem::Problem;
 use super::super::names::NameRules;
-use super::super::problem::Problem;
 use super::super::text::{Prompts, calls_up_to, result_block};
 use super::super::write::Object;
 use super::call::{Element, arguments, id, push_arguments, read_answer, read_list, tool};

@@ -4,6 +4,8 @@
 //! are; [`OutputCheck`] is one for what a tool returns. All compile, parse and validate along the same path.
 
 mod explain;
+mod parse;
+mod schema_cost;
 mod uncallable;
 
 use std::collections::HashMap;
@@ -17,7 +19,6 @@ use sha2::{Digest, Sha256};
 use tickfleet_config::{SchemaProblem, SchemaUse};
 use tickfleet_model::limits;
 
-use super::{parse, schema_cost};
 use explain::{ARGUMENTS, OUTPUT, Subject, quoted};
 pub use explain::{ArgumentError, Problem};
 pub(super) use explain::{found, is_secret};

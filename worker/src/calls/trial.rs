@@ -12,9 +12,9 @@ use tickfleet_model::{
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::attempt::{self, Judged};
-use crate::guards::{self, Asked, Guard, Passed};
-use crate::messages::CallEnding;
+use crate::calls::attempt::{self, Judged};
+use crate::calls::guards::{self, Asked, Guard, Passed};
+use crate::calls::messages::CallEnding;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 
 /// The call that is tried.
@@ -176,7 +176,7 @@ impl Trial {
                     Verdict::GiveUp(why) => ("A worker would not try again".to_owned(), Some(why)),
                 };
                 tried.next = Some(next);
-                self.result(call, Outcome::Transient, crate::messages::gave_up(&message, 1, why, after))
+                self.result(call, Outcome::Transient, crate::calls::messages::gave_up(&message, 1, why, after))
             }
             // Nobody cancels a trial, and nobody stops it.
             Judged::Stopped | Judged::HandBack => return,

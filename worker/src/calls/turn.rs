@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 use crate::Common;
-use crate::call::{Calls, Disposition, Trying};
+use crate::calls::call::{Calls, Disposition, Trying};
 use crate::claims::Claims;
 use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::held::{HeldSlices, Hold};

@@ -11,7 +11,7 @@ use serde_json::value::RawValue;
 use tickfleet_model::{CallError, CallId, CallResult, Effect, Outcome, limits};
 use tickfleet_protocol::bounded_output;
 
-use crate::messages::{self, CallEnding};
+use crate::calls::messages::{self, CallEnding};
 use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
 
 /// How a handler came to its end.

@@ -10,7 +10,7 @@ use tickfleet_model::{AgentId, CallError, Outcome, TenantId};
 use tickfleet_protocol::without_nulls;
 
 use crate::agents::TaskHandlers;
-use crate::messages::{self, CallEnding};
+use crate::calls::messages::{self, CallEnding};
 use crate::tools::{RegisteredTool, Toolbox, Unusable};
 
 /// One guard.
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_documentation_lists_the_guards_in_their_order() {
-        let page = include_str!("../../docs/permissions.md");
+        let page = include_str!("../../../docs/permissions.md");
         let rows = page.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
         let named = |name: &str| Guard::ALL.into_iter().find(|guard| guard.name() == name);
         let found: Vec<_> = rows.filter_map(|(name, rest)| Some((named(name)?, rest))).collect();

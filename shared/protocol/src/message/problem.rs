@@ -4,13 +4,13 @@ use tickfleet_model::RejectionCode;
 
 /// A rule that a message breaks, with the words that say so.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Problem {
-    pub(super) code: RejectionCode,
-    pub(super) message: String,
+pub(crate) struct Problem {
+    pub(crate) code: RejectionCode,
+    pub(crate) message: String,
 }
 
 impl Problem {
-    pub(super) fn new(code: RejectionCode, message: impl Into<String>) -> Self {
+    pub(crate) fn new(code: RejectionCode, message: impl Into<String>) -> Self {
         Self { code, message: message.into() }
     }
 }

@@ -6,13 +6,13 @@ use std::fmt;
 
 use serde_json::value::RawValue;
 
-use super::json::{Kind, Value, bounded};
+use super::super::json::{Kind, Value, bounded};
 use super::problem::Problem;
 use tickfleet_model::{Context, IdError, Priority, RejectionCode, limits};
 
 /// Where an object is; a text only once an error needs it.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place {
+pub(crate) enum Place {
     /// The whole message.
     Message,
     /// A member of the message.
@@ -36,14 +36,14 @@ impl fmt::Display for Place {
 }
 
 /// The members of one object, by name.
-pub(super) struct Fields<'a, 'd> {
+pub(crate) struct Fields<'a, 'd> {
     place: Place,
     members: Vec<(Cow<'a, str>, Value<'a, 'd>)>,
 }
 
 impl<'a, 'd> Fields<'a, 'd> {
     /// The members of the object `value`.
-    pub(super) fn of(value: Option<Value<'a, 'd>>, place: Place) -> Result<Self, Problem> {
+    pub(crate) fn of(value: Option<Value<'a, 'd>>, place: Place) -> Result<Self, Problem> {
         match value {
             Some(object) if object.kind() == Kind::Object => {
                 let mut members = Vec::with_capacity(16);
@@ -60,7 +60,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// Refuses members that are not in `allowed`.
-    pub(super) fn only(self, allowed: &[&str]) -> Result<Self, Problem> {
+    pub(crate) fn only(self, allowed: &[&str]) -> Result<Self, Problem> {
         match self.members.iter().find(|(key, _)| !allowed.contains(&key.as_ref())) {
             None => Ok(self),
             Some((key, _)) => {
@@ -76,22 +76,22 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// The member `name`; one that is null counts as absent.
-    pub(super) fn get(&self, name: &str) -> Option<Value<'a, 'd>> {
+    pub(crate) fn get(&self, name: &str) -> Option<Value<'a, 'd>> {
         self.get_or_null(name).filter(|value| value.kind() != Kind::Null)
     }
 
     /// The member `name`, null or not.
-    pub(super) fn get_or_null(&self, name: &str) -> Option<Value<'a, 'd>> {
+    pub(crate) fn get_or_null(&self, name: &str) -> Option<Value<'a, 'd>> {
         self.members.iter().find(|(key, _)| key == name).map(|(_, value)| *value)
     }
 
     /// The error that `name` is not what it should be.
-    pub(super) fn invalid(&self, name: &str, what: &str) -> Problem {
+    pub(crate) fn invalid(&self, name: &str, what: &str) -> Problem {
         Problem::new(RejectionCode::InvalidField, format!("{}{name}: {what}", self.place))
     }
 
     /// The error that `name` is too long.
-    pub(super) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> Problem {
+    pub(crate) fn too_large(&self, name: &str, bytes: usize, bytes_max: usize) -> Problem {
         let place = &self.place;
         Problem::new(
             RejectionCode::TooLarge,
@@ -100,17 +100,17 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// The error that `name` is not there.
-    pub(super) fn missing(&self, name: &str) -> Problem {
+    pub(crate) fn missing(&self, name: &str) -> Problem {
         Problem::new(RejectionCode::MissingField, format!("the field {}{name} is missing", self.place))
     }
 
     /// Turns an absent `name` into an error.
-    pub(super) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, Problem> {
+    pub(crate) fn required<T>(&self, name: &str, value: Option<T>) -> Result<T, Problem> {
         value.ok_or_else(|| self.missing(name))
     }
 
     /// A string of at most `bytes_max` bytes.
-    pub(super) fn string(&self, name: &str, bytes_max: usize) -> Result<Option<Cow<'a, str>>, Problem> {
+    pub(crate) fn string(&self, name: &str, bytes_max: usize) -> Result<Option<Cow<'a, str>>, Problem> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let text = value
             .as_str()
@@ -122,7 +122,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// An id, made by `new`.
-    pub(super) fn id<T>(
+    pub(crate) fn id<T>(
         &self,
         name: &str,
         new: impl FnOnce(Cow<'a, str>) -> Result<T, IdError>,
@@ -132,7 +132,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A boolean, false where absent.
-    pub(super) fn flag(&self, name: &str) -> Result<bool, Problem> {
+    pub(crate) fn flag(&self, name: &str) -> Result<bool, Problem> {
         match self.get(name) {
             None => Ok(false),
             Some(value) if value.kind() == Kind::Bool => Ok(value.text() == Some("true")),
@@ -141,7 +141,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A list of at most `count_max` names of at most `bytes_max` bytes.
-    pub(super) fn names(
+    pub(crate) fn names(
         &self,
         name: &str,
         count_max: usize,
@@ -159,21 +159,21 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A whole number from 0 to 2³²-1.
-    pub(super) fn count(&self, name: &str) -> Result<Option<u32>, Problem> {
+    pub(crate) fn count(&self, name: &str) -> Result<Option<u32>, Problem> {
         let Some(value) = self.get(name) else { return Ok(None) };
         let number = value.text().filter(|_| value.kind() == Kind::Number).and_then(|text| text.parse().ok());
         number.map(Some).ok_or_else(|| self.invalid(name, "expected a whole number from 0 to 4294967295"))
     }
 
     /// The priority, `normal` where absent.
-    pub(super) fn priority(&self) -> Result<Priority, Problem> {
+    pub(crate) fn priority(&self) -> Result<Priority, Problem> {
         let Some(text) = self.string("priority", limits::NAME_BYTES_MAX)? else { return Ok(Priority::default()) };
         let expected = || self.invalid("priority", &format!("{text:?} is none of urgent, high, normal, low"));
         Priority::parse(&text).ok_or_else(expected)
     }
 
     /// The deadline, ms since the epoch. Only its form is judged here.
-    pub(super) fn deadline(&self) -> Result<Option<i64>, Problem> {
+    pub(crate) fn deadline(&self) -> Result<Option<i64>, Problem> {
         let Some(text) = self.string("deadline", limits::NAME_BYTES_MAX)? else { return Ok(None) };
         let expected = |_| {
             let example = "expected an RFC 3339 time with an offset, as 2026-01-31T12:00:00Z";
@@ -183,7 +183,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// A JSON value of at most `bytes_max` bytes, exactly as it is written.
-    pub(super) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, Problem> {
+    pub(crate) fn raw(&self, name: &str, bytes_max: usize) -> Result<Option<Box<RawValue>>, Problem> {
         let Some(text) = self.get(name).and_then(|value| value.text()) else { return Ok(None) };
         if text.len() > bytes_max {
             return Err(self.too_large(name, text.len(), bytes_max));
@@ -192,7 +192,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     }
 
     /// The context fields, within their common bound.
-    pub(super) fn context(&self) -> Result<Context, Problem> {
+    pub(crate) fn context(&self) -> Result<Context, Problem> {
         let context = Context {
             user_context: self.raw("user_context", limits::CONTEXT_BYTES_MAX)?,
             session_data: self.raw("session_data", limits::CONTEXT_BYTES_MAX)?,
@@ -218,7 +218,7 @@ impl<'a, 'd> Fields<'a, 'd> {
     /// The W3C trace context. What is malformed is ignored, as the standard asks: a trace must not cost a turn.
     fn traceparent(&self) -> Option<String> {
         let text = self.get("traceparent")?.as_str()?;
-        super::traceparent::is_traceparent(&text).then(|| text.into_owned())
+        super::super::traceparent::is_traceparent(&text).then(|| text.into_owned())
     }
 
     /// The `tracestate` that goes with the trace context; without a good one it means nothing.

@@ -73,8 +73,8 @@ impl fmt::Display for At<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Root => Ok(()),
-            Self::Member(Self::Root, name) => f.write_str(&super::wording::cut(name, 80)),
-            Self::Member(above, name) => write!(f, "{above}.{}", super::wording::cut(name, 80)),
+            Self::Member(Self::Root, name) => f.write_str(&crate::wording::cut(name, 80)),
+            Self::Member(above, name) => write!(f, "{above}.{}", crate::wording::cut(name, 80)),
             Self::Item(above, index) => write!(f, "{above}[{index}]"),
         }
     }

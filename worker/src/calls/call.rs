@@ -18,13 +18,13 @@ use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
 use crate::Common;
-use crate::attempt::{self, Judged};
+use crate::calls::attempt::{self, Judged};
+use crate::calls::guards::{self, Asked, Passed};
+use crate::calls::messages::{self, CallEnding};
 use crate::claims::Claims;
 use crate::config::WorkerConfig;
-use crate::guards::{self, Asked, Passed};
 use crate::held::Hold;
 use crate::lease_clock::LeaseClock;
-use crate::messages::{self, CallEnding};
 use crate::outbox::Outbox;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 

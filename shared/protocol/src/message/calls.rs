@@ -1,13 +1,13 @@
 //! The calls of a turn: which member holds them, and in which dialect.
 
-use super::dialects::{CALLS, members, rules};
+use super::super::dialects::{CALLS, members, rules};
+use super::super::write::Object;
 use super::fields::Fields;
 use super::problem::Problem;
-use super::write::Object;
 use tickfleet_model::{Call, Dialect, RejectionCode, limits};
 
 /// The dialect and the calls of the one member that holds calls.
-pub(super) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>), Problem> {
+pub(crate) fn read_calls(fields: &Fields<'_, '_>) -> Result<(Dialect, Vec<Call>), Problem> {
     let format = format(fields)?;
     let mut present = members().filter_map(|(name, own, _)| Some((name, own, fields.get(name)?)));
     let Some((name, own, held)) = present.next() else {
@@ -48,7 +48,7 @@ fn format(fields: &Fields<'_, '_>) -> Result<Option<Dialect>, Problem> {
 }
 
 /// Writes calls into a turn, as [`read_calls`] reads them.
-pub(super) fn write_calls(turn: &mut Object, dialect: Dialect, calls: &[Call]) {
+pub(crate) fn write_calls(turn: &mut Object, dialect: Dialect, calls: &[Call]) {
     let rules = rules(dialect);
     let own = rules.member().map(|(name, _)| name).filter(|_| !rules.about().in_words);
     if own.is_none() {
