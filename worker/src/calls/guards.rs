@@ -1,4 +1,4 @@
-//! The guards: what a call has to pass before it runs. [`pass`] is their one order, for every call of a worker and for
+//! The guards: what a call has to pass before it runs. `pass` is their one order, for every call of a worker and for
 //! `tickfleet tools try`.
 
 use std::borrow::Cow;
