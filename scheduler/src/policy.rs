@@ -1,8 +1,10 @@
 //! The policy's generation and calendar days, as the scripts want them.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+
+use parking_lot::Mutex;
 
 use arc_swap::ArcSwap;
 use tickfleet_engine::active_policy::{ActivePolicy, short_digest};
@@ -78,7 +80,7 @@ impl PolicyClock {
 
     /// The calendar day of a zone, kept until it is over.
     fn day(&self, zone: &str, now_ms: i64) -> (i64, i64) {
-        let mut days = self.days.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut days = self.days.lock();
         if let Some(known) = days.get(zone).filter(|(start, end)| (*start..*end).contains(&now_ms)) {
             return *known;
         }

@@ -1,7 +1,8 @@
 //! Batching without lingering: whatever gathered during the last round trip goes into the next (rule 16).
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
@@ -134,7 +135,7 @@ impl Seldom {
 pub(crate) fn tell_seldom() -> OnError {
     let spoken: Mutex<HashMap<&'static str, Seldom>> = Mutex::default();
     Arc::new(move |verb, error| {
-        let mut spoken = spoken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut spoken = spoken.lock();
         if let Some(silent) = spoken.entry(verb).or_default().speaks() {
             tracing::warn!(verb, %error, silent, "Redis did not do what it was asked; trying again");
         }

@@ -1,10 +1,11 @@
 //! The calls that the worker has begun, and their results, remembered for a while: if Redis has lost its last seconds,
 //! nobody else knows (rule 8). Only calls are remembered that must not happen twice.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tickfleet_engine::retry_until::{Attempt, retry_until};
@@ -145,7 +146,7 @@ impl Claims {
     }
 
     fn lock(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+        self.memory.lock()
     }
 
     /// How often everything was asserted: if that has changed since a begin was asked for, Redis may have lost it.

@@ -1,7 +1,7 @@
 //! The slices that a worker holds, and where they run.
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tickfleet_store::{SliceEntry, TurnName};
 use tokio_util::sync::CancellationToken;
@@ -93,6 +93,6 @@ impl HeldSlices {
     }
 
     fn running(&self) -> MutexGuard<'_, HashMap<TurnName, Held>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock()
     }
 }

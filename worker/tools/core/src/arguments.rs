@@ -8,8 +8,9 @@ mod parse;
 mod schema_cost;
 mod uncallable;
 
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use jsonschema::{Draft, PatternOptions, Validator};
@@ -283,9 +284,9 @@ impl ValueCheck {
     }
 }
 
-fn compiled() -> std::sync::MutexGuard<'static, HashMap<[u8; 32], Weak<Compiled>>> {
+fn compiled() -> MutexGuard<'static, HashMap<[u8; 32], Weak<Compiled>>> {
     // A panic elsewhere leaves the map whole: each change to it is one call.
-    COMPILED.lock().unwrap_or_else(PoisonError::into_inner)
+    COMPILED.lock()
 }
 
 impl Compiled {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url};
 
-use tickfleet_outbound::{Connecting, Guard, Refused, Standing, client};
+use tickfleet_outbound::{Blocked, Connecting, Guard, Standing, client};
 use tickfleet_tools::Secrets;
 
 /// How long an idle connection is kept for tools that may run twice.
@@ -31,7 +31,7 @@ pub(super) struct Request {
 #[derive(Debug)]
 pub(super) enum SendError {
     /// The address is not allowed.
-    Refused(Refused),
+    Blocked(Blocked),
     /// Nothing was sent.
     NotSent { host: String, why: &'static str },
     /// Something was sent, or may have been.
@@ -88,7 +88,7 @@ impl Client {
 
     /// `again`: an earlier request of this call was sent already.
     async fn send_one(&self, request: &Request, again: bool) -> Result<Response, SendError> {
-        let standing = self.guard.check(&request.url).map_err(SendError::Refused)?;
+        let standing = self.guard.check(&request.url).map_err(SendError::Blocked)?;
         let client = match (standing, &self.named) {
             (Standing::Named, Some(named)) => named,
             _ => &self.stranger,
@@ -99,8 +99,8 @@ impl Client {
         }
         builder.send().await.map_err(|error| {
             let host = request.url.host_str().unwrap_or_default().to_owned();
-            match find::<Refused>(&error) {
-                Some(refused) => SendError::Refused(refused.clone()),
+            match find::<Blocked>(&error) {
+                Some(refused) => SendError::Blocked(refused.clone()),
                 None if error.is_builder() => SendError::NotSent { host, why: "the request could not be built" },
                 None if error.is_connect() && !again => SendError::NotSent { host, why: connect_failure(&error) },
                 None => SendError::Lost { host, why: "the connection was lost before the answer" },

@@ -1,8 +1,9 @@
 //! The clients and access tokens that the tools of one configuration share.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_outbound::Guard;
@@ -33,7 +34,7 @@ impl HttpClients {
     /// # Errors
     /// Why TLS cannot be set up: no crypto provider, no trust roots.
     pub(super) fn get(&self, guard: Guard, once: bool) -> Result<Arc<Client>, String> {
-        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clients = self.clients.lock();
         let key = (guard, once);
         if let Some(client) = clients.get(&key) {
             return Ok(Arc::clone(client));

@@ -204,7 +204,7 @@ fn refused(why: &str) -> ToolFailure {
 
 fn unanswered(error: SendError) -> ToolFailure {
     match error {
-        SendError::Refused(why) => refused(&why.to_string()),
+        SendError::Blocked(why) => refused(&why.to_string()),
         SendError::Redirect(_) => refused("its token service answered with a redirect"),
         SendError::NotSent { host, why } | SendError::Lost { host, why } => {
             away(&format!("no answer from {host}: {why}"), None)

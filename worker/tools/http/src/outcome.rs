@@ -167,7 +167,7 @@ fn as_value(text: &str) -> Option<Value> {
 /// What a request without an answer means.
 pub(super) fn unanswered(error: SendError) -> ToolFailure {
     match error {
-        SendError::Refused(refused) => permanent(format!("The call was not made: {refused}.")),
+        SendError::Blocked(refused) => permanent(format!("The call was not made: {refused}.")),
         SendError::Redirect(message) => permanent(message),
         SendError::NotSent { host, why } => ToolFailure::Transient {
             message: format!("Could not connect to {host}: {why}."),

@@ -188,7 +188,7 @@ async fn a_refused_token_is_replaced_once_and_the_call_made_again() {
         let calls = identity.calls();
         let [before, refused, again] = calls.last_chunk().unwrap();
         assert!(before == refused && again != refused, "{effect:?}: {calls:?}");
-        // Refused again within seconds: told, not asked for again.
+        // Blocked again within seconds: told, not asked for again.
         identity.revoke(again);
         let sign_ins = identity.sign_ins();
         assert_eq!(message(call(&tool, json!({})).await), "The service answered with status 401.");

@@ -1,9 +1,10 @@
 //! Access tokens of a worker: kept while they are good, asked for by one call while the others wait.
 
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use secrecy::SecretString;
@@ -102,7 +103,7 @@ impl Tokens {
     }
 
     fn entry(&self, identity: Identity) -> Arc<Entry> {
-        let mut entries = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.0.lock();
         if entries.len() >= TOKENS_MAX && !entries.contains_key(&identity) {
             let now = Instant::now();
             entries.retain(|_, entry| entry.slot.try_lock().map_or(true, |slot| slot.matters(now)));

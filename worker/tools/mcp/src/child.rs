@@ -1,8 +1,9 @@
 //! A server that is a child process: a clean environment, a process group of its own, its last words in the log.
 
+use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
@@ -36,7 +37,7 @@ pub(super) struct Tail(Mutex<VecDeque<String>>);
 
 impl Tail {
     fn push(&self, line: &str) {
-        let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut lines = self.0.lock();
         if lines.len() == TAIL_LINES {
             lines.pop_front();
         }
@@ -47,7 +48,7 @@ impl Tail {
 
     /// `; on standard error it said: …`, or nothing where it said nothing.
     pub(super) fn words(&self) -> String {
-        let lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let lines = self.0.lock();
         if lines.is_empty() {
             return String::new();
         }

@@ -1,7 +1,8 @@
 //! A connection to a server that is up: what is heard on it, and which tools still are what was pinned.
 
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::header::{HeaderName, HeaderValue};
@@ -75,7 +76,7 @@ impl rmcp::ClientHandler for Listener {
     }
 
     async fn on_progress(&self, params: ProgressNotificationParam, _: NotificationContext<RoleClient>) {
-        let waiting = self.0.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting = self.0.progress.lock();
         if let Some(call) = waiting.get(&params.progress_token) {
             call.notify_one();
         }
@@ -315,7 +316,7 @@ impl Link {
     /// Hears of a call's progress until it is dropped.
     pub(super) fn progress_of(self: &Arc<Self>, token: ProgressToken) -> Progress {
         let heard = Arc::new(Notify::new());
-        let mut waiting = self.heard.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.heard.progress.lock();
         waiting.insert(token.clone(), Arc::clone(&heard));
         drop(waiting);
         Progress { heard, token, link: Arc::clone(self) }
@@ -338,7 +339,7 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
-        let mut waiting = self.link.heard.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.link.heard.progress.lock();
         waiting.remove(&self.token);
     }
 }

@@ -1,8 +1,9 @@
 //! The servers of a process: registries that are built from the same configuration share their connections.
 
+use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tickfleet_config::mcp::{McpConnection, McpFile, McpServerDef};
@@ -83,7 +84,7 @@ impl Servers {
     fn server(&self, name: &str, def: &McpServerDef) -> Arc<Server> {
         let digests = def.tools.iter().map(McpDefinition::digest).collect();
         let key = (name.to_owned(), def.connection.clone(), digests);
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         if let Some(server) = known.servers.get(&key).and_then(Weak::upgrade) {
             return server;
         }
@@ -99,7 +100,7 @@ impl Servers {
     /// What is known of each server now. Of two ways to one server, as during a reload, the better one counts.
     #[must_use]
     pub fn state(&self) -> Vec<McpServer> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         let mut by_name: BTreeMap<String, McpServer> = BTreeMap::new();
         for server in known.servers.values().filter_map(Weak::upgrade) {
             let now = server.now();
@@ -113,7 +114,7 @@ impl Servers {
 
     /// Connects to every server now, and to later ones as soon as their tools are asked for. Call it in a runtime.
     pub fn start(&self) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         known.eager = true;
         known.servers.values().filter_map(Weak::upgrade).for_each(|server| server.start());
     }
@@ -122,7 +123,7 @@ impl Servers {
     /// connected to afterwards.
     pub async fn stop(&self) {
         let servers: Vec<Arc<Server>> = {
-            let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = self.known.lock();
             known.servers.values().filter_map(Weak::upgrade).collect()
         };
         servers.iter().for_each(|server| server.stop());

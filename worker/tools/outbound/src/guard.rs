@@ -14,7 +14,7 @@ use super::address::{self, Block, Special};
 
 /// Why a host is not reached.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum Blocked {
     /// Neither http nor https.
     #[error("only http and https addresses are called")]
     Scheme,
@@ -85,22 +85,22 @@ impl Guard {
     /// Checks what can be checked before a name is resolved: scheme, user, literal address.
     ///
     /// # Errors
-    /// [`Refused`] says what is wrong with it.
-    pub fn check(&self, url: &Url) -> Result<Standing, Refused> {
+    /// [`Blocked`] says what is wrong with it.
+    pub fn check(&self, url: &Url) -> Result<Standing, Blocked> {
         if !matches!(url.scheme(), "http" | "https") {
-            return Err(Refused::Scheme);
+            return Err(Blocked::Scheme);
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(Refused::Userinfo);
+            return Err(Blocked::Userinfo);
         }
-        let host = host_of(url).ok_or(Refused::NoHost)?;
+        let host = host_of(url).ok_or(Blocked::NoHost)?;
         let port = url.port_or_known_default();
         let named = self.names.contains(&(host.clone(), None)) || self.names.contains(&(host.clone(), port));
         let standing = if named { Standing::Named } else { Standing::Stranger };
         // A literal address that is named with its port is allowed as it stands.
         match host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>() {
             Ok(literal) if !named => {
-                self.admits(literal, Standing::Stranger).map_err(|what| Refused::Special { host, what })?;
+                self.admits(literal, Standing::Stranger).map_err(|what| Blocked::Special { host, what })?;
             }
             _ => {}
         }
@@ -119,14 +119,14 @@ impl Guard {
     }
 
     /// The addresses that may be connected to.
-    fn admitted(&self, host: &str, all: Vec<SocketAddr>, standing: Standing) -> Result<Vec<SocketAddr>, Refused> {
+    fn admitted(&self, host: &str, all: Vec<SocketAddr>, standing: Standing) -> Result<Vec<SocketAddr>, Blocked> {
         let mut refused = None;
         let admitted: Vec<SocketAddr> = all
             .into_iter()
             .filter(|a| self.admits(a.ip(), standing).map_err(|what| refused = Some(what)).is_ok())
             .collect();
         match refused {
-            Some(what) if admitted.is_empty() => Err(Refused::Special { host: host.to_owned(), what }),
+            Some(what) if admitted.is_empty() => Err(Blocked::Special { host: host.to_owned(), what }),
             _ => Ok(admitted),
         }
     }
@@ -167,7 +167,7 @@ mod tests {
         Guard::parse(entries.iter().copied()).unwrap()
     }
 
-    fn check(guard: &Guard, url: &str) -> Result<Standing, Refused> {
+    fn check(guard: &Guard, url: &str) -> Result<Standing, Blocked> {
         guard.check(&Url::parse(url).unwrap())
     }
 
@@ -186,7 +186,7 @@ mod tests {
             "http://127.0.0.1./",
             "http://①②⑦.0.0.1/",
         ] {
-            assert!(matches!(check(&guard(&[]), url), Err(Refused::Special { .. })), "{url}");
+            assert!(matches!(check(&guard(&[]), url), Err(Blocked::Special { .. })), "{url}");
         }
     }
 
@@ -221,8 +221,8 @@ mod tests {
         for bad in ["http://host", "host/path", "10.0.0.0/40", "a b", "user@host", "host?x", "host:99999"] {
             assert_eq!(Guard::parse([bad]), Err(bad.to_owned()), "{bad}");
         }
-        assert_eq!(check(&guard(&[]), "ftp://example.com/"), Err(Refused::Scheme));
-        assert_eq!(check(&guard(&[]), "file:///etc/passwd"), Err(Refused::Scheme));
-        assert_eq!(check(&guard(&[]), "http://a:b@example.com/"), Err(Refused::Userinfo));
+        assert_eq!(check(&guard(&[]), "ftp://example.com/"), Err(Blocked::Scheme));
+        assert_eq!(check(&guard(&[]), "file:///etc/passwd"), Err(Blocked::Scheme));
+        assert_eq!(check(&guard(&[]), "http://a:b@example.com/"), Err(Blocked::Userinfo));
     }
 }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use reqwest::Url;
 
-pub use guard::{Guard, Refused, Standing};
+pub use guard::{Blocked, Guard, Standing};
 
 use guard::Resolver;
 
