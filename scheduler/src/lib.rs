@@ -1,7 +1,8 @@
 //! The scheduler: admits turns under caps, releases lanes, promotes retries, reaps the dead.
 //!
 //! Any number of schedulers run side by side: every decision is one script, and each loop may be run by all of
-//! them at once. START HERE: [`admitter`] is the life of an inbound turn; [`timers`] is everything that time does.
+//! them at once. START HERE: [`admitter`] is the life of an inbound turn; [`timers`] is what time does, and
+//! `recovery` takes back what the dead held.
 
 pub mod admission;
 pub mod admitter;

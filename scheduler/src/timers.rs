@@ -1,4 +1,4 @@
-//! Everything that time does: lanes are released, retries promoted, what has expired is ended.
+//! What time does: lanes are released, retries promoted, what has expired is ended.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -357,7 +357,8 @@ impl Claims {
             begun.map(|begun| begun.assertion(name, position, self.clock.now_ms(), Claim::Begun))
         };
         let said = self.say_until_heard(call.as_slice()).await;
-        said.iter().all(|asserted| *asserted == Asserted::Marked)
+        // Nobody has answered where the worker must stop: then nothing is sure.
+        said.len() == call.as_slice().len() && said.iter().all(|asserted| *asserted == Asserted::Marked)
     }
 
     async fn say_until_heard(&self, calls: &[Assertion]) -> Vec<Asserted> {

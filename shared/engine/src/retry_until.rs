@@ -1,4 +1,5 @@
-//! Trying until Redis answers: the one loop for what must not be dropped because Redis is away.
+//! Trying until Redis answers: the loop for what must not be dropped because Redis is away. Only settlements that a
+//! script error has refused wait in a loop of their own, in the worker's batches.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,7 +12,8 @@ use tokio_util::sync::CancellationToken;
 pub enum Attempt<T> {
     /// There is an answer.
     Done(T),
-    /// It failed: the next attempt comes after a wait that grows ([`Backoff`]). The attempt has logged why.
+    /// It failed: the next attempt comes after a wait that grows ([`Backoff`]). If there was an error, the
+    /// attempt has logged it.
     Failed,
     /// It cannot be done yet: the next attempt comes after this time.
     Later(Duration),

@@ -92,12 +92,14 @@ impl Store {
             // Of a turn that has ended meanwhile: the log stands in the first line.
             pipe.cmd("GETRANGE").arg(self.keys.done(name)).arg(0).arg(TRACE_BYTES_MAX);
         }
-        let found: Vec<Option<String>> = self.connection.pipeline(Question::Look, &pipe).await?;
+        // Bytes: a range may end within a character of the reply that follows the log.
+        let found: Vec<Option<Vec<u8>>> = self.connection.pipeline(Question::Look, &pipe).await?;
+        let text = |bytes: Option<&Vec<u8>>| bytes.map(|bytes| String::from_utf8_lossy(bytes).into_owned());
         let first = |log: Vec<AdmissionNote>| log.first().map(|admission| u64::from(admission.calls));
-        let of_one = |found: &[Option<String>]| {
+        let of_one = |found: &[Option<Vec<u8>>]| {
             let [live, ended] = found else { return 0 };
-            let ended = || FinishedTurn::read(ended.as_deref().unwrap_or_default()).admissions;
-            first(live.as_deref().map_or_else(ended, AdmissionNote::read_all)).unwrap_or(0)
+            let ended = || FinishedTurn::read(&text(ended.as_ref()).unwrap_or_default()).admissions;
+            first(text(live.as_ref()).as_deref().map_or_else(ended, AdmissionNote::read_all)).unwrap_or(0)
         };
         Ok(found.chunks(2).map(of_one).sum())
     }
