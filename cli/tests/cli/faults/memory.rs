@@ -152,7 +152,9 @@ async fn a_scheduler_that_is_killed_while_it_waits_for_memory_counts_no_crash_ag
     let (server, dir) = (RedisServer::start().await, config());
     let (scheduler, ids) = suspects_wait(&server, dir.path()).await;
     let mut redis = server.connection().await;
-    // It has been looked into, and waits: nobody would be killed by it any more.
+    // It has been named and looked into, and waits: nobody would be killed by it any more.
+    let never = "tickfleet_redis_commands_total{verb=\"suspect\"} 0";
+    until("it was named", async || !scheduler.metrics().lines().any(|line| line == never)).await;
     until("nothing is named", async || key::<u64>(&mut redis, &["HLEN", "suspects"]).await == 0).await;
     scheduler.signal(Signal::SIGKILL);
     drop(scheduler);
