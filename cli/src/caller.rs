@@ -11,7 +11,7 @@ use tickfleet_store::Store;
 use crate::failure::Failure;
 use crate::setup::Setup;
 
-/// How long Redis is waited for to say what was set at run time. Tools are described without it, too.
+/// The time for which Redis is waited for to say what was set at run time. Tools are described without it, too.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Takes over what was set at run time, where Redis is there to say so: a tool that was switched off is shown as that,
@@ -35,7 +35,7 @@ pub(crate) async fn with_tenant(setup: &Setup, active: &PolicyHandle, tenant: &T
     Ok(())
 }
 
-/// Where Redis is away, a misspelt tenant is the likelier mistake.
+/// Adds to a failure that the tenant is not configured: if Redis is away, a misspelt tenant is the likelier mistake.
 fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     match failure {
         Failure::Redis(message) => Failure::Redis(format!(
@@ -46,7 +46,7 @@ fn not_configured(tenant: &TenantId, failure: Failure) -> Failure {
     }
 }
 
-/// Who was named does not exist.
+/// Returns the failure that says that who was named does not exist.
 pub(crate) fn nobody(unknown: Unknown, policy: &Policy, tenant: &TenantId, agent: &AgentId) -> Failure {
     Failure::failed(match unknown {
         Unknown::Tenant => anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str()),

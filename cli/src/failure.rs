@@ -1,4 +1,4 @@
-//! How a command fails: what is told, and the exit code.
+//! The failure of a command: what is told, and the exit code.
 
 use tickfleet_client::SubmitError;
 use tickfleet_store::StoreError;

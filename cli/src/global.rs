@@ -1,4 +1,4 @@
-//! What every command takes, and the environment that it runs in.
+//! The options that every command takes, and the environment that it runs in.
 
 use std::path::PathBuf;
 

@@ -14,7 +14,7 @@ use crate::fleet::extensions::Extensions;
 use crate::fleet::registrar::Registrar;
 use crate::output::Output;
 
-/// How long blocking work that is left over at the end is waited for.
+/// The time for which blocking work that is left over at the end is waited for.
 const LEFT_OVERS: Duration = Duration::from_secs(1);
 
 /// The program `tickfleet`, with tools of your own: every command knows them.

@@ -41,10 +41,10 @@ pub(crate) struct Setup {
     pub(crate) extensions: Extensions,
 }
 
-/// Where a configuration comes from: the folder, below the environment, below the command line.
+/// Collects the sources of a configuration: the folder, below the environment, below the command line.
 ///
 /// # Errors
-/// [`Failure::Usage`] where the URL of the command line is none.
+/// [`Failure::Usage`] if the URL of the command line is none.
 pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
     sources_in(environment(), global)
 }
@@ -52,7 +52,7 @@ pub(crate) fn sources(global: &Global) -> Result<Sources, Failure> {
 /// As [`sources`], in an environment that the caller makes.
 ///
 /// # Errors
-/// [`Failure::Usage`] where the URL of the command line is none.
+/// [`Failure::Usage`] if the URL of the command line is none.
 pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Result<Sources, Failure> {
     // Read by the command line, not by the configuration.
     environment.remove("TICKFLEET_CONFIG");
@@ -178,7 +178,7 @@ impl Setup {
         )))
     }
 
-    /// Which configuration was read, where it is not one of the user's own.
+    /// Returns which configuration was read, if it is not one of the user's own.
     pub(crate) const fn built_in_hint(&self) -> Option<&'static str> {
         match self.sources.dir {
             Some(_) => None,

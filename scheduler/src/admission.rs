@@ -20,7 +20,7 @@ pub(crate) struct Arrival {
     pub(crate) entry: String,
     /// The entry that a minted id derives from: the first one, if reap has written it anew.
     pub(crate) origin: String,
-    /// How often a scheduler has died with it.
+    /// The number of times that a scheduler has died with it.
     pub(crate) crashes: u32,
     /// The message.
     pub(crate) raw: Vec<u8>,

@@ -428,7 +428,7 @@ impl BatchBounds {
         self.turns_max = self.turns_max.saturating_mul(2);
     }
 
-    /// How many of the candidates fit, by number, calls and bytes; at least one.
+    /// Counts the candidates that fit, by number, calls and bytes; at least one.
     fn length(&self, candidates: &[Candidate]) -> usize {
         let (mut calls, mut bytes) = (0, 0);
         let fits = |candidate: &&Candidate| {

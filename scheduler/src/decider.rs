@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::policy::{Deciding, PolicyClock};
 
-/// Whether a scheduler may decide, and by what.
+/// The state that tells whether a scheduler may decide, and by what.
 pub(crate) struct Decider {
     store: Store,
     active: Arc<PolicyHandle>,
@@ -43,7 +43,7 @@ impl Decider {
         self.stopping.store(Arc::new(stop.clone()));
     }
 
-    /// Whether the present incarnation is over.
+    /// Returns true if the present incarnation is over.
     pub(crate) fn is_over(&self) -> bool {
         self.stopping.load().is_cancelled()
     }
@@ -53,7 +53,7 @@ impl Decider {
         &self.policy
     }
 
-    /// How endings are reported.
+    /// Returns how endings are reported.
     pub(crate) fn report(&self) -> ReportOptions {
         let policy = self.policy.announced();
         ReportOptions {

@@ -108,7 +108,7 @@ impl Endings {
     }
 }
 
-/// How many endings one script settles, by number and by all the calls of their turns; at least one.
+/// Counts the endings that one script settles, by number and by all the calls of their turns; at least one.
 fn length(endings: &[Ending]) -> usize {
     let mut calls = 0;
     let fits = |ending: &&Ending| {

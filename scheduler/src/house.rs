@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::sweep::Sweep;
 use crate::{Common, Options};
 
-/// How often memory is looked at: a fast producer fills some percent of it in that time.
+/// The time between two looks at memory: a fast producer fills some percent of it in that time.
 const WEIGH_EVERY: Duration = Duration::from_secs(1);
 
 /// Keeps bounds, and sweeps.
@@ -23,11 +23,11 @@ pub(crate) struct House {
     active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// How often bounds are kept, and how often the sweep takes a step.
+    /// The period at which bounds are kept, and at which the sweep takes a step.
     every: Duration,
     /// Bytes of audit entries kept.
     audit_bytes_max: u64,
-    /// How long dead entries are kept, ms.
+    /// The time for which dead entries are kept, ms.
     dead_retain_ms: i64,
 }
 

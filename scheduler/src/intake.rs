@@ -170,7 +170,7 @@ impl Intake {
     }
 }
 
-/// How many of the rejections fit one script, by number and by bytes; at least one.
+/// Counts the rejections that fit one script, by number and by bytes; at least one.
 pub(crate) fn rejections_length(rejections: &[Rejection]) -> usize {
     let mut bytes = 0;
     let fits = |rejection: &&Rejection| {

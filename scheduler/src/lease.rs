@@ -13,9 +13,9 @@ use crate::Common;
 use crate::PATIENCE;
 use crate::decider::Decider;
 
-/// How long a scheduler that stops tries to return what it holds, at most: its supervisor waits for it.
+/// The time for which a scheduler that stops tries to return what it holds, at most: its supervisor waits for it.
 const PUT_BACK_WAIT: Duration = Duration::from_secs(3);
-/// How often a scheduler that stands by looks whether it still must, at most.
+/// The time between two looks of a scheduler that stands by whether it still must, at most.
 const STAND_BY: Duration = Duration::from_secs(1);
 
 /// The lease of one scheduler, renewed by heartbeats.

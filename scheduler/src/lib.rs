@@ -42,20 +42,20 @@ use recovery::Recovery;
 use tasks::TaskQueues;
 use timers::Timers;
 
-/// How a scheduler works.
+/// The options of a scheduler.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Entries read and admitted at once.
     pub batch: usize,
-    /// How often due timers are looked for.
+    /// The period at which due timers are looked for.
     pub tick_poll: Duration,
-    /// How often dead workers are looked for; see [`Options::reap_period`].
+    /// The period at which dead workers are looked for; see [`Options::reap_period`].
     pub reap_every: Duration,
-    /// How often bounds are kept, and how often the sweep takes a step.
+    /// The period at which bounds are kept, and at which the sweep takes a step.
     pub collect_every: Duration,
     /// Bytes of audit entries kept per shard.
     pub audit_bytes_max: u64,
-    /// How long dead entries are kept, ms.
+    /// The time for which dead entries are kept, ms.
     pub dead_retain_ms: i64,
 }
 
@@ -74,9 +74,9 @@ impl Options {
         }
     }
 
-    /// How often dead workers are looked for under this lease. Whatever the setting says, it is often enough: after a
-    /// pause of more than half a lease, `reap` takes it that Redis was away and gives workers a lease to beat again, so
-    /// whoever pauses that long each time never takes anything back.
+    /// Returns the period at which dead workers are looked for under this lease. Whatever the setting says, it is short
+    /// enough: after a pause of more than half a lease, `reap` takes it that Redis was away and gives workers a lease
+    /// to beat again, so whoever pauses that long each time never takes anything back.
     #[must_use]
     pub fn reap_period(&self, lease: Duration) -> Duration {
         self.reap_every.min(lease / REAPS_PER_LEASE)

@@ -13,7 +13,7 @@ use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId, policy::TenantPoli
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::{Generations, PolicyRow};
 
-/// Which policy we announced, and which day each time zone has.
+/// The policy that we announced, and the day that each time zone has.
 #[derive(Debug)]
 pub struct PolicyClock {
     announced: ArcSwap<AnnouncedPolicy>,

@@ -23,7 +23,7 @@ pub(crate) struct Recovery {
     endings: Arc<Endings>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// How often dead workers are looked for.
+    /// The period at which dead workers are looked for.
     every: Duration,
 }
 

@@ -28,9 +28,9 @@ const LANES_MAX: usize = 32;
 /// The result of one round.
 #[derive(Default)]
 struct Fired {
-    /// Whether more may be due.
+    /// True if more may be due.
     full: bool,
-    /// How late the lane was that had been due the longest.
+    /// The time by which the lane was late that had been due the longest.
     late: Duration,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Timers {
     endings: Arc<Endings>,
     metrics: Arc<Metrics>,
     progress: Progress,
-    /// How often due timers are looked for.
+    /// The period at which due timers are looked for.
     poll: Duration,
 }
 

@@ -19,9 +19,9 @@ pub(crate) type OnError = Arc<dyn Fn(&'static str, &StoreError) + Send + Sync>;
 const ITEMS_MAX: usize = limits::BATCH_ENTRIES_MAX;
 /// Bytes of an item that carries ids only.
 const IDS_BYTES: usize = 128;
-/// How often an item is tried again that Redis refuses alone, and that must not be dropped.
+/// The time between two tries of an item that Redis refuses alone, and that must not be dropped.
 const OWED_EVERY: Duration = Duration::from_secs(2);
-/// How often trouble with Redis is told of, per verb: it lasts, and every batch meets it.
+/// The time between two reports of trouble with Redis, per verb: it lasts, and every batch meets it.
 const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// A verb of the store that is asked for item by item and called in batches.
@@ -30,7 +30,7 @@ pub(crate) trait Verb: Sized + Send + Sync + 'static {
     const NAME: &'static str;
     /// The answer to one item.
     type Reply: Send + 'static;
-    /// Whether an item is never given up while the process lives: what it says happened, and nobody else knows.
+    /// True if an item is never given up while the process lives: what it says happened, and nobody else knows.
     const OWED: bool = false;
     /// Calls it for a batch.
     fn call(store: &Store, batch: &[Self]) -> impl Future<Output = Result<Vec<Self::Reply>, StoreError>> + Send;
@@ -40,7 +40,7 @@ pub(crate) trait Verb: Sized + Send + Sync + 'static {
     fn bytes(&self) -> usize {
         IDS_BYTES
     }
-    /// How many calls the item is about.
+    /// Returns the number of calls that the item is about.
     fn calls(&self) -> usize {
         1
     }
@@ -120,7 +120,7 @@ struct Seldom {
 }
 
 impl Seldom {
-    /// How many times nothing was said, where it is time to speak again.
+    /// Returns how many times nothing was said, if it is time to speak again.
     fn speaks(&mut self) -> Option<u64> {
         if self.said.is_some_and(|said| said.elapsed() < SAY_EVERY) {
             self.silent += 1;
@@ -221,7 +221,7 @@ impl Work {
     }
 }
 
-/// How many items fit one batch by bytes and calls; at least one.
+/// Counts the items that fit one batch by bytes and calls; at least one.
 fn length<V: Verb, A>(gathered: &[(V, A)]) -> usize {
     let (mut bytes, mut calls) = (0, 0);
     let fits = |item: &&(V, A)| {

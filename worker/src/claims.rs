@@ -17,7 +17,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Common;
 
-/// How long a result is remembered that Redis has: longer than what an append-only file can lose, and at least a lease.
+/// The time for which a result is remembered that Redis has: longer than what an append-only file can lose, and at
+/// least a lease.
 const REMEMBERED: Duration = Duration::from_secs(60);
 /// Ended calls that are remembered at most, the newest.
 const ENDED_MAX: usize = 100_000;
@@ -51,12 +52,12 @@ struct Memory {
     ended: VecDeque<Ended>,
     /// The number of the first of `ended`, counted from the beginning.
     first: u64,
-    /// How many of `ended`, from the front, have been stripped of their results.
+    /// The number of `ended`, from the front, that have been stripped of their results.
     bare: usize,
     bytes: usize,
     /// The Redis that all of this was told to.
     run_id: Option<String>,
-    /// How often all of this was asserted.
+    /// The number of times that all of this was asserted.
     rounds: u64,
 }
 
@@ -140,7 +141,7 @@ impl Claims {
         self.marks_ms.store(marks_ms, Ordering::Relaxed);
     }
 
-    /// Whether calls may be marked as begun by somebody whom Redis has forgotten.
+    /// Returns true if calls may be marked as begun by somebody whom Redis has forgotten.
     pub(crate) fn expects_marks(&self) -> bool {
         self.clock.now_ms() < self.marks_ms.load(Ordering::Relaxed)
     }
@@ -149,7 +150,8 @@ impl Claims {
         self.memory.lock()
     }
 
-    /// How often everything was asserted: if that has changed since a begin was asked for, Redis may have lost it.
+    /// Returns how often everything was asserted: if that has changed since a begin was asked for, Redis may have lost
+    /// it.
     pub(crate) fn rounds(&self) -> u64 {
         self.lock().rounds
     }
@@ -215,8 +217,8 @@ impl Claims {
         }
     }
 
-    /// Whether Redis is another than all of this was told to. Where it is not, what is old is forgotten: only while
-    /// Redis answers, for what it loses is older by as long as it was away.
+    /// Returns true if Redis is another than all of this was told to. If it is not, what is old is forgotten: only
+    /// while Redis answers, for what it loses is older by as long as it was away.
     fn is_another(&self, run_id: &str, remembered: Duration) -> bool {
         let mut memory = self.lock();
         if memory.run_id.as_deref().is_some_and(|known| known != run_id) {

@@ -23,7 +23,7 @@ pub(crate) struct WorkerConfig {
 }
 
 impl WorkerConfig {
-    /// How a call that this configuration judged is reported.
+    /// Returns how a call that this configuration judged is reported.
     pub(crate) fn report(&self, options: &ReportOptions) -> ReportOptions {
         let policy_digest = Arc::clone(&self.short_digest);
         ReportOptions { policy_version: self.generation, policy_digest, ..options.clone() }

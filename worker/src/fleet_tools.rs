@@ -133,7 +133,7 @@ fn live_task(live: &LiveTurn, asker: &AgentId, task_id: &str) -> Result<TaskStat
     })
 }
 
-/// Who asked for the task: the last of the agents above it.
+/// Returns who asked for the task: the last of the agents above it.
 fn delegator(meta: &SliceMeta) -> Option<&AgentId> {
     meta.task.as_ref().and_then(|(_, grant)| grant.chain.last())
 }

@@ -13,7 +13,7 @@ const HELD_PER_SLOT: usize = 4;
 /// Slices held at least, so that few slots still settle in batches.
 const HELD_MIN: usize = 512;
 
-/// How many slices a worker of so many slots may hold.
+/// Returns how many slices a worker of so many slots may hold.
 pub(crate) fn held_max(slots: usize) -> usize {
     (slots * HELD_PER_SLOT).max(HELD_MIN)
 }
@@ -67,7 +67,7 @@ impl HeldSlices {
         hold
     }
 
-    /// Whether the slice is held.
+    /// Returns true if the slice is held.
     pub(crate) fn holds(&self, slice: &SliceEntry) -> bool {
         self.running().get(&slice.name).is_some_and(|held| held.fence == slice.fence)
     }

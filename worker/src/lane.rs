@@ -12,8 +12,8 @@ pub(crate) type Room = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 pub(crate) struct Lane {
     /// Slices whose calls run.
     slots: Arc<Semaphore>,
-    /// How many of them carry out a slice. The free permits do not tell: while a lease is waited for, the leasing loop
-    /// holds them.
+    /// The number of them that carry out a slice. The free permits do not tell: while a lease is waited for, the
+    /// leasing loop holds them.
     busy: Arc<AtomicUsize>,
     /// Slices that are held: leased and not yet settled. Bounds what Redis' absence can pile up (rule 6).
     held: Arc<Semaphore>,

@@ -15,7 +15,7 @@ pub(crate) struct LeaseClock {
     term: AtomicU64,
 }
 
-/// How long to wait for a heartbeat that is due any moment.
+/// The time to wait for a heartbeat that is due any moment.
 const STEP: Duration = Duration::from_millis(10);
 
 impl LeaseClock {
@@ -39,7 +39,7 @@ impl LeaseClock {
         self.sent_ms.store(0, Ordering::Relaxed);
     }
 
-    /// Which incarnation this is. What was leased in an earlier one is others' to take.
+    /// Returns the number of this incarnation. What was leased in an earlier one is others' to take.
     pub(crate) fn term(&self) -> u64 {
         self.term.load(Ordering::Relaxed)
     }
@@ -58,12 +58,12 @@ impl LeaseClock {
         }
     }
 
-    /// Whether a call may be sent to the outside: the lease has a quarter of its time left at least.
+    /// Returns true if a call may be sent to the outside: the lease has a quarter of its time left at least.
     pub(crate) fn is_fresh(&self) -> bool {
         self.age().is_some_and(|age| age < self.lease * 3 / 4)
     }
 
-    /// Whether the lease is surely over.
+    /// Returns true if the lease is surely over.
     pub(crate) fn is_lost(&self) -> bool {
         self.age().is_none_or(|age| age >= self.lease)
     }

@@ -1,4 +1,4 @@
-//! How slices come to a worker: it leases as many as it has room for, and starts them.
+//! The leasing of slices by a worker: it leases as many as it has room for, and starts them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +28,7 @@ pub(crate) struct Leasing {
     store: Store,
     /// The `ready` streams that it leases from.
     priorities: Priorities,
-    /// How long a drain waits for running calls.
+    /// The time for which a drain waits for running calls.
     drain: Duration,
     lease_clock: Arc<LeaseClock>,
     claims: Arc<Claims>,
@@ -213,7 +213,7 @@ struct LaneReader {
     /// The queues that the lane serves, most urgent first; never empty.
     queues: Vec<Queue>,
     round: u64,
-    /// Whether the last read took all that it asked for: then priorities matter.
+    /// True if the last read took all that it asked for: then priorities matter.
     backlog: bool,
 }
 

@@ -45,18 +45,18 @@ use lists::ToolLists;
 use outbox::Outbox;
 use tools::Registry;
 
-/// How a worker works.
+/// The options of a worker.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Slices whose calls run at the same time.
     pub slots: usize,
     /// The `ready` streams that it leases from.
     pub priorities: Priorities,
-    /// How long a drain waits for running calls.
+    /// The time for which a drain waits for running calls.
     pub drain: Duration,
     /// The waits between tries.
     pub ladder: Ladder,
-    /// How results are reported.
+    /// The way in which results are reported.
     pub report: ReportOptions,
     /// The beginning of the names of the worker's incarnations (a pod's name).
     pub name: String,
@@ -79,7 +79,7 @@ pub struct Surroundings {
 /// One worker on one shard: its parts, and how they are put together.
 pub struct Worker {
     common: Common,
-    /// How long a drain waits for running calls.
+    /// The time for which a drain waits for running calls.
     drain: Duration,
     /// Its name and its heartbeats.
     lease: Arc<Lease>,

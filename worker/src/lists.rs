@@ -18,11 +18,11 @@ use tokio_util::sync::CancellationToken;
 use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::tools::Toolbox;
 
-/// How often a worker looks whether the lists are those of its policy and tools.
+/// The time between two checks that the lists are those of the worker's policy and tools.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
-/// How long lists are taken for fresh, ms.
+/// The time for which lists are taken for fresh, ms.
 const FRESH_MS: u64 = 60_000;
-/// How long a list lasts when nobody writes it again, ms: workers may be away for a deployment.
+/// The time for which a list lasts when nobody writes it again, ms: workers may be away for a deployment.
 const LIST_TTL_MS: u64 = 600_000;
 
 const _: () = assert!(LIST_TTL_MS > 2 * FRESH_MS);

@@ -10,7 +10,7 @@ use crate::setup::Setup;
 /// Log, signals, start, wait for the drain.
 ///
 /// # Errors
-/// What keeps the process from starting or ended it; a drain that was asked for is none.
+/// The failure that keeps the process from starting or ended it; a drain that was asked for is none.
 pub(crate) async fn run(setup: &Setup, roles: Roles) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     // Before anything starts: as PID 1, a process without handlers ignores the signals that should end it.

@@ -60,7 +60,7 @@ fn has_trial_tools(setup: &Setup) -> bool {
 /// Runs until a signal.
 ///
 /// # Errors
-/// What keeps it from starting; [`Failure::RedisTold`] where the Redis that was chosen cannot be reached.
+/// The failure that keeps it from starting; [`Failure::RedisTold`] if the Redis that was chosen cannot be reached.
 pub(crate) async fn run(setup: &Setup, args: &Dev, output: &Output) -> Result<(), Failure> {
     let traces = setup.start_log()?;
     let outcome = run_on(setup, args, output).await;
@@ -151,7 +151,7 @@ fn welcome(setup: &Setup, redis: Option<&PrivateRedis>, fleet: &Fleet) -> String
     )
 }
 
-/// How redis-cli reaches the private Redis: client libraries take the URL of a socket, and it does not.
+/// Returns how redis-cli reaches the private Redis: client libraries take the URL of a socket, and it does not.
 fn redis_cli(redis: &PrivateRedis) -> Option<String> {
     Some(format!("  redis-cli -s {}\n", quoted(&redis.socket()?.display().to_string())))
 }

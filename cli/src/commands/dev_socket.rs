@@ -1,8 +1,8 @@
-//! Where `tickfleet dev` keeps its private Redis.
+//! The place where `tickfleet dev` keeps its private Redis.
 
 use std::path::{Path, PathBuf};
 
-/// Where `dev` keeps its data unless it is told otherwise.
+/// The folder where `dev` keeps its data unless it is told otherwise.
 pub(crate) const DIR: &str = ".tickfleet";
 
 /// The socket of a `dev` that was started in this folder; none where there is none.

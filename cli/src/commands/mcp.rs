@@ -17,7 +17,7 @@ use crate::output::results;
 use crate::output::{Mood, Output, short};
 use crate::setup;
 
-/// How long a server is waited for without a word.
+/// The time for which a server is waited for without a word.
 const TOLD_AFTER: Duration = Duration::from_secs(3);
 /// Characters of a server's command or address that are shown.
 const REACHED_BY_CHARS: usize = 120;
@@ -71,7 +71,7 @@ pub(crate) struct Found {
     error: Option<String>,
 }
 
-/// How a tool differs from what is pinned.
+/// The difference between a tool and what is pinned.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Difference {
     tool: String,
@@ -155,7 +155,7 @@ fn chosen<'a>(file: &'a McpFile, names: &[String]) -> Result<Vec<(&'a str, &'a M
     Ok(file.servers.iter().map(|(name, def)| (name.as_str(), def)).filter(|(name, _)| wanted(name)).collect())
 }
 
-/// How long a server is waited for, and who is told.
+/// The time for which a server is waited for, and who is told.
 #[derive(Clone, Copy)]
 struct Backoff<'a> {
     limit: Duration,

@@ -231,7 +231,7 @@ fn row<'a>(spec: &'a ToolSpec, policy: &Policy) -> Row<'a> {
     }
 }
 
-/// Who may call a tool, as its row says it.
+/// Returns who may call a tool, as its row says it.
 fn who(spec: &ToolSpec, policy: &Policy) -> String {
     let permissions = &policy.permissions;
     if permissions.is_disabled(spec) {

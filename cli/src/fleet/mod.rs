@@ -52,7 +52,7 @@ impl Roles {
     }
 }
 
-/// Which address to answer probes on.
+/// The address to answer probes on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Answer {
     /// On this one, or not at all.
@@ -63,7 +63,7 @@ pub(crate) enum Answer {
 
 /// A process of a fleet that runs.
 pub(crate) struct Fleet {
-    /// Where probes are answered.
+    /// The address at which probes are answered.
     pub(crate) health: SocketAddr,
     running: JoinSet<Result<(), StoreError>>,
     shutdown: Shutdown,

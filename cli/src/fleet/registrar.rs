@@ -33,7 +33,7 @@ pub enum RegisterError {
 /// A request of a registrar.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Whether a tool of this name may be registered.
+    /// The question whether a tool of this name may be registered.
     May(String, oneshot::Sender<Result<(), RegisterError>>),
     Register(Box<TypedTool>, oneshot::Sender<Result<(), RegisterError>>),
     Unregister(String, oneshot::Sender<Result<(), RegisterError>>),

@@ -19,7 +19,7 @@ use crate::fleet::live::Live;
 use crate::fleet::registrar::{RegisterError, Request};
 use crate::setup::Setup;
 
-/// How often the folder is looked at. A change is taken over when two looks in a row have seen the same, so that
+/// The time between two looks at the folder. A change is taken over when two looks in a row have seen the same, so that
 /// several files that are written one after the other come together.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Problems named in one log line.

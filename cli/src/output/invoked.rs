@@ -1,4 +1,4 @@
-//! How this program was started: what is printed to be typed next must work as it is typed.
+//! The way in which this program was started: what is printed to be typed next must work as it is typed.
 
 use std::path::{Path, PathBuf};
 

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// How a command prints.
+/// The way in which a command prints.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     /// For programs rather than people.

@@ -16,13 +16,13 @@ use crate::setup::Setup;
 
 /// Characters of an output or error that a table shows.
 const OUTPUT_CHARS: usize = 200;
-/// How often the dead stream is looked at while a reply is waited for.
+/// The time between two looks at the dead stream while a reply is waited for.
 const DEAD_EVERY: Duration = Duration::from_secs(1);
 
 /// Reads how long to wait: `30` are seconds, `2m` is two minutes.
 ///
 /// # Errors
-/// What was expected, for the command line.
+/// The text that says what was expected, for the command line.
 pub(crate) fn parse_wait(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<u64>().ok().map(Duration::from_secs);
     seconds.or_else(|| parse_duration(text)).ok_or_else(|| "expected seconds (30) or a duration (2m)".into())

@@ -23,7 +23,7 @@ impl Deadline {
     /// Reads `2026-03-01T12:00:00Z` or `90s`.
     ///
     /// # Errors
-    /// What was expected, for the command line.
+    /// The text that says what was expected, for the command line.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         if let Some(duration) = parse_duration(text) {
             return Ok(Self::In(millis(duration)));
@@ -55,7 +55,7 @@ impl Past {
     /// Reads `2026-03-01T12:00:00Z`, or `2h` for two hours ago.
     ///
     /// # Errors
-    /// What was expected, for the command line.
+    /// The text that says what was expected, for the command line.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         match Deadline::parse(text) {
             Ok(Deadline::At(ms)) => Ok(Self::At(ms)),
@@ -78,7 +78,7 @@ pub(crate) fn clock(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms).unwrap_or_default().format("%Y-%m-%d %H:%M:%S%.3f UTC").to_string()
 }
 
-/// How long something takes or took, to two figures that matter: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 days`.
+/// Writes how long something takes or took, to two figures that matter: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 days`.
 pub(crate) fn span(ms: i64) -> String {
     let ms = ms.max(0);
     match ms {
@@ -90,7 +90,7 @@ pub(crate) fn span(ms: i64) -> String {
     }
 }
 
-/// Where a time lies from now: `in 4.2 s`, `4.2 s ago`.
+/// Writes where a time lies from now: `in 4.2 s`, `4.2 s ago`.
 pub(crate) fn from_now(at_ms: i64, now_ms: i64) -> String {
     if at_ms >= now_ms { format!("in {}", span(at_ms - now_ms)) } else { format!("{} ago", span(now_ms - at_ms)) }
 }

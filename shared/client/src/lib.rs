@@ -252,7 +252,7 @@ async fn submit_to(store: &Store, turns: Vec<(usize, Submission)>) -> Vec<(usize
     indexes.into_iter().zip(answers).collect()
 }
 
-/// How many of these turns one script takes: at least one, and no more than its bounds allow.
+/// Counts the turns of these that one script takes: at least one, and no more than its bounds allow.
 fn batch_length(turns: &[Submission]) -> usize {
     let mut bytes = 0;
     let fits = |turn: &&Submission| {

@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use tickfleet_model::{CallError, CallResult, Dialect, InboxName, TenantId, TurnId};
 use tickfleet_store::{InboxEntry, InboxReader, Store, StoreError, TurnName, TurnView};
 
-/// How long a reply is awaited in the inbox before the turn's record is looked at.
+/// The time for which a reply is awaited in the inbox before the turn's record is looked at.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
-/// How a turn or task ended as a whole.
+/// The way in which a turn or task ended as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplyStatus {
@@ -36,7 +36,7 @@ pub struct Reply {
     pub task_id: Option<TurnId>,
     /// Whose.
     pub tenant: String,
-    /// Who made the calls, as the message named it.
+    /// The agent that made the calls, as the message named it.
     pub agent: String,
     /// The agent that asked for a task, where an agent did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub struct Reply {
     /// after the task's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delegated_by: Option<String>,
-    /// How it ended.
+    /// The way in which it ended.
     pub status: ReplyStatus,
     /// The dialect of [`Self::messages`].
     pub dialect: Dialect,
@@ -245,8 +245,8 @@ impl Replies {
     }
 }
 
-/// How many replies are missing between two numbers. The first that is read shows no gap, and neither does an inbox
-/// that was made anew and counts from 1 again.
+/// Counts the replies that are missing between two numbers. The first that is read shows no gap, and neither does an
+/// inbox that was made anew and counts from 1 again.
 fn missed(before: u64, now: u64) -> u64 {
     if before == 0 { 0 } else { now.saturating_sub(before + 1) }
 }

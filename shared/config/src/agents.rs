@@ -41,7 +41,7 @@ pub enum TaskHandlerDef {
 /// A service that carries out tasks.
 #[derive(Debug, Clone)]
 pub struct HttpTaskDef {
-    /// How it is called.
+    /// The way in which it is called.
     pub http: HttpDef,
     /// The effect of calling it twice for one task; default `once`.
     pub effect: Effect,

@@ -58,7 +58,7 @@ impl fmt::Debug for Trees {
 }
 
 impl Trees {
-    /// Which of the files that describe a business are the built-in ones.
+    /// Returns which of the files that describe a business are the built-in ones.
     pub(super) fn samples(&self) -> Vec<&'static str> {
         let files =
             [(AGENTS, &self.agents), (TOOLS, &self.tools), (PERMISSIONS, &self.permissions), (TENANTS, &self.tenants)];

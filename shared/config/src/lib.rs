@@ -56,8 +56,8 @@ pub struct Sources {
     pub built_in_tools: BTreeSet<String>,
     /// Task handlers that the binary registers itself: agents may be bound to them.
     pub built_in_handlers: BTreeSet<String>,
-    /// Whether names of tools and task handlers that nobody here has may be those of the program that runs the fleet:
-    /// a command beside it need not know them.
+    /// True if names of tools and task handlers that nobody here has may be those of the program that runs the fleet: a
+    /// command beside it need not know them.
     pub others_carry_out: bool,
     /// The check of the schemas of declared tools.
     pub schema_check: SchemaCheck,

@@ -37,7 +37,7 @@ fn file(place: &Place) -> String {
 
 struct Printer<'a> {
     out: &'a mut String,
-    /// Whether each value gets a comment with its origin.
+    /// True if each value gets a comment with its origin.
     origins: bool,
 }
 

@@ -10,7 +10,7 @@ use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, Dialect, Out
 use tickfleet_protocol::{audit, result};
 use tickfleet_store::{EndReason, Ending, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName};
 
-/// How results are reported.
+/// The way in which results are reported.
 #[derive(Debug, Clone)]
 pub struct ReportOptions {
     /// True if calls are audited.

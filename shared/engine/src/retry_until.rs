@@ -21,9 +21,9 @@ pub enum Attempt<T> {
     AtOnce,
 }
 
-/// How a loop waits between two attempts, and when it must stop.
+/// The way in which a loop waits between two attempts, and when it must stop.
 pub trait Waiting {
-    /// Whether nothing may be tried any more.
+    /// Returns true if nothing may be tried any more.
     fn is_over(&self) -> bool;
     /// Waits for `time`, or until the loop must stop.
     fn pause(&self, time: Duration) -> impl Future<Output = ()> + Send;

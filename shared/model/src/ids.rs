@@ -16,7 +16,7 @@ pub enum IdError {
     /// The text is empty.
     #[error("{what} is empty; expected 1 to {max} characters of A-Z a-z 0-9 _ . -")]
     Empty {
-        /// Which kind of id.
+        /// The kind of id.
         what: &'static str,
         /// Longest length allowed, in bytes.
         max: usize,
@@ -24,7 +24,7 @@ pub enum IdError {
     /// The text is longer than its kind allows.
     #[error("{what} has {len} bytes; at most {max} are allowed")]
     TooLong {
-        /// Which kind of id.
+        /// The kind of id.
         what: &'static str,
         /// Its length in bytes.
         len: usize,
@@ -34,7 +34,7 @@ pub enum IdError {
     /// The text has a character that could break a key.
     #[error("{what} has the character {found:?} at byte {at}; allowed are A-Z a-z 0-9 _ . -")]
     Character {
-        /// Which kind of id.
+        /// The kind of id.
         what: &'static str,
         /// The first character that is not allowed.
         found: char,

@@ -36,7 +36,8 @@ pub const TASK_DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 pub const REASON_BYTES_MAX: usize = 1_000;
 /// Bytes of a cancel's reason that are kept, for results, records and marks of cancels that came early.
 pub const CANCEL_REASON_BYTES_MAX: usize = 500;
-/// How long a cancel waits for a turn or task that has not come yet, ms: as long as either may wait by default.
+/// The time for which a cancel waits for a turn or task that has not come yet, ms: as long as either may wait by
+/// default.
 pub const EARLY_CANCEL_MS: i64 = DEADLINE_DEFAULT_MS;
 /// Cancels of one tenant that wait for what has not come yet, at most: about 3 MB with the longest reasons.
 pub const EARLY_CANCELS_MAX: usize = 4_096;
@@ -111,7 +112,7 @@ pub const RETRY_AFTER_MS_MAX: u64 = 60_000;
 pub const DEADLINE_DEFAULT_MS: i64 = 24 * 3_600_000;
 /// Furthest deadline that is accepted, ms (30 days).
 pub const DEADLINE_MS_MAX: i64 = 30 * 24 * 3_600_000;
-/// How deep tasks may delegate.
+/// The depth to which tasks may delegate.
 pub const DELEGATION_DEPTH_MAX: u32 = 5;
 /// Actions of a task that asks for no budget of its own.
 pub const TASK_BUDGET_DEFAULT: u32 = 100;

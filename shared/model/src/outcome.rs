@@ -5,7 +5,7 @@ use serde_json::value::RawValue;
 
 use super::CallId;
 
-/// How a call ended.
+/// The outcome of a call: how it ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
@@ -105,7 +105,7 @@ pub struct CallResult {
     pub tool: String,
     /// True if [`Self::outcome`] is `ok`.
     pub success: bool,
-    /// How the call ended.
+    /// The outcome of the call: how it ended.
     pub outcome: Outcome,
     /// The handler's output; JSON. Present when the call succeeded.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ pub struct CallResult {
     pub content_type: String,
     /// Time spent executing in the last try, ms.
     pub duration_ms: u64,
-    /// How often the handler was tried; 0 where the call never ran.
+    /// The number of times that the handler was tried; 0 if the call never ran.
     pub attempts: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Who may do what, and how much of it: permission and caps. One function decides, and the same one
+//! The rules of who may do what, and how much of it: permission and caps. One function decides, and the same one
 //! filters the tools that an agent is shown.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -40,7 +40,7 @@ pub struct AgentPolicy {
     pub roles: BTreeSet<String>,
     /// The agent's capabilities; tools may require some.
     pub capabilities: BTreeSet<String>,
-    /// Which version of a tool the agent gets, where there are several: tool → selector. Else the newest.
+    /// The version of a tool that the agent gets, if there are several: tool → selector. Else the newest.
     #[serde(default)]
     pub tool_versions: BTreeMap<String, String>,
     /// Overrides `calls_per_tick`.
@@ -66,7 +66,7 @@ pub struct TenantPolicy {
     pub users: BTreeSet<String>,
 }
 
-/// Who may call one tool: names and roles, allowed and denied. Deny wins; deny is the default.
+/// The agents that may call one tool: names and roles, allowed and denied. Deny wins; deny is the default.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct ToolGrant {
     /// Agents by name.
@@ -103,7 +103,7 @@ pub struct Permissions {
     pub disabled_tools: BTreeSet<String>,
     /// The same, switched off at run time: no file has to be in order for that.
     pub switched_off: BTreeSet<String>,
-    /// Whether `required_capabilities` are checked. False only warns.
+    /// True if `required_capabilities` are checked. False only warns.
     pub strict_capabilities: bool,
 }
 
@@ -159,7 +159,7 @@ impl Denial {
 /// The caller of a tool, as the decision sees it.
 #[derive(Debug, Clone, Copy)]
 pub struct Caller<'a> {
-    /// Who calls.
+    /// The agent that calls.
     pub agent: &'a AgentId,
     /// Its declaration.
     pub policy: &'a AgentPolicy,
@@ -269,7 +269,7 @@ pub struct Policy {
     /// Tenants that were set at run time, and whose declaration cannot be read: nothing is decided about them, least of
     /// all by what the configuration says.
     pub withheld: BTreeSet<TenantId>,
-    /// Who may call what.
+    /// The permissions: who may call what.
     pub permissions: Permissions,
     /// Caps that agents and tenants override.
     pub defaults: DefaultCaps,

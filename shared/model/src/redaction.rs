@@ -23,7 +23,8 @@ pub const REDACTED: &str = "[REDACTED]";
 /// JSON strings that hold JSON are followed this deep; further down they are read as free text.
 const NESTED_JSON_MAX: usize = 3;
 
-/// How often a text is looked at again after something in it was replaced: a bound, far above what texts need.
+/// The number of times that a text is looked at again after something in it was replaced: a bound, far above what texts
+/// need.
 const PASSES_MAX: usize = 8;
 
 /// Takes secrets out of JSON and text. Applying it twice changes nothing more.
@@ -144,7 +145,7 @@ impl Redactor {
     }
 }
 
-/// Where `"Cookie", "value": "…"` begins at `at`: the name, and where its value is.
+/// Finds where `"Cookie", "value": "…"` begins at `at`: the name, and where its value is.
 fn named_value(json: &str, at: usize) -> Option<(String, usize)> {
     let bytes = json.as_bytes();
     if bytes.get(at) != Some(&b'"') {
@@ -293,7 +294,7 @@ impl<'a> Patch<'a> {
         Self { text, out: String::new(), copied: 0 }
     }
 
-    /// Where the last replacement ended.
+    /// Returns where the last replacement ended.
     const fn last_end(&self) -> usize {
         self.copied
     }

@@ -42,7 +42,7 @@ impl Ladder {
         Self { waits: (0..retries).map_while(|_| policy.next_backoff()).collect() }
     }
 
-    /// How many retries follow the first try.
+    /// Returns how many retries follow the first try.
     #[must_use]
     pub fn retries(&self) -> usize {
         self.waits.len()

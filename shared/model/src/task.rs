@@ -29,19 +29,19 @@ pub struct Task {
     pub id: Option<TaskId>,
     /// Whose task.
     pub tenant: TenantId,
-    /// Who is to do it.
+    /// The agent that is to do it.
     pub target: AgentId,
-    /// Who asked for it, where an agent did.
+    /// The agent that asked for it, if one did.
     pub delegator: Option<AgentId>,
     /// The work, in words.
     pub description: String,
     /// Structured input beside the words.
     pub input: Option<Box<serde_json::value::RawValue>>,
-    /// How urgent.
+    /// The priority: how urgent it is.
     pub priority: Priority,
     /// When it expires, ms since the epoch; none means the default.
     pub deadline_ms: Option<i64>,
-    /// Where the reply goes.
+    /// The inbox that the reply goes to.
     pub reply_to: Option<InboxName>,
     /// The task that this one was delegated from, whose budget is carved.
     pub parent: Option<TaskId>,

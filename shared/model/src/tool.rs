@@ -29,7 +29,7 @@ pub struct ToolSpec {
     pub name: String,
     /// The name that people read.
     pub display_name: String,
-    /// What the tool does and when to use it: models read this.
+    /// The text that says what the tool does and when to use it: models read this.
     pub description: String,
     /// JSON Schema of the arguments; an object schema.
     pub input_schema: serde_json::Value,
@@ -49,7 +49,7 @@ pub struct ToolSpec {
     pub required_capabilities: Vec<String>,
     /// Plan features that the tenant needs, all of them.
     pub required_features: Vec<String>,
-    /// Whether a person has to agree to each call.
+    /// True if a person has to agree to each call.
     pub requires_approval: bool,
     /// False while the tool is declared but nothing can run it: it answers that it is not configured.
     pub configured: bool,

@@ -12,7 +12,7 @@ use super::{AgentId, InboxName, TaskId, TenantId, TurnId};
 pub use context::Context;
 pub use dialect::Dialect;
 
-/// Which of the four `ready` streams a slice waits in.
+/// The priority of a slice: which of the four `ready` streams it waits in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Priority {
@@ -98,13 +98,13 @@ pub struct Turn {
     pub id: Option<TurnId>,
     /// Whose turn.
     pub tenant: TenantId,
-    /// Who makes the calls.
+    /// The agent that makes the calls.
     pub agent: AgentId,
-    /// How urgent.
+    /// The priority: how urgent it is.
     pub priority: Priority,
     /// When the turn expires, ms since the epoch; none means the default.
     pub deadline_ms: Option<i64>,
-    /// Where the reply goes; none where nobody waits for one.
+    /// The inbox that the reply goes to; none if nobody waits for one.
     pub reply_to: Option<InboxName>,
     /// The dialect that the calls came in.
     pub dialect: Dialect,
@@ -112,14 +112,14 @@ pub struct Turn {
     pub task: Option<TaskId>,
     /// The context that handlers see beside the arguments.
     pub context: Context,
-    /// Whether the reply carries `tool_call_audits`.
+    /// True if the reply carries `tool_call_audits`.
     pub want_audits: bool,
-    /// Whether the model was shown strict definitions: a null where the schema allows none stands for an argument
-    /// that is left out.
+    /// True if the model was shown strict definitions: a null where the schema allows none stands for an argument that
+    /// is left out.
     pub strict: bool,
     /// The only tools that its calls may use, of those that the agent may call; none means all of them.
     pub allowed_tools: Option<BTreeSet<String>>,
-    /// Whether consecutive calls of `read` tools may run at the same time.
+    /// True if consecutive calls of `read` tools may run at the same time.
     pub parallel_reads: bool,
     /// The calls, in order; never empty but for [`Dialect::Text`], whose answers may need no tool.
     pub calls: Vec<Call>,

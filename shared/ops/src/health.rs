@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::metrics::{Metrics, Scraped, seconds_since_epoch};
 pub use super::progress::{LoopHandle, LoopState, Progress};
 
-/// How long a probe or a scrape waits for Redis: below the second or more that kubelet and Prometheus allow
+/// The time for which a probe or a scrape waits for Redis: below the second or more that kubelet and Prometheus allow
 /// in the chart, so that they hear an answer and not a time-out.
 const ASK_TIMEOUT: Duration = Duration::from_millis(900);
 

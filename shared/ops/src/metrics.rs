@@ -36,7 +36,7 @@ use tickfleet_store::Observer;
 /// Digits of the configuration's digest that become a label.
 const DIGEST_DIGITS: usize = 12;
 
-/// How much is in one [`Place`].
+/// The amount that is in one [`Place`].
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Backlog {
     /// Entries, turns or slices: whatever the place holds.
@@ -57,7 +57,7 @@ pub struct Scraped {
     pub memory_used: u64,
     /// The bound on memory, bytes; 0 means none.
     pub memory_max: u64,
-    /// Whether any shard refuses new work because memory is nearly full.
+    /// True if any shard refuses new work because memory is nearly full.
     pub pressure: bool,
 }
 

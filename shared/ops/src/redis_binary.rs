@@ -1,4 +1,4 @@
-//! Which Redis server program to start.
+//! The choice of the Redis server program to start.
 
 use std::path::{Path, PathBuf};
 

@@ -25,12 +25,12 @@ use super::redis_watchdog::Watchdog;
 const SOCKET_PATH_BYTES_MAX: usize = 107;
 /// Wait between two looks at a server that starts or stops.
 const STEP: Duration = Duration::from_millis(10);
-/// How often a free port is tried: another process may take it between our look and the server's.
+/// The number of times that a free port is tried: another process may take it between our look and the server's.
 const PORT_TRIES: usize = 5;
 /// Lines of the server's log that an error shows.
 const LOG_LINES: usize = 8;
 
-/// Where the server listens.
+/// The place where the server listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Listen {
     /// On the unix socket `redis.sock` in the server's folder, which only our user may open.
@@ -45,9 +45,9 @@ pub enum Listen {
 pub struct ServerOptions {
     /// Folder of socket, data and log; made if missing. For a socket its path must be short (about 90 bytes).
     pub dir: PathBuf,
-    /// Where it listens.
+    /// The place where it listens.
     pub listen: Listen,
-    /// Whether it keeps an append-only file in `dir`, and so its data over a restart.
+    /// True if it keeps an append-only file in `dir`, and so its data over a restart.
     pub appendonly: bool,
     /// Bytes of memory; none means no bound.
     pub maxmemory: Option<u64>,
@@ -55,9 +55,9 @@ pub struct ServerOptions {
     pub extra_args: Vec<String>,
     /// The program; none looks it up with [`find_binary`].
     pub binary: Option<PathBuf>,
-    /// How long it may take to answer: a large append-only file takes its time to load.
+    /// The time that it may take to answer: a large append-only file takes its time to load.
     pub ready_within: Duration,
-    /// How long it may take to end after SIGTERM, while it saves.
+    /// The time that it may take to end after SIGTERM, while it saves.
     pub stop_within: Duration,
 }
 
@@ -125,7 +125,7 @@ pub enum ServerError {
     Silent {
         /// The program.
         binary: PathBuf,
-        /// How long it was waited for.
+        /// The time for which the server was waited for.
         waited: Duration,
         /// The end of its log.
         log: String,

@@ -13,7 +13,7 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 use super::repeats::Repeats;
 use super::traces::Traces;
 
-/// How log lines look.
+/// The look of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -39,7 +39,7 @@ impl std::str::FromStr for LogFormat {
 /// The level and format of a process' log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogOptions {
-    /// How lines look.
+    /// The look of lines.
     pub format: LogFormat,
     /// A level (`info`), or levels by target (`info,tickfleet_store=debug`), as `EnvFilter` takes them.
     pub level: String,

@@ -30,13 +30,13 @@ pub const TARGET: &str = "tickfleet::span";
 
 /// Limit of one request to the collector.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a process that ends waits for its last spans to leave.
+/// The time for which a process that ends waits for its last spans to leave.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether spans are exported: there is one exporter per process.
+/// True if spans are exported: there is one exporter per process.
 static EXPORTING: AtomicBool = AtomicBool::new(false);
 
-/// Where spans go, and which.
+/// The place where spans go, and which of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceOptions {
     /// Base URL of the collector (`http://otel-collector:4318`); spans are posted to `/v1/traces` below it.
@@ -51,7 +51,7 @@ pub struct TraceOptions {
 #[derive(Debug, thiserror::Error)]
 #[error("spans cannot be exported to {endpoint}: {why}")]
 pub struct TracesError {
-    /// Where to.
+    /// The place that they go to.
     pub endpoint: String,
     /// Why not.
     pub why: String,

@@ -14,7 +14,7 @@ pub struct AuditInput<'a> {
     pub timestamp_ms: i64,
     /// Whose call.
     pub tenant: &'a TenantId,
-    /// Who made it; of a task, who carried it out.
+    /// The agent that made it; of a task, the one that carried it out.
     pub agent: &'a AgentId,
     /// Of a task, the agent that delegated it, or none where somebody else did.
     pub delegated: Option<Option<&'a AgentId>>,
@@ -32,7 +32,7 @@ pub struct AuditInput<'a> {
     pub policy_digest: &'a str,
     /// Takes the secrets out.
     pub redactor: &'a Redactor,
-    /// How many characters of the result are kept; [`limits::AUDIT_RESULT_CHARS`] unless configured.
+    /// The number of characters of the result that are kept; [`limits::AUDIT_RESULT_CHARS`] unless configured.
     pub result_chars_max: usize,
 }
 

@@ -9,7 +9,7 @@ use super::json::{escaped_len, push_escaped, push_quoted, unescape};
 /// Room for the marker and the braces around it, bytes.
 const MARKER_BYTES: usize = 120;
 
-/// How the object begins that stands for a value that was cut.
+/// The beginning of the object that stands for a value that was cut.
 pub(super) const CUT_OBJECT: &str = r#"{"truncated":true,"bytes":"#;
 
 /// An output as a result holds it: within `bytes_max`.

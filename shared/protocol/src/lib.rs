@@ -1,4 +1,4 @@
-//! How turns, tasks and results look on the wire. Pure: text in, values out, and back.
+//! The form of turns, tasks and results on the wire. Pure: text in, values out, and back.
 //!
 //! [`json`] reads hostile text under bounds; [`turn`] and [`task`] make validated messages of it, or a
 //! [`RejectedMessage`] that still knows whom to answer; [`result`] and [`definitions`] dress what goes back as the

@@ -9,7 +9,7 @@ use super::rejected_message::RejectedMessage;
 use problem::Problem;
 use tickfleet_model::{RejectionCode, limits};
 
-/// How deep messages are indexed: message, a content, its list of calls, call, `function`, its members.
+/// The depth to which messages are indexed: message, a content, its list of calls, call, `function`, its members.
 const LEVELS: usize = 5;
 
 /// Reads a message of at most [`limits::TURN_BYTES_MAX`] bytes and hands its document to `strict`; whatever

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 pub(super) struct NameRules {
     /// The other bytes that a name may have, beside `A-Z a-z 0-9 _`.
     pub(super) also: &'static [u8],
-    /// Whether a name must begin with a letter or `_`.
+    /// True if a name must begin with a letter or `_`.
     pub(super) first_is_letter: bool,
     /// Longest name, bytes.
     pub(super) bytes_max: usize,
@@ -20,7 +20,7 @@ impl NameRules {
     /// `[A-Za-z0-9_-]{1,64}`: the rules of OpenAI and Anthropic.
     pub(super) const STRICTEST: Self = Self { also: b"-", first_is_letter: false, bytes_max: 64 };
 
-    /// Whether `byte` may stand at `at`; `_` always may.
+    /// Returns true if `byte` may stand at `at`; `_` always may.
     fn allow(&self, at: usize, byte: u8) -> bool {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'_' => true,

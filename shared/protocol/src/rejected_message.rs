@@ -11,7 +11,7 @@ use tickfleet_model::{Dialect, IdError, InboxName, RejectionCode, TaskId, Tenant
 /// `rejected` reply with one result for every call that is readable.
 #[derive(Debug, Clone)]
 pub struct RejectedMessage {
-    /// Which rule is broken.
+    /// The rule that is broken.
     pub code: RejectionCode,
     /// The problem and what was expected; at most [`limits::ERROR_BYTES_MAX`] bytes.
     pub message: String,
@@ -25,7 +25,7 @@ pub struct RejectedMessage {
     pub task_id: Option<TaskId>,
     /// The agent as it was named, well formed or not; at most [`limits::NAME_BYTES_MAX`] bytes and `…`.
     pub agent: Option<String>,
-    /// Where a reply goes.
+    /// The inbox that a reply goes to.
     pub reply_to: Option<InboxName>,
     /// The dialect of the calls that were found.
     pub dialect: Dialect,

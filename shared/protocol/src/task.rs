@@ -23,18 +23,18 @@ pub enum TaskMessage {
     Heartbeat(Leased),
     /// The task ended well.
     Finish {
-        /// Which task, by whom.
+        /// The task, and who leased it.
         leased: Leased,
         /// The answer; any JSON.
         output: Box<RawValue>,
     },
     /// The task failed.
     Fail {
-        /// Which task, by whom.
+        /// The task, and who leased it.
         leased: Leased,
         /// The error; the code is `failed` where the runtime gave none.
         error: CallError,
-        /// Whether another try makes sense.
+        /// True if another try makes sense.
         retryable: bool,
     },
     /// A task or a turn is no longer wanted.
@@ -53,7 +53,7 @@ pub enum TaskMessage {
 pub struct Leased {
     /// Whose task.
     pub tenant: TenantId,
-    /// Which task.
+    /// The task's id.
     pub task: TaskId,
     /// The id of the entry that the runtime leased: the fence against one that was replaced meanwhile.
     pub lease: String,

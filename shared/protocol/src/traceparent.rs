@@ -1,6 +1,6 @@
 //! The header of the W3C trace context.
 
-/// Whether `text` is a W3C trace context header of version 00 or of a later version in the same form.
+/// Returns true if `text` is a W3C trace context header of version 00 or of a later version in the same form.
 pub(super) fn is_traceparent(text: &str) -> bool {
     let parts: Vec<&str> = text.splitn(5, '-').collect();
     let [version, trace, span, flags] = parts.as_slice() else { return false };

@@ -87,7 +87,7 @@ impl fmt::Debug for TurnName {
     }
 }
 
-/// Where slices wait to be leased.
+/// A queue on which slices wait to be leased.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Queue {
     /// A `ready` stream, read by workers.

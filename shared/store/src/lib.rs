@@ -62,7 +62,7 @@ pub fn asked() -> Vec<&'static str> {
     words
 }
 
-/// Where the shard's time comes from.
+/// The source of the shard's time.
 #[derive(Debug, Clone, Default)]
 pub enum TimeSource {
     /// Redis `TIME`.
@@ -86,19 +86,19 @@ impl TimeSource {
 pub struct StoreOptions {
     /// Prefix of all keys, before the shard's number.
     pub namespace: String,
-    /// How many shards there are; every process must agree.
+    /// The number of shards; every process must agree.
     pub shards: u32,
     /// A consumer whose last heartbeat is older is dead, ms.
     pub lease_ms: i64,
     /// An ending that was given out and not settled is given out again after this, ms.
     pub ending_lease_ms: i64,
-    /// How long a finished turn's record is kept, ms.
+    /// The time for which a finished turn's record is kept, ms.
     pub retain_ms: i64,
-    /// How long a producer's id is remembered after its turn ended, ms.
+    /// The time for which a producer's id is remembered after its turn ended, ms.
     pub dedupe_ms: i64,
-    /// How long replies are kept, ms.
+    /// The time for which replies are kept, ms.
     pub reply_retain_ms: i64,
-    /// How long audit entries are kept, ms.
+    /// The time for which audit entries are kept, ms.
     pub audit_retain_ms: i64,
     /// Audit entries kept at most.
     pub audit_entries_max: u64,
@@ -193,7 +193,7 @@ impl Store {
         self
     }
 
-    /// Whether this tenant's keys live in this shard (rule 10).
+    /// Returns true if this tenant's keys live in this shard (rule 10).
     #[must_use]
     pub fn is_home_of(&self, tenant: &tickfleet_model::TenantId) -> bool {
         tickfleet_model::ids::shard_of(tenant, self.options.shards) == self.shard

@@ -14,7 +14,7 @@ use tickfleet_protocol::bounded_output;
 use crate::calls::messages::{self, CallEnding};
 use crate::tools::{CallContext, RegisteredTool, ToolFailure, ToolOutput, wording};
 
-/// How a handler came to its end.
+/// The way in which a handler came to its end.
 pub(crate) enum Ran {
     Returned(Result<Result<ToolOutput, ToolFailure>, Box<dyn Any + Send>>),
     /// It returned something that is not what the tool promises; in words.

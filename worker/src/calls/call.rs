@@ -48,7 +48,7 @@ pub(crate) struct Trying<'a> {
     pub(crate) slice: &'a SliceEntry,
     pub(crate) call: &'a Call,
     pub(crate) id: CallId,
-    /// Which try this is, from 1.
+    /// The number of this try, from 1.
     pub(crate) attempt: u32,
     pub(crate) context: Arc<tickfleet_model::Context>,
     pub(crate) hold: &'a Hold,
@@ -195,8 +195,8 @@ impl Calls {
         self.ended(trying, reason, &past)
     }
 
-    /// Whether the slice may go on. Where the lease that it came under is over, it is handed back: nothing died, so no
-    /// crash should count against it.
+    /// Returns true if the slice may go on. If the lease that it came under is over, it is handed back: nothing died,
+    /// so no crash should count against it.
     async fn still_leased(&self, trying: &Trying<'_>) -> bool {
         let sure = self.lease_clock.is_sure(trying.hold.term).await;
         if !sure {
@@ -206,7 +206,7 @@ impl Calls {
         sure
     }
 
-    /// How a call ends whose turn was cancelled or has expired.
+    /// Returns how a call ends whose turn was cancelled or has expired.
     async fn over(&self, trying: &Trying<'_>) -> Option<Disposition> {
         let reason = if trying.hold.cancel.is_cancelled() {
             EndReason::Cancelled
@@ -234,8 +234,8 @@ impl Calls {
         Some(self.redactor.text(&why).into_owned())
     }
 
-    /// How a call ends that is about to end without having run, if a holder of the slice was lost and had begun it.
-    /// The policy and the tools may be others by now; what was begun may have happened all the same.
+    /// Returns how a call ends that is about to end without having run, if a holder of the slice was lost and had begun
+    /// it. The policy and the tools may be others by now; what was begun may have happened all the same.
     async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Disposition> {
         if trying.slice.crashes > 0 || self.claims.expects_marks() { self.begin(trying).await } else { None }
     }

@@ -69,7 +69,7 @@ pub(crate) type Passed = (Arc<RegisteredTool>, Box<RawValue>);
 /// what each of them said.
 ///
 /// # Errors
-/// How the call ends, if it does not pass.
+/// The ending of the call, if it does not pass.
 pub(crate) async fn pass(
     asked: &Asked<'_>,
     arguments: &str,
@@ -164,7 +164,7 @@ fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<Call
     }
 }
 
-/// Whether a person has agreed, if the tool wants that.
+/// Checks that a person has agreed, if the tool wants that.
 fn approved(tool: &RegisteredTool) -> Result<(), Box<CallEnding>> {
     if !tool.spec.requires_approval {
         return Ok(());

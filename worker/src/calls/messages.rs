@@ -11,7 +11,7 @@ use crate::tools::wording;
 /// Names listed in a message at most.
 const NAMES_MAX: usize = 20;
 
-/// How a call ends that has no output.
+/// The ending of a call that has no output.
 #[derive(Debug)]
 pub(crate) struct CallEnding {
     pub(crate) outcome: Outcome,

@@ -32,7 +32,7 @@ pub struct Trial {
     pub tools: Toolbox,
     /// The waits between tries, to tell what a worker would do.
     pub ladder: Ladder,
-    /// Whether to stop before the tool runs.
+    /// True if the trial stops before the tool runs.
     pub dry: bool,
 }
 
@@ -41,7 +41,7 @@ pub struct Trial {
 pub struct Step {
     /// A guard by its name ([`Guard::name`]), then `run` and `output`.
     pub step: &'static str,
-    /// Whether the call passed.
+    /// True if the call passed.
     pub passed: bool,
     /// The detail.
     pub detail: String,

@@ -38,11 +38,11 @@ struct Holding {
     /// Rendered results from the slice's first call on, kept until the slice ends: should Redis lose a commit,
     /// they are written again (rule 8).
     results: Vec<SettledCall>,
-    /// How many of them Redis has.
+    /// The number of them that Redis has.
     committed: usize,
 }
 
-/// How a commit ended.
+/// The outcome of a commit.
 enum Commit {
     Ok,
     Cancelled,
@@ -59,7 +59,7 @@ pub(crate) struct Pipeline {
     outbox: Arc<Outbox>,
     calls: Calls,
     metrics: Arc<Metrics>,
-    /// How results are reported.
+    /// The way in which results are reported.
     report: ReportOptions,
 }
 
@@ -335,9 +335,9 @@ impl Pipeline {
     }
 }
 
-/// How many calls run at the same time, from the one at `first` on: one, but for consecutive reads of a turn that asks
-/// for it. A call of any other effect is a barrier: it begins when everything before it has ended, and nothing after
-/// it begins before it has. A slice whose holder has died is carried out one by one.
+/// Returns how many calls run at the same time, from the one at `first` on: one, but for consecutive reads of a turn
+/// that asks for it. A call of any other effect is a barrier: it begins when everything before it has ended, and
+/// nothing after it begins before it has. A slice whose holder has died is carried out one by one.
 fn at_once(config: &WorkerConfig, slice: &SliceEntry, first: usize) -> usize {
     if !slice.meta.parallel_reads || slice.meta.is_task || slice.crashes > 0 {
         return 1;
@@ -346,7 +346,7 @@ fn at_once(config: &WorkerConfig, slice: &SliceEntry, first: usize) -> usize {
     slice.calls[first..].iter().take(READS_AT_ONCE_MAX).take_while(reads).count().max(1)
 }
 
-/// Whether a result should not wait for the slice's other results. What a lost worker began has to be committed
+/// Returns true if a result should not wait for the slice's other results. What a lost worker began has to be committed
 /// too: the next begin replaces the mark that says so, and a third worker would begin it again.
 fn commits_alone(config: &WorkerConfig, result: &CallResult) -> bool {
     if result.outcome == Outcome::OutcomeUnknown {

@@ -17,7 +17,8 @@ const WARM_UP: u64 = 20;
 const AGENTS: u64 = 100;
 /// Bytes of an agent's packed budgets.
 const BUDGET_BYTES: usize = 40;
-/// How long finished records are kept, ms: longer than this takes, and gone soon afterwards from a Redis of somebody's.
+/// The time for which finished records are kept, ms: longer than this takes, and gone soon afterwards from a Redis of
+/// somebody's.
 const RETAIN_MS: u64 = 60_000;
 
 type Read = Option<Vec<(String, Vec<(String, Vec<String>)>)>>;

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-/// Where it is on the stand-in.
+/// The path of it on the stand-in.
 pub(super) const PATH: &str = "/mcp";
 /// Opens nothing.
 pub(super) const TOKEN: &str = "stand-in-for-a-calendar-token";

@@ -11,7 +11,7 @@ use tickfleet_protocol::parse_turn;
 
 /// Whose day it is.
 pub(super) const TENANT: &str = "atlas-ux";
-/// How long one hour of the day takes.
+/// The time that one hour of the day takes.
 const HOUR: Duration = Duration::from_secs(1);
 const DAY: &str = include_str!("day.json");
 
@@ -58,7 +58,7 @@ struct Entry {
     /// Somebody ends it before its time, for this reason.
     #[serde(default)]
     cancel: Option<String>,
-    /// How often the producer submits it.
+    /// The number of times that the producer submits it.
     #[serde(default = "once")]
     submits: usize,
 }

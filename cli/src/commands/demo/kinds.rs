@@ -1,4 +1,4 @@
-//! Which kind a tool is: a function of the worker, declared in YAML, or offered by an MCP server.
+//! The kind of each tool: a function of the worker, declared in YAML, or offered by an MCP server.
 
 use std::collections::BTreeMap;
 

@@ -35,7 +35,7 @@ use kinds::Kinds;
 use report::Report;
 use stand_in::StandIn;
 
-/// Who has a day cap that the day reaches, and what it is.
+/// The agent that has a day cap that the day reaches, and what the cap is.
 const CAPPED: (&str, u32) = ("dwight", 6);
 /// Settings that make a day fit into seconds: the name of the variable and its value.
 const HASTE: [(&str, &str); 2] =

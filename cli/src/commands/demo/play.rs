@@ -18,7 +18,7 @@ use crate::setup::Setup;
 
 /// Silence after which what is missing is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(20);
-/// How long a reply too many is waited for when all are here.
+/// The time for which a reply too many is waited for when all are here.
 const ENCORE: Duration = Duration::from_millis(300);
 /// The tool whose output names a task that will be answered by itself.
 const DELEGATE: &str = "delegate_task";

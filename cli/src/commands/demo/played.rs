@@ -14,11 +14,11 @@ pub(super) struct Played {
     pub(super) tasks: BTreeMap<String, Vec<Reply>>,
 }
 
-/// What came of one turn.
+/// The outcome of one turn.
 pub(super) struct PlayedTurn {
     /// From submit to each reply about it: one, if promises are kept.
     pub(super) replies: Vec<(Duration, Reply)>,
-    /// How often it was known when it was submitted again.
+    /// The number of times that it was known when it was submitted again.
     pub(super) duplicates: usize,
     /// Its admissions, as its record tells them.
     pub(super) slices: Vec<AdmissionNote>,

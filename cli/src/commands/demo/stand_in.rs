@@ -47,7 +47,7 @@ pub(super) struct Ledger {
     /// Those that asked for something: what clients and the calendar arrange between them is not counted.
     pub(super) requests: usize,
     pub(super) searches: usize,
-    /// How often the calendar was read.
+    /// The number of times that the calendar was read.
     pub(super) looks: usize,
     /// Requests by how they were answered, the good ones left out.
     pub(super) troubles: BTreeMap<Answer, usize>,
@@ -60,7 +60,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// How often the effect with this text or title happened, on whichever service.
+    /// Counts how often the effect with this text or title happened, on whichever service.
     pub(super) fn times(&self, text: &str) -> usize {
         let [sent, posted] = [&self.messages, &self.posts].map(|texts| texts.get(text).copied().unwrap_or(0));
         sent + posted + self.meetings.get(text).map_or(0, Vec::len)
@@ -102,7 +102,7 @@ enum What {
     Tool(Value, Call),
 }
 
-/// Where a request goes.
+/// The service that a request goes to.
 #[derive(Debug, Clone, Copy)]
 enum Service {
     Telegram,
@@ -195,7 +195,7 @@ fn asked(service: Service, request: &Parts, body: &Value) -> ControlFlow<Respons
     ControlFlow::Continue(Asked { what, text })
 }
 
-/// Which service a path leads to, if the right token came with it.
+/// Finds the service that a path leads to, if the right token came with it.
 fn recognise(path: &str, headers: &HeaderMap) -> Option<Service> {
     let bearer = |token: &str| {
         headers.get(header::AUTHORIZATION).is_some_and(|sent| sent.as_bytes() == format!("Bearer {token}").as_bytes())

@@ -28,7 +28,7 @@ pub(crate) struct Doctor {
     strict: bool,
 }
 
-/// How bad a finding is.
+/// The level of a finding: how bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub(crate) enum Level {

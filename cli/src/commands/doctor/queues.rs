@@ -83,7 +83,7 @@ fn policy(facts: &ShardFacts, digest: &str) -> Finding {
     )
 }
 
-/// Who decides by another policy than the one in force: schedulers and workers say so with each heartbeat.
+/// Finds those that decide by another policy than the one in force: schedulers and workers say so with each heartbeat.
 fn others(facts: &ShardFacts) -> Option<Finding> {
     let in_force = short_digest(&facts.policy_digest);
     let lives = |name: &str| facts.beats.get(name).is_some_and(|until| *until > facts.now_ms);
@@ -104,7 +104,7 @@ fn others(facts: &ShardFacts) -> Option<Finding> {
     (!named.is_empty()).then(|| Finding::warn("policies", says, advice))
 }
 
-/// Where memory is short, that is the one cause of whatever waits.
+/// Reports short memory: if it is short, that is the one cause of whatever waits.
 fn memory(b: &Backlog) -> Option<Finding> {
     let says = format!(
         "{} MiB of {} MiB are used: nothing new is taken in, and what is in goes on in small bites",
@@ -170,7 +170,7 @@ pub(super) fn backlog(backlog: &Backlog, settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// Who works here, and who is gone and still holds something.
+/// Reports who works here, and who is gone and still holds something.
 pub(super) fn consumers(facts: &ShardFacts) -> Vec<Finding> {
     let alive = |kind: &str| {
         facts.beats.iter().filter(|(name, until)| name.starts_with(kind) && **until > facts.now_ms).count()

@@ -1,4 +1,5 @@
-//! Who could take what nobody has taken yet: the true reason of a wait for a worker, a runtime or a scheduler.
+//! The processes that could take what nobody has taken yet: the true reason of a wait for a worker, a runtime or a
+//! scheduler.
 
 use serde::Serialize;
 use tickfleet_store::{Keys, NodeView, Pool};
@@ -9,7 +10,7 @@ use crate::output::time_format::span;
 /// A runtime that has not asked for so long is taken for absent, ms: it blocks for seconds, not for minutes.
 const RUNTIME_SILENT_MS: i64 = 60_000;
 
-/// Who is there to take a turn or task.
+/// The processes that are there to take a turn or task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "who", rename_all = "snake_case")]
 pub(super) enum Attendance {
@@ -21,7 +22,7 @@ pub(super) enum Attendance {
         busy: usize,
         /// Their slots.
         slots: usize,
-        /// How long ago the last heartbeat of those that are gone was, ms.
+        /// The time since the last heartbeat of those that are gone, ms.
         #[serde(skip_serializing_if = "Option::is_none")]
         gone_ms: Option<i64>,
     },
@@ -29,9 +30,9 @@ pub(super) enum Attendance {
     Runtimes {
         /// The stream that they read.
         stream: String,
-        /// How many have ever read it.
+        /// The number of those that have ever read it.
         known: usize,
-        /// How long ago the last one asked for a task, ms.
+        /// The time since the last one asked for a task, ms.
         #[serde(skip_serializing_if = "Option::is_none")]
         asked_ms: Option<i64>,
     },
@@ -45,7 +46,7 @@ pub(super) enum Attendance {
 }
 
 impl Attendance {
-    /// Who reads `queue`.
+    /// Finds out who reads `queue`.
     pub(super) async fn of_queue(pool: &Pool, keys: &Keys, queue: &str, now_ms: i64) -> Result<Self, Failure> {
         if queue.starts_with("external:") {
             let runtimes = pool.runtimes(keys, queue).await?;
@@ -64,7 +65,7 @@ impl Attendance {
         })
     }
 
-    /// Who reads the inbound streams.
+    /// Finds out who reads the inbound streams.
     pub(super) async fn of_inbound(pool: &Pool, keys: &Keys, now_ms: i64) -> Result<Self, Failure> {
         let nodes = pool.nodes(keys, now_ms).await?;
         let alive = of_kind(&nodes, "s-").filter(|node| node.lease_left_ms > 0).count();

@@ -13,7 +13,7 @@ const SLACK_MS: i64 = 1_000;
 const READ_MAX: usize = 100_000;
 /// Entries that are read where somebody has said when.
 const READ_MAX_ASKED: usize = 1_000_000;
-/// How long after its begin a turn may have ended of which no record is left: the default deadline, ms.
+/// The time after its begin in which a turn may have ended of which no record is left: the default deadline, ms.
 const LIFE_MS: i64 = 86_400_000;
 /// Admissions and failed tries after which the log is read on.
 const LIKELY_MAX: usize = 32;

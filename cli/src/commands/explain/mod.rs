@@ -51,7 +51,7 @@ pub(crate) struct Explain {
     until: Option<Past>,
 }
 
-/// Where a turn or task is in its life.
+/// The stage of a turn or task in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum State {
@@ -109,7 +109,7 @@ struct Story {
     /// Of a task: what is to be done.
     #[serde(skip_serializing_if = "Option::is_none")]
     description: Option<String>,
-    /// Who could take it, where nobody has.
+    /// The processes that could take it, if nobody has.
     #[serde(skip_serializing_if = "Option::is_none")]
     attendance: Option<Attendance>,
     /// The reason of the wait, if it waits.

@@ -9,7 +9,7 @@ use tickfleet_store::{BudgetFacts, FinishedTurn, LiveTurn, TurnName};
 use super::audit::Audit;
 use super::{State, Story};
 
-/// Which rule keeps a turn waiting.
+/// The rule that keeps a turn waiting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Rule {
@@ -128,7 +128,8 @@ pub(super) fn live(name: &TurnName, live: &LiveTurn, budget: BudgetFacts, caps: 
     }
 }
 
-/// Where it is: the fence tells whether a slice is out, the counts whether calls that are not out were admitted.
+/// Returns where it is: the fence tells whether a slice is out, the counts whether calls that are not out were
+/// admitted.
 fn state(live: &LiveTurn) -> State {
     let record = &live.record;
     match record.fence {
@@ -202,8 +203,8 @@ pub(super) fn finished(name: &TurnName, turn: FinishedTurn, now_ms: i64) -> Stor
     }
 }
 
-/// Who gave a task, and what is to be done: from its call, whose arguments are a text, or from what an outside runtime
-/// reads.
+/// Returns who gave a task, and what is to be done: from its call, whose arguments are a text, or from what an outside
+/// runtime reads.
 fn said_of_task(call: &str) -> (Option<String>, Option<String>) {
     let call: Value = serde_json::from_str(call).unwrap_or_default();
     let inner = call.get("arguments").and_then(Value::as_str).and_then(|text| serde_json::from_str(text).ok());

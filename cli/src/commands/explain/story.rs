@@ -142,7 +142,7 @@ fn life(story: &Story) -> Vec<String> {
     lines
 }
 
-/// Where it stands now.
+/// Says where it stands now.
 fn present(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
     if story.accepted_ms.is_none() {

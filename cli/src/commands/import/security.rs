@@ -1,4 +1,4 @@
-//! How an operation is signed for: security schemes become references to secrets.
+//! The sign-in of an operation: security schemes become references to secrets.
 
 use std::collections::BTreeMap;
 

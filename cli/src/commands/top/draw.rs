@@ -37,7 +37,7 @@ const HELP: [&str; 16] = [
     "any key closes this",
 ];
 
-/// How things look.
+/// The style in which things are drawn.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Style {
     /// True if colours are wanted.

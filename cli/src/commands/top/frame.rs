@@ -9,7 +9,7 @@ use super::tools::Tools;
 /// Timers are looked at every `scheduler.tick_poll`; this late, nobody looks, ms.
 const TIMER_LATE_MS_MAX: i64 = 2_000;
 
-/// Where and when.
+/// The heading of a picture: where and when.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Heading {
     /// Redis' URL, its password masked.
@@ -104,7 +104,7 @@ pub(crate) struct Agent {
     pub(crate) agent: String,
     /// Turns that wait.
     pub(crate) turns: u64,
-    /// How long the first of them has been admitted, ms.
+    /// The time since the first of them was admitted, ms.
     pub(crate) oldest_ms: Option<i64>,
     /// When its lane is looked at next, ms from now.
     pub(crate) due_in_ms: i64,
@@ -209,7 +209,7 @@ fn added(shard: &ShardView, wanted: impl Fn(&str) -> bool) -> Option<u64> {
     shard.streams.iter().filter(|stream| wanted(&stream.name)).map(|stream| stream.added).sum()
 }
 
-/// How much a counter grew a second, over all shards.
+/// Returns how much a counter grew a second, over all shards.
 fn rate(last: Option<&Seen>, now: &Seen, passed_s: f64, counter: impl Fn(&ShardView) -> Option<u64>) -> Option<f64> {
     let total = |seen: &Seen| seen.shards.iter().map(&counter).sum::<Option<u64>>();
     per_second(total(last?), total(now), passed_s)

@@ -18,7 +18,7 @@ use super::poller::Poller;
 use super::{EVERY_MAX, EVERY_MIN};
 use crate::failure::Failure;
 
-/// How often the thread that reads keys looks whether it is still needed.
+/// The time between two looks of the thread that reads keys whether it is still needed.
 const KEYS_WAIT: Duration = Duration::from_millis(100);
 /// Keys that may wait to be read.
 const KEYS_MAX: usize = 64;

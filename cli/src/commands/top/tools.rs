@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use serde::Serialize;
 use tickfleet_store::EndedCall;
 
-/// How far back the table of tools looks, ms.
+/// The time that the table of tools looks back, ms.
 pub(super) const WINDOW_MS: i64 = 60_000;
 /// Calls that are remembered at most: at higher rates the window is a sample.
 const CALLS_MAX: usize = 50_000;
@@ -16,7 +16,7 @@ pub(crate) struct ToolRow {
     pub(crate) tool: String,
     /// Calls that were seen to end.
     pub(crate) calls: u64,
-    /// How they ended.
+    /// Their outcomes, with the number of each.
     pub(crate) outcomes: BTreeMap<String, u64>,
     /// Mean duration, ms.
     pub(crate) mean_ms: u64,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a value was written.
+/// The place where a value was written.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
     /// In the configuration that is built into the binary.
@@ -57,7 +57,7 @@ impl fmt::Display for Place {
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub struct ConfigError {
-    /// Where it was written.
+    /// The place where it was written.
     pub place: Place,
     /// The field, `worker.lease` or `tools.search_x.http.method`; empty where a whole file is meant.
     pub path: String,
@@ -108,7 +108,7 @@ impl fmt::Display for ConfigErrors {
 /// Something that works, and that its author should look at.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfigWarning {
-    /// Where it was written.
+    /// The place where it was written.
     pub place: Place,
     /// The field.
     pub path: String,

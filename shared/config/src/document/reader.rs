@@ -14,7 +14,7 @@ pub(crate) struct Section<'a> {
     path: String,
     place: &'a Place,
     entries: &'a [Entry],
-    /// Whether this is a mapping at all; if not, that was noted already, and missing fields are no news.
+    /// True if this is a mapping at all; if not, that was noted already, and missing fields are no news.
     sound: bool,
     asked: Vec<&'static str>,
     errors: &'a Errors,

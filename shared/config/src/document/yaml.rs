@@ -11,7 +11,7 @@ use serde_saphyr::{Location, Spanned};
 use crate::document::errors::{Errors, Place};
 use crate::document::tree::{Entry, Node, Value, join};
 
-/// Which file a tree is read from.
+/// The file that a tree is read from.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Origin<'a> {
     /// One that is built in.

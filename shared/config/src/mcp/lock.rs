@@ -54,7 +54,7 @@ pub struct McpDefinition {
 /// A part of a tool's definition that is another now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct McpChange {
-    /// Which: `description`, `input schema`.
+    /// The part: `description`, `input schema`.
     pub part: &'static str,
     /// As it was pinned.
     pub before: String,

@@ -44,11 +44,11 @@ pub struct McpFile {
 /// One MCP server and what is imported from it.
 #[derive(Debug, Clone)]
 pub struct McpServerDef {
-    /// How it is reached.
+    /// The way in which it is reached.
     pub connection: McpConnection,
     /// Put before the names of its tools.
     pub prefix: String,
-    /// Whether the hints of its annotations decide about effects.
+    /// True if the hints of its annotations decide about effects.
     pub trust_annotations: bool,
     /// The server's own name of a tool → the effect that the operator declares.
     pub effects: BTreeMap<String, Effect>,
@@ -62,7 +62,7 @@ pub struct McpServerDef {
     pub required_capabilities: BTreeSet<String>,
     /// Plan features that the tenant needs for every tool of it.
     pub required_features: BTreeSet<String>,
-    /// Whether a person has to agree to each call.
+    /// True if a person has to agree to each call.
     pub requires_approval: bool,
     /// The imported tools, as they are pinned.
     pub tools: Vec<McpDefinition>,
@@ -86,7 +86,7 @@ impl McpServerDef {
     }
 }
 
-/// How a server is reached, with the secrets that this takes. Equal where one connection can serve both.
+/// The way in which a server is reached, with the secrets that this takes. Equal if one connection can serve both.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct McpConnection {
     /// The child process or the address.
@@ -190,7 +190,7 @@ fn import(name: &str, own: &str, cursor: &Cursor<'_>, known: &mut Tools) {
     known.names_and_ids.extend([name.to_owned(), id]);
 }
 
-/// Which of the pinned tools are imported.
+/// The choice of which pinned tools are imported.
 struct Chosen<'a> {
     only: Option<Cursor<'a>>,
     exclude: Option<Cursor<'a>>,

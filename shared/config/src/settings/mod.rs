@@ -14,17 +14,17 @@ use tickfleet_model::{DayCapAction, Priorities};
 /// Every setting, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// Where the fleet's state lives.
+    /// The place where the fleet's state lives.
     pub redis: RedisSettings,
-    /// How much agents may do.
+    /// The bounds on what agents may do.
     pub caps: CapSettings,
-    /// How calls are carried out.
+    /// The settings by which calls are carried out.
     pub worker: WorkerSettings,
-    /// How turns are admitted.
+    /// The settings by which turns are admitted.
     pub scheduler: SchedulerSettings,
-    /// How long what is finished is kept.
+    /// The times for which what is finished is kept.
     pub retention: RetentionSettings,
-    /// How much may wait.
+    /// The bounds on what may wait.
     pub queues: QueueSettings,
     /// Settings of the audit log.
     pub audit: AuditSettings,
@@ -34,7 +34,7 @@ pub struct Settings {
     pub http: HttpSettings,
     /// The process' own log.
     pub log: LogSettings,
-    /// Where spans go.
+    /// The place that spans go to.
     pub tracing: TracingSettings,
 }
 
@@ -81,7 +81,7 @@ pub struct WorkerSettings {
     pub tool_timeout: Duration,
     /// Waits before retries. Default 1 s, 3 s, 9 s.
     pub retry_ladder: Vec<Duration>,
-    /// Whether tools may be registered at run time. Default false.
+    /// True if tools may be registered at run time. Default false.
     pub allow_dynamic_registration: bool,
 }
 
@@ -90,11 +90,12 @@ pub struct WorkerSettings {
 pub struct SchedulerSettings {
     /// Entries admitted at once. Default 256.
     pub batch: usize,
-    /// How often due lanes and retries are looked for. Default 50 ms.
+    /// The period at which due lanes and retries are looked for. Default 50 ms.
     pub tick_poll: Duration,
-    /// How often bounds are kept (memory, audit, dead entries, old budgets), and some turns are swept. Default 5 s.
+    /// The period at which bounds are kept (memory, audit, dead entries, old budgets), and some turns are swept.
+    /// Default 5 s.
     pub collect_every: Duration,
-    /// How often dead workers are looked for. Default 1 s.
+    /// The period at which dead workers are looked for. Default 1 s.
     pub reap_every: Duration,
 }
 
@@ -135,7 +136,7 @@ pub struct QueueSettings {
 /// `audit:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditSettings {
-    /// Whether calls are audited at all. Default true.
+    /// True if calls are audited at all. Default true.
     pub log_tool_calls: bool,
     /// Argument names whose values are hidden beside the built-in ones. Default none.
     pub redact_keys: BTreeSet<String>,
@@ -146,25 +147,25 @@ pub struct AuditSettings {
 /// `permission:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PermissionSettings {
-    /// Whether required capabilities are enforced. Default true.
+    /// True if required capabilities are enforced. Default true.
     pub strict_capabilities: bool,
     /// Names or ids of tools that nobody may call; each is known. Default none.
     pub disabled_tools: BTreeSet<String>,
-    /// Whether the built-in permissions give the trial tools to every agent.
+    /// True if the built-in permissions give the trial tools to every agent.
     pub trial_tools: bool,
 }
 
 /// `http:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpSettings {
-    /// Where health and metrics answer. Default `0.0.0.0:9090`.
+    /// The address at which health and metrics answer. Default `0.0.0.0:9090`.
     pub address: SocketAddr,
 }
 
 /// `log:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogSettings {
-    /// How lines look. Default pretty.
+    /// The look of lines. Default pretty.
     pub format: LogFormat,
     /// A level, or directives per module. Default `info`.
     pub level: String,
@@ -181,7 +182,7 @@ pub struct TracingSettings {
     pub service_name: String,
 }
 
-/// How log lines look.
+/// The look of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum LogFormat {
     /// For people.

@@ -1,4 +1,4 @@
-//! What is in force where nobody says anything.
+//! The values that are in force if nobody says anything.
 
 use std::time::Duration;
 

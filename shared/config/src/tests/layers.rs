@@ -1,4 +1,4 @@
-//! How defaults, files and the environment lie over each other, and how the result is printed.
+//! The layers of defaults, files and the environment: how they lie over each other, and how the result is printed.
 
 use std::time::Duration;
 

@@ -28,7 +28,7 @@ pub struct ToolDef {
     pub id: Option<String>,
     /// The name that people read; default the name.
     pub display_name: Option<String>,
-    /// What the tool does and when to use it: models read this.
+    /// The text that says what the tool does and when to use it: models read this.
     pub description: String,
     /// JSON Schema of the arguments.
     pub input_schema: serde_json::Value,
@@ -49,14 +49,14 @@ pub struct ToolDef {
     /// Plan features that the tenant needs.
     #[serde(default)]
     pub required_features: BTreeSet<String>,
-    /// Whether a person has to agree to each call.
+    /// True if a person has to agree to each call.
     #[serde(default)]
     pub requires_approval: bool,
-    /// How the call is made, for an HTTP tool.
+    /// The way in which the call is made, for an HTTP tool.
     pub http: Option<HttpDef>,
 }
 
-/// How an HTTP tool is called. Templates: `{{argument}}` is replaced by the argument, encoded for where it
+/// The way in which an HTTP tool is called. Templates: `{{argument}}` is replaced by the argument, encoded for where it
 /// lands (URL path segment, query value, header, JSON body); `${SECRET_NAME}` by a secret, never by an argument.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -101,14 +101,14 @@ pub struct HttpDef {
     /// Redirects followed, each checked again; default 0, and always 0 for `once`.
     #[serde(default)]
     pub redirects_max: u8,
-    /// How the tool signs in, where its service wants OAuth 2: the access token goes into `Authorization`.
+    /// The way in which the tool signs in, if its service wants OAuth 2: the access token goes into `Authorization`.
     pub oauth2: Option<OAuth2Def>,
 }
 
 /// The placeholder for the tenant in a secret's reference.
 pub const TENANT: &str = "{tenant}";
 
-/// Where a secret comes from. Its value never appears in configuration. [`TENANT`] in a reference is replaced by the
+/// The source of a secret. Its value never appears in configuration. [`TENANT`] in a reference is replaced by the
 /// calling tenant, encoded so that no two tenants share a name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "lowercase")]
@@ -130,8 +130,8 @@ pub struct OutcomeRule {
     pub at: Option<String>,
     /// The value that must be found there, or a list of them.
     pub equals: Option<serde_json::Value>,
-    /// Whether anything is found there: null, `""`, `[]` and `{}` count as nothing. Default true where `equals` is not
-    /// given.
+    /// True if anything must be found there, false if nothing may: null, `""`, `[]` and `{}` count as nothing. Default
+    /// true if `equals` is not given.
     pub present: Option<bool>,
     /// The meaning of the answer.
     pub outcome: AnswerMeaning,
@@ -159,7 +159,7 @@ pub enum AnswerMeaning {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OAuth2Def {
-    /// How a token is asked for.
+    /// The way in which a token is asked for.
     pub grant: Grant,
     /// The token service. `${NAME:-default}` reads the environment.
     pub token_url: String,
@@ -174,7 +174,7 @@ pub struct OAuth2Def {
     /// Further fields of the request (`audience`, `resource`).
     #[serde(default)]
     pub params: BTreeMap<String, String>,
-    /// Where the client's id and password stand in the request.
+    /// The place where the client's id and password stand in the request.
     #[serde(default)]
     pub client_auth: ClientAuth,
 }
@@ -189,7 +189,7 @@ pub enum Grant {
     RefreshToken,
 }
 
-/// Where a token request carries the client's id and password.
+/// The place where a token request carries the client's id and password.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClientAuth {

@@ -18,7 +18,7 @@ pub enum SchemaUse {
 /// A problem of a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaProblem {
-    /// Where in the schema: a JSON pointer.
+    /// The place in the schema: a JSON pointer.
     pub at: String,
     /// Why, as the end of "a JSON Schema that …".
     pub why: String,

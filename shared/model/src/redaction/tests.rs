@@ -158,7 +158,7 @@ fn secret() -> impl Strategy<Value = String> {
     ]
 }
 
-/// Whether the secret's own part (not a prefix that all share) is still to be seen.
+/// Returns true if the secret's own part (not a prefix that all share) is still to be seen.
 fn leaks(text: &str, secret: &str) -> bool {
     let from = secret.len() / 2;
     text.contains(&secret[from..])

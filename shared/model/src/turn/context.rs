@@ -6,7 +6,7 @@ use serde_json::value::RawValue;
 /// The bounded context that the producer gives and every handler of the turn sees.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Context {
-    /// Who the agent acts for; any JSON.
+    /// The user that the agent acts for; any JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user_context: Option<Box<RawValue>>,
     /// The conversation's own data; any JSON.

@@ -24,7 +24,7 @@ pub(super) const TICK_SECONDS: [f64; 9] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.
 /// Buckets of one question to Redis, seconds: few, for there is one histogram a verb.
 pub(super) const REDIS_SECONDS: [f64; 8] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.25, 1.0];
 
-/// Which processes export a metric.
+/// The processes that export a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     Everyone,

@@ -40,7 +40,7 @@ impl Decision {
     }
 }
 
-/// Where work waits or runs.
+/// The place where work waits or runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {
     /// On the inbound streams: not yet read, or read and not yet decided.

@@ -81,7 +81,8 @@ impl Slots {
     }
 }
 
-/// How long a lag is remembered: longer than the usual time between two scrapes, else a short one would never be seen.
+/// The time for which a lag is remembered: longer than the usual time between two scrapes, else a short one would never
+/// be seen.
 pub(super) const LAG_MEMORY: Duration = Duration::from_secs(30);
 
 /// The largest lag of the last while, over all shards.

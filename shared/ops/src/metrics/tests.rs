@@ -7,7 +7,7 @@ use prometheus::proto::MetricType;
 use super::catalogue::{ALL, Kind, PREFIX, PROCESS, Values};
 use super::*;
 
-/// What no label may be called: its number of values has no bound, or is Prometheus' own business.
+/// The names that no label may have: the number of its values has no bound, or it is Prometheus' own business.
 const FORBIDDEN_LABELS: [&str; 16] = [
     "tenant", "agent", "turn", "task", "call", "pod", "slice", "consumer", "worker", "id", "instance", "job", "inbox",
     "reply_to", "shard", "le",
@@ -197,7 +197,7 @@ fn types_labels_and_help_are_those_of_the_catalogue() {
     }
 }
 
-/// What is wrong with a name: units are base units and go last, `_total` is for counters and all of them.
+/// Says what is wrong with a name: units are base units and go last, `_total` is for counters and all of them.
 fn misnamed(name: &str, kind: Kind) -> Option<&'static str> {
     let has_any = |parts: &[&str]| name.split('_').any(|part| parts.contains(&part));
     if !name.chars().all(|c| c.is_ascii_lowercase() || c == '_') || name.starts_with('_') {

@@ -28,7 +28,7 @@ pub struct RejectedCall {
     /// The tool as the model named it, at most [`limits::TOOL_NAME_BYTES_MAX`] bytes and `…`; empty where that is what
     /// cannot be read.
     pub tool: String,
-    /// Whether it is the call of a custom tool (OpenAI Responses), which only an item of its own type answers.
+    /// True if it is the call of a custom tool (OpenAI Responses), which only an item of its own type answers.
     pub custom: bool,
 }
 
@@ -146,7 +146,7 @@ pub(super) fn push_arguments(object: &mut Object, name: &'static str, arguments:
     }
 }
 
-/// Whether arguments can be written as a JSON value and read back as the same text.
+/// Returns true if arguments can be written as a JSON value and read back as the same text.
 fn stands_alone(arguments: &str, depth: usize) -> bool {
     let bounds = Bounds { bytes_max: limits::ARGUMENTS_BYTES_MAX, depth_max: limits::JSON_DEPTH_MAX - depth };
     let blank = |c: char| matches!(c, ' ' | '\t' | '\n' | '\r');

@@ -77,7 +77,7 @@ pub(super) fn push_content(object: &mut Object, text: &str) {
     object.raw("content", &format!("[{}]", part.end()));
 }
 
-/// Whether the call failed, and which call it was.
+/// Writes whether the call failed, and which call it was.
 pub(super) fn push_ending(object: &mut Object, result: &CallResult) {
     object.raw("isError", if result.success { "false" } else { "true" });
     let mut meta = Object::new(result.call.len() + 64);

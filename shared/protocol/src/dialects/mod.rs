@@ -38,9 +38,9 @@ pub struct About {
     pub aliases: &'static [&'static str],
     /// One line of help.
     pub summary: &'static str,
-    /// Whether its definitions can hold a model to a schema.
+    /// True if its definitions can hold a model to a schema.
     pub has_strict: bool,
-    /// Whether the model answers in plain words: tools are described in a prompt, an answer may call nothing, and a
+    /// True if the model answers in plain words: tools are described in a prompt, an answer may call nothing, and a
     /// call in it may be one that cannot be read.
     pub in_words: bool,
 }
@@ -56,7 +56,7 @@ pub(super) trait DialectRules: Sync {
         None
     }
 
-    /// Whether the member `name` of a turn may hold calls of this dialect.
+    /// Returns true if the member `name` of a turn may hold calls of this dialect.
     fn takes(&self, name: &str) -> bool {
         name == CALLS || self.member().is_some_and(|(own, _)| own == name)
     }

@@ -103,7 +103,7 @@ impl<'a, 'd> Value<'a, 'd> {
         })
     }
 
-    /// Whether the value was read to its end.
+    /// Returns true if the value was read to its end.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.node().is_some_and(Node::is_closed)

@@ -19,7 +19,7 @@ pub use node::Kind;
 pub(crate) use strings::{bounded, escaped_len, prefix, push_escaped};
 pub use strings::{push_quoted, unescape};
 
-/// How much JSON is accepted.
+/// The bounds on the JSON that is accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
     /// Longest text, bytes.
@@ -41,7 +41,7 @@ pub fn check(bytes: &[u8], bounds: Bounds) -> Result<(), JsonError> {
     scan::Scan::new(text, bounds.depth_max, scan::Keep::Nothing).run().1.map_or(Ok(()), Err)
 }
 
-/// How many bytes of `text` the JSON value takes that it begins with, under the rules of [`check`]; whatever
+/// Returns how many bytes of `text` the JSON value takes that it begins with, under the rules of [`check`]; whatever
 /// follows it is not looked at.
 ///
 /// # Errors

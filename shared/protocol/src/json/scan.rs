@@ -21,7 +21,7 @@ pub(super) enum Keep {
 /// The scan cannot go on; the problem is in [`Scan::problem`].
 struct Stop;
 
-/// Where the scan is, inside one open container.
+/// The place where the scan is, inside one open container.
 enum Step {
     Member(Span),
     Element(usize),
@@ -367,7 +367,7 @@ impl<'a> Scan<'a> {
     }
 }
 
-/// Whether two keys are the same text, however they are spelt.
+/// Returns true if two keys are the same text, however they are spelt.
 fn same_key(text: &str, one: Span, other: Span) -> bool {
     if !(one.escaped || other.escaped) {
         return one.of(text) == other.of(text);

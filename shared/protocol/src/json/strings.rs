@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// Which bytes end a run of plain text inside a JSON string: quote, backslash and control characters.
+/// The bytes that end a run of plain text inside a JSON string: quote, backslash and control characters.
 pub(super) static ENDS_RUN: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0;
@@ -104,7 +104,7 @@ fn push_escape(to: &mut String, byte: u8) {
     }
 }
 
-/// How many bytes a character takes inside a JSON string as [`push_quoted`] writes it.
+/// Returns how many bytes a character takes inside a JSON string as [`push_quoted`] writes it.
 pub(crate) const fn escaped_len(character: char) -> usize {
     match character {
         '"' | '\\' | '\n' | '\r' | '\t' => 2,

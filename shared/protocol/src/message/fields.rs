@@ -10,7 +10,7 @@ use super::super::json::{Kind, Value, bounded};
 use super::problem::Problem;
 use tickfleet_model::{Context, IdError, Priority, RejectionCode, limits};
 
-/// Where an object is; a text only once an error needs it.
+/// The place where an object is; a text only once an error needs it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Place {
     /// The whole message.
@@ -234,7 +234,7 @@ fn raw_value(text: &str) -> Result<Box<RawValue>, serde_json::Error> {
     RawValue::from_string(text.to_owned())
 }
 
-/// Whether `text` may be sent as a W3C `tracestate` header: a list of `key=value`, in printable ASCII.
+/// Returns true if `text` may be sent as a W3C `tracestate` header: a list of `key=value`, in printable ASCII.
 fn is_tracestate(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= limits::TRACESTATE_BYTES_MAX

@@ -43,7 +43,7 @@ fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     matches!(folder, "$defs" | "definitions").then(|| root.get(folder)?.get(name)).flatten()
 }
 
-/// Whether `schema`, a part of `root`, takes null. What cannot be told counts as yes: nothing is dropped then.
+/// Returns true if `schema`, a part of `root`, takes null. What cannot be told counts as yes: nothing is dropped then.
 fn allows_null(schema: &Value, root: &Value, hops: usize) -> bool {
     let Value::Object(members) = schema else { return schema != &Value::Bool(false) };
     if hops == 0 {

@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use super::super::json::{Bounds, Document, JsonError, Kind, Value, bounded, check, leading, prefix};
 use tickfleet_model::{Call, limits};
 
-/// How deep an answer's JSON is indexed: list, call, `function`, its members.
+/// The depth to which an answer's JSON is indexed: list, call, `function`, its members.
 const LEVELS: usize = 4;
 
 /// Bytes that are looked at behind the place where JSON broke, to tell a broken call from prose with braces.
@@ -75,9 +75,9 @@ struct Reader<'a> {
     answer: &'a str,
     at: usize,
     calls: Vec<Call>,
-    /// Where JSON broke that did not look like a call. A call behind it may stand inside of it.
+    /// The place where JSON broke that did not look like a call. A call behind it may stand inside of it.
     doubt: Option<usize>,
-    /// Where a mark stands that JSON has to follow.
+    /// The place of a mark that JSON has to follow.
     marked: Option<usize>,
 }
 
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Whether a message's header names a tool, as `<|channel|>commentary to=functions.add`.
+/// Returns true if a message's header names a tool, as `<|channel|>commentary to=functions.add`.
 fn names_a_recipient(rest: &str) -> bool {
     let Some(header) = HEADERS.iter().find_map(|start| rest.strip_prefix(start)) else { return false };
     let header = prefix(header, LOOK_AHEAD_BYTES);
@@ -195,7 +195,7 @@ fn names_a_recipient(rest: &str) -> bool {
     header.contains(RECIPIENT)
 }
 
-/// Whether text is a list of calls as Python writes them: `[add(a=1)]`.
+/// Returns true if text is a list of calls as Python writes them: `[add(a=1)]`.
 fn is_python(text: &str) -> bool {
     let Some(inside) = text.strip_prefix('[') else { return false };
     let name = inside
@@ -206,7 +206,7 @@ fn is_python(text: &str) -> bool {
     name > 0 && inside.as_bytes().get(name) == Some(&b'(')
 }
 
-/// Whether JSON that broke was meant as a call: by its first key, however that is quoted.
+/// Returns true if JSON that broke was meant as a call: by its first key, however that is quoted.
 fn looks_like_a_call(text: &str) -> bool {
     let quotes = ['"', '\'', '`', '“', '”', ' ', '\n', '\r', '\t'];
     let inside = text.strip_prefix('[').unwrap_or(text).trim_start();

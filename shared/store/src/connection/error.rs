@@ -1,4 +1,4 @@
-//! What may go wrong with Redis, and whose fault it is.
+//! The failures that Redis may cause, and whose fault each is.
 
 /// Redis did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -17,7 +17,7 @@ pub enum StoreError {
     /// A verb failed. Whether it was applied is unknown where the connection broke; it may be repeated.
     #[error("{verb} failed in Redis: {source}")]
     Verb {
-        /// Which verb.
+        /// The verb.
         verb: &'static str,
         /// Why.
         source: redis::RedisError,
@@ -36,7 +36,7 @@ pub enum StoreError {
     /// A reply that no version of the script gives.
     #[error("{verb} answered what it never should: {found}")]
     Reply {
-        /// Which verb.
+        /// The verb.
         verb: &'static str,
         /// The reply, bounded.
         found: String,
@@ -44,9 +44,9 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether a script ran and failed over what it was given (a bug or foreign data), so that repeating the same batch
-    /// cannot help. Everything else that Redis refuses is the connection's fault, or that of Redis' state and
-    /// permissions, and nobody's who waits behind it: it is asked again until it passes (rule 24).
+    /// Returns true if a script ran and failed over what it was given (a bug or foreign data), so that repeating the
+    /// same batch cannot help. Everything else that Redis refuses is the connection's fault, or that of Redis' state
+    /// and permissions, and nobody's who waits behind it: it is asked again until it passes (rule 24).
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
@@ -56,13 +56,13 @@ impl StoreError {
         }
     }
 
-    /// Whether Redis refused a script because its memory is full.
+    /// Returns true if Redis refused a script because its memory is full.
     #[must_use]
     pub fn is_out_of_memory(&self) -> bool {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("OOM"))
     }
 
-    /// Whether it is an answer that is asked for: that a group is there already.
+    /// Returns true if it is an answer that is asked for: that a group is there already.
     pub(super) fn is_expected(&self) -> bool {
         matches!(self, Self::Verb { source, .. } if source.code() == Some("BUSYGROUP"))
     }
@@ -76,8 +76,8 @@ impl StoreError {
     }
 }
 
-/// What Lua itself raised, or a command over the data that it met. Redis names the place in the script for both; it also
-/// does for a command that it does not let the script run, which says nothing about the data.
+/// Returns true if Lua itself raised the error, or a command over the data that it met. Redis names the place in the
+/// script for both; it also does for a command that it does not let the script run, which says nothing about the data.
 fn was_raised_by_a_script(error: &redis::RedisError) -> bool {
     const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "Unknown Redis command called from script"];
     let said = error.detail().unwrap_or_default();
@@ -86,8 +86,8 @@ fn was_raised_by_a_script(error: &redis::RedisError) -> bool {
         && !NOT_ALLOWED.iter().any(|why| said.contains(why))
 }
 
-/// Whether another connection may do better: this one is broken, leads to a server that is no primary (any more), or has
-/// lost its login.
+/// Returns true if another connection may do better: this one is broken, leads to a server that is no primary (any
+/// more), or has lost its login.
 pub(super) fn is_of_this_connection(error: &redis::RedisError) -> bool {
     const ELSEWHERE: [&str; 7] = ["READONLY", "MOVED", "ASK", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
     error.is_io_error()

@@ -26,7 +26,7 @@ use crate::script::args::Args;
 /// Longest wait for the answer to one script, ms: far above the 2 ms that a batch takes, far below a lease.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// What a blocking read's answer may be late.
+/// The time by which a blocking read's answer may be late.
 const BLOCK_MARGIN: Duration = Duration::from_secs(5);
 
 /// Is told of every question to Redis: for metrics.
@@ -234,7 +234,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// How long to wait before the next attempt.
+    /// Returns the time to wait before the next attempt.
     pub fn pause(&mut self) -> Duration {
         self.policy.next_backoff().unwrap_or(Duration::from_secs(2))
     }

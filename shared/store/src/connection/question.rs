@@ -1,4 +1,4 @@
-//! What Redis is asked beside the verbs: names for errors and metrics.
+//! The questions that Redis is asked beside the verbs: names for errors and metrics.
 
 /// The list: makes an enum of it whose variants have these words.
 macro_rules! questions {
@@ -27,23 +27,23 @@ macro_rules! questions {
 questions! {
     /// A consumer reads from its streams.
     Read: "read",
-    /// Which timers are due.
+    /// The timers that are due.
     Due: "due",
-    /// What is known of turns.
+    /// The facts that are known of turns.
     Look: "look",
-    /// What time it is in the shard.
+    /// The time in the shard.
     Now: "now",
-    /// How much waits where.
+    /// The amounts that wait, by place.
     Backlog: "backlog",
-    /// Whether turns under way will be looked at again.
+    /// The check that turns under way will be looked at again.
     Sweep: "sweep",
     /// Audit log and dead stream are kept within their bounds.
     Housekeep: "housekeep",
-    /// Whether tenants were set at run time.
+    /// The check for tenants that were set at run time.
     Tenants: "tenants",
-    /// Which policy is in force, or was.
+    /// The policy that is in force, or was.
     Policy: "policy",
-    /// What a consumer holds.
+    /// The entries that a consumer holds.
     Held: "held",
     /// One entry of a queue.
     Entry: "entry",

@@ -58,7 +58,7 @@ impl Store {
 }
 
 impl Reader {
-    /// Whether the next read makes a new connection: what an earlier one was given may never have arrived, so
+    /// Returns true if the next read makes a new connection: what an earlier one was given may never have arrived, so
     /// look at [`Self::mine`] first.
     #[must_use]
     pub const fn is_fresh(&self) -> bool {

@@ -12,7 +12,7 @@ use crate::{Keys, StoreError, TurnName};
 /// Entries that one command reads.
 const PAGE: usize = 1_000;
 
-/// Where to look, and what for.
+/// The place to look, and what to look for.
 #[derive(Debug, Clone)]
 pub struct AuditSearch {
     /// From this time on, ms by Redis' clock.
@@ -21,22 +21,22 @@ pub struct AuditSearch {
     pub until_ms: i64,
     /// Times after which entries are likely: the search goes on from each of them.
     pub likely_ms: Vec<i64>,
-    /// Whether the end of the time is likely too: the last entry of a turn is written in the script that ends it.
+    /// True if the end of the time is likely too: the last entry of a turn is written in the script that ends it.
     pub from_the_end: bool,
     /// The one call, where only its entry is wanted.
     pub position: Option<usize>,
-    /// How many entries there should be; none where that is not known.
+    /// The number of entries that there should be; none if that is not known.
     pub expected: Option<usize>,
     /// Entries that are read at most.
     pub read_max: usize,
 }
 
-/// What a search found.
+/// The findings of a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditFound {
     /// The entries, JSON, in the order in which they were written.
     pub entries: Vec<String>,
-    /// Whether these are all.
+    /// True if these are all.
     pub complete: bool,
     /// Entries that were read.
     pub read: usize,
@@ -52,7 +52,7 @@ struct Search<'a> {
     read: usize,
 }
 
-/// What one direction of a search came to.
+/// The end that one direction of a search came to.
 #[derive(PartialEq, Eq)]
 enum Went {
     /// All that was to be found is found, or nothing is left to be read there.

@@ -1,4 +1,4 @@
-//! How much waits where: for the gauges of a scrape, and for `doctor`.
+//! The amounts that wait, by place: for the gauges of a scrape, and for `doctor`.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ use tickfleet_model::TenantId;
 /// Tenants that one pipeline asks about.
 const TENANTS_MAX: usize = 1_000;
 
-/// How much waits where. Ages are counted by Redis' own clock, which writes the ids of entries.
+/// The amounts that wait, by place. Ages are counted by Redis' own clock, which writes the ids of entries.
 #[derive(Debug, Clone, Default)]
 pub struct Backlog {
     /// Turns on the inbound stream that are not decided: nobody has read them, or a scheduler holds them.
@@ -50,7 +50,7 @@ pub struct Backlog {
     pub oldest_suspect_ms: i64,
     /// Age of the oldest slice that is held, ms, from its dispatch on.
     pub oldest_pending_ms: i64,
-    /// How long the turn has been parked that is parked for a try the longest, ms.
+    /// The time for which the turn has been parked that is parked for a try the longest, ms.
     pub oldest_delayed_ms: i64,
     /// Age of the oldest dead entry, ms.
     pub oldest_dead_ms: i64,
@@ -60,11 +60,11 @@ pub struct Backlog {
     pub now_ms: i64,
     /// Redis' memory.
     pub memory: Memory,
-    /// Whether new work is refused because memory is nearly full.
+    /// True if new work is refused because memory is nearly full.
     pub pressure: bool,
 }
 
-/// What is known of a stream but the age of its next entry.
+/// The facts that are known of a stream but the age of its next entry.
 struct StreamSeen {
     name: String,
     last_delivered: String,
@@ -76,8 +76,8 @@ struct StreamSeen {
 }
 
 impl Store {
-    /// How much waits where, in two pipelines that read ends and counters only. Lanes are counted for `tenants`, for
-    /// it is their counters that know.
+    /// Reads how much waits where, in two pipelines that read ends and counters only. Lanes are counted for `tenants`,
+    /// for it is their counters that know.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,5 +1,4 @@
-//! What a shard looks like from outside: who works on it, what went wrong there. Reads only; for `doctor` and
-//! `explain`.
+//! The view of a shard from outside: who works on it, what went wrong there. Reads only; for `doctor` and `explain`.
 
 use std::collections::HashMap;
 
@@ -24,7 +23,7 @@ const STRAYS_LOOK_MAX: u32 = 16;
 pub struct ShardFacts {
     /// Shard time, ms since the epoch.
     pub now_ms: i64,
-    /// Whether any process has announced a policy here.
+    /// True if any process has announced a policy here.
     pub used: bool,
     /// Streams that have no consumer group.
     pub groups_missing: Vec<String>,
@@ -34,13 +33,13 @@ pub struct ShardFacts {
     pub policy_digest: String,
     /// The number of shards that the data was written with.
     pub shards: Option<u32>,
-    /// What shard time is ahead of the server's clock, ms.
+    /// The time by which shard time is ahead of the server's clock, ms.
     pub offset_ms: i64,
-    /// How often the server's clock stepped back, and by how much the last time, ms.
+    /// The number of times that the server's clock stepped back, and by how much the last time, ms.
     pub steps: (u64, i64),
-    /// Whether new work is refused because memory is nearly full.
+    /// True if new work is refused because memory is nearly full.
     pub pressure: bool,
-    /// Who has shown a sign of life, and until when it counts, ms of shard time.
+    /// The processes that have shown a sign of life, and until when it counts, ms of shard time.
     pub beats: HashMap<String, i64>,
     /// Consumer → the policy that it said it decides by (the beginning of the digest), where it says so.
     pub policies: HashMap<String, String>,
@@ -59,7 +58,7 @@ pub struct ConsumerFacts {
     pub name: String,
     /// Entries that it holds.
     pub pending: u64,
-    /// How long ago it last read or acknowledged, ms.
+    /// The time since it last read or acknowledged, ms.
     pub idle_ms: i64,
 }
 
@@ -80,7 +79,7 @@ pub struct DeadLetter {
     pub raw: String,
 }
 
-/// What is remembered of an id that a producer gave.
+/// The state that is remembered of an id that a producer gave.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remembered {
     /// Its turn waits for a scheduler.
@@ -91,7 +90,7 @@ pub enum Remembered {
     Ended,
 }
 
-/// What an agent and its tenant have used up. A counter means nothing once its end has passed.
+/// The amounts that an agent and its tenant have used up. A counter means nothing once its end has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetFacts {
     /// Calls of the tick.
@@ -171,7 +170,7 @@ impl Pool {
         Ok(Some(found.into_iter().map(read).collect()))
     }
 
-    /// Whether an inbound entry is still there: nobody has decided about it yet.
+    /// Returns true if an inbound entry is still there: nobody has decided about it yet.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -185,7 +184,7 @@ impl Pool {
         }
     }
 
-    /// What is remembered of an id that a producer gave; none where it is not, or not any more.
+    /// Reads what is remembered of an id that a producer gave; none if nothing is, or not any more.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -200,7 +199,7 @@ impl Pool {
         })
     }
 
-    /// What an agent and its tenant have used up, and how many turns wait on its lane before `turn`.
+    /// Reads what an agent and its tenant have used up, and how many turns wait on its lane before `turn`.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -253,7 +252,7 @@ impl Pool {
         Ok(found.into_iter().filter_map(entry).map(|e| dead_letter(&e)).collect())
     }
 
-    /// Who shows signs of life on a shard, by name; those that are gone for long are left out.
+    /// Reads who shows signs of life on a shard, by name; those that are gone for long are left out.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -264,7 +263,7 @@ impl Pool {
         Ok(nodes(&beats, &said, now_ms))
     }
 
-    /// Whether schedulers take nothing new in because memory is nearly full.
+    /// Returns true if schedulers take nothing new in because memory is nearly full.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -274,7 +273,7 @@ impl Pool {
         Ok(said.as_deref().is_some_and(is_set))
     }
 
-    /// What shard time is ahead of the server's clock, ms.
+    /// Reads by how much shard time is ahead of the server's clock, ms.
     ///
     /// # Errors
     /// [`StoreError`].

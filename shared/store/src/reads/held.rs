@@ -1,4 +1,4 @@
-//! What a consumer holds of the queues, and single entries of them.
+//! The entries that a consumer holds of the queues, and single entries of them.
 
 use std::time::Duration;
 

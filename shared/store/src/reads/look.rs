@@ -17,17 +17,17 @@ const TRACE_BYTES_MAX: usize = 255;
 /// A turn that has not ended.
 #[derive(Debug, Clone, Default)]
 pub struct LiveTurn {
-    /// What its record says.
+    /// The content of its record.
     pub record: TurnRecord,
     /// When its own timer fires, ms.
     pub timer_ms: Option<i64>,
     /// When its agent's lane is looked at next, ms, while it waits there.
     pub lane_due_ms: Option<i64>,
-    /// Who holds its slice.
+    /// The holder of its slice.
     pub holder: Option<String>,
 }
 
-/// What is known of a turn or task.
+/// The facts that are known of a turn or task.
 #[derive(Debug, Clone)]
 pub enum TurnView {
     /// It has not ended.
@@ -62,7 +62,7 @@ impl Store {
         Ok(TurnView::Live(Box::new(live)))
     }
 
-    /// Who works on a task, and what it grants; none where no such task is under way.
+    /// Reads who works on a task, and what it grants; none if no such task is under way.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -81,7 +81,7 @@ impl Store {
         self.connection.query(Question::Look, redis::cmd("HGET").arg(self.keys.turn(name)).arg(turn::CANCELLED)).await
     }
 
-    /// How many calls of these turns were let through at their first admission, in all.
+    /// Counts the calls of these turns that were let through at their first admission, in all.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -104,7 +104,7 @@ impl Store {
         Ok(found.chunks(2).map(of_one).sum())
     }
 
-    /// Where a live turn waits: on its lane, or with a holder.
+    /// Finds out where a live turn waits: on its lane, or with a holder.
     async fn look_closer(&self, name: &TurnName, live: &mut LiveTurn) -> Result<(), StoreError> {
         let record = &live.record;
         let agent = record.agent.as_deref().unwrap_or_default();

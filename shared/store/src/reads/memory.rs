@@ -1,4 +1,4 @@
-//! How full Redis' memory is.
+//! The fill level of Redis' memory.
 
 /// Redis' memory as its own settings see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,7 +22,7 @@ impl Memory {
     }
 }
 
-/// What `INFO memory` says.
+/// Reads what `INFO memory` says.
 pub(crate) fn memory_of(info: &str) -> Memory {
     let read = |name: &str| {
         let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -1,4 +1,4 @@
-//! What a Redis server says of itself: whether it is fit to hold a fleet's state. Read by `doctor`.
+//! The facts that a Redis server says of itself: whether it is fit to hold a fleet's state. Read by `doctor`.
 
 use std::collections::HashMap;
 
@@ -16,17 +16,17 @@ pub struct ServerFacts {
     pub mode: String,
     /// `master` or `slave`.
     pub role: String,
-    /// What it does when memory is full; only `noeviction` loses nothing.
+    /// The policy that it follows when memory is full; only `noeviction` loses nothing.
     pub maxmemory_policy: String,
     /// Bytes in use.
     pub used_memory: u64,
     /// Bytes allowed; 0 means no bound.
     pub maxmemory: u64,
-    /// Whether it keeps an append-only file.
+    /// True if it keeps an append-only file.
     pub aof: bool,
     /// When that file reaches the disk: `always`, `everysec` or `no`.
     pub fsync: Option<String>,
-    /// Whether its last write of that file succeeded.
+    /// True if its last write of that file succeeded.
     pub aof_write_ok: bool,
     /// When it saves snapshots (`3600 1 300 100`); empty for never.
     pub save: Option<String>,

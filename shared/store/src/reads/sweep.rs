@@ -19,25 +19,25 @@ const TIMERS_PER_STEP: usize = 256;
 /// Keys that one step looks at, about: most of a busy shard's keys are records of turns that have ended.
 const KEYS_PER_STEP: usize = 512;
 
-/// What is read of a record.
+/// The fields that are read of a record.
 const FIELDS: &[&str] =
     &[turn::AGENT, turn::FENCE, turn::CALLS, turn::ADMITTED, turn::DONE, turn::ADMITTED_MS, turn::QUEUE, turn::CRASHES];
 /// Turns that one pipeline asks about: with a few commands each, well below a script's time.
 const TOGETHER_MAX: usize = 128;
 
-/// Where the sweep is; the default is the beginning.
+/// The place where the sweep is; the default is the beginning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SweepAt {
     timers: u64,
     keys: u64,
 }
 
-/// What one step saw.
+/// The findings of one step.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Swept {
-    /// Where the next step goes on.
+    /// The place where the next step goes on.
     pub next: SweepAt,
-    /// Whether all timers have been seen since the last time that this was true.
+    /// True if all timers have been seen since the last time that this was true.
     pub round_complete: bool,
     /// When the oldest turn was admitted that was seen waiting on a lane, ms of shard time.
     pub oldest_parked_ms: Option<i64>,
@@ -50,11 +50,12 @@ pub struct Swept {
 /// Answers of a pipeline, one by one: a key that holds something else costs its own answer alone (rule 18).
 type Answers = Vec<RedisResult<Value>>;
 
-/// What decides whether a turn needs a timer.
+/// The parts of a record that decide whether a turn needs a timer.
 struct Record {
     name: TurnName,
     agent: AgentId,
-    /// Where its slice may be, where one is out: a suspect's that an older build took back is on its turn's own queue.
+    /// The queues where its slice may be, if one is out: a suspect's that an older build took back is on its turn's own
+    /// queue.
     queues: Vec<String>,
     fence: Option<String>,
     calls: i64,
@@ -267,7 +268,7 @@ fn record(name: TurnName, fields: Value) -> Option<Record> {
     (record.done < record.calls).then_some(record)
 }
 
-/// Where the slice of a turn may be, whose record names this queue.
+/// Returns the queues where the slice of a turn may be whose record names this queue.
 fn places(queue: String, suspect: bool) -> Vec<String> {
     match Queue::parse(&queue) {
         Some(Queue::Ready(priority)) if suspect => vec![Queue::Suspect(priority).to_string(), queue],
@@ -279,7 +280,7 @@ fn is_some(value: &Value) -> bool {
     matches!(value, Value::Array(found) if !found.is_empty())
 }
 
-/// What our group has read last; empty where there is none.
+/// Returns the id of the entry that our group has read last; empty if there is none.
 fn last_delivered(groups: Value) -> String {
     let groups: Vec<BTreeMap<String, Value>> = redis::from_redis_value(groups).unwrap_or_default();
     let ours = groups.iter().find(|group| group.get("name").and_then(text_of).as_deref() == Some(GROUP));
@@ -291,7 +292,7 @@ fn first_of(range: Value) -> String {
     entries.into_iter().next().map(|(id, _)| id).unwrap_or_default()
 }
 
-/// Whether entry id `a` comes after `b`.
+/// Returns true if entry id `a` comes after `b`.
 fn after(a: &str, b: &str) -> bool {
     let place = |id: &str| (entry_ms(id).unwrap_or(0), id.split_once('-').and_then(|(_, seq)| seq.parse::<u64>().ok()));
     place(a) > place(b)

@@ -1,6 +1,6 @@
 //! Counters of agents, as scripts pack them.
 
-/// What an agent has used up, as `budget.lua` packs it. A counter means nothing once its end has passed.
+/// The amounts that an agent has used up, as `budget.lua` packs them. A counter means nothing once its end has passed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AgentBudget {
     /// Calls of the tick.

@@ -14,7 +14,7 @@ pub struct FinishedTurn {
     pub admissions: Vec<AdmissionNote>,
     /// Its tries that failed.
     pub tries: Vec<FailedTry>,
-    /// How often a holder of its last slice died.
+    /// The number of times that a holder of its last slice died.
     pub crashes: u64,
     /// Retries in all.
     pub retries: u64,

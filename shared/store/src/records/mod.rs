@@ -1,4 +1,4 @@
-//! What Redis keeps, as types. Only this crate decodes it, by the names of the [`schema`].
+//! The records that Redis keeps, as types. Only this crate decodes them, by the names of the [`schema`].
 
 pub(crate) mod budgets;
 pub(crate) mod finished;

@@ -1,4 +1,4 @@
-//! What a consumer says of itself with its heartbeat: `beat.lua` writes it, for those who look on.
+//! The facts that a consumer says of itself with its heartbeat: `beat.lua` writes them, for those who look on.
 
 /// A scheduler's or worker's account of itself. What it does not say is none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

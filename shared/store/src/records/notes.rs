@@ -1,4 +1,4 @@
-//! What a turn's log says: one note for each admission and for each try that failed, in one field of the record. The
+//! The notes of a turn's log: one for each admission and for each try that failed, in one field of the record. The
 //! finished record keeps the log in its first line, so a note has neither blanks nor the log's own separators.
 
 use std::fmt::Write as _;
@@ -15,13 +15,13 @@ pub struct AdmissionNote {
     pub calls: u32,
     /// Calls of the agent's tick, with these.
     pub tick_used: u32,
-    /// How many a tick may have.
+    /// The number of calls that a tick may have.
     pub tick_cap: u32,
     /// When that tick ended, ms of shard time.
     pub tick_ends_ms: i64,
     /// Calls of the agent's day, with these.
     pub day_used: u32,
-    /// How many a day may have.
+    /// The number of calls that a day may have.
     pub day_cap: u32,
 }
 
@@ -56,9 +56,9 @@ pub struct FailedTry {
     pub at_ms: i64,
     /// Position of the call.
     pub position: usize,
-    /// Which try it was, from 1.
+    /// The number of the try, from 1.
     pub attempt: u32,
-    /// How long the next one was put off, ms.
+    /// The time by which the next one was put off, ms.
     pub delay_ms: i64,
     /// Why it failed; the beginning where that is long.
     pub cause: String,

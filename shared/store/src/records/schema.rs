@@ -26,11 +26,11 @@ macro_rules! records {
 records! {
     /// A turn or task under way: the hash `turn:<tenant>:<id>`.
     turn as "TURN" {
-        /// Who makes the calls.
+        /// The agent that makes the calls.
         AGENT = "ag",
         /// The queue that its slices go to.
         QUEUE = "q",
-        /// How many calls it has.
+        /// The number of its calls.
         CALLS = "n",
         /// Calls admitted.
         ADMITTED = "ad",
@@ -46,7 +46,7 @@ records! {
         SETTLED_FENCE = "sf",
         /// The fence under which it was parked last: by it a repeated retry is recognised.
         PARKED_FENCE = "pf",
-        /// What all its slices carry, JSON.
+        /// The meta that all its slices carry, JSON.
         META = "m",
         /// A call, JSON; the position stands behind.
         CALL = "c",
@@ -66,11 +66,11 @@ records! {
         ATTEMPTS_AT = "ap",
         /// Retries in all.
         RETRIES = "rt",
-        /// How often a holder of its slice has died.
+        /// The number of times that a holder of its slice has died.
         CRASHES = "cr",
         /// Since when its slice is known to be nowhere, ms, and that slice's fence.
         LOST = "lo",
-        /// How often a worker could not read its slice.
+        /// The number of times that a worker could not read its slice.
         UNREAD = "ur",
         /// Why it was cancelled.
         CANCELLED = "cx",
@@ -106,11 +106,11 @@ records! {
     slice as "SLICE" {
         /// The turn, `<tenant>:<turn>`.
         NAME = "t",
-        /// What all slices of the turn carry, JSON.
+        /// The meta that all slices of the turn carry, JSON.
         META = "m",
         /// Position of the first call; absent for 0.
         FIRST = "p",
-        /// How often a holder of it has died; absent for 0.
+        /// The number of times that a holder of it has died; absent for 0.
         CRASHES = "x",
         /// Tries that the first call has behind it; absent for 0.
         ATTEMPTS = "a",
@@ -130,7 +130,7 @@ records! {
         GIVEN = "i",
         /// The entry that it was at first.
         ORIGIN = "o",
-        /// How often its readers died.
+        /// The number of times that its readers died.
         CRASHES = "x",
     }
 
@@ -146,7 +146,7 @@ records! {
         DAY_END = "de",
     }
 
-    /// What workers said to have begun where Redis had lost it: the hash `ran:<tenant>:<turn>`.
+    /// The calls that workers said they had begun, of turns that Redis had lost: the hash `ran:<tenant>:<turn>`.
     mark as "MARK" {
         /// Digest of the turn's content.
         DIGEST = "d",

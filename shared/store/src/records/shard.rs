@@ -1,13 +1,13 @@
-//! What a shard says of itself: the hash `meta`, which scripts write.
+//! The facts that a shard says of itself: the hash `meta`, which scripts write.
 
 use super::turn::whole;
 
 /// A shard's own account of itself.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct ShardMeta {
-    /// What shard time is ahead of the server's clock, ms.
+    /// The time by which shard time is ahead of the server's clock, ms.
     pub(crate) offset_ms: i64,
-    /// How often the server's clock stepped back.
+    /// The number of times that the server's clock stepped back.
     pub(crate) steps: u64,
     /// By how much the last time, ms.
     pub(crate) step_ms: i64,
@@ -17,7 +17,7 @@ pub(crate) struct ShardMeta {
     pub(crate) policy_digest: String,
     /// The number of shards that the data was written with.
     pub(crate) shards: Option<u32>,
-    /// Whether new work is refused because memory is nearly full.
+    /// True if new work is refused because memory is nearly full.
     pub(crate) pressure: bool,
     /// Tools that were switched off at run time.
     pub(crate) tools_off: Vec<String>,
@@ -41,7 +41,7 @@ impl ShardMeta {
     }
 }
 
-/// Whether a flag is set, as scripts write it.
+/// Returns true if a flag is set, as scripts write it.
 pub(crate) fn is_set(flag: &str) -> bool {
     flag == "1"
 }

@@ -1,4 +1,4 @@
-//! What a slice looks like on its queue: the turn's meta, once, and the blobs of its calls.
+//! The form of a slice on its queue: the turn's meta, once, and the blobs of its calls.
 
 use std::collections::BTreeSet;
 
@@ -9,16 +9,16 @@ use crate::connection::reader::Entry;
 use crate::keys::{Queue, TurnName};
 use tickfleet_model::{AgentId, Call, Context, Dialect, InboxName, TaskGrant, TaskId};
 
-/// What every slice of a turn carries beside its calls; written once, at admission.
+/// The meta that every slice of a turn carries beside its calls; written once, at admission.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SliceMeta {
-    /// Who makes the calls; for a task, who does it.
+    /// The agent that makes the calls; for a task, the one that does it.
     #[serde(rename = "ag")]
     pub agent: AgentId,
     /// The dialect of the results.
     #[serde(rename = "di", default, skip_serializing_if = "is_raw")]
     pub dialect: Dialect,
-    /// Where the reply goes.
+    /// The inbox that the reply goes to.
     #[serde(rename = "rt", default, skip_serializing_if = "Option::is_none")]
     pub reply_to: Option<InboxName>,
     /// When the turn expires, ms of shard time.
@@ -30,22 +30,22 @@ pub struct SliceMeta {
     /// Digest of the content, for idempotency keys.
     #[serde(rename = "dg")]
     pub digest: String,
-    /// How many calls the turn has in all.
+    /// The number of calls that the turn has in all.
     #[serde(rename = "n")]
     pub calls: usize,
-    /// Whether the reply carries the audit entries.
+    /// True if the reply carries the audit entries.
     #[serde(rename = "au", default, skip_serializing_if = "std::ops::Not::not")]
     pub want_audits: bool,
-    /// Whether a null may stand for an argument that is left out.
+    /// True if a null may stand for an argument that is left out.
     #[serde(rename = "st", default, skip_serializing_if = "std::ops::Not::not")]
     pub strict: bool,
     /// The only tools that its calls may use; none means all that the agent may call.
     #[serde(rename = "to", default, skip_serializing_if = "Option::is_none")]
     pub allowed_tools: Option<BTreeSet<String>>,
-    /// Whether consecutive calls of `read` tools may run at the same time.
+    /// True if consecutive calls of `read` tools may run at the same time.
     #[serde(rename = "pr", default, skip_serializing_if = "std::ops::Not::not")]
     pub parallel_reads: bool,
-    /// What handlers see.
+    /// The context that handlers see.
     #[serde(rename = "cx", default, skip_serializing_if = "is_empty_context")]
     pub context: Context,
     /// The task that the turn runs under, with what it grants.
@@ -102,11 +102,11 @@ pub struct SliceEntry {
     pub fence: String,
     /// The turn.
     pub name: TurnName,
-    /// What all its slices carry.
+    /// The meta that all its slices carry.
     pub meta: SliceMeta,
     /// Position of the first call.
     pub first: usize,
-    /// How often a holder of it has died.
+    /// The number of times that a holder of it has died.
     pub crashes: u32,
     /// Tries that the first call has behind it.
     pub attempt: u32,
@@ -118,7 +118,7 @@ impl SliceEntry {
     /// Reads an entry of a queue.
     ///
     /// # Errors
-    /// What is wrong with it, for the log: only a foreign writer puts such an entry there.
+    /// Returns what is wrong with it, for the log: only a foreign writer puts such an entry there.
     pub fn parse(queue: Queue, entry: &Entry) -> Result<Self, String> {
         let (mut name, mut meta, mut first, mut crashes, mut attempt) = (None, None, 0, 0, 0);
         let mut calls = Vec::new();

@@ -8,17 +8,17 @@ use super::slice::SliceMeta;
 
 /// The kind that a task's record has.
 const KIND_TASK: &str = "task";
-/// What the fence of an ending begins with.
+/// The prefix of an ending's fence.
 const ENDING: &str = "s:";
 
-/// What the record of a turn or task says.
+/// The content of the record of a turn or task.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct TurnRecord {
-    /// Who makes the calls.
+    /// The agent that makes the calls.
     pub agent: Option<String>,
     /// The queue that its slices go to.
     pub queue: Option<String>,
-    /// How many calls it has.
+    /// The number of its calls.
     pub calls: usize,
     /// Calls admitted.
     pub admitted: usize,
@@ -30,7 +30,7 @@ pub struct TurnRecord {
     pub deadline_ms: Option<i64>,
     /// The entry id of the slice that is out, or `s:<number>` of an ending; none while it waits.
     pub fence: Option<String>,
-    /// What all its slices carry, JSON.
+    /// The meta that all its slices carry, JSON.
     pub meta: Option<String>,
     /// Its first call, JSON: of a task, what is to be done.
     pub first_call: Option<String>,
@@ -40,13 +40,13 @@ pub struct TurnRecord {
     pub attempts: u32,
     /// Retries in all.
     pub retries: u64,
-    /// How often a holder of its slice has died.
+    /// The number of times that a holder of its slice has died.
     pub crashes: Option<u64>,
     /// Why it was cancelled, where it was.
     pub cancelled: Option<String>,
     /// Why its calls end without running, where they do.
     pub end_reason: Option<String>,
-    /// Whether it is a task.
+    /// True if it is a task.
     pub is_task: bool,
     /// Its admissions, as its log has them.
     pub admissions: Vec<AdmissionNote>,
@@ -91,20 +91,20 @@ impl TurnRecord {
         }
     }
 
-    /// What all its slices carry; none where that is lost or cannot be read.
+    /// Returns the meta that all its slices carry; none if that is lost or cannot be read.
     #[must_use]
     pub fn slice_meta(&self) -> Option<SliceMeta> {
         serde_json::from_str(self.meta.as_deref()?).ok()
     }
 
-    /// Whether its fence is that of an ending, which a scheduler was given.
+    /// Returns true if its fence is that of an ending, which a scheduler was given.
     #[must_use]
     pub fn is_ending(&self) -> bool {
         self.fence.as_deref().is_some_and(is_ending)
     }
 }
 
-/// Whether a fence is an ending's.
+/// Returns true if a fence is an ending's.
 pub(crate) fn is_ending(fence: &str) -> bool {
     fence.starts_with(ENDING)
 }

@@ -9,11 +9,11 @@ use crate::records::schema::resolved;
 /// One script as Redis gets it.
 #[derive(Debug, Clone)]
 pub(crate) struct Script {
-    /// What it is called in errors and metrics.
+    /// Its name in errors and metrics.
     pub(crate) verb: &'static str,
     /// Its text.
     pub(crate) source: String,
-    /// What Redis knows it by.
+    /// The digest that Redis knows it by.
     pub(crate) digest: String,
 }
 
@@ -25,15 +25,15 @@ impl Script {
     }
 }
 
-/// What a script is made of.
+/// The parts that a script is made of.
 pub(crate) struct Parts {
     /// Its own text.
     pub(crate) text: &'static str,
     /// The fragments that go before it, after [`fragments::BASE`].
     pub(crate) fragments: &'static [&'static str],
-    /// Whether it drains, and makes Redis' memory fuller first: what is admitted frees its inbound entry, but is a slice
-    /// meanwhile. Redis runs such a script while there is memory. Beyond, it refuses it, and it is run a second time,
-    /// however full memory is, with the one bound that then holds (`AT_BRIM`, see `pressure.lua`).
+    /// True if it drains, and makes Redis' memory fuller first: what is admitted frees its inbound entry, but is a
+    /// slice meanwhile. Redis runs such a script while there is memory. Beyond, it refuses it, and it is run a second
+    /// time, however full memory is, with the one bound that then holds (`AT_BRIM`, see `pressure.lua`).
     pub(crate) drains: bool,
 }
 
@@ -80,14 +80,14 @@ macro_rules! verbs {
             /// Their words.
             pub(crate) const WORDS: &[&str] = &[$($word),*];
 
-            /// What the verb is called everywhere.
+            /// Returns the name that the verb has everywhere.
             pub(crate) const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)*
                 }
             }
 
-            /// What its script is made of.
+            /// Returns the parts that its script is made of.
             fn parts(self) -> $crate::script::Parts {
                 match self {
                     $(Self::$variant => $crate::script::Parts {

@@ -86,7 +86,7 @@ pub struct Ending {
 pub struct BegunCall {
     /// Its position.
     pub position: usize,
-    /// Whether it is a task that a runtime outside held, rather than a call of a worker.
+    /// True if it is a task that a runtime outside held, rather than a call of a worker.
     pub by_runtime: bool,
 }
 
@@ -103,7 +103,7 @@ impl Ending {
     /// ends like every turn.
     pub const NO_CALL: &str = "";
 
-    /// Whether it ends a turn without calls.
+    /// Returns true if it ends a turn without calls.
     #[must_use]
     pub fn is_of_no_calls(&self) -> bool {
         self.calls.first().is_some_and(|call| call == Self::NO_CALL)

@@ -59,7 +59,7 @@ pub(crate) mod turns {
     pub use submit::*;
 }
 
-/// What waits is looked at when its timer is due.
+/// The verbs of timers: what waits is looked at when its timer is due.
 pub(crate) mod timers {
     mod due;
     mod promote;
@@ -70,7 +70,7 @@ pub(crate) mod timers {
     pub use release::*;
 }
 
-/// What workers do with a slice that they hold.
+/// The verbs of workers for a slice that they hold.
 pub(crate) mod slices {
     mod assert;
     mod begin;
@@ -110,7 +110,7 @@ pub(crate) mod recovery {
     pub use reap::*;
 }
 
-/// What is set while the fleet runs: the policy in force, tenants, tools that are switched off.
+/// The settings that are made while the fleet runs: the policy in force, tenants, tools that are switched off.
 pub(crate) mod run_time {
     mod announce;
     mod at_run_time;

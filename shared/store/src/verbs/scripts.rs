@@ -9,7 +9,7 @@ use crate::script::Script;
 pub(crate) struct Forms {
     /// The usual one.
     pub(crate) usual: Script,
-    /// What runs in its place where memory is full; none where the verb does not drain, or runs then anyway.
+    /// The script that runs in its place if memory is full; none if the verb does not drain, or runs then anyway.
     pub(crate) at_brim: Option<Script>,
 }
 

@@ -45,7 +45,7 @@ pub enum SchemaError {
     /// Checking values against it could take unbounded time, or need the network.
     #[error("is refused: {why} (at '{at}')")]
     Unbounded {
-        /// Where.
+        /// The place in the schema.
         at: String,
         /// Why.
         why: String,
@@ -53,7 +53,7 @@ pub enum SchemaError {
     /// It is not a JSON Schema.
     #[error("is not valid: {why} (at '{at}')")]
     Invalid {
-        /// Where.
+        /// The place in the schema.
         at: String,
         /// Why.
         why: String,
@@ -61,7 +61,7 @@ pub enum SchemaError {
     /// No arguments can fit it.
     #[error("fits no call: {why} (at '{at}')")]
     Uncallable {
-        /// Where.
+        /// The place in the schema.
         at: String,
         /// Why.
         why: String,
@@ -69,7 +69,7 @@ pub enum SchemaError {
 }
 
 impl SchemaError {
-    /// What is wrong, with its place, for whoever wrote the schema.
+    /// Returns what is wrong, with its place, for whoever wrote the schema.
     #[must_use]
     pub fn into_problem(self) -> SchemaProblem {
         match self {
@@ -84,7 +84,7 @@ impl SchemaError {
 /// Checks the schema of a tool for whoever loads a configuration, as it is compiled later.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The problem with it.
 pub fn check_schema(schema: &Value, which: SchemaUse) -> Result<(), SchemaProblem> {
     let checked = match which {
         SchemaUse::Arguments => ArgumentCheck::compile_callable(schema).map(drop),

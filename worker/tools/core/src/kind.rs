@@ -11,7 +11,8 @@ use super::{Handler, Unset};
 
 /// Makes handlers of declarations of one kind.
 pub trait ToolKind<Def>: Send + Sync {
-    /// What runs the tool that `def` declares, with arguments that fit `input_schema`. Makes no connection.
+    /// Makes the handler that runs the tool that `def` declares, with arguments that fit `input_schema`. Makes no
+    /// connection.
     ///
     /// # Errors
     /// [`DeclarationError`] if the declaration cannot be used.
@@ -20,7 +21,7 @@ pub trait ToolKind<Def>: Send + Sync {
 
 /// A handler that was made of a declaration.
 pub struct Made {
-    /// What runs the tool.
+    /// The handler that runs the tool.
     pub handler: Arc<dyn Handler>,
     /// False if a secret that every call needs is not set here.
     pub configured: bool,
@@ -41,7 +42,7 @@ pub enum DeclarationError {
     Field {
         /// The field, from the kind's own name on (`http.path`).
         field: String,
-        /// What is wrong with it.
+        /// The reason why it is wrong.
         why: String,
     },
     /// It names an environment variable without a default that is not set: declared, but not configured here.

@@ -37,12 +37,12 @@ pub use tool_secrets::ToolSecrets;
 pub use toolbox::{Toolbox, Unusable};
 pub use typed::{ToolError, TypedTool};
 
-/// What a handler gets beside its arguments. Never another tenant's data.
+/// The facts that a handler gets beside its arguments. Never another tenant's data.
 #[derive(Debug, Clone)]
 pub struct CallContext {
     /// Whose call.
     pub tenant: TenantId,
-    /// Who makes it.
+    /// The agent that makes it.
     pub agent: AgentId,
     /// Our own id of the call.
     pub call: CallId,
@@ -50,15 +50,15 @@ pub struct CallContext {
     pub idempotency_key: String,
     /// When the call must be over, ms since the epoch of the shard's clock.
     pub deadline_ms: i64,
-    /// Which try this is, from 1.
+    /// The number of this try, from 1.
     pub attempt: u32,
-    /// What the producer sent along.
+    /// The context that the producer sent along.
     pub context: Arc<Context>,
     /// The task that the turn runs under, with what it grants.
     pub task: Option<(TaskId, TaskGrant)>,
     /// The tools that the turn may use.
     pub tools: Toolbox,
-    /// Where the turn's reply goes: a task that the call delegates is answered there too.
+    /// The inbox that the turn's reply goes to: a task that the call delegates is answered there too.
     pub reply_to: Option<InboxName>,
     /// The secrets that the tool declares, read for this call.
     pub secrets: ToolSecrets,
@@ -86,8 +86,8 @@ impl CallContext {
         }
     }
 
-    /// What a request that the handler sends to another service should carry as `traceparent` and `tracestate`; none
-    /// where the producer gave no trace context and spans are not exported.
+    /// Returns what a request that the handler sends to another service should carry as `traceparent` and `tracestate`;
+    /// none if the producer gave no trace context and spans are not exported.
     #[must_use]
     pub fn trace(&self) -> Option<Outgoing> {
         traces::outgoing(&self.context)
@@ -102,7 +102,7 @@ impl CallContext {
     }
 }
 
-/// What a handler returns.
+/// The output that a handler returns.
 #[derive(Debug, Clone)]
 pub struct ToolOutput {
     /// JSON, as the handler wrote it.
@@ -111,24 +111,24 @@ pub struct ToolOutput {
     pub content_type: &'static str,
 }
 
-/// How a handler fails. A failure is data: the pipeline turns it into an outcome by the tool's effect.
+/// The failure of a handler. A failure is data: the pipeline turns it into an outcome by the tool's effect.
 #[derive(Debug, Clone)]
 pub enum ToolFailure {
     /// The arguments pass the schema, and still are not what the tool can take. Nothing was done.
     InvalidArguments {
-        /// What the model is told.
+        /// The text that the model is told.
         message: String,
     },
     /// For good: the tool or its service refused. The message is for the model.
     Permanent {
-        /// What the model is told.
+        /// The text that the model is told.
         message: String,
-        /// What a program can act on.
+        /// The details that a program can act on.
         details: Option<serde_json::Value>,
     },
     /// It may pass.
     Transient {
-        /// What the model is told after the last try.
+        /// The text that the model is told after the last try.
         message: String,
         /// The far side's wish, a floor for the wait.
         retry_after: Option<Duration>,
@@ -142,7 +142,7 @@ pub enum ToolFailure {
     },
     /// The tool is declared, but this worker has nothing to run it with.
     NotConfigured {
-        /// What is missing.
+        /// The text that says what is missing.
         message: String,
     },
 }
@@ -154,7 +154,7 @@ pub trait Handler: Send + Sync + 'static {
     /// recorded or done; must not wait for anything.
     ///
     /// # Errors
-    /// What is wrong with them, for the model.
+    /// The problem with them, for the model.
     fn validate(&self, arguments: &RawValue) -> Result<(), String> {
         let _ = arguments;
         Ok(())
@@ -182,7 +182,7 @@ mod tests {
         CallContext { attempt, ..context }
     }
 
-    /// What runs a tool, in an empty environment.
+    /// Makes what runs a tool, in an empty environment.
     pub(crate) fn handler(tool: TypedTool) -> Arc<dyn Handler> {
         tool.into_parts(Duration::from_secs(9), &Environment::of([])).1
     }

@@ -21,14 +21,14 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Limit of all stop hooks together: an orchestrator's patience is nearly used up by then.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How a hook fails: with any error.
+/// The error of a hook: any error.
 pub type HookError = Box<dyn Error + Send + Sync>;
 
 type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 type StartHook = dyn Fn(Startup) -> Boxed<Result<(), HookError>> + Send + Sync;
 type StopHook = dyn Fn() -> Boxed<()> + Send + Sync;
 
-/// What a start hook gets.
+/// The facts that a start hook gets.
 #[derive(Debug, Clone)]
 pub struct Startup {
     secrets: ToolSecrets,
@@ -49,7 +49,7 @@ impl Startup {
 pub(super) struct Hooks {
     start: Option<Arc<StartHook>>,
     stop: Option<Arc<StopHook>>,
-    /// Whether it has been started and not been stopped since: shared by all clones of the tool, so that a tool that is
+    /// True if it has been started and not been stopped since: shared by all clones of the tool, so that a tool that is
     /// used twice starts and stops once.
     running: Arc<AtomicBool>,
 }

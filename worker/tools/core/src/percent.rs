@@ -1,6 +1,6 @@
 //! Percent-encoding of what goes into a URL.
 
-/// What a secret keeps unencoded in a path beside the unreserved characters: bot tokens carry a colon.
+/// The characters that a secret keeps unencoded in a path beside the unreserved ones: bot tokens carry a colon.
 pub const SECRET_KEEPS: &str = ":@!$&'()*+,;=";
 
 /// Percent-encodes everything but the unreserved characters of URLs and those in `keep`.

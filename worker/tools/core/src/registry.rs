@@ -1,4 +1,4 @@
-//! Which tools there are: typed ones, declared ones, and both of one name made one.
+//! The tools that there are: typed ones, declared ones, and both of one name made one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -23,13 +23,13 @@ const NAMES_OFFERED_MAX: usize = 3;
 /// One tool: what it declares, how its arguments and results are checked, what runs it.
 #[derive(Clone)]
 pub struct RegisteredTool {
-    /// What it declares.
+    /// The specification that it declares.
     pub spec: ToolSpec,
     /// Its compiled input schema.
     pub arguments: ArgumentCheck,
     /// Its compiled output schema, where it declares one.
     pub output: Option<OutputCheck>,
-    /// What runs it.
+    /// The handler that runs it.
     pub handler: Arc<dyn Handler>,
 }
 
@@ -57,7 +57,7 @@ impl RegisteredTool {
     /// Holds what the tool returned against its output schema: every kind of tool comes through here.
     ///
     /// # Errors
-    /// Where the output is not what the tool promises.
+    /// [`ArgumentError`], which says where the output is not what the tool promises.
     pub async fn check_output(&self, output: &ToolOutput) -> Result<(), ArgumentError> {
         match &self.output {
             Some(check) => check.check_in_time(output.json.get()).await,
@@ -238,7 +238,7 @@ impl Registry {
         all.iter().find(|tool| version::parse(&tool.spec.version).is_some_and(|version| selector.takes(&version)))
     }
 
-    /// What running the tool that a model means by `name` twice would do, whichever of its versions it is.
+    /// Returns what running the tool that a model means by `name` twice would do, whichever of its versions it is.
     #[must_use]
     pub fn effect(&self, name: &str) -> Option<Effect> {
         let tool = self.resolve(name)?;
@@ -286,13 +286,13 @@ impl Registry {
         self.by_name.values()
     }
 
-    /// How many tools there are.
+    /// Returns the number of tools.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_name.len()
     }
 
-    /// Whether there is no tool at all.
+    /// Returns true if there is no tool at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()

@@ -10,7 +10,7 @@ use tickfleet_model::TenantId;
 use super::Environment;
 use super::percent;
 
-/// What stands where a secret was.
+/// The text that stands where a secret was.
 const REDACTED: &str = "[REDACTED]";
 /// Shorter values are not looked for in answers: they would match everywhere.
 const SCRUBBED_BYTES_MIN: usize = 4;
@@ -22,7 +22,7 @@ const FILE_BYTES_MAX: u64 = 64 * 1024;
 pub struct Secrets {
     /// By the names that templates use.
     named: BTreeMap<String, SecretString>,
-    /// What no template names and no answer may show: an access token.
+    /// The secret that no template names and no answer may show: an access token.
     token: Option<SecretString>,
 }
 
@@ -106,7 +106,7 @@ impl Secrets {
         filled + rest
     }
 
-    /// Whether `text` has a secret in it.
+    /// Returns true if `text` has a secret in it.
     pub fn found_in(&self, text: &str) -> bool {
         self.forms().iter().any(|form| text.contains(form))
     }

@@ -31,7 +31,7 @@ impl ToolSecrets {
         self.0.as_ref().map_or_else(|| text.to_owned(), |set| set.scrub(text))
     }
 
-    /// What can be read without a tenant, for hooks that run before any call.
+    /// Reads what can be read without a tenant, for hooks that run before any call.
     pub(super) async fn at_startup(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> Self {
         let mut there = BTreeMap::new();
         for (name, reference) in references {
@@ -44,7 +44,8 @@ impl ToolSecrets {
     }
 }
 
-/// Whether every secret that is the same for all tenants, and comes from a variable, is there. A file may still appear.
+/// Returns true if every secret that is the same for all tenants, and comes from a variable, is there. A file may still
+/// appear.
 pub(super) fn are_set(references: &BTreeMap<String, SecretRef>, environment: &Environment) -> bool {
     references.values().all(|reference| match reference {
         SecretRef::Env(variable) => variable.contains(TENANT) || environment.get(variable).is_some(),

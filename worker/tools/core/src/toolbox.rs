@@ -1,4 +1,4 @@
-//! What an agent may call, as one call sees it: the tools, the policy, and what the turn was narrowed to.
+//! The tools that an agent may call, as one call sees them: the tools, the policy, and what the turn was narrowed to.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -24,7 +24,7 @@ use super::tool_secrets::{self, WithSecrets};
 use super::unfit;
 use super::{CallContext, Handler, ToolFailure, ToolOutput};
 
-/// How a tool function fails; turns into a [`ToolFailure`].
+/// The error of a tool function; turns into a [`ToolFailure`].
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum ToolError {
     /// The arguments pass the schema, and still are not what the tool can take; the text is for the model, which may
@@ -128,7 +128,7 @@ pub struct TypedTool {
     clones: Arc<()>,
 }
 
-/// What a schema cannot say of arguments.
+/// The check of what a schema cannot say of arguments.
 type Validate = dyn Fn(&RawValue) -> Result<(), String> + Send + Sync;
 
 impl fmt::Debug for TypedTool {
@@ -287,7 +287,7 @@ impl TypedTool {
         self
     }
 
-    /// What the tool declares.
+    /// Returns what the tool declares.
     #[must_use]
     pub fn spec(&self) -> &ToolSpec {
         &self.spec
@@ -301,7 +301,7 @@ impl TypedTool {
         found
     }
 
-    /// Whether any set of tools has this one still: those in force, and those that running calls have kept.
+    /// Returns true if any set of tools has this one still: those in force, and those that running calls have kept.
     #[must_use]
     pub fn is_held(&self) -> bool {
         Arc::strong_count(&self.held) > Arc::strong_count(&self.clones)

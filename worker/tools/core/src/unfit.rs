@@ -11,7 +11,7 @@ use super::arguments::{found, is_secret};
 /// Reads the struct.
 ///
 /// # Errors
-/// What is wrong with which argument, for a model: a place in a text (`line 1 column 77`) tells it nothing.
+/// The argument and what is wrong with it, for a model: a place in a text (`line 1 column 77`) tells it nothing.
 pub(super) fn read<Args: DeserializeOwned>(arguments: &RawValue) -> Result<Args, String> {
     // Only what fails is read again with its path.
     serde_json::from_str(arguments.get()).map_err(|error| {
@@ -40,7 +40,7 @@ fn told(path: &Path, error: &serde_json::Error, text: &str) -> String {
     format!("Argument '{}' cannot be read: {reason}{found}.", super::wording::cut(&named, 80))
 }
 
-/// What serde says, without its place in the text.
+/// Returns what serde says, without its place in the text.
 fn reason(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());

@@ -36,7 +36,7 @@ pub fn closest<'a>(wrong: &str, candidates: impl Iterator<Item = &'a str>, count
     near.into_iter().take(count).map(|(_, name)| name).collect()
 }
 
-/// How many characters have to be put in, taken out, replaced or swapped with their neighbour.
+/// Counts the characters that have to be put in, taken out, replaced or swapped with their neighbour.
 fn distance(a: &[char], b: &[char]) -> usize {
     let mut before_last: Vec<usize> = Vec::new();
     let mut last: Vec<usize> = (0..=b.len()).collect();

@@ -11,7 +11,7 @@ use reqwest::{Method, Response, StatusCode, Url};
 use tickfleet_outbound::{Blocked, Connecting, Guard, Standing, client};
 use tickfleet_tools::Secrets;
 
-/// How long an idle connection is kept for tools that may run twice.
+/// The time for which an idle connection is kept for tools that may run twice.
 const IDLE: Duration = Duration::from_secs(30);
 /// And for `once` tools: shorter than the shortest keep-alive in common use (5 s), because a request on a connection
 /// that the service is just closing ends as "outcome unknown".
@@ -23,7 +23,7 @@ pub(super) struct Request {
     pub(super) url: Url,
     pub(super) headers: HeaderMap,
     pub(super) body: Option<String>,
-    /// Whether the body has a secret in it.
+    /// True if the body has a secret in it.
     pub(super) body_is_secret: bool,
 }
 

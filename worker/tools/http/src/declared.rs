@@ -30,10 +30,10 @@ const HEADERS_REFUSED: [HeaderName; 8] = [
     header::EXPECT,
 ];
 
-/// What optional arguments are where a call leaves them out; where that is nothing, the call has to give them.
+/// The values that optional arguments have if a call leaves them out; if there is none, the call has to give them.
 pub(super) type Defaults = Vec<(String, Option<Box<RawValue>>)>;
 
-/// What templates may refer to.
+/// The arguments and secrets that templates may refer to.
 pub(super) struct References<'a> {
     pub(super) schema: &'a Value,
     pub(super) secrets: &'a BTreeMap<String, SecretRef>,

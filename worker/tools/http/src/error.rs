@@ -1,4 +1,4 @@
-//! Where a declaration is wrong.
+//! The place where a declaration is wrong.
 
 use tickfleet_tools::DeclarationError;
 

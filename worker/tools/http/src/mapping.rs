@@ -1,4 +1,4 @@
-//! What a declaration says of answers by their status and body: the first rule that fits decides.
+//! The rules of a declaration about answers, by their status and body: the first rule that fits decides.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ pub(super) struct Rule {
     retry_after: Option<String>,
 }
 
-/// What must be found at a pointer.
+/// The value that must be found at a pointer.
 #[derive(Debug, Clone)]
 enum Test {
     OneOf(Vec<Value>),
@@ -32,7 +32,7 @@ impl Mapping {
     /// Checks and keeps the rules of a declaration.
     ///
     /// # Errors
-    /// Which rule cannot work, and why.
+    /// The rule that cannot work, and why.
     pub(super) fn new(rules: &[OutcomeRule]) -> Result<Self, String> {
         rules.iter().map(Rule::new).collect::<Result<_, _>>().map(Self)
     }
@@ -42,12 +42,13 @@ impl Mapping {
         self.0.iter().find(|rule| rule.concerns(status) && rule.fits(body))
     }
 
-    /// Whether an answer with this status may mean that the call is done, where the status alone would not say so.
+    /// Returns true if an answer with this status may mean that the call is done, even if the status alone would not say
+    /// so.
     pub(super) fn may_succeed(&self, status: u16) -> bool {
         self.0.iter().any(|rule| rule.concerns(status) && rule.meaning == AnswerMeaning::Ok)
     }
 
-    /// Whether an answer with this status may mean that the call failed.
+    /// Returns true if an answer with this status may mean that the call failed.
     pub(super) fn may_fail(&self, status: u16) -> bool {
         self.0.iter().any(|rule| rule.concerns(status) && rule.meaning != AnswerMeaning::Ok)
     }
@@ -110,7 +111,7 @@ impl Rule {
     }
 }
 
-/// Whether a value says anything: services leave `errors` empty where there are none.
+/// Returns true if a value says anything: services leave `errors` empty if there are none.
 fn is_something(value: &Value) -> bool {
     match value {
         Value::Null => false,

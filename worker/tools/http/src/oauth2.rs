@@ -26,14 +26,14 @@ use super::template::{Place, Template, Values};
 const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of the error code that is passed on.
 const CODE_BYTES_MAX: usize = 64;
-/// How long a token is used whose answer does not say how long it lives.
+/// The time for which a token is used whose answer does not say how long it lives.
 const LIFE_DEFAULT: Duration = Duration::from_secs(300);
 /// The longest that a token is used, whatever its answer says.
 const LIFE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// A token is not used in its last seconds: it must still be good when the request arrives.
 const MARGIN: Duration = Duration::from_secs(30);
 
-/// How a tool signs in, as declared.
+/// The way in which a tool signs in, as declared.
 #[derive(Debug)]
 pub(super) struct OAuth2 {
     grant: Grant,
@@ -88,10 +88,10 @@ impl OAuth2 {
         own.into_iter().flatten().chain(self.fields.iter().map(|(_, template)| template))
     }
 
-    /// Who signs in, with these secrets.
+    /// Returns who signs in, with these secrets.
     ///
     /// # Errors
-    /// Which secret is missing.
+    /// The name of the secret that is missing.
     pub(super) fn credentials(&self, values: &Values<'_>) -> Result<Credentials, String> {
         let text = |template: &Template| template.render(values, Place::Text).map(Option::unwrap_or_default);
         let secret =
@@ -109,7 +109,7 @@ impl OAuth2 {
     }
 }
 
-/// Who signs in, where, and for what.
+/// The credentials of a sign-in: who signs in, where, and for what.
 pub(super) struct Credentials {
     grant: Grant,
     token_url: Url,
@@ -123,10 +123,10 @@ pub(super) struct Credentials {
 /// Tells sign-ins apart without holding what they are made of.
 pub(super) type Identity = [u8; 32];
 
-/// What a token service granted.
+/// The grant of a token service.
 pub(super) struct Granted {
     pub(super) token: SecretString,
-    /// How long it may be used from now.
+    /// The time for which it may be used from now.
     pub(super) life: Duration,
     /// The refresh token that replaces the one that was used.
     pub(super) refresh_token: Option<SecretString>,
@@ -212,7 +212,7 @@ fn unanswered(error: SendError) -> ToolFailure {
     }
 }
 
-/// What a token service answers where it grants (RFC 6749, 5.1).
+/// The answer of a token service that grants (RFC 6749, 5.1).
 #[derive(Deserialize)]
 struct Grants {
     access_token: String,
@@ -256,7 +256,7 @@ fn code(body: &[u8]) -> Option<String> {
     (code.len() <= CODE_BYTES_MAX && code.chars().all(plain)).then(|| code.to_owned())
 }
 
-/// How long a token is used: its life less a margin, which is half of a short life.
+/// Returns how long a token is used: its life less a margin, which is half of a short life.
 fn life(expires_in: Option<&Value>) -> Duration {
     // Some services write the number as text.
     let seconds = expires_in.and_then(|e| e.as_u64().or_else(|| e.as_str()?.parse().ok()));

@@ -1,4 +1,4 @@
-//! What an answer means: output, a refusal, or something that may pass.
+//! The meaning of an answer: output, a refusal, or something that may pass.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,18 +21,18 @@ const ERROR_BODY_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of a service's message that are passed on.
 const MESSAGE_BYTES_MAX: usize = 600;
 
-/// What a tool's declaration says about its answers.
+/// The rules of a tool's declaration about its answers.
 #[derive(Debug, Clone)]
 pub(super) struct Rules {
     /// Statuses after which nothing took effect, beside 429.
     pub(super) not_executed: BTreeSet<u16>,
-    /// What it says of answers by their body; decides before the status does.
+    /// The rules about answers by their body; they decide before the status does.
     pub(super) mapping: Mapping,
     /// JSON pointer to what is returned.
     pub(super) result: Option<String>,
     /// Bytes of an answer.
     pub(super) response_bytes_max: usize,
-    /// Whether the tool only reads: then what was not read is a failure, and asking once more does no harm.
+    /// True if the tool only reads: then what was not read is a failure, and asking once more does no harm.
     pub(super) reads: bool,
 }
 
@@ -67,7 +67,7 @@ impl Rules {
         Err(self.failure(status, headers, &text))
     }
 
-    /// What an answer comes to whose body is too large or did not arrive whole.
+    /// Returns what an answer comes to whose body is too large or did not arrive whole.
     fn unread(&self, status: u16, error: &BodyError) -> Result<ToolOutput, ToolFailure> {
         let lost = |message: String| Err(ToolFailure::Transient { message, retry_after: None, not_executed: false });
         match error {
@@ -145,7 +145,7 @@ fn mapped(rule: &Rule, status: u16, headers: &HeaderMap, text: &str) -> ToolFail
     }
 }
 
-/// What the model is told of a failure.
+/// Returns what the model is told of a failure.
 fn told(status: u16, said: Option<String>) -> String {
     let told = match said {
         Some(said) => format!("The service answered with status {status}: {said}"),
@@ -164,7 +164,7 @@ fn as_value(text: &str) -> Option<Value> {
     (nesting(text) <= limits::JSON_DEPTH_MAX).then(|| serde_json::from_str(text).ok()).flatten()
 }
 
-/// What a request without an answer means.
+/// Returns what a request without an answer means.
 pub(super) fn unanswered(error: SendError) -> ToolFailure {
     match error {
         SendError::Blocked(refused) => permanent(format!("The call was not made: {refused}.")),
@@ -195,7 +195,7 @@ fn as_json(json: Box<RawValue>) -> ToolOutput {
     ToolOutput { json, content_type: "application/json" }
 }
 
-/// How deep brackets nest in a JSON text; brackets in strings do not count.
+/// Returns how deep brackets nest in a JSON text; brackets in strings do not count.
 fn nesting(text: &str) -> usize {
     let (mut depth, mut deepest, mut in_string, mut escaped) = (0_usize, 0, false, false);
     for byte in text.bytes() {
@@ -214,7 +214,7 @@ fn nesting(text: &str) -> usize {
     deepest
 }
 
-/// What the service says about its refusal, in the places where services say it.
+/// Finds what the service says about its refusal, in the places where services say it.
 fn message_of(body: Option<&Value>, text: &str, headers: &HeaderMap) -> Option<String> {
     const PLACES: [&str; 9] = [
         "/description",

@@ -11,7 +11,7 @@ use tickfleet_tools::percent::{SECRET_KEEPS, percent_encoded};
 /// The arguments of one call by name, each as the model wrote it.
 pub(super) type Arguments = BTreeMap<String, Box<RawValue>>;
 
-/// Where a template lands, which decides how values are encoded.
+/// The place where a template lands, which decides how values are encoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     /// Inside a segment of the URL's path.
@@ -39,7 +39,7 @@ impl Template {
     /// Parses a template. `{{` and `${` always begin a reference.
     ///
     /// # Errors
-    /// What is wrong with a reference, in words.
+    /// The problem with a reference, in words.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut parts = Vec::new();
         let mut rest = text;
@@ -79,10 +79,10 @@ impl Template {
         }
     }
 
-    /// Fills the template in. None where an argument is absent or null.
+    /// Fills the template in. None if an argument is absent or null.
     ///
     /// # Errors
-    /// What is wrong with an argument, for a model; no secret is in it.
+    /// The problem with an argument, for a model; no secret is in it.
     pub(super) fn render(&self, values: &Values<'_>, place: Place) -> Result<Option<String>, String> {
         let mut text = String::new();
         for part in &self.0 {
@@ -107,7 +107,7 @@ impl Template {
     }
 }
 
-/// What templates are filled in with.
+/// The values that templates are filled in with.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Values<'a> {
     pub(super) arguments: &'a Arguments,
@@ -176,7 +176,7 @@ impl Body {
     /// Parses a body template.
     ///
     /// # Errors
-    /// What is wrong with a reference, in words.
+    /// The problem with a reference, in words.
     pub(super) fn parse(value: &Value) -> Result<Self, String> {
         Ok(match value {
             Value::String(text) => {
@@ -213,10 +213,10 @@ impl Body {
         }
     }
 
-    /// Fills the body in. None where it is one argument and that is absent.
+    /// Fills the body in. None if it is one argument and that is absent.
     ///
     /// # Errors
-    /// What is wrong with an argument, for a model.
+    /// The problem with an argument, for a model.
     pub(super) fn render(&self, values: &Values<'_>) -> Result<Option<String>, String> {
         Ok(match self {
             Self::Fixed(value) => Some(value.to_string()),

@@ -136,7 +136,7 @@ fn message(result: Result<ToolOutput, ToolFailure>) -> String {
     }
 }
 
-/// Whether a failure may pass, and whether it is certain that nothing took effect.
+/// Returns whether a failure may pass, and whether it is certain that nothing took effect.
 fn transient(result: Result<ToolOutput, ToolFailure>) -> Option<bool> {
     match result {
         Err(ToolFailure::Transient { not_executed, .. }) => Some(not_executed),

@@ -305,8 +305,8 @@ impl HttpTool {
         }
     }
 
-    /// Whether an answer says that the token was refused, and with it the request. For a `once` tool a bare 401 does
-    /// not say so: only RFC 6750's `invalid_token`, or the declaration itself.
+    /// Returns true if an answer says that the token was refused, and with it the request. For a `once` tool a bare 401
+    /// does not say so: only RFC 6750's `invalid_token`, or the declaration itself.
     fn refuses_token(&self, answer: &Response) -> bool {
         let says_so = |challenge: &HeaderValue| {
             let challenge = challenge.as_bytes().to_ascii_lowercase();
@@ -332,7 +332,7 @@ fn traced(mut request: Request, context: &Context) -> Request {
     request
 }
 
-/// Whether a call leaves an argument out; null says the same.
+/// Returns true if a call leaves an argument out; null says the same.
 fn is_absent(arguments: &Arguments, name: &str) -> bool {
     arguments.get(name).is_none_or(|value| value.get() == "null")
 }

@@ -18,7 +18,7 @@ use tickfleet_tools::Environment;
 use tickfleet_tools::Secrets;
 use tickfleet_tools::wording;
 
-/// How long a server may take to end once its input is closed, as the protocol asks of it.
+/// The time that a server may take to end once its input is closed, as the protocol asks of it.
 const ENDS_IN: Duration = Duration::from_secs(2);
 /// And once it was told to.
 const TERMINATES_IN: Duration = Duration::from_secs(1);
@@ -62,7 +62,7 @@ pub(super) struct ServerProcess {
     child: Child,
     /// The process group: the server and whatever it started.
     group: Option<Pid>,
-    /// Who reads its standard error.
+    /// The task that reads its standard error.
     listening: Option<JoinHandle<()>>,
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tickfleet_config::{McpAnnotations, McpDefinition};
 use tickfleet_model::limits;
 
-/// What of a tool counts. Icons and metadata are for programs that show tools to people.
+/// Returns what of a tool counts. Icons and metadata are for programs that show tools to people.
 pub(super) fn of(tool: &Tool) -> McpDefinition {
     let annotations = tool.annotations.clone().unwrap_or_default();
     McpDefinition {
@@ -24,7 +24,7 @@ pub(super) fn of(tool: &Tool) -> McpDefinition {
     }
 }
 
-/// Whether a definition is larger than a model should read.
+/// Returns true if a definition is larger than a model should read.
 pub(super) fn too_large(definition: &McpDefinition) -> bool {
     let schemas = [Some(&definition.input_schema), definition.output_schema.as_ref()];
     let bytes: usize = schemas.into_iter().flatten().map(|schema| schema.to_string().len()).sum();

@@ -35,13 +35,14 @@ use tickfleet_tools::wording;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Calls on one connection whose requests are under way; more than a worker has slots.
 const REQUESTS_MAX: usize = 256;
-/// How often a stream that broke off is asked to go on, and how long after the break for the first time.
+/// The number of times that a stream that broke off is asked to go on, and the time from the break to the first of
+/// them.
 const RESUMPTIONS_MAX: usize = 3;
 const RESUMED_AFTER: Duration = Duration::from_millis(250);
 /// Bytes of a server's words that go into a reason.
 const REASON_BYTES_MAX: usize = 300;
 
-/// Whether a tool still is what was pinned.
+/// The verdict whether a tool still is what was pinned.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// It is.
@@ -55,7 +56,7 @@ pub(super) enum Verdict {
 /// The verdicts by the server's own names.
 pub(super) type Verdicts = BTreeMap<String, Verdict>;
 
-/// What a server says without being asked.
+/// The news that a server gives without being asked.
 #[derive(Debug)]
 struct Heard {
     /// Calls that wait, by what their progress is known by.
@@ -162,7 +163,8 @@ pub(super) async fn connect_heard(
     Ok(Link::new(service, process, heard, secrets, stop))
 }
 
-/// How often a stream that broke off is asked to go on: a server that has ended should be found out, not waited for.
+/// Returns how often a stream that broke off is asked to go on: a server that has ended should be found out, not waited
+/// for.
 fn resumptions() -> ExponentialBackoff {
     let mut policy = ExponentialBackoff::default();
     policy.max_times = Some(RESUMPTIONS_MAX);
@@ -205,7 +207,7 @@ impl Link {
         Self { peer, secrets, heard, closed, stale, gone, _stops: stop.clone().drop_guard(), stop }
     }
 
-    /// Whether calls can be sent on it.
+    /// Returns true if calls can be sent on it.
     pub(super) fn is_open(&self) -> bool {
         !self.closed.is_cancelled() && !self.stale.is_cancelled()
     }
@@ -296,8 +298,8 @@ impl Link {
         Ok(verdicts)
     }
 
-    /// Whether a tool still is what was pinned; waits while the tools are looked at. None where the connection ends
-    /// before that is known.
+    /// Returns whether a tool still is what was pinned; waits while the tools are looked at. None if the connection
+    /// ends before that is known.
     pub(super) async fn verdict(&self, tool: &str) -> Option<Verdict> {
         let mut verdicts = self.heard.verdicts.subscribe();
         let known = tokio::select! {
@@ -307,7 +309,7 @@ impl Link {
         Some(known?.get(tool).cloned().unwrap_or(Verdict::Gone))
     }
 
-    /// How many of the pinned tools are not what was pinned, as they were seen last.
+    /// Counts the pinned tools that are not what was pinned, as they were seen last.
     pub(super) fn quarantined(&self) -> usize {
         let verdicts = self.heard.verdicts.borrow();
         verdicts.as_ref().map_or(0, |verdicts| verdicts.values().filter(|v| **v != Verdict::AsPinned).count())

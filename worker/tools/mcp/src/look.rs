@@ -15,7 +15,7 @@ use tickfleet_tools::{ArgumentCheck, OutputCheck};
 /// Limit of the whole look, unless somebody chooses another one.
 pub const LOOK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What a server offers.
+/// The offer of a server: its tools, and its version.
 #[derive(Debug, Clone)]
 pub struct Offer {
     /// The version that it gives of itself.

@@ -1,4 +1,4 @@
-//! What a server's answer means: output, a refusal, or something that may pass.
+//! The meaning of a server's answer: output, a refusal, or something that may pass.
 
 use std::error::Error;
 use std::time::Duration;
@@ -98,7 +98,7 @@ fn block(block: &ContentBlock) -> String {
     }
 }
 
-/// How deep values nest.
+/// Returns how deep values nest.
 fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
@@ -107,7 +107,7 @@ fn depth(value: &Value) -> usize {
     }
 }
 
-/// What it means that there is no result.
+/// Returns what it means that there is no result.
 pub(super) fn failure(server: &str, error: &ServiceError, secrets: &Secrets) -> Failed {
     match error {
         ServiceError::McpError(error) if is_no_session(error) => Failed { failure: no_session(server), stale: true },

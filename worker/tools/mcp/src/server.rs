@@ -28,9 +28,9 @@ const LADDER: [Duration; 5] = [
 const STEADY: Duration = Duration::from_secs(30);
 /// Limit of starting a server, shaking hands and asking for its tools: `npx` may have to fetch a package first.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a call waits for a server that is being connected to: its slot is worth more.
+/// The time for which a call waits for a server that is being connected to: its slot is worth more.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often the tools are looked at without a notice: not every server sends one.
+/// The time between two looks at the tools without a notice: not every server sends one.
 const RECHECK_EVERY: Duration = Duration::from_secs(300);
 /// Limit of asking for the tools of a server that is up.
 const RECHECK_TIMEOUT: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ struct Inner {
     ended: CancellationToken,
 }
 
-/// What is known of a server.
+/// The state of a server, as far as it is known.
 enum State {
     /// It is being connected to.
     Connecting,
@@ -93,7 +93,7 @@ impl Server {
         &self.inner.name
     }
 
-    /// Whether it is up, and how many of its tools are quarantined.
+    /// Returns whether it is up, and how many of its tools are quarantined.
     pub(super) fn now(&self) -> McpServer {
         let state = self.inner.state.borrow();
         let (up, quarantined) = match &*state {

@@ -21,7 +21,7 @@ const TIMEOUT_MAX_DEFAULT: Duration = Duration::from_secs(300);
 /// Limit of waiting for all servers to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What one connection can serve: the same server, reached in the same way, with the same pins.
+/// The key of what one connection can serve: the same server, reached in the same way, with the same pins.
 type Key = (String, McpConnection, Vec<String>);
 
 /// The MCP servers of a process. Registries that are built from the same configuration share their connections.
@@ -32,7 +32,7 @@ pub struct Servers {
 
 #[derive(Default)]
 struct Known {
-    /// Whether servers are connected to without being called.
+    /// True if servers are connected to without being called.
     eager: bool,
     servers: BTreeMap<Key, Weak<Server>>,
 }
@@ -97,7 +97,7 @@ impl Servers {
         server
     }
 
-    /// What is known of each server now. Of two ways to one server, as during a reload, the better one counts.
+    /// Returns what is known of each server now. Of two ways to one server, as during a reload, the better one counts.
     #[must_use]
     pub fn state(&self) -> Vec<McpServer> {
         let known = self.known.lock();

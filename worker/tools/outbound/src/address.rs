@@ -1,4 +1,4 @@
-//! What kind of place an IP address is, and blocks of addresses (CIDR).
+//! The kinds of place that an IP address can be, and blocks of addresses (CIDR).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -35,7 +35,7 @@ fn v4(high: u16, low: u16) -> Ipv4Addr {
     Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low))
 }
 
-/// What is special about an address; none for a public one.
+/// Returns what is special about an address; none for a public one.
 pub(crate) fn special(address: IpAddr) -> Option<Special> {
     match plain(address) {
         IpAddr::V4(v4) => special_v4(v4),

@@ -1,4 +1,4 @@
-//! Which hosts an HTTP tool may reach. Public addresses, and private ones that its declaration names.
+//! The hosts that an HTTP tool may reach: public addresses, and private ones that its declaration names.
 //!
 //! The address that is checked is the address that is connected to: names are resolved by [`Resolver`], which hands
 //! on only the addresses that pass, and literal addresses never reach a resolver, so they are checked before sending.
@@ -29,12 +29,12 @@ pub enum Blocked {
     Special {
         /// The host.
         host: String,
-        /// What is special about it.
+        /// The words for what is special about it.
         what: &'static str,
     },
 }
 
-/// How far a host is trusted because of its name.
+/// The degree to which a host is trusted because of its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
     /// Not named: public addresses and allowed blocks only.
@@ -77,7 +77,7 @@ impl Guard {
         Some(())
     }
 
-    /// Whether any host is trusted by name.
+    /// Returns true if any host is trusted by name.
     pub fn names_any(&self) -> bool {
         !self.names.is_empty()
     }
@@ -107,7 +107,7 @@ impl Guard {
         Ok(standing)
     }
 
-    /// Whether an address may be connected to; else what is special about it.
+    /// Checks that an address may be connected to; else says what is special about it.
     fn admits(&self, address: IpAddr, standing: Standing) -> Result<(), &'static str> {
         let allowed = |address| self.blocks.iter().any(|block| block.contains(address));
         match address::special(address) {

@@ -18,12 +18,12 @@ pub use guard::{Blocked, Guard, Standing};
 
 use guard::Resolver;
 
-/// How a client connects.
+/// The settings by which a client connects.
 #[derive(Debug, Clone, Copy)]
 pub struct Connecting {
     /// Limit of resolving, connecting and the TLS handshake.
     pub timeout: Duration,
-    /// How long an idle connection is kept; none means as long as reqwest keeps it.
+    /// The time for which an idle connection is kept; none means as long as reqwest keeps it.
     pub idle: Option<Duration>,
 }
 
@@ -54,7 +54,7 @@ pub fn client(guard: &Arc<Guard>, standing: Standing, connecting: Connecting) ->
 /// A client that reaches `url` alone, checked once and here.
 ///
 /// # Errors
-/// What is wrong with the address or with `allow_private`, or why TLS cannot be set up. No secret is in it.
+/// The problem with the address or with `allow_private`, or why TLS cannot be set up. No secret is in it.
 pub fn client_for(
     url: &str,
     allow_private: &BTreeSet<String>,

@@ -11,7 +11,7 @@ pub struct EndedCall {
     pub tool: String,
     /// Its outcome.
     pub outcome: String,
-    /// How long it took, ms.
+    /// The time that it took, ms.
     pub duration_ms: u64,
 }
 

@@ -1,6 +1,6 @@
-//! What the server says of its load.
+//! The load of the server, as it says itself.
 
-/// What the server says of its load.
+/// The load of the server, as it says itself.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ServerLoad {
     /// Its version.

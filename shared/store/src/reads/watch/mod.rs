@@ -55,7 +55,7 @@ impl Watch {
         Self { connection, keys, audit_last: None, cursor: 0, found: BTreeMap::new(), known: None }
     }
 
-    /// What the server says of its load.
+    /// Reads what the server says of its load.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -124,7 +124,7 @@ impl Watch {
         pipe
     }
 
-    /// What hangs on the first answers: the oldest unread entries, and the lanes.
+    /// Reads what hangs on the first answers: the oldest unread entries, and the lanes.
     async fn second(&self, view: &mut ShardView, delivered: &[String], clock_ms: i64) -> Result<(), StoreError> {
         let mut pipe = redis::pipe();
         for (stream, last) in view.streams.iter().zip(delivered) {

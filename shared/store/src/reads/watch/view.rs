@@ -1,9 +1,9 @@
-//! What one look at a shard shows.
+//! The view that one look at a shard gives.
 
 use super::ended::EndedCall;
 use crate::records::node::Slots;
 
-/// What waits on a stream, and who holds what.
+/// The entries that wait on a stream, and who holds what.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StreamView {
     /// `turns`, `tasks`, `ready:normal`…
@@ -27,7 +27,7 @@ pub struct NodeView {
     pub name: String,
     /// Time since its last heartbeat, ms; none where it does not say.
     pub beat_age_ms: Option<i64>,
-    /// What is left of its lease, ms; negative once it is over.
+    /// The time that is left of its lease, ms; negative once it is over.
     pub lease_left_ms: i64,
     /// Its slots; none where it does not say.
     pub slots: Option<Slots>,
@@ -42,7 +42,7 @@ pub struct LaneView {
     pub agent: String,
     /// Turns on its lane.
     pub turns: u64,
-    /// How long the first of them has been admitted, ms; none where its record is gone.
+    /// The time since the first of them was admitted, ms; none if its record is gone.
     pub oldest_ms: Option<i64>,
     /// When the lane is looked at next, ms from now; negative where that is late.
     pub due_in_ms: i64,
@@ -59,15 +59,15 @@ pub struct ShardView {
     pub now_ms: i64,
     /// Generation of the policy in force; 0 where no scheduler ever ran.
     pub policy_generation: u64,
-    /// Whether new work is refused because memory is nearly full.
+    /// True if new work is refused because memory is nearly full.
     pub pressure: bool,
     /// The streams, those of urgent slices first.
     pub streams: Vec<StreamView>,
-    /// Who works here, or has been gone for less than five minutes.
+    /// The nodes that work here, or have been gone for less than five minutes.
     pub nodes: Vec<NodeView>,
     /// Agents whose turns wait, as far as they are known yet.
     pub lanes: Vec<LaneView>,
-    /// Whether these are all: a sweep over all timers takes several looks, and at most 256 lanes are asked about.
+    /// True if these are all: a sweep over all timers takes several looks, and at most 256 lanes are asked about.
     pub lanes_whole: bool,
     /// Lanes, turns under way, retries: whatever has a timer.
     pub timers: u64,
@@ -77,7 +77,7 @@ pub struct ShardView {
     pub dead: u64,
     /// Turns that wait for another try of a call.
     pub delayed: u64,
-    /// How long the one of them waits that waits the longest, ms.
+    /// The time for which the one of them waits that waits the longest, ms.
     pub oldest_delayed_ms: i64,
     /// Audit entries ever written, which is one for every call; none where there is no audit log.
     pub calls: Option<u64>,

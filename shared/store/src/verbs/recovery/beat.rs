@@ -8,7 +8,7 @@ use crate::verbs::Verb;
 use crate::{Store, StoreError};
 use tickfleet_model::ConsumerId;
 
-/// What a consumer learns when it renews its lease.
+/// The facts that a consumer learns when it renews its lease.
 #[derive(Debug, Clone)]
 pub struct Beat {
     /// Shard time, ms.
@@ -17,11 +17,11 @@ pub struct Beat {
     pub epoch_ms: i64,
     /// Generation of the policy in force.
     pub policy_generation: u64,
-    /// Whether Redis' memory is nearly full.
+    /// True if Redis' memory is nearly full.
     pub pressure: bool,
-    /// How often Redis' clock stepped back, and by how much the last time, ms.
+    /// The number of times that Redis' clock stepped back, and by how much the last time, ms.
     pub clock_steps: (u64, i64),
-    /// What Redis calls itself: another name is another process, which may know less.
+    /// The name that Redis gives itself: another name is another process, which may know less.
     pub run_id: String,
     /// Until when calls may be marked as begun by somebody who Redis has forgotten, ms; 0 where there never was one.
     pub marks_ms: i64,

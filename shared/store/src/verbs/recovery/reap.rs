@@ -1,4 +1,4 @@
-//! What dead consumers hold is taken back.
+//! The verb that takes back what dead consumers hold.
 
 use crate::keys;
 use crate::script::reply::text_of;
@@ -7,7 +7,7 @@ use crate::verbs::ending::Ending;
 use crate::{Store, StoreError};
 use tickfleet_model::limits;
 
-/// What reap did.
+/// The outcome of a reap.
 #[derive(Debug, Default)]
 pub struct Reaped {
     /// False while it waits for workers to beat again after Redis or all schedulers were away.
@@ -20,9 +20,9 @@ pub struct Reaped {
     pub removed: u64,
     /// Entries dead-lettered unread: those that kill their readers, and those that cannot be read.
     pub dead: u64,
-    /// Whether a bound was reached, so that there may be more to take back.
+    /// True if a bound was reached, so that there may be more to take back.
     pub more: bool,
-    /// What was put aside, and why.
+    /// The entries that were put aside, and why.
     pub aside: Vec<(String, String)>,
 }
 

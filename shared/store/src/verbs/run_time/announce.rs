@@ -5,7 +5,7 @@ use crate::verbs::Verb;
 use crate::{Store, StoreError};
 use tickfleet_model::ConsumerId;
 
-/// What became of an announced policy.
+/// The outcome of announcing a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Announced {
     /// It is the one in force.

@@ -1,4 +1,4 @@
-//! What was set at run time, beside the configuration: tenants, and tools that were switched off.
+//! The settings that were made at run time, beside the configuration: tenants, and tools that were switched off.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +9,8 @@ use crate::{Store, StoreError};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{TenantId, day};
 
-/// What was set at run time in a shard. Of tenants only those at home there: what a shard says of others' counts for
-/// nothing.
+/// The settings that were made at run time in a shard. Of tenants only those at home there: what a shard says of
+/// others' counts for nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AtRunTime {
     /// Grows with every change. Who decides by an older one is told so.

@@ -1,11 +1,11 @@
-//! What a worker began and what came of it, said again where Redis may have lost it (rule 8).
+//! The calls that a worker began and what came of them, said again if Redis may have lost that (rule 8).
 
 use crate::keys::TurnName;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::{SettledCall, Store, StoreError};
 
-/// What a worker says of one call.
+/// The statement of a worker about one call.
 #[derive(Debug, Clone)]
 pub struct Assertion {
     /// The turn.
@@ -16,13 +16,13 @@ pub struct Assertion {
     pub digest: String,
     /// The nonce that it was begun with.
     pub nonce: String,
-    /// How long this is kept where Redis does not know it, ms: longer than the turn can last.
+    /// The time for which this is kept if Redis does not know it, ms: longer than the turn can last.
     pub kept_ms: i64,
-    /// What it says.
+    /// The claim that it makes.
     pub claim: Claim,
 }
 
-/// What became of a call that was begun.
+/// The outcome of a call that was begun.
 #[derive(Debug, Clone)]
 pub enum Claim {
     /// It runs, or its result is not known any more.
@@ -33,7 +33,7 @@ pub enum Claim {
     Undone,
 }
 
-/// What became of an assertion.
+/// The outcome of an assertion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Asserted {
     /// Redis has the call's result.
@@ -42,7 +42,7 @@ pub enum Asserted {
     Marked,
     /// Somebody else has begun it already.
     Late,
-    /// What was said before is withdrawn.
+    /// The earlier statement is withdrawn.
     Unmarked,
 }
 

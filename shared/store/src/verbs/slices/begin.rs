@@ -23,7 +23,7 @@ pub struct Begin {
     pub knows: Option<String>,
 }
 
-/// What became of a begin.
+/// The outcome of a begin.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Begun {
     /// Go on.

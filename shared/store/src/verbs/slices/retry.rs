@@ -26,7 +26,7 @@ pub struct Retry {
     pub cause: String,
 }
 
-/// What became of a retry.
+/// The outcome of a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parked {
     /// The slice waits until it is due.

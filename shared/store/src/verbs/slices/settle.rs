@@ -6,14 +6,14 @@ use crate::verbs::Verb;
 use crate::{Store, StoreError};
 use tickfleet_model::InboxName;
 
-/// What goes around the results of a reply.
+/// The frame around the results of a reply.
 #[derive(Debug, Clone, Default)]
 pub struct ReplyFrame {
     /// The reply up to and with `"results":[`.
     pub head: String,
-    /// What opens and closes the dialect's messages; none where the dialect has none.
+    /// The opening and the close of the dialect's messages; none if the dialect has none.
     pub messages: Option<(&'static str, &'static str)>,
-    /// Whether the reply carries the audit entries.
+    /// True if the reply carries the audit entries.
     pub audits: bool,
 }
 
@@ -39,15 +39,15 @@ pub struct Settlement {
     pub queue: Option<Queue>,
     /// Position of the first result.
     pub first: usize,
-    /// Where the reply goes.
+    /// The inbox that the reply goes to.
     pub reply_to: Option<InboxName>,
-    /// What goes around the results.
+    /// The frame around the results.
     pub frame: ReplyFrame,
     /// The results.
     pub calls: Vec<SettledCall>,
 }
 
-/// What became of a settlement.
+/// The outcome of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
     /// The turn has ended; its reply is written.

@@ -15,13 +15,13 @@ pub struct Delegation {
     pub tenant: TenantId,
     /// The task's id, given or derived.
     pub task: TaskId,
-    /// Whether the producer gave the id.
+    /// True if the producer gave the id.
     pub given: bool,
     /// Digest of the content.
     pub digest: String,
-    /// Who runs it: a `ready` queue, or an external runtime's.
+    /// The queue of whoever runs it: a `ready` queue, or an external runtime's.
     pub queue: Queue,
-    /// Who does it.
+    /// The agent that does it.
     pub agent: AgentId,
     /// When it expires, ms.
     pub deadline_ms: i64,
@@ -39,7 +39,7 @@ pub struct Delegation {
     pub external_lease_ms: i64,
 }
 
-/// What became of a delegation.
+/// The outcome of a delegation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Delegated {
     /// It is written and offered.

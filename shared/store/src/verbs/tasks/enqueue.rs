@@ -4,7 +4,7 @@ use crate::connection::question::Question;
 use crate::records::shard::is_set;
 use crate::{Store, StoreError};
 
-/// What became of a message for the `tasks` stream.
+/// The outcome of a message for the `tasks` stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Enqueued {
     /// It is on the stream as this entry.

@@ -5,7 +5,7 @@ use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
 
-/// What an external runtime's heartbeat is told.
+/// The answer to an external runtime's heartbeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Touched {
     /// It still holds the task.

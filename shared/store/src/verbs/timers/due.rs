@@ -1,4 +1,4 @@
-//! Which timers are due: lanes and turns.
+//! The timers that are due: lanes and turns.
 
 use crate::connection::question::Question;
 use crate::keys::TurnName;

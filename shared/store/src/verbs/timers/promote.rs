@@ -8,7 +8,7 @@ use crate::verbs::Verb;
 use crate::verbs::ending::Ending;
 use crate::{Store, StoreError};
 
-/// What became of a turn's timer.
+/// The outcome of a turn's timer.
 #[derive(Debug)]
 pub enum Promoted {
     /// A parked retry is back on its queue.

@@ -16,13 +16,13 @@ pub struct LaneRelease {
     pub tenant: TenantId,
     /// The agent.
     pub agent: AgentId,
-    /// What its turns are judged by.
+    /// The policy that its turns are judged by.
     pub policy: LanePolicy,
-    /// Where in the tick the agent's windows begin, ms.
+    /// The place in the tick where the agent's windows begin, ms.
     pub stagger_ms: i64,
 }
 
-/// What the turns of a lane are judged by.
+/// The policy that the turns of a lane are judged by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LanePolicy {
     /// This policy of the batch.
@@ -33,14 +33,14 @@ pub enum LanePolicy {
     Withheld,
 }
 
-/// What became of one lane.
+/// The outcome for one lane.
 #[derive(Debug, Default)]
 pub struct Released {
     /// Turns of which a slice was dispatched.
     pub turns: u64,
     /// Calls dispatched.
     pub calls: u64,
-    /// How late the lane was, ms.
+    /// The time by which the lane was late, ms.
     pub late_ms: i64,
     /// Turns that end instead.
     pub endings: Vec<Ending>,

@@ -21,19 +21,19 @@ pub struct Admission {
     pub agent: AgentId,
     /// The turn's id, given or minted.
     pub turn: TurnId,
-    /// Whether the producer gave the id.
+    /// True if the producer gave the id.
     pub given: bool,
     /// Digest of the content.
     pub digest: String,
-    /// Which policy of the batch applies.
+    /// The index in the batch of the policy that applies.
     pub policy: usize,
-    /// Which `ready` stream.
+    /// The priority, which names the `ready` stream.
     pub priority: Priority,
     /// When the turn expires, ms.
     pub deadline_ms: i64,
-    /// Where in the tick the agent's windows begin, ms.
+    /// The place in the tick where the agent's windows begin, ms.
     pub stagger_ms: i64,
-    /// Where the reply goes.
+    /// The inbox that the reply goes to.
     pub reply_to: Option<InboxName>,
     /// The task whose budget is debited too.
     pub task: Option<TaskId>,
@@ -43,7 +43,7 @@ pub struct Admission {
     pub calls: Vec<String>,
 }
 
-/// What became of one turn at admission.
+/// The outcome of one turn at admission.
 #[derive(Debug, Clone)]
 pub enum Admitted {
     /// A slice is on its queue.
@@ -82,7 +82,7 @@ pub enum AdmitReply {
     /// Redis' memory is nearly full: turns come in small bites, so that what they become finds room. Nothing was
     /// written.
     Pressure {
-        /// How many may come now; fewer than did.
+        /// The number of turns that may come now; fewer than did.
         turns_max: usize,
     },
 }

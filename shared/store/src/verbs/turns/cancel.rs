@@ -6,7 +6,7 @@ use crate::verbs::Verb;
 use crate::{Store, StoreError};
 use tickfleet_model::limits;
 
-/// What became of a cancel.
+/// The outcome of a cancel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cancelled {
     /// It ends as soon as a scheduler looks.

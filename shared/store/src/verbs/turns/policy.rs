@@ -1,4 +1,4 @@
-//! What a batch of turns or lanes is decided by: policies, each with its day, and generations.
+//! The rules that a batch of turns or lanes is decided by: policies, each with its day, and generations.
 
 use crate::script::args::Args;
 use tickfleet_model::{Caps, DayCapAction};
@@ -14,7 +14,7 @@ pub struct PolicyRow {
     pub day_end_ms: i64,
 }
 
-/// What a batch is decided by, as the shard counts it: it refuses to be decided by less than it has.
+/// The generations that a batch is decided by, as the shard counts them: it refuses to be decided by less than it has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Generations {
     /// The policy's.

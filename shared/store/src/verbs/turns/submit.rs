@@ -14,13 +14,13 @@ pub struct Submission {
     pub turn: Option<TurnId>,
     /// Digest of the content.
     pub digest: String,
-    /// Where the reply goes, to refuse early where nobody reads.
+    /// The inbox that the reply goes to, to refuse early if nobody reads.
     pub reply_to: Option<InboxName>,
     /// The message, JSON.
     pub payload: String,
 }
 
-/// What became of a submission.
+/// The outcome of a submission.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Submitted {
     /// It is on the inbound stream as this entry; a minted turn id derives from it.

@@ -47,7 +47,7 @@ impl Store {
     }
 }
 
-/// What `TIME` answers, seconds and µs, in ms.
+/// Reads the answer of `TIME`, seconds and µs, in ms.
 fn clock_ms(time: &redis::Value) -> Option<i64> {
     let (seconds, micros): (i64, i64) = redis::from_redis_value(time.clone()).ok()?;
     Some(seconds * 1_000 + micros / 1_000)

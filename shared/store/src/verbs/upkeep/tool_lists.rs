@@ -9,21 +9,21 @@ const LISTS_PER_ROUND: usize = 32;
 /// Between two rounds, so that a fleet of thousands of agents does not hold Redis up.
 const PAUSE: std::time::Duration = std::time::Duration::from_millis(2);
 
-/// What an agent may call, as a request to a model has it.
+/// The tools that an agent may call, as a request to a model has them.
 #[derive(Debug, Clone)]
 pub struct ToolList {
     /// Whose agent.
     pub tenant: TenantId,
-    /// Who may call the tools.
+    /// The agent that may call the tools.
     pub agent: AgentId,
-    /// How they are defined.
+    /// The dialect in which they are defined.
     pub dialect: Dialect,
     /// The definitions, JSON.
     pub json: std::sync::Arc<str>,
 }
 
 impl Store {
-    /// What the lists that are there were made of; none where they are due to be written again.
+    /// Reads what the lists that are there were made of; none if they are due to be written again.
     ///
     /// # Errors
     /// [`StoreError`].

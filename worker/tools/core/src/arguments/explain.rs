@@ -1,4 +1,4 @@
-//! What is wrong with a value, in words that a model can act on: which argument, what was expected, what was found.
+//! The problems of a value, in words that a model can act on: which argument, what was expected, what was found.
 
 use std::sync::LazyLock;
 
@@ -22,7 +22,7 @@ const PATH_BYTES_MAX: usize = 300;
 /// Alternatives of which a message tells the wishes.
 const ALTERNATIVES_MAX: usize = 3;
 
-/// What a checked value is called in messages.
+/// The name that a checked value has in messages.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subject {
     pub(super) whole: &'static str,
@@ -34,7 +34,7 @@ pub(super) struct Subject {
     /// One, and several.
     unknown: [&'static str; 2],
     pub(super) bytes_max: usize,
-    /// Whether messages quote what was found: a result that is withheld shows nowhere.
+    /// True if messages quote what was found: a result that is withheld shows nowhere.
     quoted: bool,
 }
 
@@ -58,12 +58,12 @@ pub(super) const OUTPUT: Subject = Subject {
     quoted: false,
 };
 
-/// What is wrong with one argument.
+/// The problem with one argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// Where (`user.emails[0]`); empty for the arguments as a whole.
+    /// The path of the argument (`user.emails[0]`); empty for the arguments as a whole.
     pub path: String,
-    /// What was expected and what was found.
+    /// The text that says what was expected and what was found.
     pub message: String,
 }
 
@@ -72,7 +72,7 @@ pub struct Problem {
 pub struct ArgumentError {
     /// The problems, in the schema's order; never empty.
     pub problems: Vec<Problem>,
-    /// Whether there are more than these.
+    /// True if there are more than these.
     pub more: bool,
 }
 
@@ -201,7 +201,7 @@ fn unknown(path: &str, unexpected: &[String], names: &[String], subject: &Subjec
     if names.is_empty() { told } else { format!("{told}, expected: {}", expected()) }
 }
 
-/// What was expected, as the rest of a sentence that begins with the argument. None where no better words are known.
+/// Says what was expected, as the rest of a sentence that begins with the argument. None if no better words are known.
 fn expected(error: &ValidationError<'_>) -> Option<String> {
     use ValidationErrorKind as K;
     let has = |count: usize| format!("has {count}");
@@ -286,14 +286,14 @@ fn alternatives(context: &[Vec<ValidationError<'static>>], pointer: &str) -> Str
     format!("fits none of the allowed forms ({shown}{more})")
 }
 
-/// What is wrong with a schema, as the validator of schemas says it.
+/// Says what is wrong with a schema, as the validator of schemas says it.
 pub(super) fn of_schema(error: &ValidationError<'_>) -> String {
     let words = expected(error).map(|expected| format!("{} {expected}", quoted(error.instance())));
     wording::cut(&words.unwrap_or_else(|| error.masked().to_string()), PROBLEM_BYTES_MAX)
 }
 
-/// What was found, for a message. Of an argument whose name says that it is a secret, only its kind: messages are read
-/// and kept in more places than arguments.
+/// Says what was found, for a message. Of an argument whose name says that it is a secret, only its kind: messages are
+/// read and kept in more places than arguments.
 pub fn found(path: &str, value: &Value) -> String {
     let secret = is_secret(path);
     match value {
@@ -304,7 +304,7 @@ pub fn found(path: &str, value: &Value) -> String {
     }
 }
 
-/// Whether the name of an argument, or of what it is a part of, says that it is a secret.
+/// Returns true if the name of an argument, or of what it is a part of, says that it is a secret.
 pub fn is_secret(path: &str) -> bool {
     static SECRETS: LazyLock<Redactor> = LazyLock::new(Redactor::default);
     path.split(['.', '[', ']']).any(|part| SECRETS.is_secret_key(part))

@@ -61,7 +61,7 @@ pub(super) fn comparable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Where in the text a value is; a list on the stack, so that the usual case costs nothing.
+/// The place of a value in the text; a list on the stack, so that the usual case costs nothing.
 #[derive(Clone, Copy)]
 enum At<'a> {
     Root,

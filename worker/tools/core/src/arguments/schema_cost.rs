@@ -1,4 +1,4 @@
-//! What validating against a schema can cost, told before it is used.
+//! The cost that validating against a schema can have, told before it is used.
 //!
 //! A short schema can ask for exponential work: definitions that each use the one before twice. So a schema is walked
 //! the way a validator walks it, every `$ref` followed, and refused when the walk does not end within a bound.
@@ -13,9 +13,9 @@ use tickfleet_model::limits;
 
 /// Subschemas that a walk may meet, every use of a definition counted anew. Real tools stay below a few hundred.
 const SUBSCHEMAS_MAX: usize = 4_000;
-/// What may apply to one repeated part of an instance: 256 KiB of arguments have up to 100,000 of them.
+/// The weight that may apply to one repeated part of an instance: 256 KiB of arguments have up to 100,000 of them.
 const WEIGHT_PER_PART_MAX: usize = 512;
-/// What a pattern counts for: it looks at every character.
+/// The weight of a pattern: it looks at every character.
 const PATTERN_WEIGHT: usize = 8;
 /// Listed values that count for one subschema, where they are not looked up by a digest.
 const VALUES_PER_WEIGHT: usize = 16;
@@ -32,12 +32,12 @@ enum Step {
 }
 
 impl Step {
-    /// Whether it leads to many parts.
+    /// Returns true if it leads to many parts.
     const fn repeats(&self) -> bool {
         matches!(self, Self::AnyMember | Self::AnyItem)
     }
 
-    /// Whether both steps can lead to the same part of an instance.
+    /// Returns true if both steps can lead to the same part of an instance.
     fn meets(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Member(a), Self::Member(b)) => a == b,
@@ -52,8 +52,8 @@ impl Step {
 /// Checks that validation against `schema` costs no more than a small multiple of the instance's size.
 ///
 /// # Errors
-/// Where (a JSON pointer) and why not, in words: too many subschemas, a reference that is not local, a recursion that
-/// doubles its work.
+/// The place (a JSON pointer) and the reason, in words: too many subschemas, a reference that is not local, a recursion
+/// that doubles its work.
 pub(super) fn check(schema: &Value) -> Result<(), (String, String)> {
     let mut walk = Walk {
         root: schema,
@@ -76,9 +76,9 @@ struct Walk<'a> {
     steps: Vec<Step>,
     /// Places where an open reference is used again: target, the steps since it was opened.
     returns: Vec<(&'a str, Vec<Step>)>,
-    /// What applies to each repeated part, by the steps that lead there.
+    /// The weight that applies to each repeated part, by the steps that lead there.
     weights: HashMap<Vec<Step>, usize>,
-    /// Where the walk is, a JSON pointer; where it failed, once it has.
+    /// The place where the walk is, a JSON pointer; where it failed, once it has.
     place: String,
 }
 

@@ -5,8 +5,8 @@ use serde_json::{Map, Value};
 /// References followed one after another.
 const DEPTH_MAX: usize = 16;
 
-/// Where and why no object fits `schema`, where that can be told from what every object must have. A pointer into the
-/// schema, and words.
+/// Finds where and why no object fits `schema`, if that can be told from what every object must have. Returns a pointer
+/// into the schema, and words.
 pub(super) fn find(schema: &Value) -> Option<(String, String)> {
     Look { root: schema }.object(schema, String::new(), 0)
 }
@@ -79,7 +79,7 @@ impl Look<'_> {
     }
 }
 
-/// Whether an object has no members but those of `properties` beside it.
+/// Returns true if an object has no members but those of `properties` beside it.
 fn closed(members: &Map<String, Value>) -> bool {
     members.get("additionalProperties") == Some(&Value::Bool(false)) && !members.contains_key("patternProperties")
 }
