@@ -125,8 +125,11 @@ def check_context(folder):
         else:
             shutil.copyfile(source, target)
     for crate in ("shared", "scheduler", "worker", "cli"):
-        for place, _, names in os.walk(os.path.join(folder, crate, "src")):
-            for name in names:
+        for place, _, names in os.walk(os.path.join(folder, crate)):
+            # Tests are not built into an image.
+            if "tests" in os.path.relpath(place, folder).split(os.sep):
+                continue
+            for name in (name for name in names if name.endswith(".rs")):
                 with open(os.path.join(place, name), encoding="utf-8") as file:
                     included = re.findall(r'include_(?:str|bytes)!\("([^"]+)"\)', file.read())
                 for path in included:

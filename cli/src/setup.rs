@@ -203,6 +203,8 @@ impl Setup {
     /// The bounds and times of the configuration as the store wants them.
     pub(crate) fn store_options(&self) -> StoreOptions {
         let s = self.settings();
+        // Every field is named: one that is forgotten does not compile.
+        let fixed = StoreOptions::default();
         StoreOptions {
             namespace: s.redis.namespace.clone(),
             shards: s.redis.shards,
@@ -218,7 +220,9 @@ impl Setup {
             tenant_ready_max: s.queues.tenant_ready_max,
             inbox_unread_max: s.queues.inbox_unread_max,
             inboxes_max: s.queues.inboxes_max,
-            ..StoreOptions::default()
+            audit_entries_max: fixed.audit_entries_max,
+            dead_entries_max: fixed.dead_entries_max,
+            crashes_max: fixed.crashes_max,
         }
     }
 

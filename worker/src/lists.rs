@@ -118,9 +118,10 @@ fn lists(store: &Store, config: &WorkerConfig) -> (Vec<ToolList>, usize) {
     (lists, left_out)
 }
 
-/// The fingerprint of all that lists are made of: policy, tenants and tools.
+/// The fingerprint of all that lists are made of: dialects, policy, tenants and tools.
 fn fingerprint(config: &WorkerConfig) -> String {
     let mut hash = Sha256::new();
+    Dialect::ALL.iter().for_each(|dialect| hash.update(dialect.as_str()));
     hash.update(config.active.digest.as_bytes());
     // Tenants may be set and tools switched off at run time, which the digest does not tell.
     hash.update(serde_json::to_string(&config.active.policy.tenants).unwrap_or_default());

@@ -5,76 +5,60 @@ use serde_json::value::RawValue;
 
 use super::CallId;
 
-/// The outcome of a call: how it ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Outcome {
+/// Makes the enum, its list and its words of one table, so that none of them can miss an outcome.
+macro_rules! outcomes {
+    ($($(#[$doc:meta])* $variant:ident = $word:literal,)+) => {
+        /// The outcome of a call: how it ended.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Outcome {
+            $($(#[$doc])* #[serde(rename = $word)] $variant,)+
+        }
+
+        impl Outcome {
+            /// All outcomes, for metrics and tables.
+            pub const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
+
+            /// The word used in results, audit, metrics and logs.
+            #[must_use]
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $word,)+
+                }
+            }
+        }
+    };
+}
+
+outcomes! {
     /// The handler returned.
-    Ok,
+    Ok = "ok",
     /// No tool has this name.
-    UnknownTool,
+    UnknownTool = "unknown_tool",
     /// The agent may not call the tool.
-    Denied,
+    Denied = "denied",
     /// The arguments do not parse or do not fit the schema.
-    InvalidArguments,
+    InvalidArguments = "invalid_arguments",
     /// The tool refused for good.
-    Permanent,
+    Permanent = "permanent",
     /// Every try failed for a reason that may pass.
-    Transient,
+    Transient = "transient",
     /// A `once` tool may or may not have taken effect.
-    OutcomeUnknown,
+    OutcomeUnknown = "outcome_unknown",
     /// A bug or a crash of ours or of the handler.
-    Internal,
+    Internal = "internal",
     /// Its deadline came first.
-    Expired,
+    Expired = "expired",
     /// Somebody cancelled it.
-    Cancelled,
+    Cancelled = "cancelled",
     /// The day's budget is used up.
-    DailyCapReached,
+    DailyCapReached = "daily_cap_reached",
     /// The turn was not accepted.
-    Rejected,
+    Rejected = "rejected",
     /// An approval was asked for and not given.
-    ApprovalRefused,
+    ApprovalRefused = "approval_refused",
 }
 
 impl Outcome {
-    /// All outcomes, for metrics and tables.
-    pub const ALL: [Self; 13] = [
-        Self::Ok,
-        Self::UnknownTool,
-        Self::Denied,
-        Self::InvalidArguments,
-        Self::Permanent,
-        Self::Transient,
-        Self::OutcomeUnknown,
-        Self::Internal,
-        Self::Expired,
-        Self::Cancelled,
-        Self::DailyCapReached,
-        Self::Rejected,
-        Self::ApprovalRefused,
-    ];
-
-    /// The word used in results, audit, metrics and logs.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::UnknownTool => "unknown_tool",
-            Self::Denied => "denied",
-            Self::InvalidArguments => "invalid_arguments",
-            Self::Permanent => "permanent",
-            Self::Transient => "transient",
-            Self::OutcomeUnknown => "outcome_unknown",
-            Self::Internal => "internal",
-            Self::Expired => "expired",
-            Self::Cancelled => "cancelled",
-            Self::DailyCapReached => "daily_cap_reached",
-            Self::Rejected => "rejected",
-            Self::ApprovalRefused => "approval_refused",
-        }
-    }
-
     /// Returns true if the call succeeded.
     #[must_use]
     pub const fn is_success(self) -> bool {

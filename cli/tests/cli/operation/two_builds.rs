@@ -127,6 +127,9 @@ async fn fleets_of_two_builds_work_side_by_side_on_one_redis() {
     answered(&redis, 150).await;
     schedulers.push(after("scheduler"));
     workers.push(after("worker"));
+    schedulers.remove(0).signal(Signal::SIGKILL);
+    answered(&redis, 160).await;
+    schedulers.push(before("scheduler"));
     let found = answered(&redis, TURNS).await;
     for number in 0..TURNS {
         let told = &found[&format!("t{number}")];
