@@ -89,3 +89,37 @@ async fn what_has_ended_since_it_was_seen_is_not_woken() {
         assert_eq!(found, timers);
     }
 }
+
+/// A slice goes from one stream to another whose next id is the very one that its holder knows it by: the ids before it,
+/// and after.
+async fn fences_of_two_streams(scripts: Scripts) -> (String, String) {
+    let shard = Shard::new(RedisOptions::default(), scripts).await;
+    let mut redis = shard.server.connection().await;
+    for queue in ["ready:normal", "ready:suspect:normal"] {
+        let (key, last) = (format!("{{tickfleet:0}}:{queue}"), "9999999999999-0");
+        let _: String = redis::cmd("XADD").arg(&key).arg(last).arg("x").arg("y").query_async(&mut redis).await.unwrap();
+        let _: u64 = redis::cmd("XDEL").arg(&key).arg(last).query_async(&mut redis).await.unwrap();
+    }
+    let slice = shard.leased(1).await.remove(0);
+    let (name, fence) = slice.clone();
+    // Begun, and left: it goes to the suspects.
+    let nonce = Some("w.1".to_owned());
+    let begin = Begin { name: name.clone(), fence: fence.clone(), position: 0, nonce, digest: "d".into(), knows: None };
+    assert_eq!(shard.store.begin(&[begin]).await.unwrap(), [Begun::Ok]);
+    let back = HandBack { name, fence, queue: Queue::Ready(Priority::Normal), why: Returned::Stray };
+    assert_eq!(shard.store.hand_back(&[back]).await.unwrap(), 1);
+    let again = shard.reader("w").take("ready:suspect:normal", 1).await.unwrap().remove(0);
+    if again.id != slice.1 {
+        assert_eq!(shard.settle(&slice, 2).await.unwrap(), [Settled::Stale]);
+    }
+    (slice.1, again.id)
+}
+
+#[tokio::test]
+async fn a_fence_never_comes_again_from_another_stream() {
+    let (before, after) = fences_of_two_streams(Scripts::embedded()).await;
+    assert_eq!((before.as_str(), after.as_str()), ("9999999999999-1", "9999999999999-2"));
+    let sabotage = Scripts::embedded().sabotage("if crashes > 0 and fence ==", "if false and fence ==").unwrap();
+    let (before, after) = fences_of_two_streams(sabotage).await;
+    assert_eq!(before, after, "its last holder could settle it");
+}

@@ -18,6 +18,11 @@ local function dispatch(queue, tt, meta, first, crashes, attempt, calls)
     n = n + 2
   end
   local fence = call('XADD', P .. queue, '*', unpack(entry, 1, n))
+  -- Ids differ within one stream only: the fence that the last holder knows must not come again from another (rule 4).
+  if crashes > 0 and fence == call('HGET', turn_key(tt), TURN.fence) then
+    call('XDEL', P .. queue, fence)
+    fence = call('XADD', P .. queue, '*', unpack(entry, 1, n))
+  end
   -- The group must be there before a runtime reads; our own streams' groups are made by whoever reads them.
   if name == SLICE.task and not group_of(P .. queue) then call('XGROUP', 'CREATE', P .. queue, GROUP, '0') end
   return fence
