@@ -1,10 +1,10 @@
 //! Batching without lingering: whatever gathered during the last round trip goes into the next (rule 16).
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::limits;
 use tickfleet_store::{Begin, Begun, HandBack, Parked, Retry, Settled, Settlement, Store, StoreError};

@@ -1,13 +1,13 @@
 //! The calls that the worker has begun, and their results, remembered for a while: if Redis has lost its last seconds,
 //! nobody else knows (rule 8). Only calls are remembered that must not happen twice.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::limits;
 use tickfleet_ops::metrics::Metrics;
@@ -377,5 +377,32 @@ impl Claims {
             }
         });
         said.await.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_store::StoreOptions;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn nothing_is_begun_for_sure_if_the_worker_stops_before_redis_answers() {
+        let claims = Claims {
+            // Nobody listens there.
+            store: Store::open("redis://127.0.0.1:1", 0, Arc::new(StoreOptions::default())).unwrap(),
+            metrics: Arc::new(Metrics::new().unwrap()),
+            clock: Arc::default(),
+            now: CancellationToken::new(),
+            memory: Mutex::default(),
+            marks_ms: AtomicI64::default(),
+        };
+        let name = TurnName::parse("acme:t1").unwrap();
+        claims.now.cancel();
+        assert!(claims.begun_for_sure(&name, 0).await, "there is nothing to say of a call that nobody remembers");
+        claims.begun(&name, 0, "digest", "w.1", i64::MAX / 2);
+        assert!(!claims.begun_for_sure(&name, 0).await, "somebody else may have begun it");
     }
 }

@@ -1,8 +1,8 @@
 //! The slices that a worker holds, and where they run.
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 
+use parking_lot::{Mutex, MutexGuard};
 use tickfleet_store::{SliceEntry, TurnName};
 use tokio_util::sync::CancellationToken;
 

@@ -4,7 +4,7 @@
 use serde_json::Value;
 
 use super::{RejectedId, RejectionStatus, messages, parse_task_message, parse_turn, rejection_reply};
-use tickfleet_model::{CallResult, Dialect, TenantId, TurnId, ids::shard_of, limits};
+use tickfleet_model::{CallResult, Dialect, RejectionCode, TenantId, TurnId, ids::shard_of, limits};
 
 const PAGE: &str = include_str!("../../../docs/protocol.md");
 const FORMATS: &str = include_str!("../../../docs/formats.md");
@@ -87,6 +87,15 @@ fn the_shard_table_and_the_limits_are_those_of_the_code() {
         let row = PAGE.lines().find_map(|line| line.strip_prefix(&format!("| {what} | "))).expect(what);
         let digits: String = row.chars().filter(char::is_ascii_digit).collect();
         assert_eq!(digits, max.to_string(), "{what}");
+    }
+}
+
+#[test]
+fn every_code_of_rejection_has_a_row() {
+    let rows = || PAGE.lines().filter_map(|line| line.strip_prefix("| ")?.split(" | ").next());
+    let cells: String = rows().collect();
+    for word in RejectionCode::WORDS {
+        assert!(cells.contains(&format!("`{word}`")), "no row of docs/protocol.md begins with {word}");
     }
 }
 

@@ -360,3 +360,18 @@ async fn only_what_a_script_met_in_the_data_is_the_fault_of_a_batch() {
     let (script, said) = told(&mut redis, &["SET", &beats, "foreign"]).await;
     assert!(script, "{said}");
 }
+
+#[tokio::test]
+async fn admissions_of_ended_turns_are_counted_wherever_the_range_cuts_their_reply() {
+    let world = World::new().await;
+    let mut redis = world._server.connection().await;
+    let names = [0, 1].map(|bytes| (TurnName::parse(&format!("acme:t{bytes}")).unwrap(), bytes));
+    for (name, bytes) in &names {
+        // In one of the two, a character of two bytes lies across the end of what is read.
+        let record = format!("ts=1 end=2 lg=A1,3,3,10,9,3,100;\n{}{}", "x".repeat(*bytes), "é".repeat(300));
+        let key = world.store.keys().done(name);
+        let () = redis::cmd("SET").arg(key).arg(record).query_async(&mut redis).await.unwrap();
+    }
+    let names = names.map(|(name, _)| name);
+    assert_eq!(world.store.admitted_first(&names).await.unwrap(), 6);
+}

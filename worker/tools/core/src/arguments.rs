@@ -8,12 +8,12 @@ mod parse;
 mod schema_cost;
 mod uncallable;
 
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 use jsonschema::{Draft, PatternOptions, Validator};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest, Sha256};

@@ -1,11 +1,11 @@
 //! The clients and access tokens that the tools of one configuration share.
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tickfleet_outbound::Guard;
 
 use super::client::Client;

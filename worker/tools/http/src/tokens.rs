@@ -1,12 +1,12 @@
 //! Access tokens of a worker: kept while they are good, asked for by one call while the others wait.
 
-use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use secrecy::SecretString;
 use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;

@@ -1,6 +1,5 @@
 //! A server that is a child process: a clean environment, a process group of its own, its last words in the log.
 
-use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
+use parking_lot::Mutex;
 use tickfleet_config::mcp::McpTransport;
 use tickfleet_model::Redactor;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};

@@ -1,11 +1,11 @@
 //! The servers of a process: registries that are built from the same configuration share their connections.
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tickfleet_config::mcp::{McpConnection, McpFile, McpServerDef};
 use tickfleet_config::tools::SecretRef;
 use tickfleet_config::{McpDefinition, default_id};
