@@ -9,4 +9,4 @@ mod redis;
 
 pub use self::clock::TestClock;
 pub use self::leaks::{assert_no_leaked_keys, leaked_keys};
-pub use self::redis::{RedisOptions, RedisServer};
+pub use self::redis::{RedisOptions, RedisServer, connect};

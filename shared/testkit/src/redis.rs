@@ -9,8 +9,8 @@ use tempfile::TempDir;
 
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 
-/// How long a test's command may take. The library's default of 500 ms fails on a busy machine.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a test's command may take, with what it blocks. The library's default of 500 ms fails on a busy machine.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Options of a test's server.
 #[derive(Debug, Clone, Default)]
@@ -73,16 +73,12 @@ impl RedisServer {
         self.server.url()
     }
 
-    /// A new connection, whose commands may take 20 s each. Not for blocking reads longer than that.
+    /// A new connection, whose commands may take 60 s each. Not for blocking reads longer than that.
     ///
     /// # Panics
     /// The server does not answer.
     pub async fn connection(&self) -> MultiplexedConnection {
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(RESPONSE_TIMEOUT))
-            .set_response_timeout(Some(RESPONSE_TIMEOUT));
-        let client = redis::Client::open(self.url()).expect("our own URL");
-        match client.get_multiplexed_async_connection_with_config(&config).await {
+        match connect(&self.url()).await {
             Ok(connection) => connection,
             Err(error) => panic!("the test's Redis does not answer: {error}"),
         }
@@ -121,6 +117,18 @@ impl RedisServer {
     pub fn resume(&mut self) {
         self.server.signal(Signal::SIGCONT).expect("resume the test's Redis");
     }
+}
+
+/// A connection to `url` with the patience of [`RedisServer::connection`]: as one of the server's users, or again and
+/// again while it is away.
+///
+/// # Errors
+/// The server does not answer, or refuses the user.
+pub async fn connect(url: &str) -> redis::RedisResult<MultiplexedConnection> {
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(RESPONSE_TIMEOUT))
+        .set_response_timeout(Some(RESPONSE_TIMEOUT));
+    redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&config).await
 }
 
 #[cfg(test)]
