@@ -1,5 +1,5 @@
 //! What operators see of a fleet: alerts, recording rules, runbooks and dashboards. Here they are tried by themselves;
-//! `cli/tests/cli/operation/watched.rs` tries them on a fleet that runs, with a real Prometheus.
+//! `cli/tests/cli/operation/watched` tries them on a fleet that runs, with a real Prometheus.
 
 mod dashboards;
 mod rules;

@@ -17,7 +17,14 @@ use crate::support::binary::{command, command_of};
 pub struct Process {
     child: Child,
     log: tempfile::NamedTempFile,
+    /// Where it answers probes and scrapes.
+    health: String,
 }
+
+/// How often a process' log is looked at before what must come counts as missing: for two minutes at least.
+const LOOKS: usize = 2_400;
+/// The longest wait for an answer of a process.
+const ANSWER: Duration = Duration::from_secs(60);
 
 impl Process {
     /// Starts it and waits until it says that it runs.
@@ -41,8 +48,8 @@ impl Process {
         command.env("TICKFLEET_WORKER_LEASE", "2s").env("TICKFLEET_WORKER_DRAIN", "5s");
         command.envs(variables.iter().copied());
         command.stdout(Stdio::null()).stderr(File::create(log.path()).unwrap());
-        let process = Self { child: command.spawn().unwrap(), log };
-        process.says("started");
+        let mut process = Self { child: command.spawn().unwrap(), log, health: String::new() };
+        process.health = process.says("started")["health"].as_str().unwrap().to_owned();
         process
     }
 
@@ -51,15 +58,15 @@ impl Process {
         text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
-    /// The first line with this message that `is` right, waited for up to 30 s.
+    /// The first line with this message that `is` right, waited for up to two minutes.
     pub fn until(&self, message: &str, is: impl Fn(&Value) -> bool) -> Value {
-        for _ in 0..600 {
+        for _ in 0..LOOKS {
             if let Some(line) = self.lines().into_iter().find(|line| line["message"] == message && is(line)) {
                 return line;
             }
             pause();
         }
-        panic!("no such line {message:?} within 30 s:\n{}", fs::read_to_string(self.log.path()).unwrap());
+        panic!("no such line {message:?} within two minutes:\n{}", fs::read_to_string(self.log.path()).unwrap());
     }
 
     pub fn says(&self, message: &str) -> Value {
@@ -73,7 +80,7 @@ impl Process {
 
     /// Waits until it has taken over a configuration `times` times.
     pub fn reloaded(&self, times: usize) -> Value {
-        for _ in 0..600 {
+        for _ in 0..LOOKS {
             if self.count("configuration reloaded") >= times {
                 return self.lines().into_iter().rfind(|line| line["message"] == "configuration reloaded").unwrap();
             }
@@ -86,9 +93,14 @@ impl Process {
         kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
     }
 
+    /// The port of [`Self::metrics`].
+    pub fn port(&self) -> u16 {
+        self.health.rsplit(':').next().unwrap().parse().unwrap()
+    }
+
     pub fn metrics(&self) -> String {
-        let address = self.says("started")["health"].as_str().unwrap().to_owned();
-        let mut stream = TcpStream::connect(address).unwrap();
+        let mut stream = TcpStream::connect(&self.health).unwrap();
+        stream.set_read_timeout(Some(ANSWER)).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();

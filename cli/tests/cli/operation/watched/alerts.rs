@@ -1,0 +1,279 @@
+//! The alerts, by what a real fleet says of itself while a tool hangs, workers are killed and Redis is away. The test
+//! scrapes when it has seen that something is so, and states that a minute has passed since the last scrape: a slow
+//! machine takes longer, and sees the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::fleet::{Fleet, Scrape, echo, enqueue, turn, work};
+use super::history::{History, Verdict};
+use super::{PATIENCE, PAUSE};
+
+const WELL: &str = "all is well";
+const HANGS: &str = "a tool hangs";
+const FULL: &str = "slow calls hold all slots";
+const KILLED: &str = "workers are killed";
+const AWAY: &str = "Redis is away";
+const BACK: &str = "Redis is back";
+
+/// What fires, from which phase on, and why. Nothing else fires, and nothing earlier.
+const FIRES: [(&str, &str, &str); 10] = [
+    (HANGS, "TickfleetToolFailing", "calls time out, and so do their retries"),
+    (HANGS, "TickfleetOutcomeUnknown", "some of them must not run twice"),
+    (FULL, "TickfleetSlotsExhausted", "no slot is free for ready work"),
+    (KILLED, "TickfleetNoWorker", "all workers are killed"),
+    (KILLED, "TickfleetTargetDown", "and stay away for a while"),
+    (KILLED, "TickfleetWorkersDying", "again and again"),
+    (KILLED, "TickfleetQuarantined", "with the same slices at work"),
+    (KILLED, "TickfleetInternalErrors", "which are then ended as internal"),
+    (AWAY, "TickfleetRedisDown", "nobody reaches Redis"),
+    (BACK, "TickfleetRedisRestarted", "it has lost what it had in memory"),
+];
+
+/// What has ended when a phase begins.
+const ENDED: [(&str, &str); 2] = [(BACK, "TickfleetRedisDown"), (AWAY, "TickfleetNoWorker")];
+
+/// About how soon ready work starts on this machine: they fire where that is slow, and only there.
+const OF_THE_MACHINE: [&str; 2] = ["TickfleetStartSlowFastBurn", "TickfleetStartSlowSlowBurn"];
+/// The share of late starts up to which neither may: a little less than the 6 % of the rule, which extrapolates.
+const LATE_MAX: f64 = 0.05;
+/// The starts that a share is of, at least: fewer than the hundred of the rules, which extrapolate.
+const STARTS_MIN: f64 = 50.0;
+/// The window of the one that asks for 14 %, in minutes. The other's is longer than the history.
+const WINDOW: usize = 60;
+
+/// Calls that are slow: one for each slot.
+const SLOW: f64 = 2.0;
+/// Kills of the same slices: three are needed, and more where one comes before a slice has begun.
+const KILLS_MAX: usize = 12;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_fleet_says_of_itself_fires_the_right_alerts() {
+    let mut story = Story::begin().await;
+    story.all_is_well().await;
+    story.a_tool_hangs().await;
+    story.slow_calls_hold_all_slots().await;
+    story.workers_are_killed().await;
+    story.redis_is_away().await;
+    story.redis_is_back().await;
+    let late = story.starts.late();
+    story.note(&format!("the verdict; the share of late starts was {late:.3} at most"));
+    let verdict = story.history.verdict();
+    judge(&verdict, late > LATE_MAX);
+    annotations_are_filled_in(&verdict.said);
+}
+
+/// Compares what fired in each phase with what should.
+fn judge(verdict: &Verdict, slow_machine: bool) {
+    let mut may: BTreeSet<&str> = OF_THE_MACHINE.into_iter().filter(|_| slow_machine).collect();
+    for (phase, fired) in &verdict.fired {
+        let fired: BTreeSet<&str> = fired.iter().map(String::as_str).collect();
+        let should: BTreeSet<&str> = FIRES.iter().filter(|(of, _, _)| of == phase).map(|(_, name, _)| *name).collect();
+        may.extend(&should);
+        let missing: Vec<_> = should.difference(&fired).collect();
+        assert!(missing.is_empty(), "{phase}: these should have fired: {missing:?}. Those that did: {fired:?}");
+        let wrong: Vec<_> = fired.difference(&may).collect();
+        assert!(wrong.is_empty(), "{phase}: these should not have fired: {wrong:?}\n{}", verdict.said);
+        for (_, name) in ENDED.iter().filter(|(of, _)| of == phase) {
+            assert!(!fired.contains(name), "{phase}: {name} fires still");
+        }
+    }
+}
+
+/// What people would read: no template is left, none failed.
+fn annotations_are_filled_in(said: &str) {
+    assert!(said.contains("Annotations:{description=\"No scheduler and no worker reaches Redis."), "{said}");
+    for wrong in ["{{", "<no value>", "<error"] {
+        assert!(!said.contains(wrong), "{wrong}:\n{said}");
+    }
+}
+
+/// How many slices have started, and how many of them late, minute by minute.
+#[derive(Default)]
+struct Starts {
+    /// What each worker counted last: all, and those within a second.
+    last: BTreeMap<usize, (f64, f64)>,
+    /// All and late ones since the beginning.
+    minutes: Vec<(f64, f64)>,
+}
+
+impl Starts {
+    fn add(&mut self, scrape: &Scrape) {
+        let (mut all, mut late) = self.minutes.last().copied().unwrap_or_default();
+        for (place, page) in scrape.pages.iter().enumerate() {
+            let of = |series: &str| page.as_ref()?.get(series).copied();
+            let Some(count) = of("tickfleet_schedule_to_start_seconds_count") else { continue };
+            let soon = of("tickfleet_schedule_to_start_seconds_bucket{le=\"1\"}").unwrap();
+            // Another process in its place counts from zero.
+            let (old_count, old_soon) =
+                self.last.get(&place).filter(|(old, _)| *old <= count).copied().unwrap_or_default();
+            (all, late) = (all + count - old_count, late + (count - soon) - (old_count - old_soon));
+            self.last.insert(place, (count, soon));
+        }
+        self.minutes.push((all, late));
+    }
+
+    /// The largest share of late starts that any minute knows of the hour before it, or of all time.
+    fn late(&self) -> f64 {
+        let minutes = &self.minutes;
+        let shares = (1..minutes.len()).flat_map(|now| {
+            [0, now.saturating_sub(WINDOW)].map(|then| {
+                let (all, late) = (minutes[now].0 - minutes[then].0, minutes[now].1 - minutes[then].1);
+                // The alerts are not for a handful either.
+                if all < STARTS_MIN { 0.0 } else { late / all }
+            })
+        });
+        shares.fold(0.0, f64::max)
+    }
+}
+
+/// What happens to the fleet, and what it says of that.
+struct Story {
+    fleet: Fleet,
+    history: History,
+    starts: Starts,
+    rounds: u64,
+    began: Instant,
+}
+
+impl Story {
+    async fn begin() -> Self {
+        // One slot a worker: as many slow calls as there are workers hold them all, and each dies with its worker.
+        let fleet = Fleet::start(1).await;
+        let (history, starts) = (History::new(), Starts::default());
+        Self { fleet, history, starts, rounds: 0, began: Instant::now() }
+    }
+
+    /// What happens when, for `--nocapture`.
+    fn note(&self, what: &str) {
+        eprintln!("{:5.1} s: {what}", self.began.elapsed().as_secs_f64());
+    }
+
+    fn phase(&mut self, name: &'static str) {
+        self.note(name);
+        self.history.phase(name);
+    }
+
+    /// Waits until a scrape shows that something is so.
+    async fn until(&self, what: &str, is: impl Fn(&Scrape) -> bool) -> Scrape {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let scrape = self.fleet.scrape();
+            if is(&scrape) {
+                return scrape;
+            }
+            assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}. Last seen: {}", scrape.summary());
+            // A fleet tells nobody how far it is: it has to be asked again.
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// A minute of the history, whose scrape is the first that shows that something is so.
+    async fn minute(&mut self, what: &str, is: impl Fn(&Scrape) -> bool) -> Scrape {
+        let scrape = self.until(what, is).await;
+        self.history.add(&self.fleet, &scrape);
+        self.starts.add(&scrape);
+        scrape
+    }
+
+    /// Minutes in which agents work and all is done.
+    async fn minutes_of_work(&mut self, minutes: u64) {
+        for _ in 0..minutes {
+            self.submit(&work(self.rounds)).await;
+            self.rounds += 1;
+            self.minute("the calls are done", Scrape::is_calm).await;
+        }
+    }
+
+    async fn submit(&self, turns: &[serde_json::Value]) {
+        enqueue(&mut self.fleet.redis.connection().await, turns).await.unwrap();
+    }
+
+    /// Half an hour: longer than anything may take that would fire by mistake.
+    async fn all_is_well(&mut self) {
+        self.until("the fleet runs", Scrape::is_calm).await;
+        self.phase(WELL);
+        self.minutes_of_work(30).await;
+        let seen = self.until("no turn waits for its cap", |s| s.is_calm() && s.backlog("parked_capped") == 0.0).await;
+        for (what, count) in [
+            ("were released from lanes", seen.sum("tickfleet_released_total", &[])),
+            ("were denied", seen.sum("tickfleet_calls_total", &["outcome=\"denied\""])),
+            ("were repeated", seen.sum("tickfleet_retries_total", &[])),
+        ] {
+            assert!(count >= 10.0, "{count} {what}");
+        }
+    }
+
+    /// A call for each slot, every other minute: each holds its slot until its time is over, and so does its retry.
+    async fn a_tool_hangs(&mut self) {
+        self.phase(HANGS);
+        let hang = json!({"outcomes": ["hang"]});
+        let once = turn("dwight", &[("fail_once", hang.clone())]);
+        self.submit(&[once]).await;
+        let unknown = |s: &Scrape| s.sum("tickfleet_calls_total", &["outcome=\"outcome_unknown\""]) == 1.0;
+        self.minute("a call has timed out", |s| s.is_calm() && unknown(s)).await;
+        for batch in 1..=9 {
+            self.submit(&["emma", "link"].map(|agent| turn(agent, &[("fail", hang.clone())]))).await;
+            let failed = |s: &Scrape| s.sum("tickfleet_calls_total", &["tool=\"fail\"", "outcome=\"transient\""]);
+            self.minute("calls have timed out", |s| s.is_calm() && failed(s) >= 2.0 * f64::from(batch)).await;
+            self.minute("nothing waits", Scrape::is_calm).await;
+        }
+    }
+
+    /// A call of ten minutes for each slot, and others that wait for them.
+    async fn slow_calls_hold_all_slots(&mut self) {
+        self.phase(FULL);
+        self.submit(&["petra", "terry"].map(|agent| turn(agent, &[("sleep", json!({"ms": 600_000}))]))).await;
+        let busy = |s: &Scrape| s.is_whole() && s.sum("tickfleet_slots_busy", &[]) == SLOW;
+        self.minute("all slots are busy", busy).await;
+        self.submit(&["penny", "timmy"].map(|agent| turn(agent, &[echo()]))).await;
+        let oldest = |s: &Scrape| s.values("tickfleet_oldest_age_seconds", &["state=\"ready\""]).fold(0.0, f64::max);
+        for _ in 0..12 {
+            self.minute("calls have waited for half a minute", |s| busy(s) && oldest(s) > 30.0).await;
+        }
+    }
+
+    /// Kills both workers with the slow calls, until nobody tries these any more.
+    async fn workers_are_killed(&mut self) {
+        self.phase(KILLED);
+        let quarantined = |s: &Scrape| s.sum("tickfleet_quarantined_total", &[]);
+        let taken_back = |s: &Scrape| s.sum("tickfleet_reaped_total", &[]) + quarantined(s);
+        let mut seen = self.until("all is known", Scrape::is_whole).await;
+        for kill in 1..=KILLS_MAX {
+            let expected = taken_back(&seen) + SLOW - quarantined(&seen);
+            self.note(&format!("kill {kill}"));
+            self.fleet.kill_workers();
+            let taken_back = |s: &Scrape| s.is_whole() && taken_back(s) >= expected;
+            for _ in 0..if kill == 1 { 7 } else { 2 } {
+                seen = self.minute("what they held is taken back", taken_back).await;
+            }
+            self.fleet.start_who_is_down();
+            if quarantined(&seen) == SLOW {
+                // Long enough for the deaths to count as going on, and then as over.
+                return self.minutes_of_work(15).await;
+            }
+            let waiting = |s: &Scrape| s.backlog("ready") + s.backlog("suspect");
+            let at_work = |s: &Scrape| waiting(s) == 0.0 && s.backlog("running") == SLOW - quarantined(s);
+            seen = self.minute("it is at work again", |s| s.is_whole() && at_work(s)).await;
+        }
+        panic!("workers were killed {KILLS_MAX} times, and nothing is quarantined: {}", seen.summary());
+    }
+
+    async fn redis_is_away(&mut self) {
+        self.phase(AWAY);
+        self.fleet.redis.kill9();
+        for _ in 0..4 {
+            self.minute("nobody reaches Redis", |s| s.sum("tickfleet_redis_up", &[]) == 0.0).await;
+        }
+    }
+
+    async fn redis_is_back(&mut self) {
+        self.fleet.redis.restart().await;
+        self.phase(BACK);
+        let noticed = |s: &Scrape| s.is_calm() && s.sum("tickfleet_epoch_changes_total", &[]) > 0.0;
+        self.minute("all have found it again", noticed).await;
+        self.minutes_of_work(14).await;
+    }
+}

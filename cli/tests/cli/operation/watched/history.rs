@@ -1,0 +1,176 @@
+//! Scrapes as the history that a Prometheus would have of them, at the times that the test states, and what the
+//! chart's rules make of it: `promtool test rules`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
+use std::process::Command;
+
+use regex::Regex;
+use serde_json::{Value, json};
+
+use super::fleet::{Fleet, Scrape};
+use super::{NAMESPACE, chart};
+
+/// Seconds from one scrape to the next.
+const MINUTE_S: u32 = 60;
+/// "Fires" in every phase, so that an answer about each phase is known to have been given.
+const ASKED: &str = "Asked";
+
+/// Scrapes, a minute from one to the next, told into phases.
+pub struct History {
+    /// The metrics that rules ask for.
+    asked_for: BTreeSet<String>,
+    /// By series, one value a minute.
+    series: BTreeMap<String, Vec<Option<f64>>>,
+    minutes: u32,
+    /// Each with its first minute.
+    phases: Vec<(&'static str, u32)>,
+}
+
+/// What the rules made of it.
+pub struct Verdict {
+    /// The alerts that fired at some time of each phase, in the order of the phases.
+    pub fired: Vec<(&'static str, BTreeSet<String>)>,
+    /// All that promtool said, with the labels and annotations of what fires at the end of each phase.
+    pub said: String,
+}
+
+impl History {
+    pub fn new() -> Self {
+        let metric = Regex::new(r"\btickfleet_[a-z_]+").unwrap();
+        let rules = rule_files().into_iter().map(|(_, text)| text).collect::<String>();
+        let mut asked_for: BTreeSet<String> = metric.find_iter(&rules).map(|name| name.as_str().to_owned()).collect();
+        asked_for.insert("up".to_owned());
+        Self { asked_for, series: BTreeMap::new(), minutes: 0, phases: Vec::new() }
+    }
+
+    /// What is scraped from now on belongs to this phase.
+    pub fn phase(&mut self, name: &'static str) {
+        self.phases.push((name, self.minutes));
+    }
+
+    /// Adds a scrape of the fleet, a minute after the one before, with the labels that a Prometheus adds.
+    pub fn add(&mut self, fleet: &Fleet, scrape: &Scrape) {
+        for (member, page) in fleet.members.iter().zip(&scrape.pages) {
+            let added = format!("instance=\"{}\",job=\"{}\",namespace=\"{NAMESPACE}\"", member.instance, member.job);
+            self.set(format!("up{{{added}}}"), f64::from(u8::from(page.is_some())));
+            for (series, value) in page.iter().flatten() {
+                let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
+                if !self.asked_for.contains(name) {
+                    continue;
+                }
+                // Times become as old at the stated minute as they were at the scrape.
+                let is_time = name.ends_with("_timestamp_seconds");
+                let value = if is_time { value - scrape.at + f64::from(self.minutes * MINUTE_S) } else { *value };
+                let labels = labels.strip_suffix('}').unwrap();
+                let comma = if labels.is_empty() || labels.ends_with(',') { "" } else { "," };
+                self.set(format!("{name}{{{labels}{comma}{added}}}"), value);
+            }
+        }
+        self.minutes += 1;
+    }
+
+    fn set(&mut self, series: String, value: f64) {
+        let values = self.series.entry(series).or_default();
+        values.resize(self.minutes as usize, None);
+        values.push(Some(value));
+    }
+
+    /// The series as promtool reads them. One that is absent from a scrape after it was there is stale.
+    fn input(&self) -> Vec<Value> {
+        let notation = |values: &Vec<Option<f64>>| {
+            let mut words = Vec::new();
+            let mut present = false;
+            for minute in 0..self.minutes as usize {
+                let value = values.get(minute).copied().flatten();
+                words.push(match value {
+                    Some(value) => value.to_string(),
+                    None if present => "stale".to_owned(),
+                    None => "_".to_owned(),
+                });
+                present = value.is_some();
+            }
+            words.join(" ")
+        };
+        self.series.iter().map(|(series, values)| json!({"series": series, "values": notation(values)})).collect()
+    }
+
+    /// Each phase with its first and its last minute.
+    fn spans(&self) -> Vec<(&'static str, u32, u32)> {
+        let ends = self.phases.iter().skip(1).map(|(_, first)| *first).chain([self.minutes]);
+        self.phases.iter().zip(ends).map(|((name, first), end)| (*name, *first, end - 1)).collect()
+    }
+
+    /// Asks promtool what the chart's rules, as they are, make of it. It compares with an expectation that nothing
+    /// fires, and its complaints are the answer.
+    pub fn verdict(&self) -> Verdict {
+        let rules = rule_files();
+        let names = |pattern: &str| {
+            let pattern = Regex::new(pattern).unwrap();
+            let found = rules.iter().flat_map(|(_, text)| pattern.captures_iter(text)).map(|found| found[1].to_owned());
+            found.collect::<Vec<_>>()
+        };
+        // What is recorded is evaluated before what asks for it.
+        let (recorded, alerting): (Vec<_>, Vec<_>) =
+            names(r"(?m)^ +- name: (\S+)$").into_iter().partition(|group| group.ends_with(".recording"));
+        let groups = [recorded, alerting].concat();
+        let fired = |(phase, first, last): &(&str, u32, u32)| {
+            // A little more than from the first minute to the last: whether a range's ends belong to it is a matter
+            // of the version.
+            let span = (last - first) * MINUTE_S + MINUTE_S / 2;
+            let firing = format!("group by (alertname) (last_over_time(ALERTS{{alertstate=\"firing\"}}[{span}s]))");
+            let asked = format!("label_replace(vector(1), \"alertname\", \"{ASKED}\", \"\", \"\")");
+            let told = format!("label_replace({firing} or {asked}, \"phase\", \"{phase}\", \"\", \"\")");
+            json!({"expr": told, "eval_time": format!("{last}m"), "exp_samples": []})
+        };
+        let spans = self.spans();
+        let alerts = names(r"(?m)^ +- alert: (\S+)$");
+        let at_the_end = spans.iter().flat_map(|(_, _, last)| {
+            alerts.iter().map(move |name| json!({"alertname": name, "eval_time": format!("{last}m"), "exp_alerts": []}))
+        });
+        let cases = json!({
+            "rule_files": rules.iter().map(|(path, _)| path).collect::<Vec<_>>(),
+            "group_eval_order": groups,
+            "evaluation_interval": format!("{MINUTE_S}s"),
+            "tests": [{
+                "interval": format!("{MINUTE_S}s"),
+                "input_series": self.input(),
+                "promql_expr_test": spans.iter().map(fired).collect::<Vec<_>>(),
+                "alert_rule_test": at_the_end.collect::<Vec<_>>(),
+            }],
+        });
+        let said = promtool(&cases);
+        let answer = Regex::new(r#"\{alertname="([^"]+)", phase="([^"]+)"\}"#).unwrap();
+        let answers: BTreeSet<(&str, String)> =
+            answer.captures_iter(&said).map(|a| (a.get(2).unwrap().as_str(), a[1].to_owned())).collect();
+        let of = |phase: &'static str| {
+            let told = answers.iter().filter(|(of, _)| *of == phase).map(|(_, alert)| alert.clone());
+            let mut fired: BTreeSet<String> = told.collect();
+            assert!(fired.remove(ASKED), "promtool says nothing of {phase:?}:\n{said}");
+            (phase, fired)
+        };
+        let fired = self.phases.iter().map(|(phase, _)| of(phase)).collect();
+        Verdict { fired, said }
+    }
+}
+
+/// The chart's rules: paths and texts.
+fn rule_files() -> Vec<(String, String)> {
+    let files = chart("rules").canonicalize().unwrap().read_dir().unwrap().map(|file| file.unwrap().path());
+    files.map(|path| (path.to_str().unwrap().to_owned(), std::fs::read_to_string(path).unwrap())).collect()
+}
+
+/// What `promtool test rules` says of these cases, which must not pass.
+fn promtool(cases: &Value) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("cases.yaml");
+    // JSON is YAML.
+    std::fs::write(&file, cases.to_string()).unwrap();
+    let run = match Command::new("promtool").args(["test", "rules"]).arg(&file).output() {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            panic!("promtool is not on the PATH; Debian has it in the package prometheus: make prepare")
+        }
+        run => run.unwrap(),
+    };
+    format!("{}{}", String::from_utf8_lossy(&run.stdout), String::from_utf8_lossy(&run.stderr))
+}

@@ -1,0 +1,112 @@
+//! A real Prometheus scrapes a real fleet: it takes the rules, and the query of every panel of every dashboard finds
+//! data.
+
+use regex::Regex;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use super::fleet::{Fleet, enqueue, work};
+use super::{NAMESPACE, PATIENCE, PAUSE, chart};
+use crate::support::prometheus::Prometheus;
+
+/// Panels that are empty while all is well, and why.
+const EMPTY_WHEN_WELL: [(&str, &str); 3] = [
+    ("Outcome unknown by tool", "shows only tools that had one"),
+    ("Errors by verb", "shows only verbs that failed"),
+    ("Alerts that fire", "none does"),
+];
+
+/// A query of a panel.
+struct Query {
+    dashboard: String,
+    panel: String,
+    text: String,
+}
+
+impl Query {
+    fn may_be_empty(&self) -> bool {
+        EMPTY_WHEN_WELL.iter().any(|(panel, _)| *panel == self.panel)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_real_prometheus_finds_every_panels_data() {
+    let fleet = Fleet::start(6).await;
+    let agents = tokio::spawn(agents(fleet.redis.url()));
+    let prometheus = Prometheus::start(NAMESPACE, &fleet.targets(), &chart("rules")).await;
+    every_panel_finds_its_data(&prometheus).await;
+    every_rule_is_evaluated(&prometheus).await;
+    agents.abort();
+}
+
+/// What agents do all day, as long as they are let.
+async fn agents(redis: String) {
+    let mut connection = tickfleet_testkit::connect(&redis).await.unwrap();
+    for round in 0.. {
+        enqueue(&mut connection, &work(round)).await.unwrap();
+        // The pace of the agents, which half a core keeps up with.
+        tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+    }
+}
+
+/// Every query of every dashboard, with all fleets and jobs chosen.
+fn queries() -> Vec<Query> {
+    let mut found = Vec::new();
+    for file in chart("dashboards").read_dir().unwrap().map(|file| file.unwrap().path()) {
+        let Some("json") = file.extension().and_then(|e| e.to_str()) else { continue };
+        let dashboard: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+        for panel in dashboard["panels"].as_array().unwrap() {
+            for target in panel["targets"].as_array().into_iter().flatten() {
+                let text = target["expr"].as_str().unwrap();
+                let text = text.replace("$namespace", ".*").replace("$job", ".*").replace("$__rate_interval", "1m");
+                assert!(!text.contains('$'), "{text}");
+                let panel = panel["title"].as_str().unwrap().to_owned();
+                found.push(Query { dashboard: dashboard["title"].to_string(), panel, text });
+            }
+        }
+    }
+    assert!(found.len() > 60, "{} queries", found.len());
+    found
+}
+
+async fn every_panel_finds_its_data(prometheus: &Prometheus) {
+    let queries = queries();
+    let mut empty: Vec<&Query> = queries.iter().filter(|query| !query.may_be_empty()).collect();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let mut still = Vec::new();
+        for query in empty {
+            if prometheus.query(&query.text).await.is_empty() {
+                still.push(query);
+            }
+        }
+        empty = still;
+        if empty.is_empty() {
+            break;
+        }
+        let told = |query: &&Query| format!("\n{}: {}: {}", query.dashboard, query.panel, query.text);
+        assert!(Instant::now() < deadline, "these find nothing:{}", empty.iter().map(told).collect::<String>());
+        // Rates need two scrapes, and some kinds of work take a tick: the same questions again.
+        tokio::time::sleep(PAUSE).await;
+    }
+    // What may be empty must at least ask for something that is there.
+    let metric = Regex::new(r"\btickfleet_[a-z_]+").unwrap();
+    for query in queries.iter().filter(|query| query.may_be_empty()) {
+        for name in metric.find_iter(&query.text).map(|name| name.as_str()) {
+            assert!(!prometheus.query(name).await.is_empty(), "{}: no process exports {name}", query.panel);
+        }
+    }
+    for (title, _) in EMPTY_WHEN_WELL {
+        assert!(queries.iter().any(|query| query.panel == title), "no panel is called {title:?}");
+    }
+}
+
+async fn every_rule_is_evaluated(prometheus: &Prometheus) {
+    let evaluated = async |prometheus: &Prometheus| {
+        let rules = prometheus.rules().await;
+        let health: Vec<&Value> = rules.iter().map(|rule| &rule["health"]).collect();
+        assert!(health.len() > 40 && health.iter().all(|health| **health != "err"), "{rules:?}");
+        health.iter().all(|health| **health == "ok")
+    };
+    prometheus.until(PATIENCE, "every rule has been evaluated", evaluated).await;
+}
