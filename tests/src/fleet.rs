@@ -20,9 +20,13 @@ use tickfleet_testkit::RedisServer;
 use tickfleet_tools::{Environment, RegisteredTool, Registry, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::inbox::Inbox;
+
+/// The longest wait for what must come; on a quiet machine it is there within a second or two.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a fleet is made of.
 pub struct Plan {
@@ -300,10 +304,11 @@ impl Fleet {
         command.query_async(&mut self.server.connection().await).await.unwrap()
     }
 
-    /// Waits until a worker holds a slice of normal priority, for up to 20 s.
+    /// Waits until a worker holds a slice of normal priority, for up to [`PATIENCE`].
     pub async fn leased(&self) {
         let mut connection = self.server.connection().await;
-        for _ in 0..2_000 {
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
             let command = redis::cmd("XPENDING").arg(self.store.keys().key("ready:normal")).arg("workers").to_owned();
             let held: (u64, redis::Value, redis::Value, redis::Value) =
                 command.query_async(&mut connection).await.unwrap();
@@ -313,7 +318,7 @@ impl Fleet {
             // Redis tells nobody when an entry is read: the poll is bounded above.
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("no worker leased the slice within 20 s");
+        panic!("no worker leased the slice within {PATIENCE:?}");
     }
 
     /// Reads the next slice of normal priority in the name of the one worker, as on a connection whose answer is lost.
@@ -324,9 +329,16 @@ impl Fleet {
         let consumers: Vec<BTreeMap<String, redis::Value>> = info.query_async(&mut connection).await.unwrap();
         let name: String = redis::from_redis_value(consumers[0]["name"].clone()).unwrap();
         let mut read = redis::cmd("XREADGROUP");
-        read.arg("GROUP").arg("workers").arg(name).arg("BLOCK").arg(5_000).arg("STREAMS").arg(ready).arg(">");
+        read.arg("GROUP")
+            .arg("workers")
+            .arg(name)
+            .arg("BLOCK")
+            .arg(u64::try_from(PATIENCE.as_millis()).unwrap())
+            .arg("STREAMS")
+            .arg(ready)
+            .arg(">");
         let found: redis::Value = read.query_async(&mut connection).await.unwrap();
-        assert_ne!(found, redis::Value::Nil, "no slice within 5 s");
+        assert_ne!(found, redis::Value::Nil, "no slice within {PATIENCE:?}");
     }
 
     /// Submits a turn of `kelly` with these calls (name, arguments) and answers its id.
@@ -349,12 +361,12 @@ impl Fleet {
         turn["turn_id"].as_str().map_or_else(|| format!("t{entry}"), str::to_owned)
     }
 
-    /// The next reply of inbox `box`, waited for up to 15 s.
+    /// The next reply of inbox `box`, waited for up to [`PATIENCE`].
     pub async fn reply(&mut self) -> Value {
-        if let Some(reply) = self.try_reply(Duration::from_secs(15)).await {
+        if let Some(reply) = self.try_reply(PATIENCE).await {
             return reply;
         }
-        panic!("no reply within 15 s; Redis holds:\n{}", self.everything().await);
+        panic!("no reply within {PATIENCE:?}; Redis holds:\n{}", self.everything().await);
     }
 
     /// The next reply of inbox `box`, or none within `wait`.

@@ -9,6 +9,8 @@ use serde_json::Value;
 use tickfleet_store::Keys;
 use tickfleet_testkit::RedisServer;
 
+use crate::fleet::PATIENCE;
+
 /// Replies read at once.
 const REPLIES_MAX: usize = 500;
 /// Messages written at once.
@@ -44,10 +46,10 @@ impl Inbox {
         replies
     }
 
-    /// The next reply with its entry, waited for up to 15 s.
+    /// The next reply with its entry, waited for up to [`PATIENCE`].
     pub async fn next_entry(&mut self) -> (String, Value) {
-        let found = self.next(Duration::from_secs(15)).await;
-        assert_eq!(found.len(), 1, "one reply within 15 s: {found:?}");
+        let found = self.next(PATIENCE).await;
+        assert_eq!(found.len(), 1, "one reply within {PATIENCE:?}: {found:?}");
         (self.last.clone(), found.into_iter().next().unwrap())
     }
 

@@ -9,13 +9,10 @@ use serde_json::{Value, json};
 use tickfleet_store::AgentBudget;
 use tokio::time::Instant;
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, PATIENCE};
 
 /// An entry of a stream: its id and its fields.
 pub type StreamEntry = (String, BTreeMap<String, String>);
-
-/// How long [`Fleet::until`] waits before it fails the test.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 impl Fleet {
     /// Runs any command on a key of the shard: the verb, the key's suffix, the other arguments.
@@ -60,7 +57,7 @@ impl Fleet {
         time.to_rfc3339_opts(chrono::SecondsFormat::Millis, true)
     }
 
-    /// Waits until `holds` says so, looking every few milliseconds; fails the test after 20 s. For what no reply
+    /// Waits until `holds` says so, looking every few milliseconds; fails the test after [`PATIENCE`]. For what no reply
     /// announces.
     pub async fn until(&self, what: &str, holds: impl AsyncFn(&Self) -> bool) {
         let start = Instant::now();

@@ -258,15 +258,15 @@ pub async fn pinned(name: &str, mut def: McpServerDef) -> Result<McpServerDef> {
     Ok(def)
 }
 
-/// The next reply of inbox `box`, waited for up to a minute: a server may have to come back first.
+/// The next reply of inbox `box`, waited for up to two minutes: a server may have to come back first.
 pub async fn reply_of(fleet: &mut Fleet) -> Value {
     // One blocking read may not last as long as a connection waits for its answer.
-    for _ in 0..6 {
+    for _ in 0..12 {
         if let Some(reply) = fleet.try_reply(Duration::from_secs(10)).await {
             return reply;
         }
     }
-    panic!("no reply within a minute; Redis holds:\n{}", fleet.everything().await);
+    panic!("no reply within two minutes; Redis holds:\n{}", fleet.everything().await);
 }
 
 /// The tools of these servers, and their connections.

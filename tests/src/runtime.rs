@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::fleet::Fleet;
+use crate::fleet::{Fleet, PATIENCE};
 use crate::inspect::StreamEntry;
 
 /// A task that a runtime leased.
@@ -44,11 +44,18 @@ impl Fleet {
         .await;
         let mut connection = self.server.connection().await;
         let mut command = redis::cmd("XREADGROUP");
-        command.arg("GROUP").arg("workers").arg(name).arg("COUNT").arg(1).arg("BLOCK").arg(15_000);
+        command
+            .arg("GROUP")
+            .arg("workers")
+            .arg(name)
+            .arg("COUNT")
+            .arg(1)
+            .arg("BLOCK")
+            .arg(u64::try_from(PATIENCE.as_millis()).unwrap());
         command.arg("STREAMS").arg(stream).arg(">");
         let found: Option<Vec<(String, Vec<StreamEntry>)>> = command.query_async(&mut connection).await.unwrap();
         let (lease, fields): (String, BTreeMap<String, String>) =
-            found.expect("a task within 15 s").remove(0).1.remove(0);
+            found.expect("a task comes in time").remove(0).1.remove(0);
         Leased { task: serde_json::from_str(&fields["task"]).unwrap(), lease }
     }
 }

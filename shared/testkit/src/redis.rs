@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
 
 /// How long a test's command may take, with what it blocks. The library's default of 500 ms fails on a busy machine.
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(60);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Options of a test's server.
 #[derive(Debug, Clone, Default)]
@@ -73,7 +73,7 @@ impl RedisServer {
         self.server.url()
     }
 
-    /// A new connection, whose commands may take 60 s each. Not for blocking reads longer than that.
+    /// A new connection, whose commands may take two minutes each. Not for blocking reads longer than that.
     ///
     /// # Panics
     /// The server does not answer.

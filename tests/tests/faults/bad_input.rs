@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tickfleet_client::Client;
 use tickfleet_protocol::parse_turn;
 use tickfleet_store::StoreOptions;
-use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 
 /// A turn that is bad in one way, and what it gets.
@@ -106,7 +106,7 @@ async fn every_malformed_turn_gets_its_documented_answer_and_the_good_one_behind
     for (index, case) in cases.iter().enumerate() {
         fleet.xadd("turns", "turn", &case.message).await;
         if case.answered {
-            let reply = fleet.reply_in("acme:box", std::time::Duration::from_secs(15)).await;
+            let reply = fleet.reply_in("acme:box", PATIENCE).await;
             let reply = reply.unwrap_or_else(|| panic!("{}: no reply", case.what));
             assert_eq!(reply["status"], "rejected", "{}: {reply}", case.what);
             assert_eq!(reply["error"]["code"], case.code, "{}: {reply}", case.what);

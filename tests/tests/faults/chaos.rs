@@ -35,7 +35,7 @@ const STANDSTILL_MS: std::ops::Range<u64> = 700..2_200;
 /// A process stands still in one round of so many.
 const STANDSTILL_EVERY: usize = 4;
 /// How long nothing may come back before the run has failed: several leases, for a slice may be hit again and again.
-const SILENCE: Duration = Duration::from_secs(15);
+const SILENCE: Duration = Duration::from_secs(60);
 
 /// A fleet of processes with its Redis, the service outside, and the reader of replies.
 struct Chaos {

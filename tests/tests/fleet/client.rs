@@ -10,7 +10,7 @@ use tickfleet_protocol::parse_turn;
 use tickfleet_store::{StoreError, StoreOptions};
 use tickfleet_testkit::RedisServer;
 
-const SOON: Duration = Duration::from_secs(10);
+const SOON: Duration = Duration::from_secs(60);
 /// For what must not come.
 const NOT_LONG: Duration = Duration::from_millis(20);
 

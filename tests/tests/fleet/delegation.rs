@@ -12,7 +12,7 @@ use tickfleet_config::{HttpTaskDef, TaskHandlerDef};
 use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, Effect, Policy, limits};
 use tickfleet_store::fields::turn;
-use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
@@ -202,7 +202,7 @@ async fn a_task_that_may_not_be_delegated_is_rejected_before_an_agent_sees_it() 
         fleet.delegate("fran", task.clone()).await;
         // A tenant that does not exist has no inbox: the dead letter alone tells.
         if code != "unknown_tenant" {
-            let reply = fleet.reply_in("acme:box", Duration::from_secs(15)).await;
+            let reply = fleet.reply_in("acme:box", PATIENCE).await;
             let reply = reply.unwrap_or_else(|| panic!("{task}: no reply"));
             let said = (&reply["status"], &reply["error"]["code"]);
             assert_eq!(said, (&json!("rejected"), &json!(code)), "{task}: {reply}");

@@ -27,7 +27,7 @@ const TURNS: [usize; 3] = [3, 13, 4];
 /// A wave comes with every tick.
 const WAVES: usize = 2;
 /// How long nothing may come back before the run has failed.
-const SILENCE: Duration = Duration::from_secs(15);
+const SILENCE: Duration = Duration::from_secs(60);
 
 #[derive(Deserialize, JsonSchema)]
 struct Nothing {}

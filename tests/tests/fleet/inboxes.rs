@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::StoreOptions;
-use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 
 /// Two tenants, and small bounds.
@@ -49,7 +49,7 @@ async fn junk_makes_no_inbox_of_a_tenant_that_does_not_exist_and_takes_none_from
     assert_eq!(keys(&fleet, "replies:acme").await.len(), 4, "its own bound");
     // The other tenant does not notice; and of the first, nobody's inbox is taken away.
     fleet.submit_turn(json!({"tenant": "bolt", "turn_id": "t", "calls": echo("hi")})).await;
-    let reply = fleet.reply_in("bolt:box", std::time::Duration::from_secs(15)).await.expect("a reply");
+    let reply = fleet.reply_in("bolt:box", PATIENCE).await.expect("a reply");
     assert_eq!(outcomes(&reply), ["ok"]);
     fleet.submit_turn(json!({"turn_id": "t", "reply_to": "junk0", "calls": echo("hi")})).await;
     fleet.until("it has its reply", async |fleet| fleet.ask::<u64>("XLEN", "replies:acme:junk0", &[]).await == 2).await;

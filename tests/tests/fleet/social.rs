@@ -4,7 +4,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
@@ -12,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use tickfleet_config::{Sources, load};
 use tickfleet_engine::active_policy::ActivePolicy;
-use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
 
 const BOT_TOKEN: &str = "110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw";
@@ -114,7 +113,7 @@ async fn fleet_with(tokens: &[(&str, &str)]) -> (Fleet, Arc<Services>) {
 async fn run(fleet: &mut Fleet, agent: &str, calls: &[(&str, Value)]) -> Value {
     let calls: Vec<Value> = calls.iter().map(|(name, args)| json!({"name": name, "arguments": args})).collect();
     fleet.submit_turn(json!({"tenant": "atlas-ux", "agent": agent, "calls": calls})).await;
-    fleet.reply_in("atlas-ux:box", Duration::from_secs(15)).await.expect("a reply")
+    fleet.reply_in("atlas-ux:box", PATIENCE).await.expect("a reply")
 }
 
 fn telegram() -> (&'static str, Value) {

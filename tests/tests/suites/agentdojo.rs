@@ -2,13 +2,12 @@
 //! out; what attackers slip in is denied, but where it uses a tool that the user's own task needs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use serde_json::{Value, json};
 use tickfleet_model::AgentId;
 use tickfleet_model::policy::{DefaultCaps, ToolGrant};
 use tickfleet_tests::agentdojo::{self, AgentDojo, DATA, Task};
-use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inbox::submit_all;
 
 /// An agent that may call everything: its turns are narrowed instead.
@@ -97,8 +96,8 @@ async fn judge(fleet: &Fleet, expected: &BTreeMap<String, BTreeSet<String>>) -> 
     let mut left: BTreeSet<&str> = expected.keys().map(String::as_str).collect();
     let mut inbox = fleet.inbox("box").await;
     while !left.is_empty() {
-        let replies = inbox.next(Duration::from_secs(20)).await;
-        assert!(!replies.is_empty(), "no reply within 20 s; {} turns are not answered", left.len());
+        let replies = inbox.next(PATIENCE).await;
+        assert!(!replies.is_empty(), "no reply within {PATIENCE:?}; {} turns are not answered", left.len());
         for reply in replies {
             let id = reply["turn_id"].as_str().unwrap();
             assert!(left.remove(id), "{id} was answered twice");

@@ -34,14 +34,14 @@ impl Everything {
         let server = http(&format!("http://127.0.0.1:{port}/mcp"));
         // Built at once, so that the child ends with it however this ends.
         let started = Self { child: start.spawn().unwrap(), port, server };
-        for _ in 0..600 {
+        for _ in 0..2_400 {
             if tokio::net::TcpStream::connect(("127.0.0.1", port)).await.is_ok() {
                 return started;
             }
             // A process tells nobody when it listens: the poll is bounded above.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        panic!("server-everything did not listen within 30 s");
+        panic!("server-everything did not listen within two minutes");
     }
 
     /// Ends it with SIGKILL.

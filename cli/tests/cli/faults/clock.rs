@@ -14,9 +14,9 @@ async fn length(server: &RedisServer, stream: &str) -> u64 {
     command.query_async(&mut server.connection().await).await.unwrap()
 }
 
-/// Waits up to 30 s.
+/// Waits up to two minutes.
 async fn has(server: &RedisServer, stream: &str, entries: u64) {
-    for _ in 0..600 {
+    for _ in 0..2_400 {
         if length(server, stream).await >= entries {
             return;
         }

@@ -29,12 +29,12 @@ fn name(id: &TurnId) -> TurnName {
     TurnName { tenant: TenantId::new("demo").unwrap(), turn: id.clone() }
 }
 
-/// The result of each turn, waited for up to 30 s in all.
+/// The result of each turn, each waited for up to a minute.
 async fn results(client: &Client, count: usize) -> Vec<Value> {
     let mut replies = client.replies(&TenantId::new("demo").unwrap(), &InboxName::new("early").unwrap());
     let mut found = Vec::new();
     while found.len() < count {
-        let reply = replies.next(Duration::from_secs(30)).await.unwrap().expect("a reply within 30 s");
+        let reply = replies.next(Duration::from_secs(60)).await.unwrap().expect("a reply within a minute");
         assert_eq!(reply.results.len(), 1, "{reply:?}");
         found.push(serde_json::to_value(&reply.results[0]).unwrap());
     }

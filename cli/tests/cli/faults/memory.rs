@@ -49,15 +49,15 @@ async fn xadd(connection: &mut MultiplexedConnection, fields: &[&str]) -> redis:
     redis::cmd("XADD").arg("{tickfleet:0}:turns").arg("*").arg(fields).query_async(connection).await
 }
 
-/// Waits up to 60 s.
+/// Waits up to two minutes.
 async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
-    for _ in 0..1_200 {
+    for _ in 0..2_400 {
         if is().await {
             return;
         }
         pause();
     }
-    panic!("not within 60 s: {what}");
+    panic!("not within two minutes: {what}");
 }
 
 /// Reads replies, and removes what it read, until all of these are answered.

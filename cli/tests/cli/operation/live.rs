@@ -19,15 +19,15 @@ fn ask(url: &str, args: &[&str]) -> Value {
     tickfleet(&[args, &["--redis-url", url, "--json"]].concat()).json()
 }
 
-/// Waits until something is so, for half a minute at least.
+/// Waits until something is so, for two minutes at least.
 fn until(is: impl Fn() -> bool) {
-    for _ in 0..600 {
+    for _ in 0..2_400 {
         if is() {
             return;
         }
         pause();
     }
-    panic!("it did not come to that within half a minute");
+    panic!("it did not come to that within two minutes");
 }
 
 /// The outcome of one call of kelly's.

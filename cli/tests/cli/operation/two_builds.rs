@@ -86,7 +86,7 @@ async fn replies(redis: &RedisServer) -> BTreeMap<String, Vec<Value>> {
 }
 
 async fn answered(redis: &RedisServer, turns: usize) -> BTreeMap<String, Vec<Value>> {
-    for _ in 0..600 {
+    for _ in 0..2_400 {
         let found = replies(redis).await;
         let (own, tasks): (Vec<_>, Vec<_>) =
             found.keys().partition(|id| id.starts_with('t') && id[1..].parse::<usize>().is_ok());

@@ -12,7 +12,7 @@ use super::binary::{DevFleet, Said};
 
 pub const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 /// How long a command that only looks is asked again: what it shows may still be on its way.
-const LOOK_FOR: Duration = Duration::from_secs(30);
+const LOOK_FOR: Duration = Duration::from_secs(60);
 
 /// A command (`$ …`) with what a document shows of its output.
 #[derive(Debug, PartialEq, Eq)]
