@@ -47,7 +47,8 @@ impl Fleet {
         let (folder, url, slots) = (self.folder.path(), self.redis.url(), self.slots.to_string());
         let variables = [
             ("TICKFLEET_WORKER_SLOTS", slots.as_str()),
-            ("TICKFLEET_WORKER_LEASE", "5s"),
+            // Longer than a busy machine stands still: who has not been killed does not count as dead.
+            ("TICKFLEET_WORKER_LEASE", "10s"),
             ("TICKFLEET_WORKER_TOOL_TIMEOUT", "1s"),
             ("TICKFLEET_WORKER_RETRY_LADDER", "200ms"),
             ("TICKFLEET_CAPS_TICK", "1s"),
