@@ -112,6 +112,12 @@ impl Client {
         Ok(Self { shards })
     }
 
+    /// A producer's end over shards that are open already, all of them in order. For simulations.
+    #[must_use]
+    pub fn over(shards: Vec<Store>) -> Self {
+        Self { shards: shards.into() }
+    }
+
     /// The shard of a tenant: for what this client has no word for.
     #[must_use]
     pub fn store(&self, tenant: &TenantId) -> &Store {

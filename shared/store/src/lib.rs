@@ -14,6 +14,7 @@ mod script;
 mod verbs;
 
 pub use clock::ShardClock;
+pub use connection::dial::Dial;
 pub use connection::error::StoreError;
 pub use connection::inbox::{InboxEntry, InboxReader};
 pub use connection::pool::Pool;
@@ -162,14 +163,24 @@ impl Store {
     /// # Errors
     /// [`StoreError::Url`] where the URL cannot be read.
     pub fn open(url: &str, shard: u32, options: Arc<StoreOptions>) -> Result<Self, StoreError> {
-        Ok(Self {
-            connection: Connection::open(url)?,
+        Ok(Self::on(Connection::open(url)?, shard, options))
+    }
+
+    /// Shard `shard` of the Redis that `dial` connects to. Connects lazily. For simulations.
+    #[must_use]
+    pub fn over(dial: Arc<dyn Dial>, shard: u32, options: Arc<StoreOptions>) -> Self {
+        Self::on(Connection::over(dial), shard, options)
+    }
+
+    fn on(connection: Connection, shard: u32, options: Arc<StoreOptions>) -> Self {
+        Self {
+            connection,
             scripts: Arc::new(Scripts::embedded()),
             keys: Keys::new(&options.namespace, shard),
             shard,
             options,
             time: TimeSource::Redis,
-        })
+        }
     }
 
     /// The same shard with another source of time. For tests.

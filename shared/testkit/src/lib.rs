@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod clock;
+pub mod guards;
 mod leaks;
 mod redis;
 

@@ -21,7 +21,7 @@ async fn a_fleet_scales_out_and_in_without_losing_a_call_and_not_for_capped_work
     assert!(outcome.told >= loaded - 1 && outcome.left == outcome.told, "{}", outcome.summary());
 }
 
-/// The run of docs/scaling.md. `TICKFLEET_SCALING_CSV=docs/scaling.csv` keeps its samples.
+/// The run of docs/scaling.md. `TICKFLEET_SCALING_CSV=docs/scaling/run.csv` keeps its samples.
 #[tokio::test]
 #[ignore = "takes three minutes and wants a quiet machine"]
 async fn the_fleet_follows_its_load() {

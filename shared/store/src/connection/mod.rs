@@ -2,6 +2,7 @@
 //!
 //! This is the reconnect helper: beside `model/retry` the only place that names `backoff`.
 
+pub(crate) mod dial;
 pub(crate) mod error;
 pub(crate) mod inbox;
 pub(crate) mod pool;
@@ -18,6 +19,7 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::script::Script;
+use dial::Dial;
 use error::{StoreError, is_of_this_connection};
 use question::Question;
 
@@ -41,7 +43,7 @@ pub trait Observer: Send + Sync {
 /// commands: whatever stands behind one waits for it.
 #[derive(Clone)]
 pub struct Connection {
-    client: redis::Client,
+    dial: Arc<dyn Dial>,
     current: Arc<Mutex<Option<MultiplexedConnection>>>,
     observer: Option<Arc<dyn Observer>>,
 }
@@ -58,8 +60,12 @@ impl Connection {
     /// # Errors
     /// [`StoreError::Url`].
     pub fn open(url: &str) -> Result<Self, StoreError> {
-        let client = redis::Client::open(url).map_err(StoreError::Url)?;
-        Ok(Self { client, current: Arc::default(), observer: None })
+        Ok(Self::over(Arc::new(redis::Client::open(url).map_err(StoreError::Url)?)))
+    }
+
+    /// A connection that `dial` makes, not yet made.
+    pub(crate) fn over(dial: Arc<dyn Dial>) -> Self {
+        Self { dial, current: Arc::default(), observer: None }
     }
 
     pub(crate) fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
@@ -86,7 +92,7 @@ impl Connection {
     /// Host and port, or socket path. Never a password.
     #[must_use]
     pub fn address(&self) -> String {
-        self.client.get_connection_info().addr().to_string()
+        self.dial.address()
     }
 
     /// The live connection, made if there is none.
@@ -117,10 +123,7 @@ impl Connection {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(response));
-        self.client
-            .get_multiplexed_async_connection_with_config(&config)
-            .await
-            .map_err(|source| StoreError::Connect { address: self.address(), source })
+        self.dial.dial(config).await.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
     /// Drops the connection where a new one may do better.

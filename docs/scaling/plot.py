@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Draws docs/scaling.svg from docs/scaling.csv. Python's standard library alone.
+"""Draws docs/scaling/run.svg from docs/scaling/run.csv. Python's standard library alone.
 
-    python3 docs/plot_scaling.py docs/scaling.csv docs/scaling.svg
+    python3 docs/scaling/plot.py docs/scaling/run.csv docs/scaling/run.svg
 """
 
 import csv

@@ -1,0 +1,31 @@
+//! Where connections to Redis come from: the network, or, in a simulation, memory.
+
+use std::fmt;
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisResult};
+
+/// Makes connections to one Redis server.
+#[async_trait]
+pub trait Dial: fmt::Debug + Send + Sync {
+    /// A new connection with the timeouts of `config`.
+    ///
+    /// # Errors
+    /// The server cannot be reached in time, or refuses the login.
+    async fn dial(&self, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection>;
+
+    /// Host and port, or socket path. Never a password.
+    fn address(&self) -> String;
+}
+
+#[async_trait]
+impl Dial for redis::Client {
+    async fn dial(&self, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
+        self.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    fn address(&self) -> String {
+        self.get_connection_info().addr().to_string()
+    }
+}

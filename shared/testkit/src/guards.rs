@@ -1,0 +1,308 @@
+//! The guards of the scripts, one by one, and what stands there where a test switches one off. A guard that no test
+//! misses is either not tested or not needed: the interleavings and the simulator show that each is missed.
+
+/// A rule, what is switched off, the guard, and what is there instead.
+pub type Guard = (u8, &'static str, &'static str, &'static str);
+
+/// Budgets, clock, endings.
+pub const RULES_1_TO_3: &[Guard] = &[
+    (
+        1,
+        "a tick's counter resets when the reckoned window differs from the kept one",
+        "if now >= a.tick_end then",
+        "if now - (now - stagger) % policy.tick + policy.tick ~= a.tick_end then",
+    ),
+    (
+        1,
+        "a day's counter resets when the policy's day differs from the kept one",
+        "if now >= a.day_end then",
+        "if a.day_end ~= policy.day_end then",
+    ),
+    (1, "an older policy decides", "if num(policy_gen or 0) > num(policy) then", "if false then"),
+    (1, "day bounds that do not hold now are used", "if day_is_stale(policies, now) then", "if false then"),
+    (
+        1,
+        "the tenant's day is not debited",
+        "a.tick_used, a.day_used, t.day_used = a.tick_used + k, a.day_used + k, t.day_used + k",
+        "a.tick_used, a.day_used = a.tick_used + k, a.day_used + k",
+    ),
+    (2, "shard time steps back with Redis' clock", "if now < last then", "if false then"),
+    (3, "a lane's timer is not armed", "call('ZADD', TIMERS, 'LT', due, 'l:' .. tenant .. ':' .. agent)", ""),
+    (
+        3,
+        "a turn whose slice has ended does not go back on its lane",
+        "put_on_lane(item.tenant, agent, item.turn, lane_place, math.max(tick_end, now))",
+        "",
+    ),
+];
+
+/// Fences and streams.
+pub const RULES_4_TO_6: &[Guard] = &[
+    (4, "anybody may settle", "if fence ~= item.fence or ended[item.tt] then", "if not fence then"),
+    (4, "anybody may park a slice", "if in_force ~= fence then\n    acked", "if not in_force then\n    acked"),
+    (
+        4,
+        "anybody may begin a call",
+        "if in_force ~= fence then return 'STALE' end",
+        "if not in_force then return 'STALE' end",
+    ),
+    (
+        4,
+        "whoever once read an inbound entry may admit it",
+        "if not (held[turn.entry] or is_open(stream, turn.entry)) then return 'DUPLICATE' end",
+        "",
+    ),
+    (
+        5,
+        "a stream with nothing pending is trimmed to its newest entry",
+        "call('XTRIM', stream, 'MINID', ms .. '-' .. string.format('%.0f', num(seq) + 1))",
+        "call('XTRIM', stream, 'MAXLEN', 0)",
+    ),
+    (
+        6,
+        "a slice that a worker holds is ended by somebody else",
+        "if where == 'held' or not reason then",
+        "if not reason then",
+    ),
+];
+
+/// Side effects and restarts.
+pub const RULES_7_AND_8: &[Guard] = &[
+    (
+        7,
+        "a call that another has begun is begun again",
+        "if nonce ~= '' and begun and num(string.match(begun, '^%d+')) == position then return 'UNKNOWN' end",
+        "",
+    ),
+    (7, "one's own begin cannot be repeated", "if nonce ~= '' and begun == mine then return 'OK' end", ""),
+    (
+        7,
+        "a parked call keeps the begin of its last try",
+        "call('HDEL', key, TURN.fence, TURN.begun, TURN.started)\n  call('HSET', key, TURN.attempts",
+        "call('HDEL', key, TURN.fence, TURN.started)\n  call('HSET', key, TURN.attempts",
+    ),
+    (
+        7,
+        "an ending denies a call that was begun",
+        "begun = position and num(position) >= rec.done and begun or ''",
+        "begun = ''",
+    ),
+    (
+        8,
+        "calls are admitted in a window that began before a restart",
+        "if a.tick_begin < epoch_ms then return 0 end",
+        "",
+    ),
+    (8, "calls are begun right after a restart", "if nonce ~= '' and now < hold then return 'HOLD' end", ""),
+    (
+        8,
+        "workers are reaped right after a restart",
+        "hold = math.max(hold, epoch_ms > 0 and epoch_ms + lease or 0)",
+        "",
+    ),
+];
+
+/// Ids, batches, the dead. (Rule 13 is in `targeted`: it needs a full memory.)
+pub const RULES_9_TO_12: &[Guard] = &[
+    (
+        9,
+        "an accepted id hears QUEUE_FULL",
+        "local known = id ~= '' and call('GET'",
+        "local known = id ~= '' and length < turns_max and call('GET'",
+    ),
+    (
+        9,
+        "an id that waits has a TTL",
+        "call('SET', id_key(tenant .. ':' .. id), 'q' .. digest)",
+        "call('SET', id_key(tenant .. ':' .. id), 'q' .. digest, 'PX', 3600000)",
+    ),
+    (9, "an id that has ended has no TTL", "or 'e', 2), 'PX', dedupe) end", "or 'e', 2)) end"),
+    (
+        9,
+        "an id whose turn was refused is not free again",
+        "if call('GET', id_key(ARGV[at + 6])) == 'q' .. ARGV[at + 7] then",
+        "if false then",
+    ),
+    (
+        9,
+        "an id is freed by a refused turn of other content",
+        "if call('GET', id_key(ARGV[at + 6])) == 'q' .. ARGV[at + 7] then",
+        "if true then",
+    ),
+    (9, "an id of what could not be read waits for ever", "call('PEXPIRE', id_key(name), dedupe, 'NX')", ""),
+    (9, "an id stands for any content", "if string.sub(id, 2) ~= turn.digest then return 'CONFLICT' end", ""),
+    (10, "processes disagree about the number of shards", "if shards and shards ~= ARGV[3] then", "if false then"),
+    (
+        11,
+        "a batch is written before all of it is read",
+        "for i = 1, count do plan(batch[i]) end",
+        "for i = 1, count do\n  plan(batch[i])\n  if batch[i].a then call('HSET', turn_key(batch[i].tt), TURN.calls, 1) end\nend",
+    ),
+    (12, "the living are reaped", "if beat <= now then", "if true then"),
+    (12, "slices that were not started count a crash", "if crashes == 0 or started == entry then", "if true then"),
+    (
+        12,
+        "reaping goes on although all were away",
+        "if not reap_seen or now - num(reap_seen) > lease / 2 then",
+        "if false then",
+    ),
+    (
+        12,
+        "a slice is never quarantined",
+        "if crashes >= crashes_max or not body then\n    local tenant = split(tt)",
+        "if not body then\n    local tenant = split(tt)",
+    ),
+    (
+        12,
+        "an inbound entry that kills its readers is never dead",
+        "if crashes >= crashes_max then\n    call('XADD'",
+        "if false then\n    call('XADD'",
+    ),
+];
+
+/// What drains, and by which clock is trimmed.
+pub const RULES_13_AND_20: &[Guard] = &[
+    (13, "what drains is refused when memory is full", "#!lua flags=allow-oom\n", "#!lua\n"),
+    (
+        19,
+        "a backlog that fills the memory is not admitted",
+        "#!lua flags=allow-oom\nlocal AT_BRIM = true",
+        "#!lua\nlocal AT_BRIM = true",
+    ),
+    (20, "replies are trimmed by the shard's clock", "math.max(redis_ms - retain, 0)", "math.max(now - retain, 0)"),
+];
+
+/// Bounds and deadlines.
+pub const RULES_14_TO_16: &[Guard] = &[
+    (14, "replies are not numbered", "box.seq = box.seq + 1", ""),
+    (
+        14,
+        "turns come in for an inbox that nobody reads",
+        "if unread(name, inbox_max) >= inbox_max then",
+        "if false then",
+    ),
+    (14, "there is no bound on a tenant's inboxes", "and 'new' or 'too_many_inboxes'", "and 'new' or 'new'"),
+    (
+        23,
+        "one tenant's inboxes use up another's bound",
+        "local key = P .. 'inboxes:' .. tenant\n  if call('ZCARD', key) < max",
+        "local key = P .. 'inboxes:' .. (tenant == 'bolt' and 'acme' or tenant)\n  if call('ZCARD', key) < max",
+    ),
+    (
+        14,
+        "refusals make any number of inboxes",
+        "if inbox == '' or not (has_inbox(tenant, inbox) or",
+        "if inbox == '' or not (true or",
+    ),
+    (14, "a new inbox counts from its first reply on", "if box == 'new' then claim(turn.tenant, turn.inbox) end", ""),
+    (15, "a retry is due after the deadline", "math.min(now + delay, num(deadline))", "now + delay"),
+    (
+        15,
+        "a turn has no timer at its deadline",
+        "timers[t + 1], timers[t + 2] = turn.deadline_text, 't:' .. turn.tt",
+        "",
+    ),
+    (16, "a tenant has any number of turns", "if t.unfinished >= turns_max then refusal", "if false then refusal"),
+    (16, "a tenant has any number of slices out", "if t.out >= ready_max then k = 0 end", ""),
+];
+
+/// What is set at run time.
+pub const RULE_17: &[Guard] = &[
+    (
+        17,
+        "a process that has just started decides by what the configuration says of a tenant",
+        "if num(tenants_gen or 0) > num(tenants) then",
+        "if false then",
+    ),
+    (
+        17,
+        "nobody is told that a tenant was set",
+        "call('HSET', META, 'tenants_gen', gen + 1, 'tenants_set', names)",
+        "call('HSET', META, 'tenants_set', names)",
+    ),
+];
+
+/// Poison items, and what is missing.
+pub const RULES_18_AND_21: &[Guard] = &[
+    (
+        18,
+        "a foreign number of crashes costs more than its entry",
+        "if k == INBOUND.crashes then crashes = whole(v) or 0",
+        "if k == INBOUND.crashes then crashes = num(v)",
+    ),
+    (18, "an entry of many fields fills Lua's stack", "or k == INBOUND.given or #fields < 32)", "or true)"),
+    (18, "budgets that cannot be read open their windows anew", "  if a.lost then", "  if false then"),
+    (
+        21,
+        "a slice that is nowhere waits for its deadline",
+        "if where == 'gone' and not reason then return restore(tt, key, rec, tenant) end",
+        "",
+    ),
+    (
+        21,
+        "a slice that is nowhere is dispatched while its holder may still end it",
+        "elseif num(since) + ending_lease > now then",
+        "elseif false then",
+    ),
+    (
+        21,
+        "what was begun of a slice that is nowhere counts no crash",
+        "if started == rec.fence or position >= rec.done then",
+        "if false then",
+    ),
+    (
+        21,
+        "records of one admission do not hold their calls",
+        "record[at + 1], record[at + 2], at = TURN.call .. (i - 1), turn.calls[i], at + 2",
+        "at = at",
+    ),
+    (
+        21,
+        "inbound entries whose reader was deleted are trimmed away",
+        "if group and group.lag and call('XLEN', stream) <= group.pending + group.lag + ended then",
+        "if group then",
+    ),
+    (
+        21,
+        "an ended inbound entry stays where an older one is held",
+        "    call('XDEL', stream, unpack(entries, from, math.min(from + 999, #entries)))\n  end\nend",
+        "  end\nend",
+    ),
+    (
+        21,
+        "nobody takes inbound entries whose reader was deleted",
+        "if is_inbound(queue) then take_lost(queue, group) end",
+        "",
+    ),
+];
+
+/// What comes first.
+pub const RULE_22: &[Guard] = &[
+    (22, "a cancel does not wait for its turn", "cancelled_early = any_early(tts, early_ms, now)", ""),
+    (
+        22,
+        "a cancel does not wait for its task",
+        "local cancelled = any_early({ tt }, early_ms, now) and early(tt)",
+        "local cancelled = false",
+    ),
+    (22, "a mark outlives what it was for", "call('DEL', early_key(tt))", ""),
+    (
+        22,
+        "a slice that nobody has read can be begun after its cancel",
+        "end_unread(tt, key, rec, tenant_of(tenant), 'cancelled', now, now, 0)",
+        "",
+    ),
+];
+
+/// All of them.
+pub const ALL: &[&[Guard]] = &[
+    RULES_1_TO_3,
+    RULES_4_TO_6,
+    RULES_7_AND_8,
+    RULES_9_TO_12,
+    RULES_13_AND_20,
+    RULES_14_TO_16,
+    RULE_17,
+    RULES_18_AND_21,
+    RULE_22,
+];
