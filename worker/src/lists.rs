@@ -13,6 +13,8 @@ use sha2::{Digest, Sha256};
 use tickfleet_model::{Dialect, ToolSpec, limits};
 use tickfleet_protocol::define;
 use tickfleet_store::{Store, StoreError, ToolList};
+use tokio::runtime::{Handle, RuntimeFlavor};
+use tokio::task::JoinError;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::{WorkerConfig, WorkerConfigs};
@@ -76,8 +78,7 @@ impl ToolLists {
             return Ok(());
         }
         let (store, config) = (self.store.clone(), Arc::clone(config));
-        // Thousands of agents take a while, and calls run beside this.
-        let made = tokio::task::spawn_blocking(move || lists(&store, &config)).await;
+        let made = beside(move || lists(&store, &config)).await;
         let Ok((lists, left_out)) = made else {
             tracing::error!("the lists of tools are not written: a bug ended what makes them");
             return Ok(());
@@ -87,6 +88,15 @@ impl ToolLists {
             tracing::warn!(written, left_out, bytes_max, "some agents' lists of tools do not fit and are not written");
         }
         self.store.write_tool_lists(fingerprint, &lists, LIST_TTL_MS, FRESH_MS).await
+    }
+}
+
+/// Makes something that takes a while, for there may be thousands of agents, beside the calls that run. A runtime of one
+/// thread makes it in that thread: a simulation has no other, or it would not repeat.
+async fn beside<T: Send + 'static>(make: impl FnOnce() -> T + Send + 'static) -> Result<T, JoinError> {
+    match Handle::current().runtime_flavor() {
+        RuntimeFlavor::CurrentThread => Ok(make()),
+        _ => tokio::task::spawn_blocking(make).await,
     }
 }
 
