@@ -1,0 +1,85 @@
+//! Values of Lua, words of commands, replies.
+
+use mlua::{Lua, Table, Value};
+
+use crate::number::write_g17;
+use crate::reply::Reply;
+
+/// Appends a value as a word of a command. Answers false where it can be none.
+pub(super) fn write_arg(value: &Value, out: &mut Vec<u8>) -> bool {
+    match value {
+        Value::String(text) => out.extend_from_slice(&text.as_bytes()),
+        Value::Integer(number) => write_g17(*number as f64, out),
+        Value::Number(number) => write_g17(*number, out),
+        _ => return false,
+    }
+    true
+}
+
+/// An error as scripts get it.
+pub(super) fn error_table(lua: &Lua, text: &str) -> mlua::Result<Table> {
+    let table = lua.create_table_with_capacity(0, 1)?;
+    let text = if text.contains(' ') { text.to_owned() } else { format!("ERR {text}") };
+    table.raw_set("err", text)?;
+    Ok(table)
+}
+
+/// A reply as scripts get it.
+pub(super) fn value_of(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
+    Ok(match reply {
+        Reply::Int(number) => Value::Number(*number as f64),
+        Reply::Bulk(bytes) => Value::String(lua.create_string(bytes)?),
+        Reply::Nil | Reply::NilArray => Value::Boolean(false),
+        Reply::Error(text) => Value::Table(error_table(lua, text)?),
+        Reply::Status(text) => {
+            let table = lua.create_table_with_capacity(0, 1)?;
+            table.raw_set("ok", text.as_str())?;
+            Value::Table(table)
+        }
+        Reply::Array(items) => {
+            let table = lua.create_table_with_capacity(items.len(), 0)?;
+            for (at, item) in items.iter().enumerate() {
+                table.raw_set(at + 1, value_of(lua, item)?)?;
+            }
+            Value::Table(table)
+        }
+    })
+}
+
+/// What a script returned, as a reply.
+pub(super) fn reply_of(value: &Value) -> Reply {
+    match value {
+        Value::String(text) => Reply::bulk(text.as_bytes()),
+        Value::Integer(number) => Reply::Int(*number),
+        // Beyond what fits, x86 answers the smallest number.
+        Value::Number(number) if number.is_nan() || number.abs() >= 9.3e18 => Reply::Int(i64::MIN),
+        Value::Number(number) => Reply::Int(*number as i64),
+        Value::Boolean(true) => Reply::Int(1),
+        Value::Table(table) => reply_of_table(table),
+        _ => Reply::Nil,
+    }
+}
+
+fn reply_of_table(table: &Table) -> Reply {
+    let text = |name: &str| match table.raw_get::<Value>(name) {
+        Ok(Value::String(text)) => Some(text.to_string_lossy()),
+        _ => None,
+    };
+    if let Some(error) = text("err") {
+        return Reply::Error(error);
+    }
+    if let Some(status) = text("ok") {
+        return Reply::Status(status.replace(['\r', '\n'], " "));
+    }
+    if let Ok(Value::Number(number)) = table.raw_get::<Value>("double") {
+        return Reply::Bulk(crate::number::g17(number));
+    }
+    let mut items = Vec::with_capacity(table.raw_len());
+    for at in 1.. {
+        match table.raw_get::<Value>(at) {
+            Ok(Value::Nil) | Err(_) => break,
+            Ok(item) => items.push(reply_of(&item)),
+        }
+    }
+    Reply::Array(items)
+}
