@@ -11,7 +11,7 @@
 //! - `DUMP` answers a number that `RESTORE` of the same server understands.
 //! - There is one database, no user and no replica; settings are kept, and only `maxmemory` does something.
 //! - Scripts have no `cjson`, `cmsgpack`, `bit` and `os`. A global that exists may be overwritten.
-//! - `MULTI` is a connection's matter, so there is none here.
+//! - `MULTI` is a connection's matter: [`serve`] knows it, a bare [`Redis`] does not.
 
 mod commands;
 mod data;
@@ -19,6 +19,7 @@ mod db;
 mod lua;
 mod number;
 mod reply;
+mod serve;
 
 use std::sync::Arc;
 
@@ -29,6 +30,7 @@ use lua::Engine;
 
 pub use lua::{Coverage, ScriptCoverage};
 pub use reply::{Reply, decode};
+pub use serve::serve;
 
 /// What comes of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -87,7 +87,7 @@ static COMMANDS: &[Command] = &[
     reads("PTTL", 2, expiry::pttl),
     grows("RESTORE", -4, keys::restore),
     outside("ROLE", 1, server::role),
-    writes("SADD", -3, sets::sadd),
+    grows("SADD", -3, sets::sadd),
     outside("SAVE", 1, server::save),
     reads("SCAN", -2, keys::scan),
     reads("SCARD", 2, sets::scard),

@@ -13,6 +13,8 @@ const BYTES_MAX: usize = 4096;
 pub(crate) struct Node {
     /// Entries that are there.
     pub(crate) live: u32,
+    /// The id that was added last, also where its entry was deleted.
+    pub(crate) last: Id,
     /// Entries that were deleted: they count, too.
     deleted: u32,
     bytes: usize,
@@ -64,9 +66,14 @@ impl Nodes {
         self.nodes.len()
     }
 
-    /// The first node: its id, and how many entries are there.
-    pub(crate) fn first(&self) -> Option<u32> {
-        self.nodes.first_key_value().map(|(_, node)| node.live)
+    /// The first node.
+    pub(crate) fn first(&self) -> Option<&Node> {
+        self.nodes.first_key_value().map(|(_, node)| node)
+    }
+
+    /// Removes the first node, whose entries are gone.
+    pub(crate) fn drop_first(&mut self) {
+        self.nodes.pop_first();
     }
 
     /// Notes an entry that was added.
@@ -78,7 +85,7 @@ impl Nodes {
             // Header, count, deleted, number of fields, the names, the end.
             let bytes = 7 + 2 + 2 + number_bytes((fields.len() / 2) as i64) + 2;
             let bytes = bytes + names().map(|name| text_bytes(name)).sum::<usize>();
-            self.nodes.insert(id, Node { live: 0, deleted: 0, bytes, fields: names().cloned().collect() });
+            self.nodes.insert(id, Node { live: 0, last: id, deleted: 0, bytes, fields: names().cloned().collect() });
         }
         let Some(mut last) = self.nodes.last_entry() else { return };
         let first = *last.key();
@@ -97,14 +104,20 @@ impl Nodes {
         }
         node.bytes += bytes;
         node.live += 1;
+        node.last = id;
     }
 
-    /// Notes an entry that was deleted; a node goes with its last one.
+    /// Notes an entry that was deleted.
     pub(crate) fn delete(&mut self, id: Id) {
-        let Some((first, node)) = self.nodes.range_mut(..=id).next_back() else { return };
-        node.live -= 1;
-        node.deleted += 1;
-        if node.live == 0 {
+        if let Some((_, node)) = self.nodes.range_mut(..=id).next_back() {
+            node.live -= 1;
+            node.deleted += 1;
+        }
+    }
+
+    /// Removes the node of this entry where it was the last one there.
+    pub(crate) fn drop_empty(&mut self, id: Id) {
+        if let Some((first, _)) = self.nodes.range(..=id).next_back().filter(|(_, node)| node.live == 0) {
             let first = *first;
             self.nodes.remove(&first);
         }

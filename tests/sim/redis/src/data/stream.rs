@@ -124,6 +124,7 @@ impl Stream {
         let (mut deleted, mut first_went) = (0, false);
         for id in ids {
             if self.take(*id) {
+                self.nodes.drop_empty(*id);
                 first_went |= *id == self.first;
                 self.max_deleted = self.max_deleted.max(*id);
                 deleted += 1;
@@ -143,32 +144,36 @@ impl Stream {
     /// many went.
     pub(crate) fn trim(&mut self, trim: Trim, limit: Option<u64>) -> u64 {
         let mut trimmed = 0;
-        while let Some(entries) = self.nodes.first() {
-            if matches!(trim, Trim::Length(most) if self.entries.len() as u64 <= most) {
+        while let Some(node) = self.nodes.first() {
+            let (length, of_node) = (self.entries.len() as u64, u64::from(node.live));
+            if matches!(trim, Trim::Length(most) if length <= most) {
                 break;
             }
-            let entries = u64::from(entries);
-            if limit.is_some_and(|limit| limit > 0 && trimmed + entries > limit) {
+            if limit.is_some_and(|limit| limit > 0 && trimmed + of_node > limit) {
                 break;
             }
-            let of_node: Vec<Id> = self.entries.keys().take(entries as usize).copied().collect();
-            let keep = |id: &Id, gone: u64| match trim {
-                Trim::Length(most) => self.entries.len() as u64 - gone <= most,
-                Trim::Before(floor) => *id >= floor,
+            let whole = match trim {
+                Trim::Length(most) => length - of_node >= most,
+                Trim::Before(floor) => node.last < floor,
             };
-            let going: Vec<Id> =
-                of_node.iter().zip(0..).take_while(|(id, gone)| !keep(id, *gone)).map(|(id, _)| *id).collect();
-            let whole = going.len() == of_node.len();
             if !whole && limit.is_some() {
                 break;
             }
-            for id in &going {
+            let going = |(id, gone): &(Id, u64)| match trim {
+                _ if whole => true,
+                Trim::Length(most) => length - gone > most,
+                Trim::Before(floor) => *id < floor,
+            };
+            let ids = self.entries.keys().copied().take(node.live as usize).zip(0..);
+            let going: Vec<(Id, u64)> = ids.take_while(going).collect();
+            for (id, _) in &going {
                 self.take(*id);
             }
             trimmed += going.len() as u64;
             if !whole {
                 break;
             }
+            self.nodes.drop_first();
         }
         if self.entries.is_empty() {
             self.first = Id::default();

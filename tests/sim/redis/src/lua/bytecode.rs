@@ -1,10 +1,13 @@
-//! Which lines of a compiled script hold code: read from its bytecode, as `string.dump` of Lua 5.1 writes it.
+//! Compiled scripts, as `string.dump` of Lua 5.1 writes them: which lines hold code, and calls without tail calls.
 
 use std::collections::BTreeSet;
 
 /// Reads along the bytes; none where they end early.
 struct Reader<'a> {
     bytes: &'a [u8],
+    length: usize,
+    /// Where functions' instructions begin, and how many there are.
+    code: Vec<(usize, usize)>,
 }
 
 impl<'a> Reader<'a> {
@@ -47,6 +50,7 @@ impl<'a> Reader<'a> {
         // First and last line; upvalues, parameters, whether it is variadic, stack.
         self.take(4 + 4 + 4)?;
         let code = self.int()?;
+        self.code.push((self.length - self.bytes.len(), code));
         self.take(code.checked_mul(4)?)?;
         self.constants()?;
         for _ in 0..self.int()? {
@@ -66,12 +70,26 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The lines that hold code, as Lua's debug library would name them.
-pub(super) fn lines(dump: &[u8]) -> BTreeSet<usize> {
+/// Instructions of Lua 5.1.
+const CALL: u8 = 28;
+const TAIL_CALL: u8 = 29;
+
+/// A compiled script whose calls all come back to it, and the lines that hold code, as Lua's debug library would name
+/// them. Redis' functions are written in C, which Lua never calls in its caller's stead; ours are written in Lua, and an
+/// error must name the line that called them.
+pub(super) fn without_tail_calls(mut dump: Vec<u8>) -> (Vec<u8>, BTreeSet<usize>) {
     let mut lines = BTreeSet::new();
     // The header: signature, version, format, byte order, sizes.
-    let mut reader = Reader { bytes: dump.get(12..).unwrap_or_default() };
-    // What cannot be read holds no line that could be reached either.
+    let body = dump.get(12..).unwrap_or_default();
+    let mut reader = Reader { bytes: body, length: dump.len(), code: Vec::new() };
+    // What cannot be read is left as it is.
     let _unread = reader.function(&mut lines);
-    lines
+    for (from, instructions) in reader.code {
+        for instruction in dump.iter_mut().skip(from).step_by(4).take(instructions) {
+            if *instruction & 0x3F == TAIL_CALL {
+                *instruction = *instruction & 0xC0 | CALL;
+            }
+        }
+    }
+    (dump, lines)
 }

@@ -46,13 +46,16 @@ pub(super) fn value_of(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
     })
 }
 
+/// The first number that is too large for a reply.
+const TOO_LARGE: f64 = 9_223_372_036_854_775_808.0;
+
 /// What a script returned, as a reply.
 pub(super) fn reply_of(value: &Value) -> Reply {
     match value {
         Value::String(text) => Reply::bulk(text.as_bytes()),
         Value::Integer(number) => Reply::Int(*number),
         // Beyond what fits, x86 answers the smallest number.
-        Value::Number(number) if number.is_nan() || number.abs() >= 9.3e18 => Reply::Int(i64::MIN),
+        Value::Number(number) if !(-TOO_LARGE..TOO_LARGE).contains(number) => Reply::Int(i64::MIN),
         Value::Number(number) => Reply::Int(*number as i64),
         Value::Boolean(true) => Reply::Int(1),
         Value::Table(table) => reply_of_table(table),

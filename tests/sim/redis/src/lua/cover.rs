@@ -4,9 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use mlua::{Function, HookTriggers, Lua, VmState};
-
-use super::bytecode;
+use mlua::{HookTriggers, Lua, VmState};
 
 /// The lines of one script, numbered from 1.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -47,12 +45,12 @@ pub(super) struct Covered {
 }
 
 impl Covered {
-    pub(super) fn know(&self, digest: &str, text: &[u8], function: &Function) {
+    pub(super) fn know(&self, digest: &str, text: &[u8], lines: BTreeSet<usize>) {
         let mut known = self.known.borrow_mut();
         let script = known.entry(digest.to_owned()).or_default();
         if script.lines.is_empty() {
             script.text = String::from_utf8_lossy(text).into_owned();
-            script.lines = bytecode::lines(&function.dump(false));
+            script.lines = lines;
         }
     }
 

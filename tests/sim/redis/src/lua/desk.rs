@@ -1,6 +1,7 @@
 //! Where scripts and data meet: while a script runs, the data lies here.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use mlua::{Function, Lua, Value};
@@ -62,8 +63,8 @@ impl Desk {
         db.in_script = false;
     }
 
-    pub(super) fn know(&self, digest: &str, text: &[u8], function: &Function) {
-        self.covered.know(digest, text, function);
+    pub(super) fn know(&self, digest: &str, text: &[u8], lines: BTreeSet<usize>) {
+        self.covered.know(digest, text, lines);
     }
 
     pub(super) fn cover(&self, lua: &Lua, on: bool) {

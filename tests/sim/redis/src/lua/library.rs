@@ -3,39 +3,57 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use mlua::{Function, Lua, LuaString, Table, Value, Variadic};
+use mlua::{Function, Lua, LuaString, MultiValue, Table, Value, Variadic};
 
-use super::desk::Desk;
-use super::structs;
+use super::structs::{self, Unpacked};
 
-/// Sets what is global, answers the first members of `redis`.
-pub(super) fn install(lua: &Lua, _: &Rc<Desk>) -> mlua::Result<Table> {
-    let globals = lua.globals();
-    let structs = lua.create_table()?;
-    structs.raw_set(
-        "pack",
-        lua.create_function(|lua, (format, values): (LuaString, Variadic<Value>)| {
-            lua.create_string(structs::pack(&format.as_bytes(), &values)?)
-        })?,
-    )?;
-    structs.raw_set(
-        "unpack",
-        lua.create_function(|lua, (format, text, from): (LuaString, LuaString, Option<usize>)| {
-            structs::unpack(lua, &format.as_bytes(), &text.as_bytes(), from.unwrap_or(1))
-        })?,
-    )?;
-    structs.raw_set("size", lua.create_function(|_, format: LuaString| structs::size(&format.as_bytes()))?)?;
-    globals.raw_set("struct", structs)?;
-    chance(lua, &globals.raw_get("math")?)?;
+/// The first members of `redis`.
+pub(super) fn redis(lua: &Lua) -> mlua::Result<Table> {
+    chance(lua, &lua.globals().raw_get("math")?)?;
     let redis = lua.create_table()?;
     let sha1hex = |_: &Lua, text: LuaString| Ok(super::digest(&text.as_bytes()));
     redis.raw_set("sha1hex", lua.create_function(sha1hex)?)?;
     Ok(redis)
 }
 
+/// What the library `struct` is made of: functions that answer first what is wrong, or nil.
+pub(super) fn packs(lua: &Lua) -> mlua::Result<Table> {
+    let packs = lua.create_table()?;
+    let pack = |lua: &Lua, (format, values): (LuaString, Variadic<Value>)| {
+        Ok(match structs::pack(&format.as_bytes(), &values) {
+            Ok(bytes) => (None, Some(lua.create_string(bytes)?)),
+            Err(why) => (Some(format!("bad argument #{} to 'pack' ({})", why.argument, why.text)), None),
+        })
+    };
+    let unpack = |lua: &Lua, (format, text, from): (LuaString, LuaString, Option<usize>)| match structs::unpack(
+        &format.as_bytes(),
+        &text.as_bytes(),
+        from.unwrap_or(1),
+    ) {
+        Ok(items) => {
+            let items = items.into_iter().map(|item| match item {
+                Unpacked::Number(number) => Ok(Value::Number(number)),
+                Unpacked::Text(text) => lua.create_string(text).map(Value::String),
+            });
+            let values = std::iter::once(Ok(Value::Nil)).chain(items);
+            values.collect::<mlua::Result<MultiValue>>()
+        }
+        Err(why) => {
+            let why = format!("bad argument #{} to 'unpack' ({})", why.argument, why.text);
+            Ok(MultiValue::from_iter([Value::String(lua.create_string(why)?)]))
+        }
+    };
+    let size =
+        |_: &Lua, format: LuaString| structs::size(&format.as_bytes()).map_err(|why| mlua::Error::runtime(why.text));
+    packs.raw_set("pack", lua.create_function(pack)?)?;
+    packs.raw_set("unpack", lua.create_function(unpack)?)?;
+    packs.raw_set("size", lua.create_function(size)?)?;
+    Ok(packs)
+}
+
 /// Chance as Redis gives it to scripts: numbers that come alike in every run.
 fn chance(lua: &Lua, math: &Table) -> mlua::Result<()> {
-    let state = Rc::new(Cell::new(0x330E_u64));
+    let state = Rc::new(Cell::new(0x1234_ABCD_330E_u64));
     let seeded = Rc::clone(&state);
     let seed = lua.create_function(move |_, seed: f64| {
         seeded.set(((seed as i64 as u64) & 0xFFFF_FFFF) << 16 | 0x330E);
@@ -65,24 +83,26 @@ pub(super) fn handler(lua: &Lua) -> mlua::Result<Function> {
                 let table = lua.create_table()?;
                 let mut text = b"ERR ".to_vec();
                 match &other {
-                    Value::Error(error) => text.extend_from_slice(error.to_string().as_bytes()),
+                    Value::Error(error) => {
+                        let error = error.to_string();
+                        text.extend_from_slice(error.lines().next().unwrap_or_default().as_bytes());
+                    }
                     other => text.extend_from_slice(other.to_string()?.as_bytes()),
                 }
                 table.raw_set("err", lua.create_string(&text)?)?;
                 table
             }
         };
-        // What raises (a function of C, or ours above it) is passed over, once each, as Redis' handler does.
-        let (mut level, mut skips) = (1, 2);
-        while skips > 0 {
-            let passed = lua.inspect_stack(level, |frame| {
+        // What raises (a function of C, or ours above it) is passed over, as Redis' handler does.
+        let mut level = 1;
+        let is_ours = |level| {
+            lua.inspect_stack(level, |frame| {
                 let source = frame.source();
                 source.what == "C" || source.source.as_deref() == Some("=redis")
-            });
-            if passed != Some(true) {
-                break;
-            }
-            (level, skips) = (level + 1, skips - 1);
+            })
+        };
+        while is_ours(level) == Some(true) {
+            level += 1;
         }
         let place = lua.inspect_stack(level, |frame| {
             let source = frame.source();

@@ -5,12 +5,14 @@ pub(crate) mod convert;
 mod cover;
 mod desk;
 mod library;
+mod prelude;
 mod shebang;
 mod structs;
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use mlua::chunk::ChunkMode;
 use mlua::{Function, Lua, LuaOptions, MultiValue, StdLib, Table, Value};
 
 use crate::commands::{Args, Outcome, fail, is, shown};
@@ -50,9 +52,11 @@ impl Engine {
         let libraries = StdLib::STRING | StdLib::TABLE | StdLib::MATH;
         let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
         let desk = Rc::<Desk>::default();
-        let redis = library::install(&lua, &desk)?;
-        let prelude = lua.load(include_str!("prelude.lua")).set_name("=redis").into_function()?;
-        let runner = prelude.call((desk::caller(&lua, &desk)?, library::handler(&lua)?, redis))?;
+        let prelude = lua.load(prelude::PRELUDE).set_name("=redis").into_function()?;
+        let (code, _) = bytecode::without_tail_calls(prelude.dump(false));
+        let prelude = lua.load(code).set_mode(ChunkMode::Binary).into_function()?;
+        let (caller, handler) = (desk::caller(&lua, &desk)?, library::handler(&lua)?);
+        let runner = prelude.call((caller, handler, library::redis(&lua)?, library::packs(&lua)?))?;
         Ok(Self { lua, desk, runner, scripts: BTreeMap::new() })
     }
 
@@ -147,9 +151,14 @@ impl Engine {
             return Ok(digest);
         }
         let (flags, body) = shebang::split(text).or_else(fail)?;
-        match self.lua.load(body).set_name("@user_script").set_mode(mlua::chunk::ChunkMode::Text).into_function() {
+        let compiled = self.lua.load(body).set_name("@user_script").set_mode(ChunkMode::Text).into_function();
+        let compiled = compiled.and_then(|function| {
+            let (code, lines) = bytecode::without_tail_calls(function.dump(false));
+            self.desk.know(&digest, text, lines);
+            self.lua.load(code).set_mode(ChunkMode::Binary).into_function()
+        });
+        match compiled {
             Ok(function) => {
-                self.desk.know(&digest, text, &function);
                 self.scripts.insert(digest.clone(), Script { function, flags });
                 Ok(digest)
             }

@@ -1,6 +1,20 @@
 //! Numbers and texts as bytes: the library `struct`.
 
-use mlua::{Error, Lua, MultiValue, Result, Value};
+use mlua::Value;
+
+/// What is wrong, and with which argument.
+pub(super) struct Wrong {
+    pub(super) argument: usize,
+    pub(super) text: String,
+}
+
+/// What was unpacked.
+pub(super) enum Unpacked {
+    Number(f64),
+    Text(Vec<u8>),
+}
+
+type Result<T> = std::result::Result<T, Wrong>;
 
 /// One item of a format.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -26,8 +40,8 @@ struct Format<'a> {
     align: usize,
 }
 
-fn wrong<T>(why: impl Into<String>) -> Result<T> {
-    Err(Error::runtime(why.into()))
+fn wrong<T>(argument: usize, why: impl Into<String>) -> Result<T> {
+    Err(Wrong { argument, text: why.into() })
 }
 
 impl<'a> Format<'a> {
@@ -44,14 +58,14 @@ impl<'a> Format<'a> {
         self.rest = rest;
         match std::str::from_utf8(number).ok().and_then(|number| number.parse().ok()) {
             Some(number) if number < 1 << 30 => Ok(number),
-            _ => wrong("integral size overflow"),
+            _ => wrong(1, "integral size overflow"),
         }
     }
 
     fn int(&mut self, default: usize, signed: bool) -> Result<Item> {
         let bytes = self.number(default)?;
         if !(1..=32).contains(&bytes) {
-            return wrong(format!("integral size {bytes} is larger than limit of 32"));
+            return wrong(1, format!("integral size {bytes} is larger than limit of 32"));
         }
         Ok(Item::Int { bytes, signed })
     }
@@ -69,7 +83,7 @@ impl<'a> Format<'a> {
                 b'!' => {
                     self.align = self.number(8)?;
                     if !self.align.is_power_of_two() {
-                        return wrong("alignment is not a power of 2");
+                        return wrong(1, "alignment is not a power of 2");
                     }
                     continue;
                 }
@@ -84,7 +98,7 @@ impl<'a> Format<'a> {
                 b'c' => Item::Chars(self.number(1)?),
                 b's' => Item::Zeroed,
                 b'x' => Item::Pad,
-                other => return wrong(format!("invalid format option '{}'", char::from(*other))),
+                other => return wrong(1, format!("invalid format option '{}'", char::from(*other))),
             }));
         }
         Ok(None)
@@ -103,15 +117,15 @@ impl<'a> Format<'a> {
     }
 }
 
-fn number(value: &Value) -> Result<f64> {
+fn number(value: &Value, argument: usize) -> Result<f64> {
     match value {
         Value::Integer(number) => Ok(*number as f64),
         Value::Number(number) => Ok(*number),
         Value::String(text) => {
             let number = std::str::from_utf8(&text.as_bytes()).ok().and_then(|text| text.trim().parse().ok());
-            number.map_or_else(|| wrong("number expected, got string"), Ok)
+            number.map_or_else(|| wrong(argument, "number expected, got string"), Ok)
         }
-        other => wrong(format!("number expected, got {}", other.type_name())),
+        other => wrong(argument, format!("number expected, got {}", other.type_name())),
     }
 }
 
@@ -124,29 +138,29 @@ fn put(out: &mut Vec<u8>, mut bytes: Vec<u8>, big: bool) {
 
 /// Packs values.
 pub(super) fn pack(format: &[u8], values: &[Value]) -> Result<Vec<u8>> {
-    let (mut format, mut out, mut values) = (Format::new(format), Vec::new(), values.iter());
+    let (mut format, mut out, mut values) = (Format::new(format), Vec::new(), values.iter().zip(2..));
     while let Some(item) = format.next()? {
         out.resize(out.len() + format.padding(item, out.len()), 0);
         if item == Item::Pad {
             out.push(0);
             continue;
         }
-        let value = values.next().unwrap_or(&Value::Nil);
+        let (value, argument) = values.next().unwrap_or((&Value::Nil, 2));
         match item {
             Item::Int { bytes, .. } => {
-                let number = number(value)?;
+                let number = number(value, argument)?;
                 let whole = if number < 0.0 { number as i64 as u64 } else { number as u64 };
                 let mut little = whole.to_le_bytes().to_vec();
                 little.resize(bytes, if number < 0.0 { 0xFF } else { 0 });
                 put(&mut out, little, format.big);
             }
-            Item::Float => put(&mut out, (number(value)? as f32).to_le_bytes().to_vec(), format.big),
-            Item::Double => put(&mut out, number(value)?.to_le_bytes().to_vec(), format.big),
+            Item::Float => put(&mut out, (number(value, argument)? as f32).to_le_bytes().to_vec(), format.big),
+            Item::Double => put(&mut out, number(value, argument)?.to_le_bytes().to_vec(), format.big),
             Item::Chars(_) | Item::Zeroed => {
-                let Value::String(text) = value else { return wrong("string expected") };
+                let Value::String(text) = value else { return wrong(argument, "string expected") };
                 let text = text.as_bytes();
                 let length = if let Item::Chars(length @ 1..) = item { length } else { text.len() };
-                let Some(part) = text.get(..length) else { return wrong("string too short") };
+                let Some(part) = text.get(..length) else { return wrong(argument, "string too short") };
                 out.extend_from_slice(part);
                 if item == Item::Zeroed {
                     out.push(0);
@@ -179,9 +193,9 @@ fn array<const N: usize>(bytes: &[u8], big: bool) -> [u8; N] {
 }
 
 /// Unpacks values, from the 1-based `from` on; last comes where it stopped.
-pub(super) fn unpack(lua: &Lua, format: &[u8], text: &[u8], from: usize) -> Result<MultiValue> {
+pub(super) fn unpack(format: &[u8], text: &[u8], from: usize) -> Result<Vec<Unpacked>> {
     let (mut format, mut values) = (Format::new(format), Vec::new());
-    let Some(mut at) = from.checked_sub(1) else { return wrong("offset must be 1 or greater") };
+    let Some(mut at) = from.checked_sub(1) else { return wrong(3, "offset must be 1 or greater") };
     while let Some(item) = format.next()? {
         at += format.padding(item, at);
         let rest = text.get(at..).unwrap_or_default();
@@ -192,30 +206,30 @@ pub(super) fn unpack(lua: &Lua, format: &[u8], text: &[u8], from: usize) -> Resu
             Item::Pad => 1,
             Item::Chars(length @ 1..) => length,
             Item::Chars(_) => match values.pop() {
-                Some(Value::Number(length)) if length >= 0.0 => length as usize,
-                _ => return wrong("format 'c0' needs a previous size"),
+                Some(Unpacked::Number(length)) if length >= 0.0 => length as usize,
+                _ => return wrong(1, "format 'c0' needs a previous size"),
             },
             Item::Zeroed => match rest.iter().position(|byte| *byte == 0) {
                 Some(end) => end + 1,
-                None => return wrong("unfinished string in data"),
+                None => return wrong(2, "unfinished string in data"),
             },
         };
-        let Some(part) = rest.get(..length) else { return wrong("data string too short") };
+        let Some(part) = rest.get(..length) else { return wrong(2, "data string too short") };
         at += length;
         match item {
-            Item::Int { signed, .. } => values.push(Value::Number(whole(part, signed, format.big))),
-            Item::Float => values.push(Value::Number(f32::from_le_bytes(array(part, format.big)).into())),
-            Item::Double => values.push(Value::Number(f64::from_le_bytes(array(part, format.big)))),
-            Item::Chars(_) => values.push(Value::String(lua.create_string(part)?)),
+            Item::Int { signed, .. } => values.push(Unpacked::Number(whole(part, signed, format.big))),
+            Item::Float => values.push(Unpacked::Number(f32::from_le_bytes(array(part, format.big)).into())),
+            Item::Double => values.push(Unpacked::Number(f64::from_le_bytes(array(part, format.big)))),
+            Item::Chars(_) => values.push(Unpacked::Text(part.to_vec())),
             Item::Zeroed => {
                 let text = part.get(..length - 1).unwrap_or_default();
-                values.push(Value::String(lua.create_string(text)?));
+                values.push(Unpacked::Text(text.to_vec()));
             }
             Item::Pad => {}
         }
     }
-    values.push(Value::Number((at + 1) as f64));
-    Ok(MultiValue::from_vec(values))
+    values.push(Unpacked::Number((at + 1) as f64));
+    Ok(values)
 }
 
 /// Bytes that a format takes.
@@ -229,7 +243,7 @@ pub(super) fn size(format: &[u8]) -> Result<usize> {
             Item::Double => 8,
             Item::Pad => 1,
             Item::Chars(length @ 1..) => length,
-            Item::Chars(_) | Item::Zeroed => return wrong("variable-size format in struct.size"),
+            Item::Chars(_) | Item::Zeroed => return wrong(1, "variable-size format in struct.size"),
         };
     }
     Ok(at)

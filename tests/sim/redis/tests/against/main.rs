@@ -3,3 +3,5 @@
 
 mod cases;
 mod pair;
+mod random;
+mod scripts;

@@ -25,7 +25,11 @@ impl Real {
             }
             let mut more = [0; 65_536];
             let length = self.stream.read(&mut more).unwrap();
-            assert!(length > 0, "the server closed the connection");
+            assert!(
+                length > 0,
+                "the server closed the connection after {}",
+                show(&Reply::Array(args.iter().map(|arg| Reply::Bulk(arg.clone())).collect()))
+            );
             self.read.extend_from_slice(&more[..length]);
         }
     }

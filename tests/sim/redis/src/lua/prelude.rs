@@ -1,7 +1,9 @@
--- What scripts find as `redis`, and the rules for globals. Given: how a command is called, what makes a table of an
--- uncaught error, more members of `redis`.
-local raw, handler, redis = ...
-local error, xpcall, setmetatable, type, tostring = error, xpcall, setmetatable, type, tostring
+//! What scripts find as `redis`, and the rules for globals.
+
+/// Given: how a command is called, what makes a table of an uncaught error, more members of `redis`. Answers what runs a
+/// script.
+pub(super) const PRELUDE: &str = r#"local raw, handler, redis, packs = ...
+local error, pcall, xpcall, setmetatable, type, tostring = error, pcall, xpcall, setmetatable, type, tostring
 local find, sub = string.find, string.sub
 
 function redis.call(...)
@@ -28,6 +30,32 @@ function redis.status_reply(...)
   return { ok = text }
 end
 
+-- Redis' own pcall: of an error that is a table, its text.
+local function caught(done, problem, ...)
+  if not done and type(problem) == 'table' then
+    local text = problem.err
+    if type(text) == 'string' or type(text) == 'number' then return done, text end
+  end
+  return done, problem, ...
+end
+
+function _G.pcall(...)
+  return caught(pcall(...))
+end
+
+local function checked(problem, ...)
+  if problem then error(problem, 3) end
+  return ...
+end
+
+struct = { size = packs.size }
+function struct.pack(...)
+  return checked(packs.pack(...))
+end
+function struct.unpack(...)
+  return checked(packs.unpack(...))
+end
+
 function redis.log() end
 function redis.setresp() end
 function redis.set_repl() end
@@ -47,3 +75,4 @@ setmetatable(_G, {
 })
 
 return function(script) return xpcall(script, handler) end
+"#;
