@@ -10,7 +10,7 @@
 //! - `used_memory` is an estimate: bytes held, with fixed costs of keys and elements. `MEMORY USAGE` follows it.
 //! - `DUMP` answers a number that `RESTORE` of the same server understands.
 //! - There is one database, no user and no replica; settings are kept, and only `maxmemory` does something.
-//! - Scripts have no `cjson`, `cmsgpack`, `bit` and `os`. A global that exists may be overwritten.
+//! - Scripts have no `cmsgpack`, `bit` and `os`, and of `cjson` only `encode`. A global that exists may be overwritten.
 //! - `MULTI` is a connection's matter: [`serve`] knows it, a bare [`Redis`] does not.
 
 mod commands;

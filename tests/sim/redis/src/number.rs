@@ -29,20 +29,25 @@ pub(crate) fn float(text: &[u8]) -> Option<f64> {
 
 /// Writes a number as C's `%.17g` does.
 pub(crate) fn write_g17(number: f64, out: &mut Vec<u8>) {
+    write_g(number, 17, out);
+}
+
+/// Writes a number as C's `%.*g` does, with 14 to 17 digits.
+pub(crate) fn write_g(number: f64, digits: usize, out: &mut Vec<u8>) {
     if number.is_nan() {
         return out.extend_from_slice(if number.is_sign_negative() { b"-nan" } else { b"nan" });
     }
     if number.is_infinite() {
         return out.extend_from_slice(if number < 0.0 { b"-inf" } else { b"inf" });
     }
-    if number == number.trunc() && number.abs() < 1e15 && !(number == 0.0 && number.is_sign_negative()) {
+    if number == number.trunc() && number.abs() < 1e14 && !(number == 0.0 && number.is_sign_negative()) {
         return out.extend_from_slice((number as i64).to_string().as_bytes());
     }
-    let scientific = format!("{number:.16e}");
+    let scientific = format!("{number:.*e}", digits - 1);
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
-    if (-4..17).contains(&exponent) {
-        let places = usize::try_from(16 - exponent).unwrap_or(0);
+    if (-4..digits as i32).contains(&exponent) {
+        let places = usize::try_from(digits as i32 - 1 - exponent).unwrap_or(0);
         out.extend_from_slice(without_zeros(&format!("{number:.places$}")).as_bytes());
     } else {
         let sign = if exponent < 0 { '-' } else { '+' };

@@ -1,6 +1,6 @@
 //! Values of Lua, words of commands, replies.
 
-use mlua::{Lua, Table, Value};
+use mlua::{IntoLua, Lua, Table, Value};
 
 use crate::number::write_g17;
 use crate::reply::Reply;
@@ -36,14 +36,17 @@ pub(super) fn value_of(lua: &Lua, reply: &Reply) -> mlua::Result<Value> {
             table.raw_set("ok", text.as_str())?;
             Value::Table(table)
         }
-        Reply::Array(items) => {
-            let table = lua.create_table_with_capacity(items.len(), 0)?;
-            for (at, item) in items.iter().enumerate() {
-                table.raw_set(at + 1, value_of(lua, item)?)?;
-            }
-            Value::Table(table)
-        }
+        Reply::Array(items) => Value::Table(lua.create_sequence_from(items.iter().map(Item))?),
     })
+}
+
+/// An item of a list. One is made after the other: Lua's stack is short for all at once.
+struct Item<'a>(&'a Reply);
+
+impl IntoLua for Item<'_> {
+    fn into_lua(self, lua: &Lua) -> mlua::Result<Value> {
+        value_of(lua, self.0)
+    }
 }
 
 /// The first number that is too large for a reply.

@@ -5,11 +5,20 @@ use std::rc::Rc;
 
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value, Variadic};
 
+use super::json;
 use super::structs::{self, Unpacked};
 
-/// The first members of `redis`.
+/// The first members of `redis`. What else there is, is made global.
 pub(super) fn redis(lua: &Lua) -> mlua::Result<Table> {
     chance(lua, &lua.globals().raw_get("math")?)?;
+    let json = lua.create_table()?;
+    let encode = |lua: &Lua, value: Value| {
+        let mut text = Vec::new();
+        json::encode(&value, &mut text);
+        lua.create_string(text)
+    };
+    json.raw_set("encode", lua.create_function(encode)?)?;
+    lua.globals().raw_set("cjson", json)?;
     let redis = lua.create_table()?;
     let sha1hex = |_: &Lua, text: LuaString| Ok(super::digest(&text.as_bytes()));
     redis.raw_set("sha1hex", lua.create_function(sha1hex)?)?;

@@ -4,6 +4,7 @@ mod bytecode;
 pub(crate) mod convert;
 mod cover;
 mod desk;
+mod json;
 mod library;
 mod prelude;
 mod shebang;
@@ -119,11 +120,7 @@ impl Engine {
     }
 
     fn list(&self, items: Args<'_>) -> mlua::Result<Table> {
-        let table = self.lua.create_table_with_capacity(items.len(), 0)?;
-        for (at, item) in items.iter().enumerate() {
-            table.raw_set(at + 1, self.lua.create_string(item)?)?;
-        }
-        Ok(table)
+        self.lua.create_sequence_from(items.iter().map(|item| mlua::BString::from(*item)))
     }
 
     fn administer(&mut self, args: Args<'_>) -> Outcome {
