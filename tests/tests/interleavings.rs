@@ -18,6 +18,7 @@ mod lost;
 mod lost_games;
 mod sabotage;
 mod shards;
+mod simulated;
 mod targeted;
 mod worlds;
 
