@@ -5,6 +5,8 @@ use serde_json::Value;
 use tickfleet_config::{McpAnnotations, McpDefinition};
 use tickfleet_model::limits;
 
+use super::outcome;
+
 /// Returns what of a tool counts. Icons and metadata are for programs that show tools to people.
 pub(super) fn of(tool: &Tool) -> McpDefinition {
     let annotations = tool.annotations.clone().unwrap_or_default();
@@ -22,6 +24,12 @@ pub(super) fn of(tool: &Tool) -> McpDefinition {
             open_world_hint: annotations.open_world_hint,
         },
     }
+}
+
+/// Returns true if a schema of a definition nests deeper than the file of pins can hold.
+pub(super) fn too_deep(definition: &McpDefinition) -> bool {
+    let schemas = [Some(&definition.input_schema), definition.output_schema.as_ref()];
+    schemas.into_iter().flatten().any(|schema| outcome::depth(schema) > limits::MCP_SCHEMA_DEPTH_MAX)
 }
 
 /// Returns true if a definition is larger than a model should read.

@@ -41,6 +41,11 @@ pub async fn look(name: &str, def: &McpServerDef, environment: &Environment, lim
     });
     let silent = || format!("it did not tell its tools within {} s{}", limit.as_secs(), tail.words());
     let (listed, version) = looked.await.map_err(|_| silent())??;
+    Ok(offered(def, listed, version))
+}
+
+/// What can be imported of the tools that a server listed.
+pub(super) fn offered(def: &McpServerDef, listed: Vec<McpDefinition>, version: Option<String>) -> Offer {
     let mut offer = Offer { version, tools: Vec::new(), refused: Vec::new() };
     for tool in listed {
         match unusable(def, &tool, &offer.tools) {
@@ -48,7 +53,7 @@ pub async fn look(name: &str, def: &McpServerDef, environment: &Environment, lim
             None => offer.tools.push(tool),
         }
     }
-    Ok(offer)
+    offer
 }
 
 /// Why a tool cannot be imported, if it cannot.
@@ -67,9 +72,48 @@ fn unusable(def: &McpServerDef, tool: &McpDefinition, before: &[McpDefinition]) 
     if definition::too_large(tool) {
         return Some(format!("its definition has more than {} bytes", limits::MCP_DEFINITION_BYTES_MAX));
     }
+    if definition::too_deep(tool) {
+        return Some(format!("a schema of it nests deeper than {} levels", limits::MCP_SCHEMA_DEPTH_MAX));
+    }
     if let Err(error) = ArgumentCheck::compile_callable(&tool.input_schema) {
         return Some(format!("the input schema {error}"));
     }
     let output = tool.output_schema.as_ref().map(OutputCheck::compile);
     output.and_then(Result::err).map(|error| format!("the output schema {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use rmcp::model::Tool;
+    use serde_json::{Value, json};
+    use tickfleet_config::{MCP_LOCK_FILE, McpPinned, McpPins, Sources, load_mcp};
+
+    use super::*;
+
+    /// A tool whose schema nests `depth` levels.
+    fn nested(name: &str, depth: usize) -> McpDefinition {
+        let inside = (2..depth).fold(json!({}), |inner, _| json!([inner]));
+        let schema: Value = json!({"name": name, "inputSchema": {"type": "object", "default": inside}});
+        definition::of(&serde_json::from_value::<Tool>(schema).unwrap())
+    }
+
+    #[test]
+    fn a_definition_that_nests_too_deep_is_refused_and_what_is_not_can_be_pinned() {
+        let folder = tempfile::tempdir().unwrap();
+        let sources = Sources { dir: Some(folder.path().to_owned()), ..Sources::default() };
+        let file = "servers: {s: {url: \"https://mcp.example.com\"}}";
+        std::fs::write(folder.path().join("mcp.yaml"), file).unwrap();
+        let (mut servers, _) = load_mcp(&sources).unwrap();
+        let def = servers.servers.remove("s").unwrap();
+        let (most, more) = (limits::MCP_SCHEMA_DEPTH_MAX, limits::MCP_SCHEMA_DEPTH_MAX + 1);
+        let offer = offered(&def, vec![nested("deep", most), nested("deeper", more)], None);
+        assert_eq!((offer.tools.len(), offer.refused.len()), (1, 1), "{:?}", offer.refused);
+        assert!(offer.refused[0].1.contains("48 levels"), "{:?}", offer.refused);
+        let pinned = McpPinned { version: None, tools: offer.tools };
+        let pins = McpPins { servers: [("s".to_owned(), pinned)].into() };
+        std::fs::write(folder.path().join(MCP_LOCK_FILE), pins.to_yaml()).unwrap();
+        assert_eq!(load_mcp(&sources).unwrap().1, pins, "what was pinned is read back");
+    }
 }
