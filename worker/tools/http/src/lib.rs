@@ -8,6 +8,8 @@ mod client;
 mod clients;
 mod declared;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod kind;
 mod mapping;
 mod oauth2;

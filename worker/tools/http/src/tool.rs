@@ -46,7 +46,7 @@ pub struct HttpTool {
     environment: Environment,
     idempotency_header: Option<HeaderName>,
     redirects_max: u8,
-    rules: Rules,
+    pub(super) rules: Rules,
     client: Arc<Client>,
     sign_in: Option<OAuth2>,
     tokens: Arc<Tokens>,
@@ -161,7 +161,7 @@ impl HttpTool {
     }
 
     /// The request of one call.
-    fn request(&self, context: &CallContext, values: &Values<'_>) -> Result<Request, String> {
+    pub(super) fn request(&self, context: &CallContext, values: &Values<'_>) -> Result<Request, String> {
         let mut request = Request {
             method: self.method.clone(),
             url: self.url(values)?,
