@@ -26,10 +26,24 @@ pub(super) fn of(tool: &Tool) -> McpDefinition {
     }
 }
 
-/// Returns true if a schema of a definition nests deeper than the file of pins can hold.
-pub(super) fn too_deep(definition: &McpDefinition) -> bool {
+/// Why the file of pins cannot hold a definition, if it cannot.
+pub(super) fn unpinnable(definition: &McpDefinition) -> Option<String> {
     let schemas = [Some(&definition.input_schema), definition.output_schema.as_ref()];
-    schemas.into_iter().flatten().any(|schema| outcome::depth(schema) > limits::MCP_SCHEMA_DEPTH_MAX)
+    if schemas.iter().flatten().any(|schema| outcome::depth(schema) > limits::MCP_SCHEMA_DEPTH_MAX) {
+        return Some(format!("a schema of it nests deeper than {} levels", limits::MCP_SCHEMA_DEPTH_MAX));
+    }
+    let long = schemas.iter().flatten().any(|schema| has_long_key(schema));
+    long.then(|| format!("a name in its schema has more than {} bytes", limits::MCP_SCHEMA_KEY_BYTES_MAX))
+}
+
+fn has_long_key(value: &Value) -> bool {
+    match value {
+        Value::Array(items) => items.iter().any(has_long_key),
+        Value::Object(members) => {
+            members.iter().any(|(key, value)| key.len() > limits::MCP_SCHEMA_KEY_BYTES_MAX || has_long_key(value))
+        }
+        _ => false,
+    }
 }
 
 /// Returns true if a definition is larger than a model should read.

@@ -72,8 +72,8 @@ fn unusable(def: &McpServerDef, tool: &McpDefinition, before: &[McpDefinition]) 
     if definition::too_large(tool) {
         return Some(format!("its definition has more than {} bytes", limits::MCP_DEFINITION_BYTES_MAX));
     }
-    if definition::too_deep(tool) {
-        return Some(format!("a schema of it nests deeper than {} levels", limits::MCP_SCHEMA_DEPTH_MAX));
+    if let Some(why) = definition::unpinnable(tool) {
+        return Some(why);
     }
     if let Err(error) = ArgumentCheck::compile_callable(&tool.input_schema) {
         return Some(format!("the input schema {error}"));
@@ -92,25 +92,29 @@ mod tests {
 
     use super::*;
 
-    /// A tool whose schema nests `depth` levels.
-    fn nested(name: &str, depth: usize) -> McpDefinition {
-        let inside = (2..depth).fold(json!({}), |inner, _| json!([inner]));
+    /// A tool whose schema nests `depth` levels and has a name of `key_bytes`.
+    fn nested(name: &str, depth: usize, key_bytes: usize) -> McpDefinition {
+        let key = "\u{1}".repeat(key_bytes);
+        let inside = (2..depth).fold(json!({key: 1}), |inner, _| json!([inner]));
         let schema: Value = json!({"name": name, "inputSchema": {"type": "object", "default": inside}});
         definition::of(&serde_json::from_value::<Tool>(schema).unwrap())
     }
 
     #[test]
-    fn a_definition_that_nests_too_deep_is_refused_and_what_is_not_can_be_pinned() {
+    fn a_definition_that_the_file_cannot_hold_is_refused_and_every_other_can_be_pinned() {
         let folder = tempfile::tempdir().unwrap();
         let sources = Sources { dir: Some(folder.path().to_owned()), ..Sources::default() };
         let file = "servers: {s: {url: \"https://mcp.example.com\"}}";
         std::fs::write(folder.path().join("mcp.yaml"), file).unwrap();
         let (mut servers, _) = load_mcp(&sources).unwrap();
         let def = servers.servers.remove("s").unwrap();
-        let (most, more) = (limits::MCP_SCHEMA_DEPTH_MAX, limits::MCP_SCHEMA_DEPTH_MAX + 1);
-        let offer = offered(&def, vec![nested("deep", most), nested("deeper", more)], None);
-        assert_eq!((offer.tools.len(), offer.refused.len()), (1, 1), "{:?}", offer.refused);
+        let (depth, key) = (limits::MCP_SCHEMA_DEPTH_MAX, limits::MCP_SCHEMA_KEY_BYTES_MAX);
+        let tools =
+            vec![nested("most", depth, key), nested("deeper", depth + 1, key), nested("longer", depth, key + 1)];
+        let offer = offered(&def, tools, None);
+        assert_eq!((offer.tools.len(), offer.refused.len()), (1, 2), "{:?}", offer.refused);
         assert!(offer.refused[0].1.contains("48 levels"), "{:?}", offer.refused);
+        assert!(offer.refused[1].1.contains("160 bytes"), "{:?}", offer.refused);
         let pinned = McpPinned { version: None, tools: offer.tools };
         let pins = McpPins { servers: [("s".to_owned(), pinned)].into() };
         std::fs::write(folder.path().join(MCP_LOCK_FILE), pins.to_yaml()).unwrap();
