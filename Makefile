@@ -47,4 +47,4 @@ fuzz: ## Fuzz the parsers of what others write: all, or TARGET=turn; RUNS=100000
 
 clean: ## Remove what was built, and the data of the demo
 	cargo clean
-	rm -rf .demo .tickfleet
+	rm -rf .demo .tickfleet tests/fuzz/libfuzzer/target
