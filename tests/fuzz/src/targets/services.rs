@@ -11,7 +11,8 @@ use tickfleet_config::tools::HttpDef;
 use tickfleet_config::{McpPinned, McpPins, Sources, load_mcp};
 use tickfleet_model::{AgentId, CallId, Effect, TenantId, TurnId, limits};
 use tickfleet_tools::{ArgumentCheck, CallContext, Environment, Secrets, ToolFailure};
-use tickfleet_tools_http::{HttpClients, HttpTool, fuzzing as http};
+use tickfleet_tools_http::tool::fuzzing as http;
+use tickfleet_tools_http::{HttpClients, HttpTool};
 use tickfleet_tools_mcp::fuzzing::{Heard, heard};
 use tokio::runtime::{Builder, Runtime};
 

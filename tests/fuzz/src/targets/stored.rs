@@ -104,7 +104,8 @@ pub(super) fn words(bytes: &[u8]) {
         let _ = selector.takes(&version);
         assert_eq!(version::parse(&version.to_string()), Some(version));
     }
-    if let Ok(zone) = day::zone(&word) {
+    // What no zone is named is compared with every zone: that of each word is not worth the time.
+    if let Some(Ok(zone)) = word.contains('/').then(|| day::zone(&word)) {
         let (begin, end) = day::day_bounds(1_700_000_000_000, zone);
         assert!(begin <= 1_700_000_000_000 && end > 1_700_000_000_000);
     }

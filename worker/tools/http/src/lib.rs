@@ -8,8 +8,6 @@ mod client;
 mod clients;
 mod declared;
 mod error;
-#[doc(hidden)]
-pub mod fuzzing;
 mod kind;
 mod mapping;
 mod oauth2;

@@ -1,5 +1,8 @@
 //! An HTTP tool: what `tools.yaml` declares, checked when it is loaded, called when a model says so.
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -46,7 +49,7 @@ pub struct HttpTool {
     environment: Environment,
     idempotency_header: Option<HeaderName>,
     redirects_max: u8,
-    pub(super) rules: Rules,
+    rules: Rules,
     client: Arc<Client>,
     sign_in: Option<OAuth2>,
     tokens: Arc<Tokens>,
@@ -161,7 +164,7 @@ impl HttpTool {
     }
 
     /// The request of one call.
-    pub(super) fn request(&self, context: &CallContext, values: &Values<'_>) -> Result<Request, String> {
+    fn request(&self, context: &CallContext, values: &Values<'_>) -> Result<Request, String> {
         let mut request = Request {
             method: self.method.clone(),
             url: self.url(values)?,

@@ -7,9 +7,9 @@ use reqwest::header::HeaderMap;
 use secrecy::ExposeSecret;
 use tickfleet_tools::{CallContext, Secrets, ToolFailure, ToolOutput};
 
-use super::oauth2;
-use super::template::{Arguments, Values};
-use super::tool::HttpTool;
+use super::HttpTool;
+use crate::oauth2;
+use crate::template::{Arguments, Values};
 
 /// The request of a call.
 #[derive(Debug, Clone)]
