@@ -1,6 +1,8 @@
 //! A bounded run of every target: seeds, what once failed, a sample of the data of others, and some thousand mutations.
 //! Always the same inputs. `make fuzz` looks further.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::path::{Path, PathBuf};
 
 use tickfleet_fuzz::{TARGETS, play, target};
