@@ -8,9 +8,9 @@ SHELL := bash
 ifeq ($(strip $(CARGO_TARGET_DIR)),)
 unexport CARGO_TARGET_DIR
 endif
-TARGET := $(or $(CARGO_TARGET_DIR),target)
+BUILT := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test lint bench clean prepare prepare-demo
+.PHONY: help demo test lint bench fuzz clean prepare prepare-demo
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +24,7 @@ prepare-demo:
 # Not the release build, which takes three times as long: the demo waits for its caps, not for the processor.
 demo: prepare-demo ## Build the binary and run the demo: a fleet, its agents, their results
 	cargo build --workspace --bin tickfleet --locked
-	"$(TARGET)/debug/tickfleet" demo
+	"$(BUILT)/debug/tickfleet" demo
 
 # The documentation's examples go first, so that the runner's summary is the last line.
 test: prepare ## Run every test
@@ -40,8 +40,11 @@ lint: ## Check formatting, lints, documentation and dependencies
 
 bench: prepare-demo ## Build the release binary and measure it
 	cargo build --release --locked -p tickfleet
-	"$(TARGET)/release/tickfleet" bench
+	"$(BUILT)/release/tickfleet" bench
+
+fuzz: ## Fuzz the parsers of what others write: all, or TARGET=turn; RUNS=100000 inputs each
+	@.ci/fuzz "$(TARGET)" "$(RUNS)"
 
 clean: ## Remove what was built, and the data of the demo
 	cargo clean
-	rm -rf .demo .tickfleet
+	rm -rf .demo .tickfleet tests/fuzz/libfuzzer/target

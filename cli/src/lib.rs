@@ -9,6 +9,8 @@ mod caller;
 mod commands;
 mod failure;
 mod fleet;
+#[doc(hidden)]
+pub mod fuzzing;
 mod global;
 mod output;
 mod program;

@@ -84,6 +84,10 @@ pub const MCP_MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub const MCP_TOOLS_MAX: usize = 512;
 /// Bytes of one tool's definition by an MCP server: models read all of it.
 pub const MCP_DEFINITION_BYTES_MAX: usize = 64 * 1024;
+/// Nesting of a schema in it. It is pinned in a file five levels deep, and files of a configuration have 64 levels.
+pub const MCP_SCHEMA_DEPTH_MAX: usize = 48;
+/// Bytes of a member's name in it. YAML takes 1,024 characters, and a byte may take six of them.
+pub const MCP_SCHEMA_KEY_BYTES_MAX: usize = 160;
 
 /// Bytes of the dead stream in one shard: its 10,000 entries at their usual size.
 pub const DEAD_BYTES_MAX: u64 = 32 * 1024 * 1024;

@@ -122,7 +122,10 @@ impl Redactor {
             return self.member(json, inner, value, patch);
         }
         let holds_json = decoded.is_some() && text.trim_start().starts_with(['{', '[']) && depth < NESTED_JSON_MAX;
+        // A key may name a secret only when one was taken out of it.
+        let mut is_secret = is_key && self.is_secret_key(text);
         if let Cow::Owned(clean) = if holds_json { self.nested(text, depth + 1) } else { self.text(text) } {
+            is_secret |= is_key && self.is_secret_key(&clean);
             let escaped = if decoded.is_some() { escape(&clean) } else { clean };
             patch.replace(at + 1, at + 1 + inner.len(), &escaped);
         }
@@ -130,7 +133,7 @@ impl Redactor {
             return end;
         }
         let value = skip_blanks(bytes, after + 1);
-        if self.is_secret_key(text) { redact_value(bytes, value, patch) } else { value }
+        if is_secret { redact_value(bytes, value, patch) } else { value }
     }
 
     /// Redacts the member with the plain key `key` whose value is at `value`; where to go on.

@@ -6,6 +6,8 @@
 
 mod clock;
 mod connection;
+#[doc(hidden)]
+pub mod fuzzing;
 mod incarnation;
 mod keys;
 mod reads;

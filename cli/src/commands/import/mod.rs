@@ -7,7 +7,7 @@ mod operation;
 mod schema;
 mod security;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ const OPERATIONS_MAX: usize = 2_000;
 const METHODS: [&str; 8] = ["get", "put", "post", "delete", "patch", "head", "options", "trace"];
 
 /// Print the operations of an OpenAPI document (3.0 or 3.1, JSON or YAML) as a section of tools.yaml.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 #[command(after_help = "\
 Examples:
   tickfleet tools import openapi.json > conf/tools.yaml
@@ -65,12 +65,23 @@ pub(crate) struct Import {
 
 /// The report of an import.
 #[derive(Default, Serialize)]
-struct Report {
-    tools: BTreeMap<String, Value>,
+pub(crate) struct Report {
+    /// Name and declaration.
+    pub(crate) tools: BTreeMap<String, Value>,
     /// Operation and why it is no tool.
     left_out: Vec<(String, String)>,
     /// Tool and what its reader should know.
     notes: Vec<(String, String)>,
+}
+
+impl Report {
+    /// The section of `tools.yaml`.
+    ///
+    /// # Errors
+    /// Never for what an import made.
+    pub(crate) fn yaml(&self) -> Result<String, Failure> {
+        serde_saphyr::to_string(&json!({ "tools": self.tools })).map_err(Failure::failed)
+    }
 }
 
 /// Imports.
@@ -79,12 +90,39 @@ struct Report {
 /// The document cannot be read, an operation of `--only` is not in it, or nothing could be imported.
 pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(), Failure> {
     let root = read(&args.file)?;
+    let taken = setup::sources(global)?.built_in_tools;
+    let report = imported(root, args, &taken, &Building::new())?;
+    told(&report, args, output)
+}
+
+/// What builds tools as a worker does.
+pub(crate) struct Building {
+    kinds: ToolKinds,
+    environment: Environment,
+}
+
+impl Building {
+    pub(crate) fn new() -> Self {
+        let environment = Environment::of([]);
+        Self { kinds: ToolKinds { http: Box::new(HttpKind::new(environment.clone())) }, environment }
+    }
+}
+
+/// The operations of a document as tools, but for those that are `taken`.
+///
+/// # Errors
+/// It is no such document, or an operation of `--only` is not in it.
+pub(crate) fn imported(
+    root: Value,
+    args: &Import,
+    taken: &BTreeSet<String>,
+    building: &Building,
+) -> Result<Report, Failure> {
     let version = root.get("openapi").and_then(Value::as_str).unwrap_or_default();
     let old = version.starts_with("3.0");
     if !old && !version.starts_with("3.1") {
         return Err(Failure::usage(format!("{}: `openapi: 3.0` or `3.1` is expected", args.file.display())));
     }
-    let taken = setup::sources(global)?.built_in_tools;
     let document = Document { root, old };
     let operations = operations(&document)?;
     let found = |name: &String| operations.iter().any(|operation| operation.name() == *name);
@@ -100,8 +138,10 @@ pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(),
         let tool = format!("{}{name}", args.prefix);
         let shown = format!("{} {} ({name})", operation.method.to_uppercase(), operation.path);
         let known = taken.contains(&tool) || report.tools.contains_key(&tool);
-        let made =
-            if known { Err("its name is taken; --prefix changes it".to_owned()) } else { one(&operation, &tool, args) };
+        let made = match known {
+            true => Err("its name is taken; --prefix changes it".to_owned()),
+            false => one(&operation, &tool, args, building),
+        };
         match made {
             Ok(imported) => {
                 report.notes.extend(imported.notes.into_iter().map(|note| (tool.clone(), note)));
@@ -110,11 +150,11 @@ pub(crate) fn run(args: &Import, global: &Global, output: &Output) -> Result<(),
             Err(reason) => report.left_out.push((shown, reason)),
         }
     }
-    told(&report, args, output)
+    Ok(report)
 }
 
 /// One operation as a tool that a worker can build.
-fn one(operation: &Operation<'_>, name: &str, args: &Import) -> Result<Imported, String> {
+fn one(operation: &Operation<'_>, name: &str, args: &Import, building: &Building) -> Result<Imported, String> {
     let server = match &args.server {
         Some(server) => server.trim_end_matches('/').to_owned(),
         None => server(operation)?,
@@ -123,9 +163,7 @@ fn one(operation: &Operation<'_>, name: &str, args: &Import) -> Result<Imported,
     let imported = operation.import(&server, &naming, &args.allow_private)?;
     let file: ToolsFile =
         serde_json::from_value(json!({ "tools": { name: imported.tool } })).map_err(|error| error.to_string())?;
-    let none = Environment::of([]);
-    let kinds = ToolKinds { http: Box::new(HttpKind::new(none.clone())) };
-    let built = Registry::build(Vec::new(), &file, &kinds, &none, Duration::from_secs(1));
+    let built = Registry::build(Vec::new(), &file, &building.kinds, &building.environment, Duration::from_secs(1));
     built.map(|_| imported).map_err(|errors| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))
 }
 
@@ -153,14 +191,22 @@ fn read(file: &Path) -> Result<Value, Failure> {
         return Err(unread(&format!("it has more than {} MiB", DOCUMENT_BYTES_MAX >> 20)));
     }
     let text = std::fs::read_to_string(file).map_err(|e| unread(&e))?;
+    parse(&text).map_err(|error| unread(&error))
+}
+
+/// A document in JSON or YAML.
+///
+/// # Errors
+/// It is neither, or larger than it looks.
+pub(crate) fn parse(text: &str) -> Result<Value, String> {
     if text.trim_start().starts_with('{') {
-        return serde_json::from_str(&text).map_err(|e| unread(&e));
+        return serde_json::from_str(text).map_err(|error| error.to_string());
     }
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! { max_events: 8_000_000, max_nodes: 4_000_000 },
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
     };
-    serde_saphyr::from_str_with_options(&text, options).map_err(|e| unread(&e.without_snippet()))
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| error.without_snippet().to_string())
 }
 
 fn operations(document: &Document) -> Result<Vec<Operation<'_>>, Failure> {
@@ -181,10 +227,10 @@ fn told(report: &Report, args: &Import, output: &Output) -> Result<(), Failure> 
     if output.json {
         output.data(report)?;
     } else if !report.tools.is_empty() {
-        let yaml = serde_saphyr::to_string(&json!({ "tools": report.tools })).map_err(Failure::failed)?;
         output.print(&format!(
-            "# Imported from {}. Each tool needs a row in permissions.yaml before an agent may call it.\n{yaml}",
-            args.file.file_name().unwrap_or_default().to_string_lossy()
+            "# Imported from {}. Each tool needs a row in permissions.yaml before an agent may call it.\n{}",
+            args.file.file_name().unwrap_or_default().to_string_lossy(),
+            report.yaml()?
         ))?;
     }
     for (tool, note) in &report.notes {

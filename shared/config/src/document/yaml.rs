@@ -1,7 +1,9 @@
 //! Parses YAML into a tree. The parser is serde's, driven by a visitor that takes any value with its place.
 
 use std::fmt;
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::thread;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, SeqAccess, Visitor};
@@ -10,6 +12,11 @@ use serde_saphyr::{Location, Spanned};
 
 use crate::document::errors::{Errors, Place};
 use crate::document::tree::{Entry, Node, Value, join};
+
+/// Levels of a file: lists and mappings within each other.
+const DEPTH_MAX: usize = 64;
+/// The stack that so many levels take, and some more: 40 KiB each without optimisation.
+const STACK_BYTES: usize = 8 << 20;
 
 /// The file that a tree is read from.
 #[derive(Debug, Clone, Copy)]
@@ -24,15 +31,7 @@ pub(crate) enum Origin<'a> {
 /// after a syntax error there is no tree.
 pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<Node> {
     let places = Places::new(origin);
-    let options = serde_saphyr::options! {
-        budget: serde_saphyr::budget! { max_events: 8_000_000, max_nodes: 4_000_000 },
-        // Duplicates are reported with both places, instead of ending the parse.
-        duplicate_keys: DuplicateKeyPolicy::PassThrough,
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
-        merge_keys: MergeKeyPolicy::Error,
-        strict_booleans: true,
-    };
-    match serde_saphyr::from_str_with_options::<Option<Raw>>(text, options) {
+    match with_room(&|| read(text)) {
         Ok(Some(raw)) => Some(places.node(raw, "", errors)),
         Ok(None) => Some(Node { value: Value::Mapping(vec![]), place: places.at_line(1, 1) }),
         Err(error) => {
@@ -41,6 +40,28 @@ pub(crate) fn parse(text: &str, origin: Origin<'_>, errors: &Errors) -> Option<N
             None
         }
     }
+}
+
+fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
+    let options = serde_saphyr::options! {
+        budget: serde_saphyr::budget! { max_events: 8_000_000, max_nodes: 4_000_000, max_depth: DEPTH_MAX },
+        // Duplicates are reported with both places, instead of ending the parse.
+        duplicate_keys: DuplicateKeyPolicy::PassThrough,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 100_000 },
+        merge_keys: MergeKeyPolicy::Error,
+        strict_booleans: true,
+    };
+    serde_saphyr::from_str_with_options(text, options)
+}
+
+/// Runs `parse` on a stack that holds the deepest file that the parser takes: it calls itself for each level, and what
+/// is left of the caller's stack is not known. A process that runs out of stack is gone, whatever it was doing.
+fn with_room<T: Send>(parse: &(dyn Fn() -> T + Sync)) -> T {
+    thread::scope(|scope| match thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, parse) {
+        Ok(parsing) => parsing.join().unwrap_or_else(|panic| resume_unwind(panic)),
+        // The machine has no thread left: what is not nested deep needs none.
+        Err(_) => parse(),
+    })
 }
 
 /// The parser's message without its own account of the place.
@@ -265,6 +286,27 @@ mod tests {
             let shown = errors.unless_any(None::<()>).unwrap_err();
             assert_eq!(shown.as_slice().len(), 1);
         }
+    }
+
+    #[test]
+    fn deep_nesting_ends_in_an_error_and_not_the_process() {
+        for (open, close) in [("[", "]"), ("{a: ", "}"), ("- ", "")] {
+            for depth in [DEPTH_MAX - 1, DEPTH_MAX, DEPTH_MAX + 1, 5_000] {
+                let text = format!("{}1{}\n", open.repeat(depth), close.repeat(depth));
+                let errors = Errors::default();
+                let tree = parse(&text, Origin::File("a.yaml"), &errors);
+                assert_eq!((tree.is_some(), errors.len()), if depth <= DEPTH_MAX { (true, 0) } else { (false, 1) });
+            }
+        }
+    }
+
+    #[test]
+    fn aliases_of_aliases_nest_no_deeper() {
+        let mut text = String::from("a0: &a0 [x]\n");
+        (1..200).for_each(|i| text.push_str(&format!("a{i}: &a{i} [*a{}]\n", i - 1)));
+        let errors = Errors::default();
+        assert!(parse(&text, Origin::File("a.yaml"), &errors).is_none());
+        assert_eq!(errors.len(), 1);
     }
 
     #[test]

@@ -88,6 +88,14 @@ fn json_is_redacted_at_any_depth_and_otherwise_untouched() {
 }
 
 #[test]
+fn a_key_that_names_a_secret_once_it_is_redacted_names_one_at_once() {
+    let json = r#"{"token: name":"John Doe","n":1}"#;
+    let clean = redactor().json(json).into_owned();
+    assert_eq!(clean, r#"{"token: [REDACTED]":"[REDACTED]","n":1}"#);
+    assert_eq!(redactor().json(&clean), clean);
+}
+
+#[test]
 fn free_text_is_redacted_by_shape_and_by_key() {
     for (from, to) in [
         ("password=hunter2&x=1", "password=[REDACTED]&x=1"),

@@ -158,6 +158,12 @@ impl<'a> Reader<'a> {
             self.calls.truncate(before);
             return self.give_up(doubt);
         }
+        // The model is told that nothing behind it was carried out.
+        if let Some(bad) = self.calls.iter().skip(before).position(|call| problem(call).is_some()) {
+            self.calls.truncate(before + bad + 1);
+            self.at = self.answer.len();
+            return;
+        }
         self.at += text.len();
         if let Some(mark) = self.marked.take().filter(|_| self.calls.len() == before) {
             self.give_up(mark);
@@ -450,6 +456,16 @@ mod tests {
         }
         let second = format!(r#"{rm} {{"tool":"add","arguments":{{"a":1"#);
         assert_eq!(read(&second), ["rm {}", "unreadable"]);
+    }
+
+    #[test]
+    fn nothing_runs_behind_a_whole_call_that_has_to_be_mended() {
+        let good = r#"{"tool":"x","arguments":{}}"#;
+        for bad in [r#"{"name":"","arguments":{}}"#, r#"{"tool":1,"arguments":{}}"#, r#"{"tool":"y","arguments":"{a"}"#]
+        {
+            assert_eq!(read(&format!("[{good},{bad},{good}] {good}")), ["x {}", "unreadable"], "{bad}");
+            assert_eq!(read(&format!("{bad}\n{good}")), ["unreadable"], "{bad}");
+        }
     }
 
     #[test]

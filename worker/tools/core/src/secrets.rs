@@ -8,7 +8,7 @@ use tickfleet_config::tools::{SecretRef, TENANT};
 use tickfleet_model::TenantId;
 
 use super::Environment;
-use super::percent;
+use super::{escapes, percent};
 
 /// The text that stands where a secret was.
 const REDACTED: &str = "[REDACTED]";
@@ -84,7 +84,32 @@ impl Secrets {
                 clean = clean.replace(&form, REDACTED);
             }
         }
+        if clean.contains("\\u") { self.scrub_escaped(&clean) } else { clean }
+    }
+
+    /// As [`Self::scrub`], for secrets of which JSON escapes any character by its number: encoders differ in which.
+    fn scrub_escaped(&self, text: &str) -> String {
+        let (plain, from) = escapes::read(text);
+        let mut found: Vec<(usize, usize)> = Vec::new();
+        for value in self.values().filter(|value| value.len() >= SCRUBBED_BYTES_MIN) {
+            found.extend(plain.match_indices(value).map(|(at, found)| (from[at], from[at + found.len()])));
+        }
+        found.sort_unstable();
+        let (mut clean, mut copied) = (String::with_capacity(text.len()), 0);
+        for (start, end) in found {
+            // What overlaps the one before is gone with it, but for its end.
+            if start >= copied {
+                clean.push_str(&text[copied..start]);
+                clean.push_str(REDACTED);
+            }
+            copied = copied.max(end);
+        }
+        clean.push_str(&text[copied..]);
         clean
+    }
+
+    fn values(&self) -> impl Iterator<Item = &str> {
+        self.named.values().chain(&self.token).map(ExposeSecret::expose_secret)
     }
 
     /// `template` with every `${NAME}` replaced by that secret. A name that is no secret stays as it is: the
@@ -115,8 +140,7 @@ impl Secrets {
     /// part of another leaves no remainder.
     fn forms(&self) -> Vec<String> {
         let mut forms = Vec::new();
-        let values = self.named.values().chain(&self.token).map(ExposeSecret::expose_secret);
-        for value in values.filter(|value| value.len() >= SCRUBBED_BYTES_MIN) {
+        for value in self.values().filter(|value| value.len() >= SCRUBBED_BYTES_MIN) {
             let json = serde_json::Value::from(value).to_string();
             let escaped = json.trim_matches('"').to_owned();
             forms.push(escaped.replace('/', "\\/"));
@@ -189,6 +213,10 @@ mod tests {
             assert_eq!(secrets.scrub(&format!("<{echo}>")), "<[REDACTED]>", "{echo}");
             assert!(secrets.found_in(echo));
         }
+        for echo in ["12:ab\\u002Fc\\u002b\\u0022d", "\\u0031\\u0032:ab/c+\\\"d", "12:ab\\/c\\u002B\\\"\\u0064"] {
+            assert_eq!(secrets.scrub(&format!("é\\n{echo}\\u00e9")), "é\\n[REDACTED]\\u00e9", "{echo}");
+        }
+        assert_eq!(secrets.scrub("12:ab\\u002Fc+ \\ud83d\\ude00 \\u12"), "12:ab\\u002Fc+ \\ud83d\\ude00 \\u12");
         assert_eq!(format!("{secrets:?}"), r#"{"TOKEN"}"#);
     }
 

@@ -221,7 +221,7 @@ struct Grants {
     refresh_token: Option<String>,
 }
 
-async fn granted(mut answer: Response) -> Result<Granted, ToolFailure> {
+pub(super) async fn granted(mut answer: Response) -> Result<Granted, ToolFailure> {
     let status = answer.status().as_u16();
     let body = client::read_body(&mut answer, ANSWER_BYTES_MAX).await;
     if status != 200 {

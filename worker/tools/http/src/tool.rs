@@ -1,5 +1,8 @@
 //! An HTTP tool: what `tools.yaml` declares, checked when it is loaded, called when a model says so.
 
+#[doc(hidden)]
+pub mod fuzzing;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;

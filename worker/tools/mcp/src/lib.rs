@@ -6,6 +6,8 @@
 
 mod child;
 mod definition;
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod link;
 mod look;

@@ -41,6 +41,11 @@ pub async fn look(name: &str, def: &McpServerDef, environment: &Environment, lim
     });
     let silent = || format!("it did not tell its tools within {} s{}", limit.as_secs(), tail.words());
     let (listed, version) = looked.await.map_err(|_| silent())??;
+    Ok(offered(def, listed, version))
+}
+
+/// What can be imported of the tools that a server listed.
+pub(super) fn offered(def: &McpServerDef, listed: Vec<McpDefinition>, version: Option<String>) -> Offer {
     let mut offer = Offer { version, tools: Vec::new(), refused: Vec::new() };
     for tool in listed {
         match unusable(def, &tool, &offer.tools) {
@@ -48,7 +53,7 @@ pub async fn look(name: &str, def: &McpServerDef, environment: &Environment, lim
             None => offer.tools.push(tool),
         }
     }
-    Ok(offer)
+    offer
 }
 
 /// Why a tool cannot be imported, if it cannot.
@@ -67,9 +72,52 @@ fn unusable(def: &McpServerDef, tool: &McpDefinition, before: &[McpDefinition]) 
     if definition::too_large(tool) {
         return Some(format!("its definition has more than {} bytes", limits::MCP_DEFINITION_BYTES_MAX));
     }
+    if let Some(why) = definition::unpinnable(tool) {
+        return Some(why);
+    }
     if let Err(error) = ArgumentCheck::compile_callable(&tool.input_schema) {
         return Some(format!("the input schema {error}"));
     }
     let output = tool.output_schema.as_ref().map(OutputCheck::compile);
     output.and_then(Result::err).map(|error| format!("the output schema {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use rmcp::model::Tool;
+    use serde_json::{Value, json};
+    use tickfleet_config::{MCP_LOCK_FILE, McpPinned, McpPins, Sources, load_mcp};
+
+    use super::*;
+
+    /// A tool whose schema nests `depth` levels and has a name of `key_bytes`.
+    fn nested(name: &str, depth: usize, key_bytes: usize) -> McpDefinition {
+        let key = "\u{1}".repeat(key_bytes);
+        let inside = (2..depth).fold(json!({key: 1}), |inner, _| json!([inner]));
+        let schema: Value = json!({"name": name, "inputSchema": {"type": "object", "default": inside}});
+        definition::of(&serde_json::from_value::<Tool>(schema).unwrap())
+    }
+
+    #[test]
+    fn a_definition_that_the_file_cannot_hold_is_refused_and_every_other_can_be_pinned() {
+        let folder = tempfile::tempdir().unwrap();
+        let sources = Sources { dir: Some(folder.path().to_owned()), ..Sources::default() };
+        let file = "servers: {s: {url: \"https://mcp.example.com\"}}";
+        std::fs::write(folder.path().join("mcp.yaml"), file).unwrap();
+        let (mut servers, _) = load_mcp(&sources).unwrap();
+        let def = servers.servers.remove("s").unwrap();
+        let (depth, key) = (limits::MCP_SCHEMA_DEPTH_MAX, limits::MCP_SCHEMA_KEY_BYTES_MAX);
+        let tools =
+            vec![nested("most", depth, key), nested("deeper", depth + 1, key), nested("longer", depth, key + 1)];
+        let offer = offered(&def, tools, None);
+        assert_eq!((offer.tools.len(), offer.refused.len()), (1, 2), "{:?}", offer.refused);
+        assert!(offer.refused[0].1.contains("48 levels"), "{:?}", offer.refused);
+        assert!(offer.refused[1].1.contains("160 bytes"), "{:?}", offer.refused);
+        let pinned = McpPinned { version: None, tools: offer.tools };
+        let pins = McpPins { servers: [("s".to_owned(), pinned)].into() };
+        std::fs::write(folder.path().join(MCP_LOCK_FILE), pins.to_yaml()).unwrap();
+        assert_eq!(load_mcp(&sources).unwrap().1, pins, "what was pinned is read back");
+    }
 }

@@ -99,7 +99,7 @@ fn block(block: &ContentBlock) -> String {
 }
 
 /// Returns how deep values nest.
-fn depth(value: &Value) -> usize {
+pub(super) fn depth(value: &Value) -> usize {
     match value {
         Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
         Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),

@@ -39,7 +39,7 @@ impl Store {
         while let (Some(name), Some(declaration)) = (declared.next(), declared.next()) {
             // What is no tenant's name declares none.
             let Some(tenant) = text_of(&name).as_deref().and_then(ours) else { continue };
-            match read(text_of(&declaration).unwrap_or_default().as_bytes()) {
+            match read_tenant(text_of(&declaration).unwrap_or_default().as_bytes()) {
                 Ok(policy) => drop(set.declared.insert(tenant, policy)),
                 Err(problem) => drop(set.unreadable.insert(tenant, problem)),
             }
@@ -61,7 +61,7 @@ impl Store {
 }
 
 /// A declaration that nothing in it makes laxer than it was meant: an unknown time zone would count days in another.
-fn read(declaration: &[u8]) -> Result<TenantPolicy, String> {
+pub(crate) fn read_tenant(declaration: &[u8]) -> Result<TenantPolicy, String> {
     let policy: TenantPolicy = serde_json::from_slice(declaration).map_err(|error| error.to_string())?;
     if let Some(zone) = &policy.time_zone {
         day::zone(zone).map_err(|error| error.to_string())?;

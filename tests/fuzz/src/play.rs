@@ -1,0 +1,79 @@
+//! A bounded run of a target, the same on every machine: what is committed, a sample of the data of others, and
+//! mutations of both.
+
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use crate::Target;
+use crate::corpus;
+use crate::mutator::Mutator;
+
+/// Inputs of a source of others that a run plays.
+const SAMPLE: usize = 60;
+/// Where a run begins to draw.
+const SEED: u64 = 0x7469_636B_666C_6565;
+
+/// The numbers of a run.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Played {
+    /// Inputs that are committed, by hand or because they once failed.
+    pub committed: usize,
+    /// Inputs made of the data of others.
+    pub sampled: usize,
+    /// Mutations.
+    pub mutated: usize,
+}
+
+/// The inputs that are committed for a target: seeds, then what once failed.
+#[must_use]
+pub fn committed(target: &Target) -> Vec<Vec<u8>> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folders = ["seeds", "found"].map(|kind| here.join(kind).join(target.name));
+    folders.iter().flat_map(|folder| files(folder)).filter_map(|file| fs::read(file).ok()).collect()
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = folder.read_dir().into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(|path| path.is_file()).collect();
+    files.sort();
+    files
+}
+
+/// Plays a target. `data` is the folder that the data of others lies in, cargo's target folder.
+///
+/// # Panics
+/// A property does not hold. The message names the file that the input was written to.
+pub fn play(target: &Target, data: &Path) -> Played {
+    let mut inputs = committed(target);
+    assert!(!inputs.is_empty(), "{} has no seeds", target.name);
+    let mut played = Played { committed: inputs.len(), ..Played::default() };
+    for source in target.corpus {
+        let sample = corpus::inputs(*source, data, SAMPLE);
+        played.sampled += sample.len();
+        inputs.extend(sample);
+    }
+    inputs.iter().for_each(|input| one(target, input, data));
+    let mut mutator = Mutator::new(SEED, target.words);
+    for _ in 0..target.mutations {
+        let (input, other) = (mutator.below(inputs.len()), mutator.below(inputs.len()));
+        let mutated = mutator.mutate(&inputs[input], &inputs[other]);
+        one(target, &mutated, data);
+        played.mutated += 1;
+    }
+    played
+}
+
+fn one(target: &Target, input: &[u8], data: &Path) {
+    let Err(panic) = catch_unwind(AssertUnwindSafe(|| (target.run)(input))) else { return };
+    let words = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    let folder = data.join("fuzz-failed").join(target.name);
+    let file = folder.join(format!("{:08x}", crc(input)));
+    let written = fs::create_dir_all(&folder).and_then(|()| fs::write(&file, input));
+    panic!("{}: {} ({written:?}: {})", target.name, words.unwrap_or("it panicked"), file.display());
+}
+
+/// A number that tells inputs apart.
+fn crc(input: &[u8]) -> u32 {
+    input.iter().fold(0x811C_9DC5, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}

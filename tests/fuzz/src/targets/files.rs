@@ -1,0 +1,129 @@
+//! Files that operators wrote, and documents that they got from others.
+
+use std::cell::OnceCell;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use tempfile::TempDir;
+use tickfleet::fuzzing::Importer;
+use tickfleet_config::{
+    ConfigErrors, Environment, MCP_LOCK_FILE, McpPins, Place, SchemaCheck, Sources, load, load_mcp, print,
+};
+use tickfleet_model::limits;
+use tickfleet_tools::check_schema;
+
+use crate::bounds::text;
+
+/// The files of a configuration.
+const FILES: [&str; 7] =
+    ["tickfleet.yaml", "agents.yaml", "tools.yaml", "permissions.yaml", "tenants.yaml", "mcp.yaml", MCP_LOCK_FILE];
+
+/// A folder with one file of a configuration at a time. The others are the built-in ones.
+pub(super) struct Folder(TempDir);
+
+thread_local! {
+    static FOLDER: Folder = Folder::new();
+    static IMPORTER: OnceCell<Importer> = const { OnceCell::new() };
+}
+
+impl Folder {
+    pub(super) fn new() -> Self {
+        Self(TempDir::new().expect("a temporary folder"))
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn sources(&self) -> Sources {
+        let environment: Environment = [("SET".to_owned(), "from the environment".to_owned())].into();
+        Sources {
+            dir: Some(self.path().to_owned()),
+            environment,
+            built_in_tools: BTreeSet::from(["echo".to_owned()]),
+            others_carry_out: true,
+            schema_check: SchemaCheck(check_schema),
+            ..Sources::default()
+        }
+    }
+
+    /// Pins that are written are read as they were.
+    pub(super) fn assert_pins_come_back(&self, pins: &McpPins) {
+        let text = pins.to_yaml();
+        fs::write(self.path().join(MCP_LOCK_FILE), &text).expect("a file");
+        let (_, back) = load_mcp(&self.sources()).unwrap_or_else(|errors| panic!("{errors}"));
+        assert_eq!(&back, pins, "{text}");
+    }
+}
+
+/// A file of a configuration: its number, then its text. What is wrong is told with file and line.
+pub(super) fn config(bytes: &[u8]) {
+    let Some((by, yaml)) = bytes.split_first() else { return };
+    let name = FILES[usize::from(by.wrapping_sub(b'0')) % FILES.len()];
+    FOLDER.with(|folder| {
+        let file = folder.path().join(name);
+        fs::write(&file, yaml).expect("a file");
+        let loaded = load(&folder.sources());
+        fs::remove_file(&file).expect("a file");
+        match loaded {
+            Ok(configuration) => assert!(!print(&configuration).is_empty()),
+            Err(errors) => assert_told(&errors, name, &text(yaml)),
+        }
+    });
+}
+
+fn assert_told(errors: &ConfigErrors, name: &str, yaml: &str) {
+    assert!(!errors.as_slice().is_empty());
+    // YAML's own line breaks are more than one character.
+    let lines = yaml.split(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count() as u64 + 1;
+    for error in errors.as_slice() {
+        match &error.place {
+            Place::File { file, line, column } => {
+                assert!(file.contains(name) || *line == 0, "{error}");
+                assert!(*line <= lines, "{error}: there are {lines} lines");
+                assert!((*line == 0) == (*column == 0), "{error}");
+            }
+            // A file that lacks what the others name: the place is theirs.
+            Place::BuiltIn { .. } | Place::Environment(_) => {}
+        }
+    }
+}
+
+/// Pinned definitions of MCP tools: what can be read is written and read again as it was.
+pub(super) fn mcp_lock(bytes: &[u8]) {
+    FOLDER.with(|folder| {
+        fs::write(folder.path().join(MCP_LOCK_FILE), bytes).expect("a file");
+        if let Ok((_, pins)) = load_mcp(&folder.sources()) {
+            folder.assert_pins_come_back(&pins);
+        }
+        fs::remove_file(folder.path().join(MCP_LOCK_FILE)).expect("a file");
+    });
+}
+
+fn importer_of_tools() -> Importer {
+    tickfleet_outbound::install_crypto_provider();
+    Importer::default()
+}
+
+/// An OpenAPI document: the tools that it gives have legal names, and a configuration takes them.
+pub(super) fn openapi(bytes: &[u8]) {
+    let document = text(bytes);
+    let made = IMPORTER.with(|importer| importer.get_or_init(importer_of_tools).import(&document));
+    let Ok((tools, yaml)) = made else { return };
+    for name in tools.keys() {
+        let legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-');
+        assert!(!name.is_empty() && name.len() <= limits::NAME_BYTES_MAX && name.chars().all(legal), "{name:?}");
+    }
+    if tools.is_empty() {
+        return;
+    }
+    FOLDER.with(|folder| {
+        fs::write(folder.path().join("tools.yaml"), &yaml).expect("a file");
+        let loaded = load(&folder.sources());
+        fs::remove_file(folder.path().join("tools.yaml")).expect("a file");
+        let configuration = loaded.unwrap_or_else(|errors| panic!("{errors}\n{yaml}"));
+        let names: BTreeSet<&String> = configuration.tools.tools.keys().collect();
+        assert_eq!(names, tools.keys().collect(), "{yaml}");
+    });
+}

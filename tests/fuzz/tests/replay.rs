@@ -1,0 +1,63 @@
+//! A bounded run of every target: seeds, what once failed, a sample of the data of others, and some thousand mutations.
+//! Always the same inputs. `make fuzz` looks further.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::path::{Path, PathBuf};
+
+use tickfleet_fuzz::{TARGETS, play, target};
+
+/// Cargo's target folder: this test runs out of it.
+fn data() -> PathBuf {
+    let here = std::env::current_exe().unwrap();
+    let folder = here.ancestors().find(|folder| folder.join("CACHEDIR.TAG").exists());
+    folder.expect("a test runs from cargo's target folder").to_owned()
+}
+
+macro_rules! targets {
+    ($($name:ident),+ $(,)?) => {
+        const PLAYED: &[&str] = &[$(stringify!($name)),+];
+
+        $(
+            #[test]
+            fn $name() {
+                let played = play::play(target(stringify!($name)), &data());
+                println!("{}: {played:?}", stringify!($name));
+            }
+        )+
+    };
+}
+
+targets!(
+    turn,
+    task,
+    dialect,
+    answer,
+    json,
+    schema,
+    redaction,
+    http_answer,
+    http_request,
+    token,
+    mcp,
+    mcp_lock,
+    config,
+    openapi,
+    records,
+    words,
+);
+
+#[test]
+fn every_target_is_played_here_and_has_a_binary_and_no_folder_is_left_over() {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+    assert_eq!(names, PLAYED);
+    let manifest = std::fs::read_to_string(here.join("libfuzzer/Cargo.toml")).unwrap();
+    let bins: Vec<&str> =
+        manifest.split("[[bin]]\nname = \"").skip(1).filter_map(|bin| bin.split('"').next()).collect();
+    assert_eq!(bins, names);
+    for folder in ["seeds", "found"].iter().filter_map(|kind| here.join(kind).read_dir().ok()).flatten().flatten() {
+        let name = folder.file_name().to_string_lossy().into_owned();
+        assert!(names.contains(&name.as_str()), "{name} is no target");
+    }
+}

@@ -1,0 +1,50 @@
+//! Doors for the fuzz targets: what services answer, and what arguments make of a request, without a network.
+
+use std::time::Duration;
+
+use reqwest::Response;
+use reqwest::header::HeaderMap;
+use secrecy::ExposeSecret;
+use tickfleet_tools::{CallContext, Secrets, ToolFailure, ToolOutput};
+
+use super::HttpTool;
+use crate::oauth2;
+use crate::template::{Arguments, Values};
+
+/// The request of a call.
+#[derive(Debug, Clone)]
+pub struct Sent {
+    /// The address.
+    pub url: String,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The body, JSON.
+    pub body: Option<String>,
+}
+
+/// Judges an answer as a call of `tool` does.
+///
+/// # Errors
+/// As the call's.
+pub async fn judge(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Result<ToolOutput, ToolFailure> {
+    tool.rules.judge(answer, secrets).await
+}
+
+/// Makes the request of a call with these arguments, a JSON object.
+///
+/// # Errors
+/// The problem with an argument, for a model.
+pub fn request(tool: &HttpTool, context: &CallContext, arguments: &str, secrets: &Secrets) -> Result<Sent, String> {
+    let arguments: Arguments = serde_json::from_str(arguments).map_err(|error| error.to_string())?;
+    let request = tool.request(context, &Values { arguments: &arguments, secrets })?;
+    Ok(Sent { url: request.url.into(), headers: request.headers, body: request.body })
+}
+
+/// Reads the answer of a token service: the access token, and for how long it is used.
+///
+/// # Errors
+/// As a call's that signs in.
+pub async fn granted(answer: Response) -> Result<(String, Duration), ToolFailure> {
+    let granted = oauth2::granted(answer).await?;
+    Ok((granted.token.expose_secret().to_owned(), granted.life))
+}
