@@ -71,7 +71,7 @@ pub const RULES_7_AND_8: &[Guard] = &[
     (
         7,
         "a call that another has begun is begun again",
-        "if nonce ~= '' and begun and num(string.match(begun, '^%d+')) == position then return 'UNKNOWN' end",
+        "if nonce ~= '' and begun and num(string.match(begun, '^%d+')) == position then return early and 'HOLD' or 'UNKNOWN' end",
         "",
     ),
     (7, "one's own begin cannot be repeated", "if nonce ~= '' and begun == mine then return 'OK' end", ""),
@@ -93,7 +93,7 @@ pub const RULES_7_AND_8: &[Guard] = &[
         "if a.tick_begin < epoch_ms then return 0 end",
         "",
     ),
-    (8, "calls are begun right after a restart", "if nonce ~= '' and now < hold then return 'HOLD' end", ""),
+    (8, "calls are begun right after a restart", "if early then return 'HOLD' end", ""),
     (
         8,
         "workers are reaped right after a restart",

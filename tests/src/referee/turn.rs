@@ -103,7 +103,8 @@ fn begin<R>(
     } else if nonce.is_some() && begun == nonce {
         Answer::Ok
     } else if nonce.is_some() && begun.is_some() {
-        Answer::Unknown
+        // Whoever knows what came of it may still say so.
+        if hold { Answer::Hold } else { Answer::Unknown }
     } else if live.cancelled {
         Answer::Cancelled
     } else if live.deadline_ms <= now_ms {

@@ -146,6 +146,24 @@ async fn a_call_that_was_asserted_is_not_begun_again_whatever_redis_still_knows_
     }
 }
 
+/// What somebody hears that begins the call again right after the restart, and then when the worker has told of it.
+async fn right_after_the_restart(scripts: Scripts) -> (Begun, Begun) {
+    let (shard, _, fence) = redis_loses(scripts, Left::Begun).await;
+    shard.store.beat(&ConsumerId::new("w").unwrap()).await.unwrap();
+    let again = begin(&fence.unwrap(), "other", "d");
+    let before = shard.store.begin(&again).await.unwrap().remove(0);
+    assert_eq!(shard.store.assert(&says(Claim::Ended(result())), true).await.unwrap(), [Asserted::Marked]);
+    (before, shard.store.begin(&again).await.unwrap().remove(0))
+}
+
+#[tokio::test]
+async fn a_result_that_a_worker_remembers_is_waited_for_before_its_call_is_told_as_unknown() {
+    let kept = Begun::Kept(Box::new(result()));
+    assert_eq!(right_after_the_restart(Scripts::embedded()).await, (Begun::Hold, kept.clone()));
+    let sabotage = Scripts::embedded().sabotage("return early and 'HOLD' or 'UNKNOWN' end", "return 'UNKNOWN' end");
+    assert_eq!(right_after_the_restart(sabotage.unwrap()).await, (Begun::Unknown, kept), "told before it could speak");
+}
+
 #[tokio::test]
 async fn who_said_that_it_began_goes_on_and_who_began_other_calls_under_the_id_is_not_concerned() {
     let (shard, turns, fence) = redis_loses(Scripts::embedded(), Left::Leased).await;
@@ -216,6 +234,6 @@ async fn begin_knowing_another_redis(scripts: Scripts) -> Begun {
 #[tokio::test]
 async fn who_has_not_told_this_redis_what_it_began_begins_nothing() {
     assert_eq!(begin_knowing_another_redis(Scripts::embedded()).await, Begun::Hold);
-    let sabotage = Scripts::embedded().sabotage("and knows ~= run_id then", "and false then").unwrap();
+    let sabotage = Scripts::embedded().sabotage("and knows ~= run_id)", "and false)").unwrap();
     assert_eq!(begin_knowing_another_redis(sabotage).await, Begun::Ok, "its own lost call would run a second time");
 }

@@ -8,7 +8,8 @@
 use tickfleet_store::Scripts;
 use tickfleet_testkit::RedisServer;
 use tickfleet_testkit::guards::{
-    Guard, RULES_1_TO_3, RULES_4_TO_6, RULES_7_AND_8, RULES_9_TO_12, RULES_13_AND_20, RULES_14_TO_16, RULE_17, RULES_18_AND_21, RULE_22,
+    Guard, RULE_17, RULE_22, RULES_1_TO_3, RULES_4_TO_6, RULES_7_AND_8, RULES_9_TO_12, RULES_13_AND_20, RULES_14_TO_16,
+    RULES_18_AND_21,
 };
 
 use super::game::Table;

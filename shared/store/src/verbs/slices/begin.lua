@@ -26,12 +26,12 @@ local function begin(tt, fence, position, nonce, digest, knows)
   if mark and mark.nonce ~= nonce then
     return mark.result and { 'KEPT', mark.result, mark.message, mark.audit } or 'UNKNOWN'
   end
-  -- Another's begin of this very call: what it did cannot be known.
-  if nonce ~= '' and begun and num(string.match(begun, '^%d+')) == position then return 'UNKNOWN' end
+  local early = nonce ~= '' and (now < hold or knows ~= '' and knows ~= run_id)
+  -- Another's begin of this very call: what it did cannot be known. Right after a restart somebody may still say it.
+  if nonce ~= '' and begun and num(string.match(begun, '^%d+')) == position then return early and 'HOLD' or 'UNKNOWN' end
   if cancelled then return 'CANCELLED' end
   if num(deadline) <= now then return 'EXPIRED' end
-  if nonce ~= '' and now < hold then return 'HOLD' end
-  if nonce ~= '' and knows ~= '' and knows ~= run_id then return 'HOLD' end
+  if early then return 'HOLD' end
   if nonce == '' then
     call('HSET', key, TURN.started, fence)
   else
