@@ -10,7 +10,7 @@ unexport CARGO_TARGET_DIR
 endif
 BUILT := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test lint bench fuzz clean prepare prepare-demo
+.PHONY: help demo test sim lint bench fuzz clean prepare prepare-demo
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,6 +34,12 @@ test: prepare ## Run every test
 	else \
 		set -x; cargo test --workspace --all-targets --locked; \
 	fi
+
+# A seed and what is left out of its game name one game; without a seed, games are played for a while.
+GAME := $(if $(KEEP)$(TURNS)$(WITHOUT),replay,run --games 1)
+sim: ## Play games of the simulator for a minute; SECONDS=…, or SEED=… for one game (KEEP=, TURNS=, WITHOUT= as it says)
+	cargo build --workspace --bin tickfleet-sim --locked
+	"$(BUILT)/debug/tickfleet-sim" $(if $(SEED),$(GAME) --seed $(SEED) $(if $(KEEP),--keep $(KEEP)) $(if $(TURNS),--turns $(TURNS)) $(if $(WITHOUT),--without $(WITHOUT)),run --seconds $(or $(SECONDS),60) --seed $$RANDOM)
 
 lint: ## Check formatting, lints, documentation and dependencies
 	@.ci/lint

@@ -9,6 +9,15 @@ use crate::data::{Data, Value};
 /// Bytes that a server takes without data.
 const BASE_BYTES: u64 = 1 << 20;
 
+/// An entry that was appended to a stream, by a command or a script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Appended {
+    /// The stream.
+    pub key: Vec<u8>,
+    /// Its fields, in order.
+    pub fields: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Db {
     pub(crate) data: Data,
@@ -26,6 +35,8 @@ pub(crate) struct Db {
     pub(crate) in_script: bool,
     /// Whether a read was blocked before.
     pub(crate) is_retry: bool,
+    /// What was appended to streams since somebody looked; none where nobody looks.
+    pub(crate) appended: Option<Vec<Appended>>,
 }
 
 /// 40 hex digits that are alike for one seed only.
@@ -50,6 +61,7 @@ impl Db {
             dumps: Vec::new(),
             in_script: false,
             is_retry: false,
+            appended: None,
         }
     }
 
@@ -59,6 +71,14 @@ impl Db {
 
     pub(crate) const fn changed(&mut self, changes: usize) {
         self.changes += changes as u64;
+    }
+
+    /// An entry was appended to the stream `key`.
+    pub(crate) fn note_appended(&mut self, key: &[u8], fields: &[&[u8]]) {
+        if let Some(appended) = &mut self.appended {
+            let fields = fields.chunks_exact(2).map(|pair| (pair[0].to_vec(), pair[1].to_vec())).collect();
+            appended.push(Appended { key: key.to_vec(), fields });
+        }
     }
 
     pub(crate) const fn used_memory(&self) -> u64 {

@@ -28,6 +28,7 @@ use data::Data;
 use db::Db;
 use lua::Engine;
 
+pub use db::Appended;
 pub use lua::{Coverage, ScriptCoverage};
 pub use reply::{Reply, decode};
 pub use serve::serve;
@@ -147,6 +148,17 @@ impl Redis {
     /// All keys, those that have ended since the last command, too.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         self.db.data.names()
+    }
+
+    /// What was appended to streams since the last look; from the first look on.
+    pub fn take_appended(&mut self) -> Vec<Appended> {
+        self.db.appended.replace(Vec::new()).unwrap_or_default()
+    }
+
+    /// The server's clock, µs since 1970.
+    #[must_use]
+    pub const fn now_us(&self) -> i64 {
+        self.db.now_us
     }
 
     /// Begins to note which lines of scripts run, or ends it.

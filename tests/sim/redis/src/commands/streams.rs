@@ -139,6 +139,7 @@ pub(super) fn xadd(db: &mut Db, args: Args<'_>) -> Outcome {
         options.apply(stream)
     })?;
     db.changed(1);
+    db.note_appended(args[1], fields);
     Ok(id.reply())
 }
 

@@ -1,0 +1,414 @@
+//! One game: a fleet, its users and its trouble, from a seed to a verdict. START HERE: [`play`].
+
+mod end;
+mod story;
+mod strike;
+
+use std::collections::BTreeMap;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tickfleet_store::{Scripts, TurnName};
+
+use crate::net::Net;
+use crate::oracle::Oracle;
+use crate::parts::{self, Live, Site};
+use crate::process::Process;
+use crate::server::{Done, Server};
+use crate::settings::Settings;
+use crate::trouble::{self, Trouble};
+use crate::world::World;
+use story::told;
+
+/// What a game is played with, beside its seed.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Options {
+    /// Which troubles of the game's are kept, by their place; none: all.
+    pub(crate) keep: Option<crate::run::Kept>,
+    /// How many of its turns; none: all.
+    pub(crate) turns: Option<usize>,
+    /// Whether the story is told.
+    pub(crate) story: bool,
+    /// A guard that is switched off: what is replaced in the scripts, and by what.
+    pub(crate) sabotage: Option<(&'static str, &'static str)>,
+}
+
+/// How a game went.
+#[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
+pub(crate) struct Verdict {
+    /// What is wrong; empty where nothing is.
+    pub(crate) violations: Vec<String>,
+    /// Commands that Redis carried out.
+    pub(crate) commands: u64,
+    /// Runs of processes between two looks at the network.
+    pub(crate) slices: u64,
+    /// Simulated time, s.
+    pub(crate) seconds: u64,
+    /// Turns that were answered.
+    pub(crate) turns: usize,
+    /// Runs of handlers.
+    pub(crate) runs: usize,
+    /// Troubles by kind.
+    pub(crate) troubles: BTreeMap<String, u64>,
+    /// How many troubles the game has.
+    pub(crate) planned: usize,
+    /// A digest of everything that Redis was asked and answered: two plays of one seed have the same.
+    pub(crate) digest: u64,
+    /// What happened, where it was asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) story: Vec<String>,
+}
+
+/// The start of the simulated time, µs since the epoch: 2026-01-05T11:59:50Z.
+pub(crate) const START_US: i64 = 1_767_614_390_000_000;
+/// Users beside schedulers and workers: two producers and one who cancels.
+const PRODUCERS: usize = 2;
+
+/// The part that a process plays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Scheduler,
+    Worker,
+    Producer(usize),
+    Canceller,
+}
+
+struct Place {
+    role: Role,
+    name: String,
+    process: Process,
+    live: Option<Live>,
+    version: usize,
+    starts: u64,
+    /// When another starts in its place.
+    back_us: Option<i64>,
+    ahead_us: i64,
+}
+
+struct Game {
+    site: Site,
+    server: Server,
+    oracle: Oracle,
+    places: Vec<Place>,
+    troubles: Vec<Trouble>,
+    now_us: i64,
+    /// When Redis answers again.
+    frozen_us: i64,
+    /// When Redis comes back, and how much it has lost then.
+    down: Option<(i64, i64)>,
+    kept_us: i64,
+    /// Whether Redis will lose writes in this game, so that states are kept to go back to.
+    loses_writes: bool,
+    chance: StdRng,
+    verdict: Verdict,
+    /// The verb of each script.
+    verbs: BTreeMap<String, &'static str>,
+}
+
+/// Plays one game.
+///
+/// # Errors
+/// The guard to switch off is not there; a runtime cannot be made.
+pub(crate) fn play(seed: u64, options: &Options) -> anyhow::Result<Verdict> {
+    let mut game = Game::new(seed, options)?;
+    game.trouble()?;
+    game.calm()?;
+    game.end();
+    let mut facts = game.site.world.facts();
+    game.verdict.violations = facts.violations.clone();
+    game.verdict.seconds = ((game.now_us - START_US) / 1_000_000).unsigned_abs();
+    game.verdict.commands = game.server.commands;
+    (game.verdict.turns, game.verdict.runs) = (facts.replies.len(), facts.runs.len());
+    game.verdict.story = facts.story.drain(..).collect();
+    Ok(std::mem::take(&mut game.verdict))
+}
+
+impl Game {
+    fn new(seed: u64, options: &Options) -> anyhow::Result<Self> {
+        // Each part has a generator of its own: what is left out of one changes nothing of another.
+        let of = |part: u64| StdRng::seed_from_u64(seed.wrapping_mul(0x1000).wrapping_add(part));
+        let settings = Settings::draw(&mut of(1));
+        let mut troubles = trouble::draw(&settings, &mut of(2));
+        let planned = troubles.len();
+        if let Some(keep) = &options.keep {
+            let all = std::mem::take(&mut troubles);
+            troubles = all.into_iter().enumerate().filter(|(at, _)| keep.contains(at)).map(|(_, t)| t).collect();
+        }
+        let mut scripts = Scripts::embedded();
+        if let Some((from, to)) = &options.sabotage {
+            scripts = scripts.sabotage(from, to).map_err(anyhow::Error::msg)?;
+        }
+        let verbs = scripts.iter().map(|(verb, text)| (sha1(text), verb)).collect();
+        let world = World::default();
+        world.facts().is_told = options.story;
+        world.tell(|| format!("{settings:#?}"));
+        let site = Site { net: Net::new(seed ^ 0x5eed, START_US), world: world.clone(), scripts, settings };
+        let mut game = Self {
+            server: Server::new(seed),
+            oracle: Oracle::new(&site.settings, &world),
+            places: Vec::new(),
+            now_us: START_US,
+            frozen_us: 0,
+            down: None,
+            kept_us: 0,
+            loses_writes: troubles.iter().any(|trouble| trouble.kind.word() == "redis_lost_writes"),
+            chance: of(3),
+            verdict: Verdict { planned, ..Verdict::default() },
+            verbs,
+            troubles,
+            site,
+        };
+        game.server.redis.set_maxmemory(game.site.settings.maxmemory);
+        game.server.set_now(START_US);
+        game.populate(seed, options)?;
+        Ok(game)
+    }
+
+    /// Starts everybody.
+    fn populate(&mut self, seed: u64, options: &Options) -> anyhow::Result<()> {
+        let settings = self.site.settings.clone();
+        for number in 0..settings.schedulers {
+            self.start(Role::Scheduler, format!("s{number}"), seed)?;
+        }
+        for number in 0..settings.workers {
+            self.start(Role::Worker, format!("w{number}"), seed)?;
+        }
+        let mut left = options.turns.unwrap_or(settings.turns).min(settings.turns);
+        let mut named = Vec::new();
+        for number in 0..PRODUCERS {
+            let mut turns =
+                parts::turns(&settings, number, settings.turns / PRODUCERS, seed.wrapping_add(number as u64));
+            turns.truncate(left);
+            left -= turns.len();
+            self.site.world.facts().turns.extend(parts::by_name(&turns));
+            named.extend(turns.iter().filter_map(|(wait, turn, _)| {
+                Some((*wait, TurnName { tenant: turn.tenant.clone(), turn: turn.id.clone()? }))
+            }));
+            let turns = turns.into_iter().map(|(wait, turn, _)| (wait, turn)).collect::<Vec<_>>();
+            let place = self.places.len();
+            let site = &self.site;
+            let process = Process::start(self.now_us, 0, seed ^ place as u64, |shutdown| {
+                site.producer(place, number, turns, shutdown)
+            })?;
+            self.seat(Role::Producer(number), format!("p{number}"), process, None);
+        }
+        let cancels = cancels(named, &mut StdRng::seed_from_u64(seed ^ 0xca_9ce1));
+        let place = self.places.len();
+        let site = &self.site;
+        let process = Process::start(self.now_us, 0, seed ^ place as u64, |_| site.canceller(place, cancels))?;
+        self.seat(Role::Canceller, "c0".into(), process, None);
+        Ok(())
+    }
+
+    fn seat(&mut self, role: Role, name: String, process: Process, live: Option<Live>) {
+        self.places.push(Place { role, name, process, live, version: 0, starts: 1, back_us: None, ahead_us: 0 });
+    }
+
+    fn start(&mut self, role: Role, name: String, seed: u64) -> anyhow::Result<()> {
+        let place = self.places.len();
+        let (process, live) = self.run(role, place, &name, 0, 0, seed ^ (place as u64) << 8)?;
+        self.seat(role, name, process, Some(live));
+        Ok(())
+    }
+
+    fn run(
+        &self,
+        role: Role,
+        place: usize,
+        name: &str,
+        version: usize,
+        ahead_us: i64,
+        seed: u64,
+    ) -> anyhow::Result<(Process, Live)> {
+        let mut live = None;
+        let process = Process::start(self.now_us, ahead_us, seed, |shutdown| {
+            let (main, made) = match role {
+                Role::Scheduler => self.site.scheduler(place, name, version, shutdown),
+                _ => self.site.worker(place, name, version, shutdown),
+            };
+            live = Some(made);
+            main
+        })?;
+        live.map(|live| (process, live)).ok_or_else(|| anyhow::anyhow!("{name} was not made"))
+    }
+
+    /// The time of trouble.
+    fn trouble(&mut self) -> anyhow::Result<()> {
+        let until = START_US + self.site.settings.span_us;
+        let mut troubles = std::mem::take(&mut self.troubles).into_iter().peekable();
+        while self.now_us < until && !self.is_decided() {
+            while let Some(trouble) = troubles.next_if(|trouble| START_US + trouble.at_us <= self.now_us) {
+                self.strike(&trouble.kind)?;
+            }
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    fn is_decided(&self) -> bool {
+        !self.site.world.facts().violations.is_empty()
+    }
+
+    /// A little time for everybody.
+    fn step(&mut self) -> anyhow::Result<()> {
+        // Where nothing is under way, only time has to pass.
+        let most_us = if self.site.net.is_idle() { 12_000 } else { 2_500 };
+        self.now_us += self.chance.random_range(most_us / 8..most_us);
+        let now_us = self.now_us;
+        self.site.net.set_now(now_us);
+        self.site.world.facts().now_us = now_us;
+        self.come_back()?;
+        let first = self.chance.random_range(0..self.places.len());
+        for turn in 0..self.places.len() {
+            let at = (first + turn) % self.places.len();
+            self.places[at].process.run_to(now_us);
+            self.verdict.slices += 1;
+        }
+        if self.down.is_some_and(|(until, _)| until <= now_us) {
+            self.down = None;
+            self.site.net.set_open(true);
+        }
+        if self.down.is_none() && self.frozen_us <= now_us {
+            self.serve();
+        }
+        self.site.net.deliver();
+        if now_us - self.kept_us > 100_000 {
+            self.kept_us = now_us;
+            if self.loses_writes {
+                self.server.keep(now_us);
+            }
+            self.oracle.look_at_world();
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self) {
+        let (oracle, world, verbs, net) = (&mut self.oracle, &self.site.world, &self.verbs, &self.site.net);
+        let (digest, places) = (&mut self.verdict.digest, &self.places);
+        self.server.serve(&self.site.net, self.now_us, &mut |redis, done| {
+            *digest = fold(*digest, done);
+            world.tell(|| {
+                let owner = net.owner(done.wire).map_or("?", |owner| &places[owner].name);
+                told(owner, verbs, done)
+            });
+            for appended in redis.take_appended() {
+                oracle.saw(&appended, redis);
+            }
+        });
+    }
+
+    /// Whoever died or has drained starts again.
+    fn come_back(&mut self) -> anyhow::Result<()> {
+        for at in 0..self.places.len() {
+            let place = &mut self.places[at];
+            if !matches!(place.role, Role::Scheduler | Role::Worker) {
+                continue;
+            }
+            if place.process.is_alive() && place.process.has_ended() && place.back_us.is_none() {
+                place.process.die_after(0);
+                place.back_us = Some(self.now_us + 100_000);
+                self.note_death(at);
+            }
+            let place = &mut self.places[at];
+            if place.process.is_alive() || place.back_us.is_none_or(|back| back > self.now_us) {
+                continue;
+            }
+            place.back_us = None;
+            place.starts += 1;
+            let (role, name, version, ahead_us) = (place.role, place.name.clone(), place.version, place.ahead_us);
+            let seed = (at as u64) << 8 ^ place.starts << 32 ^ 0x5eed;
+            let (process, live) = self.run(role, at, &name, version, ahead_us, seed)?;
+            (self.places[at].process, self.places[at].live) = (process, Some(live));
+            self.site.world.tell(|| format!("{name} starts again"));
+        }
+        Ok(())
+    }
+
+    /// Trouble is over: everything must end within the time that its caps and leases need.
+    fn calm(&mut self) -> anyhow::Result<()> {
+        self.site.world.tell(|| "trouble is over".into());
+        self.site.net.calm();
+        self.frozen_us = 0;
+        self.server.redis.set_maxmemory(0);
+        let now_us = self.now_us;
+        for place in &mut self.places {
+            place.process.stopped_us = place.process.stopped_us.min(now_us);
+            place.back_us = place.back_us.map(|back| back.min(now_us + 1_000_000));
+        }
+        let until = self.now_us + self.longest_us();
+        let mut quiet_us = 0;
+        while !self.is_decided() {
+            let before = self.now_us;
+            self.step()?;
+            quiet_us = if self.is_quiet() { quiet_us + self.now_us - before } else { 0 };
+            if quiet_us > 2_000 * self.site.settings.store.lease_ms {
+                break;
+            }
+            if self.now_us > until {
+                let left = self.left();
+                self.site.world.wrong(format!("trouble is over, and this is not: {left}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// How long the work that there is may take, µs.
+    fn longest_us(&self) -> i64 {
+        let settings = &self.site.settings;
+        let mut calls: BTreeMap<(String, String), i64> = BTreeMap::new();
+        for (name, made) in &self.site.world.facts().turns {
+            let tenant = name.split(':').next().unwrap_or_default().to_owned();
+            *calls.entry((tenant, made.agent.clone())).or_default() += made.tools.len() as i64;
+        }
+        let most = calls.values().max().copied().unwrap_or(0);
+        let slowest = settings.caps.iter().map(|caps| i64::from(caps.calls_per_tick)).min().unwrap_or(1);
+        let ticks_ms = most / slowest * settings.caps[0].tick_ms;
+        let all: i64 = calls.values().sum();
+        let slots = (settings.slots * settings.workers) as i64;
+        let hanging_ms = all * 4 * 8_000 / 20 / slots;
+        (ticks_ms * 2 + hanging_ms + 20 * settings.store.lease_ms + 180_000) * 1_000
+    }
+
+    fn is_quiet(&self) -> bool {
+        let facts = self.site.world.facts();
+        facts.turns.values().all(|made| made.accepted_us.is_some() && made.is_answered)
+    }
+
+    fn left(&self) -> String {
+        let facts = self.site.world.facts();
+        let open: Vec<_> = facts.turns.iter().filter(|(_, made)| !made.is_answered).collect();
+        let name = |(name, made): &(&String, &crate::world::Made)| {
+            let word = if made.accepted_us.is_some() { "accepted" } else { "not accepted" };
+            let told = if facts.replies.contains_key(*name) { ", answered and not read" } else { "" };
+            format!("{name} ({word}{told})")
+        };
+        format!("{} turns: {}", open.len(), open.iter().take(5).map(name).collect::<Vec<_>>().join(", "))
+    }
+}
+
+/// Which turns are cancelled: each with the wait before it, ms.
+fn cancels(mut named: Vec<(u64, TurnName)>, chance: &mut StdRng) -> Vec<(u64, TurnName)> {
+    named.sort_by_key(|(wait, _)| *wait);
+    let (mut last, mut cancels) = (0, Vec::new());
+    for (wait, name) in named {
+        if chance.random_range(0..8) != 0 {
+            continue;
+        }
+        let at = wait + [0, 5, 50, 3_000][chance.random_range(0..4)];
+        cancels.push((at.saturating_sub(last), name));
+        last = last.max(at);
+    }
+    cancels
+}
+
+fn sha1(text: &str) -> String {
+    redis::Script::new(text).get_hash().to_owned()
+}
+
+/// FNV-1a over what was asked and answered.
+fn fold(digest: u64, done: &Done<'_>) -> u64 {
+    let mut bytes = Vec::new();
+    done.reply.encode(&mut bytes);
+    let all = done.args.iter().flatten().chain(&bytes);
+    all.fold(digest, |digest, byte| (digest ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}

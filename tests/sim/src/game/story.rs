@@ -1,0 +1,25 @@
+//! The story of a game: its commands in words.
+
+use std::collections::BTreeMap;
+
+use crate::server::Done;
+
+/// A command as the story tells it.
+pub(super) fn told(owner: &str, verbs: &BTreeMap<String, &'static str>, done: &Done<'_>) -> String {
+    let words: Vec<String> = done.args.iter().map(|arg| String::from_utf8_lossy(arg).into_owned()).collect();
+    let (head, from) = match words.first().map(String::as_str) {
+        Some("EVALSHA") => (verbs.get(&words[1]).copied().unwrap_or("?").to_uppercase(), 4),
+        Some("SCRIPT") => ("SCRIPT LOAD".into(), words.len()),
+        _ => (words.first().cloned().unwrap_or_default(), 1),
+    };
+    let args = words.get(from..).unwrap_or_default().join(" ");
+    let (args, reply) = (short(&args, 300), short(&format!("{:?}", done.reply), 200));
+    format!("{owner}: {head} {args} -> {reply}")
+}
+
+pub(super) fn short(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
+    }
+}

@@ -1,0 +1,107 @@
+//! Trouble strikes.
+
+use tickfleet_model::TenantId;
+use tickfleet_model::ids::shard_of;
+use tickfleet_sim_redis::Reply;
+
+use super::Game;
+use crate::trouble::{Kind, MALFORMED, REMOVED, Removed};
+
+impl Game {
+    /// One trouble.
+    pub(super) fn strike(&mut self, kind: &Kind) -> anyhow::Result<()> {
+        *self.verdict.troubles.entry(kind.word().into()).or_default() += 1;
+        self.site.world.tell(|| format!("TROUBLE {kind:?}"));
+        let now_us = self.now_us;
+        match *kind {
+            Kind::Kill { process, polls, back_us } => {
+                let place = &mut self.places[process];
+                if place.process.is_alive() {
+                    place.process.die_after(polls);
+                    place.back_us = Some(now_us + back_us);
+                    self.note_death(process);
+                }
+            }
+            Kind::Stop { process, for_us } => {
+                self.places[process].process.stopped_us = now_us + for_us;
+                self.note_death(process);
+            }
+            Kind::Drain { process } => self.places[process].process.shutdown.drain(),
+            Kind::Cut { process } => self.site.net.cut(process),
+            Kind::Hold { process, for_us } => {
+                self.site.net.hold(process, now_us + for_us);
+                self.note_death(process);
+            }
+            Kind::Slow { for_us, most_us } => self.site.net.slow_down(now_us + for_us, most_us),
+            Kind::Late { late_us } => self.site.net.set_late(late_us),
+            Kind::Freeze { for_us } => self.frozen_us = self.frozen_us.max(now_us + for_us),
+            Kind::Restart { down_us, lost_us } => {
+                if self.down.is_none() {
+                    self.site.net.set_open(false);
+                    self.down = Some((now_us + down_us, lost_us));
+                    let from_us = self.server.restart(&self.site.net, now_us, lost_us);
+                    if lost_us > 0 {
+                        self.site.world.facts().lost.push((from_us, now_us));
+                    }
+                }
+            }
+            Kind::RedisClock { by_us } => self.server.ahead_us += by_us,
+            Kind::Clock { process, by_us } => {
+                self.places[process].ahead_us += by_us;
+                self.places[process].process.step_clock(by_us);
+            }
+            Kind::Reload { process, version } => self.reload(process, version),
+            Kind::Malformed { what } => self.malformed(what),
+            Kind::Remove { what, shard } => self.remove(what, shard),
+            Kind::Memory { room } => {
+                let used = self.server.redis.used_memory();
+                self.server.redis.set_maxmemory(room.map_or(0, |room| used + room));
+            }
+        }
+        Ok(())
+    }
+
+    /// What a process knew is gone, or nobody could ask it for a while.
+    pub(super) fn note_death(&self, process: usize) {
+        let mut facts = self.site.world.facts();
+        let now_us = facts.now_us;
+        facts.deaths.push((self.places[process].name.clone(), now_us));
+    }
+
+    fn reload(&mut self, process: usize, version: usize) {
+        let place = &mut self.places[process];
+        if let Some(live) = place.live.as_ref().filter(|_| place.process.is_alive()) {
+            place.version = version;
+            place.process.enter(|| self.site.reload(live, version));
+        }
+    }
+
+    fn malformed(&mut self, what: usize) {
+        let (stream, entry) = MALFORMED[what];
+        let shard = TenantId::new("tenant0").map_or(0, |tenant| shard_of(&tenant, self.site.settings.store.shards));
+        let key = format!("{{sim:{shard}}}:{stream}");
+        let words = [&["XADD", &key, "*"], entry].concat();
+        self.server.set_now(self.now_us);
+        self.server.ask(&words);
+    }
+
+    fn remove(&mut self, what: usize, shard: u32) {
+        let (key, part) = REMOVED[what];
+        let key = format!("{{sim:{shard}}}:{key}");
+        self.server.set_now(self.now_us);
+        match part {
+            Removed::Key => drop(self.server.ask(&["DEL", &key])),
+            Removed::Group => drop(self.server.ask(&["XGROUP", "DESTROY", &key, "workers"])),
+            Removed::Consumers => {
+                let Reply::Array(consumers) = self.server.ask(&["XINFO", "CONSUMERS", &key, "workers"]) else { return };
+                for consumer in consumers {
+                    let Reply::Array(fields) = consumer else { continue };
+                    if let Some(Reply::Bulk(name)) = fields.get(1) {
+                        let name = String::from_utf8_lossy(name).into_owned();
+                        self.server.ask(&["XGROUP", "DELCONSUMER", &key, "workers", &name]);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The oracle: what must hold, by what it has seen itself. It believes no counter of the product.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use scheduler::policy::stagger_ms;
+use tickfleet_client::ReplyStatus;
+use tickfleet_model::{AgentId, CallResult, Effect, Outcome, TenantId};
+
+use tickfleet_sim_redis::{Answer, Appended, Redis, Reply};
+
+use crate::settings::{Settings, TOOLS};
+use crate::world::{End, Facts, Name, Run, Told, World};
+
+const DAY_MS: i64 = 86_400_000;
+/// Codes with which a turn that is on the stream is refused for now.
+const LATER: [&str; 1] = ["tenant_queue_full"];
+
+/// What the oracle has seen.
+pub(crate) struct Oracle {
+    settings: Settings,
+    world: World,
+    /// Turn → calls of it that were ever on a queue.
+    admitted: BTreeMap<Name, usize>,
+    /// Who, kind of window, its number → calls.
+    used: BTreeMap<(String, &'static str, i64), u32>,
+    /// By shard, its time when it was seen last, ms, and how often Redis had lost writes by then.
+    shard_ms: BTreeMap<u32, (i64, usize)>,
+    /// By inbox, the number of its last reply, and how often Redis had lost writes by then.
+    numbers: BTreeMap<String, (u64, usize)>,
+    /// Whether Redis' clock has stepped so far ahead that what is remembered for a while is forgotten.
+    pub(crate) has_forgotten: bool,
+}
+
+/// The first field of this name.
+fn field(entry: &Appended, name: &str) -> Option<String> {
+    let found = entry.fields.iter().find(|(n, _)| n == name.as_bytes());
+    found.map(|(_, value)| String::from_utf8_lossy(value).into_owned())
+}
+
+impl Oracle {
+    pub(crate) fn new(settings: &Settings, world: &World) -> Self {
+        Self {
+            settings: settings.clone(),
+            world: world.clone(),
+            admitted: BTreeMap::new(),
+            used: BTreeMap::new(),
+            shard_ms: BTreeMap::new(),
+            numbers: BTreeMap::new(),
+            has_forgotten: false,
+        }
+    }
+
+    /// An entry has appeared.
+    pub(crate) fn saw(&mut self, appended: &Appended, redis: &mut Redis) {
+        let key = String::from_utf8_lossy(&appended.key).into_owned();
+        let Some((shard, rest)) = place(&key) else { return };
+        let meta = format!("{{sim:{shard}}}:meta");
+        let Answer::Now(Reply::Bulk(now)) = redis.execute(&[b"HGET".into(), meta.into(), b"last_ms".into()]) else {
+            return;
+        };
+        let now_ms = String::from_utf8_lossy(&now).parse().unwrap_or(0);
+        self.shard_time(shard, now_ms);
+        if rest.starts_with("ready:") {
+            self.dispatched(appended, now_ms);
+        } else if let Some(inbox) = rest.strip_prefix("replies:") {
+            self.replied(inbox, appended);
+        }
+    }
+
+    /// The time of a shard, as its scripts have it: it never steps back, unless Redis has lost that it went on.
+    fn shard_time(&mut self, shard: u32, now_ms: i64) {
+        let losses = self.world.facts().lost.len();
+        let (last_ms, then) = self.shard_ms.insert(shard, (now_ms, losses)).unwrap_or((now_ms, losses));
+        if now_ms < last_ms && then == losses {
+            self.world.wrong(format!("the time of shard {shard} stepped back by {} ms", last_ms - now_ms));
+        }
+    }
+
+    fn dispatched(&mut self, slice: &Appended, now_ms: i64) {
+        let name = field(slice, "t").unwrap_or_default();
+        let first: usize = field(slice, "p").and_then(|p| p.parse().ok()).unwrap_or(0);
+        let upto = first + slice.fields.iter().filter(|(n, _)| n == b"c").count();
+        let high = self.admitted.entry(name.clone()).or_default();
+        let fresh = upto.saturating_sub(*high);
+        *high = upto.max(*high);
+        let Some(made) = self.world.facts().turns.get(&name).cloned() else {
+            return self.world.wrong(format!("{name} is on a queue, but nobody has submitted it"));
+        };
+        let tenant = name.split(':').next().unwrap_or_default().to_owned();
+        let (Ok(tenant_id), Ok(agent)) = (TenantId::new(&tenant), AgentId::new(&made.agent)) else { return };
+        let fresh = u32::try_from(fresh).unwrap_or(u32::MAX);
+        // The laxest configuration that any process may have.
+        let most = |cap: fn(&tickfleet_model::policy::DefaultCaps) -> u32| {
+            self.settings.caps.iter().map(cap).max().unwrap_or(0)
+        };
+        let (tick, day) = (most(|caps| caps.calls_per_tick), most(|caps| caps.max_actions_per_day));
+        let tick_ms = self.settings.caps[0].tick_ms;
+        let window = (now_ms - stagger_ms(&tenant_id, &agent, tick_ms)).div_euclid(tick_ms);
+        let who = format!("{tenant}:{agent}");
+        self.count(&who, "tick", window, fresh, tick);
+        self.count(&who, "day", now_ms.div_euclid(DAY_MS), fresh, day);
+        if let Some(cap) = self.settings.tenant_day {
+            self.count(&tenant, "tenant day", now_ms.div_euclid(DAY_MS), fresh, cap);
+        }
+    }
+
+    fn count(&mut self, who: &str, kind: &'static str, window: i64, fresh: u32, cap: u32) {
+        let used = self.used.entry((who.to_owned(), kind, window)).or_default();
+        *used += fresh;
+        if *used > cap && fresh > 0 {
+            let used = *used;
+            self.world.wrong(format!("{who}: {used} calls were admitted in {kind} {window} under a cap of {cap}"));
+        }
+    }
+
+    /// The replies of an inbox are numbered without a gap.
+    fn numbered(&mut self, inbox: &str, entry: &Appended) {
+        let number: u64 = field(entry, "seq").and_then(|seq| seq.parse().ok()).unwrap_or(0);
+        let losses = self.world.facts().lost.len();
+        let (last, then) = self.numbers.insert(inbox.to_owned(), (number, losses)).unwrap_or((0, losses));
+        if number != last + 1 && then == losses {
+            self.world.wrong(format!("reply {number} of the inbox {inbox} follows reply {last}"));
+        }
+    }
+
+    fn replied(&mut self, inbox: &str, entry: &Appended) {
+        self.numbered(inbox, entry);
+        let text = field(entry, "reply").unwrap_or_default();
+        let reply: tickfleet_client::Reply = match serde_json::from_str(&text) {
+            Ok(reply) => reply,
+            Err(error) => return self.world.wrong(format!("a reply in {inbox} cannot be read: {error}: {text}")),
+        };
+        let tenant = inbox.split(':').next().unwrap_or_default();
+        let Some(id) = reply.id().map(ToString::to_string) else { return };
+        let name = format!("{tenant}:{id}");
+        if !inbox.ends_with(":odd") {
+            self.judge(&name, &reply);
+        }
+        let mut facts = self.world.facts();
+        let at_us = facts.now_us;
+        facts.replies.entry(name).or_default().push(Told { at_us });
+    }
+
+    /// Whether a reply is complete, and true in its words.
+    fn judge(&self, name: &str, reply: &tickfleet_client::Reply) {
+        let facts = self.world.facts();
+        let Some(made) = facts.turns.get(name) else { return };
+        let mut wrong = Vec::new();
+        let code = reply.error.as_ref().map_or("", |error| error.code.as_str());
+        if reply.status == ReplyStatus::Rejected && LATER.contains(&code) {
+            // It is told that it may come again, so nothing of it may have happened.
+            if facts.runs.iter().any(|run| run.turn == name) {
+                wrong.push(format!("{name} is told to come again ({code}), and it ran"));
+            }
+        } else if reply.status != ReplyStatus::Done {
+            wrong.push(format!("{name} was accepted, and its reply says {:?}: {:?}", reply.status, reply.error));
+        } else if reply.results.len() != made.tools.len() {
+            wrong.push(format!("{name} has {} calls and {} results", made.tools.len(), reply.results.len()));
+        }
+        if let Some(first) = facts.replies.get(name).and_then(|told| told.first())
+            && !self.has_forgotten
+            && !facts.lost.iter().any(|(from, to)| (*from..=*to).contains(&first.at_us))
+        {
+            wrong.push(format!("{name} is answered a second time"));
+        }
+        for (position, (result, tool)) in reply.results.iter().zip(&made.tools).enumerate() {
+            if result.tool != *tool {
+                wrong.push(format!("{name}/{position} is a call of {tool}, and its result one of {}", result.tool));
+            }
+            wrong.extend(untrue(&facts, name, position, result));
+        }
+        drop(facts);
+        wrong.into_iter().for_each(|what| self.world.wrong(what));
+    }
+
+    /// What can be said of the world at any time.
+    pub(crate) fn look_at_world(&self) {
+        let facts = self.world.facts();
+        let mut wrong = Vec::new();
+        let mut effects: BTreeMap<(&str, usize), Vec<&Run>> = BTreeMap::new();
+        for run in facts.runs.iter().filter(|run| run.effect == Effect::Once && run.effect_us.is_some()) {
+            effects.entry((&run.turn, run.position)).or_default().push(run);
+        }
+        for ((turn, position), runs) in effects.iter().filter(|(_, runs)| runs.len() > 1) {
+            if !self.has_forgotten && !runs.iter().any(|run| is_excused(&facts, run, &self.settings)) {
+                wrong.push(format!("{turn}/{position} must not run twice, and has taken effect {} times", runs.len()));
+            }
+        }
+        drop(facts);
+        wrong.into_iter().for_each(|what| self.world.wrong(what));
+    }
+
+    /// What must hold when everything has ended.
+    pub(crate) fn look_at_end(&self) {
+        self.look_at_world();
+        let facts = self.world.facts();
+        let mut wrong = Vec::new();
+        for (name, made) in &facts.turns {
+            if made.accepted_us.is_some() && !facts.replies.contains_key(name) {
+                wrong.push(format!("{name} was accepted and never answered"));
+            }
+            wrong.extend(out_of_order(&facts, name, made.parallel_reads, made.tools.len()));
+        }
+        let forbidden: BTreeSet<(&str, usize)> = facts
+            .turns
+            .iter()
+            .flat_map(|(name, made)| made.tools.iter().enumerate().map(move |(at, tool)| (name.as_str(), at, tool)))
+            .filter(|(_, _, tool)| *tool == TOOLS[3])
+            .map(|(name, at, _)| (name, at))
+            .collect();
+        for run in facts.runs.iter().filter(|run| forbidden.contains(&(run.turn.as_str(), run.position))) {
+            wrong.push(format!("{}/{} was not allowed, and ran", run.turn, run.position));
+        }
+        drop(facts);
+        wrong.into_iter().for_each(|what| self.world.wrong(what));
+    }
+}
+
+/// The shard of a key of ours, and what stands behind the shard's prefix.
+fn place(key: &str) -> Option<(u32, &str)> {
+    let (shard, rest) = key.strip_prefix("{sim:")?.split_once("}:")?;
+    Some((shard.parse().ok()?, rest))
+}
+
+/// Redis has lost that the run was begun, and whoever could have said so was not there: nobody can know of it. That is
+/// the price of a Redis that confirms what it has not yet written, and the guide for operators names it.
+fn is_excused(facts: &Facts, run: &Run, settings: &Settings) -> bool {
+    let grace_us = 3 * settings.store.lease_ms * 1_000;
+    facts.lost.iter().any(|(from, to)| {
+        let was_lost = run.began_us >= from - 50_000 && run.began_us <= *to;
+        was_lost
+            && facts.deaths.iter().any(|(who, at)| *who == run.worker && (run.began_us..to + grace_us).contains(at))
+    })
+}
+
+/// What a result says that is not so.
+fn untrue(facts: &Facts, name: &str, position: usize, result: &CallResult) -> Option<String> {
+    let mut runs = facts.runs_of(name, position);
+    let told = format!("{name}/{position} is told as {}", result.outcome.as_str());
+    let message = result.error.as_ref().map_or("", |error| error.message.as_str());
+    match result.outcome {
+        Outcome::Ok => {
+            let output: serde_json::Value =
+                result.output.as_ref().and_then(|output| serde_json::to_value(output).ok()).unwrap_or_default();
+            let run = output["run"].as_u64().and_then(|run| usize::try_from(run).ok());
+            let is_true = runs.any(|(number, made)| Some(number) == run && made.end == End::Returned);
+            (!is_true).then(|| format!("{told} by run {run:?}, which did not return that"))
+        }
+        Outcome::OutcomeUnknown => None,
+        _ if message.contains("not executed") => {
+            // A run that failed before its effect, and said so, has executed nothing.
+            runs.find(|(_, made)| made.effect_us.is_some() || made.end != End::Failed)
+                .map(|(run, _)| format!("{told}: {message:?}; but run {run} had begun"))
+        }
+        Outcome::UnknownTool | Outcome::Denied | Outcome::InvalidArguments => {
+            let (run, _) = runs.find(|(_, made)| made.effect == Effect::Once)?;
+            Some(format!("{told}, but run {run} had begun"))
+        }
+        Outcome::Transient | Outcome::Permanent if runs.next().is_none() => Some(format!("{told}, but it never ran")),
+        _ => None,
+    }
+}
+
+/// The first call of a turn that began before the one before it.
+fn out_of_order(facts: &Facts, name: &str, parallel_reads: bool, calls: usize) -> Option<String> {
+    if parallel_reads {
+        return None;
+    }
+    let firsts: Vec<(usize, i64)> =
+        (0..calls).filter_map(|at| Some((at, facts.runs_of(name, at).map(|(_, run)| run.began_us).min()?))).collect();
+    let pair = firsts.windows(2).find(|pair| pair[1].1 < pair[0].1)?;
+    Some(format!("{name}: call {} began before call {}", pair[1].0, pair[0].0))
+}

@@ -1,0 +1,317 @@
+//! Playing games: one, or as many as a time allows, each in a process of its own; and making a failing one small.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+use tickfleet_testkit::guards::{self, Guard};
+
+use crate::game::{self, Options, Verdict};
+use crate::shrink;
+
+/// Plays one game in this process.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Play {
+    /// The game.
+    #[arg(long)]
+    pub(crate) seed: u64,
+    /// The troubles to keep, by their place, or `none`; all where it is absent.
+    #[arg(long, value_parser = places)]
+    pub(crate) keep: Option<Kept>,
+    /// The turns to keep; all where it is absent.
+    #[arg(long)]
+    pub(crate) turns: Option<usize>,
+    /// Tell the story.
+    #[arg(long)]
+    pub(crate) story: bool,
+    /// Switch a guard off, by its number in `guards`.
+    #[arg(long)]
+    pub(crate) without: Option<usize>,
+}
+
+/// Places of troubles.
+pub(crate) type Kept = std::sync::Arc<[usize]>;
+
+fn places(text: &str) -> Result<Kept, std::num::ParseIntError> {
+    text.split(',').filter(|place| *place != "none").map(str::parse).collect()
+}
+
+fn written(keep: &Kept) -> String {
+    let keep: Vec<String> = keep.iter().map(ToString::to_string).collect();
+    if keep.is_empty() { "none".into() } else { keep.join(",") }
+}
+
+/// The guard of this number.
+pub(crate) fn guard(number: usize) -> anyhow::Result<&'static Guard> {
+    guards::ALL.iter().copied().flatten().nth(number).ok_or_else(|| anyhow::anyhow!("there is no guard {number}"))
+}
+
+impl Play {
+    pub(crate) fn of(seed: u64) -> Self {
+        Self { seed, keep: None, turns: None, story: false, without: None }
+    }
+
+    /// Plays, and prints the story and, in the last line, the verdict as JSON.
+    ///
+    /// # Errors
+    /// The game cannot be set up.
+    pub fn run(&self) -> anyhow::Result<()> {
+        // Tools panic on purpose; what panics by a bug is told as a violation.
+        std::panic::set_hook(Box::new(|_| {}));
+        let sabotage = self.without.map(guard).transpose()?.map(|(_, _, from, to)| (*from, *to));
+        let options = Options { keep: self.keep.clone(), turns: self.turns, story: self.story, sabotage };
+        let mut verdict = game::play(self.seed, &options)?;
+        let mut out = std::io::stdout().lock();
+        for line in verdict.story.drain(..) {
+            writeln!(out, "{}", line.replace('\n', " "))?;
+        }
+        writeln!(out, "{}", serde_json::to_string(&verdict)?)?;
+        Ok(())
+    }
+
+    /// Plays in a process of its own: nothing of one game is left for the next. Gives the story's lines, too.
+    pub(crate) fn apart(&self) -> anyhow::Result<(Verdict, Vec<String>)> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["play", "--seed", &self.seed.to_string()]);
+        if let Some(keep) = &self.keep {
+            command.args(["--keep", &written(keep)]);
+        }
+        if let Some(turns) = self.turns {
+            command.args(["--turns", &turns.to_string()]);
+        }
+        if let Some(without) = self.without {
+            command.args(["--without", &without.to_string()]);
+        }
+        if self.story {
+            command.arg("--story");
+        }
+        let output = command.stdin(Stdio::null()).stderr(Stdio::piped()).output()?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let complaint = String::from_utf8_lossy(&output.stderr);
+        anyhow::ensure!(output.status.success(), "seed {}: {}: {complaint}", self.seed, output.status);
+        let mut lines: Vec<String> = said.lines().map(str::to_owned).collect();
+        let verdict = lines.pop().unwrap_or_default();
+        Ok((serde_json::from_str(&verdict)?, lines))
+    }
+
+    /// The command that plays it again.
+    pub(crate) fn again(&self) -> String {
+        let mut words = vec![format!("SEED={}", self.seed)];
+        words.extend(self.keep.as_ref().map(|keep| format!("KEEP={}", written(keep))));
+        words.extend(self.turns.map(|turns| format!("TURNS={turns}")));
+        words.extend(self.without.map(|guard| format!("WITHOUT={guard}")));
+        format!("make sim {}", words.join(" "))
+    }
+}
+
+/// Plays one game again and tells its story, if it fails.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Replay {
+    #[command(flatten)]
+    play: Play,
+}
+
+impl Replay {
+    /// Plays.
+    ///
+    /// # Errors
+    /// The game fails, or cannot be played.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let mut out = std::io::stdout().lock();
+        if !shrink::tell(&self.play, &mut out)? {
+            return Ok(());
+        }
+        anyhow::bail!("seed {} fails", self.play.seed)
+    }
+}
+
+/// Plays game after game, and makes the first one small that fails.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Run {
+    /// How long, s.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// How many games at most.
+    #[arg(long)]
+    games: Option<u64>,
+    /// The first game's seed; the others follow.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Games at the same time.
+    #[arg(long, default_value_t = 2)]
+    at_once: usize,
+    /// Switch a guard off, by its number in `guards`.
+    #[arg(long)]
+    without: Option<usize>,
+    /// Go on after a game that fails.
+    #[arg(long)]
+    all: bool,
+}
+
+/// What games came to.
+#[derive(Default)]
+pub(crate) struct Sum {
+    pub(crate) games: u64,
+    pub(crate) commands: u64,
+    slices: u64,
+    seconds: u64,
+    turns: usize,
+    runs: usize,
+    troubles: BTreeMap<String, u64>,
+    pub(crate) failed: Vec<(u64, Vec<String>)>,
+    /// Games that could not be played.
+    errors: Vec<String>,
+}
+
+impl Run {
+    /// Plays until the time is over, or a game fails.
+    ///
+    /// # Errors
+    /// A game failed, or could not be played.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let sum = self.play();
+        let mut out = std::io::stdout().lock();
+        sum.tell(&mut out)?;
+        sum.was_played()?;
+        let Some((seed, _)) = sum.failed.first() else {
+            writeln!(out, "No violation. First seed {}, last {}.", self.seed, self.seed + sum.games.saturating_sub(1))?;
+            return Ok(());
+        };
+        let play = Play { without: self.without, ..Play::of(*seed) };
+        shrink::shrink_and_tell(play, &mut out)?;
+        anyhow::bail!("{} of {} games failed", sum.failed.len(), sum.games)
+    }
+
+    /// Plays.
+    #[allow(clippy::disallowed_methods, reason = "how long to play is a matter of the real clock")]
+    pub(crate) fn play(&self) -> Sum {
+        let began = Instant::now();
+        let (next, stop, sum) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(Sum::default()));
+        let games = self.games.unwrap_or(u64::MAX);
+        std::thread::scope(|scope| {
+            for _ in 0..self.at_once.max(1) {
+                scope.spawn(|| {
+                    while began.elapsed() < Duration::from_secs(self.seconds) && !stop.load(Ordering::Relaxed) {
+                        let number = next.fetch_add(1, Ordering::Relaxed);
+                        if number >= games {
+                            break;
+                        }
+                        let play = Play { without: self.without, ..Play::of(self.seed + number) };
+                        let verdict = play.apart().map(|(verdict, _)| verdict);
+                        let failed = sum.lock().add(play.seed, verdict);
+                        if failed && !self.all {
+                            stop.store(true, Ordering::Relaxed);
+                        }
+                    }
+                });
+            }
+        });
+        sum.into_inner()
+    }
+}
+
+/// Shows what each guard is for: switches it off, and plays until a game fails.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Sabotage {
+    /// How long each may take, s.
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    /// Only these guards, by number.
+    #[arg(long, value_delimiter = ',')]
+    only: Option<Vec<usize>>,
+    /// The first game's seed.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+}
+
+impl Sabotage {
+    /// Plays without each guard.
+    ///
+    /// # Errors
+    /// A guard that no game missed.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let mut missed = Vec::new();
+        for (number, (rule, what, ..)) in guards::ALL.iter().copied().flatten().enumerate() {
+            if self.only.as_ref().is_some_and(|only| !only.contains(&number)) {
+                continue;
+            }
+            let run = Run {
+                seconds: self.seconds,
+                games: None,
+                seed: self.seed,
+                at_once: 2,
+                without: Some(number),
+                all: false,
+            };
+            let sum = run.play();
+            sum.was_played()?;
+            let mut out = std::io::stdout().lock();
+            match sum.failed.first() {
+                Some((seed, violations)) => {
+                    let first = violations.first().map_or("", String::as_str);
+                    let (games, commands) = (sum.games, sum.commands);
+                    writeln!(
+                        out,
+                        "{number:>3} | {rule} | {what} | found | {games} games, {commands} commands | seed {seed}: {first}"
+                    )?;
+                }
+                None => {
+                    writeln!(out, "{number:>3} | {rule} | {what} | NOT FOUND | {} games |", sum.games)?;
+                    missed.push(number);
+                }
+            }
+        }
+        anyhow::ensure!(missed.is_empty(), "not found: {missed:?}");
+        Ok(())
+    }
+}
+
+impl Sum {
+    /// Adds a game. Gives whether it failed, or could not be played.
+    fn add(&mut self, seed: u64, verdict: anyhow::Result<Verdict>) -> bool {
+        let verdict = match verdict {
+            Ok(verdict) => verdict,
+            Err(error) => {
+                self.errors.push(error.to_string());
+                return true;
+            }
+        };
+        self.games += 1;
+        self.commands += verdict.commands;
+        self.slices += verdict.slices;
+        self.seconds += verdict.seconds;
+        self.turns += verdict.turns;
+        self.runs += verdict.runs;
+        for (kind, count) in verdict.troubles {
+            *self.troubles.entry(kind).or_default() += count;
+        }
+        let failed = !verdict.violations.is_empty();
+        if failed {
+            self.failed.push((seed, verdict.violations));
+            self.failed.sort();
+        }
+        failed
+    }
+
+    /// A game that cannot be played shows nothing.
+    fn was_played(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(self.errors.is_empty(), "games could not be played: {}", self.errors.join("; "));
+        Ok(())
+    }
+
+    /// Tells the figures.
+    fn tell(&self, out: &mut impl Write) -> std::io::Result<()> {
+        writeln!(out, "{} games, {} simulated seconds", self.games, self.seconds)?;
+        writeln!(out, "{} steps of processes, {} commands of Redis", self.slices, self.commands)?;
+        writeln!(out, "{} turns answered, {} runs of tools", self.turns, self.runs)?;
+        let troubles: Vec<String> = self.troubles.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
+        writeln!(out, "trouble: {}", troubles.join(", "))?;
+        for (seed, violations) in &self.failed {
+            writeln!(out, "seed {seed}: {}", violations.join("; "))?;
+        }
+        Ok(())
+    }
+}

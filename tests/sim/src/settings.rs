@@ -1,0 +1,130 @@
+//! What a game is played with: legal but odd settings, drawn from its seed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::StdRng;
+use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
+use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId};
+use tickfleet_store::StoreOptions;
+
+/// Settings of a whole fleet.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub(crate) store: StoreOptions,
+    pub(crate) schedulers: usize,
+    pub(crate) workers: usize,
+    pub(crate) slots: usize,
+    pub(crate) batch: usize,
+    pub(crate) tick_poll: Duration,
+    pub(crate) collect_every: Duration,
+    pub(crate) tool_timeout: Duration,
+    pub(crate) drain: Duration,
+    /// Waits between tries.
+    pub(crate) ladder: Vec<Duration>,
+    pub(crate) tenants: Vec<TenantId>,
+    pub(crate) agents: Vec<AgentId>,
+    /// The configurations that processes may have, one after the other.
+    pub(crate) caps: Vec<DefaultCaps>,
+    /// Of each tenant, calls per day.
+    pub(crate) tenant_day: Option<u32>,
+    /// Turns that are submitted in all.
+    pub(crate) turns: usize,
+    /// How long they come and trouble lasts, µs.
+    pub(crate) span_us: i64,
+    /// Bytes of Redis' memory; zero: no bound.
+    pub(crate) maxmemory: u64,
+}
+
+/// Tools of the simulated world; the agents may call all of them but the last.
+pub(crate) const TOOLS: [&str; 4] = ["look", "put", "pay", "forbidden"];
+
+fn one_of<T: Copy>(chance: &mut StdRng, choices: &[T]) -> T {
+    choices[chance.random_range(0..choices.len())]
+}
+
+fn millis(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+impl Settings {
+    /// Draws the settings of a game.
+    pub(crate) fn draw(chance: &mut StdRng) -> Self {
+        let shards = one_of(chance, &[1, 1, 1, 2, 3, 8]);
+        let named = |kind: &str, count: usize| (0..count).map(|n| format!("{kind}{n}")).collect::<Vec<_>>();
+        let tenants: Vec<TenantId> = named("tenant", if shards == 1 { chance.random_range(1..=3) } else { 4 })
+            .iter()
+            .filter_map(|name| TenantId::new(name).ok())
+            .collect();
+        let agents =
+            named("agent", chance.random_range(1..=3)).iter().filter_map(|name| AgentId::new(name).ok()).collect();
+        let first = caps(chance);
+        let second = DefaultCaps { tick_ms: first.tick_ms, ..caps(chance) };
+        Self {
+            store: store(chance, shards),
+            schedulers: chance.random_range(1..=3),
+            workers: chance.random_range(1..=4),
+            slots: one_of(chance, &[1, 2, 4, 16]),
+            batch: one_of(chance, &[1, 4, 64, 256]),
+            tick_poll: millis(one_of(chance, &[1, 10, 50, 200])),
+            collect_every: millis(one_of(chance, &[100, 1_000, 5_000])),
+            tool_timeout: millis(one_of(chance, &[500, 2_000, 8_000])),
+            drain: millis(one_of(chance, &[0, 1_000, 10_000])),
+            ladder: one_of(chance, &[&[100, 300, 900][..], &[1_000, 3_000, 9_000], &[1]])
+                .iter()
+                .map(|ms| millis(*ms))
+                .collect(),
+            tenants,
+            agents,
+            caps: vec![first, second],
+            tenant_day: one_of(chance, &[None, None, Some(40), Some(5)]),
+            turns: chance.random_range(10..120),
+            span_us: chance.random_range(10..40) * 1_000_000,
+            maxmemory: one_of(chance, &[0, 0, 0, 2_000_000]),
+        }
+    }
+
+    /// The policy of a configuration.
+    pub(crate) fn policy(&self, version: usize) -> Policy {
+        let every = ToolGrant { everyone: true, ..ToolGrant::default() };
+        let granted = TOOLS.iter().filter(|name| **name != "forbidden");
+        let tenant = TenantPolicy { max_actions_per_day: self.tenant_day, ..TenantPolicy::default() };
+        Policy {
+            agents: self.agents.iter().map(|agent| (agent.clone(), AgentPolicy::default())).collect(),
+            tenants: self.tenants.iter().map(|name| (name.clone(), tenant.clone())).collect(),
+            withheld: BTreeSet::new(),
+            permissions: Permissions {
+                matrix: granted.map(|name| ((*name).to_owned(), every.clone())).collect(),
+                disabled_tools: BTreeSet::new(),
+                switched_off: BTreeSet::new(),
+                strict_capabilities: true,
+            },
+            defaults: self.caps[version % self.caps.len()].clone(),
+        }
+    }
+}
+
+fn caps(chance: &mut StdRng) -> DefaultCaps {
+    DefaultCaps {
+        tick_ms: one_of(chance, &[500, 1_000, 5_000]),
+        calls_per_tick: one_of(chance, &[1, 3, 10]),
+        max_actions_per_day: one_of(chance, &[7, 60, 1_000, 1_000, 1_000]),
+        ..DefaultCaps::default()
+    }
+}
+
+fn store(chance: &mut StdRng, shards: u32) -> StoreOptions {
+    let lease_ms = one_of(chance, &[1_000, 3_000, 10_000]);
+    StoreOptions {
+        namespace: "sim".into(),
+        shards,
+        lease_ms,
+        ending_lease_ms: lease_ms,
+        turns_max: one_of(chance, &[20, 1_000]),
+        tenant_turns_max: one_of(chance, &[30, 1_000]),
+        tenant_ready_max: one_of(chance, &[3, 1_000]),
+        crashes_max: one_of(chance, &[2, 3, 5]),
+        ..StoreOptions::default()
+    }
+}

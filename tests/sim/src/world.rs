@@ -1,0 +1,131 @@
+//! What is true in the simulated world, whatever Redis says: which calls took effect, what was accepted, what was told.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+use tickfleet_model::Effect;
+
+/// The world. Clones are the same one.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct World(Arc<Mutex<Facts>>);
+
+/// `<tenant>:<turn>`.
+pub(crate) type Name = String;
+
+/// Everything that is true.
+#[derive(Debug, Default)]
+pub(crate) struct Facts {
+    /// The true time, µs.
+    pub(crate) now_us: i64,
+    /// Runs of handlers, in the order of their beginnings.
+    pub(crate) runs: Vec<Run>,
+    /// Turns by name.
+    pub(crate) turns: BTreeMap<Name, Made>,
+    /// Replies that were written, by turn.
+    pub(crate) replies: BTreeMap<Name, Vec<Told>>,
+    /// Times in which Redis lost what was written: from the state that it came back with to its restart, µs.
+    pub(crate) lost: Vec<(i64, i64)>,
+    /// Ends of processes by force, and stops beyond a lease: who, when, µs.
+    pub(crate) deaths: Vec<(String, i64)>,
+    /// What is wrong, in words.
+    pub(crate) violations: Vec<String>,
+    /// What happened last.
+    pub(crate) story: VecDeque<String>,
+    /// Whether the story is told.
+    pub(crate) is_told: bool,
+}
+
+/// A turn as its producer made it.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Made {
+    pub(crate) agent: String,
+    /// The tools of its calls.
+    pub(crate) tools: Vec<String>,
+    pub(crate) parallel_reads: bool,
+    /// When it was accepted first, µs.
+    pub(crate) accepted_us: Option<i64>,
+    /// Whether its producer has its reply.
+    pub(crate) is_answered: bool,
+}
+
+/// A reply that was written.
+#[derive(Debug, Clone)]
+pub(crate) struct Told {
+    pub(crate) at_us: i64,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Running,
+    Returned,
+    Failed,
+    /// Its worker died, was stopped, or took the time to be over.
+    BrokenOff,
+}
+
+/// One run of a handler.
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    pub(crate) turn: Name,
+    pub(crate) position: usize,
+    pub(crate) effect: Effect,
+    pub(crate) worker: String,
+    pub(crate) began_us: i64,
+    /// When the world changed by it, µs.
+    pub(crate) effect_us: Option<i64>,
+    pub(crate) end: End,
+}
+
+/// Lines of the story that are kept.
+const STORY_MAX: usize = 1_000_000;
+
+impl World {
+    pub(crate) fn facts(&self) -> MutexGuard<'_, Facts> {
+        self.0.lock()
+    }
+
+    /// A line of the story.
+    pub(crate) fn tell(&self, line: impl FnOnce() -> String) {
+        let mut facts = self.facts();
+        if facts.is_told {
+            let now_us = facts.now_us;
+            facts.line(now_us, line());
+        }
+    }
+
+    /// Something is wrong.
+    pub(crate) fn wrong(&self, what: String) {
+        let mut facts = self.facts();
+        let now_us = facts.now_us;
+        if facts.is_told {
+            facts.line(now_us, format!("VIOLATION {what}"));
+        }
+        facts.violations.push(what);
+    }
+
+    /// A handler begins. Gives the run's number.
+    pub(crate) fn begin(&self, turn: Name, position: usize, effect: Effect, worker: &str) -> usize {
+        let mut facts = self.facts();
+        let began_us = facts.now_us;
+        let run = Run { turn, position, effect, worker: worker.into(), began_us, effect_us: None, end: End::Running };
+        facts.runs.push(run);
+        facts.runs.len() - 1
+    }
+}
+
+impl Facts {
+    fn line(&mut self, now_us: i64, line: String) {
+        if self.story.len() >= STORY_MAX {
+            self.story.pop_front();
+        }
+        self.story.push_back(format!("{:>10.4} {line}", now_us as f64 / 1e6));
+    }
+
+    /// The runs of one call.
+    pub(crate) fn runs_of<'a>(&'a self, turn: &'a str, position: usize) -> impl Iterator<Item = (usize, &'a Run)> {
+        let of = move |(_, run): &(usize, &Run)| run.turn == turn && run.position == position;
+        self.runs.iter().enumerate().filter(of)
+    }
+}
