@@ -50,14 +50,7 @@ impl Redactor {
     /// Redacts free text: shaped secrets, and the values of `key=value` and `key: value` with a secret key.
     #[must_use]
     pub fn text<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        let mut clean = self.once(text);
-        // A replacement may complete what another rule looks for (`://user:[REDACTED]@`): again, until it holds.
-        for _ in 0..PASSES_MAX {
-            let Cow::Owned(now) = &clean else { break };
-            let Cow::Owned(next) = self.once(now) else { break };
-            clean = Cow::Owned(next);
-        }
-        clean
+        settled(text, |text| self.once(text))
     }
 
     fn once<'a>(&self, text: &'a str) -> Cow<'a, str> {
@@ -70,7 +63,7 @@ impl Redactor {
     /// redacted as far as it goes; a text that is no JSON is redacted as free text.
     #[must_use]
     pub fn json<'a>(&self, json: &'a str) -> Cow<'a, str> {
-        self.nested(json, 0)
+        settled(json, |json| self.nested(json, 0))
     }
 
     /// The first `bytes_max` bytes of a message of which nobody knows what it is, JSON or not, redacted: no secret shows
@@ -146,6 +139,17 @@ impl Redactor {
         }
         if self.is_secret_key(key) { redact_value(bytes, value, patch) } else { value }
     }
+}
+
+/// `text` after as many passes as change something. A replacement may complete what another rule looks for
+/// (`://user:[REDACTED]@`), or make JSON of what was none.
+fn settled<'a>(text: &'a str, pass: impl Fn(&str) -> Cow<'_, str>) -> Cow<'a, str> {
+    let Cow::Owned(mut clean) = pass(text) else { return Cow::Borrowed(text) };
+    for _ in 0..PASSES_MAX {
+        let Cow::Owned(next) = pass(&clean) else { break };
+        clean = next;
+    }
+    Cow::Owned(clean)
 }
 
 /// Finds where `"Cookie", "value": "…"` begins at `at`: the name, and where its value is.

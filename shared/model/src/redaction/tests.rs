@@ -93,6 +93,11 @@ fn a_key_that_names_a_secret_once_it_is_redacted_names_one_at_once() {
     let clean = redactor().json(json).into_owned();
     assert_eq!(clean, r#"{"token: [REDACTED]":"[REDACTED]","n":1}"#);
     assert_eq!(redactor().json(&clean), clean);
+    // No JSON, until its secret is gone.
+    let json =
+        r#"{"token: body":"{\"api_key\":\"x9xce_id":2,"province_id":29x9x9\",\"in\&:\"{\\\"otp\\\":123456}\"}"}"#;
+    let clean = redactor().json(json).into_owned();
+    assert_eq!(redactor().json(&clean), clean);
 }
 
 #[test]
