@@ -116,6 +116,15 @@ fn expected(dialect: Dialect, calls: &[Given]) -> Vec<String> {
     calls.iter().enumerate().map(one).collect()
 }
 
+/// The calls that are read: in words, none behind one that cannot be.
+fn read(dialect: Dialect, calls: &[Given], in_words: bool) -> &[Given] {
+    let is_bad = |call: &Given| !call.arguments.is_empty() && serde_json::from_str::<Value>(&call.arguments).is_err();
+    match calls.iter().position(is_bad) {
+        Some(bad) if in_words && dialect == Dialect::Text => &calls[..=bad],
+        _ => calls,
+    }
+}
+
 proptest! {
     #[test]
     fn every_call_is_answered_once_and_in_order_in_every_dialect(
@@ -127,6 +136,7 @@ proptest! {
     ) {
         let dialect = Dialect::ALL[dialect];
         let text = turn(dialect, &calls, in_words, spoilt);
+        let calls = read(dialect, &calls, in_words);
         let long = calls.iter().flat_map(|call| &call.id).any(|id| id.len() > limits::PROVIDER_ID_BYTES_MAX);
         let spoilt = spoilt || long || calls.len() > limits::CALLS_PER_TURN_MAX;
         let id = TurnId::new("t").unwrap();
@@ -148,7 +158,7 @@ proptest! {
         prop_assert_eq!(found, calls.len());
         prop_assert_eq!(told.is_none(), dialect == Dialect::Raw);
         if let Some(told) = told {
-            prop_assert_eq!(answered(dialect, &told), expected(dialect, &calls));
+            prop_assert_eq!(answered(dialect, &told), expected(dialect, calls));
         }
     }
 }

@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
             return self.give_up(doubt);
         }
         // The model is told that nothing behind it was carried out.
-        if let Some(bad) = self.calls.iter().skip(before).position(|call| problem(call).is_some()) {
+        if let Some(bad) = self.calls.iter().skip(before).position(has_to_be_mended) {
             self.calls.truncate(before + bad + 1);
             self.at = self.answer.len();
             return;
@@ -325,6 +325,11 @@ fn named(raw: &str) -> String {
     bounded(&name, limits::NAME_BYTES_MAX).into_owned()
 }
 
+/// Whether nothing behind a call is carried out. No text at all is the empty object, as in every dialect.
+fn has_to_be_mended(call: &Call) -> bool {
+    if call.arguments.is_empty() { call.tool.is_empty() } else { problem(call).is_some() }
+}
+
 /// The complaint about a call out of [`calls_in`] that cannot be read, in words that its model can act on, at most
 /// [`limits::ERROR_BYTES_MAX`] bytes; `None` for a call whose arguments are JSON, whatever a tool says of them.
 #[must_use]
@@ -466,6 +471,8 @@ mod tests {
             assert_eq!(read(&format!("[{good},{bad},{good}] {good}")), ["x {}", "unreadable"], "{bad}");
             assert_eq!(read(&format!("{bad}\n{good}")), ["unreadable"], "{bad}");
         }
+        let none = r#"{"tool":"y","arguments":""}"#;
+        assert_eq!(read(&format!("{none} {good}")).len(), 2, "no text at all is the empty object");
     }
 
     #[test]
