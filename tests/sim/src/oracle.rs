@@ -21,8 +21,8 @@ pub(crate) struct Oracle {
     world: World,
     /// Turn → calls of it that were ever on a queue.
     admitted: BTreeMap<Name, usize>,
-    /// Who, kind of window, its number → calls.
-    used: BTreeMap<(String, &'static str, i64), u32>,
+    /// Who, kind of window, its number → calls, each with the true time, µs.
+    used: BTreeMap<(String, &'static str, i64), Vec<(i64, u32)>>,
     /// By shard, its time when it was seen last, ms, and how often Redis had lost writes by then.
     shard_ms: BTreeMap<u32, (i64, usize)>,
     /// By inbox, the number of its last reply, and how often Redis had lost writes by then.
@@ -48,6 +48,11 @@ impl Oracle {
             numbers: BTreeMap::new(),
             has_forgotten: false,
         }
+    }
+
+    /// How long after something went wrong it may still be felt, µs.
+    fn grace_us(&self) -> i64 {
+        3 * self.settings.store.lease_ms * 1_000
     }
 
     /// An entry has appeared.
@@ -105,10 +110,14 @@ impl Oracle {
     }
 
     fn count(&mut self, who: &str, kind: &'static str, window: i64, fresh: u32, cap: u32) {
-        let used = self.used.entry((who.to_owned(), kind, window)).or_default();
-        *used += fresh;
-        if *used > cap && fresh > 0 {
-            let used = *used;
+        let facts = self.world.facts();
+        let known = self.used.entry((who.to_owned(), kind, window)).or_default();
+        known.push((facts.now_us, fresh));
+        // Of a day, what Redis has lost is forgotten: `docs/operating.md` says so. A tick that began before is not used.
+        let is_lost = |at: i64| kind != "tick" && facts.lost.iter().any(|(from, to)| (*from..=*to).contains(&at));
+        let used: u32 = known.iter().filter(|(at, _)| !is_lost(*at)).map(|(_, calls)| calls).sum();
+        drop(facts);
+        if used > cap && fresh > 0 {
             self.world.wrong(format!("{who}: {used} calls were admitted in {kind} {window} under a cap of {cap}"));
         }
     }
@@ -145,6 +154,7 @@ impl Oracle {
     fn judge(&self, name: &str, reply: &tickfleet_client::Reply) {
         let facts = self.world.facts();
         let Some(made) = facts.turns.get(name) else { return };
+        let grace_us = self.grace_us();
         let mut wrong = Vec::new();
         let code = reply.error.as_ref().map_or("", |error| error.code.as_str());
         if reply.status == ReplyStatus::Rejected && LATER.contains(&code) {
@@ -167,7 +177,7 @@ impl Oracle {
             if result.tool != *tool {
                 wrong.push(format!("{name}/{position} is a call of {tool}, and its result one of {}", result.tool));
             }
-            wrong.extend(untrue(&facts, name, position, result));
+            wrong.extend(untrue(&facts, name, position, result, grace_us));
         }
         drop(facts);
         wrong.into_iter().for_each(|what| self.world.wrong(what));
@@ -182,7 +192,7 @@ impl Oracle {
             effects.entry((&run.turn, run.position)).or_default().push(run);
         }
         for ((turn, position), runs) in effects.iter().filter(|(_, runs)| runs.len() > 1) {
-            if !self.has_forgotten && !runs.iter().any(|run| is_excused(&facts, run, &self.settings)) {
+            if !self.has_forgotten && !runs.iter().any(|run| is_excused(&facts, run, self.grace_us())) {
                 wrong.push(format!("{turn}/{position} must not run twice, and has taken effect {} times", runs.len()));
             }
         }
@@ -224,17 +234,18 @@ fn place(key: &str) -> Option<(u32, &str)> {
 
 /// Redis has lost that the run was begun, and whoever could have said so was not there: nobody can know of it. That is
 /// the price of a Redis that confirms what it has not yet written, and the guide for operators names it.
-fn is_excused(facts: &Facts, run: &Run, settings: &Settings) -> bool {
-    let grace_us = 3 * settings.store.lease_ms * 1_000;
+fn is_excused(facts: &Facts, run: &Run, grace_us: i64) -> bool {
     facts.lost.iter().any(|(from, to)| {
         let was_lost = run.began_us >= from - 50_000 && run.began_us <= *to;
-        was_lost
-            && facts.deaths.iter().any(|(who, at)| *who == run.worker && (run.began_us..to + grace_us).contains(at))
+        // Workers remember `once` calls alone: others are carried out again.
+        let is_repeated = run.effect != Effect::Once;
+        let died = |(who, at): &(String, i64)| *who == run.worker && (run.began_us..to + grace_us).contains(at);
+        was_lost && (is_repeated || facts.deaths.iter().any(died))
     })
 }
 
 /// What a result says that is not so.
-fn untrue(facts: &Facts, name: &str, position: usize, result: &CallResult) -> Option<String> {
+fn untrue(facts: &Facts, name: &str, position: usize, result: &CallResult, grace_us: i64) -> Option<String> {
     let mut runs = facts.runs_of(name, position);
     let told = format!("{name}/{position} is told as {}", result.outcome.as_str());
     let message = result.error.as_ref().map_or("", |error| error.message.as_str());
@@ -246,10 +257,13 @@ fn untrue(facts: &Facts, name: &str, position: usize, result: &CallResult) -> Op
             let is_true = runs.any(|(number, made)| Some(number) == run && made.end == End::Returned);
             (!is_true).then(|| format!("{told} by run {run:?}, which did not return that"))
         }
-        Outcome::OutcomeUnknown => None,
+        Outcome::OutcomeUnknown => {
+            unknown_without_reason(facts, runs, grace_us).map(|why| format!("{told}, though {why}"))
+        }
         _ if message.contains("not executed") => {
             // A run that failed before its effect, and said so, has executed nothing.
             runs.find(|(_, made)| made.effect_us.is_some() || made.end != End::Failed)
+                .filter(|(_, made)| !is_excused(facts, made, grace_us))
                 .map(|(run, _)| format!("{told}: {message:?}; but run {run} had begun"))
         }
         Outcome::UnknownTool | Outcome::Denied | Outcome::InvalidArguments => {
@@ -259,6 +273,21 @@ fn untrue(facts: &Facts, name: &str, position: usize, result: &CallResult) -> Op
         Outcome::Transient | Outcome::Permanent if runs.next().is_none() => Some(format!("{told}, but it never ran")),
         _ => None,
     }
+}
+
+/// The one run of a call that returned, and whose worker could say so all the time: it lived, was reached, and its lease
+/// held. That Redis was away, or lost what it had been told, is no reason: the worker tells it again.
+fn unknown_without_reason<'a>(
+    facts: &Facts,
+    mut runs: impl Iterator<Item = (usize, &'a Run)>,
+    grace_us: i64,
+) -> Option<String> {
+    let (number, run) = runs.next().filter(|(_, run)| run.end == End::Returned)?;
+    let since_us = run.began_us - grace_us;
+    let is_alone = runs.next().is_none();
+    let lived = !facts.deaths.iter().any(|(who, at)| *who == run.worker && *at >= since_us);
+    let is_calm = !facts.upsets.iter().any(|(_, to)| to + grace_us >= run.began_us);
+    (is_alone && lived && is_calm).then(|| format!("run {number} returned, and {} lived and was reached", run.worker))
 }
 
 /// The first call of a turn that began before the one before it.

@@ -28,6 +28,8 @@ pub(crate) struct Facts {
     pub(crate) lost: Vec<(i64, i64)>,
     /// Ends of processes by force, and stops beyond a lease: who, when, µs.
     pub(crate) deaths: Vec<(String, i64)>,
+    /// Times in which leases may end although their holders live: from, to, µs.
+    pub(crate) upsets: Vec<(i64, i64)>,
     /// What is wrong, in words.
     pub(crate) violations: Vec<String>,
     /// What happened last.

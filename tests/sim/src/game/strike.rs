@@ -7,12 +7,24 @@ use tickfleet_sim_redis::Reply;
 use super::Game;
 use crate::trouble::{Kind, MALFORMED, REMOVED, Removed};
 
+/// For how long leases may end although their holders live, µs; none where none does.
+const fn upset(kind: &Kind) -> Option<i64> {
+    match kind {
+        Kind::Freeze { for_us } | Kind::Slow { for_us, .. } => Some(*for_us),
+        Kind::RedisClock { .. } | Kind::Remove { .. } | Kind::Memory { .. } => Some(0),
+        _ => None,
+    }
+}
+
 impl Game {
     /// One trouble.
     pub(super) fn strike(&mut self, kind: &Kind) -> anyhow::Result<()> {
         *self.verdict.troubles.entry(kind.word().into()).or_default() += 1;
         self.site.world.tell(|| format!("TROUBLE {kind:?}"));
         let now_us = self.now_us;
+        if let Some(for_us) = upset(kind) {
+            self.site.world.facts().upsets.push((now_us, now_us + for_us));
+        }
         match *kind {
             Kind::Kill { process, polls, back_us } => {
                 let place = &mut self.places[process];
