@@ -15,6 +15,9 @@ const DAY_MS: i64 = 86_400_000;
 /// Codes with which a turn that is on the stream is refused for now.
 const LATER: [&str; 1] = ["tenant_queue_full"];
 
+/// Whose window it is, of which kind, and its number.
+type Window = (String, &'static str, i64);
+
 /// What the oracle has seen.
 pub(crate) struct Oracle {
     settings: Settings,
@@ -22,7 +25,7 @@ pub(crate) struct Oracle {
     /// Turn → calls of it that were ever on a queue.
     admitted: BTreeMap<Name, usize>,
     /// Who, kind of window, its number → calls, each with the true time, µs.
-    used: BTreeMap<(String, &'static str, i64), Vec<(i64, u32)>>,
+    used: BTreeMap<Window, Vec<(i64, u32)>>,
     /// By shard, its time when it was seen last, ms, and how often Redis had lost writes by then.
     shard_ms: BTreeMap<u32, (i64, usize)>,
     /// By inbox, the number of its last reply, and how often Redis had lost writes by then.
