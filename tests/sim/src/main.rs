@@ -1,5 +1,8 @@
 //! The simulator's command line.
 
+use std::io::Write;
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 /// A whole fleet under random trouble, from a seed.
@@ -22,11 +25,15 @@ enum Command {
     Sabotage(tickfleet_sim::Sabotage),
 }
 
-fn main() -> anyhow::Result<()> {
-    match Arguments::parse().command {
+fn main() -> ExitCode {
+    let done = match Arguments::parse().command {
         Command::Play(play) => play.run(),
         Command::Replay(replay) => replay.run(),
         Command::Run(run) => run.run(),
         Command::Sabotage(sabotage) => sabotage.run(),
-    }
+    };
+    let Err(error) = done else { return ExitCode::SUCCESS };
+    // To the terminal, in one line, whatever is said of backtraces: what is wrong with the game stands above.
+    drop(writeln!(std::io::stderr(), "{error:#}"));
+    ExitCode::FAILURE
 }

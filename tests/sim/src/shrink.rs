@@ -88,10 +88,13 @@ fn shrink(play: Play, verdict: &Verdict, until: Instant) -> Play {
     small
 }
 
-/// The turns that violations name.
+/// The turns that violations name; where they name none, the tenants.
 fn subjects(verdict: &Verdict) -> Vec<String> {
-    let words = verdict.violations.iter().flat_map(|violation| violation.split([' ', '/', ',', ':', ';', '(']));
-    words.filter(|word| word.starts_with('p') && word.contains('-') && word.len() < 12).map(str::to_owned).collect()
+    let words = || verdict.violations.iter().flat_map(|violation| violation.split([' ', '/', ',', ':', ';', '(']));
+    let turns = words().filter(|word| word.starts_with('p') && word.contains('-') && word.len() < 12);
+    let turns: Vec<String> = turns.map(str::to_owned).collect();
+    let tenants = words().filter(|word| turns.is_empty() && word.starts_with("tenant") && word.len() > "tenant".len());
+    turns.iter().cloned().chain(tenants.map(str::to_owned)).collect()
 }
 
 /// Whether a line is about them, or about everybody.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use tickfleet_sim_redis::Reply;
+
 use crate::server::Done;
 
 /// A command as the story tells it.
@@ -13,7 +15,7 @@ pub(super) fn told(owner: &str, verbs: &BTreeMap<String, &'static str>, done: &D
         _ => (words.first().cloned().unwrap_or_default(), 1),
     };
     let args = words.get(from..).unwrap_or_default().join(" ");
-    let (args, reply) = (short(&args, 300), short(&format!("{:?}", done.reply), 200));
+    let (args, reply) = (short(&args, 300), short(&shown(done.reply), 200));
     format!("{owner}: {head} {args} -> {reply}")
 }
 
@@ -21,5 +23,16 @@ pub(super) fn short(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
+    }
+}
+
+/// A reply as redis-cli would show it, in one line.
+fn shown(reply: &Reply) -> String {
+    match reply {
+        Reply::Status(word) | Reply::Error(word) => word.clone(),
+        Reply::Int(number) => number.to_string(),
+        Reply::Bulk(bytes) => format!("{:?}", String::from_utf8_lossy(bytes)),
+        Reply::Nil | Reply::NilArray => "(nil)".into(),
+        Reply::Array(all) => format!("[{}]", all.iter().map(shown).collect::<Vec<_>>().join(" ")),
     }
 }
