@@ -303,3 +303,97 @@ fn out_of_order(facts: &Facts, name: &str, parallel_reads: bool, calls: usize) -
     let pair = firsts.windows(2).find(|pair| pair[1].1 < pair[0].1)?;
     Some(format!("{name}: call {} began before call {}", pair[1].0, pair[0].0))
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use rand::SeedableRng;
+    use rand::rngs::StdRng;
+    use serde_json::json;
+
+    use super::*;
+    use crate::world::Made;
+
+    /// A world with one accepted turn of two `once` calls.
+    fn world() -> (World, Oracle) {
+        let (world, settings) = (World::default(), Settings::draw(&mut StdRng::seed_from_u64(1)));
+        let made = Made { tools: vec!["pay".into(), "pay".into()], accepted_us: Some(1), ..Made::default() };
+        world.facts().turns.insert("t:p0-0".into(), made);
+        let oracle = Oracle::new(&settings, &world);
+        (world, oracle)
+    }
+
+    fn runs(world: &World, position: usize, at_us: i64) {
+        world.facts().now_us = at_us;
+        let run = world.begin("t:p0-0".into(), position, Effect::Once, "w0");
+        let mut facts = world.facts();
+        (facts.runs[run].effect_us, facts.runs[run].end) = (Some(at_us), End::Returned);
+    }
+
+    fn result(position: usize, outcome: &str, message: Option<&str>, run: Option<usize>) -> serde_json::Value {
+        let error = message.map(|message| json!({"code": outcome, "message": message}));
+        json!({"tool_call_id": null, "call": format!("p0-0/{position}"), "tool": "pay", "success": run.is_some(),
+            "outcome": outcome, "output": run.map(|run| json!({"run": run})), "error": error,
+            "content_type": "application/json", "duration_ms": 1, "attempts": 1})
+    }
+
+    fn told(oracle: &mut Oracle, seq: u64, results: &[serde_json::Value]) {
+        let reply = json!({"turn_id": "p0-0", "tenant": "t", "agent": "a", "status": "done", "dialect": "raw",
+            "results": results});
+        let fields = vec![("seq".into(), seq.to_string().into()), ("reply".into(), reply.to_string().into())];
+        oracle.replied("t:box", &Appended { key: b"{sim:0}:replies:t:box".to_vec(), fields });
+    }
+
+    /// What the oracle says at the end of a world, by the beginning of each complaint's words.
+    fn verdict(world: &World, oracle: &Oracle) -> String {
+        oracle.look_at_end();
+        world.facts().violations.join("\n")
+    }
+
+    #[test]
+    fn a_true_reply_is_well_and_a_missing_one_is_not() {
+        let (world, mut oracle) = world();
+        (runs(&world, 0, 10), runs(&world, 1, 20));
+        assert!(verdict(&world, &oracle).contains("never answered"));
+        world.facts().violations.clear();
+        told(&mut oracle, 1, &[result(0, "ok", None, Some(0)), result(1, "ok", None, Some(1))]);
+        assert_eq!(verdict(&world, &oracle), "");
+        told(&mut oracle, 3, &[result(0, "ok", None, Some(0)), result(1, "ok", None, Some(1))]);
+        let said = verdict(&world, &oracle);
+        assert!(said.contains("answered a second time") && said.contains("reply 3 of the inbox"), "{said}");
+    }
+
+    #[test]
+    fn what_is_not_so_is_noticed() {
+        let (world, mut oracle) = world();
+        (runs(&world, 0, 10), runs(&world, 1, 20));
+        let lie = "It was not executed.";
+        told(&mut oracle, 1, &[result(0, "expired", Some(lie), None), result(1, "ok", None, Some(0))]);
+        let said = verdict(&world, &oracle);
+        assert!(said.contains("but run 0 had begun") && said.contains("which did not return that"), "{said}");
+    }
+
+    #[test]
+    fn a_second_effect_is_noticed_unless_redis_forgot_and_the_worker_died() {
+        let (world, mut oracle) = world();
+        (runs(&world, 0, 1_000_000), runs(&world, 0, 2_000_000), runs(&world, 1, 3_000_000));
+        told(&mut oracle, 1, &[result(0, "ok", None, Some(1)), result(1, "ok", None, Some(2))]);
+        assert!(verdict(&world, &oracle).contains("has taken effect 2 times"));
+        world.facts().violations.clear();
+        world.facts().lost.push((900_000, 1_500_000));
+        assert!(verdict(&world, &oracle).contains("has taken effect 2 times"), "the worker lived");
+        world.facts().violations.clear();
+        world.facts().deaths.push(("w0".into(), 1_400_000));
+        assert_eq!(verdict(&world, &oracle), "");
+    }
+
+    #[test]
+    fn calls_out_of_their_order_and_unknown_without_reason_are_noticed() {
+        let (world, mut oracle) = world();
+        (runs(&world, 1, 10), runs(&world, 0, 20));
+        told(&mut oracle, 1, &[result(0, "outcome_unknown", Some("?"), None), result(1, "ok", None, Some(0))]);
+        let said = verdict(&world, &oracle);
+        assert!(said.contains("began before call") && said.contains("lived and was reached"), "{said}");
+    }
+}
