@@ -354,7 +354,8 @@ mod tests {
     #[test]
     fn a_true_reply_is_well_and_a_missing_one_is_not() {
         let (world, mut oracle) = world();
-        (runs(&world, 0, 10), runs(&world, 1, 20));
+        runs(&world, 0, 10);
+        runs(&world, 1, 20);
         assert!(verdict(&world, &oracle).contains("never answered"));
         world.facts().violations.clear();
         told(&mut oracle, 1, &[result(0, "ok", None, Some(0)), result(1, "ok", None, Some(1))]);
@@ -367,7 +368,8 @@ mod tests {
     #[test]
     fn what_is_not_so_is_noticed() {
         let (world, mut oracle) = world();
-        (runs(&world, 0, 10), runs(&world, 1, 20));
+        runs(&world, 0, 10);
+        runs(&world, 1, 20);
         let lie = "It was not executed.";
         told(&mut oracle, 1, &[result(0, "expired", Some(lie), None), result(1, "ok", None, Some(0))]);
         let said = verdict(&world, &oracle);
@@ -377,7 +379,9 @@ mod tests {
     #[test]
     fn a_second_effect_is_noticed_unless_redis_forgot_and_the_worker_died() {
         let (world, mut oracle) = world();
-        (runs(&world, 0, 1_000_000), runs(&world, 0, 2_000_000), runs(&world, 1, 3_000_000));
+        runs(&world, 0, 1_000_000);
+        runs(&world, 0, 2_000_000);
+        runs(&world, 1, 3_000_000);
         told(&mut oracle, 1, &[result(0, "ok", None, Some(1)), result(1, "ok", None, Some(2))]);
         assert!(verdict(&world, &oracle).contains("has taken effect 2 times"));
         world.facts().violations.clear();
@@ -391,7 +395,8 @@ mod tests {
     #[test]
     fn calls_out_of_their_order_and_unknown_without_reason_are_noticed() {
         let (world, mut oracle) = world();
-        (runs(&world, 1, 10), runs(&world, 0, 20));
+        runs(&world, 1, 10);
+        runs(&world, 0, 20);
         told(&mut oracle, 1, &[result(0, "outcome_unknown", Some("?"), None), result(1, "ok", None, Some(0))]);
         let said = verdict(&world, &oracle);
         assert!(said.contains("began before call") && said.contains("lived and was reached"), "{said}");
