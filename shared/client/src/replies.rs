@@ -132,15 +132,15 @@ pub struct Replies {
     /// Looked at while another reply was awaited, each with its entry.
     set_aside: VecDeque<(String, Reply)>,
     seq: u64,
-    /// True if something was handed out that is still in the inbox.
-    untrimmed: bool,
+    /// Entries that were handed out and are still in the inbox.
+    handed_out: Vec<String>,
 }
 
 impl Replies {
     pub(super) fn new(store: Store, tenant: TenantId, inbox: InboxName) -> Self {
         let reader = store.inbox(&tenant, &inbox);
-        let (unread, set_aside) = (VecDeque::new(), VecDeque::new());
-        Self { store, tenant, inbox, reader, unread, set_aside, seq: 0, untrimmed: false }
+        let (unread, set_aside, handed_out) = (VecDeque::new(), VecDeque::new(), Vec::new());
+        Self { store, tenant, inbox, reader, unread, set_aside, seq: 0, handed_out }
     }
 
     /// The next reply, waited for at most as long as `timeout`; none came: `None`.
@@ -152,12 +152,11 @@ impl Replies {
     /// [`StoreError`]; ask again, nothing is lost. [`StoreError::Reply`] for a reply that cannot be read, which is
     /// skipped.
     pub async fn next(&mut self, timeout: Duration) -> Result<Option<Reply>, StoreError> {
-        if let Some((_, reply)) = self.set_aside.pop_front() {
-            self.untrimmed = true;
-            return Ok(Some(reply));
-        }
-        let read = self.read(Instant::now() + timeout).await?;
-        Ok(read.map(|(_, reply)| reply))
+        let found = match self.set_aside.pop_front() {
+            Some(found) => Some(found),
+            None => self.read(Instant::now() + timeout).await?,
+        };
+        Ok(found.map(|found| self.hand_out(found)))
     }
 
     /// The reply about this turn or task, waited for at most as long as `timeout`. Others that come meanwhile are
@@ -167,9 +166,9 @@ impl Replies {
     /// # Errors
     /// As [`Self::next`].
     pub async fn await_reply(&mut self, id: &TurnId, timeout: Duration) -> Result<Option<Reply>, StoreError> {
-        if let Some(at) = self.set_aside.iter().position(|(_, reply)| reply.id() == Some(id)) {
-            self.untrimmed = true;
-            return Ok(self.set_aside.remove(at).map(|(_, reply)| reply));
+        let at = self.set_aside.iter().position(|(_, reply)| reply.id() == Some(id));
+        if let Some(found) = at.and_then(|at| self.set_aside.remove(at)) {
+            return Ok(Some(self.hand_out(found)));
         }
         let deadline = Instant::now() + timeout;
         loop {
@@ -184,7 +183,7 @@ impl Replies {
                 continue;
             };
             if reply.id() == Some(id) {
-                return Ok(Some(reply));
+                return Ok(Some(self.hand_out((entry, reply))));
             }
             self.set_aside.push_back((entry, reply));
         }
@@ -206,14 +205,24 @@ impl Replies {
         self.store.forget_inbox(&self.tenant, &self.inbox).await
     }
 
+    fn hand_out(&mut self, (entry, reply): (String, Reply)) -> Reply {
+        self.handed_out.push(entry);
+        reply
+    }
+
     /// The next entry, read and numbered.
     async fn read(&mut self, deadline: Instant) -> Result<Option<(String, Reply)>, StoreError> {
         loop {
             if let Some(entry) = self.unread.pop_front() {
-                self.untrimmed = true;
                 let missed = missed(self.seq, entry.seq);
                 self.seq = entry.seq;
-                let reply = Reply::read(&entry.reply, &entry.id)?;
+                let reply = match Reply::read(&entry.reply, &entry.id) {
+                    Ok(reply) => reply,
+                    Err(error) => {
+                        self.handed_out.push(entry.id);
+                        return Err(error);
+                    }
+                };
                 return Ok(Some((entry.id, Reply { seq: Some(entry.seq), missed, ..reply })));
             }
             self.trim().await?;
@@ -225,14 +234,10 @@ impl Replies {
         }
     }
 
-    /// Removes what was handed out, up to the first reply that was only set aside.
+    /// Removes what was handed out.
     async fn trim(&mut self) -> Result<(), StoreError> {
-        if self.untrimmed {
-            let unread = self.unread.front().map(|entry| entry.id.as_str());
-            let keep_from = self.set_aside.front().map(|(entry, _)| entry.as_str()).or(unread);
-            self.reader.trim(keep_from).await?;
-            self.untrimmed = false;
-        }
+        self.reader.remove(&self.handed_out).await?;
+        self.handed_out.clear();
         Ok(())
     }
 
@@ -248,7 +253,7 @@ impl Replies {
 /// Counts the replies that are missing between two numbers. The first that is read shows no gap, and neither does an
 /// inbox that was made anew and counts from 1 again.
 fn missed(before: u64, now: u64) -> u64 {
-    if before == 0 { 0 } else { now.saturating_sub(before + 1) }
+    if before == 0 { 0 } else { now.saturating_sub(before.saturating_add(1)) }
 }
 
 #[cfg(test)]

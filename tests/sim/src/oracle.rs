@@ -86,6 +86,10 @@ impl Oracle {
 
     fn dispatched(&mut self, slice: &Appended, now_ms: i64) {
         let name = field(slice, "t").unwrap_or_default();
+        let mut facts = self.world.facts();
+        let at_us = facts.now_us;
+        facts.dispatches.entry(name.clone()).or_default().push(at_us);
+        drop(facts);
         let first: usize = field(slice, "p").and_then(|p| p.parse().ok()).unwrap_or(0);
         let upto = first + slice.fields.iter().filter(|(n, _)| n == b"c").count();
         let high = self.admitted.entry(name.clone()).or_default();
@@ -150,7 +154,7 @@ impl Oracle {
         }
         let mut facts = self.world.facts();
         let at_us = facts.now_us;
-        facts.replies.entry(name).or_default().push(Told { at_us });
+        facts.replies.entry(name).or_default().push(Told { at_us, is_refusal: is_for_later(&reply) });
     }
 
     /// Whether a reply is complete, and true in its words.
@@ -159,9 +163,9 @@ impl Oracle {
         let Some(made) = facts.turns.get(name) else { return };
         let grace_us = self.grace_us();
         let mut wrong = Vec::new();
-        let code = reply.error.as_ref().map_or("", |error| error.code.as_str());
-        if reply.status == ReplyStatus::Rejected && LATER.contains(&code) {
+        if is_for_later(reply) {
             // It is told that it may come again, so nothing of it may have happened.
+            let code = reply.error.as_ref().map_or("", |error| error.code.as_str());
             if facts.runs.iter().any(|run| run.turn == name) {
                 wrong.push(format!("{name} is told to come again ({code}), and it ran"));
             }
@@ -170,7 +174,7 @@ impl Oracle {
         } else if reply.results.len() != made.tools.len() {
             wrong.push(format!("{name} has {} calls and {} results", made.tools.len(), reply.results.len()));
         }
-        if let Some(first) = facts.replies.get(name).and_then(|told| told.first())
+        if let Some(first) = facts.replies.get(name).and_then(|told| told.iter().find(|told| !told.is_refusal))
             && !self.has_forgotten
             && !facts.lost.iter().any(|(from, to)| (*from..=*to).contains(&first.at_us))
         {
@@ -229,6 +233,12 @@ impl Oracle {
     }
 }
 
+/// Whether a turn is refused, and may come again.
+fn is_for_later(reply: &tickfleet_client::Reply) -> bool {
+    let code = reply.error.as_ref().map_or("", |error| error.code.as_str());
+    reply.status == ReplyStatus::Rejected && LATER.contains(&code)
+}
+
 /// The shard of a key of ours, and what stands behind the shard's prefix.
 fn place(key: &str) -> Option<(u32, &str)> {
     let (shard, rest) = key.strip_prefix("{sim:")?.split_once("}:")?;
@@ -238,10 +248,13 @@ fn place(key: &str) -> Option<(u32, &str)> {
 /// Redis has lost that the run was begun, and whoever could have said so was not there: nobody can know of it. That is
 /// the price of a Redis that confirms what it has not yet written, and the guide for operators names it.
 fn is_excused(facts: &Facts, run: &Run, grace_us: i64) -> bool {
+    // Nobody asks Redis before a call that may be repeated: it also begins after Redis has forgotten that it was due.
+    let due_us = facts.dispatches.get(&run.turn).and_then(|at| at.iter().rfind(|at| **at <= run.began_us));
     facts.lost.iter().any(|(from, to)| {
-        let was_lost = run.began_us >= from - 50_000 && run.began_us <= *to;
+        let is_in = |at: i64| (from - 50_000..=*to).contains(&at);
         // Workers remember `once` calls alone: others are carried out again.
         let is_repeated = run.effect != Effect::Once;
+        let was_lost = is_in(run.began_us) || is_repeated && due_us.is_some_and(|at| is_in(*at));
         let died = |(who, at): &(String, i64)| *who == run.worker && (run.began_us..to + grace_us).contains(at);
         was_lost && (is_repeated || facts.deaths.iter().any(died))
     })

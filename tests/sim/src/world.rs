@@ -22,6 +22,8 @@ pub(crate) struct Facts {
     pub(crate) runs: Vec<Run>,
     /// Turns by name.
     pub(crate) turns: BTreeMap<Name, Made>,
+    /// When slices of a turn were put on a queue, µs.
+    pub(crate) dispatches: BTreeMap<Name, Vec<i64>>,
     /// Replies that were written, by turn.
     pub(crate) replies: BTreeMap<Name, Vec<Told>>,
     /// Times in which Redis lost what was written: from the state that it came back with to its restart, µs.
@@ -55,6 +57,8 @@ pub(crate) struct Made {
 #[derive(Debug, Clone)]
 pub(crate) struct Told {
     pub(crate) at_us: i64,
+    /// It was refused, and may come again.
+    pub(crate) is_refusal: bool,
 }
 
 /// How a run ended.

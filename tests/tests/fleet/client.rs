@@ -94,6 +94,52 @@ async fn a_gap_in_the_numbers_is_told() {
     assert_eq!([(one.seq, one.missed), (two.seq, two.missed)], [(Some(4), 0), (Some(7), 2)]);
 }
 
+/// Redis has lost the inbox with its last writes, and its clock is behind the one before: what comes is numbered below
+/// what was read.
+#[tokio::test]
+async fn replies_that_are_numbered_below_those_read_before_are_read_too_and_none_is_removed_unread() {
+    let mut world = World::new(StoreOptions::default()).await;
+    let mut replies = world.client.replies(&world.tenant, &world.inbox);
+    world.reply("t-1", 1).await;
+    assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t-1");
+    let () = world.redis.del(world.key()).await.unwrap();
+    for (number, entry) in [(1, "5-0"), (2, "6-0")] {
+        let fields = [("reply", json(&format!("low-{number}"))), ("seq", number.to_string())];
+        let () = world.redis.xadd(world.key(), entry, &fields).await.unwrap();
+    }
+    assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "low-1");
+    // One more that the clock has caught up for, before the reader looks.
+    world.reply("t-4", 4).await;
+    let () = world.redis.xadd(world.key(), "*", &[("reply", json("t-5")), ("seq", "5".into())]).await.unwrap();
+    let mut read = Vec::new();
+    while let Some(reply) = replies.next(SOON).await.unwrap() {
+        read.push(id(&reply).to_owned());
+        if read.len() == 3 {
+            break;
+        }
+    }
+    assert_eq!(read, ["low-2", "t-4", "t-5"]);
+    replies.finish().await.unwrap();
+    assert_eq!(world.unread().await, 0);
+}
+
+#[tokio::test]
+async fn replies_are_found_behind_a_gap_in_the_numbers() {
+    let mut world = World::new(StoreOptions::default()).await;
+    let mut replies = world.client.replies(&world.tenant, &world.inbox);
+    world.reply("t-1", 1).await;
+    assert_eq!(id(&replies.next(SOON).await.unwrap().unwrap()), "t-1");
+    // While nobody read: made anew, a reply by a clock that was behind, and one after it had caught up.
+    let () = world.redis.del(world.key()).await.unwrap();
+    let () = world.redis.xadd(world.key(), "5-0", &[("reply", json("low-2")), ("seq", "2".into())]).await.unwrap();
+    world.reply("t-3", 3).await;
+    let mut read = Vec::new();
+    for _ in 0..2 {
+        read.push(id(&replies.next(SOON).await.unwrap().unwrap()).to_owned());
+    }
+    assert_eq!(read, ["t-3", "low-2"]);
+}
+
 #[tokio::test]
 async fn what_comes_before_an_awaited_reply_is_kept_here_and_in_the_inbox() {
     let mut world = World::new(StoreOptions::default()).await;

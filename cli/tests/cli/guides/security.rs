@@ -134,6 +134,7 @@ async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
     for may in [
         "SET {tickfleet:0}:read:demo:chat-service 1-1 EX 600",
         "XDEL {tickfleet:0}:replies:demo:chat-service 1-1",
+        "XREVRANGE {tickfleet:0}:replies:demo:chat-service + - COUNT 1",
         "XTRIM {tickfleet:0}:replies:demo:chat-service MINID 1-1",
         "HGET {tickfleet:0}:meta pressure",
         "XLEN {tickfleet:0}:turns",

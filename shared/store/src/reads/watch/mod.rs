@@ -88,8 +88,10 @@ impl Watch {
             ..ShardView::default()
         };
         view.oldest_delayed_ms = scored(next()).first().map_or(0, |(_, since)| (now_ms - since).max(0));
-        view.calls = map_of(next()).get("entries-added").and_then(number_of).map(i64::unsigned_abs);
+        let audit = map_of(next());
+        view.calls = audit.get("entries-added").and_then(number_of).map(i64::unsigned_abs);
         view.ended = self.ended(next());
+        self.not_beyond(audit.get("last-generated-id").and_then(text_of));
         let (earliest, sweep) = (next(), next());
         view.timer_late_ms = self.sweep(earliest, sweep, now_ms);
         view.lanes_whole = self.known.as_ref().is_some_and(|known| known.len().max(self.found.len()) <= LANES_MAX);
@@ -195,6 +197,14 @@ impl Watch {
             self.audit_last = Some(newest.id.clone());
         }
         entries.iter().filter_map(|entry| ended_call(&entry.id, entry.field("audit")?)).collect()
+    }
+
+    /// Redis may have lost the newest entry that was seen, and number what comes below it: then nothing was seen.
+    fn not_beyond(&mut self, newest: Option<String>) {
+        let seen_ms = self.audit_last.as_deref().and_then(entry_ms);
+        if newest.as_deref().and_then(entry_ms) < seen_ms {
+            self.audit_last = None;
+        }
     }
 
     /// Takes in what was seen of the timers. Answers by how much the earliest is late, ms.

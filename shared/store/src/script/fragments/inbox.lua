@@ -10,9 +10,18 @@ local function earlier(a, b)
   return num(a_seq) < num(b_seq) and a or b
 end
 
+-- The newest entry that a stream has ever had.
+local function end_of(stream)
+  local about = call('XINFO', 'STREAM', stream)
+  for i = 1, #about, 2 do
+    if about[i] == 'last-generated-id' then return about[i + 1] end
+  end
+end
+
 -- Removes what all readers of an inbox (`tenant:inbox`) are done with, as far as they say so: those of a consumer group
 -- by acknowledging, others by the key `read:<tenant>:<inbox>`, which names the last entry that they are done with.
--- Readers write that key: what it holds is not trusted.
+-- Readers write that key: what it holds is not trusted. It may also name more than there is: where Redis has lost its
+-- last writes and its clock has stepped back, what comes is numbered below what was read.
 local function trim_inbox(name)
   local stream, floor = replies_key(name), nil
   if call('EXISTS', stream) == 0 then return end
@@ -24,7 +33,9 @@ local function trim_inbox(name)
     floor = earlier(floor, oldest or ms .. '-' .. string.format('%.0f', num(seq) + 1))
   end
   local said = redis.pcall('GET', P .. 'read:' .. name)
-  if type(said) == 'string' and string.match(said, '^%d+%-%d+$') and #said <= 40 then floor = earlier(floor, said) end
+  if type(said) == 'string' and string.match(said, '^%d+%-%d+$') and #said <= 40 and earlier(said, end_of(stream)) == said then
+    floor = earlier(floor, said)
+  end
   if floor then redis.pcall('XTRIM', stream, 'MINID', floor) end
 end
 
