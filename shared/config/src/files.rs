@@ -4,6 +4,7 @@
 use std::fmt;
 use std::fs;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use super::Sources;
 use crate::document::environment::{self, Environment};
@@ -79,7 +80,7 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<Trees> {
     if let Some(dir) = &sources.dir {
         check_folder(dir, errors);
     }
-    let built_in = built_in(SETTINGS, errors)?;
+    let built_in = built_in(SETTINGS)?;
     let mut settings = settings(&built_in, sources.dir.as_deref(), errors);
     if let Some(settings) = &mut settings {
         environment::lay_over(settings, &built_in, &sources.environment, errors);
@@ -111,9 +112,12 @@ pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Opt
     (mcp, replacing(MCP_LOCK_FILE, dir, &Errors::default()))
 }
 
-fn built_in(name: &str, errors: &Errors) -> Option<Node> {
-    let (name, text) = BUILT_IN.iter().find(|(built_in, _)| *built_in == name)?;
-    parse(text, Origin::BuiltIn(name), errors)
+/// The built-in file. It is parsed once in a process.
+fn built_in(name: &str) -> Option<Node> {
+    static PARSED: [OnceLock<Option<Node>>; BUILT_IN.len()] = [const { OnceLock::new() }; BUILT_IN.len()];
+    let mut files = BUILT_IN.iter().zip(&PARSED);
+    let ((name, text), parsed) = files.find(|((built_in, _), _)| *built_in == name)?;
+    parsed.get_or_init(|| parse(text, Origin::BuiltIn(name), &Errors::default())).clone()
 }
 
 /// The folder's settings over the built-in ones.
@@ -135,7 +139,7 @@ fn settings(built_in: &Node, dir: Option<&Path>, errors: &Errors) -> Option<Node
 /// The folder's file, or else the built-in one.
 fn replacing(name: &str, dir: Option<&Path>, errors: &Errors) -> Option<Node> {
     match from_folder(name, dir, errors) {
-        Found::Nothing => built_in(name, errors),
+        Found::Nothing => built_in(name),
         Found::Broken => None,
         Found::Tree(tree) => Some(tree),
     }
