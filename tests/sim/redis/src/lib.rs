@@ -29,7 +29,7 @@ use db::Db;
 use lua::Engine;
 
 pub use db::Appended;
-pub use lua::{Coverage, ScriptCoverage};
+pub use lua::{Branch, Coverage, ScriptCoverage};
 pub use reply::{Reply, decode};
 pub use serve::serve;
 
@@ -161,12 +161,12 @@ impl Redis {
         self.db.now_us
     }
 
-    /// Begins to note which lines of scripts run, or ends it.
+    /// Begins to note which lines of scripts run and which ways their conditions go, or ends it.
     pub fn cover(&mut self, on: bool) {
         self.engine.cover(on);
     }
 
-    /// Which lines of which scripts ran while [`Self::cover`] was on.
+    /// What ran of which scripts while [`Self::cover`] was on.
     #[must_use]
     pub fn coverage(&self) -> Coverage {
         self.engine.coverage()

@@ -1,14 +1,13 @@
 //! Where scripts and data meet: while a script runs, the data lies here.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use mlua::{Function, Lua, Value};
 
+use super::Values;
 use super::convert::{error_table, value_of, write_arg};
 use super::cover::Covered;
-use super::{Coverage, Values};
 use crate::commands::{self, Stop};
 use crate::db::Db;
 use crate::reply::Reply;
@@ -63,16 +62,8 @@ impl Desk {
         db.in_script = false;
     }
 
-    pub(super) fn know(&self, digest: &str, text: &[u8], lines: BTreeSet<usize>) {
-        self.covered.know(digest, text, lines);
-    }
-
-    pub(super) fn cover(&self, lua: &Lua, on: bool) {
-        self.covered.switch(lua, on);
-    }
-
-    pub(super) fn coverage(&self) -> Coverage {
-        self.covered.told()
+    pub(super) fn covered(&self) -> &Rc<Covered> {
+        &self.covered
     }
 
     /// Carries out a command of the script.

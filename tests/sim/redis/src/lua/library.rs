@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use mlua::{Function, Lua, LuaString, MultiValue, Table, Value, Variadic};
 
+use super::cover::Covered;
 use super::json;
 use super::structs::{self, Unpacked};
 
@@ -83,9 +84,16 @@ fn chance(lua: &Lua, math: &Table) -> mlua::Result<()> {
     math.raw_set("random", random)
 }
 
+/// A message that begins with its place in the script, with the script's own line in it.
+fn placed(text: &[u8], covered: &Covered) -> Option<Vec<u8>> {
+    let (line, rest) = std::str::from_utf8(text).ok()?.strip_prefix("user_script:")?.split_once(':')?;
+    Some(format!("user_script:{}:{rest}", covered.line(line.parse().ok()?)).into_bytes())
+}
+
 /// Makes a table of an error that nobody caught, with the place that it comes from.
-pub(super) fn handler(lua: &Lua) -> mlua::Result<Function> {
-    lua.create_function(|lua, error: Value| {
+pub(super) fn handler(lua: &Lua, covered: &Rc<Covered>) -> mlua::Result<Function> {
+    let covered = Rc::clone(covered);
+    lua.create_function(move |lua, error: Value| {
         let table = match error {
             Value::Table(table) => table,
             other => {
@@ -96,7 +104,10 @@ pub(super) fn handler(lua: &Lua) -> mlua::Result<Function> {
                         let error = error.to_string();
                         text.extend_from_slice(error.lines().next().unwrap_or_default().as_bytes());
                     }
-                    other => text.extend_from_slice(other.to_string()?.as_bytes()),
+                    other => {
+                        let said = other.to_string()?.into_bytes();
+                        text.extend(placed(&said, &covered).unwrap_or(said));
+                    }
                 }
                 table.raw_set("err", lua.create_string(&text)?)?;
                 table
@@ -115,7 +126,7 @@ pub(super) fn handler(lua: &Lua) -> mlua::Result<Function> {
         }
         let place = lua.inspect_stack(level, |frame| {
             let source = frame.source();
-            let line = frame.current_line().map_or(-1, |line| line as i64);
+            let line = frame.current_line().map_or(-1, |line| covered.line(line) as i64);
             (source.source.map(std::borrow::Cow::into_owned).unwrap_or_default(), line)
         });
         if let Some((source, line)) = place {

@@ -20,8 +20,9 @@ use crate::commands::{Args, Outcome, fail, is, shown};
 use crate::db::{Db, wrong_arity};
 use crate::number::int;
 use crate::reply::Reply;
+use bytecode::Compiled;
 use convert::reply_of;
-pub use cover::{Coverage, ScriptCoverage};
+pub use cover::{Branch, Coverage, ScriptCoverage};
 use desk::{Desk, Run};
 use shebang::Flags;
 
@@ -31,6 +32,7 @@ const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 struct Script {
     function: Function,
     flags: Flags,
+    compiled: Compiled,
 }
 
 /// Lua, the scripts that it knows, and where they meet the data.
@@ -54,9 +56,9 @@ impl Engine {
         let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
         let desk = Rc::<Desk>::default();
         let prelude = lua.load(prelude::PRELUDE).set_name("=redis").into_function()?;
-        let (code, _) = bytecode::without_tail_calls(prelude.dump(false));
+        let code = Compiled::of(prelude.dump(false)).code;
         let prelude = lua.load(code).set_mode(ChunkMode::Binary).into_function()?;
-        let (caller, handler) = (desk::caller(&lua, &desk)?, library::handler(&lua)?);
+        let (caller, handler) = (desk::caller(&lua, &desk)?, library::handler(&lua, desk.covered())?);
         let runner = prelude.call((caller, handler, library::redis(&lua)?, library::packs(&lua)?))?;
         Ok(Self { lua, desk, runner, scripts: BTreeMap::new() })
     }
@@ -150,13 +152,13 @@ impl Engine {
         let (flags, body) = shebang::split(text).or_else(fail)?;
         let compiled = self.lua.load(body).set_name("@user_script").set_mode(ChunkMode::Text).into_function();
         let compiled = compiled.and_then(|function| {
-            let (code, lines) = bytecode::without_tail_calls(function.dump(false));
-            self.desk.know(&digest, text, lines);
-            self.lua.load(code).set_mode(ChunkMode::Binary).into_function()
+            let compiled = Compiled::of(function.dump(false));
+            self.desk.covered().know(&digest, text, &compiled);
+            Ok((self.function(&compiled)?, compiled))
         });
         match compiled {
-            Ok(function) => {
-                self.scripts.insert(digest.clone(), Script { function, flags });
+            Ok((function, compiled)) => {
+                self.scripts.insert(digest.clone(), Script { function, flags, compiled });
                 Ok(digest)
             }
             Err(error) => {
@@ -167,13 +169,25 @@ impl Engine {
         }
     }
 
-    /// Begins or ends to note which lines run.
-    pub(crate) fn cover(&self, on: bool) {
-        self.desk.cover(&self.lua, on);
+    /// A compiled script as a function; with numbers for lines where those that run are noted.
+    fn function(&self, compiled: &Compiled) -> mlua::Result<Function> {
+        let code = if self.desk.covered().is_on() { compiled.numbered() } else { compiled.code.clone() };
+        self.lua.load(code).set_mode(ChunkMode::Binary).into_function()
+    }
+
+    /// Begins or ends to note what runs of scripts.
+    pub(crate) fn cover(&mut self, on: bool) {
+        self.desk.covered().switch(&self.lua, on);
+        let scripts = std::mem::take(&mut self.scripts).into_iter();
+        let anew = scripts.filter_map(|(digest, script)| {
+            let function = self.function(&script.compiled).ok()?;
+            Some((digest, Script { function, ..script }))
+        });
+        self.scripts = anew.collect();
     }
 
     pub(crate) fn coverage(&self) -> Coverage {
-        self.desk.coverage()
+        self.desk.covered().told()
     }
 
     /// What a server that starts anew does not know any more.

@@ -153,6 +153,68 @@ fn lines_that_ran_are_told_while_that_is_on() {
     assert!(redis.coverage().scripts.values().any(|of| of.text == "return 2" && of.ran.is_empty()));
 }
 
+/// The ways that the conditions of a script went, given how it was called: a line's number, and for each condition `>`
+/// where it went on, `v` where it went past, both where it did both.
+fn ways(script: &str, keys: &[&str]) -> Vec<(usize, String)> {
+    let mut redis = Redis::new(1);
+    redis.cover(true);
+    for key in keys {
+        redis.execute(&["EVAL", script, "1", key].map(|word| word.as_bytes().to_vec()));
+    }
+    let mut ways: Vec<(usize, String)> = Vec::new();
+    for branch in &redis.coverage().scripts.into_values().find(|of| of.text == script).unwrap().branches {
+        if ways.last().is_none_or(|(line, _)| *line != branch.line) {
+            ways.push((branch.line, String::new()));
+        }
+        let way = ["-", ">", "v", "x"][usize::from(branch.went_on) + 2 * usize::from(branch.went_past)];
+        ways.last_mut().unwrap().1.push_str(way);
+    }
+    ways
+}
+
+#[test]
+fn the_ways_of_conditions_are_told() {
+    let one_line = "if KEYS[1] == 'a' then return 1 else return 2 end";
+    assert_eq!(ways(one_line, &["a"]), [(1, ">".into())]);
+    assert_eq!(ways(one_line, &["b"]), [(1, "v".into())]);
+    assert_eq!(ways(one_line, &["a", "b"]), [(1, "x".into())]);
+    let operands = "local k = KEYS[1]
+if k == 'a' or k ~= 'b' and #k > 1 then return k end";
+    assert_eq!(ways(operands, &["a"]), [(2, "v--".into())]);
+    assert_eq!(ways(operands, &["b"]), [(2, ">v-".into())]);
+    assert_eq!(ways(operands, &["cc"]), [(2, ">>>".into())]);
+    let loops = "local n = #KEYS[1]
+for i = 1, n do n = i end
+for _ in pairs(KEYS) do n = n + 1 end
+                 while n > 2 do
+ n = n - 1 end
+repeat n = n + 1 until n > 3
+return n > 3 and 1 or nil";
+    assert_eq!(ways(loops, &[""]), [(2, "v"), (3, "x"), (4, "v"), (6, "x"), (7, ">v")].map(|(l, w)| (l, w.into())));
+}
+
+#[test]
+fn errors_name_the_same_line_while_lines_are_told() {
+    let scripts = [
+        "
+
+local x = nil
+return x.y",
+        "
+error('here')",
+        "
+
+return redis.call('NOSUCH')",
+    ];
+    for script in scripts {
+        let (mut plain, mut covered) = (Redis::new(1), Redis::new(1));
+        covered.cover(true);
+        assert_eq!(eval(&mut covered, script), eval(&mut plain, script));
+        covered.cover(false);
+        assert_eq!(eval(&mut covered, script), eval(&mut plain, script));
+    }
+}
+
 #[test]
 fn a_scan_finds_what_is_there_all_the_while() {
     let mut redis = Redis::new(1);
