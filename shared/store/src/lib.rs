@@ -40,6 +40,7 @@ pub use records::notes::{AdmissionNote, FailedTry};
 pub use records::schema as fields;
 pub use records::slice::{SliceEntry, SliceMeta, entry_ms};
 pub use records::turn::TurnRecord;
+pub use script::ScriptLine;
 pub use verbs::Scripts;
 pub use verbs::ending::{BegunCall, EndReason, Ending};
 pub use verbs::recovery::*;

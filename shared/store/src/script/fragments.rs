@@ -1,20 +1,39 @@
 //! The fragments that several scripts share. Each text is put before the scripts that name it in the list of verbs.
 
+/// A fragment.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fragment {
+    /// Its file, below the crate's `src`.
+    pub(crate) file: &'static str,
+    /// Its text.
+    pub(crate) text: &'static str,
+}
+
+/// The fragment of this word.
+macro_rules! fragment {
+    ($word:literal) => {
+        Fragment {
+            file: concat!("script/fragments/", $word, ".lua"),
+            text: include_str!(concat!("fragments/", $word, ".lua")),
+        }
+    };
+}
+
 /// Key names, clock and epoch, streams: before every script.
-pub(crate) const BASE: &str = include_str!("fragments/base.lua");
+pub(crate) const BASE: Fragment = fragment!("base");
 /// Counters of tenants.
-pub(crate) const TENANTS: &str = include_str!("fragments/tenants.lua");
+pub(crate) const TENANTS: Fragment = fragment!("tenants");
 /// The ways in which slices get out and come back; endings.
-pub(crate) const SLICE: &str = include_str!("fragments/slice.lua");
+pub(crate) const SLICE: Fragment = fragment!("slice");
 /// Budgets of agents.
-pub(crate) const BUDGET: &str = include_str!("fragments/budget.lua");
+pub(crate) const BUDGET: Fragment = fragment!("budget");
 /// Cancels that came before what they cancel.
-pub(crate) const EARLY: &str = include_str!("fragments/early.lua");
+pub(crate) const EARLY: Fragment = fragment!("early");
 /// Bounds of inboxes.
-pub(crate) const INBOX: &str = include_str!("fragments/inbox.lua");
+pub(crate) const INBOX: Fragment = fragment!("inbox");
 /// Replies into inboxes.
-pub(crate) const REPLY: &str = include_str!("fragments/reply.lua");
+pub(crate) const REPLY: Fragment = fragment!("reply");
 /// Replies for what kills its readers.
-pub(crate) const POISON: &str = include_str!("fragments/poison.lua");
+pub(crate) const POISON: Fragment = fragment!("poison");
 /// The rule for what may still go out while memory is short.
-pub(crate) const PRESSURE: &str = include_str!("fragments/pressure.lua");
+pub(crate) const PRESSURE: Fragment = fragment!("pressure");

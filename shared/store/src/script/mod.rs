@@ -4,7 +4,10 @@ pub(crate) mod args;
 pub(crate) mod fragments;
 pub(crate) mod reply;
 
+use std::iter::once;
+
 use crate::records::schema::resolved;
+use fragments::Fragment;
 
 /// One script as Redis gets it.
 #[derive(Debug, Clone)]
@@ -25,12 +28,25 @@ impl Script {
     }
 }
 
+/// The place of a line of a script, among the files that it is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScriptLine {
+    /// The file, below the `src` of this crate.
+    pub file: &'static str,
+    /// The number of the line there, from 1.
+    pub line: usize,
+    /// What is written there. In the script, names of fields are short.
+    pub text: &'static str,
+}
+
 /// The parts that a script is made of.
 pub(crate) struct Parts {
+    /// The file with its own text, below the crate's `src`.
+    pub(crate) file: &'static str,
     /// Its own text.
     pub(crate) text: &'static str,
     /// The fragments that go before it, after [`fragments::BASE`].
-    pub(crate) fragments: &'static [&'static str],
+    pub(crate) fragments: &'static [Fragment],
     /// True if it drains, and makes Redis' memory fuller first: what is admitted frees its inbound entry, but is a
     /// slice meanwhile. Redis runs such a script while there is memory. Beyond, it refuses it, and it is run a second
     /// time, however full memory is, with the one bound that then holds (`AT_BRIM`, see `pressure.lua`).
@@ -51,8 +67,26 @@ impl Parts {
 
     fn after(&self, shebang: &str, prologue: &str) -> String {
         let (_, body) = self.split();
-        let fragments = [&[fragments::BASE], self.fragments].concat().join("\n");
+        let fragments: Vec<&str> = self.all_fragments().map(|fragment| fragment.text).collect();
+        let fragments = fragments.join("\n");
         resolved(&format!("{shebang}\n{prologue}{fragments}\n{body}"))
+    }
+
+    fn all_fragments(&self) -> impl Iterator<Item = Fragment> {
+        once(fragments::BASE).chain(self.fragments.iter().copied())
+    }
+
+    /// Where each line of the script stands, of either form: they have as many.
+    pub(crate) fn lines(&self) -> Vec<ScriptLine> {
+        let of = |file: &'static str, text: &'static str| {
+            text.split('\n').zip(1..).map(move |(text, line)| ScriptLine { file, line, text })
+        };
+        let mut own = of(self.file, self.text);
+        let first = own.next();
+        // What the form says of itself stands nowhere, behind the first line.
+        let form = first.filter(|_| self.drains);
+        let fragments = self.all_fragments().flat_map(|fragment| of(fragment.file, fragment.text));
+        first.into_iter().chain(form).chain(fragments).chain(own).collect()
     }
 
     /// The shebang, which must be the first line, and what follows it.
@@ -91,6 +125,7 @@ macro_rules! verbs {
             fn parts(self) -> $crate::script::Parts {
                 match self {
                     $(Self::$variant => $crate::script::Parts {
+                        file: concat!("verbs/", $room, "/", $word, ".lua"),
                         text: include_str!(concat!($room, "/", $word, ".lua")),
                         fragments: &[$($fragment),*],
                         drains: verbs!(@drains $($drains)?),

@@ -139,7 +139,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::records::schema::NO_FIELD;
+    use crate::records::schema::{NO_FIELD, resolved};
 
     #[test]
     fn no_script_names_a_field_that_no_record_has() {
@@ -164,6 +164,22 @@ mod tests {
     #[test]
     fn a_record_that_nobody_lists_is_seen() {
         assert_eq!(records_named("call('HSET', key, TRUN.fence, x.y, 'A. b')"), ["TRUN"]);
+    }
+
+    #[test]
+    fn every_line_of_a_script_stands_in_a_file() {
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+        let scripts = Scripts::embedded();
+        assert_eq!(Scripts::lines().count(), scripts.iter().count());
+        for ((verb, composed), lines) in scripts.iter().zip(Scripts::lines()) {
+            assert_eq!(composed.split('\n').count(), lines.len(), "{verb}");
+            for (composed, line) in composed.split('\n').zip(&lines).filter(|(_, line)| line.line > 1) {
+                assert_eq!(composed, resolved(line.text), "{verb}: {line:?}");
+            }
+            let last = lines.last().unwrap();
+            let text = std::fs::read_to_string(source.join(last.file)).unwrap();
+            assert_eq!(text.split('\n').count(), last.line, "{verb}");
+        }
     }
 
     #[test]

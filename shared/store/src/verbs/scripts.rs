@@ -1,8 +1,10 @@
 //! The scripts that are compiled in.
 
+use std::iter::repeat_n;
+
 use super::Verb;
 use crate::records::schema::resolved;
-use crate::script::Script;
+use crate::script::{Script, ScriptLine};
 
 /// One verb's script, with its second form where it drains.
 #[derive(Debug, Clone)]
@@ -59,6 +61,12 @@ impl Scripts {
     /// The script of a verb.
     pub(crate) const fn of(&self, verb: Verb) -> &Forms {
         &self.forms[verb as usize]
+    }
+
+    /// Where the lines of the sources stand, in the order of [`Self::iter`]. For tests that tell which of them ran.
+    pub fn lines() -> impl Iterator<Item = Vec<ScriptLine>> {
+        let forms = |verb: Verb| if verb.parts().drains { 2 } else { 1 };
+        Verb::ALL.into_iter().flat_map(move |verb| repeat_n(verb.parts().lines(), forms(verb)))
     }
 
     /// The verbs and sources, for `doctor` and the tidy test; those that drain come twice.
