@@ -14,6 +14,7 @@ use crate::net::Net;
 use crate::oracle::Oracle;
 use crate::parts::{self, Live, Site};
 use crate::process::Process;
+use crate::run::coverage::{self, Reached};
 use crate::server::{Done, Server};
 use crate::settings::Settings;
 use crate::trouble::{self, Trouble};
@@ -31,6 +32,8 @@ pub(crate) struct Options {
     pub(crate) story: bool,
     /// A guard that is switched off: what is replaced in the scripts, and by what.
     pub(crate) sabotage: Option<(&'static str, &'static str)>,
+    /// Whether it is noted what is reached of the scripts.
+    pub(crate) coverage: bool,
 }
 
 /// How a game went.
@@ -57,6 +60,9 @@ pub(crate) struct Verdict {
     /// What happened, where it was asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) story: Vec<String>,
+    /// What was reached of the scripts, where it was asked for.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) reached: Reached,
 }
 
 /// The start of the simulated time, µs since the epoch: 2026-01-05T11:59:50Z.
@@ -118,6 +124,9 @@ pub(crate) fn play(seed: u64, options: &Options) -> anyhow::Result<Verdict> {
     game.verdict.violations = facts.violations.clone();
     game.verdict.seconds = ((game.now_us - START_US) / 1_000_000).unsigned_abs();
     game.verdict.commands = game.server.commands;
+    if options.coverage {
+        game.verdict.reached = coverage::reached(&game.server.redis);
+    }
     (game.verdict.turns, game.verdict.runs) = (facts.replies.len(), facts.runs.len());
     game.verdict.story = facts.story.drain(..).collect();
     Ok(std::mem::take(&mut game.verdict))
@@ -158,6 +167,9 @@ impl Game {
             troubles,
             site,
         };
+        if options.coverage {
+            game.server.redis.cover(true);
+        }
         game.server.redis.set_maxmemory(game.site.settings.maxmemory);
         game.server.set_now(START_US);
         game.populate(seed, options)?;

@@ -1,5 +1,7 @@
 //! Playing games: one, or as many as a time allows, each in a process of its own; and making a failing one small.
 
+pub(crate) mod coverage;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -30,6 +32,9 @@ pub struct Play {
     /// Switch a guard off, by its number in `guards`.
     #[arg(long)]
     pub(crate) without: Option<usize>,
+    /// Note what is reached of the scripts.
+    #[arg(long, conflicts_with = "without")]
+    pub(crate) coverage: bool,
 }
 
 /// Places of troubles.
@@ -51,7 +56,7 @@ pub(crate) fn guard(number: usize) -> anyhow::Result<&'static Guard> {
 
 impl Play {
     pub(crate) fn of(seed: u64) -> Self {
-        Self { seed, keep: None, turns: None, story: false, without: None }
+        Self { seed, keep: None, turns: None, story: false, without: None, coverage: false }
     }
 
     /// Plays, and prints the story and, in the last line, the verdict as JSON.
@@ -62,7 +67,8 @@ impl Play {
         // Tools panic on purpose; what panics by a bug is told as a violation.
         std::panic::set_hook(Box::new(|_| {}));
         let sabotage = self.without.map(guard).transpose()?.map(|(_, _, from, to)| (*from, *to));
-        let options = Options { keep: self.keep.clone(), turns: self.turns, story: self.story, sabotage };
+        let (keep, turns, story, coverage) = (self.keep.clone(), self.turns, self.story, self.coverage);
+        let options = Options { keep, turns, story, sabotage, coverage };
         let mut verdict = game::play(self.seed, &options)?;
         let mut out = std::io::stdout().lock();
         for line in verdict.story.drain(..) {
@@ -87,6 +93,9 @@ impl Play {
         }
         if self.story {
             command.arg("--story");
+        }
+        if self.coverage {
+            command.arg("--coverage");
         }
         let output = command.stdin(Stdio::null()).stderr(Stdio::piped()).output()?;
         let said = String::from_utf8_lossy(&output.stdout);
@@ -149,6 +158,9 @@ pub struct Run {
     /// Go on after a game that fails.
     #[arg(long)]
     all: bool,
+    /// Tell what the games reached of the scripts, and what they did not. They take longer.
+    #[arg(long, conflicts_with = "without")]
+    coverage: bool,
 }
 
 /// What games came to.
@@ -164,6 +176,8 @@ pub(crate) struct Sum {
     pub(crate) failed: Vec<(u64, Vec<String>)>,
     /// Games that could not be played.
     errors: Vec<String>,
+    /// What they reached of the scripts, where that was asked for.
+    coverage: Option<coverage::Map>,
 }
 
 impl Run {
@@ -189,7 +203,8 @@ impl Run {
     #[allow(clippy::disallowed_methods, reason = "how long to play is a matter of the real clock")]
     pub(crate) fn play(&self) -> Sum {
         let began = Instant::now();
-        let (next, stop, sum) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(Sum::default()));
+        let sum = Sum { coverage: self.coverage.then(coverage::Map::new), ..Sum::default() };
+        let (next, stop, sum) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(sum));
         let games = self.games.unwrap_or(u64::MAX);
         std::thread::scope(|scope| {
             for _ in 0..self.at_once.max(1) {
@@ -199,7 +214,8 @@ impl Run {
                         if number >= games {
                             break;
                         }
-                        let play = Play { without: self.without, ..Play::of(self.seed + number) };
+                        let (without, coverage) = (self.without, self.coverage);
+                        let play = Play { without, coverage, ..Play::of(self.seed + number) };
                         let verdict = play.apart().map(|(verdict, _)| verdict);
                         let failed = sum.lock().add(play.seed, verdict);
                         if failed && !self.all {
@@ -245,6 +261,7 @@ impl Sabotage {
                 at_once: 2,
                 without: Some(number),
                 all: false,
+                coverage: false,
             };
             let sum = run.play();
             sum.was_played()?;
@@ -288,6 +305,9 @@ impl Sum {
         for (kind, count) in verdict.troubles {
             *self.troubles.entry(kind).or_default() += count;
         }
+        if let Some(coverage) = &mut self.coverage {
+            coverage.add(&verdict.reached);
+        }
         let failed = !verdict.violations.is_empty();
         if failed {
             self.failed.push((seed, verdict.violations));
@@ -312,6 +332,6 @@ impl Sum {
         for (seed, violations) in &self.failed {
             writeln!(out, "seed {seed}: {}", violations.join("; "))?;
         }
-        Ok(())
+        self.coverage.as_ref().map_or(Ok(()), |coverage| coverage.tell(out))
     }
 }

@@ -47,9 +47,27 @@ fn games_that_once_failed_are_well() {
 
 #[test]
 fn a_game_repeats() {
-    let (one, two) = (play(5, &[]), play(5, &[]));
+    // Noting what is reached changes nothing.
+    let (one, mut two) = (play(5, &[]), play(5, &["--coverage"]));
+    assert!(two.as_object_mut().unwrap().remove("reached").is_some());
     assert_eq!(one, two);
     assert_ne!(one["digest"], play(6, &[])["digest"]);
+}
+
+#[test]
+fn what_games_reach_of_the_scripts_is_told() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tickfleet-sim"));
+    let output = command.args(["run", "--games", "1", "--seconds", "600", "--coverage"]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}");
+    for (verb, _) in tickfleet_store::Scripts::embedded().iter() {
+        let row = said.lines().find(|line| line.split(' ').next() == Some(verb));
+        let counts: Vec<usize> = row.unwrap().split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        assert!(counts.len() == 4 && counts[0] > 0 && counts[1] <= counts[0] && counts[3] <= counts[2], "{row:?}");
+    }
+    // Every fleet beats, and one game does not reach everything.
+    assert!(!said.contains("never ran: local began, run_id = epoch(now)"), "{said}");
+    assert!(said.contains("never ran: ") && said.contains(" never went on: "), "{said}");
 }
 
 #[test]
