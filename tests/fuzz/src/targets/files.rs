@@ -15,9 +15,11 @@ use tickfleet_tools::check_schema;
 
 use crate::bounds::text;
 
+/// The file with the declared tools.
+const TOOLS: &str = "tools.yaml";
 /// The files of a configuration.
 const FILES: [&str; 7] =
-    ["tickfleet.yaml", "agents.yaml", "tools.yaml", "permissions.yaml", "tenants.yaml", "mcp.yaml", MCP_LOCK_FILE];
+    ["tickfleet.yaml", "agents.yaml", TOOLS, "permissions.yaml", "tenants.yaml", "mcp.yaml", MCP_LOCK_FILE];
 
 /// A folder with one file of a configuration at a time. The others are the built-in ones.
 pub(super) struct Folder(TempDir);
@@ -36,14 +38,15 @@ impl Folder {
         self.0.path()
     }
 
-    fn sources(&self) -> Sources {
+    /// The folder, and what the built-in files need beside it. Schemas are compiled where a file of the folder has them.
+    fn sources(&self, schema_check: SchemaCheck) -> Sources {
         let environment: Environment = [("SET".to_owned(), "from the environment".to_owned())].into();
         Sources {
             dir: Some(self.path().to_owned()),
             environment,
             built_in_tools: BTreeSet::from(["echo".to_owned()]),
             others_carry_out: true,
-            schema_check: SchemaCheck(check_schema),
+            schema_check,
             ..Sources::default()
         }
     }
@@ -52,7 +55,7 @@ impl Folder {
     pub(super) fn assert_pins_come_back(&self, pins: &McpPins) {
         let text = pins.to_yaml();
         fs::write(self.path().join(MCP_LOCK_FILE), &text).expect("a file");
-        let (_, back) = load_mcp(&self.sources()).unwrap_or_else(|errors| panic!("{errors}"));
+        let (_, back) = load_mcp(&self.sources(SchemaCheck::default())).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(&back, pins, "{text}");
     }
 }
@@ -64,7 +67,8 @@ pub(super) fn config(bytes: &[u8]) {
     FOLDER.with(|folder| {
         let file = folder.path().join(name);
         fs::write(&file, yaml).expect("a file");
-        let loaded = load(&folder.sources());
+        let check = if name == TOOLS { SchemaCheck(check_schema) } else { SchemaCheck::default() };
+        let loaded = load(&folder.sources(check));
         fs::remove_file(&file).expect("a file");
         match loaded {
             Ok(configuration) => assert!(!print(&configuration).is_empty()),
@@ -94,7 +98,7 @@ fn assert_told(errors: &ConfigErrors, name: &str, yaml: &str) {
 pub(super) fn mcp_lock(bytes: &[u8]) {
     FOLDER.with(|folder| {
         fs::write(folder.path().join(MCP_LOCK_FILE), bytes).expect("a file");
-        if let Ok((_, pins)) = load_mcp(&folder.sources()) {
+        if let Ok((_, pins)) = load_mcp(&folder.sources(SchemaCheck::default())) {
             folder.assert_pins_come_back(&pins);
         }
         fs::remove_file(folder.path().join(MCP_LOCK_FILE)).expect("a file");
@@ -119,9 +123,9 @@ pub(super) fn openapi(bytes: &[u8]) {
         return;
     }
     FOLDER.with(|folder| {
-        fs::write(folder.path().join("tools.yaml"), &yaml).expect("a file");
-        let loaded = load(&folder.sources());
-        fs::remove_file(folder.path().join("tools.yaml")).expect("a file");
+        fs::write(folder.path().join(TOOLS), &yaml).expect("a file");
+        let loaded = load(&folder.sources(SchemaCheck(check_schema)));
+        fs::remove_file(folder.path().join(TOOLS)).expect("a file");
         let configuration = loaded.unwrap_or_else(|errors| panic!("{errors}\n{yaml}"));
         let names: BTreeSet<&String> = configuration.tools.tools.keys().collect();
         assert_eq!(names, tools.keys().collect(), "{yaml}");
