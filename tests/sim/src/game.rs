@@ -12,6 +12,7 @@ use tickfleet_store::{Scripts, TurnName};
 
 use crate::net::Net;
 use crate::oracle::Oracle;
+use crate::parts::operator::RunTime;
 use crate::parts::{self, Live, Site};
 use crate::process::Process;
 use crate::run::coverage::{self, Reached};
@@ -77,6 +78,7 @@ enum Role {
     Worker,
     Producer(usize),
     Canceller,
+    Operator,
 }
 
 struct Place {
@@ -173,6 +175,8 @@ impl Game {
         game.server.redis.set_maxmemory(game.site.settings.maxmemory);
         game.server.set_now(START_US);
         game.populate(seed, options)?;
+        let run_time = RunTime::draw(&game.site.settings, &mut of(4));
+        game.operate(run_time, seed, options)?;
         Ok(game)
     }
 
@@ -209,6 +213,21 @@ impl Game {
         let site = &self.site;
         let process = Process::start(self.now_us, 0, seed ^ place as u64, |_| site.canceller(place, cancels))?;
         self.seat(Role::Canceller, "c0".into(), process, None);
+        Ok(())
+    }
+
+    /// Starts the operator, in a game that has one.
+    fn operate(&mut self, mut run_time: RunTime, seed: u64, options: &Options) -> anyhow::Result<()> {
+        if run_time.is_empty() {
+            return Ok(());
+        }
+        self.site.world.tell(|| format!("{run_time:#?}"));
+        let turns = run_time.truncate(options.turns.unwrap_or(usize::MAX));
+        self.site.world.facts().turns.extend(turns);
+        let place = self.places.len();
+        let site = &self.site;
+        let process = Process::start(self.now_us, 0, seed ^ place as u64, |_| site.operator(place, run_time))?;
+        self.seat(Role::Operator, "o0".into(), process, None);
         Ok(())
     }
 
@@ -290,6 +309,7 @@ impl Game {
                 self.server.keep(now_us);
             }
             self.oracle.look_at_world();
+            self.oracle.look_at_run_time(&mut self.server.redis);
         }
         Ok(())
     }

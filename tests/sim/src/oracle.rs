@@ -1,5 +1,7 @@
 //! The oracle: what must hold, by what it has seen itself. It believes no counter of the product.
 
+mod run_time;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use scheduler::policy::stagger_ms;
@@ -30,6 +32,8 @@ pub(crate) struct Oracle {
     shard_ms: BTreeMap<u32, (i64, usize)>,
     /// By inbox, the number of its last reply, and how often Redis had lost writes by then.
     numbers: BTreeMap<String, (u64, usize)>,
+    /// What was set at run time.
+    run_time: run_time::RunTime,
     /// Whether Redis' clock has stepped so far ahead that what is remembered for a while is forgotten.
     pub(crate) has_forgotten: bool,
 }
@@ -49,6 +53,7 @@ impl Oracle {
             used: BTreeMap::new(),
             shard_ms: BTreeMap::new(),
             numbers: BTreeMap::new(),
+            run_time: run_time::RunTime::default(),
             has_forgotten: false,
         }
     }
@@ -69,9 +74,11 @@ impl Oracle {
         let now_ms = String::from_utf8_lossy(&now).parse().unwrap_or(0);
         self.shard_time(shard, now_ms);
         if rest.starts_with("ready:") {
-            self.dispatched(appended, now_ms);
+            self.dispatched(appended, now_ms, redis);
         } else if let Some(inbox) = rest.strip_prefix("replies:") {
             self.replied(inbox, appended);
+        } else if rest == "dead" {
+            self.refused(appended);
         }
     }
 
@@ -84,7 +91,7 @@ impl Oracle {
         }
     }
 
-    fn dispatched(&mut self, slice: &Appended, now_ms: i64) {
+    fn dispatched(&mut self, slice: &Appended, now_ms: i64, redis: &mut Redis) {
         let name = field(slice, "t").unwrap_or_default();
         let mut facts = self.world.facts();
         let at_us = facts.now_us;
@@ -111,9 +118,8 @@ impl Oracle {
         let who = format!("{tenant}:{agent}");
         self.count(&who, "tick", window, fresh, tick);
         self.count(&who, "day", now_ms.div_euclid(DAY_MS), fresh, day);
-        if let Some(cap) = self.settings.tenant_day {
-            self.count(&tenant, "tenant day", now_ms.div_euclid(DAY_MS), fresh, cap);
-        }
+        let cap = self.tenant_cap(redis, &tenant_id).unwrap_or(u32::MAX);
+        self.count(&tenant, "tenant day", now_ms.div_euclid(DAY_MS), fresh, cap);
     }
 
     fn count(&mut self, who: &str, kind: &'static str, window: i64, fresh: u32, cap: u32) {
@@ -185,6 +191,9 @@ impl Oracle {
                 wrong.push(format!("{name}/{position} is a call of {tool}, and its result one of {}", result.tool));
             }
             wrong.extend(untrue(&facts, name, position, result, grace_us));
+            if self.denied_without_reason(name.split(':').next().unwrap_or_default(), result) {
+                wrong.push(format!("{name}/{position} is told as denied, and its agent may call {tool}"));
+            }
         }
         drop(facts);
         wrong.into_iter().for_each(|what| self.world.wrong(what));
@@ -210,8 +219,8 @@ impl Oracle {
     /// What must hold when everything has ended.
     pub(crate) fn look_at_end(&self) {
         self.look_at_world();
+        let mut wrong = self.runs_while_off();
         let facts = self.world.facts();
-        let mut wrong = Vec::new();
         for (name, made) in &facts.turns {
             if made.accepted_us.is_some() && !facts.replies.contains_key(name) {
                 wrong.push(format!("{name} was accepted and never answered"));
@@ -283,7 +292,10 @@ fn untrue(facts: &Facts, name: &str, position: usize, result: &CallResult, grace
                 .map(|(run, _)| format!("{told}: {message:?}; but run {run} had begun"))
         }
         Outcome::UnknownTool | Outcome::Denied | Outcome::InvalidArguments => {
-            let (run, _) = runs.find(|(_, made)| made.effect == Effect::Once)?;
+            // A try that took no effect may come before a refusal: the tool was switched off meanwhile.
+            let began =
+                |made: &Run| made.effect == Effect::Once && (made.effect_us.is_some() || made.end != End::Failed);
+            let (run, _) = runs.find(|(_, made)| began(made) && !is_excused(facts, made, grace_us))?;
             Some(format!("{told}, but run {run} had begun"))
         }
         Outcome::Transient | Outcome::Permanent if runs.next().is_none() => Some(format!("{told}, but it never ran")),

@@ -1,5 +1,7 @@
 //! What runs in the processes: the product's own schedulers, workers and client, put together as its command line does.
 
+pub(crate) mod operator;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,7 +162,7 @@ impl Site {
             }
             let tenants: std::collections::BTreeSet<_> = readers.into_iter().collect();
             for tenant in tenants {
-                let Ok(inbox) = InboxName::new(format!("box{number}")) else { continue };
+                let Some(inbox) = inbox(number) else { continue };
                 running.spawn(read(client.clone(), world.clone(), tenant, inbox));
             }
             let _ended =
@@ -254,8 +256,16 @@ async fn read(client: Client, world: World, tenant: tickfleet_model::TenantId, i
     }
 }
 
+/// Turns, each with the time at which it comes, ms, and what the oracle knows of it.
+pub(crate) type Draws = Vec<(u64, Turn, Made)>;
+
+/// The inbox of a producer.
+fn inbox(number: usize) -> Option<InboxName> {
+    InboxName::new(format!("box{number}")).ok()
+}
+
 /// Draws the turns of a producer, each with the time at which it comes, ms.
-pub(crate) fn turns(settings: &Settings, number: usize, count: usize, seed: u64) -> Vec<(u64, Turn, Made)> {
+pub(crate) fn turns(settings: &Settings, number: usize, count: usize, seed: u64) -> Draws {
     let mut chance = StdRng::seed_from_u64(seed);
     (0..count).filter_map(|at| turn(settings, number, at, &mut chance)).collect()
 }
@@ -280,7 +290,7 @@ fn turn(settings: &Settings, number: usize, at: usize, chance: &mut StdRng) -> O
         agent,
         priority: Priority::ALL[chance.random_range(0..4)],
         deadline_ms,
-        reply_to: InboxName::new(format!("box{number}")).ok(),
+        reply_to: inbox(number),
         dialect: if chance.random_bool(0.5) { Dialect::Raw } else { Dialect::OpenaiChat },
         task: None,
         context: tickfleet_client::model::Context::default(),
