@@ -1,5 +1,6 @@
 //! One game: a fleet, its users and its trouble, from a seed to a verdict. START HERE: [`play`].
 
+mod calm;
 mod end;
 mod story;
 mod strike;
@@ -18,6 +19,7 @@ use crate::process::Process;
 use crate::run::coverage::{self, Reached};
 use crate::server::{Done, Server};
 use crate::settings::Settings;
+use crate::settings::calendar::{self, Calendar};
 use crate::trouble::{self, Trouble};
 use crate::world::World;
 use story::told;
@@ -66,8 +68,6 @@ pub(crate) struct Verdict {
     pub(crate) reached: Reached,
 }
 
-/// The start of the simulated time, µs since the epoch: 2026-01-05T11:59:50Z.
-pub(crate) const START_US: i64 = 1_767_614_390_000_000;
 /// Users beside schedulers and workers: two producers and one who cancels.
 const PRODUCERS: usize = 2;
 
@@ -105,6 +105,8 @@ struct Game {
     /// When Redis comes back, and how much it has lost then.
     down: Option<(i64, i64)>,
     kept_us: i64,
+    /// By how much Redis' clock has stepped ahead in all, µs.
+    leapt_us: i64,
     /// Whether Redis will lose writes in this game, so that states are kept to go back to.
     loses_writes: bool,
     chance: StdRng,
@@ -124,7 +126,8 @@ pub(crate) fn play(seed: u64, options: &Options) -> anyhow::Result<Verdict> {
     game.end();
     let mut facts = game.site.world.facts();
     game.verdict.violations = facts.violations.clone();
-    game.verdict.seconds = ((game.now_us - START_US) / 1_000_000).unsigned_abs();
+    let start_us = game.site.settings.calendar.start_us;
+    game.verdict.seconds = ((game.now_us - start_us) / 1_000_000).unsigned_abs();
     game.verdict.commands = game.server.commands;
     if options.coverage {
         game.verdict.reached = coverage::reached(&game.server.redis);
@@ -138,8 +141,11 @@ impl Game {
     fn new(seed: u64, options: &Options) -> anyhow::Result<Self> {
         // Each part has a generator of its own: what is left out of one changes nothing of another.
         let of = |part: u64| StdRng::seed_from_u64(seed.wrapping_mul(0x1000).wrapping_add(part));
-        let settings = Settings::draw(&mut of(1));
+        let mut settings = Settings::draw(&mut of(1));
         let mut troubles = trouble::draw(&settings, &mut of(2));
+        settings.calendar = Calendar::draw(settings.span_us, &mut of(5));
+        calendar::lengthen(&mut troubles, &mut of(6));
+        let start_us = settings.calendar.start_us;
         let planned = troubles.len();
         if let Some(keep) = &options.keep {
             let all = std::mem::take(&mut troubles);
@@ -151,17 +157,21 @@ impl Game {
         }
         let verbs = scripts.iter().map(|(verb, text)| (sha1(text), verb)).collect();
         let world = World::default();
-        world.facts().is_told = options.story;
+        {
+            let mut facts = world.facts();
+            (facts.is_told, facts.now_us) = (options.story, start_us);
+        }
         world.tell(|| format!("{settings:#?}"));
-        let site = Site { net: Net::new(seed ^ 0x5eed, START_US), world: world.clone(), scripts, settings };
+        let site = Site { net: Net::new(seed ^ 0x5eed, start_us), world: world.clone(), scripts, settings };
         let mut game = Self {
             server: Server::new(seed),
             oracle: Oracle::new(&site.settings, &world),
             places: Vec::new(),
-            now_us: START_US,
+            now_us: start_us,
             frozen_us: 0,
             down: None,
             kept_us: 0,
+            leapt_us: 0,
             loses_writes: troubles.iter().any(|trouble| trouble.kind.word() == "redis_lost_writes"),
             chance: of(3),
             verdict: Verdict { planned, ..Verdict::default() },
@@ -173,7 +183,7 @@ impl Game {
             game.server.redis.cover(true);
         }
         game.server.redis.set_maxmemory(game.site.settings.maxmemory);
-        game.server.set_now(START_US);
+        game.server.set_now(start_us);
         game.populate(seed, options)?;
         let run_time = RunTime::draw(&game.site.settings, &mut of(4));
         game.operate(run_time, seed, options)?;
@@ -265,10 +275,11 @@ impl Game {
 
     /// The time of trouble.
     fn trouble(&mut self) -> anyhow::Result<()> {
-        let until = START_US + self.site.settings.span_us;
+        let start_us = self.site.settings.calendar.start_us;
+        let until = start_us + self.site.settings.span_us;
         let mut troubles = std::mem::take(&mut self.troubles).into_iter().peekable();
         while self.now_us < until && !self.is_decided() {
-            while let Some(trouble) = troubles.next_if(|trouble| START_US + trouble.at_us <= self.now_us) {
+            while let Some(trouble) = troubles.next_if(|trouble| start_us + trouble.at_us <= self.now_us) {
                 self.strike(&trouble.kind)?;
             }
             self.step()?;
@@ -354,67 +365,6 @@ impl Game {
             self.site.world.tell(|| format!("{name} starts again"));
         }
         Ok(())
-    }
-
-    /// Trouble is over: everything must end within the time that its caps and leases need.
-    fn calm(&mut self) -> anyhow::Result<()> {
-        self.site.world.tell(|| "trouble is over".into());
-        self.site.net.calm();
-        self.frozen_us = 0;
-        self.server.redis.set_maxmemory(0);
-        let now_us = self.now_us;
-        for place in &mut self.places {
-            place.process.stopped_us = place.process.stopped_us.min(now_us);
-            place.back_us = place.back_us.map(|back| back.min(now_us + 1_000_000));
-        }
-        let until = self.now_us + self.longest_us();
-        let mut quiet_us = 0;
-        while !self.is_decided() {
-            let before = self.now_us;
-            self.step()?;
-            quiet_us = if self.is_quiet() { quiet_us + self.now_us - before } else { 0 };
-            if quiet_us > 2_000 * self.site.settings.store.lease_ms {
-                break;
-            }
-            if self.now_us > until {
-                let left = self.left();
-                self.site.world.wrong(format!("trouble is over, and this is not: {left}"));
-            }
-        }
-        Ok(())
-    }
-
-    /// How long the work that there is may take, µs.
-    fn longest_us(&self) -> i64 {
-        let settings = &self.site.settings;
-        let mut calls: BTreeMap<(String, String), i64> = BTreeMap::new();
-        for (name, made) in &self.site.world.facts().turns {
-            let tenant = name.split(':').next().unwrap_or_default().to_owned();
-            *calls.entry((tenant, made.agent.clone())).or_default() += made.tools.len() as i64;
-        }
-        let most = calls.values().max().copied().unwrap_or(0);
-        let slowest = settings.caps.iter().map(|caps| i64::from(caps.calls_per_tick)).min().unwrap_or(1);
-        let ticks_ms = most / slowest * settings.caps[0].tick_ms;
-        let all: i64 = calls.values().sum();
-        let slots = (settings.slots * settings.workers) as i64;
-        let hanging_ms = all * 4 * 8_000 / 20 / slots;
-        (ticks_ms * 2 + hanging_ms + 20 * settings.store.lease_ms + 180_000) * 1_000
-    }
-
-    fn is_quiet(&self) -> bool {
-        let facts = self.site.world.facts();
-        facts.turns.values().all(|made| made.accepted_us.is_some() && made.is_answered)
-    }
-
-    fn left(&self) -> String {
-        let facts = self.site.world.facts();
-        let open: Vec<_> = facts.turns.iter().filter(|(_, made)| !made.is_answered).collect();
-        let name = |(name, made): &(&String, &crate::world::Made)| {
-            let word = if made.accepted_us.is_some() { "accepted" } else { "not accepted" };
-            let told = if facts.replies.contains_key(*name) { ", answered and not read" } else { "" };
-            format!("{name} ({word}{told})")
-        };
-        format!("{} turns: {}", open.len(), open.iter().take(5).map(name).collect::<Vec<_>>().join(", "))
     }
 }
 

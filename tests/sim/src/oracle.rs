@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scheduler::policy::stagger_ms;
 use tickfleet_client::ReplyStatus;
-use tickfleet_model::{AgentId, CallResult, Effect, Outcome, TenantId};
+use tickfleet_model::{AgentId, CallResult, DayCapAction, Effect, Outcome, TenantId};
 
 use tickfleet_sim_redis::{Answer, Appended, Redis, Reply};
 
@@ -91,6 +91,11 @@ impl Oracle {
         }
     }
 
+    /// The times of the shards, as they were seen last, ms.
+    pub(crate) fn shard_times(&self) -> impl Iterator<Item = i64> {
+        self.shard_ms.values().map(|(ms, _)| *ms)
+    }
+
     fn dispatched(&mut self, slice: &Appended, now_ms: i64, redis: &mut Redis) {
         let name = field(slice, "t").unwrap_or_default();
         let mut facts = self.world.facts();
@@ -168,6 +173,7 @@ impl Oracle {
         let facts = self.world.facts();
         let Some(made) = facts.turns.get(name) else { return };
         let grace_us = self.grace_us();
+        let defers = self.settings.calendar.on_day_cap == DayCapAction::Defer;
         let mut wrong = Vec::new();
         if is_for_later(reply) {
             // It is told that it may come again, so nothing of it may have happened.
@@ -190,7 +196,7 @@ impl Oracle {
             if result.tool != *tool {
                 wrong.push(format!("{name}/{position} is a call of {tool}, and its result one of {}", result.tool));
             }
-            wrong.extend(untrue(&facts, name, position, result, grace_us));
+            wrong.extend(untrue(&facts, name, position, result, grace_us, defers));
             if self.denied_without_reason(name.split(':').next().unwrap_or_default(), result) {
                 wrong.push(format!("{name}/{position} is told as denied, and its agent may call {tool}"));
             }
@@ -270,7 +276,14 @@ fn is_excused(facts: &Facts, run: &Run, grace_us: i64) -> bool {
 }
 
 /// What a result says that is not so.
-fn untrue(facts: &Facts, name: &str, position: usize, result: &CallResult, grace_us: i64) -> Option<String> {
+fn untrue(
+    facts: &Facts,
+    name: &str,
+    position: usize,
+    result: &CallResult,
+    grace_us: i64,
+    defers: bool,
+) -> Option<String> {
     let mut runs = facts.runs_of(name, position);
     let told = format!("{name}/{position} is told as {}", result.outcome.as_str());
     let message = result.error.as_ref().map_or("", |error| error.message.as_str());
@@ -298,6 +311,7 @@ fn untrue(facts: &Facts, name: &str, position: usize, result: &CallResult, grace
             let (run, _) = runs.find(|(_, made)| began(made) && !is_excused(facts, made, grace_us))?;
             Some(format!("{told}, but run {run} had begun"))
         }
+        Outcome::DailyCapReached if defers => Some(format!("{told}, and turns wait for the next day")),
         Outcome::Transient | Outcome::Permanent if runs.next().is_none() => Some(format!("{told}, but it never ran")),
         _ => None,
     }

@@ -24,7 +24,6 @@ use tickfleet_tools::{Environment, Registry, ToolKinds};
 use tickfleet_tools_http::HttpKind;
 use worker::Worker;
 
-use crate::game::START_US;
 use crate::net::Net;
 use crate::process::{Main, SimDial};
 use crate::settings::{Settings, TOOLS};
@@ -282,7 +281,7 @@ fn turn(settings: &Settings, number: usize, at: usize, chance: &mut StdRng) -> O
         ..Made::default()
     };
     // By the clock of Redis, which may be another by then.
-    let comes_ms = START_US / 1_000 + i64::try_from(wait_ms).unwrap_or(0);
+    let comes_ms = settings.calendar.start_us / 1_000 + i64::try_from(wait_ms).unwrap_or(0);
     let deadline_ms = chance.random_bool(0.25).then(|| comes_ms + chance.random_range(500..20_000));
     let turn = Turn {
         id: Some(TurnId::new(format!("p{number}-{at}")).ok()?),

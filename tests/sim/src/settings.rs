@@ -1,5 +1,7 @@
 //! What a game is played with: legal but odd settings, drawn from its seed.
 
+pub(crate) mod calendar;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -9,10 +11,14 @@ use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant}
 use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId};
 use tickfleet_store::StoreOptions;
 
+use calendar::Calendar;
+
 /// Settings of a whole fleet.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
     pub(crate) store: StoreOptions,
+    /// When it is played.
+    pub(crate) calendar: Calendar,
     pub(crate) schedulers: usize,
     pub(crate) workers: usize,
     pub(crate) slots: usize,
@@ -63,6 +69,7 @@ impl Settings {
         let second = DefaultCaps { tick_ms: first.tick_ms, ..caps(chance) };
         Self {
             store: store(chance, shards),
+            calendar: Calendar::default(),
             schedulers: chance.random_range(1..=3),
             workers: chance.random_range(1..=4),
             slots: one_of(chance, &[1, 2, 4, 16]),
@@ -100,7 +107,10 @@ impl Settings {
                 switched_off: BTreeSet::new(),
                 strict_capabilities: true,
             },
-            defaults: self.caps[version % self.caps.len()].clone(),
+            defaults: DefaultCaps {
+                on_day_cap: self.calendar.on_day_cap,
+                ..self.caps[version % self.caps.len()].clone()
+            },
         }
     }
 }

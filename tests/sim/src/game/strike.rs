@@ -57,7 +57,7 @@ impl Game {
                     }
                 }
             }
-            Kind::RedisClock { by_us } => self.server.ahead_us += by_us,
+            Kind::RedisClock { by_us } => self.step_redis_clock(by_us),
             Kind::Clock { process, by_us } => {
                 self.places[process].ahead_us += by_us;
                 self.places[process].process.step_clock(by_us);
@@ -71,6 +71,13 @@ impl Game {
             }
         }
         Ok(())
+    }
+
+    /// What is remembered for an hour is forgotten where the hour is over at once.
+    pub(super) fn step_redis_clock(&mut self, by_us: i64) {
+        self.server.ahead_us += by_us;
+        self.leapt_us += by_us.max(0);
+        self.oracle.has_forgotten |= self.leapt_us >= 1_000 * self.site.settings.store.dedupe_ms * 4 / 5;
     }
 
     /// What a process knew is gone, or nobody could ask it for a while.

@@ -1,0 +1,107 @@
+//! Trouble is over: everything must end.
+
+use std::collections::BTreeMap;
+
+use tickfleet_model::DayCapAction;
+
+use super::Game;
+use crate::world::Made;
+
+const DAY_MS: i64 = 86_400_000;
+/// Where nothing has happened for so long beyond leases, what is left waits for the next day, µs: longer than any call,
+/// tick or wait between tries.
+const STILL_US: i64 = 15_000_000;
+/// What a day that has begun may take, µs.
+const DAY_TAKES_US: i64 = 120_000_000;
+
+impl Game {
+    /// Trouble is over: everything must end within the time that its caps and leases need.
+    pub(super) fn calm(&mut self) -> anyhow::Result<()> {
+        self.site.world.tell(|| "trouble is over".into());
+        self.site.net.calm();
+        self.frozen_us = 0;
+        self.server.redis.set_maxmemory(0);
+        let now_us = self.now_us;
+        for place in &mut self.places {
+            place.process.stopped_us = place.process.stopped_us.min(now_us);
+            place.back_us = place.back_us.map(|back| back.min(now_us + 1_000_000));
+        }
+        let mut until = self.now_us + self.longest_us();
+        let (mut quiet_us, mut seen, mut moved_us) = (0, (0, 0), self.now_us);
+        while !self.is_decided() {
+            let before = self.now_us;
+            self.step()?;
+            quiet_us = if self.is_quiet() { quiet_us + self.now_us - before } else { 0 };
+            if quiet_us > 2_000 * self.site.settings.store.lease_ms {
+                break;
+            }
+            let done = self.done();
+            if done != seen {
+                (seen, moved_us) = (done, self.now_us);
+            } else if quiet_us == 0 && self.waits_for_a_day(moved_us) {
+                self.next_day();
+                (moved_us, until) = (self.now_us, until + DAY_TAKES_US);
+            }
+            if self.now_us > until {
+                let left = self.left();
+                self.site.world.wrong(format!("trouble is over, and this is not: {left}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// How much has happened: runs and replies.
+    fn done(&self) -> (usize, usize) {
+        let facts = self.site.world.facts();
+        (facts.runs.len(), facts.replies.len())
+    }
+
+    /// Whether nothing has happened for so long that calls beyond a day's cap alone can be left.
+    fn waits_for_a_day(&self, moved_us: i64) -> bool {
+        let settings = &self.site.settings;
+        settings.calendar.on_day_cap == DayCapAction::Defer
+            && self.now_us - moved_us > STILL_US + 3_000 * settings.store.lease_ms
+    }
+
+    /// The clock of Redis steps to the beginning of the next day: nobody plays the hours until then.
+    fn next_day(&mut self) {
+        let Some(left_ms) = self.oracle.shard_times().map(|ms| DAY_MS - ms.rem_euclid(DAY_MS)).min() else { return };
+        self.site.world.tell(|| format!("the next day begins: Redis' clock steps by {left_ms} ms"));
+        self.step_redis_clock((left_ms + 1) * 1_000);
+        let now_us = self.now_us;
+        self.site.world.facts().upsets.push((now_us, now_us));
+    }
+
+    /// How long the work that there is may take, µs.
+    fn longest_us(&self) -> i64 {
+        let settings = &self.site.settings;
+        let mut calls: BTreeMap<(String, String), i64> = BTreeMap::new();
+        for (name, made) in &self.site.world.facts().turns {
+            let tenant = name.split(':').next().unwrap_or_default().to_owned();
+            *calls.entry((tenant, made.agent.clone())).or_default() += made.tools.len() as i64;
+        }
+        let most = calls.values().max().copied().unwrap_or(0);
+        let slowest = settings.caps.iter().map(|caps| i64::from(caps.calls_per_tick)).min().unwrap_or(1);
+        let ticks_ms = most / slowest * settings.caps[0].tick_ms;
+        let all: i64 = calls.values().sum();
+        let slots = (settings.slots * settings.workers) as i64;
+        let hanging_ms = all * 4 * 8_000 / 20 / slots;
+        (ticks_ms * 2 + hanging_ms + 20 * settings.store.lease_ms + 180_000) * 1_000
+    }
+
+    fn is_quiet(&self) -> bool {
+        let facts = self.site.world.facts();
+        facts.turns.values().all(|made| made.accepted_us.is_some() && made.is_answered)
+    }
+
+    fn left(&self) -> String {
+        let facts = self.site.world.facts();
+        let open: Vec<_> = facts.turns.iter().filter(|(_, made)| !made.is_answered).collect();
+        let name = |(name, made): &(&String, &Made)| {
+            let word = if made.accepted_us.is_some() { "accepted" } else { "not accepted" };
+            let told = if facts.replies.contains_key(*name) { ", answered and not read" } else { "" };
+            format!("{name} ({word}{told})")
+        };
+        format!("{} turns: {}", open.len(), open.iter().take(5).map(name).collect::<Vec<_>>().join(", "))
+    }
+}
