@@ -14,6 +14,7 @@ use tickfleet_store::{Scripts, TurnName};
 use crate::net::Net;
 use crate::oracle::Oracle;
 use crate::parts::operator::RunTime;
+use crate::parts::tasks::Tasks;
 use crate::parts::{self, Live, Site};
 use crate::process::Process;
 use crate::run::coverage::{self, Reached};
@@ -79,6 +80,7 @@ enum Role {
     Producer(usize),
     Canceller,
     Operator,
+    Tasks,
 }
 
 struct Place {
@@ -187,6 +189,8 @@ impl Game {
         game.populate(seed, options)?;
         let run_time = RunTime::draw(&game.site.settings, &mut of(4));
         game.operate(run_time, seed, options)?;
+        let tasks = Tasks::draw(&game.site.settings, &mut of(7));
+        game.delegate(tasks, seed, options)?;
         Ok(game)
     }
 
@@ -238,6 +242,20 @@ impl Game {
         let site = &self.site;
         let process = Process::start(self.now_us, 0, seed ^ place as u64, |_| site.operator(place, run_time))?;
         self.seat(Role::Operator, "o0".into(), process, None);
+        Ok(())
+    }
+
+    /// Starts who delegates, in a game that has tasks.
+    fn delegate(&mut self, mut tasks: Tasks, seed: u64, options: &Options) -> anyhow::Result<()> {
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        let named = tasks.truncate(options.turns.unwrap_or(usize::MAX));
+        self.site.world.facts().turns.extend(named);
+        let place = self.places.len();
+        let site = &self.site;
+        let process = Process::start(self.now_us, 0, seed ^ place as u64, |_| site.tasks(place, tasks))?;
+        self.seat(Role::Tasks, "t0".into(), process, None);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! The oracle: what must hold, by what it has seen itself. It believes no counter of the product.
 
 mod run_time;
+mod tasks;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +11,10 @@ use tickfleet_model::{AgentId, CallResult, DayCapAction, Effect, Outcome, Tenant
 
 use tickfleet_sim_redis::{Answer, Appended, Redis, Reply};
 
-use crate::settings::{Settings, TOOLS};
-use crate::world::{End, Facts, Name, Run, Told, World};
+use crate::settings::{Settings, TASK_TOOL, TOOLS};
+use crate::world::{End, Facts, Name, OUTSIDE, Run, Told, World};
 
 const DAY_MS: i64 = 86_400_000;
-/// Codes with which a turn that is on the stream is refused for now.
-const LATER: [&str; 1] = ["tenant_queue_full"];
 
 /// Whose window it is, of which kind, and its number.
 type Window = (String, &'static str, i64);
@@ -108,8 +107,12 @@ impl Oracle {
         let fresh = upto.saturating_sub(*high);
         *high = upto.max(*high);
         let Some(made) = self.world.facts().turns.get(&name).cloned() else {
-            return self.world.wrong(format!("{name} is on a queue, but nobody has submitted it"));
+            return self.appeared(name);
         };
+        if made.is_task {
+            // A task costs its target nothing: the turns under it do.
+            return;
+        }
         let tenant = name.split(':').next().unwrap_or_default().to_owned();
         let (Ok(tenant_id), Ok(agent)) = (TenantId::new(&tenant), AgentId::new(&made.agent)) else { return };
         let fresh = u32::try_from(fresh).unwrap_or(u32::MAX);
@@ -121,6 +124,9 @@ impl Oracle {
         let tick_ms = self.settings.caps[0].tick_ms;
         let window = (now_ms - stagger_ms(&tenant_id, &agent, tick_ms)).div_euclid(tick_ms);
         let who = format!("{tenant}:{agent}");
+        if let Some((task, budget)) = &made.under {
+            self.count(task, "task", 0, fresh, *budget);
+        }
         self.count(&who, "tick", window, fresh, tick);
         self.count(&who, "day", now_ms.div_euclid(DAY_MS), fresh, day);
         let cap = self.tenant_cap(redis, &tenant_id).unwrap_or(u32::MAX);
@@ -165,7 +171,8 @@ impl Oracle {
         }
         let mut facts = self.world.facts();
         let at_us = facts.now_us;
-        facts.replies.entry(name).or_default().push(Told { at_us, is_refusal: is_for_later(&reply) });
+        let is_refusal = reply.status == ReplyStatus::Rejected;
+        facts.replies.entry(name).or_default().push(Told { at_us, is_refusal });
     }
 
     /// Whether a reply is complete, and true in its words.
@@ -175,11 +182,11 @@ impl Oracle {
         let grace_us = self.grace_us();
         let defers = self.settings.calendar.on_day_cap == DayCapAction::Defer;
         let mut wrong = Vec::new();
-        if is_for_later(reply) {
-            // It is told that it may come again, so nothing of it may have happened.
-            let code = reply.error.as_ref().map_or("", |error| error.code.as_str());
-            if facts.runs.iter().any(|run| run.turn == name) {
-                wrong.push(format!("{name} is told to come again ({code}), and it ran"));
+        let code = reply.error.as_ref().map_or("", |error| error.code.as_str());
+        if reply.status == ReplyStatus::Rejected && tasks::may_be_refused(made, code) {
+            // Nothing of it may have happened.
+            if facts.runs.iter().any(|run| run.turn == name && !is_excused(&facts, run, grace_us)) {
+                wrong.push(format!("{name} is refused ({code}), and it ran"));
             }
         } else if reply.status != ReplyStatus::Done {
             wrong.push(format!("{name} was accepted, and its reply says {:?}: {:?}", reply.status, reply.error));
@@ -196,7 +203,11 @@ impl Oracle {
             if result.tool != *tool {
                 wrong.push(format!("{name}/{position} is a call of {tool}, and its result one of {}", result.tool));
             }
-            wrong.extend(untrue(&facts, name, position, result, grace_us, defers));
+            if made.is_task || *tool != TASK_TOOL {
+                wrong.extend(untrue(&facts, name, position, result, grace_us, defers));
+            } else {
+                wrong.extend(tasks::never_delegated(&facts, name.split(':').next().unwrap_or_default(), result));
+            }
             if self.denied_without_reason(name.split(':').next().unwrap_or_default(), result) {
                 wrong.push(format!("{name}/{position} is told as denied, and its agent may call {tool}"));
             }
@@ -246,12 +257,6 @@ impl Oracle {
         drop(facts);
         wrong.into_iter().for_each(|what| self.world.wrong(what));
     }
-}
-
-/// Whether a turn is refused, and may come again.
-fn is_for_later(reply: &tickfleet_client::Reply) -> bool {
-    let code = reply.error.as_ref().map_or("", |error| error.code.as_str());
-    reply.status == ReplyStatus::Rejected && LATER.contains(&code)
 }
 
 /// The shard of a key of ours, and what stands behind the shard's prefix.
@@ -324,7 +329,8 @@ fn unknown_without_reason<'a>(
     mut runs: impl Iterator<Item = (usize, &'a Run)>,
     grace_us: i64,
 ) -> Option<String> {
-    let (number, run) = runs.next().filter(|(_, run)| run.end == End::Returned)?;
+    // A runtime outside may have been heard too late.
+    let (number, run) = runs.next().filter(|(_, run)| run.end == End::Returned && run.worker != OUTSIDE)?;
     let since_us = run.began_us - grace_us;
     let is_alone = runs.next().is_none();
     let lived = !facts.deaths.iter().any(|(who, at)| *who == run.worker && *at >= since_us);

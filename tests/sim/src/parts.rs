@@ -1,6 +1,8 @@
 //! What runs in the processes: the product's own schedulers, workers and client, put together as its command line does.
 
 pub(crate) mod operator;
+mod outside;
+pub(crate) mod tasks;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +13,11 @@ use rand::{Rng, SeedableRng};
 use scheduler::Scheduler;
 use tickfleet_client::model::{Call, Dialect, InboxName, Priority, Turn, TurnId};
 use tickfleet_client::{Client, SubmitError};
-use tickfleet_config::ToolsFile;
+use tickfleet_config::{TaskHandlerDef, ToolsFile};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::report::ReportOptions;
-use tickfleet_model::Priorities;
 use tickfleet_model::retry::Ladder;
+use tickfleet_model::{AgentId, Priorities};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
@@ -23,12 +25,14 @@ use tickfleet_store::{Scripts, Store, StoreError, TurnName};
 use tickfleet_tools::{Environment, Registry, ToolKinds};
 use tickfleet_tools_http::HttpKind;
 use worker::Worker;
+use worker::agents::TaskHandlers;
 
 use crate::net::Net;
 use crate::process::{Main, SimDial};
 use crate::settings::{Settings, TOOLS};
 use crate::tools::{self, Arguments, How};
 use crate::world::{Made, World};
+use tasks::{CLERK, OUTSIDER};
 
 /// What all processes of a game share.
 pub(crate) struct Site {
@@ -59,6 +63,7 @@ impl Site {
         ActivePolicy {
             policy: self.settings.policy(version),
             digest: format!("{version:064x}"),
+            task_handlers: self.task_handlers(),
             ..ActivePolicy::default()
         }
     }
@@ -110,8 +115,8 @@ impl Site {
                 active: active.clone(),
                 metrics: metrics.clone(),
                 progress: Progress::default(),
-                registry: Arc::new(self.registry(name)),
-                task_handlers: worker::agents::TaskHandlers::default(),
+                registry: Arc::new(self.registry(name, &store, &active)),
+                task_handlers: self.handlers(name),
             };
             Worker::new(store, surroundings, options.clone(), shutdown.now.child_token())
         };
@@ -129,12 +134,29 @@ impl Site {
     }
 
     #[allow(clippy::expect_used, reason = "the simulation's own tools are fit to be registered")]
-    fn registry(&self, name: &str) -> Registry {
+    fn registry(&self, name: &str, store: &Store, active: &Arc<PolicyHandle>) -> Registry {
         let environment = Environment::of([]);
         let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())) };
-        let typed = tools::all(&self.world, name);
+        let mut typed = tools::all(&self.world, name);
+        typed.push(worker::agents::delegate_task(store.clone(), Arc::clone(active)));
         Registry::build(typed, &ToolsFile::default(), &kinds, &environment, self.settings.tool_timeout)
             .expect("the tools of the simulation")
+    }
+
+    /// What the agents that take tasks are bound to.
+    fn task_handlers(&self) -> BTreeMap<AgentId, TaskHandlerDef> {
+        let lease = self.settings.outside_lease;
+        let bound = [(CLERK, TaskHandlerDef::Typed(CLERK.into())), (OUTSIDER, TaskHandlerDef::External { lease })];
+        bound.into_iter().filter_map(|(agent, def)| Some((AgentId::new(agent).ok()?, def))).collect()
+    }
+
+    #[allow(clippy::expect_used, reason = "the simulation's own handlers are fit to be bound")]
+    fn handlers(&self, name: &str) -> TaskHandlers {
+        let environment = Environment::of([]);
+        let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())) };
+        let typed = vec![tools::clerk(&self.world, name)];
+        worker::agents::bind(&self.task_handlers(), typed, &kinds, &environment, self.settings.tool_timeout)
+            .expect("the handlers of the simulation")
     }
 
     /// Gives a running process another configuration, as a reload does.
@@ -213,13 +235,7 @@ async fn submit(client: &Client, world: &World, turn: Turn) {
         let answer = client.submit(turn.clone()).await;
         world.tell(|| format!("submit of {name}: {answer:?}"));
         match answer {
-            Ok(_) => {
-                let mut facts = world.facts();
-                let now_us = facts.now_us;
-                if let Some(made) = facts.turns.get_mut(&name) {
-                    made.accepted_us.get_or_insert(now_us);
-                }
-            }
+            Ok(_) => world.accepted(&name),
             Err(SubmitError::Invalid(why)) => return world.wrong(format!("{name} is refused: {why}")),
             Err(SubmitError::Conflict(_)) => return world.wrong(format!("{name} is told to be another turn's id")),
             Err(SubmitError::QueueFull | SubmitError::InboxFull | SubmitError::Pressure | SubmitError::Store(_)) => {
@@ -304,6 +320,18 @@ fn turn(settings: &Settings, number: usize, at: usize, chance: &mut StdRng) -> O
 
 fn call(chance: &mut StdRng) -> Call {
     let tool = TOOLS[[0, 0, 1, 1, 2, 2, 2, 3][chance.random_range(0..8)]];
+    let work = work(chance);
+    let arguments = match chance.random_range(0..30) {
+        0 => "{}".into(),
+        1 => "no JSON".into(),
+        _ => serde_json::to_string(&work).unwrap_or_default(),
+    };
+    let tool = if chance.random_range(0..40) == 0 { "unheard_of" } else { tool };
+    Call { provider_id: None, tool: tool.into(), arguments }
+}
+
+/// How a call or a task behaves.
+fn work(chance: &mut StdRng) -> Arguments {
     let how = match chance.random_range(0..40) {
         0 => How::Hangs,
         1..3 => How::FailsOnce,
@@ -314,14 +342,7 @@ fn call(chance: &mut StdRng) -> Call {
         8 => How::PanicsLate,
         _ => How::Works,
     };
-    let ms = [0, 1, 20, 200, 1_500][chance.random_range(0..5)];
-    let arguments = match chance.random_range(0..30) {
-        0 => "{}".into(),
-        1 => "no JSON".into(),
-        _ => serde_json::to_string(&Arguments { how, ms }).unwrap_or_default(),
-    };
-    let tool = if chance.random_range(0..40) == 0 { "unheard_of" } else { tool };
-    Call { provider_id: None, tool: tool.into(), arguments }
+    Arguments { how, ms: [0, 1, 20, 200, 1_500][chance.random_range(0..5)] }
 }
 
 /// The turns by their names.

@@ -13,6 +13,8 @@ use tickfleet_store::StoreOptions;
 
 use calendar::Calendar;
 
+use crate::parts::tasks::{CLERK, OUTSIDER};
+
 /// Settings of a whole fleet.
 #[derive(Debug, Clone)]
 pub(crate) struct Settings {
@@ -26,6 +28,8 @@ pub(crate) struct Settings {
     pub(crate) tick_poll: Duration,
     pub(crate) collect_every: Duration,
     pub(crate) tool_timeout: Duration,
+    /// Silence after which a task of a runtime outside goes to another.
+    pub(crate) outside_lease: Duration,
     pub(crate) drain: Duration,
     /// Waits between tries.
     pub(crate) ladder: Vec<Duration>,
@@ -45,6 +49,9 @@ pub(crate) struct Settings {
 
 /// Tools of the simulated world; the agents may call all of them but the last.
 pub(crate) const TOOLS: [&str; 4] = ["look", "put", "pay", "forbidden"];
+
+/// The tool by which agents delegate, and that the result of a task names.
+pub(crate) const TASK_TOOL: &str = tickfleet_engine::delegation::TASK_TOOL;
 
 fn one_of<T: Copy>(chance: &mut StdRng, choices: &[T]) -> T {
     choices[chance.random_range(0..choices.len())]
@@ -77,6 +84,7 @@ impl Settings {
             tick_poll: millis(one_of(chance, &[1, 10, 50, 200])),
             collect_every: millis(one_of(chance, &[100, 1_000, 5_000])),
             tool_timeout: millis(one_of(chance, &[500, 2_000, 8_000])),
+            outside_lease: millis(2_000),
             drain: millis(one_of(chance, &[0, 1_000, 10_000])),
             ladder: one_of(chance, &[&[100, 300, 900][..], &[1_000, 3_000, 9_000], &[1]])
                 .iter()
@@ -95,10 +103,12 @@ impl Settings {
     /// The policy of a configuration.
     pub(crate) fn policy(&self, version: usize) -> Policy {
         let every = ToolGrant { everyone: true, ..ToolGrant::default() };
-        let granted = TOOLS.iter().filter(|name| **name != "forbidden");
+        let granted = TOOLS.iter().filter(|name| **name != "forbidden").chain([&TASK_TOOL]);
+        let task_agents = [CLERK, OUTSIDER].into_iter().filter_map(|name| AgentId::new(name).ok());
+        let agents = self.agents.iter().cloned().chain(task_agents);
         let tenant = TenantPolicy { max_actions_per_day: self.tenant_day, ..TenantPolicy::default() };
         Policy {
-            agents: self.agents.iter().map(|agent| (agent.clone(), AgentPolicy::default())).collect(),
+            agents: agents.map(|agent| (agent, AgentPolicy::default())).collect(),
             tenants: self.tenants.iter().map(|name| (name.clone(), tenant.clone())).collect(),
             withheld: BTreeSet::new(),
             permissions: Permissions {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use tickfleet_model::Effect;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
+use crate::parts::tasks::CLERK;
 use crate::settings::TOOLS;
 use crate::world::{End, World};
 
@@ -63,6 +64,25 @@ fn tool(name: &str, effect: Effect, world: &World, worker: &str) -> TypedTool {
         world.tell(|| format!("{worker}: {} runs (run {run}, try {}, {:?})", context.call, context.attempt, args.how));
         // Whatever ends this future ends the run.
         let running = Running { world: world.clone(), run, end: End::BrokenOff };
+        run_it(running, context, args)
+    })
+}
+
+/// A task as its handler gets it: its words say how it behaves.
+#[derive(Debug, Deserialize, JsonSchema)]
+struct Work {
+    description: String,
+}
+
+/// What carries out the clerk's tasks.
+pub(crate) fn clerk(world: &World, worker: &str) -> TypedTool {
+    let (world, worker) = (world.clone(), worker.to_owned());
+    TypedTool::new(CLERK, "Does a task.", Effect::Once, move |context: CallContext, work: Work| {
+        let name = format!("{}:{}", context.tenant, context.call.turn);
+        let run = world.begin(name, context.call.position, Effect::Once, &worker);
+        world.tell(|| format!("{worker}: task {} runs (run {run}, try {})", context.call, context.attempt));
+        let running = Running { world: world.clone(), run, end: End::BrokenOff };
+        let args = serde_json::from_str(&work.description).unwrap_or(Arguments { how: How::Works, ms: 0 });
         run_it(running, context, args)
     })
 }

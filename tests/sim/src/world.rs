@@ -13,6 +13,9 @@ pub(crate) struct World(Arc<Mutex<Facts>>);
 /// `<tenant>:<turn>`.
 pub(crate) type Name = String;
 
+/// What the ledger calls a runtime outside.
+pub(crate) const OUTSIDE: &str = "outside";
+
 /// Everything that is true.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
@@ -47,6 +50,12 @@ pub(crate) struct Made {
     /// The tools of its calls.
     pub(crate) tools: Vec<String>,
     pub(crate) parallel_reads: bool,
+    /// Whether it is a task: a turn of one call, whose tool is its agent's handler.
+    pub(crate) is_task: bool,
+    /// Whether a call has delegated it: Redis may lose it with its last writes, and nobody asks for it again.
+    pub(crate) is_child: bool,
+    /// The task that it runs under, and how many calls that grants.
+    pub(crate) under: Option<(Name, u32)>,
     /// When it was accepted first, µs.
     pub(crate) accepted_us: Option<i64>,
     /// Whether its producer has its reply.
@@ -57,7 +66,7 @@ pub(crate) struct Made {
 #[derive(Debug, Clone)]
 pub(crate) struct Told {
     pub(crate) at_us: i64,
-    /// It was refused, and may come again.
+    /// Whether it refused: it may be submitted again, and is answered again then.
     pub(crate) is_refusal: bool,
 }
 
@@ -109,6 +118,15 @@ impl World {
             facts.line(now_us, format!("VIOLATION {what}"));
         }
         facts.violations.push(what);
+    }
+
+    /// A turn or task is known to be taken in.
+    pub(crate) fn accepted(&self, name: &str) {
+        let mut facts = self.facts();
+        let now_us = facts.now_us;
+        if let Some(made) = facts.turns.get_mut(name) {
+            made.accepted_us.get_or_insert(now_us);
+        }
     }
 
     /// A handler begins. Gives the run's number.

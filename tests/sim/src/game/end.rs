@@ -29,7 +29,7 @@ impl Game {
             let whole = format!("{prefix}{key}");
             let family = key.split(':').next().unwrap_or_default();
             let is_well = match family {
-                "turns" | "tasks" | "ready" => self.server.ask(&["XLEN", &whole]) == Reply::Int(0),
+                "turns" | "tasks" | "ready" | "external" => self.server.ask(&["XLEN", &whole]) == Reply::Int(0),
                 "timers" | "delayed" => self.server.ask(&["ZCARD", &whole]) == Reply::Int(0),
                 "tenant" => ["q", "out"].iter().all(|field| {
                     let count = self.server.ask(&["HGET", &whole, field]);

@@ -53,7 +53,7 @@ impl Game {
                     self.down = Some((now_us + down_us, lost_us));
                     let from_us = self.server.restart(&self.site.net, now_us, lost_us);
                     if lost_us > 0 {
-                        self.site.world.facts().lost.push((from_us, now_us));
+                        self.forget(from_us);
                     }
                 }
             }
@@ -71,6 +71,14 @@ impl Game {
             }
         }
         Ok(())
+    }
+
+    /// Redis has lost what was written since then. Tasks of calls are lost with it, and made again where the calls are.
+    fn forget(&self, from_us: i64) {
+        let mut facts = self.site.world.facts();
+        facts.lost.push((from_us, self.now_us));
+        let is_lost = |made: &crate::world::Made| made.is_child && made.accepted_us.is_some_and(|at| at >= from_us);
+        facts.turns.retain(|_, made| made.is_answered || !is_lost(made));
     }
 
     /// What is remembered for an hour is forgotten where the hour is over at once.
