@@ -107,9 +107,12 @@ impl<'a> Reader<'a> {
 }
 
 /// Instructions of Lua 5.1.
+const LOAD_CONSTANT: u8 = 1;
 const JUMP: u8 = 22;
 /// `EQ`, `LT`, `LE`, `TEST`, `TESTSET`: each does the jump behind it, or leaves it out.
 const TESTS: std::ops::RangeInclusive<u8> = 23..=27;
+const TEST: u8 = 26;
+const TEST_SET: u8 = 27;
 const CALL: u8 = 28;
 const TAIL_CALL: u8 = 29;
 const FOR_LOOP: u8 = 31;
@@ -124,6 +127,17 @@ fn target(instruction: u32, at: usize) -> Option<usize> {
     // The distance is kept as a number of 18 bits without a sign.
     let distance = isize::try_from(instruction >> 14).ok()? - 0x1_FFFF;
     (at + 1).checked_add_signed(distance)
+}
+
+/// Whether a test is of a constant, which is in its place just before: the `'x'` of `a and 'x' or b` is asked, too, and
+/// only ever goes one way.
+fn is_of_constant(instruction: u32, before: u32) -> bool {
+    let tested = match operation(instruction) {
+        TEST => instruction >> 6 & 0xFF,
+        TEST_SET => instruction >> 23,
+        _ => return false,
+    };
+    operation(before) == LOAD_CONSTANT && before >> 6 & 0xFF == tested
 }
 
 /// The condition at an instruction, given what is behind it.
@@ -157,9 +171,11 @@ impl Compiled {
                 }
             }
             let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
-            let pairs = words.windows(2).zip(first..);
-            found.conditions.extend(pairs.filter_map(|(pair, at)| match pair {
-                [instruction, next] => condition(*instruction, *next, at),
+            // Before the first there is none.
+            let before = std::iter::once(&0).chain(&words);
+            let pairs = words.windows(2).zip(before).zip(first..);
+            found.conditions.extend(pairs.filter_map(|((pair, before), at)| match pair {
+                [instruction, next] if !is_of_constant(*instruction, *before) => condition(*instruction, *next, at),
                 _ => None,
             }));
         }
