@@ -152,6 +152,8 @@ impl Leasing {
         for (queue, entry) in entries {
             let suspect = matches!(queue, Queue::Suspect(_));
             match SliceEntry::parse(queue.clone(), &entry) {
+                // A group that was made anew may give out once more what is held.
+                Ok(slice) if self.slices.holds(&slice) => {}
                 // A reap of an older build has put it here; handing it back puts it where it belongs.
                 Ok(slice) if slice.crashes > 0 && !suspect => self.return_at_once(slice, tracker),
                 Ok(slice) => match room.pop() {

@@ -153,7 +153,7 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
 pub struct Past<'a> {
     /// Tries that it has behind it.
     pub tries: u32,
-    /// True if a worker was lost while it held the call.
+    /// True if the call got lost while somebody held it, or may have held it.
     pub lost: bool,
     /// Why somebody cancelled it, without secrets.
     pub why: Option<&'a str>,
@@ -165,7 +165,7 @@ impl Past<'_> {
         match (self.tries, self.lost) {
             (0, false) => " before this call could run. It was not executed.".into(),
             (0, true) => {
-                ". A worker was lost while it held this call: whether it ran is not known, so check before you repeat it."
+                ". This call got lost while a worker may have held it: whether it ran is not known, so check before you repeat it."
                     .into()
             }
             (1, _) => " while this call waited for its second try. The first one failed; what it did before is not known."

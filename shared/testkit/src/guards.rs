@@ -235,14 +235,14 @@ pub const RULES_18_AND_21: &[Guard] = &[
     (
         21,
         "a slice that is nowhere waits for its deadline",
-        "if where == 'gone' and not reason then return restore(tt, key, rec, tenant) end",
-        "",
+        "if not reason then return restore(tt, key, rec, tenant) end",
+        "if not reason then return later(tt, rec.deadline) end",
     ),
     (
         21,
         "a slice that is nowhere is dispatched while its holder may still end it",
-        "elseif num(since) + ending_lease > now then",
-        "elseif false then",
+        "return over > now and over",
+        "return false",
     ),
     (
         21,

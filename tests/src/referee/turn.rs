@@ -234,20 +234,14 @@ fn lose<R>(state: State<R>) -> Result<(State<R>, Effects), Illegal> {
     Ok((State::Out(live, Slice { held: false, lost, ..slice }), Effects::only(Answer::Ok)))
 }
 
-/// Whoever holds a lost slice all the same gets a lease to end it; then it is dispatched anew.
-fn restore<R>(
-    live: Live<R>,
-    slice: Slice,
-    since_ms: Option<i64>,
-    crashes_max: u32,
-    (now_ms, lease_ms): (i64, i64),
-) -> (State<R>, Effects) {
+/// Whether whoever holds a lost slice all the same may still end it.
+fn is_lease_of_lost(slice: &Slice, now_ms: i64, lease_ms: i64) -> bool {
+    slice.lost.is_some_and(|since_ms| since_ms.unwrap_or(now_ms) + lease_ms > now_ms)
+}
+
+/// A lost slice whose lease is over is dispatched anew.
+fn restore<R>(live: Live<R>, slice: Slice, crashes_max: u32, (now_ms, lease_ms): (i64, i64)) -> (State<R>, Effects) {
     let deadline_ms = live.deadline_ms;
-    let since_ms = since_ms.unwrap_or(now_ms);
-    if since_ms + lease_ms > now_ms {
-        let effects = Effects { timer_ms: Some(deadline_ms.min(since_ms + lease_ms)), ..Effects::only(Answer::Later) };
-        return (State::Out(live, Slice { lost: Some(Some(since_ms)), ..slice }), effects);
-    }
     let begun = unsettled(&live, slice.begun);
     let crashes = slice.crashes + u32::from(slice.started || begun.is_some());
     if crashes >= crashes_max {
@@ -269,10 +263,13 @@ fn timer<R>(state: State<R>, crashes_max: u32, now_ms: i64, lease_ms: i64) -> (S
         }
         State::Out(live, slice) => match live.over(now_ms) {
             Some(_) if slice.held => (State::Out(live, slice), at(now_ms + lease_ms)),
-            None if slice.lost.is_some() => {
-                let since_ms = slice.lost.flatten();
-                restore(live, slice, since_ms, crashes_max, (now_ms, lease_ms))
+            over if is_lease_of_lost(&slice, now_ms, lease_ms) => {
+                let since_ms = slice.lost.flatten().unwrap_or(now_ms);
+                let until_ms = since_ms + lease_ms;
+                let due_ms = if over.is_some() { until_ms } else { until_ms.min(live.deadline_ms) };
+                (State::Out(live, Slice { lost: Some(Some(since_ms)), ..slice }), at(due_ms))
             }
+            None if slice.lost.is_some() => restore(live, slice, crashes_max, (now_ms, lease_ms)),
             None => {
                 let deadline_ms = live.deadline_ms;
                 (State::Out(live, slice), at(deadline_ms))
@@ -321,6 +318,8 @@ fn cancel<R>(state: State<R>, now_ms: i64) -> (State<R>, Effects) {
     let at_once = |answer| Effects { timer_ms: Some(now_ms), ..Effects::only(answer) };
     match state {
         State::Out(live, slice) if slice.held => (State::Out(live, slice), at_once(Answer::Flagged)),
+        // Whether anybody has read it is not known.
+        State::Out(live, slice) if slice.lost.is_some() => (State::Out(live, slice), at_once(Answer::Ok)),
         // Nobody has read it, and nobody shall: it is taken back, and promote gives the ending out.
         State::Out(live, slice) => {
             let (upto, begun) = (live.calls, unsettled(&live, slice.begun));

@@ -191,7 +191,7 @@ impl Calls {
     /// As [`Self::ended`], with what is known of the call: one that has begun is never told as not run.
     pub(crate) async fn ended_before_this_try(&self, trying: &Trying<'_>, reason: EndReason) -> Disposition {
         let why = self.why(trying, reason).await;
-        let past = Past { tries: trying.tries(), lost: trying.slice.crashes > 0, why: why.as_deref() };
+        let past = Past { tries: trying.tries(), lost: trying.slice.may_have_been_held(), why: why.as_deref() };
         self.ended(trying, reason, &past)
     }
 
@@ -277,8 +277,11 @@ impl Calls {
                     let why = self.why(trying, reason).await;
                     // Of a call that must not run twice it is certain that no lost holder began it.
                     let once = trying.config.registry.effect(&trying.call.tool) == Some(Effect::Once);
-                    let past =
-                        Past { why: why.as_deref(), lost: !once && trying.slice.crashes > 0, tries: trying.tries() };
+                    let past = Past {
+                        why: why.as_deref(),
+                        lost: !once && trying.slice.may_have_been_held(),
+                        tries: trying.tries(),
+                    };
                     return Some(self.ended(trying, reason, &past));
                 }
                 Some(Begun::Hold) => {

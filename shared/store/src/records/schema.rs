@@ -68,7 +68,7 @@ records! {
         RETRIES = "rt",
         /// The number of times that a holder of its slice has died.
         CRASHES = "cr",
-        /// Since when its slice is known to be nowhere, ms, and that slice's fence.
+        /// Since when its slice is known to be nowhere, ms, and that slice's fence. It stays until a slice of it ends.
         LOST = "lo",
         /// The number of times that a worker could not read its slice.
         UNREAD = "ur",
@@ -114,6 +114,8 @@ records! {
         CRASHES = "x",
         /// Tries that the first call has behind it; absent for 0.
         ATTEMPTS = "a",
+        /// Set where these calls were out before, and that slice got lost: somebody may have held it.
+        LOST = "l",
         /// A call, JSON; once for each.
         CALL = "c",
         /// The task itself, JSON, where an outside runtime reads it.

@@ -110,18 +110,26 @@ pub struct SliceEntry {
     pub crashes: u32,
     /// Tries that the first call has behind it.
     pub attempt: u32,
+    /// True if its calls were out before, and that slice got lost: somebody may have held it.
+    pub lost: bool,
     /// The calls.
     pub calls: Vec<Call>,
 }
 
 impl SliceEntry {
+    /// Returns true if somebody who is gone may have held these calls: then nobody knows whether they ran.
+    #[must_use]
+    pub const fn may_have_been_held(&self) -> bool {
+        self.crashes > 0 || self.lost
+    }
+
     /// Reads an entry of a queue.
     ///
     /// # Errors
     /// Returns what is wrong with it, for the log: only a foreign writer puts such an entry there.
     pub fn parse(queue: Queue, entry: &Entry) -> Result<Self, String> {
         let (mut name, mut meta, mut first, mut crashes, mut attempt) = (None, None, 0, 0, 0);
-        let mut calls = Vec::new();
+        let (mut calls, mut lost) = (Vec::new(), false);
         for (field, value) in &entry.fields {
             match std::str::from_utf8(field).unwrap_or_default() {
                 fields::NAME => name = std::str::from_utf8(value).ok().and_then(TurnName::parse),
@@ -131,13 +139,14 @@ impl SliceEntry {
                 fields::FIRST => first = number(value),
                 fields::CRASHES => crashes = number(value),
                 fields::ATTEMPTS => attempt = number(value),
+                fields::LOST => lost = true,
                 fields::CALL => calls.push(serde_json::from_slice::<Call>(value).map_err(|e| format!("call: {e}"))?),
                 _ => {}
             }
         }
         let name = name.ok_or("field t is missing or not tenant:turn")?;
         let meta = meta.ok_or("field m is missing")?;
-        Ok(Self { queue, fence: entry.id.clone(), name, meta, first, crashes, attempt, calls })
+        Ok(Self { queue, fence: entry.id.clone(), name, meta, first, crashes, attempt, lost, calls })
     }
 }
 

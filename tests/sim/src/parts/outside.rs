@@ -140,7 +140,12 @@ impl Runtime {
             }
             2 => {
                 self.finish(client, &leased).await;
-                self.say(client, &leased, leased.message("finish", json!({"output": "once more"}))).await;
+                self.say(
+                    client,
+                    &leased,
+                    leased.message("finish", json!({"output": {"run": leased.run, "again": true}})),
+                )
+                .await;
             }
             fate @ 3..5 => {
                 self.ends(&leased, End::Failed);

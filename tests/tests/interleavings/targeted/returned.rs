@@ -123,3 +123,49 @@ async fn a_fence_never_comes_again_from_another_stream() {
     let (before, after) = fences_of_two_streams(sabotage).await;
     assert_eq!(before, after, "its last holder could settle it");
 }
+
+/// Whether anybody has read it, nobody can know: whoever did gets a lease to say so, and nobody is told that it did not
+/// run.
+#[tokio::test]
+async fn a_slice_that_got_lost_is_never_told_as_not_run() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let lease_ms = StoreOptions::default().ending_lease_ms;
+    let taken = shard.leased(2).await;
+    let key = shard.store.keys().key("ready:normal");
+    let forget = redis::cmd("XGROUP").arg(&["DELCONSUMER", &key, "workers", "w"]).to_owned();
+    let () = forget.query_async(&mut shard.server.connection().await).await.unwrap();
+    // One is cancelled; the other goes out anew first, and is cancelled then.
+    let [(first, _), (second, old)] = <[_; 2]>::try_from(taken).unwrap();
+    shard.store.wake(std::slice::from_ref(&second)).await.unwrap();
+    assert!(matches!(promote(&shard, &second).await, Promoted::Later));
+    assert_eq!(shard.store.cancel(&first, "why").await.unwrap(), Cancelled::Ok);
+    assert!(matches!(promote(&shard, &first).await, Promoted::Later));
+    shard.advance(lease_ms + 1);
+    assert!(matches!(promote(&shard, &second).await, Promoted::Restored));
+    let entry = shard.reader("w").take("ready:normal", 2).await.unwrap().remove(0);
+    assert_eq!((entry.field("l"), entry.field("x")), (Some(&b"1"[..]), None), "its next holder knows");
+    assert_ne!(entry.id, old);
+    let Promoted::Ending(ending) = promote(&shard, &first).await else { panic!("it is not given out to be ended") };
+    assert_eq!((ending.reason, ending.crashes), (EndReason::Cancelled, 1));
+}
+
+/// Rule 4: what living workers hold is not given out again under the same fence.
+#[tokio::test]
+async fn a_group_that_was_destroyed_begins_at_the_end_of_its_queue_and_at_the_beginning_where_it_is_new() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (name, fence) = shard.leased(1).await.remove(0);
+    let destroy = |stream: &str| {
+        let key = shard.store.keys().key(stream);
+        redis::cmd("XGROUP").arg("DESTROY").arg(key).arg("workers").to_owned()
+    };
+    let mut connection = shard.server.connection().await;
+    let () = destroy("ready:normal").query_async(&mut connection).await.unwrap();
+    assert_eq!(shard.store.ensure_groups().await.unwrap(), 1);
+    let mut reader = shard.reader("other");
+    assert!(reader.take("ready:normal", 1).await.unwrap().is_empty(), "{fence} of {name} is given out twice");
+    // Inbound entries have no record that they could be made of anew.
+    let turns = shard.inbound(1).await;
+    let () = destroy("turns").query_async(&mut connection).await.unwrap();
+    assert_eq!(shard.store.ensure_groups().await.unwrap(), 1);
+    assert_eq!(reader.take("turns", 9).await.unwrap().len(), turns.len());
+}

@@ -2,15 +2,17 @@
 
 -- Puts a slice on its queue and answers its entry id, which is the turn's new fence (rule 4).
 -- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on. A slice that a holder has
--- died with goes to the suspects. One table serves all: making them costs more than filling them.
+-- died with goes to the suspects. `lost`: these calls were out before, and that slice got lost. One table serves all:
+-- making them costs more than filling them.
 local entry = { SLICE.name, '', SLICE.meta, '' }
-local function dispatch(queue, tt, meta, first, crashes, attempt, calls)
+local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost)
   if crashes > 0 then queue = suspect_queue(queue) end
   local n = 4
   entry[2], entry[4] = tt, meta
   if first > 0 then entry[n + 1], entry[n + 2], n = SLICE.first, first, n + 2 end
   if crashes > 0 then entry[n + 1], entry[n + 2], n = SLICE.crashes, crashes, n + 2 end
   if attempt > 0 then entry[n + 1], entry[n + 2], n = SLICE.attempts, attempt, n + 2 end
+  if lost then entry[n + 1], entry[n + 2], n = SLICE.lost, '1', n + 2 end
   -- What an external runtime reads is the task itself.
   local name = string.sub(queue, 1, 9) == 'external:' and SLICE.task or SLICE.call
   for i = 1, #calls do
@@ -43,6 +45,7 @@ local function body_of_entry(queue, entry)
     elseif k == SLICE.first then body.first, odd = whole(v), not whole(v)
     elseif k == SLICE.crashes then body.crashes = whole(v) or 0
     elseif k == SLICE.attempts then body.attempt = whole(v) or 0
+    elseif k == SLICE.lost then body.lost = true
     end
   end
   if odd or not body.tt or not body.meta or #body.calls == 0 or #body.calls > 500 then return nil, body.tt, bytes end
@@ -53,13 +56,14 @@ end
 -- before this one, or one that a hand has changed.
 local function body_of_record(key, first, upto)
   if first >= upto or upto - first > 500 then return nil end
-  local fields = { TURN.meta, TURN.crashes, TURN.attempts, TURN.attempts_at }
+  local fields = { TURN.meta, TURN.crashes, TURN.attempts, TURN.attempts_at, TURN.lost }
   local before = #fields
   for i = first, upto - 1 do fields[#fields + 1] = TURN.call .. i end
   local values = call('HMGET', key, unpack(fields))
-  local meta, crashes, attempts, attempts_at = unpack(values, 1, before)
+  local meta, crashes, attempts, attempts_at, lost = unpack(values, 1, before)
   if not meta then return nil end
-  local body = { meta = meta, first = first, crashes = whole(crashes) or 0, attempt = whole(attempts) or 0, calls = {} }
+  local body = { meta = meta, first = first, crashes = whole(crashes) or 0, attempt = whole(attempts) or 0, calls = {},
+    lost = lost }
   -- The tries are those of the call that was parked last, which may have its result by now.
   if attempts_at and num(attempts_at) ~= first then body.attempt = 0 end
   for i = before + 1, #values do
@@ -123,17 +127,17 @@ end
 -- Gives the calls [done, upto) of a turn that is not out to the caller to end: the caller renders their results
 -- and settles them under the new fence. If it dies, the timer gives the ending to somebody else.
 -- What is known of earlier tries goes along, for rule 25: what began is never told as not run.
--- reply {tenant:turn, fence, reason, done, upto, info, begun, tries of the first call, crashes of its slice, calls
---        admitted, why it was cancelled or '', meta, calls…}; begun: what the record says
+-- reply {tenant:turn, fence, reason, done, upto, info, begun, tries of the first call, crashes of its slice (a slice that
+--        got lost may have had a holder), calls admitted, why it was cancelled or '', meta, calls…}; begun: what the record says
 --        (`<position>:<nonce or 'runtime'>`) or '', and behind a comma each the positions that are marked
 local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
   call('HSET', key, TURN.fence, fence, TURN.end_reason, reason, TURN.end_upto, upto, TURN.end_info, info, TURN.has_history, '1')
   call('ZADD', TIMERS, now + lease, 't:' .. tt)
   body = body or body_of_record(key, rec.done, upto)
-  local begun, attempts, crashes, admitted, cancelled, meta, agent, deadline, calls, attempts_at = unpack(call('HMGET', key,
-    TURN.begun, TURN.attempts, TURN.crashes, TURN.admitted, TURN.cancelled, TURN.meta, TURN.agent, TURN.deadline_ms,
-    TURN.calls, TURN.attempts_at))
+  local begun, attempts, crashes, admitted, cancelled, meta, agent, deadline, calls, attempts_at, lost = unpack(call('HMGET',
+    key, TURN.begun, TURN.attempts, TURN.crashes, TURN.admitted, TURN.cancelled, TURN.meta, TURN.agent, TURN.deadline_ms,
+    TURN.calls, TURN.attempts_at, TURN.lost))
   local known = body and body.meta or meta
   if not body then
     -- What is lost is not made up: the calls are answered all the same, by number.
@@ -147,10 +151,21 @@ local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   if now < marks_ms then begun = begun .. marked(tt, rec.done, upto, known) end
   -- The tries are those of the call that was parked last, which may have its result by now.
   local tries = (not attempts_at or num(attempts_at) == rec.done) and attempts or '0'
+  if lost and num(crashes or 0) == 0 then crashes = '1' end
   local reply = { tt, fence, reason, tostring(rec.done), tostring(upto), tostring(info), begun, tries, crashes or '0',
     admitted or '0', reason == 'cancelled' and (rec.why or cancelled) or '', body.meta }
   for i = 1, math.min(#body.calls, upto - rec.done) do reply[#reply + 1] = body.calls[i] end
   return reply
+end
+
+-- Where the slice of a fence is: with a holder, waiting to be read, or gone (its stream, its entry, its group or its
+-- consumer was deleted, or Redis lost them).
+local function whereabouts(queue, fence)
+  if not string.match(fence, '^%d+%-%d+$') then return 'gone' end
+  if pending(queue, fence) then return 'held' end
+  local group = group_of(queue)
+  if group and not after(fence, group['last-delivered-id']) then return 'gone' end
+  return redis.pcall('XRANGE', queue, fence, fence)[1] and 'waiting' or 'gone'
 end
 
 -- Ends the calls of a slice that is out and that nobody has read: takes it back first. `t` are its tenant's counters.

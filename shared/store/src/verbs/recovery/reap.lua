@@ -58,7 +58,8 @@ local function slice(queue, entry)
     endings[#endings + 1] = lease_ending(tt, key, rec, 'internal', rec.admitted, crashes, now, ending_lease, body)
     return
   end
-  call('HSET', key, TURN.fence, dispatch(queue, tt, body.meta, body.first, crashes, body.attempt, body.calls))
+  call('HSET', key, TURN.fence, dispatch(queue, tt, body.meta, body.first, crashes, body.attempt, body.calls,
+    body.lost))
   requeued = requeued + 1
 end
 

@@ -60,7 +60,8 @@ local function hand_back(tt, fence, queue, why)
     body.attempt = (body.attempt or 0) + 1
     call('HSET', key, TURN.attempts, body.attempt, TURN.attempts_at, done, TURN.has_history, '1')
   end
-  call('HSET', key, TURN.fence, dispatch(queue, tt, body.meta, body.first, body.crashes, body.attempt, body.calls))
+  call('HSET', key, TURN.fence, dispatch(queue, tt, body.meta, body.first, body.crashes, body.attempt, body.calls,
+    body.lost))
   return 'OK'
 end
 

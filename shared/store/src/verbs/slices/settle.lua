@@ -145,7 +145,7 @@ end
 -- The slice has ended and the turn has calls left: back on its lane, whose timer is armed.
 local function back_on_lane(item, key, rec)
   call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.end_reason, TURN.end_upto, TURN.end_info, TURN.attempts,
-    TURN.attempts_at, TURN.crashes)
+    TURN.attempts_at, TURN.crashes, TURN.lost)
   call('HSET', key, TURN.settled_fence, item.fence)
   local agent, lane_place, deadline = unpack(call('HMGET', key, TURN.agent, TURN.lane_place, TURN.deadline_ms))
   local tick_end = budget_of(item.tenant .. ':' .. agent).tick_end

@@ -18,27 +18,22 @@ local function later(tt, due)
   return 'LATER'
 end
 
--- Where the slice of a fence is: with a holder, waiting to be read, or gone (its stream, its entry, its group or its
--- consumer was deleted, or Redis lost them).
-local function whereabouts(queue, fence)
-  if not string.match(fence, '^%d+%-%d+$') then return 'gone' end
-  if pending(queue, fence) then return 'held' end
-  local group = group_of(queue)
-  if group and not after(fence, group['last-delivered-id']) then return 'gone' end
-  return redis.pcall('XRANGE', queue, fence, fence)[1] and 'waiting' or 'gone'
-end
-
--- Rule 21: a slice that is nowhere is dispatched anew from its record. Whoever held it, and lives, gets a lease to end
--- it under its fence, which is in force until then; what it had begun stays begun, and counts as a crash.
-local function restore(tt, key, rec, tenant)
-  local lost, started, begun, crashed = unpack(call('HMGET', key, TURN.lost, TURN.started, TURN.begun, TURN.crashes))
+-- A slice that is nowhere: whoever holds it, and lives, gets a lease to end it under its fence, which is in force until
+-- then. Answers when that lease is over; nil where it is.
+local function lease_of_lost(key, rec)
+  local lost = call('HGET', key, TURN.lost)
   local since = lost and string.match(lost, '^(%d+) ' .. string.gsub(rec.fence, '%-', '%%-') .. '$')
   if not since then
     call('HSET', key, TURN.lost, now .. ' ' .. rec.fence)
-    return later(tt, math.min(now + ending_lease, rec.deadline))
-  elseif num(since) + ending_lease > now then
-    return later(tt, math.min(num(since) + ending_lease, rec.deadline))
+    since = now
   end
+  local over = num(since) + ending_lease
+  return over > now and over
+end
+
+-- Rule 21: it is dispatched anew from its record. What its holder had begun stays begun, and counts as a crash.
+local function restore(tt, key, rec, tenant)
+  local started, begun, crashed = unpack(call('HMGET', key, TURN.started, TURN.begun, TURN.crashes))
   -- Memory is short: what is out comes first.
   if slices and slices <= 0 then return later(tt, math.min(rec.deadline, now + 1000)) end
   slices = slices and slices - 1
@@ -55,19 +50,23 @@ local function restore(tt, key, rec, tenant)
     t.out = t.out - 1
     return lease_ending(tt, key, rec, 'internal', rec.admitted, crashes, now, ending_lease, body)
   end
-  call('HSET', key, TURN.fence, dispatch(rec.queue, tt, body.meta, body.first, crashes, body.attempt, body.calls))
-  call('HDEL', key, TURN.lost)
+  call('HSET', key, TURN.fence, dispatch(rec.queue, tt, body.meta, body.first, crashes, body.attempt, body.calls, true))
   later(tt, rec.external_lease > 0 and math.min(rec.deadline, now + rec.external_lease) or rec.deadline)
   return 'RESTORED'
 end
 
--- A slice that is out: only one that nobody has read may be taken back; else its holder ends it (rule 6).
+-- A slice that is out: only one that nobody has read may be taken back; else its holder ends it (rule 6). Of one that
+-- got lost nobody knows whether it was read: its ending says so (rule 25).
 local function out(tt, key, rec, tenant, reason, info)
   rec.queue = queue_of(rec.queue, rec.crashes, rec.fence)
   local queue = P .. rec.queue
   local where = whereabouts(queue, rec.fence)
-  if where == 'gone' and not reason then return restore(tt, key, rec, tenant) end
-  if where == 'held' or not reason then return later(tt, reason and now + ending_lease or rec.deadline) end
+  if where == 'gone' then
+    local over = lease_of_lost(key, rec)
+    if over then return later(tt, reason and over or math.min(over, rec.deadline)) end
+    if not reason then return restore(tt, key, rec, tenant) end
+  elseif where == 'held' or not reason then return later(tt, reason and now + ending_lease or rec.deadline)
+  end
   return end_unread(tt, key, rec, tenant_of(tenant), reason, info, now, ending_lease)
 end
 
@@ -102,7 +101,7 @@ local function external(tt, key, rec, tenant, reason, info)
     t.out = t.out - 1
     return lease_ending(tt, key, rec, 'internal', rec.admitted, crashes, now, ending_lease)
   end
-  local fence = dispatch(rec.queue, tt, body.meta, body.first, crashes, body.attempt, body.calls)
+  local fence = dispatch(rec.queue, tt, body.meta, body.first, crashes, body.attempt, body.calls, body.lost)
   call('HSET', key, TURN.fence, fence, TURN.touched_ms, now)
   later(tt, math.min(rec.deadline, now + rec.external_lease))
   return 'LAPSED'
@@ -117,7 +116,7 @@ local function back_to_queue(tt, key, rec, tenant)
   local body = body_of_record(key, rec.done, rec.admitted)
   -- Its calls are lost: they are answered, and those that were never admitted go on.
   if not body then return lease_ending(tt, key, rec, 'internal', rec.admitted, 0, now, ending_lease) end
-  local fence = dispatch(rec.queue, tt, body.meta, rec.done, body.crashes, body.attempt, body.calls)
+  local fence = dispatch(rec.queue, tt, body.meta, rec.done, body.crashes, body.attempt, body.calls, body.lost)
   call('HSET', key, TURN.fence, fence)
   -- An external task is looked at again when its next lease could be over, else a silent runtime would keep it.
   call('ZADD', TIMERS, rec.external_lease > 0 and math.min(rec.deadline, now + rec.external_lease) or rec.deadline, 't:' .. tt)

@@ -41,8 +41,10 @@ if holder then
   call('PEXPIRE', P .. 'cancel:' .. holder, num(ARGV[4]) * 2)
   return 'FLAGGED'
 end
--- Nobody holds the slice: nobody shall begin it before promote comes by, which gives the ending out.
 local rec = { calls = num(calls), fence = fence, queue = queue, done = num(done or 0) }
+-- Whether somebody holds it all the same is not known: promote gives whoever does a lease to end it.
+if whereabouts(P .. queue, fence) == 'gone' then return 'OK' end
+-- Nobody holds the slice: nobody shall begin it before promote comes by, which gives the ending out.
 end_unread(tt, key, rec, tenant_of(tenant), 'cancelled', now, now, 0)
 save_tenants()
 return 'OK'
