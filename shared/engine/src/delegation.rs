@@ -60,11 +60,12 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, 
     };
     let grant = TaskGrant { chain: chain(task)?, capabilities: capabilities(active, task)?, ..task.grant.clone() };
     let deadline_ms = task.deadline_ms.unwrap_or(now_ms + limits::DEADLINE_DEFAULT_MS);
-    if deadline_ms <= now_ms || deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
+    // Whether it has passed is decided where the task is written: one that is known already is a duplicate, not refused.
+    if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
         return Err((
             RejectionCode::InvalidDeadline,
-            format!("the deadline must lie in the future, at most {days} days away"),
+            format!("the deadline is more than {days} days away"),
         ));
     }
     let (queue, external_lease_ms) = match handler {
