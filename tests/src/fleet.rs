@@ -428,6 +428,7 @@ pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:tasks", "the inbound stream; trimmed with every batch"),
     ("{tickfleet:0}:ready:*", "the ready streams; trimmed with every batch"),
     ("{tickfleet:0}:external:*", "one stream per agent with an external runtime"),
+    ("{tickfleet:0}:grouped", "the streams that have had their group: one for each of our own"),
     ("{tickfleet:0}:externals", "the names of those streams"),
     ("{tickfleet:0}:audit", "bounded by age, entries and bytes"),
     ("{tickfleet:0}:dead", "bounded by age and entries"),

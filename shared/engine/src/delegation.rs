@@ -63,10 +63,7 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, 
     // Whether it has passed is decided where the task is written: one that is known already is a duplicate, not refused.
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let days = limits::DEADLINE_MS_MAX / 86_400_000;
-        return Err((
-            RejectionCode::InvalidDeadline,
-            format!("the deadline is more than {days} days away"),
-        ));
+        return Err((RejectionCode::InvalidDeadline, format!("the deadline is more than {days} days away")));
     }
     let (queue, external_lease_ms) = match handler {
         TaskHandlerDef::External { lease } => {
