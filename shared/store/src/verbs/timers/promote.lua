@@ -19,7 +19,7 @@ local function later(tt, due)
 end
 
 -- A slice that is nowhere: whoever holds it, and lives, gets a lease to end it under its fence, which is in force until
--- then. Answers when that lease is over; nil where it is.
+-- then. Answers the time at which that lease ends, or false where it has ended.
 local function lease_of_lost(key, rec)
   local lost = call('HGET', key, TURN.lost)
   local since = lost and string.match(lost, '^(%d+) ' .. string.gsub(rec.fence, '%-', '%%-') .. '$')
