@@ -1,9 +1,11 @@
 //! One game: a fleet, its users and its trouble, from a seed to a verdict. START HERE: [`play`].
 
+mod aimed;
 mod calm;
 mod end;
 mod story;
 mod strike;
+mod watch;
 
 use std::collections::BTreeMap;
 
@@ -17,13 +19,13 @@ use crate::parts::operator::RunTime;
 use crate::parts::tasks::Tasks;
 use crate::parts::{self, Live, Site};
 use crate::process::Process;
+use crate::rules::Rules;
 use crate::run::coverage::{self, Reached};
 use crate::server::{Done, Server};
 use crate::settings::Settings;
 use crate::settings::calendar::{self, Calendar};
-use crate::trouble::{self, Trouble};
+use crate::trouble::{self, Ambush, Trouble};
 use crate::world::World;
-use story::told;
 
 /// What a game is played with, beside its seed.
 #[derive(Debug, Clone, Default)]
@@ -81,6 +83,8 @@ enum Role {
     Canceller,
     Operator,
     Tasks,
+    /// It counts the shards otherwise than all others.
+    Stray,
 }
 
 struct Place {
@@ -113,8 +117,13 @@ struct Game {
     loses_writes: bool,
     chance: StdRng,
     verdict: Verdict,
-    /// The verb of each script.
-    verbs: BTreeMap<String, &'static str>,
+    rules: Rules,
+    /// When records were looked at last.
+    looked_us: i64,
+    /// Who lies in wait.
+    ambushes: Vec<Ambush>,
+    /// How many odd turns strangers have written.
+    odds: u32,
 }
 
 /// Plays one game.
@@ -143,10 +152,11 @@ impl Game {
     fn new(seed: u64, options: &Options) -> anyhow::Result<Self> {
         // Each part has a generator of its own: what is left out of one changes nothing of another.
         let of = |part: u64| StdRng::seed_from_u64(seed.wrapping_mul(0x1000).wrapping_add(part));
-        let mut settings = Settings::draw(&mut of(1));
+        let mut settings = Settings::draw(&mut of(1)).sharpened(&mut of(11));
         let mut troubles = trouble::draw(&settings, &mut of(2));
         settings.calendar = Calendar::draw(settings.span_us, &mut of(5));
         calendar::lengthen(&mut troubles, &mut of(6));
+        trouble::aim(&mut troubles, &settings, &mut of(12));
         let start_us = settings.calendar.start_us;
         let planned = troubles.len();
         if let Some(keep) = &options.keep {
@@ -157,7 +167,6 @@ impl Game {
         if let Some((from, to)) = &options.sabotage {
             scripts = scripts.sabotage(from, to).map_err(anyhow::Error::msg)?;
         }
-        let verbs = scripts.iter().map(|(verb, text)| (sha1(text), verb)).collect();
         let world = World::default();
         {
             let mut facts = world.facts();
@@ -177,7 +186,10 @@ impl Game {
             loses_writes: troubles.iter().any(|trouble| trouble.kind.word() == "redis_lost_writes"),
             chance: of(3),
             verdict: Verdict { planned, ..Verdict::default() },
-            verbs,
+            rules: Rules::new(&site.settings.store, &site.scripts, &world),
+            looked_us: 0,
+            ambushes: Vec::new(),
+            odds: 0,
             troubles,
             site,
         };
@@ -340,22 +352,11 @@ impl Game {
             self.oracle.look_at_world();
             self.oracle.look_at_run_time(&mut self.server.redis);
         }
+        if now_us - self.looked_us > 500_000 && self.down.is_none() {
+            self.looked_us = now_us;
+            self.rules.look_at_records(&mut self.server.redis);
+        }
         Ok(())
-    }
-
-    fn serve(&mut self) {
-        let (oracle, world, verbs, net) = (&mut self.oracle, &self.site.world, &self.verbs, &self.site.net);
-        let (digest, places) = (&mut self.verdict.digest, &self.places);
-        self.server.serve(&self.site.net, self.now_us, &mut |redis, done| {
-            *digest = fold(*digest, done);
-            world.tell(|| {
-                let owner = net.owner(done.wire).map_or("?", |owner| &places[owner].name);
-                told(owner, verbs, done)
-            });
-            for appended in redis.take_appended() {
-                oracle.saw(&appended, redis);
-            }
-        });
     }
 
     /// Whoever died or has drained starts again.
@@ -399,10 +400,6 @@ fn cancels(mut named: Vec<(u64, TurnName)>, chance: &mut StdRng) -> Vec<(u64, Tu
         last = last.max(at);
     }
     cancels
-}
-
-fn sha1(text: &str) -> String {
-    redis::Script::new(text).get_hash().to_owned()
 }
 
 /// FNV-1a over what was asked and answered.

@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use scheduler::policy::stagger_ms;
 use tickfleet_client::ReplyStatus;
+use tickfleet_model::day::{day_bounds, zone};
+use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{AgentId, CallResult, DayCapAction, Effect, Outcome, TenantId};
 
 use tickfleet_sim_redis::{Answer, Appended, Redis, Reply};
 
 use crate::settings::{Settings, TASK_TOOL, TOOLS};
 use crate::world::{End, Facts, Name, OUTSIDE, Run, Told, World};
-
-const DAY_MS: i64 = 86_400_000;
 
 /// Whose window it is, of which kind, and its number.
 type Window = (String, &'static str, i64);
@@ -62,8 +62,8 @@ impl Oracle {
         3 * self.settings.store.lease_ms * 1_000
     }
 
-    /// An entry has appeared.
-    pub(crate) fn saw(&mut self, appended: &Appended, redis: &mut Redis) {
+    /// An entry has appeared. `epoch_ms` tells of a shard when Redis restarted last, by the shard's time.
+    pub(crate) fn saw(&mut self, appended: &Appended, redis: &mut Redis, epoch_ms: &dyn Fn(u32) -> i64) {
         let key = String::from_utf8_lossy(&appended.key).into_owned();
         let Some((shard, rest)) = place(&key) else { return };
         let meta = format!("{{sim:{shard}}}:meta");
@@ -73,7 +73,7 @@ impl Oracle {
         let now_ms = String::from_utf8_lossy(&now).parse().unwrap_or(0);
         self.shard_time(shard, now_ms);
         if rest.starts_with("ready:") {
-            self.dispatched(appended, now_ms, redis);
+            self.dispatched(appended, now_ms, epoch_ms(shard), redis);
         } else if let Some(inbox) = rest.strip_prefix("replies:") {
             self.replied(inbox, appended);
         } else if rest == "dead" {
@@ -90,12 +90,18 @@ impl Oracle {
         }
     }
 
+    /// The latest beginning of a day before a time, of whatever configuration, ms.
+    pub(crate) fn day_of(&self, now_ms: i64) -> i64 {
+        let begun = |caps: &DefaultCaps| zone(&caps.time_zone).map_or(0, |zone| day_bounds(now_ms, zone).0);
+        self.settings.caps.iter().map(begun).max().unwrap_or(0)
+    }
+
     /// The times of the shards, as they were seen last, ms.
     pub(crate) fn shard_times(&self) -> impl Iterator<Item = i64> {
         self.shard_ms.values().map(|(ms, _)| *ms)
     }
 
-    fn dispatched(&mut self, slice: &Appended, now_ms: i64, redis: &mut Redis) {
+    fn dispatched(&mut self, slice: &Appended, now_ms: i64, epoch_ms: i64, redis: &mut Redis) {
         let name = field(slice, "t").unwrap_or_default();
         let mut facts = self.world.facts();
         let at_us = facts.now_us;
@@ -117,20 +123,28 @@ impl Oracle {
         let (Ok(tenant_id), Ok(agent)) = (TenantId::new(&tenant), AgentId::new(&made.agent)) else { return };
         let fresh = u32::try_from(fresh).unwrap_or(u32::MAX);
         // The laxest configuration that any process may have.
-        let most = |cap: fn(&tickfleet_model::policy::DefaultCaps) -> u32| {
-            self.settings.caps.iter().map(cap).max().unwrap_or(0)
-        };
+        let most = |cap: fn(&DefaultCaps) -> u32| self.settings.caps.iter().map(cap).max().unwrap_or(0);
         let (tick, day) = (most(|caps| caps.calls_per_tick), most(|caps| caps.max_actions_per_day));
-        let tick_ms = self.settings.caps[0].tick_ms;
-        let window = (now_ms - stagger_ms(&tenant_id, &agent, tick_ms)).div_euclid(tick_ms);
+        // Windows of several configurations end at bounds of either: between two bounds there is one window at most.
+        let begun = |caps: &DefaultCaps| {
+            now_ms - (now_ms - stagger_ms(&tenant_id, &agent, caps.tick_ms)).rem_euclid(caps.tick_ms)
+        };
+        let window = self.settings.caps.iter().map(begun).max().unwrap_or(0);
+        let today = self.day_of(now_ms);
         let who = format!("{tenant}:{agent}");
+        if fresh > 0 && window < epoch_ms {
+            self.world.wrong(format!("{who}: {fresh} calls were admitted in a tick that began before Redis restarted"));
+        }
+        if fresh > 0 && self.world.facts().spoiled.get(&who) == Some(&today) {
+            self.world.wrong(format!("{who}: {fresh} calls were admitted, and nobody knows its budgets"));
+        }
         if let Some((task, budget)) = &made.under {
             self.count(task, "task", 0, fresh, *budget);
         }
         self.count(&who, "tick", window, fresh, tick);
-        self.count(&who, "day", now_ms.div_euclid(DAY_MS), fresh, day);
+        self.count(&who, "day", today, fresh, day);
         let cap = self.tenant_cap(redis, &tenant_id).unwrap_or(u32::MAX);
-        self.count(&tenant, "tenant day", now_ms.div_euclid(DAY_MS), fresh, cap);
+        self.count(&tenant, "tenant day", today, fresh, cap);
     }
 
     fn count(&mut self, who: &str, kind: &'static str, window: i64, fresh: u32, cap: u32) {
@@ -166,9 +180,10 @@ impl Oracle {
         let tenant = inbox.split(':').next().unwrap_or_default();
         let Some(id) = reply.id().map(ToString::to_string) else { return };
         let name = format!("{tenant}:{id}");
-        if !inbox.ends_with(":odd") {
-            self.judge(&name, &reply);
+        if inbox.ends_with(":odd") {
+            return;
         }
+        self.judge(&name, &reply);
         let mut facts = self.world.facts();
         let at_us = facts.now_us;
         let is_refusal = reply.status == ReplyStatus::Rejected;
@@ -178,7 +193,7 @@ impl Oracle {
     /// Whether a reply is complete, and true in its words.
     fn judge(&self, name: &str, reply: &tickfleet_client::Reply) {
         let facts = self.world.facts();
-        let Some(made) = facts.turns.get(name) else { return };
+        let Some(made) = facts.turns.get(name).filter(|made| !made.is_odd) else { return };
         let grace_us = self.grace_us();
         let defers = self.settings.calendar.on_day_cap == DayCapAction::Defer;
         let mut wrong = Vec::new();

@@ -1,6 +1,8 @@
 //! Playing games: one, or as many as a time allows, each in a process of its own; and making a failing one small.
 
 pub(crate) mod coverage;
+mod sabotage;
+mod shrink;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,7 +14,8 @@ use parking_lot::Mutex;
 use tickfleet_testkit::guards::{self, Guard};
 
 use crate::game::{self, Options, Verdict};
-use crate::shrink;
+
+pub use sabotage::Sabotage;
 
 /// Plays one game in this process.
 #[derive(Debug, Clone, clap::Args)]
@@ -161,6 +164,9 @@ pub struct Run {
     /// Tell what the games reached of the scripts, and what they did not. They take longer.
     #[arg(long, conflicts_with = "without")]
     coverage: bool,
+    /// Do not make the game small that fails.
+    #[arg(long)]
+    as_it_is: bool,
 }
 
 /// What games came to.
@@ -194,6 +200,7 @@ impl Run {
             writeln!(out, "No violation. First seed {}, last {}.", self.seed, self.seed + sum.games.saturating_sub(1))?;
             return Ok(());
         };
+        anyhow::ensure!(!self.as_it_is, "{} of {} games failed", sum.failed.len(), sum.games);
         let play = Play { without: self.without, ..Play::of(*seed) };
         shrink::shrink_and_tell(play, &mut out)?;
         anyhow::bail!("{} of {} games failed", sum.failed.len(), sum.games)
@@ -226,63 +233,6 @@ impl Run {
             }
         });
         sum.into_inner()
-    }
-}
-
-/// Shows what each guard is for: switches it off, and plays until a game fails.
-#[derive(Debug, Clone, clap::Args)]
-pub struct Sabotage {
-    /// How long each may take, s.
-    #[arg(long, default_value_t = 60)]
-    seconds: u64,
-    /// Only these guards, by number.
-    #[arg(long, value_delimiter = ',')]
-    only: Option<Vec<usize>>,
-    /// The first game's seed.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-}
-
-impl Sabotage {
-    /// Plays without each guard.
-    ///
-    /// # Errors
-    /// A guard that no game missed.
-    pub fn run(&self) -> anyhow::Result<()> {
-        let mut missed = Vec::new();
-        for (number, (rule, what, ..)) in guards::ALL.iter().copied().flatten().enumerate() {
-            if self.only.as_ref().is_some_and(|only| !only.contains(&number)) {
-                continue;
-            }
-            let run = Run {
-                seconds: self.seconds,
-                games: None,
-                seed: self.seed,
-                at_once: 2,
-                without: Some(number),
-                all: false,
-                coverage: false,
-            };
-            let sum = run.play();
-            sum.was_played()?;
-            let mut out = std::io::stdout().lock();
-            match sum.failed.first() {
-                Some((seed, violations)) => {
-                    let first = violations.first().map_or("", String::as_str);
-                    let (games, commands) = (sum.games, sum.commands);
-                    writeln!(
-                        out,
-                        "{number:>3} | {rule} | {what} | found | {games} games, {commands} commands | seed {seed}: {first}"
-                    )?;
-                }
-                None => {
-                    writeln!(out, "{number:>3} | {rule} | {what} | NOT FOUND | {} games |", sum.games)?;
-                    missed.push(number);
-                }
-            }
-        }
-        anyhow::ensure!(missed.is_empty(), "not found: {missed:?}");
-        Ok(())
     }
 }
 

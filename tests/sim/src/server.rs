@@ -13,6 +13,14 @@ pub(crate) struct Done<'a> {
     pub(crate) reply: &'a Reply,
 }
 
+/// Somebody who looks on.
+pub(crate) trait Watch {
+    /// A command is to be carried out.
+    fn before(&mut self, redis: &mut Redis, args: &[Vec<u8>]);
+    /// It was.
+    fn after(&mut self, redis: &mut Redis, done: &Done<'_>);
+}
+
 /// Redis and its connections.
 pub(crate) struct Server {
     pub(crate) redis: Redis,
@@ -48,7 +56,7 @@ impl Server {
     }
 
     /// Carries out what has arrived, and what blocked readers wait for.
-    pub(crate) fn serve(&mut self, net: &Net, now_us: i64, watch: &mut dyn FnMut(&mut Redis, &Done<'_>)) {
+    pub(crate) fn serve(&mut self, net: &Net, now_us: i64, watch: &mut dyn Watch) {
         self.set_now(now_us);
         for arrival in net.arrivals() {
             match arrival {
@@ -63,7 +71,7 @@ impl Server {
     }
 
     /// Carries out the commands of one connection, up to one that blocks.
-    fn work(&mut self, net: &Net, wire: WireId, watch: &mut dyn FnMut(&mut Redis, &Done<'_>)) {
+    fn work(&mut self, net: &Net, wire: WireId, watch: &mut dyn Watch) {
         loop {
             let Some(session) = self.sessions.get_mut(&wire) else { return };
             if session.blocked.is_some() {
@@ -78,6 +86,7 @@ impl Server {
                 }
             };
             let before = self.redis.changes();
+            watch.before(&mut self.redis, &args);
             match self.redis.execute(&args) {
                 Answer::Now(reply) => self.done(net, &Done { wire, args: &args, reply: &reply }, watch),
                 Answer::Block { until_us } => {
@@ -93,16 +102,16 @@ impl Server {
         }
     }
 
-    fn done(&mut self, net: &Net, done: &Done<'_>, watch: &mut dyn FnMut(&mut Redis, &Done<'_>)) {
+    fn done(&mut self, net: &Net, done: &Done<'_>, watch: &mut dyn Watch) {
         self.commands += 1;
         let mut bytes = Vec::new();
         done.reply.encode(&mut bytes);
         net.answer(done.wire, bytes);
-        watch(&mut self.redis, done);
+        watch.after(&mut self.redis, done);
     }
 
     /// Asks again for whoever is blocked. Redis looks at each after every command.
-    fn look_at_blocked(&mut self, net: &Net, watch: &mut dyn FnMut(&mut Redis, &Done<'_>)) {
+    fn look_at_blocked(&mut self, net: &Net, watch: &mut dyn Watch) {
         let blocked: Vec<WireId> =
             self.sessions.iter().filter(|(_, session)| session.blocked.is_some()).map(|(wire, _)| *wire).collect();
         for wire in blocked {

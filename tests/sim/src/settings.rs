@@ -14,6 +14,7 @@ use tickfleet_store::StoreOptions;
 use calendar::Calendar;
 
 use crate::parts::tasks::{CLERK, OUTSIDER};
+use crate::trouble::STRANGERS;
 
 /// Settings of a whole fleet.
 #[derive(Debug, Clone)]
@@ -100,16 +101,37 @@ impl Settings {
         }
     }
 
+    /// Bounds that are reached, and a second configuration that differs in what windows are made of. Drawn by a
+    /// generator of its own, after all else.
+    pub(crate) fn sharpened(mut self, chance: &mut StdRng) -> Self {
+        let store = &mut self.store;
+        match chance.random_range(0..12) {
+            0 => store.tenant_turns_max = 4,
+            1 => store.tenant_ready_max = 1,
+            2 | 3 => store.turns_max = 3,
+            4 => store.inbox_unread_max = 3,
+            _ => {}
+        }
+        store.inboxes_max = one_of(chance, &[1_000, 5, 4]);
+        match chance.random_range(0..6) {
+            0 => self.caps[1].tick_ms = one_of(chance, &[700, 1_500, 4_000]),
+            1 => self.caps[1].time_zone = one_of(chance, &["Pacific/Kiritimati", "Asia/Tokyo"]).into(),
+            _ => {}
+        }
+        self
+    }
+
     /// The policy of a configuration.
     pub(crate) fn policy(&self, version: usize) -> Policy {
         let every = ToolGrant { everyone: true, ..ToolGrant::default() };
+        let strangers = STRANGERS.iter().filter_map(|name| TenantId::new(name).ok());
         let granted = TOOLS.iter().filter(|name| **name != "forbidden").chain([&TASK_TOOL]);
         let task_agents = [CLERK, OUTSIDER].into_iter().filter_map(|name| AgentId::new(name).ok());
         let agents = self.agents.iter().cloned().chain(task_agents);
         let tenant = TenantPolicy { max_actions_per_day: self.tenant_day, ..TenantPolicy::default() };
         Policy {
             agents: agents.map(|agent| (agent, AgentPolicy::default())).collect(),
-            tenants: self.tenants.iter().map(|name| (name.clone(), tenant.clone())).collect(),
+            tenants: self.tenants.iter().cloned().chain(strangers).map(|name| (name, tenant.clone())).collect(),
             withheld: BTreeSet::new(),
             permissions: Permissions {
                 matrix: granted.map(|name| ((*name).to_owned(), every.clone())).collect(),

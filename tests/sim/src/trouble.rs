@@ -1,8 +1,12 @@
 //! The trouble of a game: drawn from its seed before it begins, so that a part of it can be left out and the rest stays
 //! as it was.
 
+mod aim;
+
 use rand::Rng;
 use rand::rngs::StdRng;
+
+pub(crate) use aim::{Ambush, At, Odd, POISON, STRANGERS, Then, aim};
 
 use crate::settings::Settings;
 
@@ -46,6 +50,16 @@ pub(crate) enum Kind {
     Remove { what: usize, shard: u32 },
     /// Redis may use so much more memory than it does now; none: as much as it wants.
     Memory { room: Option<u64> },
+    /// Somebody is struck when it has just done a certain thing.
+    Ambush(Ambush),
+    /// A stranger writes something odd.
+    Odd(Odd),
+    /// A producer uses an id again, for something else.
+    Forge { which: usize },
+    /// A hand spoils the budgets of an agent of strangers.
+    Spoil { tenant: usize, agent: usize },
+    /// A scheduler starts that counts the shards otherwise.
+    Stray,
 }
 
 impl Kind {
@@ -68,6 +82,11 @@ impl Kind {
             Self::Malformed { .. } => "malformed",
             Self::Remove { .. } => "remove",
             Self::Memory { .. } => "memory",
+            Self::Ambush(_) => "ambush",
+            Self::Odd(_) => "odd",
+            Self::Forge { .. } => "forge",
+            Self::Spoil { .. } => "spoil",
+            Self::Stray => "stray",
         }
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Facts {
     pub(crate) deaths: Vec<(String, i64)>,
     /// Times in which leases may end although their holders live: from, to, µs.
     pub(crate) upsets: Vec<(i64, i64)>,
+    /// Agents (`tenant:agent`) whose budgets a hand has spoiled, and the day on which it did, by its beginning, ms.
+    pub(crate) spoiled: BTreeMap<String, i64>,
     /// What is wrong, in words.
     pub(crate) violations: Vec<String>,
     /// What happened last.
@@ -60,6 +62,8 @@ pub(crate) struct Made {
     pub(crate) accepted_us: Option<i64>,
     /// Whether its producer has its reply.
     pub(crate) is_answered: bool,
+    /// Whether strangers wrote it: nobody waits for its reply.
+    pub(crate) is_odd: bool,
 }
 
 /// A reply that was written.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tickfleet_model::DayCapAction;
 
 use super::Game;
-use crate::world::Made;
+use crate::trouble::At;
 
 const DAY_MS: i64 = 86_400_000;
 /// Where nothing has happened for so long beyond leases, what is left waits for the next day, µs: longer than any call,
@@ -21,6 +21,7 @@ impl Game {
         self.site.net.calm();
         self.frozen_us = 0;
         self.server.redis.set_maxmemory(0);
+        self.ambushes.retain(|ambush| ambush.at == At::Poisoned);
         let now_us = self.now_us;
         for place in &mut self.places {
             place.process.stopped_us = place.process.stopped_us.min(now_us);
@@ -87,21 +88,5 @@ impl Game {
         let slots = (settings.slots * settings.workers) as i64;
         let hanging_ms = all * 4 * 8_000 / 20 / slots;
         (ticks_ms * 2 + hanging_ms + 20 * settings.store.lease_ms + 180_000) * 1_000
-    }
-
-    fn is_quiet(&self) -> bool {
-        let facts = self.site.world.facts();
-        facts.turns.values().all(|made| made.accepted_us.is_some() && made.is_answered)
-    }
-
-    fn left(&self) -> String {
-        let facts = self.site.world.facts();
-        let open: Vec<_> = facts.turns.iter().filter(|(_, made)| !made.is_answered).collect();
-        let name = |(name, made): &(&String, &Made)| {
-            let word = if made.accepted_us.is_some() { "accepted" } else { "not accepted" };
-            let told = if facts.replies.contains_key(*name) { ", answered and not read" } else { "" };
-            format!("{name} ({word}{told})")
-        };
-        format!("{} turns: {}", open.len(), open.iter().take(5).map(name).collect::<Vec<_>>().join(", "))
     }
 }

@@ -4,8 +4,35 @@ use tickfleet_sim_redis::Reply;
 
 use super::Game;
 use super::story::short;
+use crate::trouble::STRANGERS;
 
 impl Game {
+    /// Whether everything has been answered.
+    pub(super) fn is_quiet(&mut self) -> bool {
+        let is_over = |made: &crate::world::Made| made.is_odd || made.accepted_us.is_some() && made.is_answered;
+        if !self.site.world.facts().turns.values().all(is_over) || self.server.redis.keys().any(is_waiting) {
+            return false;
+        }
+        // What strangers wrote is decided about, too.
+        let shards = 0..self.site.settings.store.shards;
+        shards.into_iter().all(|shard| {
+            let left = self.server.ask(&["XLEN", &format!("{{sim:{shard}}}:turns")]);
+            !matches!(left, Reply::Int(1..))
+        })
+    }
+
+    /// What has not.
+    pub(super) fn left(&self) -> String {
+        let facts = self.site.world.facts();
+        let open: Vec<_> = facts.turns.iter().filter(|(_, made)| !made.is_answered).collect();
+        let name = |(name, made): &(&String, &crate::world::Made)| {
+            let word = if made.accepted_us.is_some() { "accepted" } else { "not accepted" };
+            let told = if facts.replies.contains_key(*name) { ", answered and not read" } else { "" };
+            format!("{name} ({word}{told})")
+        };
+        format!("{} turns: {}", open.len(), open.iter().take(5).map(name).collect::<Vec<_>>().join(", "))
+    }
+
     /// What must hold at the end.
     pub(super) fn end(&mut self) {
         if self.is_decided() {
@@ -53,4 +80,10 @@ impl Game {
         let found = looks.iter().map(|look| self.server.ask(look)).find(|reply| !matches!(reply, Reply::Error(_)));
         short(&format!("{found:?}"), 300)
     }
+}
+
+/// Whether a key says that a turn of strangers has not ended.
+fn is_waiting(key: &[u8]) -> bool {
+    let key = String::from_utf8_lossy(key);
+    STRANGERS.iter().any(|tenant| key.contains(&format!(":turn:{tenant}:")))
 }

@@ -1,16 +1,14 @@
 //! The story of a game: its commands in words.
 
-use std::collections::BTreeMap;
-
 use tickfleet_sim_redis::Reply;
 
 use crate::server::Done;
 
 /// A command as the story tells it.
-pub(super) fn told(owner: &str, verbs: &BTreeMap<String, &'static str>, done: &Done<'_>) -> String {
+pub(super) fn told(owner: &str, verb: impl Fn(&str) -> Option<&'static str>, done: &Done<'_>) -> String {
     let words: Vec<String> = done.args.iter().map(|arg| String::from_utf8_lossy(arg).into_owned()).collect();
     let (head, from) = match words.first().map(String::as_str) {
-        Some("EVALSHA") => (verbs.get(&words[1]).copied().unwrap_or("?").to_uppercase(), 4),
+        Some("EVALSHA") => (verb(&words[1]).unwrap_or("?").to_uppercase(), 4),
         Some("SCRIPT") => ("SCRIPT LOAD".into(), words.len()),
         _ => (words.first().cloned().unwrap_or_default(), 1),
     };

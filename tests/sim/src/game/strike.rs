@@ -26,6 +26,11 @@ impl Game {
             self.site.world.facts().upsets.push((now_us, now_us + for_us));
         }
         match *kind {
+            Kind::Ambush(ref ambush) => self.ambushes.push(ambush.clone()),
+            Kind::Odd(odd) => self.odd(odd),
+            Kind::Forge { which } => self.forge(which),
+            Kind::Spoil { tenant, agent } => self.spoil(tenant, agent),
+            Kind::Stray => self.stray()?,
             Kind::Kill { process, polls, back_us } => {
                 let place = &mut self.places[process];
                 if place.process.is_alive() {
@@ -52,6 +57,7 @@ impl Game {
                     self.site.net.set_open(false);
                     self.down = Some((now_us + down_us, lost_us));
                     let from_us = self.server.restart(&self.site.net, now_us, lost_us);
+                    self.rules.restarted(&mut self.server.redis);
                     if lost_us > 0 {
                         self.forget(from_us);
                     }
@@ -114,6 +120,7 @@ impl Game {
 
     fn remove(&mut self, what: usize, shard: u32) {
         let (key, part) = REMOVED[what];
+        self.rules.is_robbed = true;
         let key = format!("{{sim:{shard}}}:{key}");
         self.server.set_now(self.now_us);
         match part {

@@ -10,7 +10,7 @@ use crate::world::{Facts, Made};
 /// deadline passed, before it came.
 pub(super) fn may_be_refused(made: &Made, code: &str) -> bool {
     match code {
-        "tenant_queue_full" => true,
+        "tenant_queue_full" | "inbox_full" => true,
         "invalid_deadline" => made.is_task,
         "unknown_task" => made.under.is_some(),
         _ => false,

@@ -3,8 +3,8 @@
 use std::io::Write;
 use std::time::{Duration, Instant};
 
+use super::Play;
 use crate::game::Verdict;
-use crate::run::Play;
 
 /// The time that shrinking may take.
 const TIME: Duration = Duration::from_secs(80);

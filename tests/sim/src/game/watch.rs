@@ -1,0 +1,125 @@
+//! Whoever looks on while Redis works: the oracle, the rules, the story, and those who lie in wait.
+
+use tickfleet_sim_redis::{Redis, Reply};
+
+use super::story::told;
+use super::{Game, Place, fold};
+use crate::net::Net;
+use crate::oracle::Oracle;
+use crate::rules::{Call, Rules};
+use crate::server::{Done, Watch};
+use crate::trouble::{Ambush, At, POISON};
+use crate::world::World;
+
+/// All of them.
+struct Watcher<'a> {
+    oracle: &'a mut Oracle,
+    rules: &'a mut Rules,
+    world: &'a World,
+    net: &'a Net,
+    digest: &'a mut u64,
+    places: &'a [Place],
+    ambushes: &'a [Ambush],
+    /// The script that is carried out.
+    call: Option<Call>,
+    /// Who has done what others lie in wait for: the process, and the ambush.
+    caught: Vec<Caught>,
+}
+
+/// A process that has done something, and has not heard of it yet.
+pub(super) struct Caught {
+    pub(super) process: usize,
+    pub(super) ambush: usize,
+    /// The stream that it read, as whom.
+    pub(super) read: Option<(String, String)>,
+}
+
+impl Watch for Watcher<'_> {
+    fn before(&mut self, redis: &mut Redis, args: &[Vec<u8>]) {
+        self.call = self.rules.before(redis, args);
+    }
+
+    fn after(&mut self, redis: &mut Redis, done: &Done<'_>) {
+        *self.digest = fold(*self.digest, done);
+        let owner = self.net.owner(done.wire);
+        self.world.tell(|| {
+            let owner = owner.map_or("?", |owner| &self.places[owner].name);
+            told(owner, |digest| self.rules.verb(digest), done)
+        });
+        let call = self.call.take();
+        for appended in redis.take_appended() {
+            self.oracle.saw(&appended, redis, &|shard| self.rules.epoch_ms(shard));
+            self.rules.appended(redis, &appended, call.as_ref().map(Call::verb));
+        }
+        if let Some(call) = &call {
+            self.rules.after(redis, call, done.reply);
+        }
+        if let Some(process) = owner {
+            self.lie_in_wait(process, call.as_ref().map(Call::verb), done);
+        }
+    }
+}
+
+impl Watcher<'_> {
+    fn lie_in_wait(&mut self, process: usize, verb: Option<&'static str>, done: &Done<'_>) {
+        if self.ambushes.is_empty() {
+            return;
+        }
+        let read = read_by(done);
+        for (ambush, waits) in self.ambushes.iter().enumerate() {
+            let is_it = match waits.at {
+                At::Reads(stream) => read.as_ref().is_some_and(|(key, _)| key.contains(stream)),
+                At::Poisoned => read.is_some() && is_poisoned(done.reply),
+                At::Asks(word) => verb == Some(word) && !matches!(done.reply, Reply::Error(_)),
+            };
+            if is_it {
+                self.caught.push(Caught { process, ambush, read: read.clone() });
+            }
+        }
+    }
+}
+
+/// Whether what was read kills its readers.
+fn is_poisoned(reply: &Reply) -> bool {
+    let mut bytes = Vec::new();
+    reply.encode(&mut bytes);
+    bytes.windows(POISON.len()).any(|window| window == POISON.as_bytes())
+}
+
+/// Which stream was read as one of a group, with something in it, and by which consumer.
+fn read_by(done: &Done<'_>) -> Option<(String, String)> {
+    let word = |at: usize| done.args.get(at).map(|arg| String::from_utf8_lossy(arg).into_owned());
+    if word(0)? != "XREADGROUP" || !matches!(done.reply, Reply::Array(_)) {
+        return None;
+    }
+    let Reply::Array(streams) = done.reply else { return None };
+    let Reply::Array(first) = streams.first()? else { return None };
+    let Reply::Bulk(key) = first.first()? else { return None };
+    if let Some(Reply::Array(entries)) = first.get(1)
+        && entries.is_empty()
+    {
+        return None;
+    }
+    Some((String::from_utf8_lossy(key).into_owned(), word(3)?))
+}
+
+impl Game {
+    /// Redis works.
+    pub(super) fn serve(&mut self) {
+        let mut watcher = Watcher {
+            oracle: &mut self.oracle,
+            rules: &mut self.rules,
+            world: &self.site.world,
+            net: &self.site.net,
+            digest: &mut self.verdict.digest,
+            places: &self.places,
+            ambushes: &self.ambushes,
+            call: None,
+            caught: Vec::new(),
+        };
+        self.server.serve(&self.site.net, self.now_us, &mut watcher);
+        for caught in watcher.caught {
+            self.spring(&caught);
+        }
+    }
+}
