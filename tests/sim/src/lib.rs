@@ -16,4 +16,4 @@ mod tools;
 mod trouble;
 mod world;
 
-pub use run::{Play, Replay, Run, Sabotage};
+pub use run::{MUTANTS, Mutant, Mutants, Play, Replay, Run, Sabotage};

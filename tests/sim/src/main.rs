@@ -23,6 +23,8 @@ enum Command {
     Run(tickfleet_sim::Run),
     /// Switches each guard of the scripts off, and plays until a game misses it.
     Sabotage(tickfleet_sim::Sabotage),
+    /// Takes each mend in Rust out of a copy of the sources, and plays until a game misses it.
+    Mutants(tickfleet_sim::Mutants),
 }
 
 fn main() -> ExitCode {
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
         Command::Replay(replay) => replay.run(),
         Command::Run(run) => run.run(),
         Command::Sabotage(sabotage) => sabotage.run(),
+        Command::Mutants(mutants) => mutants.run(),
     };
     let Err(error) = done else { return ExitCode::SUCCESS };
     // To the terminal, in one line, whatever is said of backtraces: what is wrong with the game stands above.

@@ -1,6 +1,7 @@
 //! Playing games: one, or as many as a time allows, each in a process of its own; and making a failing one small.
 
 pub(crate) mod coverage;
+mod mutants;
 mod sabotage;
 mod shrink;
 
@@ -15,6 +16,7 @@ use tickfleet_testkit::guards::{self, Guard};
 
 use crate::game::{self, Options, Verdict};
 
+pub use mutants::{MUTANTS, Mutant, Mutants};
 pub use sabotage::Sabotage;
 
 /// Plays one game in this process.
