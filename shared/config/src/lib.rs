@@ -8,6 +8,8 @@ mod agents;
 mod digest;
 mod document;
 mod files;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod mcp;
 mod policy;
 mod print;

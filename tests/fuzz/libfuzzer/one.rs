@@ -2,4 +2,7 @@
 
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| (tickfleet_fuzz::target(env!("CARGO_BIN_NAME")).run)(data));
+libfuzzer_sys::fuzz_target!(
+    init: tickfleet_fuzz::on_main_thread(),
+    |data: &[u8]| (tickfleet_fuzz::target(env!("CARGO_BIN_NAME")).run)(data)
+);

@@ -26,3 +26,8 @@ pub use targets::TARGETS;
 pub fn target(name: &str) -> &'static Target {
     TARGETS.iter().find(|target| target.name == name).unwrap_or_else(|| panic!("no target is named {name}"))
 }
+
+/// Says that targets are played on the main thread of this process, whose stack is large.
+pub fn on_main_thread() {
+    tickfleet_config::fuzzing::parse_here();
+}

@@ -1,5 +1,6 @@
 //! Parses YAML into a tree. The parser is serde's, driven by a visitor that takes any value with its place.
 
+use std::cell::Cell;
 use std::fmt;
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -54,9 +55,22 @@ fn read(text: &str) -> Result<Option<Raw>, serde_saphyr::Error> {
     serde_saphyr::from_str_with_options(text, options)
 }
 
+thread_local! {
+    /// Whether this thread's stack holds what [`with_room`] gives, whoever calls.
+    static HAS_ROOM: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Parses on this thread from now on: it is a process' main one, with little on its stack.
+pub(crate) fn parse_here() {
+    HAS_ROOM.set(true);
+}
+
 /// Runs `parse` on a stack that holds the deepest file that the parser takes: it calls itself for each level, and what
 /// is left of the caller's stack is not known. A process that runs out of stack is gone, whatever it was doing.
 fn with_room<T: Send>(parse: &(dyn Fn() -> T + Sync)) -> T {
+    if HAS_ROOM.get() {
+        return parse();
+    }
     thread::scope(|scope| match thread::Builder::new().stack_size(STACK_BYTES).spawn_scoped(scope, parse) {
         Ok(parsing) => parsing.join().unwrap_or_else(|panic| resume_unwind(panic)),
         // The machine has no thread left: what is not nested deep needs none.
