@@ -36,6 +36,7 @@ pub use reload::{fingerprint, load_settled, needs_restart};
 pub use settings::redis_url::RedisUrl;
 pub use settings::*;
 pub use tools::ToolsFile;
+pub use tools::http::{SERVICE_URL, is_service_url};
 pub use tools::read::default_id;
 pub use tools::schema::{SchemaCheck, SchemaProblem, SchemaUse};
 

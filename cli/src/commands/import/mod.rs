@@ -15,6 +15,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 use tickfleet_config::tools::ToolsFile;
+use tickfleet_config::{SERVICE_URL, is_service_url};
 use tickfleet_tools::{Environment, Registry, ToolKinds};
 use tickfleet_tools_http::HttpKind;
 
@@ -159,6 +160,9 @@ fn one(operation: &Operation<'_>, name: &str, args: &Import, building: &Building
         Some(server) => server.trim_end_matches('/').to_owned(),
         None => server(operation)?,
     };
+    if !is_service_url(&server) {
+        return Err(format!("the server's address is {server:?}; expected {SERVICE_URL}"));
+    }
     let naming = Naming { prefix: args.prefix.clone(), per_tenant: args.per_tenant };
     let imported = operation.import(&server, &naming, &args.allow_private)?;
     let file: ToolsFile =

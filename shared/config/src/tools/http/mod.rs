@@ -11,6 +11,7 @@ use crate::document::reader::Cursor;
 use crate::document::tree::Value;
 use crate::tools::templates::{Arguments, Templates, is_header_name};
 use crate::tools::{HttpDef, SecretRef, TENANT};
+pub use values::{SERVICE_URL, is_service_url};
 use values::{pointer, service_url};
 
 const METHODS: [(&str, ()); 5] = [("GET", ()), ("POST", ()), ("PUT", ()), ("PATCH", ()), ("DELETE", ())];

@@ -2,17 +2,26 @@
 
 use crate::document::reader::Cursor;
 
+/// What the address of a service is, for messages.
+pub const SERVICE_URL: &str = "http:// or https://, a host, and no query, template or password";
+
+/// Returns true if `text` is [`SERVICE_URL`]: what `base_url` and `token_url` may be.
+#[must_use]
+pub fn is_service_url(text: &str) -> bool {
+    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
+    let host = rest.split('/').next().unwrap_or_default();
+    let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#' | '{' | '}' | '\\');
+    !host.is_empty() && !text.contains(odd) && !host.contains('@')
+}
+
 /// An address without query, template or password.
 pub(crate) fn service_url<'a>(cursor: &Cursor<'a>) -> Option<&'a str> {
     let text = cursor.text()?;
     if text.contains("${") {
         return None; // It was noted that the environment lacks this.
     }
-    let rest = text.strip_prefix("https://").or_else(|| text.strip_prefix("http://")).unwrap_or_default();
-    let host = rest.split('/').next().unwrap_or_default();
-    let odd = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '?' | '#' | '{' | '}' | '\\');
-    if host.is_empty() || text.contains(odd) || host.contains('@') {
-        cursor.refuse("http:// or https://, a host, and no query, template or password");
+    if !is_service_url(text) {
+        cursor.refuse(SERVICE_URL);
         return None;
     }
     Some(text)
