@@ -36,7 +36,8 @@ pub struct Reply {
     pub task_id: Option<TurnId>,
     /// Whose.
     pub tenant: String,
-    /// The agent that made the calls, as the message named it.
+    /// The agent that made the calls, as the message named it; empty where nobody could read that.
+    #[serde(default)]
     pub agent: String,
     /// The agent that asked for a task, where an agent did.
     #[serde(default, skip_serializing_if = "Option::is_none")]

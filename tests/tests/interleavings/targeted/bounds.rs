@@ -72,7 +72,7 @@ async fn a_message_that_kills_its_readers_is_answered_where_it_is_plain_whom_to_
     let () = redis::cmd("ZADD").arg(key("inboxes:acme")).arg(1).arg("box").query_async(&mut redis).await.unwrap();
     let () = redis::cmd("PEXPIRE").arg(key("inboxes:acme")).arg(600_000).query_async(&mut redis).await.unwrap();
     let messages = [
-        r#"{"turn_id":"bad","tenant":"acme","reply_to" : "box","calls":["#,
+        r#"{"turn_id":"bad","tenant":"acme","agent":"kelly","reply_to" : "box","calls":["#,
         // Whose it is is not plain; and nobody uses that inbox.
         r#"{"user_context":{"tenant":"bolt"},"tenant":"acme","reply_to":"box"}"#,
         r#"{"tenant":"acme","reply_to":"other"}"#,
@@ -96,7 +96,9 @@ async fn a_message_that_kills_its_readers_is_answered_where_it_is_plain_whom_to_
         redis::cmd("XRANGE").arg(key("replies:acme:box")).arg("-").arg("+").query_async(&mut redis).await.unwrap();
     assert_eq!(replies.len(), 1, "{replies:?}");
     assert_eq!(replies[0].1["seq"], "1");
-    assert!(replies[0].1["reply"].starts_with(r#"{"turn_id":"bad","tenant":"acme","status":"rejected","#));
+    let told = &replies[0].1["reply"];
+    assert!(told.starts_with(r#"{"turn_id":"bad","tenant":"acme","agent":"kelly","status":"rejected","#), "{told}");
+    assert!(serde_json::from_str::<tickfleet_client::Reply>(told).is_ok(), "{told}");
     assert!(replies[0].1["reply"].contains(r#""code":"poison""#));
 }
 

@@ -22,10 +22,11 @@ local function reply_to_poison(queue, origin, fields)
   local name = queue == 'turns' and 'turn_id' or 'task_id'
   local minted = string.match(origin, '^%d+%-%d+$') and (queue == 'turns' and 't' or 'k') .. origin
   local id = only_value(text, name) or minted
+  local agent = only_value(text, queue == 'turns' and 'agent' or 'target_agent') or ''
   local box, left = tenant .. ':' .. inbox, call('PTTL', P .. 'inboxes:' .. tenant)
   local seq = call('INCR', P .. 'seq:' .. box)
   call('XADD', replies_key(box), '*', 'reply', '{' .. (id and '"' .. name .. '":"' .. id .. '",' or '') .. '"tenant":"' .. tenant
-    .. '","status":"rejected","dialect":"raw","results":[],"error":{"code":"poison","message":"' .. POISON_MESSAGE .. '"}}',
+    .. '","agent":"' .. agent .. '","status":"rejected","dialect":"raw","results":[],"error":{"code":"poison","message":"' .. POISON_MESSAGE .. '"}}',
     'seq', string.format('%d', seq))
   if left > 0 then
     call('PEXPIRE', P .. 'seq:' .. box, left * 4, 'NX')
