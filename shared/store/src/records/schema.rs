@@ -98,6 +98,8 @@ records! {
         BUDGET_USED = "bu",
         /// Of a task: silence after which an outside runtime loses it, ms.
         EXTERNAL_LEASE_MS = "el",
+        /// Of a task: since when its runtime holds it, by shard time: `<fence> <ms>`.
+        HELD_SINCE = "hs",
         /// Of a task: when its runtime last said that it works on it, ms of shard time.
         TOUCHED_MS = "hb",
     }

@@ -63,6 +63,29 @@ async fn an_external_task_whose_runtime_is_silent_is_offered_anew_and_ended_in_t
     assert_eq!((ending.calls, ending.begun.map(|begun| begun.by_runtime)), (vec!["c0".to_owned()], Some(true)));
 }
 
+/// Whether a silent runtime loses its task where Redis' clock has stepped back since it took it: to Redis, it has only
+/// just been taken, for as long as the step was.
+async fn lapses(scripts: Scripts) -> bool {
+    let shard = Shard::new(RedisOptions::default(), scripts).await;
+    let (name, queue) = external(&shard).await;
+    let entry = shard.reader("far").take(&queue.to_string(), 1).await.unwrap().remove(0);
+    for ms in [5_000, 6_000] {
+        shard.advance(ms);
+        idle(&shard, &queue, &entry.id, 0).await;
+        if matches!(promote(&shard, &name).await, Promoted::Lapsed) {
+            return true;
+        }
+    }
+    false
+}
+
+#[tokio::test]
+async fn a_silent_runtime_loses_its_task_although_redis_clock_has_stepped_back() {
+    assert!(lapses(Scripts::embedded()).await);
+    let sabotage = Scripts::embedded().sabotage("if fence == rec.fence then return num(since) end", "").unwrap();
+    assert!(!lapses(sabotage).await, "it keeps it until the clock has caught up");
+}
+
 #[tokio::test]
 async fn a_cancelled_external_task_ends_once_its_runtime_has_had_its_lease() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;

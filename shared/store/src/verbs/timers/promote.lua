@@ -70,6 +70,15 @@ local function out(tt, key, rec, tenant, reason, info)
   return end_unread(tt, key, rec, tenant_of(tenant), reason, info, now, ending_lease)
 end
 
+-- Since when its runtime holds an external task, by shard time. Redis says how long that is by its own clock: where that
+-- has stepped back since, it says no time at all. So it is asked once.
+local function held_since(key, rec, idle)
+  local fence, since = string.match(call('HGET', key, TURN.held_since) or '', '^(%S+) (%d+)$')
+  if fence == rec.fence then return num(since) end
+  call('HSET', key, TURN.held_since, rec.fence .. ' ' .. string.format('%d', now - idle))
+  return now - idle
+end
+
 -- An external task's runtime must beat within its lease, or the task is offered to another, or ended where it is
 -- over (`reason`): nobody else would, for reap looks after our own workers only.
 local function external(tt, key, rec, tenant, reason, info)
@@ -79,7 +88,7 @@ local function external(tt, key, rec, tenant, reason, info)
     if reason or whereabouts(queue, rec.fence) == 'gone' then return out(tt, key, rec, tenant, reason, info) end
     return later(tt, math.min(rec.deadline, now + rec.external_lease))
   end
-  local alive = math.max(now - found[1][3], rec.touched)
+  local alive = math.max(held_since(key, rec, found[1][3]), rec.touched)
   if alive + rec.external_lease > now then
     -- What is over is not prolonged by touch, so this ends.
     return later(tt, reason and alive + rec.external_lease or math.min(rec.deadline, alive + rec.external_lease))
