@@ -6,12 +6,11 @@ use super::Oracle;
 use crate::parts::tasks;
 use crate::world::{Facts, Made};
 
-/// Whether a message that was taken in may be refused with this code: for now, or because its task has ended, or its
-/// deadline passed, before it came.
+/// Whether a message that was taken in may be refused with this code: for now, or because its task has ended before it
+/// came.
 pub(super) fn may_be_refused(made: &Made, code: &str) -> bool {
     match code {
         "tenant_queue_full" | "inbox_full" => true,
-        "invalid_deadline" => made.is_task,
         "unknown_task" => made.under.is_some(),
         _ => false,
     }

@@ -8,7 +8,7 @@
 --       meta · call · lease of an external runtime ms (0: workers run it) · inbox or ''
 -- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code> · PRESSURE (memory is short, see room: an
 --       inbound task waits)}; a refused inbound task is rejected by the caller
--- A task that was cancelled before it came is written and ended by the next promote.
+-- A task that was cancelled before it came, or came after its deadline, is written and ended by the next promote.
 -- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's budget_used; XACK of the inbound entry
 local now, _, tight = clock(ARGV[1])
 local slices = room(tight)
@@ -41,11 +41,13 @@ local function delegate(at)
   if word then return word end
   local t = tenant_of(tenant)
   if t.unfinished >= turns_max then return 'REFUSED tenant_queue_full' end
-  if deadline <= now then return 'REFUSED deadline_passed' end
+  local inbound, expired = ARGV[at] ~= '', deadline <= now
+  -- A call is told so. What a service sent may have run already, and got lost: it ends as what is known of it says.
+  if expired and not inbound then return 'REFUSED deadline_passed' end
   local inbox = ARGV[at + 13]
-  local refusal = no_inbox(tenant, inbox, ARGV[at] ~= '')
+  local refusal = no_inbox(tenant, inbox, inbound)
   if refusal then return 'REFUSED ' .. refusal end
-  if slices and slices <= 0 and ARGV[at] ~= '' then return 'PRESSURE' end
+  if slices and slices <= 0 and inbound then return 'PRESSURE' end
   slices = slices and slices - 1
   if parent ~= '' then
     local parents, used = unpack(call('HMGET', turn_key(tenant .. ':' .. parent), TURN.budget, TURN.budget_used))
@@ -57,8 +59,8 @@ local function delegate(at)
   if inbox ~= '' and not has_inbox(tenant, inbox) then use_inboxes({ [tenant] = { now, inbox } }, reply_retain) end
   local lease = num(ARGV[at + 12])
   local cancelled = any_early({ tt }, early_ms, now) and early(tt)
-  -- One that was cancelled was never out.
-  local record = { TURN.agent, agent, TURN.queue, queue, TURN.calls, 1, TURN.admitted, cancelled and 0 or 1,
+  -- One that ends at once was never out.
+  local record = { TURN.agent, agent, TURN.queue, queue, TURN.calls, 1, TURN.admitted, (cancelled or expired) and 0 or 1,
     TURN.deadline_ms, deadline, TURN.admitted_ms, now, TURN.kind, 'task', TURN.budget, budget, TURN.budget_used, 0,
     TURN.meta, ARGV[at + 10], TURN.call .. 0, ARGV[at + 11] }
   if given ~= '' then
@@ -67,11 +69,15 @@ local function delegate(at)
   end
   if lease > 0 then record[#record + 1], record[#record + 2] = TURN.external_lease_ms, lease end
   t.unfinished = t.unfinished + 1
-  if cancelled then
-    record[#record + 1], record[#record + 2] = TURN.cancelled, cancelled
+  if cancelled or expired then
+    local reason, info = 'expired', deadline
+    if cancelled then
+      record[#record + 1], record[#record + 2] = TURN.cancelled, cancelled
+      take_early(tt)
+      reason, info = 'cancelled', now
+    end
     call('HSET', turn_key(tt), unpack(record))
-    take_early(tt)
-    return 'OK ' .. lease_ending(tt, turn_key(tt), { done = 0 }, 'cancelled', 1, now, now, 0)[2]
+    return 'OK ' .. lease_ending(tt, turn_key(tt), { done = 0 }, reason, 1, info, now, 0)[2]
   end
   local fence = dispatch(queue, tt, ARGV[at + 10], 0, 0, 0, { ARGV[at + 11] })
   record[#record + 1], record[#record + 2] = TURN.fence, fence
