@@ -311,6 +311,7 @@ impl Admitter {
                     endings.push(*ending);
                     decision
                 }
+                Admitted::Later => Decision::Capped,
                 Admitted::Conflict => {
                     let message = "this turn_id was accepted before with other content".to_owned();
                     let refusal = refuse(RejectionCode::Conflict, message, &candidate.turn);

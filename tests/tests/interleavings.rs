@@ -19,6 +19,7 @@ mod lost_games;
 mod sabotage;
 mod shards;
 mod simulated;
+mod spoken;
 mod targeted;
 mod worlds;
 

@@ -24,8 +24,9 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 const ENDED_MAX: usize = 100_000;
 /// Bytes of their results; beyond, older ones are remembered without their results.
 const ENDED_BYTES_MAX: usize = 32 * 1024 * 1024;
-/// The time that a mark outlives its turn's deadline by, ms: until then its ending has been written.
-const KEPT_AFTER_DEADLINE_MS: i64 = 3_600_000;
+/// The time that a mark outlives its turn's deadline by, ms. A turn that Redis lost and that comes again may get a later
+/// deadline, and may wait for the next day, which has 25 hours at most.
+const KEPT_AFTER_DEADLINE_MS: i64 = 2 * 86_400_000;
 
 /// A call that was begun.
 #[derive(Debug, Clone)]

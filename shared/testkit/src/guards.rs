@@ -71,7 +71,7 @@ pub const RULES_7_AND_8: &[Guard] = &[
     (
         7,
         "a call that another has begun is begun again",
-        "if nonce ~= '' and begun and num(string.match(begun, '^%d+')) == position then return early and 'HOLD' or 'UNKNOWN' end",
+        "if other and (other == position or nonce ~= '?' and other > position) then return early and 'HOLD' or 'UNKNOWN' end",
         "",
     ),
     (7, "one's own begin cannot be repeated", "if nonce ~= '' and begun == mine then return 'OK' end", ""),

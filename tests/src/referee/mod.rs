@@ -16,7 +16,7 @@ pub mod turn;
 pub use admission::{Chain, Rules, Verdict, decide};
 pub use budget::{AgentBudgets, Budget, TaskBudget, window_end};
 pub use state::{Answer, Effects, Ending, Event, Fence, Illegal, LaneMove, Live, Reason, Slice, State};
-pub use turn::next;
+pub use turn::{Lease, next};
 
 #[cfg(test)]
 mod tests;

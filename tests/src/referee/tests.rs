@@ -6,6 +6,7 @@ use super::*;
 use tickfleet_model::{Caps, DayCapAction};
 
 const TICK_MS: i64 = 5_000;
+const LEASE: Lease = Lease { ms: 3_000, epoch_ms: 0 };
 
 fn caps(calls_per_tick: u32, calls_per_day: u32) -> Caps {
     Caps {
@@ -133,7 +134,7 @@ fn event(kind: u8, fence: Fence, position: usize) -> Event<usize> {
 
 /// A state after an event; an illegal one leaves it.
 fn step(state: State<usize>, event: Event<usize>, now_ms: i64) -> State<usize> {
-    match next(state.clone(), event, now_ms, 3_000) {
+    match next(state.clone(), event, now_ms, LEASE) {
         Ok((state, _)) => state,
         Err(_) => state,
     }
@@ -156,10 +157,10 @@ fn assert_sound(state: &State<usize>, calls: usize) {
 
 #[test]
 fn a_stale_fence_changes_nothing() {
-    let (state, _) = next(State::new(3, 50_000, Fence(0)), Event::Release(Verdict::Dispatch(3)), 0, 3_000).unwrap();
+    let (state, _) = next(State::new(3, 50_000, Fence(0)), Event::Release(Verdict::Dispatch(3)), 0, LEASE).unwrap();
     let old = state.fence().unwrap();
-    let (state, _) = next(state, Event::Lease, 0, 3_000).unwrap();
-    let (state, effects) = next(state, Event::Reap { fence: old, crashes_max: 3 }, 0, 3_000).unwrap();
+    let (state, _) = next(state, Event::Lease, 0, LEASE).unwrap();
+    let (state, effects) = next(state, Event::Reap { fence: old, crashes_max: 3 }, 0, LEASE).unwrap();
     assert_eq!(effects.answer, Answer::Queued);
     for event in [
         Event::Settle { fence: old, first: 0, results: vec![0, 1, 2] },
@@ -167,7 +168,7 @@ fn a_stale_fence_changes_nothing() {
         Event::HandBack { fence: old },
         Event::Begin { fence: old, position: 0, nonce: Some(1), hold: false },
     ] {
-        let (after, effects) = next(state.clone(), event, 1, 3_000).unwrap();
+        let (after, effects) = next(state.clone(), event, 1, LEASE).unwrap();
         assert_eq!((after, effects.answer, effects.out), (state.clone(), Answer::Stale, 0));
     }
 }

@@ -16,7 +16,17 @@
 use super::admission::Verdict;
 use super::state::{Answer, Effects, Ending, Event, Fence, Illegal, LaneMove, Live, Reason, Slice, State};
 
-/// The transition. Endings that are given out come back after `ending_lease_ms`.
+/// How long whoever is given an ending has it.
+#[derive(Debug, Clone, Copy)]
+pub struct Lease {
+    /// The lease, ms.
+    pub ms: i64,
+    /// When this epoch of Redis began, ms; 0 in the first. For a lease from then on, whoever has begun something says so,
+    /// and nothing is given out.
+    pub epoch_ms: i64,
+}
+
+/// The transition. Endings that are given out come back when their lease is over.
 ///
 /// # Errors
 /// [`Illegal`]: the event cannot happen in this state. A lost race is no error but an answer.
@@ -24,10 +34,10 @@ pub fn next<R: Clone>(
     state: State<R>,
     event: Event<R>,
     now_ms: i64,
-    ending_lease_ms: i64,
+    lease_of_ending: Lease,
 ) -> Result<(State<R>, Effects), Illegal> {
     match event {
-        Event::Release(verdict) => release(state, verdict, now_ms, ending_lease_ms),
+        Event::Release(verdict) => release(state, verdict, now_ms, lease_of_ending),
         Event::Lease => lease(state),
         Event::Begin { fence, position, nonce, hold } => Ok(begin(state, fence, position, nonce, hold, now_ms)),
         Event::Settle { fence, first, results } => Ok(settle(state, fence, first, results, now_ms)),
@@ -35,9 +45,9 @@ pub fn next<R: Clone>(
             Ok(retry(state, fence, position, now_ms + delay_ms, attempt))
         }
         Event::HandBack { fence } => Ok(hand_back(state, fence)),
-        Event::Reap { fence, crashes_max } => Ok(reap(state, fence, crashes_max, now_ms, ending_lease_ms)),
+        Event::Reap { fence, crashes_max } => Ok(reap(state, fence, crashes_max, now_ms, lease_of_ending)),
         Event::Lose => lose(state),
-        Event::Timer { crashes_max } => Ok(timer(state, crashes_max, now_ms, ending_lease_ms)),
+        Event::Timer { crashes_max } => Ok(timer(state, crashes_max, now_ms, lease_of_ending)),
         Event::Cancel => Ok(cancel(state, now_ms)),
     }
 }
@@ -47,20 +57,23 @@ fn give_out<R>(
     (reason, info): (Reason, i64),
     upto: usize,
     begun: Option<usize>,
-    timer_ms: i64,
+    (now_ms, lease): (i64, Lease),
 ) -> (State<R>, Effects) {
     let ending = Ending { fence: live.fence(), reason, upto, info, begun };
-    let effects = Effects { timer_ms: Some(timer_ms), ..Effects::only(Answer::GivenOut) };
+    let spoken_ms = if lease.epoch_ms > 0 { lease.epoch_ms + lease.ms } else { 0 };
+    let (answer, timer_ms) =
+        if now_ms < spoken_ms { (Answer::Later, spoken_ms) } else { (Answer::GivenOut, now_ms + lease.ms) };
+    let effects = Effects { timer_ms: Some(timer_ms), ..Effects::only(answer) };
     (State::Ending(live, ending), effects)
 }
 
-fn release<R>(state: State<R>, verdict: Verdict, now_ms: i64, lease_ms: i64) -> Result<(State<R>, Effects), Illegal> {
+fn release<R>(state: State<R>, verdict: Verdict, now_ms: i64, lease: Lease) -> Result<(State<R>, Effects), Illegal> {
     let State::Queued(mut live) = state else { return Err(Illegal("only a queued turn is released")) };
     let upto = live.calls;
     match verdict {
         Verdict::Wait(_) => Ok((State::Queued(live), Effects::only(Answer::Later))),
         Verdict::End(reason, info) => {
-            let (state, effects) = give_out(live, (reason, info), upto, None, now_ms + lease_ms);
+            let (state, effects) = give_out(live, (reason, info), upto, None, (now_ms, lease));
             Ok((state, Effects { lane: Some(LaneMove::Leave), ..effects }))
         }
         Verdict::Dispatch(count) if count == 0 || live.admitted + count > upto => Err(Illegal("more calls than wait")),
@@ -97,20 +110,21 @@ fn begin<R>(
         State::Out(live, slice) if slice.fence == fence => (live, slice),
         other => return (other, Effects::only(Answer::Stale)),
     };
-    let begun = slice.begun.filter(|(at, _)| *at == position).map(|(_, nonce)| nonce);
+    // A later one was begun behind this one.
+    let begun = slice.begun.filter(|(at, _)| *at >= position);
     let answer = if position < live.results.len() {
         Answer::ResultThere
-    } else if nonce.is_some() && begun == nonce {
+    } else if nonce.is_some() && begun == nonce.map(|nonce| (position, nonce)) {
         Answer::Ok
     } else if nonce.is_some() && begun.is_some() {
         // Whoever knows what came of it may still say so.
         if hold { Answer::Hold } else { Answer::Unknown }
+    } else if nonce.is_some() && hold {
+        Answer::Hold
     } else if live.cancelled {
         Answer::Cancelled
     } else if live.deadline_ms <= now_ms {
         Answer::Expired
-    } else if nonce.is_some() && hold {
-        Answer::Hold
     } else {
         slice.started = true;
         slice.begun = nonce.map(|nonce| (position, nonce)).or(slice.begun);
@@ -208,7 +222,7 @@ fn hand_back<R>(state: State<R>, fence: Fence) -> (State<R>, Effects) {
     }
 }
 
-fn reap<R>(state: State<R>, fence: Fence, crashes_max: u32, now_ms: i64, lease_ms: i64) -> (State<R>, Effects) {
+fn reap<R>(state: State<R>, fence: Fence, crashes_max: u32, now_ms: i64, lease: Lease) -> (State<R>, Effects) {
     let (live, slice) = match state {
         State::Out(live, slice) if slice.fence == fence => (live, slice),
         other => return (other, Effects::only(Answer::Stale)),
@@ -219,7 +233,7 @@ fn reap<R>(state: State<R>, fence: Fence, crashes_max: u32, now_ms: i64, lease_m
         return (requeue(live, &slice, crashes), Effects::only(Answer::Queued));
     }
     let (upto, begun) = (live.admitted, unsettled(&live, slice.begun));
-    let (state, effects) = give_out(live, (Reason::Internal, i64::from(crashes)), upto, begun, now_ms + lease_ms);
+    let (state, effects) = give_out(live, (Reason::Internal, i64::from(crashes)), upto, begun, (now_ms, lease));
     (state, Effects { out: -1, ..effects })
 }
 
@@ -240,26 +254,27 @@ fn is_lease_of_lost(slice: &Slice, now_ms: i64, lease_ms: i64) -> bool {
 }
 
 /// A lost slice whose lease is over is dispatched anew.
-fn restore<R>(live: Live<R>, slice: Slice, crashes_max: u32, (now_ms, lease_ms): (i64, i64)) -> (State<R>, Effects) {
+fn restore<R>(live: Live<R>, slice: Slice, crashes_max: u32, (now_ms, lease): (i64, Lease)) -> (State<R>, Effects) {
     let deadline_ms = live.deadline_ms;
     let begun = unsettled(&live, slice.begun);
     let crashes = slice.crashes + u32::from(slice.started || begun.is_some());
     if crashes >= crashes_max {
         let upto = live.admitted;
-        let (state, effects) = give_out(live, (Reason::Internal, i64::from(crashes)), upto, begun, now_ms + lease_ms);
+        let (state, effects) = give_out(live, (Reason::Internal, i64::from(crashes)), upto, begun, (now_ms, lease));
         return (state, Effects { out: -1, ..effects });
     }
     let effects = Effects { timer_ms: Some(deadline_ms), ..Effects::only(Answer::Restored) };
     (requeue(live, &slice, crashes), effects)
 }
 
-fn timer<R>(state: State<R>, crashes_max: u32, now_ms: i64, lease_ms: i64) -> (State<R>, Effects) {
+fn timer<R>(state: State<R>, crashes_max: u32, now_ms: i64, lease: Lease) -> (State<R>, Effects) {
+    let lease_ms = lease.ms;
     let at = |timer_ms| Effects { timer_ms: Some(timer_ms), ..Effects::only(Answer::Later) };
     match state {
         State::Ended { .. } => (state, Effects::only(Answer::Done)),
         State::Ending(live, old) => {
             let (upto, begun) = (old.upto, old.begun);
-            give_out(live, (old.reason, old.info), upto, begun, now_ms + lease_ms)
+            give_out(live, (old.reason, old.info), upto, begun, (now_ms, lease))
         }
         State::Out(live, slice) => match live.over(now_ms) {
             Some(_) if slice.held => (State::Out(live, slice), at(now_ms + lease_ms)),
@@ -269,19 +284,19 @@ fn timer<R>(state: State<R>, crashes_max: u32, now_ms: i64, lease_ms: i64) -> (S
                 let due_ms = if over.is_some() { until_ms } else { until_ms.min(live.deadline_ms) };
                 (State::Out(live, Slice { lost: Some(Some(since_ms)), ..slice }), at(due_ms))
             }
-            None if slice.lost.is_some() => restore(live, slice, crashes_max, (now_ms, lease_ms)),
+            None if slice.lost.is_some() => restore(live, slice, crashes_max, (now_ms, lease)),
             None => {
                 let deadline_ms = live.deadline_ms;
                 (State::Out(live, slice), at(deadline_ms))
             }
             Some(over) => {
                 let (upto, begun) = (live.calls, unsettled(&live, slice.begun));
-                let (state, effects) = give_out(live, over, upto, begun, now_ms + lease_ms);
+                let (state, effects) = give_out(live, over, upto, begun, (now_ms, lease));
                 (state, Effects { out: -1, ..effects })
             }
         },
         State::Parked { live, attempt, crashes } => match live.over(now_ms) {
-            Some(over) => leave(live, over, now_ms + lease_ms),
+            Some(over) => leave(live, over, (now_ms, lease)),
             None => {
                 let mut live = live;
                 let (first, fence, deadline_ms) = (live.results.len(), live.fence(), live.deadline_ms);
@@ -291,7 +306,7 @@ fn timer<R>(state: State<R>, crashes_max: u32, now_ms: i64, lease_ms: i64) -> (S
             }
         },
         State::Queued(live) => match live.over(now_ms) {
-            Some(over) => leave(live, over, now_ms + lease_ms),
+            Some(over) => leave(live, over, (now_ms, lease)),
             None => {
                 let deadline_ms = live.deadline_ms;
                 (State::Queued(live), at(deadline_ms))
@@ -301,9 +316,9 @@ fn timer<R>(state: State<R>, crashes_max: u32, now_ms: i64, lease_ms: i64) -> (S
 }
 
 /// All calls that are left end, from wherever the turn waits.
-fn leave<R>(live: Live<R>, over: (Reason, i64), timer_ms: i64) -> (State<R>, Effects) {
+fn leave<R>(live: Live<R>, over: (Reason, i64), at: (i64, Lease)) -> (State<R>, Effects) {
     let upto = live.calls;
-    let (state, effects) = give_out(live, over, upto, None, timer_ms);
+    let (state, effects) = give_out(live, over, upto, None, at);
     (state, Effects { lane: Some(LaneMove::Leave), ..effects })
 }
 
@@ -323,7 +338,8 @@ fn cancel<R>(state: State<R>, now_ms: i64) -> (State<R>, Effects) {
         // Nobody has read it, and nobody shall: it is taken back, and promote gives the ending out.
         State::Out(live, slice) => {
             let (upto, begun) = (live.calls, unsettled(&live, slice.begun));
-            let (state, _) = give_out(live, (Reason::Cancelled, now_ms), upto, begun, now_ms);
+            let (state, _) =
+                give_out(live, (Reason::Cancelled, now_ms), upto, begun, (now_ms, Lease { ms: 0, epoch_ms: 0 }));
             (state, Effects { out: -1, ..at_once(Answer::Ok) })
         }
         other => (other, at_once(Answer::Ok)),

@@ -2,8 +2,7 @@
 
 use tickfleet_model::ConsumerId;
 use tickfleet_store::{
-    Admission, AdmitReply, Admitted, Asserted, Assertion, Begin, Begun, Claim, EndReason, Scripts, SettledCall,
-    TurnName,
+    Admission, AdmitReply, Admitted, Asserted, Assertion, Begin, Begun, Claim, Scripts, SettledCall, TurnName,
 };
 use tickfleet_testkit::RedisOptions;
 
@@ -11,7 +10,7 @@ use super::targeted::{START_MS, Shard};
 
 /// How far the turn had come in what Redis comes back with.
 #[derive(Debug, Clone, Copy)]
-enum Left {
+pub(super) enum Left {
     Inbound,
     Ready,
     Leased,
@@ -48,21 +47,21 @@ impl Snapshot {
     }
 }
 
-fn name() -> TurnName {
+pub(super) fn name() -> TurnName {
     TurnName::parse("acme:t0").unwrap()
 }
 
-fn begin(fence: &str, nonce: &str, digest: &str) -> [Begin; 1] {
+pub(super) fn begin(fence: &str, nonce: &str, digest: &str) -> [Begin; 1] {
     let (nonce, digest) = (Some(nonce.into()), digest.into());
     [Begin { name: name(), fence: fence.into(), position: 0, nonce, digest, knows: None }]
 }
 
-fn says(claim: Claim) -> [Assertion; 1] {
+pub(super) fn says(claim: Claim) -> [Assertion; 1] {
     let (digest, nonce) = ("d".into(), "mine".into());
     [Assertion { name: name(), position: 0, digest, nonce, kept_ms: 3_600_000, claim }]
 }
 
-fn result() -> SettledCall {
+pub(super) fn result() -> SettledCall {
     SettledCall { result: "1".into(), message: "2".into(), audit: "3".into() }
 }
 
@@ -71,13 +70,13 @@ async fn admit(shard: &Shard, turns: &[Admission]) {
     assert!(matches!(turns[0], Admitted::Dispatched), "{turns:?}");
 }
 
-async fn lease(shard: &Shard, worker: &str) -> String {
+pub(super) async fn lease(shard: &Shard, worker: &str) -> String {
     shard.beat(worker).await;
     shard.reader(worker).take("ready:normal", 1).await.unwrap().remove(0).id
 }
 
 /// A turn is carried out up to its begun call, of which Redis comes back with what it had `left`.
-async fn redis_loses(scripts: Scripts, left: Left) -> (Shard, Vec<Admission>, Option<String>) {
+pub(super) async fn redis_loses(scripts: Scripts, left: Left) -> (Shard, Vec<Admission>, Option<String>) {
     let shard = Shard::new(RedisOptions::default(), scripts).await;
     let mut turns = shard.inbound(1).await;
     turns[0].meta = r#"{"dg":"d"}"#.into();
@@ -195,23 +194,6 @@ async fn who_speaks_too_late_hears_it_and_who_has_nothing_new_too() {
     assert_eq!(shard.store.assert(&says(Claim::Ended(result())), true).await.unwrap(), [Asserted::Known]);
     shard.settle(&slice, 2).await.unwrap();
     assert_eq!(shard.store.assert(&says(Claim::Ended(result())), true).await.unwrap(), [Asserted::Known]);
-}
-
-async fn ended_unrun(scripts: Scripts) -> Vec<usize> {
-    let (shard, mut turns, _) = redis_loses(scripts, Left::Inbound).await;
-    shard.store.assert(&says(Claim::Ended(result())), true).await.unwrap();
-    turns[0].deadline_ms = START_MS;
-    let AdmitReply::Decided { turns, .. } = shard.admit(&turns).await.unwrap() else { panic!("not decided") };
-    let Admitted::Ending(ending) = &turns[0] else { panic!("{turns:?}") };
-    assert_eq!((ending.reason, ending.begun), (EndReason::Expired, None));
-    ending.marked.clone()
-}
-
-#[tokio::test]
-async fn a_turn_that_ends_unrun_does_not_deny_a_call_that_was_asserted() {
-    assert_eq!(ended_unrun(Scripts::embedded()).await, [0]);
-    let sabotage = Scripts::embedded().sabotage("if now < marks_ms then begun =", "if false then begun =").unwrap();
-    assert_eq!(ended_unrun(sabotage).await, [0; 0], "its call would be told as not executed");
 }
 
 #[tokio::test]

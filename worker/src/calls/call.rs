@@ -12,7 +12,7 @@ use tickfleet_model::{Call, CallError, CallId, CallResult, Effect, Outcome, idem
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_protocol::{about, text};
-use tickfleet_store::{Begin, Begun, EndReason, SettledCall, ShardClock, SliceEntry, Store};
+use tickfleet_store::{ASKS, Begin, Begun, EndReason, SettledCall, ShardClock, SliceEntry, Store};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -171,7 +171,7 @@ impl Calls {
             if !self.still_leased(trying).await {
                 return Disposition::HandBack(false);
             }
-            if let Some(stopped) = self.begin(trying).await {
+            if let Some(stopped) = self.begin(trying, true).await {
                 return stopped;
             }
         }
@@ -215,7 +215,7 @@ impl Calls {
         } else {
             return None;
         };
-        let begun = self.begun_by_a_lost_holder(trying).await;
+        let begun = self.begun_by_another(trying).await;
         if begun.is_some() {
             return begun;
         }
@@ -237,12 +237,23 @@ impl Calls {
     /// Returns how a call ends that is about to end without having run, if a holder of the slice was lost and had begun
     /// it. The policy and the tools may be others by now; what was begun may have happened all the same.
     async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Disposition> {
-        if trying.slice.crashes > 0 || self.claims.expects_marks() { self.begin(trying).await } else { None }
+        if trying.slice.crashes > 0 || self.claims.expects_marks() { self.begin(trying, false).await } else { None }
     }
 
-    /// Records the intent of a call whose effect must not happen twice. Answers how the call ends instead, if it does.
-    async fn begin(&self, trying: &Trying<'_>) -> Option<Disposition> {
-        let nonce = format!("{}.{}", trying.slice.fence, self.lease_clock.sending());
+    /// As [`Self::begun_by_a_lost_holder`], of a call whose turn is over. It is asked of any that may not run twice: of a
+    /// Redis that has just restarted, no heartbeat has told yet.
+    async fn begun_by_another(&self, trying: &Trying<'_>) -> Option<Disposition> {
+        match trying.config.registry.effect(&trying.call.tool) {
+            Some(Effect::Read | Effect::Idempotent) => self.begun_by_a_lost_holder(trying).await,
+            Some(Effect::Once) | None => self.begin(trying, false).await,
+        }
+    }
+
+    /// Records the intent of a call whose effect must not happen twice; where it will not run, only asks whether
+    /// somebody has begun it. Answers how the call ends instead, if it does.
+    async fn begin(&self, trying: &Trying<'_>, runs: bool) -> Option<Disposition> {
+        let fresh = || format!("{}.{}", trying.slice.fence, self.lease_clock.sending());
+        let nonce = if runs { fresh() } else { ASKS.to_owned() };
         let (name, position) = (&trying.slice.name, trying.id.position);
         loop {
             let rounds = self.claims.rounds();
@@ -255,6 +266,7 @@ impl Calls {
                 knows: self.claims.told_to(),
             };
             match self.outbox.begin(begin).await {
+                Some(Begun::Ok) if !runs => return None,
                 Some(Begun::Ok) => {
                     let meta = &trying.slice.meta;
                     self.claims.begun(name, position, &meta.digest, &nonce, meta.deadline_ms);

@@ -1,6 +1,7 @@
 //! What becomes of slices: who may begin, commit, park and return, and what is done about one that is nowhere.
 
 use tickfleet_sim_redis::Reply;
+use tickfleet_store::ASKS;
 
 use super::call::Was;
 use super::look::Look;
@@ -18,7 +19,7 @@ impl Rules {
             if is_in_force && is_again && was.position >= record.done && word != "OK" {
                 self.wrong(7, &format!("{of} was begun by its holder, who asks again and is told {word}"));
             }
-            if word != "OK" {
+            if word != "OK" || was.nonce == ASKS {
                 continue;
             }
             self.started.insert(was.under.clone());

@@ -303,6 +303,7 @@ impl Scheduler {
             (Admitted::Dispatched, Found::Dispatched)
             | (Admitted::Laned, Found::Laned)
             | (Admitted::Duplicate, Found::Duplicate)
+            | (Admitted::Later, Found::Later)
             | (Admitted::Conflict, Found::Conflict) => Ok(None),
             (Admitted::Refused(code), Found::Refused(found)) if *code == found => Ok(None),
             (Admitted::Ending(name), Found::Ending(ending)) => take_ending(game, name, *ending).map(Some),

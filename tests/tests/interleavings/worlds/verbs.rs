@@ -34,6 +34,8 @@ pub enum Admitted {
     Conflict,
     Refused(&'static str),
     Ending(Name),
+    /// It ends when its timer says so.
+    Later,
 }
 
 /// A turn in an admission batch.
@@ -223,9 +225,10 @@ impl World {
                 turn.seq = Some(seq);
             }
         }
-        self.apply(name, Event::Release(verdict), now_ms)?;
+        let answer = self.apply(name, Event::Release(verdict), now_ms)?;
         Ok(match verdict {
             Verdict::Dispatch(_) => Admitted::Dispatched,
+            Verdict::End(..) if answer == Answer::Later => Admitted::Later,
             Verdict::End(..) => Admitted::Ending(name.to_owned()),
             Verdict::Wait(until_ms) => {
                 let seq = self.seq;

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tickfleet_store::Queue;
 use tickfleet_tests::referee::{
-    AgentBudgets, Answer, Budget, Effects, Event, Fence, LaneMove, State, TaskBudget, next,
+    AgentBudgets, Answer, Budget, Effects, Event, Fence, LaneMove, Lease, State, TaskBudget, next,
 };
 
 use crate::interleavings::worlds::spec::{ENDING_LEASE_MS, Spec, TENANT_READY_MAX};
@@ -138,7 +138,8 @@ impl World {
     pub fn apply(&mut self, name: &str, event: Event<String>, now_ms: i64) -> Result<Answer, String> {
         let Some(turn) = self.turns.get_mut(name) else { return Ok(Answer::Stale) };
         let before = turn.state.clone();
-        let (state, effects) = next(before.clone(), event.clone(), now_ms, ENDING_LEASE_MS)
+        let lease = Lease { ms: ENDING_LEASE_MS, epoch_ms: self.epoch_ms };
+        let (state, effects) = next(before.clone(), event.clone(), now_ms, lease)
             .map_err(|illegal| format!("{name}: {illegal:?}: {event:?} in {before:?}"))?;
         turn.state = state;
         self.after(name, &before, effects, now_ms);

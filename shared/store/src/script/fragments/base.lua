@@ -39,8 +39,9 @@ local function clock(injected)
   return now, redis_ms, tight
 end
 
--- Until when marks of lost begins may be there; `epoch` reads it along. Mostly there never was one.
-local marks_ms = 0
+-- Until when marks of lost begins may be there, and when this epoch began (0: the first). `epoch` reads both; mostly
+-- there never was either.
+local marks_ms, restarted_ms = 0, 0
 
 -- Rule 8: a Redis that restarted may have lost its last writes. Answers when this epoch began (0: the first), and what
 -- Redis calls itself in it.
@@ -48,11 +49,12 @@ local function epoch(now)
   local id = string.match(call('INFO', 'server'), 'run_id:(%x+)')
   local known, epoch_ms, ran_ms = unpack(call('HMGET', META, 'run_id', 'epoch_ms', 'ran_ms'))
   marks_ms = num(ran_ms or 0)
-  if known == id then return num(epoch_ms or 0), id end
-  local began = known and now or 0
-  call('HSET', META, 'run_id', id, 'epoch_ms', began)
+  restarted_ms = num(epoch_ms or 0)
+  if known == id then return restarted_ms, id end
+  restarted_ms = known and now or 0
+  call('HSET', META, 'run_id', id, 'epoch_ms', restarted_ms)
   call('HINCRBY', META, 'epoch', 1)
-  return began, id
+  return restarted_ms, id
 end
 
 -- Marks: what workers said to have begun where Redis had lost it (see assert). One hash a turn, with

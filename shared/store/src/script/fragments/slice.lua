@@ -126,14 +126,18 @@ end
 
 -- Gives the calls [done, upto) of a turn that is not out to the caller to end: the caller renders their results
 -- and settles them under the new fence. If it dies, the timer gives the ending to somebody else.
--- What is known of earlier tries goes along, for rule 25: what began is never told as not run.
--- reply {tenant:turn, fence, reason, done, upto, info, begun, tries of the first call, crashes of its slice (a slice that
---        got lost may have had a holder), calls admitted, why it was cancelled or '', meta, calls…}; begun: what the record says
---        (`<position>:<nonce or 'runtime'>`) or '', and behind a comma each the positions that are marked
+-- What is known of earlier tries goes along, for rule 25: what began is never told as not run. So right after a restart
+-- nothing is given out: whoever began one of these calls, and lives, has a lease to say so (rule 8).
+-- reply LATER (its timer gives it out when that lease is over) · {tenant:turn, fence, reason, done, upto, info, begun,
+--        tries of the first call, crashes of its slice (a slice that got lost may have had a holder), calls admitted, why
+--        it was cancelled or '', meta, calls…}; begun: what the record says (`<position>:<nonce or 'runtime'>`) or '',
+--        and behind a comma each the positions that are marked
 local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
   call('HSET', key, TURN.fence, fence, TURN.end_reason, reason, TURN.end_upto, upto, TURN.end_info, info, TURN.has_history, '1')
-  call('ZADD', TIMERS, now + lease, 't:' .. tt)
+  local spoken_ms = restarted_ms > 0 and lease > 0 and restarted_ms + lease or 0
+  call('ZADD', TIMERS, now < spoken_ms and spoken_ms or now + lease, 't:' .. tt)
+  if now < spoken_ms then return 'LATER' end
   body = body or body_of_record(key, rec.done, upto)
   local begun, attempts, crashes, admitted, cancelled, meta, agent, deadline, calls, attempts_at, lost = unpack(call('HMGET',
     key, TURN.begun, TURN.attempts, TURN.crashes, TURN.admitted, TURN.cancelled, TURN.meta, TURN.agent, TURN.deadline_ms,

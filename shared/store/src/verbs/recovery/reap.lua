@@ -55,7 +55,8 @@ local function slice(queue, entry)
     local t = tenant_of(tenant)
     t.out = t.out - 1
     if body then keep_body(key, body) end
-    endings[#endings + 1] = lease_ending(tt, key, rec, 'internal', rec.admitted, crashes, now, ending_lease, body)
+    local ending = lease_ending(tt, key, rec, 'internal', rec.admitted, crashes, now, ending_lease, body)
+    if ending ~= 'LATER' then endings[#endings + 1] = ending end
     return
   end
   call('HSET', key, TURN.fence, dispatch(queue, tt, body.meta, body.first, crashes, body.attempt, body.calls,

@@ -1,9 +1,9 @@
 #!lua flags=allow-oom
--- begin: fences the start of a call, so that a side effect is never begun twice (rule 7), or marks that a
--- suspect slice was really started (rule 12).
+-- begin: fences the start of a call, so that a side effect is never begun twice (rule 7), marks that a
+-- suspect slice was really started (rule 12), or only asks what is known of a call that will not run.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 lease ms · 3 count, then per call: tenant:turn · fence · position · nonce or '' (mark only) ·
---       digest of the turn's content · the run_id of Redis that the caller has told of its begins, or ''
+-- ARGV  1 injected clock · 2 lease ms · 3 count, then per call: tenant:turn · fence · position · nonce, '' (mark only)
+--       or '?' (ask only: nothing is written) · digest of the turn's content · the run_id of Redis that the caller has told of its begins, or ''
 -- reply per call: OK · DONE (its result is there) · UNKNOWN (begun by somebody who is gone) ·
 --       {KEPT, result, message, audit} (it was carried out, and Redis lost that) · STALE · CANCELLED ·
 --       EXPIRED · HOLD (Redis restarted less than a lease ago, or
@@ -22,16 +22,21 @@ local function begin(tt, fence, position, nonce, digest, knows)
   local mine = position .. ':' .. nonce
   if nonce ~= '' and begun == mine then return 'OK' end
   -- Rule 8: Redis lost that it was begun, and somebody knew.
+  local early = nonce ~= '' and (now < hold or knows ~= '' and knows ~= run_id)
   local mark = nonce ~= '' and now < marks_ms and mark_of(tt, position, digest)
   if mark and mark.nonce ~= nonce then
-    return mark.result and { 'KEPT', mark.result, mark.message, mark.audit } or 'UNKNOWN'
+    -- Who says what it began says next what came of it.
+    return mark.result and { 'KEPT', mark.result, mark.message, mark.audit } or early and 'HOLD' or 'UNKNOWN'
   end
-  local early = nonce ~= '' and (now < hold or knows ~= '' and knows ~= run_id)
   -- Another's begin of this very call: what it did cannot be known. Right after a restart somebody may still say it.
-  if nonce ~= '' and begun and num(string.match(begun, '^%d+')) == position then return early and 'HOLD' or 'UNKNOWN' end
+  -- So it is where the other came further: this call lies behind it, and was something else then that needs no begin.
+  local other = nonce ~= '' and begun and num(string.match(begun, '^%d+'))
+  if other and (other == position or nonce ~= '?' and other > position) then return early and 'HOLD' or 'UNKNOWN' end
+  -- Before anything else is said: it would say that the call did not run.
+  if early then return 'HOLD' end
   if cancelled then return 'CANCELLED' end
   if num(deadline) <= now then return 'EXPIRED' end
-  if early then return 'HOLD' end
+  if nonce == '?' then return 'OK' end
   if nonce == '' then
     call('HSET', key, TURN.started, fence)
   else

@@ -6,6 +6,9 @@ use crate::verbs::Verb;
 use crate::verbs::slices::settle::SettledCall;
 use crate::{Store, StoreError};
 
+/// The nonce of a begin that only asks what is known of a call: nothing is written.
+pub const ASKS: &str = "?";
+
 /// The start of one call, or (without a nonce) the mark that a suspect slice was really started.
 #[derive(Debug, Clone)]
 pub struct Begin {
@@ -15,7 +18,7 @@ pub struct Begin {
     pub fence: String,
     /// Position of the call.
     pub position: usize,
-    /// Fresh for each try; none only marks.
+    /// Fresh for each try; none only marks, and [`ASKS`] only asks.
     pub nonce: Option<String>,
     /// Digest of the turn's content.
     pub digest: String,

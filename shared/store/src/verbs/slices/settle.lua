@@ -176,6 +176,20 @@ local function catch_up(item, done)
   end
 end
 
+-- What a worker said of a call that Redis had lost is its result, whatever else an ending would tell (rule 8).
+local ran_ms
+local function recall(item, key, done)
+  ran_ms = ran_ms or num(call('HGET', META, 'ran_ms') or 0)
+  if now >= ran_ms then return end
+  local digest = string.match(call('HGET', key, TURN.meta) or '', '"dg":"(%x+)"')
+  for i = 1, digest and #item.results or 0 do
+    local mark = mark_of(item.tt, done + i - 1, digest)
+    if mark and mark.result then
+      item.results[i], item.messages[i], item.audit[i] = mark.result, mark.message, mark.audit
+    end
+  end
+end
+
 local function settle(item)
   local key = turn_key(item.tt)
   local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history = unpack(call('HMGET', key, TURN.fence,
@@ -187,6 +201,7 @@ local function settle(item)
   }
   local word = catch_up(item, rec.done)
   if word then return word end
+  if item.queue == '' then recall(item, key, rec.done) end
   for i = 1, #item.audit do
     if item.audit[i] ~= '' then call('XADD', P .. 'audit', '*', 'audit', item.audit[i]) end
   end

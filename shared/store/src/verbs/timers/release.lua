@@ -110,7 +110,7 @@ local function lane(tenant, agent, policy, stagger, withheld)
     call('ZREM', key, turns[i])
     if type(out) == 'table' then
       reply[#reply + 1] = out
-    elseif out > 0 then
+    elseif out ~= 'LATER' and out > 0 then
       reply[1], reply[2] = reply[1] + 1, reply[2] + out
     end
   end

@@ -58,6 +58,8 @@ pub enum Admitted {
     Refused(String),
     /// It ends at once; to be settled.
     Ending(Box<Ending>),
+    /// It ends when its timer says so: Redis restarted less than a lease ago, and a worker may still say that it ran.
+    Later,
 }
 
 /// The answer to a batch.
@@ -139,6 +141,7 @@ fn admitted(value: Value) -> Result<Admitted, StoreError> {
     match word.as_str() {
         "DISPATCHED" => Ok(Admitted::Dispatched),
         "LANED" => Ok(Admitted::Laned),
+        "LATER" => Ok(Admitted::Later),
         "DUPLICATE" => Ok(Admitted::Duplicate),
         "CONFLICT" => Ok(Admitted::Conflict),
         other => match other.strip_prefix("REFUSED ") {

@@ -49,9 +49,10 @@ impl World {
                 again_ms = until_ms;
                 break;
             }
-            self.apply(&name, Event::Release(verdict), now_ms)?;
+            let answer = self.apply(&name, Event::Release(verdict), now_ms)?;
             match verdict {
                 Verdict::Dispatch(count) => (reply.0, reply.1) = (reply.0 + 1, reply.1 + count as u64),
+                _ if answer == Answer::Later => {}
                 _ => reply.2.push(name),
             }
         }
