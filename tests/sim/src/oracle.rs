@@ -370,7 +370,13 @@ fn out_of_order(facts: &Facts, name: &str, parallel_reads: bool, calls: usize) -
     }
     let firsts: Vec<(usize, i64)> =
         (0..calls).filter_map(|at| Some((at, facts.runs_of(name, at).map(|(_, run)| run.began_us).min()?))).collect();
-    let pair = firsts.windows(2).find(|pair| pair[1].1 < pair[0].1)?;
+    // A try that was lost may have refused a call that the next one carries out: its tool was switched off meanwhile.
+    let tried_anew = |from: i64, to: i64| {
+        let times = facts.dispatches.get(name).into_iter().flatten();
+        let mut lost = facts.lost.iter().chain(&facts.upsets);
+        times.into_iter().any(|at| (from..=to).contains(at)) || lost.any(|(_, end)| (from..=to).contains(end))
+    };
+    let pair = firsts.windows(2).find(|pair| pair[1].1 < pair[0].1 && !tried_anew(pair[1].1, pair[0].1))?;
     Some(format!("{name}: call {} began before call {}", pair[1].0, pair[0].0))
 }
 

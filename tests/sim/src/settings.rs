@@ -112,7 +112,8 @@ impl Settings {
             4 => store.inbox_unread_max = 3,
             _ => {}
         }
-        store.inboxes_max = one_of(chance, &[1_000, 5, 4]);
+        // More than our own tenants use, and fewer than strangers do.
+        store.inboxes_max = one_of(chance, &[1_000, 9, 8]);
         match chance.random_range(0..6) {
             0 => self.caps[1].tick_ms = one_of(chance, &[700, 1_500, 4_000]),
             1 => self.caps[1].time_zone = one_of(chance, &["Pacific/Kiritimati", "Asia/Tokyo"]).into(),

@@ -141,6 +141,10 @@ impl Game {
 
     /// A scheduler starts that was told of another number of shards.
     pub(super) fn stray(&mut self) -> anyhow::Result<()> {
+        // Where Redis has forgotten how many there are, whoever comes first says it.
+        if self.loses_writes {
+            return Ok(());
+        }
         let place = self.places.len();
         let mut store = self.site.settings.store.clone();
         store.shards += 1;

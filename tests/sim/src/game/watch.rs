@@ -1,6 +1,6 @@
 //! Whoever looks on while Redis works: the oracle, the rules, the story, and those who lie in wait.
 
-use tickfleet_sim_redis::{Redis, Reply};
+use tickfleet_sim_redis::{Answer, Redis, Reply};
 
 use super::story::told;
 use super::{Game, Place, fold};
@@ -55,13 +55,13 @@ impl Watch for Watcher<'_> {
             self.rules.after(redis, call, done.reply);
         }
         if let Some(process) = owner {
-            self.lie_in_wait(process, call.as_ref().map(Call::verb), done);
+            self.lie_in_wait(process, call.as_ref().map(Call::verb), redis, done);
         }
     }
 }
 
 impl Watcher<'_> {
-    fn lie_in_wait(&mut self, process: usize, verb: Option<&'static str>, done: &Done<'_>) {
+    fn lie_in_wait(&mut self, process: usize, verb: Option<&'static str>, redis: &mut Redis, done: &Done<'_>) {
         if self.ambushes.is_empty() {
             return;
         }
@@ -69,7 +69,7 @@ impl Watcher<'_> {
         for (ambush, waits) in self.ambushes.iter().enumerate() {
             let is_it = match waits.at {
                 At::Reads(stream) => read.as_ref().is_some_and(|(key, _)| key.contains(stream)),
-                At::Poisoned => read.is_some() && is_poisoned(done.reply),
+                At::Poisoned => looks_into_poison(read.is_some(), verb, redis, done),
                 At::Asks(word) => verb == Some(word) && !matches!(done.reply, Reply::Error(_)),
             };
             if is_it {
@@ -79,11 +79,34 @@ impl Watcher<'_> {
     }
 }
 
-/// Whether what was read kills its readers.
-fn is_poisoned(reply: &Reply) -> bool {
+/// Whether somebody is about to look into what kills those who do. What has killed once is looked into alone, and said
+/// to be before.
+fn looks_into_poison(has_read: bool, verb: Option<&'static str>, redis: &mut Redis, done: &Done<'_>) -> bool {
+    let arg = |at: usize| done.args.get(at).map_or(&[][..], Vec::as_slice);
+    match verb {
+        Some("begin") => done.args.iter().any(|arg| contains(arg, POISON.as_bytes())) && arg(10).is_empty(),
+        Some("suspect") if !arg(7).is_empty() => {
+            let stream = [arg(3), arg(5)].concat();
+            match redis.execute(&[b"XRANGE".into(), stream, arg(7).into(), arg(7).into()]) {
+                Answer::Now(found) => contains(&encoded(&found), POISON.as_bytes()),
+                _ => false,
+            }
+        }
+        _ => {
+            let bytes = if has_read { encoded(done.reply) } else { Vec::new() };
+            contains(&bytes, POISON.as_bytes()) && !contains(&bytes, b"$1\r\nx\r\n")
+        }
+    }
+}
+
+fn encoded(reply: &Reply) -> Vec<u8> {
     let mut bytes = Vec::new();
     reply.encode(&mut bytes);
-    bytes.windows(POISON.len()).any(|window| window == POISON.as_bytes())
+    bytes
+}
+
+fn contains(bytes: &[u8], what: &[u8]) -> bool {
+    bytes.windows(what.len()).any(|window| window == what)
 }
 
 /// Which stream was read as one of a group, with something in it, and by which consumer.

@@ -13,13 +13,14 @@ use super::{Rules, number};
 struct Tally {
     turns: u64,
     out: u64,
-    /// Of those that are out, those that were never parked: parked ones come back beyond the bound.
+    /// Of those that are out, turns that were never parked: parked ones come back beyond the bound, and tasks are
+    /// bounded by their turns alone.
     fresh: u64,
     inboxes: u64,
 }
 
 /// The fields that are looked at.
-const FIELDS: [&str; 8] = [
+const FIELDS: [&str; 9] = [
     turn::AGENT,
     turn::CALLS,
     turn::ADMITTED,
@@ -28,6 +29,7 @@ const FIELDS: [&str; 8] = [
     turn::QUEUE,
     turn::PARKED_FENCE,
     turn::DEADLINE_MS,
+    turn::KIND,
 ];
 
 impl Rules {
@@ -60,7 +62,7 @@ impl Rules {
         let mut found = look.fields(&format!("turn:{name}"), &FIELDS).into_iter();
         let mut next = || found.next().flatten();
         let (agent, calls, admitted, done, fence, queue) = (next(), next(), next(), next(), next(), next());
-        let (parked, deadline) = (next(), next());
+        let (parked, deadline, kind) = (next(), next(), next());
         let whole = |value: Option<String>| value.and_then(|value| value.parse::<i64>().ok());
         tally.turns += 1;
         let (Some(agent), Some(calls), Some(admitted)) = (agent, whole(calls), whole(admitted)) else {
@@ -76,7 +78,7 @@ impl Rules {
         let slice = fence.as_deref().filter(|fence| !fence.starts_with("s:"));
         if slice.is_some() {
             tally.out += 1;
-            tally.fresh += u64::from(parked.is_none());
+            tally.fresh += u64::from(parked.is_none() && kind.is_none());
         }
         if self.is_robbed {
             return;
