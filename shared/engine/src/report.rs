@@ -165,7 +165,7 @@ impl Past<'_> {
         match (self.tries, self.lost) {
             (0, false) => " before this call could run. It was not executed.".into(),
             (0, true) => {
-                ". This call got lost while a worker may have held it: whether it ran is not known, so check before you repeat it."
+                ". A worker may have begun this call, and no result of it was recorded: whether it ran is not known, so check before you repeat it."
                     .into()
             }
             (1, _) => " while this call waited for its second try. The first one failed; what it did before is not known."

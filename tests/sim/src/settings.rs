@@ -114,6 +114,10 @@ impl Settings {
         }
         // More than our own tenants use, and fewer than strangers do.
         store.inboxes_max = one_of(chance, &[1_000, 9, 8]);
+        // Each scheduler looks at each shard so often: that is most of what a game of many takes, and shows no more.
+        if self.store.shards as usize * self.schedulers > 4 {
+            self.tick_poll = self.tick_poll.max(millis(20));
+        }
         match chance.random_range(0..6) {
             0 => self.caps[1].tick_ms = one_of(chance, &[700, 1_500, 4_000]),
             1 => self.caps[1].time_zone = one_of(chance, &["Pacific/Kiritimati", "Asia/Tokyo"]).into(),

@@ -236,6 +236,7 @@ async fn a_retry_parks_the_slice_and_comes_back_with_its_progress() {
         position: 1,
         delay_ms: 1_000,
         attempt: 1,
+        beside: false,
         cause: "no answer, try later".into(),
     };
     assert_eq!(w.store.retry(std::slice::from_ref(&retry)).await.unwrap(), [Parked::Ok]);

@@ -156,7 +156,8 @@ async fn what_is_in_can_be_finished_when_memory_is_full_and_nothing_new_comes_in
     assert_eq!(shard.settle(&slices[1], 1).await.unwrap(), [Settled::Continue]);
     let queue = Queue::Ready(Priority::Normal);
     let (name, fence) = (slices[2].0.clone(), slices[2].1.clone());
-    let retry = Retry { name, fence, queue, position: 0, delay_ms: 10, attempt: 1, cause: "full".into() };
+    let retry =
+        Retry { name, fence, queue, position: 0, delay_ms: 10, attempt: 1, beside: false, cause: "full".into() };
     shard.store.retry(&[retry]).await.unwrap();
     shard.store.cancel(&slices[2].0, "why").await.unwrap();
     assert!(matches!(shard.admit(&more).await.unwrap(), AdmitReply::Decided { .. }), "what is in drains");

@@ -122,8 +122,11 @@ impl Pipeline {
         while holding.results.len() < holding.slice.calls.len() {
             let config = self.config_for(&holding.slice).await;
             let mut alone = false;
-            for (attempt, carried) in self.carry_out_next(&holding, hold, &context, &config).await {
-                match carried {
+            let mut carried = self.carry_out_next(&holding, hold, &context, &config).await.into_iter();
+            while let Some((attempt, disposition)) = carried.next() {
+                // What ran beside it and came later in the turn is dropped, and read again.
+                let beside = carried.len() > 0;
+                match disposition {
                     Disposition::Ended(result) => {
                         alone |= commits_alone(&config, &result);
                         let rendered = self.render(&config, &holding.slice, holding.results.len(), &result);
@@ -134,15 +137,14 @@ impl Pipeline {
                         alone = true;
                         holding.results.push(*rendered);
                     }
-                    // What ran beside it and came later in the turn is dropped, and read again after the wait.
                     Disposition::Again(wait, cause) => {
                         self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
                         let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
-                        return self.park(holding, delay_ms, attempt, cause).await;
+                        return self.park(holding, delay_ms, attempt, beside, cause).await;
                     }
                     Disposition::HandBack(tried) => {
                         self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
-                        let why = if tried { Returned::Tried } else { Returned::Unsent };
+                        let why = if tried || beside { Returned::Tried } else { Returned::Unsent };
                         return self.give_back(holding, why).await;
                     }
                     Disposition::Lost => return,
@@ -282,7 +284,7 @@ impl Pipeline {
     }
 
     /// Parks the slice until its call may be tried again. What is in memory is committed first.
-    async fn park(&self, mut holding: Holding, delay_ms: i64, attempt: u32, cause: String) {
+    async fn park(&self, mut holding: Holding, delay_ms: i64, attempt: u32, beside: bool, cause: String) {
         if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
             return;
         }
@@ -293,8 +295,10 @@ impl Pipeline {
             position: holding.slice.first + holding.results.len(),
             delay_ms,
             attempt,
+            beside,
             cause,
         };
+        holding.slice.lost |= beside;
         match self.outbox.retry(retry).await {
             Some(Parked::Ok | Parked::Already) | None => {}
             Some(Parked::Cancelled) => self.end_rest(holding, attempt).await,

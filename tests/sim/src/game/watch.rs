@@ -83,6 +83,10 @@ impl Watcher<'_> {
 /// to be before.
 fn looks_into_poison(has_read: bool, verb: Option<&'static str>, redis: &mut Redis, done: &Done<'_>) -> bool {
     let arg = |at: usize| done.args.get(at).map_or(&[][..], Vec::as_slice);
+    // Redis may not know the script yet: then nobody was told anything.
+    if matches!(done.reply, Reply::Error(_)) {
+        return false;
+    }
     match verb {
         Some("begin") => done.args.iter().any(|arg| contains(arg, POISON.as_bytes())) && arg(10).is_empty(),
         Some("suspect") if !arg(7).is_empty() => {

@@ -33,8 +33,8 @@ pub(super) fn items(call: &Call, look: &mut Look<'_>) -> Vec<Was> {
         "begin" => each(3).map(|i| begin(call, i * 6 - 2)).map(|was| recorded(was, look)).collect(),
         "retry" => each(3)
             .map(|i| Was {
-                name: format!("{}:{}", arg(i * 8 - 4), arg(i * 8 - 3)),
-                under: arg(i * 8 - 2),
+                name: format!("{}:{}", arg(i * 9 - 5), arg(i * 9 - 4)),
+                under: arg(i * 9 - 3),
                 ..Was::default()
             })
             .map(|was| recorded(was, look))

@@ -41,23 +41,36 @@ async fn a_turn_without_calls_ends_once_though_the_first_to_end_it_dies() {
     assert!(replies[0].ends_with(r#""status":"done","dialect":"text","results":[]}"#), "{}", replies[0]);
 }
 
-#[tokio::test]
-async fn a_call_that_was_tried_is_not_told_as_not_run_when_its_turn_is_cancelled() {
+/// What is told of two calls whose first one was tried twice and waits for its next try when the turn is cancelled.
+async fn told_of_a_retry(beside: bool) -> Vec<String> {
     let w = World::new().await;
     w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 2)]).await;
     let slice = w.lease("w1").await.remove(0);
     let (name, fence, queue) = (slice.name.clone(), slice.fence.clone(), slice.queue.clone());
     let cause = "busy".into();
-    let retry = Retry { name: name.clone(), fence, queue, position: 0, delay_ms: 60_000, attempt: 2, cause };
+    let retry = Retry { name: name.clone(), fence, queue, position: 0, delay_ms: 60_000, attempt: 2, beside, cause };
     assert_eq!(w.store.retry(&[retry]).await.unwrap(), [Parked::Ok]);
     assert_eq!(w.store.cancel(&name, "enough").await.unwrap(), Cancelled::Ok);
     let promoted = w.store.promote(&[name]).await.unwrap();
     let Promoted::Ending(ending) = &promoted[0] else { panic!("{promoted:?}") };
     assert_eq!(ending.tries, 2);
     let told = ending_of(&ReportOptions::default(), ending, w.clock.load(Ordering::SeqCst)).unwrap().calls;
-    assert!(told[0].result.contains("2 tries failed; what they did before is not known"), "{}", told[0].result);
-    assert!(told[0].result.contains("\"attempts\":2"), "{}", told[0].result);
-    assert!(told[1].result.contains("It was not executed"), "{}", told[1].result);
+    told.into_iter().map(|call| call.result).collect()
+}
+
+#[tokio::test]
+async fn a_call_that_was_tried_is_not_told_as_not_run_when_its_turn_is_cancelled() {
+    let told = told_of_a_retry(false).await;
+    assert!(told[0].contains("2 tries failed; what they did before is not known"), "{}", told[0]);
+    assert!(told[0].contains("\"attempts\":2"), "{}", told[0]);
+    assert!(told[1].contains("It was not executed"), "{}", told[1]);
+}
+
+#[tokio::test]
+async fn a_read_that_ran_beside_one_that_failed_is_not_told_as_not_run_either() {
+    let told = told_of_a_retry(true).await;
+    assert!(told[0].contains("2 tries failed; what they did before is not known"), "{}", told[0]);
+    assert!(told[1].contains("whether it ran is not known"), "{}", told[1]);
 }
 
 #[tokio::test]

@@ -375,6 +375,7 @@ impl Holding {
             position: self.next,
             delay_ms,
             attempt,
+            beside: false,
             cause: format!("try {attempt}; of {}", self.name),
         };
         let found = game.table.store.retry(&[retry]).await.map_err(|e| e.to_string())?.remove(0);

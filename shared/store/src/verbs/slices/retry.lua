@@ -2,7 +2,7 @@
 -- retry: parks a slice after a transient failure until its call may be tried again; the worker's slot is free.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 bytes of a turn's log · 3 count, then per slice: tenant · turn · fence · queue ·
---       position · delay ms · tries made · cause, escaped
+--       position · delay ms · tries made · '1' where calls behind it ran beside it · cause, escaped
 -- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
 --       the position is missing)
 -- effect HSET turn (progress and a note of the try; clears begun, so that the next try may begin), ZADD timers and delayed,
@@ -18,7 +18,7 @@ local function note(log, position, tries, delay, cause)
   return #text <= log_max and text or log or ''
 end
 
-local function retry(tenant, turn, fence, queue, position, delay, tries, cause)
+local function retry(tenant, turn, fence, queue, position, delay, tries, beside, cause)
   local tt = tenant .. ':' .. turn
   local key = turn_key(tt)
   local in_force, done, deadline, cancelled, meta, parked, log = unpack(call('HMGET', key, TURN.fence, TURN.done,
@@ -40,6 +40,8 @@ local function retry(tenant, turn, fence, queue, position, delay, tries, cause)
   call('HSET', key, TURN.attempts, tries, TURN.attempts_at, position, TURN.parked_fence, fence, TURN.has_history, '1',
     TURN.log, note(log, position, tries, delay, cause))
   call('HINCRBY', key, TURN.retries, 1)
+  -- Rule 25: what was read and dropped is not told as not executed.
+  if beside == '1' then call('HSET', key, TURN.lost, now .. ' ' .. fence) end
   -- Rule 15: one place among the timers, at the earlier of due and deadline.
   call('ZADD', TIMERS, math.min(now + delay, num(deadline)), 't:' .. tt)
   -- For those who look at the backlog; only promote ends the wait.
@@ -53,9 +55,9 @@ end
 
 local replies = {}
 for i = 1, num(ARGV[3]) do
-  local at = i * 8 - 4
+  local at = i * 9 - 5
   replies[i] = word_of(retry, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), num(ARGV[at + 5]), ARGV[at + 6],
-    ARGV[at + 7])
+    ARGV[at + 7], ARGV[at + 8])
 end
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end

@@ -22,6 +22,8 @@ pub struct Retry {
     pub delay_ms: i64,
     /// Tries that the call has behind it.
     pub attempt: u32,
+    /// Whether calls behind it ran beside it, and their results were dropped.
+    pub beside: bool,
     /// Why this try failed, without secrets: for the turn's log.
     pub cause: String,
 }
@@ -52,7 +54,7 @@ impl Store {
         for s in slices {
             args.show(&s.name.tenant).show(&s.name.turn).text(s.fence.as_str()).show(&s.queue);
             args.show(s.position).show(s.delay_ms).show(s.attempt);
-            args.text(notes::noted(&s.cause));
+            args.text(if s.beside { "1" } else { "" }).text(notes::noted(&s.cause));
         }
         let mut reply = self.ask(Verb::Retry, args).await?;
         let parked = |value: &redis::Value| {
