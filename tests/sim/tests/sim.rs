@@ -8,8 +8,8 @@ use serde_json::Value;
 
 /// The first seeds, which are played in every run.
 const GAMES: u64 = 8;
-/// Guards, by their number in `tickfleet_testkit::guards`, that the first games miss when they are off: and the seed.
-const MISSED: [(usize, u64); 4] = [(4, 1), (23, 1), (30, 2), (38, 1)];
+/// Guards that are switched off in every run of the tests: those whose games end first.
+const SABOTAGED: usize = 12;
 
 /// Plays a game with these arguments more, and gives its verdict.
 fn play(seed: u64, more: &[&str]) -> Value {
@@ -70,10 +70,33 @@ fn what_games_reach_of_the_scripts_is_told() {
     assert!(said.contains("never ran: ") && said.contains(" never went on: "), "{said}");
 }
 
+/// A line of `missed.txt`.
+struct Missed {
+    guard: usize,
+    seed: u64,
+    commands: u64,
+}
+
+/// The games that miss guards, those first that end first.
+fn missed() -> Vec<Missed> {
+    let line = |line: &str| {
+        let mut words = line.split(' ').map(|word| word.parse::<u64>());
+        let mut next = || words.next().unwrap().unwrap();
+        let (guard, _rule, seed, _games, commands) = (next(), next(), next(), next(), next());
+        Missed { guard: usize::try_from(guard).unwrap(), seed, commands }
+    };
+    let text = include_str!("../missed.txt");
+    let mut missed: Vec<Missed> = text.lines().filter(|line| !line.starts_with('#')).map(line).collect();
+    missed.sort_by_key(|missed| (missed.commands, missed.guard));
+    missed
+}
+
 #[test]
-fn the_oracle_misses_a_guard_that_is_switched_off() {
-    for (guard, seed) in MISSED {
-        let verdict = play(seed, &["--without", &guard.to_string()]);
+fn a_game_misses_a_guard_that_is_switched_off() {
+    let missed = missed();
+    assert!(missed.len() >= SABOTAGED);
+    for Missed { guard, seed, .. } in missed.iter().take(SABOTAGED) {
+        let verdict = play(*seed, &["--without", &guard.to_string()]);
         assert_ne!(verdict["violations"], Value::Array(Vec::new()), "seed {seed} without guard {guard}");
     }
 }
