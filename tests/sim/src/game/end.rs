@@ -44,6 +44,17 @@ impl Game {
         }
     }
 
+    /// Whether no timer is armed but those of lanes that have emptied since: they go when their window begins.
+    fn waits_for_a_window(&mut self, timers: &str, prefix: &str) -> bool {
+        let Reply::Array(armed) = self.server.ask(&["ZRANGE", timers, "0", "-1"]) else { return true };
+        armed.iter().all(|timer| {
+            let Reply::Bulk(name) = timer else { return false };
+            let name = String::from_utf8_lossy(name);
+            let lane = name.strip_prefix("l:").map(|lane| format!("{prefix}lane:{lane}"));
+            lane.is_some_and(|lane| self.server.ask(&["EXISTS", &lane]) == Reply::Int(0))
+        })
+    }
+
     /// No entry waits, no record lives, no timer is armed, no counter counts what has ended, and what is remembered is
     /// remembered for a while.
     fn nothing_is_left(&mut self, shard: u32) {
@@ -57,7 +68,8 @@ impl Game {
             let family = key.split(':').next().unwrap_or_default();
             let is_well = match family {
                 "turns" | "tasks" | "ready" | "external" => self.server.ask(&["XLEN", &whole]) == Reply::Int(0),
-                "timers" | "delayed" => self.server.ask(&["ZCARD", &whole]) == Reply::Int(0),
+                "delayed" => self.server.ask(&["ZCARD", &whole]) == Reply::Int(0),
+                "timers" => self.waits_for_a_window(&whole, &prefix),
                 "tenant" => ["q", "out"].iter().all(|field| {
                     let count = self.server.ask(&["HGET", &whole, field]);
                     count == Reply::Nil || count == Reply::Bulk(b"0".to_vec())

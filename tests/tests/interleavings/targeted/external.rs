@@ -86,6 +86,36 @@ async fn a_silent_runtime_loses_its_task_although_redis_clock_has_stepped_back()
     assert!(!lapses(sabotage).await, "it keeps it until the clock has caught up");
 }
 
+/// How many entries are left of a task that ends after somebody has made its queue's group anew.
+async fn left_of_one(scripts: Scripts) -> u64 {
+    let shard = Shard::new(RedisOptions::default(), scripts).await;
+    let (name, queue) = external(&shard).await;
+    let entry = shard.reader("far").take(&queue.to_string(), 1).await.unwrap().remove(0);
+    let key = shard.store.keys().key(&queue);
+    let mut redis = shard.server.connection().await;
+    let () = redis::cmd("XGROUP").arg("DESTROY").arg(&key).arg("workers").query_async(&mut redis).await.unwrap();
+    let () = redis::cmd("XGROUP").arg("CREATE").arg(&key).arg("workers").arg(0).query_async(&mut redis).await.unwrap();
+    let settlement = Settlement {
+        name,
+        fence: entry.id,
+        queue: Some(queue),
+        first: 0,
+        reply_to: None,
+        frame: ReplyFrame { head: r#"{"results":["#.into(), ..ReplyFrame::default() },
+        calls: vec![SettledCall { result: "1".into(), ..SettledCall::default() }],
+    };
+    assert_eq!(shard.store.settle(&[settlement]).await.unwrap(), [Settled::Done]);
+    redis::cmd("XLEN").arg(&key).query_async(&mut redis).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_task_that_has_ended_is_not_given_out_again_although_its_group_was_made_anew() {
+    assert_eq!(left_of_one(Scripts::embedded()).await, 0);
+    let sabotage = Scripts::embedded()
+        .sabotage("unpack(entries, from, upto)) <= upto - from then", "unpack(entries, from, upto)) < 0 then");
+    assert_eq!(left_of_one(sabotage.unwrap()).await, 1);
+}
+
 #[tokio::test]
 async fn a_cancelled_external_task_ends_once_its_runtime_has_had_its_lease() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;

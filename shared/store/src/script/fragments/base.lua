@@ -195,10 +195,14 @@ local function close_id(entry, fields, dedupe)
   end
 end
 
--- Acknowledges entries of one stream in chunks that fit Lua's stack, then trims it.
+-- Acknowledges entries of one stream in chunks that fit Lua's stack, then trims it. What a group does not know to be
+-- held, for a hand has made it anew, it would give out once more: that is removed by name.
 local function ack_and_trim(stream, entries)
   for from = 1, #entries, 1000 do
-    call('XACK', stream, GROUP, unpack(entries, from, math.min(from + 999, #entries)))
+    local upto = math.min(from + 999, #entries)
+    if call('XACK', stream, GROUP, unpack(entries, from, upto)) <= upto - from then
+      call('XDEL', stream, unpack(entries, from, upto))
+    end
   end
   trim(stream, #entries <= 1000 and entries or nil)
 end
