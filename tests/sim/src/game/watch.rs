@@ -47,6 +47,10 @@ impl Watch for Watcher<'_> {
             told(owner, |digest| self.rules.verb(digest), done)
         });
         let call = self.call.take();
+        // A worker may hear of it, and deny a call, before the oracle looks next.
+        if call.as_ref().is_some_and(|call| call.verb() == "switch_tool") {
+            self.oracle.look_at_run_time(redis);
+        }
         for appended in redis.take_appended() {
             self.oracle.saw(&appended, redis, &|shard| self.rules.epoch_ms(shard));
             self.rules.appended(redis, &appended, call.as_ref().map(Call::verb));
