@@ -198,9 +198,7 @@ impl Oracle {
         let defers = self.settings.calendar.on_day_cap == DayCapAction::Defer;
         let mut wrong = Vec::new();
         let code = reply.error.as_ref().map_or("", |error| error.code.as_str());
-        // Its schedulers died as often as what kills its readers may.
-        let is_suspect = code == "poison" && facts.deaths.len() as u64 >= u64::from(self.settings.store.crashes_max);
-        if reply.status == ReplyStatus::Rejected && (is_suspect || tasks::may_be_refused(made, code)) {
+        if reply.status == ReplyStatus::Rejected && self.may_be_refused(&facts, made, code) {
             // Nothing of it may have happened.
             if facts.runs.iter().any(|run| run.turn == name && !is_excused(&facts, run, grace_us)) {
                 wrong.push(format!("{name} is refused ({code}), and it ran"));

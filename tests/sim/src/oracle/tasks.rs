@@ -6,13 +6,16 @@ use super::Oracle;
 use crate::parts::tasks;
 use crate::world::{Facts, Made};
 
-/// Whether a message that was taken in may be refused with this code: for now, or because its task has ended before it
-/// came.
-pub(super) fn may_be_refused(made: &Made, code: &str) -> bool {
-    match code {
-        "tenant_queue_full" | "inbox_full" => true,
-        "unknown_task" => made.under.is_some(),
-        _ => false,
+impl Oracle {
+    /// Whether a message that was taken in may be refused with this code: for now, because its task has ended before it
+    /// came, or because its schedulers died as often as what kills its readers may.
+    pub(super) fn may_be_refused(&self, facts: &Facts, made: &Made, code: &str) -> bool {
+        match code {
+            "tenant_queue_full" | "inbox_full" => true,
+            "unknown_task" => made.under.is_some(),
+            "poison" => facts.deaths.len() as u64 >= u64::from(self.settings.store.crashes_max),
+            _ => false,
+        }
     }
 }
 
