@@ -218,7 +218,7 @@ impl Oracle {
             if result.tool != *tool {
                 wrong.push(format!("{name}/{position} is a call of {tool}, and its result one of {}", result.tool));
             }
-            // What Redis had lost of a call, and workers told it again, is kept for an hour after the turn's deadline.
+            // What Redis had lost of a call, and workers told it again, is not kept for ever.
             let is_past = self.has_forgotten && facts.runs_of(name, position).any(|(_, run)| was_lost(&facts, run));
             if is_past {
                 continue;

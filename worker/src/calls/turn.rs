@@ -144,7 +144,11 @@ impl Pipeline {
                     }
                     Disposition::HandBack(tried) => {
                         self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
-                        let why = if tried || beside { Returned::Tried } else { Returned::Unsent };
+                        let why = match (beside, tried) {
+                            (true, _) => Returned::Beside,
+                            (false, true) => Returned::Tried,
+                            (false, false) => Returned::Unsent,
+                        };
                         return self.give_back(holding, why).await;
                     }
                     Disposition::Lost => return,

@@ -67,6 +67,23 @@ async fn a_call_that_was_tried_is_not_told_as_not_run_when_its_turn_is_cancelled
 }
 
 #[tokio::test]
+async fn reads_that_ran_beside_each_other_when_their_worker_stopped_are_not_told_as_not_run() {
+    let w = World::new().await;
+    w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 2)]).await;
+    let slice = w.lease("w1").await.remove(0);
+    let (name, fence, queue) = (slice.name.clone(), slice.fence.clone(), slice.queue.clone());
+    let back = HandBack { name: name.clone(), fence, queue, why: Returned::Beside };
+    w.store.hand_back(&[back]).await.unwrap();
+    w.store.cancel(&name, "enough").await.unwrap();
+    let promoted = w.store.promote(&[name]).await.unwrap();
+    let Promoted::Ending(ending) = &promoted[0] else { panic!("{promoted:?}") };
+    let told = ending_of(&ReportOptions::default(), ending, w.clock.load(Ordering::SeqCst)).unwrap().calls;
+    for call in told {
+        assert!(call.result.contains("whether it ran is not known"), "{}", call.result);
+    }
+}
+
+#[tokio::test]
 async fn a_read_that_ran_beside_one_that_failed_is_not_told_as_not_run_either() {
     let told = told_of_a_retry(true).await;
     assert!(told[0].contains("2 tries failed; what they did before is not known"), "{}", told[0]);

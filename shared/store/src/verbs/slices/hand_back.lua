@@ -3,8 +3,9 @@
 -- cannot read, so that another build reads it later.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 count, then per slice: tenant:turn · fence · queue · why: 'unsent' (what its holder began
---       was never sent) · 'tried' (its next call was broken off, and may run again) · 'stray' (nobody knows what became of it) · or, where it cannot be read, how often it is
---       offered again before its calls are answered from its record
+--       was never sent) · 'tried' (its next call was broken off, and may run again) · 'beside' (so were calls that ran
+--       beside it) · 'stray' (nobody knows what became of it) · or, where it cannot be read, how often it is offered
+--       again before its calls are answered from its record
 -- reply per slice: OK · STALE
 -- effect XADD ready under a fresh entry id, HSET turn fence, HDEL begun where it was not sent, XACK; what cannot be read: ZADD
 --       timers
@@ -59,6 +60,10 @@ local function hand_back(tt, fence, queue, why)
     -- Rule 25: should it never run again, it is told that it was tried.
     body.attempt = (body.attempt or 0) + 1
     call('HSET', key, TURN.attempts, body.attempt, TURN.attempts_at, done, TURN.has_history, '1')
+  end
+  if why == 'beside' then
+    body.lost = true
+    call('HSET', key, TURN.lost, now .. ' ' .. fence)
   end
   call('HSET', key, TURN.fence, dispatch(queue, tt, body.meta, body.first, body.crashes, body.attempt, body.calls,
     body.lost))

@@ -13,6 +13,8 @@ pub enum Returned {
     Unsent,
     /// Its next call, which may run twice, was broken off: that was a try.
     Tried,
+    /// Calls behind its next one ran beside that, and their results were dropped: what any of them did is not known.
+    Beside,
     /// It was delivered, and nobody knows of it: what was begun stays begun.
     Stray,
     /// This build cannot read it: another may, and in the end its calls are answered from its record.
@@ -45,6 +47,7 @@ impl Store {
             match s.why {
                 Returned::Unsent => args.text("unsent"),
                 Returned::Tried => args.text("tried"),
+                Returned::Beside => args.text("beside"),
                 Returned::Stray => args.text("stray"),
                 Returned::Unread => args.show(limits::UNREAD_OFFERS_MAX),
             };

@@ -7,9 +7,8 @@
 --       then the count of turns, and per turn: entry · tenant · agent · turn · digest ('' where the id was
 --       minted) · policy number · queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls…
 -- reply {OK, now, per turn…} where a turn is DISPATCHED · LANED · DUPLICATE · CONFLICT · REFUSED <code> · LATER (it
---       ends when its timer says so) or {an ending, see lease_ending}; or {POLICY_STALE, now} · {TENANTS_STALE, now} · {DAY_STALE, now} · {PRESSURE,
---       now, how many turns may
---       come now} (memory is short, see room): nothing written
+--       ends when its timer says so) or {an ending, see lease_ending}; or {POLICY_STALE, now} · {TENANTS_STALE, now} ·
+--       {DAY_STALE, now} · {PRESSURE, now, how many turns may come now} (memory is short, see room): nothing written
 -- effect XADD ready or ZADD lane, HSET turn, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
 --       caller rejects with a reply
 local now, _, tight = clock(ARGV[1])
