@@ -83,6 +83,35 @@ async fn reads_that_ran_beside_each_other_when_their_worker_stopped_are_not_told
     }
 }
 
+/// What is told of a call whose worker did not know it, and handed it back, when its turn is cancelled.
+async fn told_of_a_stray(redis_restarts: bool) -> String {
+    let w = World::new().await;
+    w.admit(w.row(10, 100, DayCapAction::Reject), &[w.turn("t1", 1)]).await;
+    let slice = w.lease("w1").await.remove(0);
+    w.store.reap(10).await.unwrap();
+    if redis_restarts {
+        let mut restart = redis::cmd("HSET");
+        restart.arg(w.store.keys().key("meta")).arg("run_id").arg("0123456789abcdef");
+        let () = restart.query_async(&mut w._server.connection().await).await.unwrap();
+    }
+    let (name, fence, queue) = (slice.name.clone(), slice.fence.clone(), slice.queue.clone());
+    w.store.hand_back(&[HandBack { name: name.clone(), fence, queue, why: Returned::Stray }]).await.unwrap();
+    w.advance(w.store.options().ending_lease_ms + 1);
+    w.store.cancel(&name, "enough").await.unwrap();
+    let promoted = w.store.promote(&[name]).await.unwrap();
+    let Promoted::Ending(ending) = &promoted[0] else { panic!("{promoted:?}") };
+    let told = ending_of(&ReportOptions::default(), ending, w.clock.load(Ordering::SeqCst)).unwrap().calls;
+    told[0].result.clone()
+}
+
+#[tokio::test]
+async fn what_redis_may_have_forgotten_to_have_ended_is_not_told_as_not_run() {
+    let never_arrived = told_of_a_stray(false).await;
+    assert!(never_arrived.contains("It was not executed"), "{never_arrived}");
+    let forgotten = told_of_a_stray(true).await;
+    assert!(forgotten.contains("whether it ran is not known"), "{forgotten}");
+}
+
 #[tokio::test]
 async fn a_read_that_ran_beside_one_that_failed_is_not_told_as_not_run_either() {
     let told = told_of_a_retry(true).await;

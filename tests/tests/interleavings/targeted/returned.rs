@@ -145,6 +145,10 @@ async fn a_slice_that_got_lost_is_never_told_as_not_run() {
     let entry = shard.reader("w").take("ready:normal", 2).await.unwrap().remove(0);
     assert_eq!((entry.field("l"), entry.field("x")), (Some(&b"1"[..]), None), "its next holder knows");
     assert_ne!(entry.id, old);
+    let mut look = redis::cmd("XRANGE");
+    look.arg(&key).arg(&old).arg(&old);
+    let left: Vec<redis::Value> = look.query_async(&mut shard.server.connection().await).await.unwrap();
+    assert_eq!(left, [], "nobody would ever end the old entry");
     let Promoted::Ending(ending) = promote(&shard, &first).await else { panic!("it is not given out to be ended") };
     assert_eq!((ending.reason, ending.crashes), (EndReason::Cancelled, 1));
 }

@@ -22,6 +22,9 @@ local function reply_to_poison(queue, origin, fields)
   local name = queue == 'turns' and 'turn_id' or 'task_id'
   local minted = string.match(origin, '^%d+%-%d+$') and (queue == 'turns' and 't' or 'k') .. origin
   local id = only_value(text, name) or minted
+  -- A copy of what is known otherwise, which has its reply or will have it.
+  local tt = id and tenant .. ':' .. id
+  if tt and call('EXISTS', turn_key(tt), done_key(tt)) > 0 then return end
   local agent = only_value(text, queue == 'turns' and 'agent' or 'target_agent') or ''
   local box, left = tenant .. ':' .. inbox, call('PTTL', P .. 'inboxes:' .. tenant)
   local seq = call('INCR', P .. 'seq:' .. box)

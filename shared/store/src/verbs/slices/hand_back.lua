@@ -4,12 +4,13 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 count, then per slice: tenant:turn · fence · queue · why: 'unsent' (what its holder began
 --       was never sent) · 'tried' (its next call was broken off, and may run again) · 'beside' (so were calls that ran
---       beside it) · 'stray' (nobody knows what became of it) · or, where it cannot be read, how often it is offered
---       again before its calls are answered from its record
+--       beside it) · 'stray' (its holder does not know it: it never arrived, or Redis has forgotten that it ended) ·
+--       or, where it cannot be read, how often it is offered again before its calls are answered from its record
 -- reply per slice: OK · STALE
 -- effect XADD ready under a fresh entry id, HSET turn fence, HDEL begun where it was not sent, XACK; what cannot be read: ZADD
 --       timers
 local now = clock(ARGV[1])
+local epoch_ms = epoch(now)
 local acked = {}
 
 -- It waits, each time twice as long, for a worker that can read it; in the end promote has its calls answered.
@@ -45,9 +46,14 @@ local function unbegin(key, begun, fence, done, body, unsent)
   end
 end
 
+-- A slice that its holder does not know may have run, and its end be among the writes that Redis lost when it
+-- restarted.
+local function may_have_run(admitted) return epoch_ms > 0 and num(admitted or 0) <= epoch_ms end
+
 local function hand_back(tt, fence, queue, why)
   local key = turn_key(tt)
-  local in_force, done, admitted, begun = unpack(call('HMGET', key, TURN.fence, TURN.done, TURN.admitted, TURN.begun))
+  local in_force, done, admitted, begun, admitted_ms = unpack(call('HMGET', key, TURN.fence, TURN.done, TURN.admitted,
+    TURN.begun, TURN.admitted_ms))
   if in_force ~= fence then return 'STALE' end
   if num(why) and call('HEXISTS', key, TURN.meta) == 1 then return unread(tt, key, fence, num(why)) end
   done = num(done or 0)
@@ -61,7 +67,7 @@ local function hand_back(tt, fence, queue, why)
     body.attempt = (body.attempt or 0) + 1
     call('HSET', key, TURN.attempts, body.attempt, TURN.attempts_at, done, TURN.has_history, '1')
   end
-  if why == 'beside' then
+  if why == 'beside' or why == 'stray' and may_have_run(admitted_ms) then
     body.lost = true
     call('HSET', key, TURN.lost, now .. ' ' .. fence)
   end
