@@ -3,6 +3,7 @@
 mod aimed;
 mod calm;
 mod end;
+mod probe;
 mod story;
 mod strike;
 mod watch;
@@ -97,6 +98,8 @@ struct Place {
     /// When another starts in its place.
     back_us: Option<i64>,
     ahead_us: i64,
+    /// How often in a row its liveness probe has failed.
+    stalls: u32,
 }
 
 struct Game {
@@ -120,6 +123,8 @@ struct Game {
     rules: Rules,
     /// When records were looked at last.
     looked_us: i64,
+    /// When processes were asked last whether they live.
+    probed_us: i64,
     /// Who lies in wait.
     ambushes: Vec<Ambush>,
     /// How many odd turns strangers have written.
@@ -157,6 +162,8 @@ impl Game {
         settings.calendar = Calendar::draw(settings.span_us, &mut of(5));
         calendar::lengthen(&mut troubles, &mut of(6));
         trouble::aim(&mut troubles, &settings, &mut of(12));
+        trouble::theme(&mut troubles, &mut settings, &mut of(13));
+        settings = settings.shortened();
         let start_us = settings.calendar.start_us;
         let planned = troubles.len();
         if let Some(keep) = &options.keep {
@@ -188,6 +195,7 @@ impl Game {
             verdict: Verdict { planned, ..Verdict::default() },
             rules: Rules::new(&site.settings.store, &site.scripts, &world),
             looked_us: 0,
+            probed_us: start_us,
             ambushes: Vec::new(),
             odds: 0,
             troubles,
@@ -272,7 +280,8 @@ impl Game {
     }
 
     fn seat(&mut self, role: Role, name: String, process: Process, live: Option<Live>) {
-        self.places.push(Place { role, name, process, live, version: 0, starts: 1, back_us: None, ahead_us: 0 });
+        let place = Place { role, name, process, live, version: 0, starts: 1, back_us: None, ahead_us: 0, stalls: 0 };
+        self.places.push(place);
     }
 
     fn start(&mut self, role: Role, name: String, seed: u64) -> anyhow::Result<()> {
@@ -344,6 +353,7 @@ impl Game {
             self.serve();
         }
         self.site.net.deliver();
+        self.probe();
         if now_us - self.kept_us > 100_000 {
             self.kept_us = now_us;
             if self.loses_writes {

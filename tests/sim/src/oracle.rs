@@ -16,8 +16,9 @@ use tickfleet_sim_redis::{Answer, Appended, Redis, Reply};
 use crate::settings::{Settings, TASK_TOOL, TOOLS};
 use crate::world::{End, Facts, Name, OUTSIDE, Run, Told, World};
 
-/// Whose window it is, of which kind, and its number.
-type Window = (String, &'static str, i64);
+/// Whose window it is, of which kind, its number, and how often Redis had lost writes when it began: where its clock has
+/// stepped back, too, the same shard time comes once more.
+type Window = (String, &'static str, i64, usize);
 
 /// What the oracle has seen.
 pub(crate) struct Oracle {
@@ -149,7 +150,8 @@ impl Oracle {
 
     fn count(&mut self, who: &str, kind: &'static str, window: i64, fresh: u32, cap: u32) {
         let facts = self.world.facts();
-        let known = self.used.entry((who.to_owned(), kind, window)).or_default();
+        let losses = if kind == "tick" { facts.lost.len() } else { 0 };
+        let known = self.used.entry((who.to_owned(), kind, window, losses)).or_default();
         known.push((facts.now_us, fresh));
         // Of a day, what Redis has lost is forgotten: `docs/operating.md` says so. A tick that began before is not used.
         let is_lost = |at: i64| kind != "tick" && facts.lost.iter().any(|(from, to)| (*from..=*to).contains(&at));
@@ -280,7 +282,7 @@ impl Oracle {
 }
 
 /// The shard of a key of ours, and what stands behind the shard's prefix.
-fn place(key: &str) -> Option<(u32, &str)> {
+pub(crate) fn place(key: &str) -> Option<(u32, &str)> {
     let (shard, rest) = key.strip_prefix("{sim:")?.split_once("}:")?;
     Some((shard.parse().ok()?, rest))
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use rand::Rng;
 use rand::rngs::StdRng;
 use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
-use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId};
+use tickfleet_model::{AgentId, AgentPolicy, DayCapAction, Policy, TenantId};
 use tickfleet_store::StoreOptions;
 
 use calendar::Calendar;
@@ -28,6 +28,7 @@ pub(crate) struct Settings {
     pub(crate) batch: usize,
     pub(crate) tick_poll: Duration,
     pub(crate) collect_every: Duration,
+    pub(crate) reap_every: Duration,
     pub(crate) tool_timeout: Duration,
     /// Silence after which a task of a runtime outside goes to another.
     pub(crate) outside_lease: Duration,
@@ -54,7 +55,14 @@ pub(crate) const TOOLS: [&str; 4] = ["look", "put", "pay", "forbidden"];
 /// The tool by which agents delegate, and that the result of a task names.
 pub(crate) const TASK_TOOL: &str = tickfleet_engine::delegation::TASK_TOOL;
 
-fn one_of<T: Copy>(chance: &mut StdRng, choices: &[T]) -> T {
+/// The time that caps may hold a game's calls back, about, ms.
+const LONGEST_MS: u64 = 150_000;
+/// Where calls wait for the next day, as many days.
+const DAYS_MAX: u64 = 4;
+/// A turn has one to six calls.
+const CALLS_A_TURN: u64 = 3;
+
+pub(crate) fn one_of<T: Copy>(chance: &mut StdRng, choices: &[T]) -> T {
     choices[chance.random_range(0..choices.len())]
 }
 
@@ -84,6 +92,7 @@ impl Settings {
             batch: one_of(chance, &[1, 4, 64, 256]),
             tick_poll: millis(one_of(chance, &[1, 10, 50, 200])),
             collect_every: millis(one_of(chance, &[100, 1_000, 5_000])),
+            reap_every: millis(500),
             tool_timeout: millis(one_of(chance, &[500, 2_000, 8_000])),
             outside_lease: millis(2_000),
             drain: millis(one_of(chance, &[0, 1_000, 10_000])),
@@ -115,14 +124,33 @@ impl Settings {
         // More than our own tenants use, and fewer than strangers do.
         store.inboxes_max = one_of(chance, &[1_000, 9, 8]);
         // Each scheduler looks at each shard so often: that is most of what a game of many takes, and shows no more.
-        if self.store.shards as usize * self.schedulers > 4 {
-            self.tick_poll = self.tick_poll.max(millis(20));
+        let lookers = u64::from(self.store.shards) * self.schedulers as u64;
+        if lookers > 4 {
+            self.tick_poll = self.tick_poll.max(millis(5 * lookers));
+            self.collect_every = self.collect_every.max(millis(60 * lookers));
         }
         match chance.random_range(0..6) {
             0 => self.caps[1].tick_ms = one_of(chance, &[700, 1_500, 4_000]),
             1 => self.caps[1].time_zone = one_of(chance, &["Pacific/Kiritimati", "Asia/Tokyo"]).into(),
             _ => {}
         }
+        // As rarely as the configuration may say.
+        if chance.random_bool(0.25) {
+            self.reap_every = millis(self.store.lease_ms.unsigned_abs());
+        }
+        self
+    }
+
+    /// As many turns as their caps let through in some minutes: a longer game shows no more.
+    pub(crate) fn shortened(mut self) -> Self {
+        let each_ms = |caps: &DefaultCaps| caps.tick_ms.unsigned_abs() / u64::from(caps.calls_per_tick.max(1));
+        let slowest_ms = self.caps.iter().map(each_ms).max().unwrap_or(1).max(1);
+        let mut calls = LONGEST_MS / slowest_ms * (self.tenants.len() * self.agents.len()) as u64;
+        if self.calendar.on_day_cap == DayCapAction::Defer {
+            let a_day = self.caps.iter().map(|caps| caps.max_actions_per_day).chain(self.tenant_day).min().unwrap_or(1);
+            calls = calls.min(u64::from(a_day) * DAYS_MAX * self.tenants.len() as u64);
+        }
+        self.turns = self.turns.min(usize::try_from(calls / CALLS_A_TURN).unwrap_or(usize::MAX).max(10));
         self
     }
 

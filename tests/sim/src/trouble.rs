@@ -2,11 +2,13 @@
 //! as it was.
 
 mod aim;
+mod theme;
 
 use rand::Rng;
 use rand::rngs::StdRng;
 
 pub(crate) use aim::{Ambush, At, Odd, POISON, STRANGERS, Then, aim};
+pub(crate) use theme::theme;
 
 use crate::settings::Settings;
 
@@ -48,6 +50,8 @@ pub(crate) enum Kind {
     Malformed { what: usize },
     /// A hand removes a key, a group or the consumers of a group in one shard.
     Remove { what: usize, shard: u32 },
+    /// A hand removes the queue of the runtimes outside.
+    RemoveOutside { what: usize, shard: u32 },
     /// Redis may use so much more memory than it does now; none: as much as it wants.
     Memory { room: Option<u64> },
     /// Somebody is struck when it has just done a certain thing.
@@ -80,7 +84,7 @@ impl Kind {
             Self::Clock { .. } => "process_clock",
             Self::Reload { .. } => "reload",
             Self::Malformed { .. } => "malformed",
-            Self::Remove { .. } => "remove",
+            Self::Remove { .. } | Self::RemoveOutside { .. } => "remove",
             Self::Memory { .. } => "memory",
             Self::Ambush(_) => "ambush",
             Self::Odd(_) => "odd",
@@ -201,4 +205,11 @@ pub(crate) const REMOVED: [(&str, Removed); 14] = [
     ("lane:tenant0:agent0", Removed::Key),
     ("lane:tenant1:agent1", Removed::Key),
     ("beats", Removed::Key),
+];
+
+/// The same of the queue of the runtimes outside, of a tenant that has tasks.
+pub(crate) const REMOVED_OUTSIDE: [(&str, Removed); 3] = [
+    ("external:tenant0:outsider", Removed::Key),
+    ("external:tenant0:outsider", Removed::Group),
+    ("external:tenant0:outsider", Removed::Consumers),
 ];

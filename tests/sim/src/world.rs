@@ -27,6 +27,8 @@ pub(crate) struct Facts {
     pub(crate) turns: BTreeMap<Name, Made>,
     /// When slices of a turn were put on a queue, µs.
     pub(crate) dispatches: BTreeMap<Name, Vec<i64>>,
+    /// What workers have read from the queues of suspects: who, which turn, and from which shard.
+    pub(crate) suspects: BTreeMap<(String, Name), u32>,
     /// Replies that were written, by turn.
     pub(crate) replies: BTreeMap<Name, Vec<Told>>,
     /// Times in which Redis lost what was written: from the state that it came back with to its restart, µs.
@@ -95,6 +97,8 @@ pub(crate) struct Run {
     /// When the world changed by it, µs.
     pub(crate) effect_us: Option<i64>,
     pub(crate) end: End,
+    /// The shard from whose queue of suspects its worker had read it.
+    pub(crate) suspect_of: Option<u32>,
 }
 
 /// Lines of the story that are kept.
@@ -137,9 +141,17 @@ impl World {
     pub(crate) fn begin(&self, turn: Name, position: usize, effect: Effect, worker: &str) -> usize {
         let mut facts = self.facts();
         let began_us = facts.now_us;
-        let run = Run { turn, position, effect, worker: worker.into(), began_us, effect_us: None, end: End::Running };
+        let suspect_of = facts.suspects.get(&(worker.to_owned(), turn.clone())).copied();
+        let worker = worker.to_owned();
+        let run = Run { turn, position, effect, worker, began_us, effect_us: None, end: End::Running, suspect_of };
+        let beside = facts.beside(&run).map(|other| format!("{} and {}", run.turn, other.turn));
         facts.runs.push(run);
-        facts.runs.len() - 1
+        let number = facts.runs.len() - 1;
+        drop(facts);
+        if let Some(both) = beside {
+            self.wrong(format!("a worker runs two suspects at a time: {both}"));
+        }
+        number
     }
 }
 
@@ -149,6 +161,15 @@ impl Facts {
             self.story.pop_front();
         }
         self.story.push_back(format!("{:>10.4} {line}", now_us as f64 / 1e6));
+    }
+
+    /// Another suspect that its worker runs. A worker takes one at a time from each shard (rule 23).
+    fn beside(&self, run: &Run) -> Option<&Run> {
+        let is_beside = |other: &&Run| {
+            let is_another = other.turn != run.turn && other.worker == run.worker;
+            is_another && other.end == End::Running && other.suspect_of == run.suspect_of
+        };
+        run.suspect_of.and_then(|_| self.runs.iter().find(is_beside))
     }
 
     /// The runs of one call.

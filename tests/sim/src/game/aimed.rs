@@ -2,6 +2,7 @@
 
 use tickfleet_model::ids::shard_of;
 use tickfleet_model::{AgentId, TenantId};
+use tickfleet_sim_redis::Reply;
 
 use super::watch::Caught;
 use super::{Game, Role};
@@ -39,8 +40,27 @@ impl Game {
                 self.site.world.facts().upsets.push((now_us, now_us));
                 self.server.ask(&["XGROUP", "DELCONSUMER", stream, "workers", consumer]);
             }
+            Then::Vanishes { back_us } if is_ours && self.places[process].process.is_alive() => {
+                self.places[process].process.die_after(0);
+                self.places[process].back_us = Some(now_us + back_us);
+                self.note_death(process);
+                self.vanish(process);
+            }
             Then::IsCut => self.site.net.cut(process),
-            Then::Dies { .. } | Then::Stops { .. } => {}
+            Then::Dies { .. } | Then::Stops { .. } | Then::Vanishes { .. } => {}
+        }
+    }
+
+    /// A hand deletes the consumers that a process was.
+    fn vanish(&mut self, process: usize) {
+        self.rules.is_robbed = true;
+        let now_us = self.now_us;
+        self.site.world.facts().upsets.push((now_us, now_us));
+        let part = format!("-{}-", self.places[process].name);
+        let streams: Vec<String> =
+            self.server.redis.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+        for stream in streams.iter().filter(|key| key.contains("}:ready:")) {
+            self.delete_consumers(stream, &part);
         }
     }
 
@@ -68,12 +88,16 @@ impl Game {
         let stream = format!("{prefix}turns");
         self.server.set_now(self.now_us);
         match odd {
-            Odd::Crashes => drop(self.server.ask(&["XADD", &stream, "*", "turn", &turn, "x", "often"])),
+            Odd::Crashes => {
+                self.server.ask(&["XADD", &stream, "*", "turn", &turn, "x", "often"]);
+                self.who_reads_next_dies();
+            }
             Odd::Fields => {
                 let others: Vec<String> = (0..9_000).map(|n| format!("f{n}")).collect();
                 let words = ["XADD", &stream, "*", "turn", &turn];
                 let words: Vec<&str> = words.into_iter().chain(others.iter().map(String::as_str)).collect();
                 self.server.ask(&words);
+                self.who_reads_next_dies();
             }
             Odd::Unreadable => self.unreadable(&prefix, &name),
             Odd::OfNoTask => {
@@ -91,12 +115,18 @@ impl Game {
         }
     }
 
+    /// What nobody has read is nobody's to take back.
+    fn who_reads_next_dies(&mut self) {
+        let (at, then) = (At::Reads(":turns"), Then::Dies { back_us: 50_000 });
+        self.ambushes.push(Ambush { at, then, times: 1 });
+    }
+
     /// As a producer of an older build, or a broken one: with an id that `submit` has remembered.
     fn unreadable(&mut self, prefix: &str, name: &str) {
         let stream = format!("{prefix}turns");
         self.server.ask(&["SET", &format!("{prefix}id:{name}"), "q0"]);
         let entry = self.server.ask(&["XADD", &stream, "*", "turn", "no JSON", "i", name]);
-        if let tickfleet_sim_redis::Reply::Bulk(entry) = entry {
+        if let Reply::Bulk(entry) = entry {
             self.server.ask(&["HSET", &format!("{prefix}queued"), name, &String::from_utf8_lossy(&entry)]);
         }
     }
@@ -125,18 +155,22 @@ impl Game {
     }
 
     /// A hand writes into an agent's budgets what is none.
-    pub(super) fn spoil(&mut self, tenant: usize, agent: usize) {
-        let tenant = STRANGERS[tenant];
+    pub(super) fn spoil(&mut self, of: usize, agent: usize) {
+        let tenant = STRANGERS[of];
         let Ok(agent) = AgentId::new(format!("agent{agent}")) else { return };
         let who = format!("{tenant}:{agent}");
         let key = format!("{}budgets", self.shard_of(tenant));
         self.server.set_now(self.now_us);
-        self.server.ask(&["HSET", &key, &who, "spoilt"]);
+        // A full Redis refuses hands, too.
+        if matches!(self.server.ask(&["HSET", &key, &who, "spoilt"]), Reply::Error(_)) {
+            return;
+        }
         let now_ms = self.oracle.shard_times().max();
         if let Some(now_ms) = now_ms.filter(|_| !self.loses_writes) {
             let today = self.oracle.day_of(now_ms);
             self.site.world.facts().spoiled.insert(who, today);
         }
+        self.odd(Odd::ToInbox { tenant: of, inbox: 0 });
     }
 
     /// A scheduler starts that was told of another number of shards.

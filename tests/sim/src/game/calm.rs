@@ -11,6 +11,11 @@ const DAY_MS: i64 = 86_400_000;
 /// Where nothing has happened for so long beyond leases, what is left waits for the next day, µs: longer than any call,
 /// tick or wait between tries.
 const STILL_US: i64 = 15_000_000;
+/// Where nothing has happened for so long beyond leases, nothing will, µs: longer than producers and operators wait
+/// before they ask again.
+const STUCK_US: i64 = 90_000_000;
+/// Days that may begin although nothing happens in them.
+const IDLE_DAYS_MAX: u32 = 3;
 /// What a day that has begun may take, µs.
 const DAY_TAKES_US: i64 = 120_000_000;
 
@@ -28,7 +33,7 @@ impl Game {
             place.back_us = place.back_us.map(|back| back.min(now_us + 1_000_000));
         }
         let mut until = self.now_us + self.longest_us();
-        let (mut quiet_us, mut seen, mut moved_us) = (0, (0, 0), self.now_us);
+        let (mut quiet_us, mut seen, mut moved_us, mut idle_days) = (0, (0, 0), self.now_us, 0);
         while !self.is_decided() {
             let before = self.now_us;
             self.step()?;
@@ -38,12 +43,14 @@ impl Game {
             }
             let done = self.done();
             if done != seen {
-                (seen, moved_us) = (done, self.now_us);
-            } else if quiet_us == 0 && self.waits_for_a_day(moved_us) {
+                (seen, moved_us, idle_days) = (done, self.now_us, 0);
+            } else if quiet_us == 0 && idle_days < IDLE_DAYS_MAX && self.waits_for_a_day(moved_us) {
                 self.next_day();
-                (moved_us, until) = (self.now_us, until + DAY_TAKES_US);
+                (moved_us, until, idle_days) = (self.now_us, until + DAY_TAKES_US, idle_days + 1);
             }
-            if self.now_us > until {
+            let is_stuck =
+                quiet_us == 0 && self.now_us - moved_us > STUCK_US + 20_000 * self.site.settings.store.lease_ms;
+            if self.now_us > until || is_stuck {
                 let left = self.left();
                 self.site.world.wrong(format!("trouble is over, and this is not: {left}"));
             }
@@ -66,7 +73,10 @@ impl Game {
 
     /// The clock of Redis steps to the beginning of the next day: nobody plays the hours until then.
     fn next_day(&mut self) {
-        let Some(left_ms) = self.oracle.shard_times().map(|ms| DAY_MS - ms.rem_euclid(DAY_MS)).min() else { return };
+        // A shard's time is not behind Redis', and may have been seen long ago.
+        let redis_ms = (self.now_us + self.server.ahead_us) / 1_000;
+        let left_ms = self.oracle.shard_times().map(|ms| DAY_MS - ms.max(redis_ms).rem_euclid(DAY_MS)).min();
+        let Some(left_ms) = left_ms else { return };
         self.site.world.tell(|| format!("the next day begins: Redis' clock steps by {left_ms} ms"));
         self.step_redis_clock((left_ms + 1) * 1_000);
         let now_us = self.now_us;

@@ -96,6 +96,8 @@ impl Game {
 
 /// Whether a key says that a turn of strangers has not ended.
 fn is_waiting(key: &[u8]) -> bool {
-    let key = String::from_utf8_lossy(key);
-    STRANGERS.iter().any(|tenant| key.contains(&format!(":turn:{tenant}:")))
+    let Some(name) = key.split(|byte| *byte == b'}').nth(1).and_then(|rest| rest.strip_prefix(b":turn:")) else {
+        return false;
+    };
+    STRANGERS.iter().any(|tenant| name.starts_with(tenant.as_bytes()))
 }

@@ -5,13 +5,13 @@ use tickfleet_model::ids::shard_of;
 use tickfleet_sim_redis::Reply;
 
 use super::Game;
-use crate::trouble::{Kind, MALFORMED, REMOVED, Removed};
+use crate::trouble::{Kind, MALFORMED, REMOVED, REMOVED_OUTSIDE, Removed};
 
 /// For how long leases may end although their holders live, µs; none where none does.
 const fn upset(kind: &Kind) -> Option<i64> {
     match kind {
         Kind::Freeze { for_us } | Kind::Slow { for_us, .. } => Some(*for_us),
-        Kind::RedisClock { .. } | Kind::Remove { .. } | Kind::Memory { .. } => Some(0),
+        Kind::RedisClock { .. } | Kind::Remove { .. } | Kind::RemoveOutside { .. } | Kind::Memory { .. } => Some(0),
         _ => None,
     }
 }
@@ -70,7 +70,8 @@ impl Game {
             }
             Kind::Reload { process, version } => self.reload(process, version),
             Kind::Malformed { what } => self.malformed(what),
-            Kind::Remove { what, shard } => self.remove(what, shard),
+            Kind::Remove { what, shard } => self.remove(REMOVED[what], shard),
+            Kind::RemoveOutside { what, shard } => self.remove(REMOVED_OUTSIDE[what], shard),
             Kind::Memory { room } => {
                 let used = self.server.redis.used_memory();
                 self.server.redis.set_maxmemory(room.map_or(0, |room| used + room));
@@ -118,22 +119,26 @@ impl Game {
         self.server.ask(&words);
     }
 
-    fn remove(&mut self, what: usize, shard: u32) {
-        let (key, part) = REMOVED[what];
+    fn remove(&mut self, (key, part): (&str, Removed), shard: u32) {
         self.rules.is_robbed = true;
         let key = format!("{{sim:{shard}}}:{key}");
         self.server.set_now(self.now_us);
         match part {
             Removed::Key => drop(self.server.ask(&["DEL", &key])),
             Removed::Group => drop(self.server.ask(&["XGROUP", "DESTROY", &key, "workers"])),
-            Removed::Consumers => {
-                let Reply::Array(consumers) = self.server.ask(&["XINFO", "CONSUMERS", &key, "workers"]) else { return };
-                for consumer in consumers {
-                    let Reply::Array(fields) = consumer else { continue };
-                    if let Some(Reply::Bulk(name)) = fields.get(1) {
-                        let name = String::from_utf8_lossy(name).into_owned();
-                        self.server.ask(&["XGROUP", "DELCONSUMER", &key, "workers", &name]);
-                    }
+            Removed::Consumers => self.delete_consumers(&key, ""),
+        }
+    }
+
+    /// Deletes the consumers of a stream's group whose names have this in them.
+    pub(super) fn delete_consumers(&mut self, key: &str, part: &str) {
+        let Reply::Array(consumers) = self.server.ask(&["XINFO", "CONSUMERS", key, "workers"]) else { return };
+        for consumer in consumers {
+            let Reply::Array(fields) = consumer else { continue };
+            if let Some(Reply::Bulk(name)) = fields.get(1) {
+                let name = String::from_utf8_lossy(name).into_owned();
+                if name.contains(part) {
+                    self.server.ask(&["XGROUP", "DELCONSUMER", key, "workers", &name]);
                 }
             }
         }

@@ -1,11 +1,12 @@
 //! Whoever looks on while Redis works: the oracle, the rules, the story, and those who lie in wait.
 
 use tickfleet_sim_redis::{Answer, Redis, Reply};
+use tickfleet_store::fields;
 
 use super::story::told;
 use super::{Game, Place, fold};
 use crate::net::Net;
-use crate::oracle::Oracle;
+use crate::oracle::{Oracle, place};
 use crate::rules::{Call, Rules};
 use crate::server::{Done, Watch};
 use crate::trouble::{Ambush, At, POISON};
@@ -59,12 +60,41 @@ impl Watch for Watcher<'_> {
             self.rules.after(redis, call, done.reply);
         }
         if let Some(process) = owner {
+            self.note_suspects(process, done);
             self.lie_in_wait(process, call.as_ref().map(Call::verb), redis, done);
         }
     }
 }
 
 impl Watcher<'_> {
+    /// Who has read a slice that its holders have died with.
+    fn note_suspects(&self, process: usize, done: &Done<'_>) {
+        let Reply::Array(streams) = done.reply else { return };
+        if done.args.first().is_none_or(|word| word != b"XREADGROUP") {
+            return;
+        }
+        for stream in streams {
+            let Reply::Array(parts) = stream else { continue };
+            let [Reply::Bulk(key), Reply::Array(entries)] = parts.as_slice() else { continue };
+            let key = String::from_utf8_lossy(key);
+            let Some((shard, "ready")) =
+                place(&key).map(|(shard, rest)| (shard, rest.split(':').next().unwrap_or(rest)))
+            else {
+                continue;
+            };
+            let is_suspect = key.contains(":suspect:");
+            for name in entries.iter().filter_map(slice_name) {
+                let of = (self.places[process].name.clone(), name);
+                let mut facts = self.world.facts();
+                if is_suspect {
+                    facts.suspects.insert(of, shard);
+                } else {
+                    facts.suspects.remove(&of);
+                }
+            }
+        }
+    }
+
     fn lie_in_wait(&mut self, process: usize, verb: Option<&'static str>, redis: &mut Redis, done: &Done<'_>) {
         if self.ambushes.is_empty() {
             return;
@@ -81,6 +111,15 @@ impl Watcher<'_> {
             }
         }
     }
+}
+
+/// The turn of a slice, as it is read.
+fn slice_name(entry: &Reply) -> Option<String> {
+    let Reply::Array(parts) = entry else { return None };
+    let Reply::Array(fields) = parts.get(1)? else { return None };
+    let is_name = |pair: &&[Reply]| pair[0] == Reply::Bulk(fields::slice::NAME.into());
+    let Some(Reply::Bulk(name)) = fields.chunks_exact(2).find(is_name).map(|pair| &pair[1]) else { return None };
+    Some(String::from_utf8_lossy(name).into_owned())
 }
 
 /// Whether somebody is about to look into what kills those who do. What has killed once is looked into alone, and said

@@ -42,6 +42,8 @@ pub(crate) enum Then {
     IsCut,
     /// What it holds is taken away from it, by a hand that deletes the consumer.
     IsForgotten,
+    /// It dies, and a hand deletes the consumers that it was: what it held is on no queue and with nobody.
+    Vanishes { back_us: i64 },
 }
 
 /// What strangers write: turns of tenants of their own, which are carried out like others.
