@@ -70,6 +70,11 @@ impl Record {
         self.fence.as_ref().is_some_and(|fence| !is_ending(fence))
     }
 
+    /// The queues of workers that its slice may be on. An external task's is a runtime's: its timer looks after it.
+    fn worker_queues(&self) -> &[String] {
+        if self.queues.iter().any(|queue| queue.starts_with("ready:")) { &self.queues } else { &[] }
+    }
+
     /// It waits on its lane for calls to be admitted; else it is parked for a try, or an ending is given out.
     fn is_on_lane(&self) -> bool {
         self.fence.is_none() && self.done == self.admitted && self.admitted < self.calls
@@ -105,18 +110,16 @@ impl Store {
         })
     }
 
-    /// Those of `out` whose entry nobody holds, and that is not waiting to be read either. An entry was read, where the
-    /// group's last is not before it, and is gone, where its stream begins after it.
+    /// Those of `out` that have no timer, or whose entry nobody holds, and that is not waiting to be read either. An entry
+    /// was read, where the group's last is not before it, and is gone, where its stream begins after it.
     async fn adrift(&self, out: &[Record]) -> Result<Vec<TurnName>, StoreError> {
-        // An external task is looked at once in its lease.
-        let out: Vec<_> = out.iter().filter(|record| record.queues.iter().any(|q| q.starts_with("ready:"))).collect();
-        let queues: BTreeSet<&str> = out.iter().flat_map(|record| record.queues.iter().map(String::as_str)).collect();
+        let queues: BTreeSet<&str> = out.iter().flat_map(Record::worker_queues).map(String::as_str).collect();
         let (mut pipe, timers) = (redis::pipe(), self.keys.key("timers"));
         pipe.ignore_errors();
-        for record in &out {
+        for record in out {
             let fence = record.fence.as_deref().unwrap_or_default();
             pipe.cmd("ZSCORE").arg(&timers).arg(format!("t:{}", record.name));
-            for queue in &record.queues {
+            for queue in record.worker_queues() {
                 pipe.cmd("XPENDING").arg(self.keys.key(queue)).arg(GROUP).arg(fence).arg(fence).arg(1);
             }
         }
@@ -133,7 +136,7 @@ impl Store {
         let mut seen = Vec::with_capacity(out.len());
         for record in out {
             let timed = next() != Value::Nil;
-            let held = record.queues.iter().filter(|_| is_some(&next())).count() > 0;
+            let held = record.worker_queues().iter().filter(|_| is_some(&next())).count() > 0;
             seen.push((record, timed, held));
         }
         let ends: BTreeMap<&str, (String, String)> =
@@ -141,13 +144,15 @@ impl Store {
         let (mut adrift, mut doubtful) = (Vec::new(), Vec::new());
         for (record, timed, held) in seen {
             let fence = record.fence.as_deref().unwrap_or_default();
-            let waits = record.queues.iter().any(|queue| {
+            let waits = record.worker_queues().iter().any(|queue| {
                 let (last, first) = &ends[queue.as_str()];
                 after(fence, last) && !first.is_empty() && !after(first, fence)
             });
-            match record.queues.len() {
-                _ if !timed || !(held || waits) => adrift.push(record),
-                0 | 1 => {}
+            match record.worker_queues().len() {
+                _ if !timed => adrift.push(record),
+                0 => {}
+                _ if !(held || waits) => adrift.push(record),
+                1 => {}
                 // The entries around it on one of two queues say nothing of the other.
                 _ if !held => doubtful.push(record),
                 _ => {}

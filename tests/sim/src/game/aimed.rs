@@ -6,6 +6,7 @@ use tickfleet_sim_redis::Reply;
 
 use super::watch::Caught;
 use super::{Game, Role};
+use crate::parts::operator::GUEST;
 use crate::process::Process;
 use crate::settings::Settings;
 use crate::trouble::{Ambush, At, Odd, POISON, STRANGERS, Then};
@@ -140,7 +141,13 @@ impl Game {
         let facts = self.site.world.facts();
         let is_known = |name: &&String| {
             let made = &facts.turns[*name];
-            made.accepted_us.is_some() && !made.is_odd && !facts.replies.contains_key(*name)
+            // A guest whom nobody knows is refused without a reply, and then its id is free.
+            let is_of_guest = name.split(':').next() == Some(GUEST);
+            made.accepted_us.is_some()
+                && !made.is_odd
+                && !made.is_task
+                && !is_of_guest
+                && !facts.replies.contains_key(*name)
         };
         let known: Vec<&String> = facts.turns.keys().filter(is_known).collect();
         let Some(name) = (!known.is_empty()).then(|| known[which % known.len()].clone()) else { return };

@@ -63,6 +63,23 @@ async fn an_external_task_whose_runtime_is_silent_is_offered_anew_and_ended_in_t
     assert_eq!((ending.calls, ending.begun.map(|begun| begun.by_runtime)), (vec!["c0".to_owned()], Some(true)));
 }
 
+#[tokio::test]
+async fn a_task_of_a_silent_runtime_whose_timer_a_hand_has_taken_is_looked_for() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (name, queue) = external(&shard).await;
+    let entry = shard.reader("far").take(&queue.to_string(), 1).await.unwrap().remove(0);
+    let adrift = async || shard.store.sweep(tickfleet_store::SweepAt::default()).await.unwrap().adrift;
+    assert_eq!(adrift().await, []);
+    let mut redis = shard.server.connection().await;
+    let () = redis::cmd("DEL").arg(shard.store.keys().key("timers")).query_async(&mut redis).await.unwrap();
+    assert_eq!(adrift().await, std::slice::from_ref(&name));
+    shard.store.wake(std::slice::from_ref(&name)).await.unwrap();
+    assert_eq!(adrift().await, []);
+    idle(&shard, &queue, &entry.id, 6_000).await;
+    shard.advance(6_000);
+    assert!(matches!(promote(&shard, &name).await, Promoted::Lapsed), "it is offered anew");
+}
+
 /// Whether a silent runtime loses its task where Redis' clock has stepped back since it took it: to Redis, it has only
 /// just been taken, for as long as the step was.
 async fn lapses(scripts: Scripts) -> bool {
