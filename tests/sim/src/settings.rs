@@ -45,6 +45,8 @@ pub(crate) struct Settings {
     pub(crate) turns: usize,
     /// How long they come and trouble lasts, µs.
     pub(crate) span_us: i64,
+    /// Whether tasks are delegated, whatever else is drawn.
+    pub(crate) has_tasks: bool,
     /// Bytes of Redis' memory; zero: no bound.
     pub(crate) maxmemory: u64,
 }
@@ -106,6 +108,7 @@ impl Settings {
             tenant_day: one_of(chance, &[None, None, Some(40), Some(5)]),
             turns: chance.random_range(10..120),
             span_us: chance.random_range(10..40) * 1_000_000,
+            has_tasks: false,
             maxmemory: one_of(chance, &[0, 0, 0, 2_000_000]),
         }
     }

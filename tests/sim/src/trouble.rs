@@ -51,7 +51,7 @@ pub(crate) enum Kind {
     /// A hand removes a key, a group or the consumers of a group in one shard.
     Remove { what: usize, shard: u32 },
     /// A hand removes the queue of the runtimes outside.
-    RemoveOutside { what: usize, shard: u32 },
+    RemoveOutside { part: Removed, tenant: usize },
     /// Redis may use so much more memory than it does now; none: as much as it wants.
     Memory { room: Option<u64> },
     /// Somebody is struck when it has just done a certain thing.
@@ -205,11 +205,4 @@ pub(crate) const REMOVED: [(&str, Removed); 14] = [
     ("lane:tenant0:agent0", Removed::Key),
     ("lane:tenant1:agent1", Removed::Key),
     ("beats", Removed::Key),
-];
-
-/// The same of the queue of the runtimes outside, of a tenant that has tasks.
-pub(crate) const REMOVED_OUTSIDE: [(&str, Removed); 3] = [
-    ("external:tenant0:outsider", Removed::Key),
-    ("external:tenant0:outsider", Removed::Group),
-    ("external:tenant0:outsider", Removed::Consumers),
 ];

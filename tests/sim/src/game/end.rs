@@ -74,6 +74,8 @@ impl Game {
                     let count = self.server.ask(&["HGET", &whole, field]);
                     count == Reply::Nil || count == Reply::Bulk(b"0".to_vec())
                 }),
+                // Of a stream that a hand has deleted; strangers never submit again.
+                "id" if self.rules.is_robbed && STRANGERS.iter().any(|name| key[3..].starts_with(name)) => true,
                 "id" | "done" | "ran" => matches!(self.server.ask(&["PTTL", &whole]), Reply::Int(ms) if ms > 0),
                 "turn" | "lane" => false,
                 _ => true,

@@ -5,7 +5,8 @@ use tickfleet_model::ids::shard_of;
 use tickfleet_sim_redis::Reply;
 
 use super::Game;
-use crate::trouble::{Kind, MALFORMED, REMOVED, REMOVED_OUTSIDE, Removed};
+use crate::parts::tasks::OUTSIDER;
+use crate::trouble::{Kind, MALFORMED, REMOVED, Removed};
 
 /// For how long leases may end although their holders live, µs; none where none does.
 const fn upset(kind: &Kind) -> Option<i64> {
@@ -71,7 +72,12 @@ impl Game {
             Kind::Reload { process, version } => self.reload(process, version),
             Kind::Malformed { what } => self.malformed(what),
             Kind::Remove { what, shard } => self.remove(REMOVED[what], shard),
-            Kind::RemoveOutside { what, shard } => self.remove(REMOVED_OUTSIDE[what], shard),
+            Kind::RemoveOutside { part, tenant } => {
+                let tenant = &self.site.settings.tenants[tenant];
+                let (key, shard) =
+                    (format!("external:{tenant}:{OUTSIDER}"), shard_of(tenant, self.site.settings.store.shards));
+                self.remove((&key, part), shard);
+            }
             Kind::Memory { room } => {
                 let used = self.server.redis.used_memory();
                 self.server.redis.set_maxmemory(room.map_or(0, |room| used + room));

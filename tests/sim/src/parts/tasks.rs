@@ -43,7 +43,7 @@ impl Tasks {
     /// Draws them; in half of the games, none.
     pub(crate) fn draw(settings: &Settings, chance: &mut StdRng) -> Self {
         let mut all = Self { seed: chance.random_range(0..u64::MAX), ..Self::default() };
-        if chance.random_bool(0.5) {
+        if chance.random_bool(0.5) && !settings.has_tasks {
             return all;
         }
         let span_ms = settings.span_us.unsigned_abs() / 1_000;

@@ -4,7 +4,7 @@
 use rand::Rng;
 use rand::rngs::StdRng;
 
-use super::{Ambush, At, Kind, Odd, REMOVED_OUTSIDE, SECOND, Then, Trouble};
+use super::{Ambush, At, Kind, Odd, Removed, SECOND, Then, Trouble};
 use crate::settings::{Settings, one_of};
 
 /// A famine is longer than loops may stand still, µs.
@@ -20,7 +20,7 @@ struct Game<'a> {
 
 /// Adds the theme of a game, if it has one.
 pub(crate) fn theme(troubles: &mut Vec<Trouble>, settings: &mut Settings, chance: &mut StdRng) {
-    let number = chance.random_range(0..14);
+    let number = chance.random_range(0..15);
     let mut game = Game { troubles, settings, chance };
     match number {
         0 => game.famine(),
@@ -34,6 +34,7 @@ pub(crate) fn theme(troubles: &mut Vec<Trouble>, settings: &mut Settings, chance
         9 => game.restarts(),
         10 => game.spoiled(),
         11 => game.narrow(),
+        12 => game.cuts(),
         _ => {}
     }
     troubles.sort_by_key(|trouble| trouble.at_us);
@@ -52,13 +53,24 @@ impl Game<'_> {
         self.troubles.retain(|trouble| trouble.kind.word() != word);
     }
 
-    /// Memory is short for long.
+    /// Memory is short for long, or Redis slow and then silent for long.
     fn famine(&mut self) {
-        self.without("memory");
         let at_us = self.chance.random_range(0..self.settings.span_us / 2);
-        let room = Some(self.chance.random_range(0..20_000));
-        self.troubles.push(Trouble { at_us, kind: Kind::Memory { room } });
+        if self.chance.random_bool(0.3) {
+            self.without("memory");
+            let room = Some(self.chance.random_range(0..20_000));
+            self.troubles.push(Trouble { at_us, kind: Kind::Memory { room } });
+        } else {
+            self.slow(1_500_000);
+            self.troubles.push(Trouble { at_us, kind: Kind::Freeze { for_us: FAMINE_US } });
+        }
         self.settings.span_us += FAMINE_US;
+    }
+
+    /// Everything takes up to so long, µs, all the time.
+    fn slow(&mut self, most_us: i64) {
+        let for_us = self.settings.span_us;
+        self.troubles.push(Trouble { at_us: 0, kind: Kind::Slow { for_us, most_us } });
     }
 
     /// Who holds something leaves nothing behind.
@@ -72,9 +84,10 @@ impl Game<'_> {
 
     /// The queue of the runtimes outside is gone.
     fn nothing_outside(&mut self) {
-        self.often(1..4, |settings, chance| Kind::RemoveOutside {
-            what: chance.random_range(0..REMOVED_OUTSIDE.len()),
-            shard: chance.random_range(0..settings.store.shards),
+        self.settings.has_tasks = true;
+        self.often(4..16, |settings, chance| Kind::RemoveOutside {
+            part: one_of(chance, &[Removed::Key, Removed::Group, Removed::Consumers]),
+            tenant: chance.random_range(0..settings.tenants.len()),
         });
     }
 
@@ -120,6 +133,16 @@ impl Game<'_> {
         self.without("redis_lost_writes");
         self.settings.store.tenant_turns_max = 1_000;
         self.often(20..60, |_, chance| Kind::Forge { which: chance.random_range(0..1_000) });
+    }
+
+    /// What was sent on connections that were given up arrives when there are new ones.
+    fn cuts(&mut self) {
+        (self.settings.store.lease_ms, self.settings.store.ending_lease_ms) = (10_000, 10_000);
+        self.slow(800_000);
+        self.troubles.push(Trouble { at_us: 0, kind: Kind::Late { late_us: 5 * SECOND } });
+        self.often(10..40, |settings, chance| Kind::Cut {
+            process: chance.random_range(0..settings.schedulers + settings.workers),
+        });
     }
 
     /// What workers and schedulers send arrives when others have taken over long since.
