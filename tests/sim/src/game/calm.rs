@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tickfleet_model::DayCapAction;
+use tickfleet_sim_redis::Reply;
 
 use super::Game;
 use crate::trouble::At;
@@ -73,14 +74,21 @@ impl Game {
 
     /// The clock of Redis steps to the beginning of the next day: nobody plays the hours until then.
     fn next_day(&mut self) {
-        // A shard's time is not behind Redis', and may have been seen long ago.
-        let redis_ms = (self.now_us + self.server.ahead_us) / 1_000;
-        let left_ms = self.oracle.shard_times().map(|ms| DAY_MS - ms.max(redis_ms).rem_euclid(DAY_MS)).min();
+        let shards = 0..self.site.settings.store.shards;
+        let left_ms = shards.filter_map(|shard| Some(DAY_MS - self.shard_ms(shard)?.rem_euclid(DAY_MS))).min();
         let Some(left_ms) = left_ms else { return };
         self.site.world.tell(|| format!("the next day begins: Redis' clock steps by {left_ms} ms"));
         self.step_redis_clock((left_ms + 1) * 1_000);
         let now_us = self.now_us;
         self.site.world.facts().upsets.push((now_us, now_us));
+    }
+
+    /// The time of a shard, as its last script had it, ms.
+    fn shard_ms(&mut self, shard: u32) -> Option<i64> {
+        match self.server.ask(&["HGET", &format!("{{sim:{shard}}}:meta"), "last_ms"]) {
+            Reply::Bulk(ms) => String::from_utf8_lossy(&ms).parse().ok(),
+            _ => None,
+        }
     }
 
     /// How long the work that there is may take, µs.
