@@ -35,11 +35,12 @@ test: prepare ## Run every test
 		set -x; cargo test --workspace --all-targets --locked; \
 	fi
 
-# A seed and what is left out of its game name one game; without a seed, games are played for a while.
+# A seed and what is left out of its game name one game; without a seed, games are played for a while. WITHOUT=n
+# switches a guard of the scripts off, to see what it is for.
 GAME := $(if $(KEEP)$(TURNS)$(WITHOUT),replay,run --games 1)
 sim: ## Play games of the simulator for a minute; SECONDS=…, COVERAGE=1, or SEED=… for one game (KEEP=, TURNS=, WITHOUT= as it says)
 	cargo build --workspace --bin tickfleet-sim --locked
-	"$(BUILT)/debug/tickfleet-sim" $(if $(SEED),$(GAME) --seed $(SEED) $(if $(KEEP),--keep $(KEEP)) $(if $(TURNS),--turns $(TURNS)) $(if $(WITHOUT),--without $(WITHOUT)),run --seconds $(or $(SECONDS),60) --seed $$RANDOM $(if $(COVERAGE),--coverage))
+	"$(BUILT)/debug/tickfleet-sim" $(if $(SEED),$(GAME) --seed $(SEED) $(if $(KEEP),--keep $(KEEP)) $(if $(TURNS),--turns $(TURNS)) $(if $(WITHOUT),--without $(WITHOUT)),run --seconds $(or $(SECONDS),60) --seed $$RANDOM $(if $(COVERAGE),--coverage) $(if $(WITHOUT),--without $(WITHOUT)))
 
 lint: ## Check formatting, lints, documentation and dependencies
 	@.ci/lint

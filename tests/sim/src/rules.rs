@@ -119,6 +119,13 @@ impl Rules {
         if call.drains && matches!(reply, Reply::Error(why) if why.starts_with("OOM")) {
             self.wrong(13, &format!("{} frees memory, and was refused for want of it", call.verb));
         }
+        // One item that cannot be looked at costs itself, not all that the script was to look at.
+        if ["promote", "reap", "release"].contains(&call.verb)
+            && let Reply::Error(why) = reply
+            && !["OOM", "NOSCRIPT"].iter().any(|word| why.starts_with(word))
+        {
+            self.wrong(18, &format!("{} failed as a whole: {why}", call.verb));
+        }
         let mut look = Look { redis, prefix: &call.prefix };
         let now_ms = look.fields("meta", &["last_ms"]).first().cloned().flatten();
         let now_ms = now_ms.and_then(|now| now.parse().ok()).unwrap_or(0);

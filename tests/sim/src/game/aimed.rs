@@ -182,8 +182,10 @@ impl Game {
 
     /// A scheduler starts that was told of another number of shards.
     pub(super) fn stray(&mut self) -> anyhow::Result<()> {
-        // Where Redis has forgotten how many there are, whoever comes first says it.
-        if self.loses_writes {
+        // Where Redis does not know yet how many there are, or has forgotten, whoever comes first says it.
+        let meta = |shard: u32| format!("{{sim:{shard}}}:meta");
+        let mut shards = 0..self.site.settings.store.shards;
+        if self.loses_writes || !shards.all(|it| self.server.ask(&["HEXISTS", &meta(it), "shards"]) == Reply::Int(1)) {
             return Ok(());
         }
         let place = self.places.len();

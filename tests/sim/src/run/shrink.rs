@@ -7,7 +7,7 @@ use super::Play;
 use crate::game::Verdict;
 
 /// The time that shrinking may take.
-const TIME: Duration = Duration::from_secs(80);
+const TIME: Duration = Duration::from_secs(45);
 /// Lines of the story that are told.
 const LINES_MAX: usize = 120;
 
