@@ -333,7 +333,7 @@ async fn handing_back_keeps_the_slice_for_another() {
 }
 
 #[tokio::test]
-async fn only_what_a_script_met_in_the_data_is_the_fault_of_a_batch() {
+async fn only_what_was_met_in_the_data_is_the_fault_of_a_batch() {
     let server = RedisServer::start().await;
     let store = Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap();
     let mut redis = server.connection().await;
@@ -360,6 +360,10 @@ async fn only_what_a_script_met_in_the_data_is_the_fault_of_a_batch() {
     let () = redis::cmd("DEL").arg(&beats).query_async(&mut redis).await.unwrap();
     let (script, said) = told(&mut redis, &["SET", &beats, "foreign"]).await;
     assert!(script, "{said}");
+    // So it is where it is read without a script: the record of a task that a turn runs under.
+    let task = TurnName::parse("acme:k1").unwrap();
+    let () = redis::cmd("SET").arg(store.keys().turn(&task)).arg("foreign").query_async(&mut redis).await.unwrap();
+    assert!(store.task_grant(&task).await.unwrap_err().is_script_error());
 }
 
 #[tokio::test]

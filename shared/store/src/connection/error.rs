@@ -44,8 +44,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns true if a script ran and failed over what it was given (a bug or foreign data), so that repeating the
-    /// same batch cannot help. Everything else that Redis refuses is the connection's fault, or that of Redis' state
+    /// Returns true if a script ran and failed over what it was given (a bug or foreign data), or a command met a key of
+    /// another type, so that repeating the same batch cannot help. Everything else that Redis refuses is the connection's fault, or that of Redis' state
     /// and permissions, and nobody's who waits behind it: it is asked again until it passes (rule 24).
     #[must_use]
     pub fn is_script_error(&self) -> bool {
@@ -81,9 +81,11 @@ impl StoreError {
 fn was_raised_by_a_script(error: &redis::RedisError) -> bool {
     const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "Unknown Redis command called from script"];
     let said = error.detail().unwrap_or_default();
-    matches!(error.code(), Some("ERR" | "WRONGTYPE"))
-        && said.contains("user_script:")
-        && !NOT_ALLOWED.iter().any(|why| said.contains(why))
+    // A key of another type is a fault of the data, whoever reads it.
+    error.code() == Some("WRONGTYPE")
+        || error.code() == Some("ERR")
+            && said.contains("user_script:")
+            && !NOT_ALLOWED.iter().any(|why| said.contains(why))
 }
 
 /// Returns true if another connection may do better: this one is broken, leads to a server that is no primary (any

@@ -153,6 +153,21 @@ async fn a_slice_that_got_lost_is_never_told_as_not_run() {
     assert_eq!((ending.reason, ending.crashes), (EndReason::Cancelled, 1));
 }
 
+/// Whether anybody has read it, its queue's group alone knew.
+#[tokio::test]
+async fn a_slice_whose_queue_has_lost_its_group_is_not_told_as_not_run() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (name, _) = shard.leased(1).await.remove(0);
+    let key = shard.store.keys().key("ready:normal");
+    let destroy = redis::cmd("XGROUP").arg(&["DESTROY", &key, "workers"]).to_owned();
+    let () = destroy.query_async(&mut shard.server.connection().await).await.unwrap();
+    assert_eq!(shard.store.cancel(&name, "why").await.unwrap(), Cancelled::Ok);
+    assert!(matches!(promote(&shard, &name).await, Promoted::Later), "its holder has a lease to end it");
+    shard.advance(StoreOptions::default().ending_lease_ms + 1);
+    let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it is not given out to be ended") };
+    assert_eq!((ending.reason, ending.crashes), (EndReason::Cancelled, 1));
+}
+
 /// Rule 4: what living workers hold is not given out again under the same fence.
 #[tokio::test]
 async fn a_group_that_was_destroyed_begins_at_the_end_of_its_queue_and_at_the_beginning_where_it_is_new() {

@@ -168,7 +168,8 @@ local function whereabouts(queue, fence)
   if not string.match(fence, '^%d+%-%d+$') then return 'gone' end
   if pending(queue, fence) then return 'held' end
   local group = group_of(queue)
-  if group and not after(fence, group['last-delivered-id']) then return 'gone' end
+  -- Without its group, nobody knows whether it was read.
+  if not group or not after(fence, group['last-delivered-id']) then return 'gone' end
   return redis.pcall('XRANGE', queue, fence, fence)[1] and 'waiting' or 'gone'
 end
 
