@@ -122,6 +122,13 @@ impl Game {
         self.ambushes.push(Ambush { at, then, times: 1 });
     }
 
+    /// The hand takes away what it has put in the place of a task's record.
+    pub(super) fn tidy_up(&mut self) {
+        self.server.set_now(self.now_us);
+        let spoilt = format!("{}turn:{}:spoilt", self.shard_of(STRANGERS[0]), STRANGERS[0]);
+        self.server.ask(&["DEL", &spoilt]);
+    }
+
     /// As a producer of an older build, or a broken one: with an id that `submit` has remembered.
     fn unreadable(&mut self, prefix: &str, name: &str) {
         let stream = format!("{prefix}turns");

@@ -28,6 +28,7 @@ impl Game {
         self.frozen_us = 0;
         self.server.redis.set_maxmemory(0);
         self.ambushes.retain(|ambush| ambush.at == At::Poisoned);
+        self.tidy_up();
         let now_us = self.now_us;
         for place in &mut self.places {
             place.process.stopped_us = place.process.stopped_us.min(now_us);
