@@ -4,7 +4,7 @@ use tickfleet_model::TenantId;
 use tickfleet_model::ids::shard_of;
 use tickfleet_sim_redis::Reply;
 
-use super::Game;
+use super::{Game, Role};
 use crate::parts::tasks::OUTSIDER;
 use crate::trouble::{Kind, MALFORMED, REMOVED, Removed};
 
@@ -77,6 +77,10 @@ impl Game {
                 let (key, shard) =
                     (format!("external:{tenant}:{OUTSIDER}"), shard_of(tenant, self.site.settings.store.shards));
                 self.remove((&key, part), shard);
+                // Its runtimes would make it anew at once.
+                if let Some(runtimes) = self.places.iter().position(|place| place.role == Role::Tasks) {
+                    self.site.net.hold(runtimes, now_us + 2 * self.site.settings.outside_lease.as_micros() as i64);
+                }
             }
             Kind::Memory { room } => {
                 let used = self.server.redis.used_memory();

@@ -94,9 +94,11 @@ impl Game<'_> {
     /// Two configurations by turns, with windows that begin at different times; and a day that ends at once.
     fn reloads(&mut self) {
         let settings = &mut *self.settings;
-        (settings.schedulers, settings.turns) = (settings.schedulers.max(2), settings.turns.min(60));
+        settings.schedulers = settings.schedulers.max(2);
+        settings.agents.truncate(1);
+        let (calls, day) = (one_of(self.chance, &[3, 6, 10]), one_of(self.chance, &[20, 1_000]));
         for caps in &mut settings.caps {
-            (caps.calls_per_tick, caps.tick_ms) = (3, 5_000);
+            (caps.calls_per_tick, caps.tick_ms, caps.max_actions_per_day) = (calls, 5_000, day);
         }
         settings.caps[1].tick_ms = one_of(self.chance, &[700, 1_500, 4_000]);
         settings.caps[1].time_zone = one_of(self.chance, &["UTC", "Asia/Tokyo", "Pacific/Kiritimati"]).into();
@@ -113,8 +115,9 @@ impl Game<'_> {
     fn crowd(&mut self) {
         self.settings.store.inboxes_max = one_of(self.chance, &[9, 8]);
         self.settings.store.inbox_unread_max = one_of(self.chance, &[3, 10_000]);
-        self.often(20..60, |_, chance| {
-            let (tenant, inbox) = (chance.random_range(0..2), chance.random_range(0..14));
+        let inboxes = one_of(self.chance, &[4, 14]);
+        self.often(60..150, |_, chance| {
+            let (tenant, inbox) = (chance.random_range(0..2), chance.random_range(0..inboxes));
             Kind::Odd(one_of(chance, &[Odd::ToInbox { tenant, inbox }, Odd::Refused { tenant, inbox }]))
         });
     }
