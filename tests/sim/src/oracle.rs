@@ -13,6 +13,7 @@ use tickfleet_model::{AgentId, CallResult, DayCapAction, Effect, Outcome, Tenant
 
 use tickfleet_sim_redis::{Answer, Appended, Redis, Reply};
 
+use crate::server::place;
 use crate::settings::{Settings, TASK_TOOL, TOOLS};
 use crate::world::{End, Facts, Name, OUTSIDE, Run, Told, World};
 
@@ -279,12 +280,6 @@ impl Oracle {
         drop(facts);
         wrong.into_iter().for_each(|what| self.world.wrong(what));
     }
-}
-
-/// The shard of a key of ours, and what stands behind the shard's prefix.
-pub(crate) fn place(key: &str) -> Option<(u32, &str)> {
-    let (shard, rest) = key.strip_prefix("{sim:")?.split_once("}:")?;
-    Some((shard.parse().ok()?, rest))
 }
 
 /// Whether Redis has lost that the run was begun.

@@ -168,3 +168,9 @@ impl Server {
         }
     }
 }
+
+/// The shard of a key of ours, and what stands behind the shard's prefix.
+pub(crate) fn place(key: &str) -> Option<(u32, &str)> {
+    let (shard, rest) = key.strip_prefix("{sim:")?.split_once("}:")?;
+    Some((shard.parse().ok()?, rest))
+}

@@ -72,16 +72,7 @@ impl Game {
             Kind::Reload { process, version } => self.reload(process, version),
             Kind::Malformed { what } => self.malformed(what),
             Kind::Remove { what, shard } => self.remove(REMOVED[what], shard),
-            Kind::RemoveOutside { part, tenant } => {
-                let tenant = &self.site.settings.tenants[tenant];
-                let (key, shard) =
-                    (format!("external:{tenant}:{OUTSIDER}"), shard_of(tenant, self.site.settings.store.shards));
-                self.remove((&key, part), shard);
-                // Its runtimes would make it anew at once.
-                if let Some(runtimes) = self.places.iter().position(|place| place.role == Role::Tasks) {
-                    self.site.net.hold(runtimes, now_us + 2 * self.site.settings.outside_lease.as_micros() as i64);
-                }
-            }
+            Kind::RemoveOutside { part, tenant } => self.remove_outside(part, tenant),
             Kind::Memory { room } => {
                 let used = self.server.redis.used_memory();
                 self.server.redis.set_maxmemory(room.map_or(0, |room| used + room));
@@ -137,6 +128,17 @@ impl Game {
             Removed::Key => drop(self.server.ask(&["DEL", &key])),
             Removed::Group => drop(self.server.ask(&["XGROUP", "DESTROY", &key, "workers"])),
             Removed::Consumers => self.delete_consumers(&key, ""),
+        }
+    }
+
+    /// The queue of the runtimes outside, who would make it anew at once.
+    fn remove_outside(&mut self, part: Removed, tenant: usize) {
+        let tenant = &self.site.settings.tenants[tenant];
+        let (key, shard) = (format!("external:{tenant}:{OUTSIDER}"), shard_of(tenant, self.site.settings.store.shards));
+        self.remove((&key, part), shard);
+        if let Some(runtimes) = self.places.iter().position(|place| place.role == Role::Tasks) {
+            let for_us = 2 * self.site.settings.outside_lease.as_micros() as i64;
+            self.site.net.hold(runtimes, self.now_us + for_us);
         }
     }
 

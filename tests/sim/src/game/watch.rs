@@ -6,9 +6,9 @@ use tickfleet_store::fields;
 use super::story::told;
 use super::{Game, Place, fold};
 use crate::net::Net;
-use crate::oracle::{Oracle, place};
+use crate::oracle::Oracle;
 use crate::rules::{Call, Rules};
-use crate::server::{Done, Watch};
+use crate::server::{Done, Watch, place};
 use crate::trouble::{Ambush, At, POISON};
 use crate::world::World;
 
