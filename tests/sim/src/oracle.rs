@@ -203,7 +203,8 @@ impl Oracle {
         let code = reply.error.as_ref().map_or("", |error| error.code.as_str());
         if reply.status == ReplyStatus::Rejected && self.may_be_refused(&facts, made, code) {
             // Nothing of it may have happened.
-            if facts.runs.iter().any(|run| run.turn == name && !is_excused(&facts, run, grace_us)) {
+            let is_known = |run: &Run| !is_excused(&facts, run, grace_us) && !was_lost(&facts, run);
+            if facts.runs.iter().any(|run| run.turn == name && is_known(run)) {
                 wrong.push(format!("{name} is refused ({code}), and it ran"));
             }
         } else if reply.status != ReplyStatus::Done {

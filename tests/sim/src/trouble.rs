@@ -54,6 +54,8 @@ pub(crate) enum Kind {
     RemoveOutside { part: Removed, tenant: usize },
     /// Redis may use so much more memory than it does now; none: as much as it wants.
     Memory { room: Option<u64> },
+    /// Redis may use so much of what it uses now, in percent.
+    Famine { percent: u64 },
     /// Somebody is struck when it has just done a certain thing.
     Ambush(Ambush),
     /// A stranger writes something odd.
@@ -85,7 +87,7 @@ impl Kind {
             Self::Reload { .. } => "reload",
             Self::Malformed { .. } => "malformed",
             Self::Remove { .. } | Self::RemoveOutside { .. } => "remove",
-            Self::Memory { .. } => "memory",
+            Self::Memory { .. } | Self::Famine { .. } => "memory",
             Self::Ambush(_) => "ambush",
             Self::Odd(_) => "odd",
             Self::Forge { .. } => "forge",

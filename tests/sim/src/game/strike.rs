@@ -12,7 +12,11 @@ use crate::trouble::{Kind, MALFORMED, REMOVED, Removed};
 const fn upset(kind: &Kind) -> Option<i64> {
     match kind {
         Kind::Freeze { for_us } | Kind::Slow { for_us, .. } => Some(*for_us),
-        Kind::RedisClock { .. } | Kind::Remove { .. } | Kind::RemoveOutside { .. } | Kind::Memory { .. } => Some(0),
+        Kind::RedisClock { .. }
+        | Kind::Remove { .. }
+        | Kind::RemoveOutside { .. }
+        | Kind::Memory { .. }
+        | Kind::Famine { .. } => Some(0),
         _ => None,
     }
 }
@@ -53,17 +57,7 @@ impl Game {
             Kind::Slow { for_us, most_us } => self.site.net.slow_down(now_us + for_us, most_us),
             Kind::Late { late_us } => self.site.net.set_late(late_us),
             Kind::Freeze { for_us } => self.frozen_us = self.frozen_us.max(now_us + for_us),
-            Kind::Restart { down_us, lost_us } => {
-                if self.down.is_none() {
-                    self.site.net.set_open(false);
-                    self.down = Some((now_us + down_us, lost_us));
-                    let from_us = self.server.restart(&self.site.net, now_us, lost_us);
-                    self.rules.restarted(&mut self.server.redis);
-                    if lost_us > 0 {
-                        self.forget(from_us);
-                    }
-                }
-            }
+            Kind::Restart { down_us, lost_us } => self.restart(down_us, lost_us),
             Kind::RedisClock { by_us } => self.step_redis_clock(by_us),
             Kind::Clock { process, by_us } => {
                 self.places[process].ahead_us += by_us;
@@ -73,12 +67,28 @@ impl Game {
             Kind::Malformed { what } => self.malformed(what),
             Kind::Remove { what, shard } => self.remove(REMOVED[what], shard),
             Kind::RemoveOutside { part, tenant } => self.remove_outside(part, tenant),
-            Kind::Memory { room } => {
-                let used = self.server.redis.used_memory();
-                self.server.redis.set_maxmemory(room.map_or(0, |room| used + room));
-            }
+            Kind::Memory { room } => self.bound_memory(|used| room.map_or(0, |room| used + room)),
+            Kind::Famine { percent } => self.bound_memory(|used| used * percent / 100),
         }
         Ok(())
+    }
+
+    fn bound_memory(&mut self, most: impl FnOnce(u64) -> u64) {
+        let used = self.server.redis.used_memory();
+        self.server.redis.set_maxmemory(most(used));
+    }
+
+    fn restart(&mut self, down_us: i64, lost_us: i64) {
+        if self.down.is_some() {
+            return;
+        }
+        self.site.net.set_open(false);
+        self.down = Some((self.now_us + down_us, lost_us));
+        let from_us = self.server.restart(&self.site.net, self.now_us, lost_us);
+        self.rules.restarted(&mut self.server.redis);
+        if lost_us > 0 {
+            self.forget(from_us);
+        }
     }
 
     /// Redis has lost what was written since then. Tasks of calls are lost with it, and made again where the calls are.

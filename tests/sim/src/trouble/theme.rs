@@ -56,10 +56,10 @@ impl Game<'_> {
     /// Memory is short for long, or Redis slow and then silent for long.
     fn famine(&mut self) {
         let at_us = self.chance.random_range(0..self.settings.span_us / 2);
-        if self.chance.random_bool(0.3) {
+        if self.chance.random_bool(0.8) {
             self.without("memory");
-            let room = Some(self.chance.random_range(0..20_000));
-            self.troubles.push(Trouble { at_us, kind: Kind::Memory { room } });
+            let percent = self.chance.random_range(50..100);
+            self.troubles.push(Trouble { at_us, kind: Kind::Famine { percent } });
         } else {
             self.slow(1_500_000);
             self.troubles.push(Trouble { at_us, kind: Kind::Freeze { for_us: FAMINE_US } });
