@@ -45,12 +45,13 @@ pub enum StoreError {
 
 impl StoreError {
     /// Returns true if a script ran and failed over what it was given (a bug or foreign data), or a command met a key of
-    /// another type, so that repeating the same batch cannot help. Everything else that Redis refuses is the connection's fault, or that of Redis' state
-    /// and permissions, and nobody's who waits behind it: it is asked again until it passes (rule 24).
+    /// another type, so that repeating the same batch cannot help. Everything else that Redis refuses is the
+    /// connection's fault, or that of Redis' state and permissions, and nobody's who waits behind it: it is asked again
+    /// until it passes (rule 24).
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
-            Self::Verb { source, .. } => was_raised_by_a_script(source),
+            Self::Verb { source, .. } => is_of_the_data(source),
             Self::Reply { .. } => true,
             _ => false,
         }
@@ -76,9 +77,9 @@ impl StoreError {
     }
 }
 
-/// Returns true if Lua itself raised the error, or a command over the data that it met. Redis names the place in the
+/// Returns true if Lua itself raised the error, or a command over the data that it met, in a script or not. Redis names the place in the
 /// script for both; it also does for a command that it does not let the script run, which says nothing about the data.
-fn was_raised_by_a_script(error: &redis::RedisError) -> bool {
+fn is_of_the_data(error: &redis::RedisError) -> bool {
     const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "Unknown Redis command called from script"];
     let said = error.detail().unwrap_or_default();
     // A key of another type is a fault of the data, whoever reads it.

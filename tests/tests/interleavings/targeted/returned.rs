@@ -153,19 +153,29 @@ async fn a_slice_that_got_lost_is_never_told_as_not_run() {
     assert_eq!((ending.reason, ending.crashes), (EndReason::Cancelled, 1));
 }
 
-/// Whether anybody has read it, its queue's group alone knew.
-#[tokio::test]
-async fn a_slice_whose_queue_has_lost_its_group_is_not_told_as_not_run() {
-    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+/// What is said of a slice that is cancelled after its queue's group was destroyed: at once, and after a lease.
+async fn cancelled_without_group(scripts: Scripts) -> (Promoted, Promoted) {
+    let shard = Shard::new(RedisOptions::default(), scripts).await;
     let (name, _) = shard.leased(1).await.remove(0);
     let key = shard.store.keys().key("ready:normal");
     let destroy = redis::cmd("XGROUP").arg(&["DESTROY", &key, "workers"]).to_owned();
     let () = destroy.query_async(&mut shard.server.connection().await).await.unwrap();
     assert_eq!(shard.store.cancel(&name, "why").await.unwrap(), Cancelled::Ok);
-    assert!(matches!(promote(&shard, &name).await, Promoted::Later), "its holder has a lease to end it");
+    let at_once = promote(&shard, &name).await;
     shard.advance(StoreOptions::default().ending_lease_ms + 1);
-    let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it is not given out to be ended") };
+    (at_once, promote(&shard, &name).await)
+}
+
+/// Whether anybody has read it, its queue's group alone knew.
+#[tokio::test]
+async fn a_slice_whose_queue_has_lost_its_group_is_not_told_as_not_run() {
+    let (at_once, later) = cancelled_without_group(Scripts::embedded()).await;
+    assert!(matches!(at_once, Promoted::Later), "its holder has a lease to end it");
+    let Promoted::Ending(ending) = later else { panic!("it is not given out to be ended") };
     assert_eq!((ending.reason, ending.crashes), (EndReason::Cancelled, 1));
+    let sabotage = Scripts::embedded().sabotage("if not group or not after(", "if group and not after(").unwrap();
+    let (at_once, _) = cancelled_without_group(sabotage).await;
+    assert!(matches!(at_once, Promoted::Ending(ending) if ending.crashes == 0), "nobody would know that it ran");
 }
 
 /// Rule 4: what living workers hold is not given out again under the same fence.
