@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
-use tickfleet_engine::retry_until::{Attempt, Waiting, retry_until};
+use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::{ConsumerId, RejectionCode, TaskGrant, limits};
 use tickfleet_ops::metrics::{Decision, Metrics};
 use tickfleet_protocol::{RejectedMessage, RejectionStatus, parse_turn};
@@ -70,12 +70,11 @@ impl Admitter {
         self.admit_batch(reading, clean).await;
         for suspect in suspects {
             // What is left stays ours until we leave, and is returned then.
-            if self.decider.is_over() {
+            if self.decider.is_over() || !reading.look_into(&suspect.entry).await {
                 return;
             }
-            self.intake.mark(reading, Some(&suspect.entry)).await;
             self.admit_batch(reading, vec![suspect]).await;
-            self.intake.mark(reading, None).await;
+            reading.look_away().await;
         }
     }
 
@@ -122,8 +121,7 @@ impl Admitter {
     /// Admits turns that fit one script, trying until Redis has decided. Answers what is to be rejected; or, where
     /// memory is short, how many may come.
     async fn admit_some(&self, reading: &Reading, candidates: &[Candidate]) -> Result<Vec<Rejection>, SmallerBites> {
-        let waiting = InHand { intake: &self.intake, reading, candidates };
-        match retry_until(&waiting, || async { self.try_to_admit(candidates).await }).await {
+        match retry_until(reading, || async { self.try_to_admit(candidates).await }).await {
             Some(Tried::Decided(rejections)) => Ok(rejections),
             Some(Tried::TooMany(smaller)) => Err(smaller),
             Some(Tried::AtFault(mut rejections, error)) => {
@@ -383,28 +381,6 @@ struct NotRead;
 
 /// By a candidate's number, what the task grants that its turn runs under.
 type Grants = HashMap<usize, TaskGrant>;
-
-/// Turns that are read and not decided yet.
-struct InHand<'a> {
-    intake: &'a Intake,
-    reading: &'a Reading,
-    candidates: &'a [Candidate],
-}
-
-impl Waiting for InHand<'_> {
-    fn is_over(&self) -> bool {
-        self.reading.is_over()
-    }
-
-    /// A suspect that comes so far has been looked into and killed nobody: whatever ends this process from here on, the
-    /// crash does not count against it.
-    async fn pause(&self, time: Duration) {
-        if matches!(self.candidates, [one] if one.arrival.crashes > 0) {
-            self.intake.mark(self.reading, None).await;
-        }
-        self.reading.pause(time).await;
-    }
-}
 
 /// The bounds of one script.
 struct BatchBounds {

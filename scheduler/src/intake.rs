@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::retry_until::{Attempt, Waiting, retry_until};
 use tickfleet_model::{ConsumerId, Redactor, TenantId, limits};
 use tickfleet_ops::metrics::Metrics;
@@ -32,6 +33,8 @@ pub(crate) struct Intake {
     batch: usize,
     /// Takes secrets out of what the dead stream keeps.
     redactor: Arc<Redactor>,
+    /// One at a time in the whole process.
+    suspects: OneSuspect,
 }
 
 /// A part that acts on the entries of an inbound stream.
@@ -51,6 +54,7 @@ impl Intake {
             progress: common.progress.clone(),
             batch,
             redactor,
+            suspects: common.suspects.clone(),
         }
     }
 
@@ -58,7 +62,7 @@ impl Intake {
     pub(crate) async fn read(&self, from: Inbound, consumer: ConsumerId, stop: CancellationToken, taker: &impl Taker) {
         let block = Duration::from_millis(self.store.options().lease_ms.unsigned_abs() / limits::BLOCK_FRACTION);
         let handle = self.progress.register(from.stream(), block * 4 + Duration::from_secs(30));
-        let reading = Reading::new(from, consumer, handle, stop.clone());
+        let reading = Reading::new(&self.store, &self.suspects, from, consumer, handle, stop.clone());
         let streams = [from.stream().to_owned()];
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         let mut reader = self.store.reader(&reading.consumer, block);
@@ -109,17 +113,6 @@ impl Intake {
             // The reader is dropped with its connection when this loop ends, so nothing is delivered to nobody.
             () = stop.cancelled() => Ok(Vec::new()),
             read = reader.wait(streams, self.batch) => Ok(read?.into_iter().map(|(_, entry)| entry).collect()),
-        }
-    }
-
-    /// Names the entry that is looked into, or none: a crash counts against what was named.
-    pub(crate) async fn mark(&self, reading: &Reading, suspect: Option<&str>) {
-        match (self.store.suspect(reading.from, &reading.consumer, suspect).await, suspect) {
-            (Ok(()), _) => {}
-            (Err(error), Some(_)) => {
-                tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
-            }
-            (Err(error), None) => tracing::debug!(%error, "the mark of a suspect entry stays until the next"),
         }
     }
 

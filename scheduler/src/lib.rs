@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use tickfleet_config::Settings;
 use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::ConsumerId;
@@ -98,8 +99,22 @@ pub struct Scheduler {
     house: Arc<House>,
 }
 
+/// The things that the schedulers of one process share, one for each shard. Cloned, they are the same.
+#[derive(Clone)]
+pub struct Process {
+    /// Policy and tenants in force.
+    pub active: Arc<PolicyHandle>,
+    /// Metrics of the process.
+    pub metrics: Arc<Metrics>,
+    /// Progress of the process' loops, for `/livez`.
+    pub progress: Progress,
+    /// One entry at a time that was there when a scheduler died, in all shards: they die together.
+    pub suspects: OneSuspect,
+}
+
 /// The state that the parts of a scheduler share.
 pub(crate) struct Common {
+    pub(crate) suspects: OneSuspect,
     pub(crate) store: Store,
     pub(crate) active: Arc<PolicyHandle>,
     pub(crate) metrics: Arc<Metrics>,
@@ -121,31 +136,25 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 impl Scheduler {
     /// A scheduler on the shard of `store`. `name` (a pod's name) begins the names of its incarnations.
     #[must_use]
-    pub fn new(
-        store: Store,
-        active: Arc<PolicyHandle>,
-        metrics: Arc<Metrics>,
-        progress: Progress,
-        options: Options,
-        report: ReportOptions,
-        name: &str,
-    ) -> Self {
+    pub fn new(store: Store, process: Process, options: &Options, report: ReportOptions, name: &str) -> Self {
+        let Process { active, metrics, progress, suspects } = process;
         let store = store.observed_by(metrics.clone());
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
         let redactor = report.redactor.clone();
         let decider = Arc::new(Decider::new(store.clone(), active.clone(), metrics.clone(), report));
-        let common = Common { store, active, metrics: metrics.clone(), progress, clock: Arc::default(), decider };
+        let clock = Arc::default();
+        let common = Common { store, active, metrics, progress, suspects, clock, decider };
         let endings = Arc::new(Endings::new(&common));
         let intake = Arc::new(Intake::new(&common, options.batch, redactor));
         Self {
-            metrics,
+            metrics: common.metrics.clone(),
             decider: common.decider.clone(),
             lease: Lease::new(&common, name.to_owned()),
             admitter: Arc::new(Admitter::new(&common, &intake, &endings)),
             tasks: Arc::new(TaskQueues::new(&common, &intake, &endings)),
             timers: Arc::new(Timers::new(&common, &endings, options.tick_poll)),
             recovery: Arc::new(Recovery::new(&common, &endings, options.reap_period(lease))),
-            house: Arc::new(House::new(&common, &options)),
+            house: Arc::new(House::new(&common, options)),
         }
     }
 

@@ -1,12 +1,18 @@
-//! One inbound loop as its steps see it: the name that it reads under, and its sign of life while it waits.
+//! One inbound loop as its steps see it: the name that it reads under, the suspect that it looks into, and its sign of
+//! life while it waits.
 
 use std::time::Duration;
 
+use tickfleet_engine::one_suspect::{Look, OneSuspect};
 use tickfleet_engine::retry_until::Waiting;
 use tickfleet_model::ConsumerId;
 use tickfleet_ops::progress::LoopHandle;
-use tickfleet_store::Inbound;
+use tickfleet_store::{Inbound, Store};
+use tokio::sync::Mutex;
 use tokio_util::sync::CancellationToken;
+
+/// The time after which a loop that waits for its turn to look into a suspect says that it lives.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
 
 /// A loop that reads an inbound stream.
 pub(crate) struct Reading {
@@ -14,13 +20,57 @@ pub(crate) struct Reading {
     pub(crate) from: Inbound,
     /// The name that it reads under.
     pub(crate) consumer: ConsumerId,
+    store: Store,
     handle: LoopHandle,
     stop: CancellationToken,
+    /// One for all loops of the process.
+    suspects: OneSuspect,
+    /// Held while an entry is marked as looked into.
+    look: Mutex<Option<Look>>,
 }
 
 impl Reading {
-    pub(crate) const fn new(from: Inbound, consumer: ConsumerId, handle: LoopHandle, stop: CancellationToken) -> Self {
-        Self { from, consumer, handle, stop }
+    /// A loop that reads `from` of `store`, under the name `consumer`.
+    pub(crate) fn new(
+        store: &Store,
+        suspects: &OneSuspect,
+        from: Inbound,
+        consumer: ConsumerId,
+        handle: LoopHandle,
+        stop: CancellationToken,
+    ) -> Self {
+        let (store, suspects) = (store.clone(), suspects.clone());
+        Self { from, consumer, store, handle, stop, suspects, look: Mutex::default() }
+    }
+
+    /// Marks the entry that is looked into: a crash from here on counts against it. Waits while any loop of this
+    /// process looks into another. False if the loop must stop before.
+    pub(crate) async fn look_into(&self, suspect: &str) -> bool {
+        let mut turn = std::pin::pin!(self.suspects.look());
+        let look = loop {
+            tokio::select! {
+                look = &mut turn => break look,
+                () = self.stop.cancelled() => return false,
+                () = tokio::time::sleep(SIGN_OF_LIFE) => self.handle.advanced(),
+            }
+        };
+        if let Err(error) = self.store.suspect(self.from, &self.consumer, Some(suspect)).await {
+            tracing::warn!(%error, "a suspect entry could not be marked; it is read all the same");
+        }
+        *self.look.lock().await = Some(look);
+        true
+    }
+
+    /// Takes the mark away, if there is one, and lets another loop look.
+    pub(crate) async fn look_away(&self) {
+        let mut look = self.look.lock().await;
+        if look.is_none() {
+            return;
+        }
+        if let Err(error) = self.store.suspect(self.from, &self.consumer, None).await {
+            tracing::debug!(%error, "the mark of a suspect entry stays until the next");
+        }
+        *look = None;
     }
 
     /// The loop has come round once.
@@ -40,8 +90,10 @@ impl Waiting for Reading {
     }
 
     /// Waits for Redis, or for room in it; not beyond the loop's end. Who waits is alive: a probe that ended the
-    /// process for it would count a crash against what it holds, and help nobody.
+    /// process for it would count a crash against what it holds, and help nobody. A suspect that comes so far has been
+    /// looked into and killed nobody: whatever ends this process from here on, the crash does not count against it.
     async fn pause(&self, time: Duration) {
+        self.look_away().await;
         self.handle.advanced();
         self.stop.pause(time).await;
         self.handle.advanced();

@@ -46,14 +46,11 @@ impl Taker for TaskQueues {
             if self.decider.is_over() {
                 return;
             }
-            let suspect = arrival.crashes > 0;
-            if suspect {
-                self.intake.mark(reading, Some(&arrival.entry)).await;
+            if arrival.crashes > 0 && !reading.look_into(&arrival.entry).await {
+                return;
             }
             self.message(reading, &arrival).await;
-            if suspect {
-                self.intake.mark(reading, None).await;
-            }
+            reading.look_away().await;
         }
     }
 }

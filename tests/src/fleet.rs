@@ -8,6 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tickfleet_config::{TaskHandlerDef, ToolsFile};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
+use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::retry::Ladder;
@@ -70,6 +71,8 @@ pub struct Plan {
     pub active: Option<ActivePolicy>,
     /// Other scripts than the embedded ones, where a test switches something off.
     pub scripts: Option<Scripts>,
+    /// The right of all parts to look into a suspect, as if they were one process. None: each is a process of its own.
+    pub suspects: Option<OneSuspect>,
 }
 
 impl Default for Plan {
@@ -95,6 +98,7 @@ impl Default for Plan {
             policy: |_| {},
             active: None,
             scripts: None,
+            suspects: None,
         }
     }
 }
@@ -156,7 +160,9 @@ impl Plan {
             audit_bytes_max: 1 << 28,
             dead_retain_ms: 86_400_000,
         };
-        scheduler::Scheduler::new(store, active, metrics, Progress::default(), options, ReportOptions::default(), name)
+        let (progress, suspects) = (Progress::default(), self.suspects.clone().unwrap_or_default());
+        let process = scheduler::Process { active, metrics, progress, suspects };
+        scheduler::Scheduler::new(store, process, &options, ReportOptions::default(), name)
     }
 
     /// A worker on `store` with all tools of the plan, not yet running.
@@ -183,6 +189,7 @@ impl Plan {
             worker::agents::bind(&active.load().task_handlers, task_tools, &kinds(&environment), &environment, timeout)
                 .unwrap();
         let surroundings = worker::Surroundings {
+            suspects: self.suspects.clone().unwrap_or_default(),
             active,
             metrics,
             progress: Progress::default(),

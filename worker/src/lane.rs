@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tickfleet_engine::one_suspect::Look;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Room for one slice: its slot, and its share of what may be held unsettled.
@@ -53,14 +54,25 @@ impl Lane {
     /// A slot of this lane that begins to carry out a slice.
     pub(crate) fn take(&self, permit: OwnedSemaphorePermit) -> Slot {
         self.busy.fetch_add(1, Ordering::Relaxed);
-        Slot { _permit: permit, busy: Arc::clone(&self.busy) }
+        Slot { _permit: permit, look: None, busy: Arc::clone(&self.busy) }
     }
 }
 
 /// A slot that carries out a slice, from its lease until its last call has run.
 pub(crate) struct Slot {
     _permit: OwnedSemaphorePermit,
+    /// The right to carry out a suspect.
+    #[allow(dead_code, reason = "it is held")]
+    look: Option<Look>,
     busy: Arc<AtomicUsize>,
+}
+
+impl Slot {
+    /// The slot gives the right back when it is free.
+    pub(crate) fn with(mut self, look: Look) -> Self {
+        self.look = Some(look);
+        self
+    }
 }
 
 impl Drop for Slot {

@@ -24,6 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
+use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_model::Priorities;
 use tickfleet_model::retry::Ladder;
@@ -70,6 +71,9 @@ pub struct Surroundings {
     pub metrics: Arc<Metrics>,
     /// Progress of the process' loops, for `/livez`.
     pub progress: Progress,
+    /// One slice at a time that a worker has died with, in all shards that the process serves: their workers die
+    /// together.
+    pub suspects: OneSuspect,
     /// The tools of the policy in force.
     pub registry: Arc<Registry>,
     /// The handlers of delegated tasks.
@@ -95,6 +99,7 @@ pub(crate) struct Common {
     pub(crate) configs: Arc<WorkerConfigs>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) progress: Progress,
+    pub(crate) suspects: OneSuspect,
     /// Cancelled when running calls must stop at once.
     pub(crate) now: CancellationToken,
 }
@@ -103,13 +108,13 @@ impl Worker {
     /// A worker on the shard of `store`. Running calls are told to stop at once when `now` is cancelled.
     #[must_use]
     pub fn new(store: Store, surroundings: Surroundings, options: Options, now: CancellationToken) -> Arc<Self> {
-        let Surroundings { active, metrics, progress, registry, task_handlers } = surroundings;
+        let Surroundings { active, metrics, progress, suspects, registry, task_handlers } = surroundings;
         let lease = Duration::from_millis(store.options().lease_ms.unsigned_abs());
         let store = store.observed_by(metrics.clone());
         metrics.tools_known(registry.iter().map(|tool| tool.spec.name.as_str()));
         let configs = Arc::new(WorkerConfigs::new(active, registry, task_handlers));
         let (clock, lease_clock) = (Arc::default(), Arc::new(LeaseClock::new(lease)));
-        let common = Common { store, clock, lease_clock, configs, metrics, progress, now };
+        let common = Common { store, clock, lease_clock, configs, metrics, progress, suspects, now };
         let slices = Arc::new(HeldSlices::new(options.slots));
         watch_slots(&common.metrics, &slices, options.slots);
         let outbox = Arc::new(Outbox::new(&common.store, held_max(options.slots), &common.now));

@@ -10,9 +10,10 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt;
-use scheduler::Scheduler;
 use scheduler::scrape::Scrape;
+use scheduler::{Process, Scheduler};
 use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_ops::health::{Health, HealthError};
 use tickfleet_ops::metrics::{Metrics, Part};
 use tickfleet_ops::progress::Progress;
@@ -194,11 +195,13 @@ async fn start_tools(setup: &Setup) -> Result<(), Failure> {
 
 fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Vec<Scheduler> {
     let options = scheduler::Options::of(setup.settings());
-    let make = |store: &Store| {
-        let (active, metrics) = (Arc::clone(&shared.active), Arc::clone(&shared.metrics));
-        let progress = shared.progress.clone();
-        Scheduler::new(store.clone(), active, metrics, progress, options.clone(), setup.report(), &setup.name())
+    let process = Process {
+        active: Arc::clone(&shared.active),
+        metrics: Arc::clone(&shared.metrics),
+        progress: shared.progress.clone(),
+        suspects: OneSuspect::default(),
     };
+    let make = |store: &Store| Scheduler::new(store.clone(), process.clone(), &options, setup.report(), &setup.name());
     stores.iter().map(make).collect()
 }
 
@@ -213,8 +216,10 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         report: setup.report(),
         name: setup.name(),
     };
+    let suspects = OneSuspect::default();
     let make = |store: &Store| {
         let surroundings = Surroundings {
+            suspects: suspects.clone(),
             active: Arc::clone(&shared.active),
             metrics: Arc::clone(&shared.metrics),
             progress: shared.progress.clone(),

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use scheduler::Scheduler;
+use scheduler::{Process, Scheduler};
 use tickfleet_client::model::{Call, Dialect, InboxName, Priority, Turn, TurnId};
 use tickfleet_client::{Client, SubmitError};
 use tickfleet_config::{TaskHandlerDef, ToolsFile};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
+use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, Priorities};
@@ -84,10 +85,8 @@ impl Site {
         let active = Arc::new(PolicyHandle::new(self.active(version)));
         let (metrics, progress) = (metrics(), Progress::default());
         let live = Live { progress: progress.clone(), active: active.clone(), workers: Vec::new() };
-        let make = |store: Store| {
-            let (active, metrics, progress) = (active.clone(), metrics.clone(), progress.clone());
-            Scheduler::new(store, active, metrics, progress, options.clone(), ReportOptions::default(), name)
-        };
+        let process_wide = Process { active, metrics, progress, suspects: OneSuspect::default() };
+        let make = |store: Store| Scheduler::new(store, process_wide.clone(), &options, ReportOptions::default(), name);
         let schedulers: Vec<Scheduler> = self.stores(process).into_iter().map(make).collect();
         let (world, name) = (self.world.clone(), name.to_owned());
         let main = async move {
@@ -113,8 +112,10 @@ impl Site {
             report: ReportOptions::default(),
             name: name.to_owned(),
         };
+        let suspects = OneSuspect::default();
         let make = |store: Store| {
             let surroundings = worker::Surroundings {
+                suspects: suspects.clone(),
                 active: active.clone(),
                 metrics: metrics.clone(),
                 progress: progress.clone(),

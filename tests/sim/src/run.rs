@@ -226,6 +226,9 @@ impl Run {
                         let (without, coverage) = (self.without, self.coverage);
                         let play = Play { without, coverage, ..Play::of(self.seed + number) };
                         let verdict = play.apart().map(|(verdict, _)| verdict);
+                        if self.all {
+                            say_at_once(play.seed, &verdict);
+                        }
                         let failed = sum.lock().add(play.seed, verdict);
                         if failed && !self.all {
                             stop.store(true, Ordering::Relaxed);
@@ -236,6 +239,17 @@ impl Run {
         });
         sum.into_inner()
     }
+}
+
+/// Whoever plays for an hour wants to know of a game that fails before the hour is over.
+fn say_at_once(seed: u64, verdict: &anyhow::Result<Verdict>) {
+    let what = match verdict {
+        Ok(verdict) if verdict.violations.is_empty() => return,
+        Ok(verdict) => verdict.violations.join("; "),
+        Err(error) => error.to_string(),
+    };
+    // Nobody may be there to hear it.
+    let _ = writeln!(std::io::stderr().lock(), "seed {seed}: {what}");
 }
 
 impl Sum {

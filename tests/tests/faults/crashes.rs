@@ -6,6 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_model::policy::DefaultCaps;
 use tickfleet_model::{Effect, TenantId, TurnId};
 use tickfleet_store::{StoreOptions, TurnName};
@@ -107,6 +108,66 @@ async fn a_begun_call_that_comes_to_a_worker_without_its_tool_is_unknown_all_the
     let survivor = Doomed::start_as(&fleet, Arc::new(plan(Vec::new())), "survivor");
     let reply = fleet.reply().await;
     assert_eq!(outcomes(&reply), ["outcome_unknown", "unknown_tool"], "{reply:#}");
+    drop(survivor);
+    fleet.stop().await;
+}
+
+/// Waits until somebody holds an entry of a stream.
+async fn until_held(fleet: &Fleet, stream: &str) {
+    let command = redis::cmd("XPENDING").arg(fleet.store.keys().key(stream)).arg("workers").to_owned();
+    let mut connection = fleet.server.connection().await;
+    loop {
+        let held: (u64, redis::Value, redis::Value, redis::Value) = command.query_async(&mut connection).await.unwrap();
+        if held.0 > 0 {
+            return;
+        }
+        // Redis tells nobody when an entry is read.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A process serves several shards, and dies with all of them: what killed it must be plain.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_looks_into_one_suspect_at_a_time_and_marks_no_other() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let (runs, mut running) = mpsc::unbounded_channel();
+    let suspects = OneSuspect::default();
+    let mut fleet = Fleet::start(Plan {
+        workers: 0,
+        tools: vec![strike(log.clone(), runs)],
+        store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },
+        suspects: Some(suspects.clone()),
+        ..Plan::default()
+    })
+    .await;
+    let slice = fleet.submit(&[("strike", json!({"n": 0})), ("echo", json!({"text": "after"}))]).await;
+    let worker = Doomed::start(&fleet, "doomed");
+    assert_eq!(running.recv().await, Some(0));
+    worker.kill();
+
+    // Another shard's loop looks into a suspect.
+    let look = suspects.look().await;
+    let survivor = Doomed::start(&fleet, "survivor");
+    until_held(&fleet, "ready:suspect:normal").await;
+    let turn = json!({"tenant": "acme", "agent": "kelly", "turn_id": "alone", "reply_to": "box",
+        "calls": [{"name": "sleep", "arguments": {"ms": 1}}]});
+    let mut add = redis::cmd("XADD");
+    add.arg(fleet.store.keys().key("turns")).arg("*").arg("turn").arg(turn.to_string()).arg("x").arg(1);
+    let _: String = add.query_async(&mut fleet.server.connection().await).await.unwrap();
+    until_held(&fleet, "turns").await;
+    assert!(fleet.try_reply(Duration::from_millis(300)).await.is_none());
+    let marks: u64 = fleet.ask("HLEN", "suspects", &[]).await;
+    // The fence, and the one under which it was started: that was the dead worker's.
+    let fences: Vec<Option<String>> = fleet.ask("HMGET", &format!("turn:acme:{slice}"), &["f", "st"]).await;
+    assert_eq!(marks, 0, "a turn that is not looked into is marked");
+    assert!(fences[0].is_some() && fences[0] != fences[1], "a slice that does not run is marked: {fences:?}");
+
+    drop(look);
+    let mut replies = [fleet.reply().await, fleet.reply().await];
+    replies.sort_by_key(|reply| reply["turn_id"] == "alone");
+    assert_eq!(outcomes(&replies[0]), ["outcome_unknown", "ok"]);
+    assert_eq!(outcomes(&replies[1]), ["ok"]);
+    assert_eq!(*log.lock().unwrap(), [0], "what ran");
     drop(survivor);
     fleet.stop().await;
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::join_all;
+use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::{self, ReportOptions, Reported};
 use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome};
 use tickfleet_ops::metrics::Metrics;
@@ -61,6 +62,10 @@ pub(crate) struct Pipeline {
     metrics: Arc<Metrics>,
     /// The way in which results are reported.
     report: ReportOptions,
+    /// One at a time in the whole process.
+    suspects: OneSuspect,
+    /// Cancelled when running calls must stop at once.
+    now: CancellationToken,
 }
 
 impl Pipeline {
@@ -83,6 +88,8 @@ impl Pipeline {
             calls,
             metrics: common.metrics.clone(),
             report,
+            suspects: common.suspects.clone(),
+            now: common.now.clone(),
         }
     }
 
@@ -91,12 +98,27 @@ impl Pipeline {
         let (name, fence) = (slice.name.clone(), slice.fence.clone());
         let positions = slice.first..slice.first + slice.calls.len();
         let span = span_of(&slice);
-        if slice.crashes == 0 || self.started(&slice).await {
+        if slice.crashes == 0 {
             self.run_slice(slice, &hold, slot).instrument(span).await;
+        } else {
+            self.suspect(slice, &hold, slot).instrument(span).await;
         }
         self.claims.forget(&name, positions);
         self.slices.let_go(&name, &fence);
         drop(held);
+    }
+
+    /// Carries out a slice that a worker has died with, when this process carries out no other such slice: it waits
+    /// unmarked, for until then no crash counts against it.
+    async fn suspect(&self, slice: SliceEntry, hold: &Hold, slot: Slot) {
+        let look = tokio::select! {
+            look = self.suspects.look() => look,
+            // Others may carry it out at once.
+            () = self.now.cancelled() => return self.outbox.hand_back(&slice, Returned::Unsent).await,
+        };
+        if self.started(&slice).await {
+            self.run_slice(slice, hold, slot.with(look)).await;
+        }
     }
 
     /// Marks that a suspect slice is really started now: only then does another crash count against it.

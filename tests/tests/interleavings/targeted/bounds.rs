@@ -73,17 +73,25 @@ async fn a_message_that_kills_its_readers_is_answered_where_it_is_plain_whom_to_
     let () = redis::cmd("PEXPIRE").arg(key("inboxes:acme")).arg(600_000).query_async(&mut redis).await.unwrap();
     let messages = [
         r#"{"turn_id":"bad","tenant":"acme","agent":"kelly","reply_to" : "box","calls":["#,
-        // Whose it is is not plain; and nobody uses that inbox.
+        // Whose it is is not plain; and nobody uses that inbox, nor is the tenant known.
         r#"{"user_context":{"tenant":"bolt"},"tenant":"acme","reply_to":"box"}"#,
         r#"{"tenant":"acme","reply_to":"other"}"#,
+        // Nobody has used these inboxes before: one tenant is known, for an id of it was accepted, and one by its turns.
+        r#"{"turn_id":"first","tenant":"bolt","agent":"kelly","reply_to":"new","calls":["#,
+        r#"{"turn_id":"early","tenant":"cord","agent":"kelly","reply_to":"new","calls":["#,
         // Sent a second time: the first one has its reply.
         r#"{"turn_id":"known","tenant":"acme","agent":"kelly","reply_to":"box","calls":["#,
     ];
     let () = redis::cmd("SET").arg(key("done:acme:known")).arg("").query_async(&mut redis).await.unwrap();
+    let () = redis::cmd("SET").arg(key("id:bolt:first")).arg("q1").query_async(&mut redis).await.unwrap();
+    let () = redis::cmd("HSET").arg(key("tenant:cord")).arg("u").arg(0).query_async(&mut redis).await.unwrap();
     let mut dead = 0;
     for (number, message) in messages.iter().enumerate() {
         let mut add = redis::cmd("XADD");
         add.arg(key("turns")).arg("*").arg("x").arg(2).arg("o").arg("5-5").arg("turn").arg(message);
+        if message.contains("first") {
+            add.arg("i").arg("bolt:first");
+        }
         let _: String = add.query_async(&mut redis).await.unwrap();
         let consumer = format!("s{number}");
         let entry = shard.reader(&consumer).take("turns", 1).await.unwrap().remove(0);
@@ -94,7 +102,20 @@ async fn a_message_that_kills_its_readers_is_answered_where_it_is_plain_whom_to_
             dead += shard.store.reap(10).await.unwrap().dead;
         }
     }
-    assert_eq!(dead, 4);
+    assert_eq!(dead, 6);
+    for (tenant, id) in [("bolt", "first"), ("cord", "early")] {
+        let told: Vec<(String, HashMap<String, String>)> = redis::cmd("XRANGE")
+            .arg(key(&format!("replies:{tenant}:new")))
+            .arg("-")
+            .arg("+")
+            .query_async(&mut redis)
+            .await
+            .unwrap();
+        assert!(matches!(told.as_slice(), [(_, one)] if one["reply"].contains(id)), "{told:?}");
+        let left: i64 =
+            redis::cmd("PTTL").arg(key(&format!("inboxes:{tenant}"))).query_async(&mut redis).await.unwrap();
+        assert!(left > 0, "the inbox of {tenant} is kept for ever");
+    }
     let replies: Vec<(String, HashMap<String, String>)> =
         redis::cmd("XRANGE").arg(key("replies:acme:box")).arg("-").arg("+").query_async(&mut redis).await.unwrap();
     assert_eq!(replies.len(), 1, "{replies:?}");

@@ -3,7 +3,7 @@
 -- and pending entries are looked at in one script (rule 12); an entry is never claimed, but written anew (rule 4).
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 lease ms · 3 ending lease ms · 4 crashes_max · 5 dead_max · 6 entries at most ·
---       7 dedupe_for ms · 8 bytes at most, about · 9… queues (turns, tasks, ready:…)
+--       7 dedupe_for ms · 8 bytes at most, about · 9 inboxes_max · 10 reply_retain ms · 11… queues (turns, tasks, ready:…)
 -- reply {OK | HOLD, now, requeued, {endings…}, consumers removed, dead entries, more ('1': a bound was reached),
 --       put aside {entry, why, entry, why…}}
 -- effect XADD, HSET turn, XACK, XGROUP DELCONSUMER where nothing is pending; quarantine after crashes_max; what cannot
@@ -102,7 +102,7 @@ local function inbound(queue, entry, suspect, lost)
     call('XADD', P .. 'dead', 'MAXLEN', '~', dead_max, '*', 'from', queue, 'entry', origin, 'reason', 'poison',
       'raw', unread(fields[2] or ''), 'tenant', '')
     -- Its reply goes into a key that anybody may have changed: that costs the reply alone.
-    pcall(reply_to_poison, queue, origin, fields)
+    pcall(reply_to_poison, queue, origin, fields, num(ARGV[9]), now, num(ARGV[10]))
     close_id(entry, fields, num(ARGV[7]))
     dead = dead + 1
     return
@@ -182,7 +182,7 @@ local function look_at(queue)
   if is_inbound(queue) then take_lost(queue, group) end
 end
 
-for q = 9, #ARGV do
+for q = 11, #ARGV do
   local done, why = alone(look_at, ARGV[q])
   if not done then aside[#aside + 1], aside[#aside + 2] = ARGV[q], why end
 end

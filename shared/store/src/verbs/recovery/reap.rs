@@ -36,6 +36,7 @@ impl Store {
         let mut args = self.args();
         args.show(o.lease_ms).show(o.ending_lease_ms).show(o.crashes_max).show(o.dead_entries_max);
         args.show(bound).show(o.dedupe_ms.max(o.retain_ms)).show(limits::SCRIPT_BYTES_MAX);
+        args.show(o.inboxes_max).show(o.reply_retain_ms);
         for stream in keys::streams() {
             args.text(stream);
         }
