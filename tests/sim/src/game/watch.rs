@@ -48,8 +48,9 @@ impl Watch for Watcher<'_> {
             told(owner, |digest| self.rules.verb(digest), done)
         });
         let call = self.call.take();
-        // A worker may hear of it, and deny a call, before the oracle looks next.
-        if call.as_ref().is_some_and(|call| call.verb() == "switch_tool") {
+        // A worker may hear of it, and deny a call, before the oracle looks next; or a scheduler of a cap, before Redis
+        // loses it.
+        if call.as_ref().is_some_and(|call| ["switch_tool", "set_tenant"].contains(&call.verb())) {
             self.oracle.look_at_run_time(redis);
         }
         for appended in redis.take_appended() {

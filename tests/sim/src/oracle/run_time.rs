@@ -60,6 +60,9 @@ impl Oracle {
         let guest = TenantId::new(GUEST).ok().and_then(|guest| self.declared(redis, &guest));
         self.run_time.guest_has_gone |= self.run_time.guest_was && guest.is_none();
         self.run_time.guest_was |= guest.is_some();
+        for tenant in self.settings.tenants.clone() {
+            self.tenant_cap(redis, &tenant);
+        }
     }
 
     /// The cap of a tenant's day that counts at this moment. From the answer to `set_tenant` on, nothing is admitted by

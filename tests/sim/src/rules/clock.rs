@@ -21,6 +21,8 @@ pub(super) struct ShardTimes {
 impl Rules {
     /// Redis has come back, with what it knows now.
     pub(crate) fn restarted(&mut self, redis: &mut Redis) {
+        // Of a slice that Redis has lost with its last writes, nobody knows any more.
+        let mut slices = std::mem::take(&mut self.crashes);
         for shard in 0..self.options.shards {
             let prefix = format!("{{{}:{shard}}}:", self.options.namespace);
             let mut look = Look { redis, prefix: &prefix };
@@ -36,6 +38,13 @@ impl Rules {
                 reap_seen_ms: ms(seen),
                 hold_ms: ms(hold).unwrap_or(0).max(epoch_ms + self.options.lease_ms),
             };
+            slices.retain(|name, (crashes, fence)| {
+                let is_there = look.record(name).fence.as_ref() == Some(fence);
+                if is_there {
+                    self.crashes.insert(name.clone(), (*crashes, fence.clone()));
+                }
+                !is_there
+            });
             self.times.insert(prefix, times);
         }
     }
