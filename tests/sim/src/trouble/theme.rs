@@ -9,6 +9,8 @@ use crate::settings::{Settings, one_of};
 
 /// A famine is longer than loops may stand still, µs.
 const FAMINE_US: i64 = 50 * SECOND;
+/// So long nobody takes in what comes before a famine, µs.
+const BACKLOG_US: i64 = 3 * SECOND;
 const HOUR_US: i64 = 3_600 * SECOND;
 
 /// What a theme adds to.
@@ -53,13 +55,18 @@ impl Game<'_> {
         self.troubles.retain(|trouble| trouble.kind.word() != word);
     }
 
-    /// Memory is short for long, or Redis slow and then silent for long.
+    /// Memory is short for long, while a backlog waits for schedulers that come back just then; or Redis is slow and
+    /// then silent for long.
     fn famine(&mut self) {
         let at_us = self.chance.random_range(0..self.settings.span_us / 2);
         if self.chance.random_bool(0.8) {
             self.without("memory");
-            let percent = self.chance.random_range(50..100);
-            self.troubles.push(Trouble { at_us, kind: Kind::Famine { percent } });
+            let percent = self.chance.random_range(20..100);
+            for process in 0..self.settings.schedulers {
+                let kind = Kind::Kill { process, polls: 0, back_us: BACKLOG_US + SECOND };
+                self.troubles.push(Trouble { at_us, kind });
+            }
+            self.troubles.push(Trouble { at_us: at_us + BACKLOG_US, kind: Kind::Famine { percent } });
         } else {
             self.slow(1_500_000);
             self.troubles.push(Trouble { at_us, kind: Kind::Freeze { for_us: FAMINE_US } });
