@@ -184,13 +184,36 @@ impl Claims {
     }
 
     /// Redis does not take these results any more: what it should be told of them.
-    fn unsettled(&self, name: &TurnName, first: usize, results: &[SettledCall], now_ms: i64) -> Vec<Assertion> {
+    fn unsettled(
+        &self,
+        name: &TurnName,
+        first: usize,
+        results: &[SettledCall],
+        now_ms: i64,
+    ) -> Vec<(Ended, Assertion)> {
         let mut memory = self.lock();
-        let assertion = |(position, result): (usize, &SettledCall)| {
+        let ended = |(position, result): (usize, &SettledCall)| {
             let begun = memory.take(name, position)?;
-            Some(begun.assertion(name, position, now_ms, Claim::Ended(result.clone())))
+            let assertion = begun.assertion(name, position, now_ms, Claim::Ended(result.clone()));
+            let (name, result, at) = (name.clone(), Some(result.clone()), Instant::now());
+            Some((Ended { name, position, begun, result, at }, assertion))
         };
-        (first..).zip(results).filter_map(assertion).collect()
+        (first..).zip(results).filter_map(ended).collect()
+    }
+
+    /// Redis knows these results by us alone: the next one may have lost them. False if it has been another since
+    /// `rounds`, and was told everything but these.
+    fn remember(&self, rounds: u64, left: &mut Vec<(Ended, Assertion)>, said: &[Asserted]) -> bool {
+        let mut memory = self.lock();
+        if memory.rounds != rounds {
+            return false;
+        }
+        for ((ended, _), asserted) in left.drain(..).zip(said) {
+            if *asserted == Asserted::Marked {
+                memory.push(ended);
+            }
+        }
+        true
     }
 
     /// A call did nothing after all, or is held by nobody here any more. Answers what to say if it was asserted.
@@ -341,8 +364,15 @@ impl Claims {
     /// Results that came too late for their slice: whoever has it now finds those of calls that must not happen twice,
     /// if it has not begun them.
     pub(crate) async fn leave_for_others(&self, name: &TurnName, first: usize, results: &[SettledCall]) {
-        let calls = self.unsettled(name, first, results, self.clock.now_ms());
-        self.say_until_heard(&calls).await;
+        let mut left = self.unsettled(name, first, results, self.clock.now_ms());
+        while !left.is_empty() && !self.now.is_cancelled() {
+            let rounds = self.rounds();
+            let calls: Vec<Assertion> = left.iter().map(|(_, call)| call.clone()).collect();
+            let said = self.say_until_heard(&calls).await;
+            if self.remember(rounds, &mut left, &said) {
+                return;
+            }
+        }
     }
 
     /// The call did nothing: it may be begun again.

@@ -298,7 +298,8 @@ fn is_excused(facts: &Facts, run: &Run, grace_us: i64) -> bool {
         // Workers remember `once` calls alone: others are carried out again.
         let is_repeated = run.effect != Effect::Once;
         let was_lost = is_in(run.began_us) || is_repeated && due_us.is_some_and(|at| is_in(*at));
-        let died = |(who, at): &(String, i64)| *who == run.worker && (run.began_us..to + grace_us).contains(at);
+        let upto_us = facts.forgets_until(*to, grace_us) + grace_us;
+        let died = |(who, at): &(String, i64)| *who == run.worker && (run.began_us..upto_us).contains(at);
         was_lost && (is_repeated || facts.deaths.iter().any(died))
     })
 }

@@ -163,11 +163,19 @@ impl Facts {
         self.story.push_back(format!("{:>10.4} {line}", now_us as f64 / 1e6));
     }
 
-    /// Another suspect that its worker runs. A worker takes one at a time from each shard (rule 23).
+    /// Until when Redis may have forgotten what it had forgotten by then and was told again, for it lost its last writes
+    /// once more within the grace that workers need to tell it.
+    pub(crate) fn forgets_until(&self, upto_us: i64, grace_us: i64) -> i64 {
+        let next =
+            self.lost.iter().filter(|(from, to)| *from <= upto_us + grace_us && *to > upto_us).map(|(_, to)| *to);
+        next.max().map_or(upto_us, |to| self.forgets_until(to, grace_us))
+    }
+
+    /// Another suspect that its worker runs: one at a time in a process (rules 12 and 23).
     fn beside(&self, run: &Run) -> Option<&Run> {
         let is_beside = |other: &&Run| {
             let is_another = other.turn != run.turn && other.worker == run.worker;
-            is_another && other.end == End::Running && other.suspect_of == run.suspect_of
+            is_another && other.end == End::Running && other.suspect_of.is_some()
         };
         run.suspect_of.and_then(|_| self.runs.iter().find(is_beside))
     }

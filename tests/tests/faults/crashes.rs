@@ -13,7 +13,7 @@ use tickfleet_store::{StoreOptions, TurnName};
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 const LEASE_MS: i64 = 4_000;
 
@@ -110,6 +110,55 @@ async fn a_begun_call_that_comes_to_a_worker_without_its_tool_is_unknown_all_the
     assert_eq!(outcomes(&reply), ["outcome_unknown", "unknown_tool"], "{reply:#}");
     drop(survivor);
     fleet.stop().await;
+}
+
+/// A tool that says that it runs, and then waits until it may answer.
+fn pay(log: Arc<Mutex<Vec<u32>>>, runs: mpsc::UnboundedSender<u32>, may_end: Arc<Notify>) -> TypedTool {
+    TypedTool::new("pay", "Pays.", Effect::Once, move |_: CallContext, args: Number| {
+        log.lock().unwrap().push(args.n);
+        runs.send(args.n).unwrap();
+        let may_end = Arc::clone(&may_end);
+        async move {
+            may_end.notified().await;
+            Ok::<_, ToolError>(Done { n: args.n })
+        }
+    })
+}
+
+/// Redis loses everything, and once more after the worker has told it what it knew.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_worker_has_told_a_redis_that_forgot_it_is_told_to_the_next_one_too() {
+    let (log, may_end) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Notify::new()));
+    let (runs, mut running) = mpsc::unbounded_channel();
+    let mut fleet = Fleet::start(Plan {
+        tools: vec![pay(log.clone(), runs, may_end.clone())],
+        store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },
+        ..Plan::default()
+    })
+    .await;
+    let turn = json!({"turn_id": "paid", "calls": [{"name": "pay", "arguments": {"n": 7}}]});
+    fleet.submit_turn(turn.clone()).await;
+    assert_eq!(running.recv().await, Some(7));
+    fleet.server.kill9();
+    fleet.server.restart().await;
+    until_there(&fleet, "ran:acme:paid", "b0").await;
+    may_end.notify_one();
+    until_there(&fleet, "ran:acme:paid", "r0").await;
+    fleet.server.kill9();
+    fleet.server.restart().await;
+    fleet.submit_turn(turn).await;
+    let reply = fleet.reply().await;
+    assert_eq!((outcomes(&reply), &reply["results"][0]["output"]["n"]), (vec!["ok"], &json!(7)), "{reply:#}");
+    assert_eq!(*log.lock().unwrap(), [7], "it must not run twice");
+    fleet.stop().await;
+}
+
+/// Waits until a hash has a field.
+async fn until_there(fleet: &Fleet, key: &str, field: &str) {
+    while fleet.ask::<u64>("HEXISTS", key, &[field]).await == 0 {
+        // Redis tells nobody when a field is written.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
 }
 
 /// Waits until somebody holds an entry of a stream.
