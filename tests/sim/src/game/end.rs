@@ -30,7 +30,9 @@ impl Game {
             let told = if facts.replies.contains_key(*name) { ", answered and not read" } else { "" };
             format!("{name} ({word}{told})")
         };
-        format!("{} turns: {}", open.len(), open.iter().take(5).map(name).collect::<Vec<_>>().join(", "))
+        let live = self.server.redis.keys().filter(|key| is_waiting(key)).map(String::from_utf8_lossy);
+        let (open, names) = (open.len(), open.iter().take(5).map(name).collect::<Vec<_>>().join(", "));
+        format!("{open} turns: {names}; live records: {}", live.take(5).collect::<Vec<_>>().join(", "))
     }
 
     /// What must hold at the end.
@@ -96,10 +98,8 @@ impl Game {
     }
 }
 
-/// Whether a key says that a turn of strangers has not ended.
+/// Whether a key says that a turn has not ended: one of strangers, or one that was answered before Redis lost that it
+/// was.
 fn is_waiting(key: &[u8]) -> bool {
-    let Some(name) = key.split(|byte| *byte == b'}').nth(1).and_then(|rest| rest.strip_prefix(b":turn:")) else {
-        return false;
-    };
-    STRANGERS.iter().any(|tenant| name.starts_with(tenant.as_bytes()))
+    key.split(|byte| *byte == b'}').nth(1).is_some_and(|rest| rest.starts_with(b":turn:"))
 }

@@ -62,6 +62,9 @@ impl Watch for Watcher<'_> {
         }
         if let Some(process) = owner {
             self.note_suspects(process, done);
+            if call.as_ref().is_some_and(|call| call.verb() == "hand_back") {
+                self.forget_suspects(process, done);
+            }
             self.lie_in_wait(process, call.as_ref().map(Call::verb), redis, done);
         }
     }
@@ -93,6 +96,14 @@ impl Watcher<'_> {
                     facts.suspects.remove(&of);
                 }
             }
+        }
+    }
+
+    /// Who has handed a slice back may carry its turn out by another, which is no suspect.
+    fn forget_suspects(&self, process: usize, done: &Done<'_>) {
+        let mut facts = self.world.facts();
+        for name in done.args {
+            facts.suspects.remove(&(self.places[process].name.clone(), String::from_utf8_lossy(name).into_owned()));
         }
     }
 

@@ -24,11 +24,18 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         what: "suspects run in place of a worker's other slices",
-        changes: &[(
-            "worker/src/held.rs",
-            "if suspects { &self.suspects } else { &self.lane }",
-            "if suspects { &self.lane } else { &self.lane }",
-        )],
+        changes: &[
+            (
+                "worker/src/held.rs",
+                "if suspects { &self.suspects } else { &self.lane }",
+                "if suspects { &self.lane } else { &self.lane }",
+            ),
+            (
+                "worker/src/calls/turn.rs",
+                "look = self.suspects.look() => look,",
+                "look = async { OneSuspect::default().look().await } => look,",
+            ),
+        ],
     },
     Mutant {
         what: "a scheduler does not look at what it holds: late bytes of a connection that it gave up are read for it",
@@ -116,6 +123,22 @@ pub const MUTANTS: &[Mutant] = &[
                 "local done, why = true, look_at(ARGV[q])",
             ),
         ],
+    },
+    Mutant {
+        what: "a scheduler looks into one suspect at a time in each of its shards",
+        changes: &[(
+            "scheduler/src/reading.rs",
+            "std::pin::pin!(self.suspects.look())",
+            "std::pin::pin!(async { OneSuspect::default().look().await })",
+        )],
+    },
+    Mutant {
+        what: "what a worker has told a Redis that had lost it is not told to the next one",
+        changes: &[(
+            "worker/src/claims.rs",
+            "if *asserted == Asserted::Marked {\n                memory.push(ended);",
+            "if false {\n                memory.push(ended);",
+        )],
     },
 ];
 
