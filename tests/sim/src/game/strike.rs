@@ -87,14 +87,15 @@ impl Game {
         let from_us = self.server.restart(&self.site.net, self.now_us, lost_us);
         self.rules.restarted(&mut self.server.redis);
         if lost_us > 0 {
-            self.forget(from_us);
+            self.forget(from_us, self.now_us + down_us);
         }
     }
 
-    /// Redis has lost what was written since then. Tasks of calls are lost with it, and made again where the calls are.
-    fn forget(&self, from_us: i64) {
+    /// Redis has lost what was written since then, and until it is back nobody can tell it. Tasks of calls are lost with
+    /// it, and made again where the calls are.
+    fn forget(&self, from_us: i64, back_us: i64) {
         let mut facts = self.site.world.facts();
-        facts.lost.push((from_us, self.now_us));
+        facts.lost.push((from_us, back_us));
         let is_lost = |made: &crate::world::Made| made.is_child && made.accepted_us.is_some_and(|at| at >= from_us);
         facts.turns.retain(|_, made| made.is_answered || !is_lost(made));
     }
