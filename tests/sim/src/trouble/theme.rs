@@ -152,9 +152,9 @@ impl Game<'_> {
         self.troubles.push(Trouble { at_us: 0, kind: Kind::Late { late_us: 5 * SECOND } });
         if self.chance.random_bool(0.5) {
             // The next cut would mend what the last one has done: who has a new connection looks at what it holds.
-            self.settings.schedulers = 1;
             self.without("cut");
-            return self.often(1..4, |_, _| Kind::Cut { process: 0 });
+            return self
+                .often(1..4, |settings, chance| Kind::Cut { process: chance.random_range(0..settings.schedulers) });
         }
         self.often(10..40, |settings, chance| Kind::Cut {
             process: chance.random_range(0..settings.schedulers + settings.workers),
