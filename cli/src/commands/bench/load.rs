@@ -173,26 +173,23 @@ impl Load {
         Ok(seen.saturation(duration.as_secs_f64()))
     }
 
-    /// Twice what the caps allow in one window, at once: half of the calls wait for the next one.
-    pub(super) async fn capped(&self, agents: usize) -> Result<Saturation> {
-        let total = (agents * 20 / self.calls.max(1)) as u64;
+    /// Bursts of twice what one window allows each agent, the next when all of the last is answered: half of a burst
+    /// waits for its agents' next windows, but for agents whose window ended while it came in.
+    pub(super) async fn capped(&self, duration: Duration) -> Result<Saturation> {
+        let burst = (self.agents * 20).div_ceil(self.calls.max(1)).div_ceil(BATCH);
         let started = now();
-        let produce = async {
-            for _ in 0..total / BATCH as u64 {
+        let mut seen = Seen::default();
+        while started.elapsed() < duration {
+            let upto = seen.all + (burst * BATCH) as u64;
+            for _ in 0..burst {
                 self.submit(BATCH).await?;
             }
-            Ok::<_, anyhow::Error>(())
-        };
-        let consume = async {
             let mut reader = self.reader.lock().await;
-            let mut seen = Seen::default();
-            while seen.all < total / BATCH as u64 * BATCH as u64 {
+            while seen.all < upto {
                 let replies = reader.read().await?;
                 seen.take(&replies, self.now_us(), true);
             }
-            Ok::<_, anyhow::Error>(seen)
-        };
-        let ((), seen) = tokio::try_join!(produce, consume)?;
+        }
         Ok(seen.saturation(started.elapsed().as_secs_f64()))
     }
 }

@@ -2,10 +2,12 @@
 //! cycle on the same payloads in the same run, so that every figure is also a ratio.
 
 mod baseline;
+mod lanes;
 mod load;
 mod nodes;
 mod raw;
 mod report;
+mod scripts;
 mod server;
 
 use std::time::Duration;
@@ -40,7 +42,7 @@ pub(crate) struct BenchArgs {
     /// Agents that turns are spread over; none: as many as caps need at the expected rate.
     #[arg(long)]
     pub(crate) agents: Option<usize>,
-    /// A load in which half of the calls must wait on lanes for their agents' next windows.
+    /// Bursts of twice what a window allows: about half of the turns wait on lanes for their agents' next windows.
     #[arg(long)]
     pub(crate) capped: bool,
     /// Scheduler processes.
@@ -61,15 +63,42 @@ pub(crate) struct BenchArgs {
     /// Whole runs; figures are medians.
     #[arg(long, default_value_t = 1)]
     pub(crate) runs: usize,
-    /// The Redis to measure on (its data stays; a namespace of its own is used); none: a private one without persistence.
-    #[arg(long)]
+    /// The Redis to measure on (its data stays; a namespace of its own is used); none: a private one.
+    #[arg(long, conflicts_with = "aof")]
     pub(crate) on: Option<String>,
+    /// The append-only file of the private Redis.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) aof: Aof,
+}
+
+/// What a private Redis writes to disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub(crate) enum Aof {
+    /// Nothing.
+    #[default]
+    No,
+    /// All, at latest after a second: what most people run.
+    Everysec,
+    /// All, before it answers.
+    Always,
+}
+
+impl Aof {
+    /// Redis' word for it.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::No => "no",
+            Self::Everysec => "everysec",
+            Self::Always => "always",
+        }
+    }
 }
 
 impl BenchArgs {
-    /// Enough agents that caps stay on and do not bite: 10 calls per 5 s each, at up to 60,000 calls a second.
+    /// Enough agents that caps stay on and do not bite: 10 calls per 5 s each, at up to 60,000 calls a second. Where
+    /// they shall bite, so few that a burst is admitted in much less than a window.
     fn agents(&self) -> usize {
-        self.agents.unwrap_or(if self.capped { 4_000 } else { 30_000 })
+        self.agents.unwrap_or(if self.capped { 300 } else { 30_000 })
     }
 }
 
@@ -77,7 +106,8 @@ pub(crate) const HELP: &str = "\
 Examples:
   tickfleet bench                        one run on a private Redis without persistence
   tickfleet bench --runs 5 --json        medians of five runs, for programs
-  tickfleet bench --capped               half of the calls wait for their agents' next windows
+  tickfleet bench --capped               half of the turns wait for their agents' next windows
+  tickfleet bench --aof everysec         with the append-only file that most people run
   tickfleet bench --calls-per-turn 5
 
 Every figure is also a ratio: the raw stream cycle is measured in the same run. Quiet machines give good figures.";
@@ -107,18 +137,12 @@ pub(crate) async fn run(args: &BenchArgs, mut say: impl FnMut(&str)) -> Result<R
 }
 
 async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report> {
-    let server = Server::start(args.on.as_deref()).await?;
+    let server = Server::start(args.on.as_deref(), args.aof).await?;
     say("measuring the raw stream cycle");
     let raw =
         raw::measure(&server, args.payload_bytes, Duration::from_secs(3)).await.context("the raw stream cycle")?;
 
-    let shape = Shape {
-        schedulers: args.schedulers,
-        workers: args.workers,
-        slots: args.slots,
-        agents: args.agents(),
-        capped: args.capped,
-    };
+    let shape = Shape { schedulers: args.schedulers, workers: args.workers, slots: args.slots, agents: args.agents() };
     let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
     let load = Load::connect(&server, args).await?;
     load.warm_up().await.context("warming up")?;
@@ -127,13 +151,18 @@ async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report>
     let steady = load.steady(args.rate, Duration::from_secs(args.steady_seconds)).await.context("the steady phase")?;
 
     say("measuring throughput at saturation");
-    let before = server.cpu().await?;
+    server.note_slow_commands().await?;
+    let (before, scripts_before, counted) = (server.cpu().await?, server.scripts().await?, fleet.counted().await?);
+    let duration = Duration::from_secs(args.seconds);
     let saturation: Saturation = if args.capped {
-        load.capped(args.agents()).await.context("the capped phase")?
+        load.capped(duration).await.context("the capped phase")?
     } else {
-        load.saturate(Duration::from_secs(args.seconds), args.window).await.context("the saturation phase")?
+        load.saturate(duration, args.window).await.context("the saturation phase")?
     };
     let cpu = server.cpu().await? - before;
+    let scripts = server.scripts().await? - scripts_before;
+    let slowest_ms = server.slowest_ms().await?;
+    let lanes = fleet.counted().await?.since(counted);
     let rss_mb = fleet.rss_mb();
 
     say("measuring key expiry");
@@ -141,6 +170,6 @@ async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report>
     fleet.stop().await;
     say("measuring the storage-only baseline");
     let baseline_us = baseline::measure(&server, args.payload_bytes).await.context("the storage-only baseline")?;
-    let costs = Costs { cpu, baseline_us, expiry_us_per_key };
+    let costs = Costs { cpu, scripts, slowest_ms, lanes, baseline_us, expiry_us_per_key };
     Ok(Report::new(args, &raw, &steady, &saturation, &costs, rss_mb))
 }

@@ -1,6 +1,7 @@
 //! The fleet that is measured: the very processes of `tickfleet scheduler` and `tickfleet worker`.
 
 use std::fmt::Write as _;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
@@ -10,12 +11,14 @@ use tokio::process::{Child, Command};
 
 use super::server::{NAMESPACE, PREFIX, Server};
 
+/// Whichever port is free.
+const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
+
 pub(super) struct Shape {
     pub(super) schedulers: usize,
     pub(super) workers: usize,
     pub(super) slots: usize,
     pub(super) agents: usize,
-    pub(super) capped: bool,
 }
 
 /// Resident memory of one process of each kind, MB.
@@ -27,6 +30,8 @@ pub(crate) struct Rss {
 
 pub(super) struct Fleet {
     schedulers: Vec<Child>,
+    /// Where they answer scrapes.
+    schedulers_at: Vec<SocketAddr>,
     workers: Vec<Child>,
     dir: PathBuf,
 }
@@ -35,12 +40,13 @@ impl Fleet {
     pub(super) async fn start(server: &Server, shape: &Shape) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("tickfleet-bench-config-{}", std::process::id()));
         write_config(&dir, shape).context("writing the bench's configuration")?;
-        let mut fleet = Self { schedulers: Vec::new(), workers: Vec::new(), dir: dir.clone() };
-        for _ in 0..shape.schedulers {
-            fleet.schedulers.push(process("scheduler", &dir, server)?);
+        let schedulers_at = free_addresses(shape.schedulers).context("looking for free ports")?;
+        let mut fleet = Self { schedulers: Vec::new(), schedulers_at, workers: Vec::new(), dir: dir.clone() };
+        for address in &fleet.schedulers_at {
+            fleet.schedulers.push(process("scheduler", *address, &dir, server)?);
         }
         for _ in 0..shape.workers {
-            fleet.workers.push(process("worker", &dir, server)?);
+            fleet.workers.push(process("worker", ANY_PORT, &dir, server)?);
         }
         fleet.ready(server, shape.schedulers + shape.workers).await?;
         Ok(fleet)
@@ -64,6 +70,11 @@ impl Fleet {
         bail!("the fleet did not start within 30 s")
     }
 
+    /// Where its schedulers answer scrapes.
+    pub(super) fn schedulers_at(&self) -> &[SocketAddr] {
+        &self.schedulers_at
+    }
+
     /// The largest process of each kind.
     pub(super) fn rss_mb(&self) -> Rss {
         let largest = |children: &[Child]| children.iter().filter_map(Child::id).map(rss_mb).fold(0.0, f64::max);
@@ -79,7 +90,13 @@ impl Fleet {
     }
 }
 
-fn process(role: &str, dir: &Path, server: &Server) -> Result<Child> {
+/// Addresses that nobody listened on just now: somebody may be quicker than we are, and then the process says so.
+fn free_addresses(count: usize) -> std::io::Result<Vec<SocketAddr>> {
+    let listeners = (0..count).map(|_| TcpListener::bind(ANY_PORT)).collect::<std::io::Result<Vec<_>>>()?;
+    listeners.iter().map(TcpListener::local_addr).collect()
+}
+
+fn process(role: &str, address: SocketAddr, dir: &Path, server: &Server) -> Result<Child> {
     let binary = std::env::current_exe().context("finding our own binary")?;
     Command::new(binary)
         .arg(role)
@@ -87,6 +104,7 @@ fn process(role: &str, dir: &Path, server: &Server) -> Result<Child> {
         .arg(dir)
         .arg("--redis-url")
         .arg(&server.url)
+        .env("TICKFLEET_HTTP_ADDRESS", address.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .kill_on_drop(true)
@@ -97,13 +115,11 @@ fn process(role: &str, dir: &Path, server: &Server) -> Result<Child> {
 /// A configuration with many agents under the usual caps. Queues are long: the bench bounds what is on its way.
 fn write_config(dir: &Path, shape: &Shape) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
-    let tick = if shape.capped { "1s" } else { "5s" };
     let settings = format!(
         "redis:\n  namespace: {NAMESPACE}\n\
-         caps:\n  tick: {tick}\n  max_calls_per_tick: 10\n  max_actions_per_day: 1000000\n\
+         caps:\n  tick: 5s\n  max_calls_per_tick: 10\n  max_actions_per_day: 1000000\n\
          worker:\n  slots: {slots}\n\
          queues:\n  turns_max: 1000000\n  tenant_turns_max: 1000000\n  tenant_ready_max: 1000000\n  inbox_unread_max: 1000000\n\
-         http:\n  address: 127.0.0.1:0\n\
          log:\n  level: warn\n",
         slots = shape.slots
     );

@@ -3,15 +3,23 @@
 use serde::Serialize;
 
 use super::BenchArgs;
+use super::lanes::Lanes;
 use super::load::{Saturation, Steady};
 use super::nodes::Rss;
 use super::raw::Raw;
+use super::scripts::Scripts;
 use super::server::Cpu;
 
 /// Redis' CPU time.
 pub(super) struct Costs {
     /// CPU time of the saturation phase.
     pub(super) cpu: Cpu,
+    /// Scripts of that phase.
+    pub(super) scripts: Scripts,
+    /// The slowest command of that phase, ms.
+    pub(super) slowest_ms: Option<f64>,
+    /// Lanes of that phase.
+    pub(super) lanes: Lanes,
     /// CPU time of Redis for what a turn stores, without scripts or decisions, µs.
     pub(super) baseline_us: f64,
     /// CPU time of Redis for one expired key, µs.
@@ -46,6 +54,12 @@ pub(crate) struct Report {
     /// The storage-only baseline: the same for the commands alone that store what a turn of one call leaves behind,
     /// pipelined, with no script around them and nothing decided.
     pub(crate) redis_us_floor: f64,
+    /// Redis is busy for so long with one script at saturation, on average: whoever asks meanwhile waits.
+    pub(crate) script_mean_ms: f64,
+    /// The slowest command at saturation; unknown on somebody's server.
+    pub(crate) slowest_command_ms: Option<f64>,
+    /// What had to wait on lanes at saturation.
+    pub(crate) lanes: Lanes,
     /// Redis' CPU time for one expired key; a finished turn is one, `retain` after its end.
     pub(crate) expiry_us_per_key: f64,
     /// Resident memory of the largest process of each kind.
@@ -85,6 +99,8 @@ pub(crate) struct LoadShape {
     pub(crate) workers: usize,
     pub(crate) slots: usize,
     pub(crate) payload_bytes: usize,
+    /// What the private Redis wrote to disk.
+    pub(crate) aof: String,
     pub(crate) runs: usize,
     /// Turns of the steady phase, all runs.
     pub(crate) steady_turns: usize,
@@ -110,6 +126,9 @@ impl Report {
             redis_ratio: us_per_turn / raw.redis_us,
             redis_us_per_call: us_per_turn / calls,
             redis_us_floor: costs.baseline_us,
+            script_mean_ms: costs.scripts.mean_ms(),
+            slowest_command_ms: costs.slowest_ms,
+            lanes: costs.lanes,
             expiry_us_per_key: costs.expiry_us_per_key,
             rss_mb: RssMb { scheduler: rss.scheduler, worker: rss.worker },
             load: LoadShape {
@@ -121,6 +140,7 @@ impl Report {
                 workers: args.workers,
                 slots: args.slots,
                 payload_bytes: args.payload_bytes,
+                aof: args.aof.word().to_owned(),
                 runs: 1,
                 steady_turns: steady.turns,
                 saturation_turns: at.turns,
@@ -155,6 +175,13 @@ impl Report {
             redis_ratio: of(|r| r.redis_ratio),
             redis_us_per_call: of(|r| r.redis_us_per_call),
             redis_us_floor: of(|r| r.redis_us_floor),
+            script_mean_ms: of(|r| r.script_mean_ms),
+            // Of the worst, the worst.
+            slowest_command_ms: runs.iter().filter_map(|r| r.slowest_command_ms).reduce(f64::max),
+            lanes: Lanes {
+                waited_share: of(|r| r.lanes.waited_share),
+                worst_late_ms: runs.iter().map(|r| r.lanes.worst_late_ms).fold(0.0, f64::max),
+            },
             expiry_us_per_key: of(|r| r.expiry_us_per_key),
             rss_mb: RssMb { scheduler: of(|r| r.rss_mb.scheduler), worker: of(|r| r.rss_mb.worker) },
             not_ok: runs.iter().map(|r| r.not_ok).sum(),
@@ -170,11 +197,12 @@ impl Report {
     /// The report for people.
     pub(crate) fn text(&self) -> String {
         let l = &self.load;
-        let caps = if l.capped { "half of the calls wait on lanes" } else { "caps on" };
+        let caps = if l.capped { "bursts beyond the caps" } else { "caps on" };
+        let slowest = self.slowest_command_ms.map_or_else(String::new, |ms| format!(", slowest command {ms:.1} ms"));
         let mut lines = vec![
             format!(
-                "{} scheduler(s), {} worker(s) of {} slots, {} agents, {} call(s) a turn of about {} bytes, {caps}; {} run(s)",
-                l.schedulers, l.workers, l.slots, l.agents, l.calls_per_turn, l.payload_bytes, l.runs
+                "{} scheduler(s), {} worker(s) of {} slots, {} agents, {} call(s) a turn of about {} bytes, {caps}, append-only file: {}; {} run(s)",
+                l.schedulers, l.workers, l.slots, l.agents, l.calls_per_turn, l.payload_bytes, l.aof, l.runs
             ),
             String::new(),
             format!("end to end             {:>9.0} turns/s  {:>9.0} calls/s", self.turns_per_s, self.calls_per_s),
@@ -190,6 +218,12 @@ impl Report {
             format!(
                 "storage-only baseline  {:>9.1} µs/turn: what a turn of one call stores, without scripts or decisions",
                 self.redis_us_floor
+            ),
+            format!("scripts                {:>9.2} ms on average at saturation{slowest}", self.script_mean_ms),
+            format!(
+                "lanes                  {:>9.1} % of the turns waited, released at most {:.0} ms late",
+                self.lanes.waited_share * 100.0,
+                self.lanes.worst_late_ms
             ),
             format!(
                 "key expiry             {:>9.1} µs/key, paid `retain` after a turn's end, not in the above",

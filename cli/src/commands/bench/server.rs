@@ -7,6 +7,8 @@ use anyhow::{Context, Result};
 use redis::aio::MultiplexedConnection;
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 
+use super::Aof;
+
 /// Namespace of the bench's keys: nothing else on the server is touched.
 pub(super) const NAMESPACE: &str = "tickfleet-bench";
 /// Prefix of its one shard.
@@ -31,15 +33,22 @@ impl Sub for Cpu {
 }
 
 impl Server {
-    pub(super) async fn start(on: Option<&str>) -> Result<Self> {
+    /// Somebody's server, or a private one with such an append-only file.
+    pub(super) async fn start(on: Option<&str>, aof: Aof) -> Result<Self> {
         if let Some(url) = on {
             return Ok(Self { url: url.to_owned(), private: None });
         }
         let dir = std::env::temp_dir().join(format!("tickfleet-bench-{}", std::process::id()));
         std::fs::create_dir_all(&dir).with_context(|| format!("making {}", dir.display()))?;
-        let options = ServerOptions { appendonly: false, ..ServerOptions::new(&dir) };
+        let fsync = if aof == Aof::Always { "always" } else { "everysec" };
+        let extra_args = vec!["--appendfsync".to_owned(), fsync.to_owned()];
+        let options = ServerOptions { appendonly: aof != Aof::No, extra_args, ..ServerOptions::new(&dir) };
         let server = PrivateRedis::start(options).await.context("starting a private Redis")?;
         Ok(Self { url: server.url(), private: Some((server, dir)) })
+    }
+
+    pub(super) const fn is_private(&self) -> bool {
+        self.private.is_some()
     }
 
     /// A connection of one's own. Its answers may take as long as the longest blocking read here.

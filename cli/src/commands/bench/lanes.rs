@@ -1,0 +1,91 @@
+//! What schedulers say of lanes: how many turns had to wait, and how late they were released.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::nodes::Fleet;
+
+/// What schedulers have counted.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counted {
+    /// Turns that were dispatched at once, or had to wait.
+    turns: f64,
+    /// Turns that had to wait on a lane.
+    laned: f64,
+    /// How late a lane was released, s: the worst case of the last half minute.
+    lag_s: f64,
+}
+
+/// The figures of lanes.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Lanes {
+    /// The share of turns that had to wait.
+    pub(crate) waited_share: f64,
+    /// How late a lane was released at worst, ms after its window began.
+    pub(crate) worst_late_ms: f64,
+}
+
+impl Counted {
+    /// From one scheduler's metrics.
+    fn of(page: &str) -> Self {
+        let value = |series: &str| {
+            let line = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+            line.and_then(|value| value.trim().parse().ok()).unwrap_or(0.0)
+        };
+        let decided = |word: &str| value(&format!("tickfleet_turns_admitted_total{{decision=\"{word}\"}}"));
+        let laned = decided("laned");
+        Self { turns: decided("dispatched") + laned, laned, lag_s: value("tickfleet_tick_lag_seconds") }
+    }
+
+    fn and(self, other: Self) -> Self {
+        Self { turns: self.turns + other.turns, laned: self.laned + other.laned, lag_s: self.lag_s.max(other.lag_s) }
+    }
+
+    /// What has happened since `before`.
+    pub(super) fn since(self, before: Self) -> Lanes {
+        let waited_share = (self.laned - before.laned) / (self.turns - before.turns).max(1.0);
+        Lanes { waited_share, worst_late_ms: self.lag_s * 1_000.0 }
+    }
+}
+
+impl Fleet {
+    /// What its schedulers have counted so far.
+    pub(super) async fn counted(&self) -> Result<Counted> {
+        let mut all = Counted::default();
+        for address in self.schedulers_at() {
+            all = all.and(Counted::of(&scrape(*address).await.context("asking a scheduler for its metrics")?));
+        }
+        Ok(all)
+    }
+}
+
+/// The metrics of a process.
+async fn scrape(address: SocketAddr) -> Result<String> {
+    let mut stream = TcpStream::connect(address).await?;
+    stream.write_all(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n").await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lanes_are_told_for_the_phase_alone() {
+        let page = |dispatched: u32, laned: u32| {
+            format!(
+                "HTTP/1.0 200 OK\r\n\r\ntickfleet_turns_admitted_total{{decision=\"dispatched\"}} {dispatched}\n\
+                 tickfleet_turns_admitted_total{{decision=\"laned\"}} {laned}\ntickfleet_tick_lag_seconds 0.02\n"
+            )
+        };
+        let both = Counted::of(&page(100, 0)).and(Counted::of(&page(100, 100)));
+        let lanes = both.since(Counted::of(&page(100, 0)));
+        assert_eq!((lanes.waited_share, lanes.worst_late_ms), (0.5, 20.0));
+    }
+}
