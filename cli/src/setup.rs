@@ -104,6 +104,15 @@ impl Setup {
     /// # Errors
     /// Everything that is wrong with it.
     pub(crate) fn of(sources: &Sources, extensions: &Extensions) -> Result<Self, Failure> {
+        let setup = Self::with_text(sources, extensions)?;
+        Ok(Self { configuration: setup.configuration.without_text(), ..setup })
+    }
+
+    /// As [`Self::of`], for a command that shows the configuration as it was read.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it.
+    pub(crate) fn with_text(sources: &Sources, extensions: &Extensions) -> Result<Self, Failure> {
         let (fingerprint, configuration) = tickfleet_config::load_settled(sources);
         let configuration = configuration.map_err(Failure::failed)?;
         let given = |name: &str| sources.environment.get(name).is_some_and(|value| !value.trim().is_empty());

@@ -115,7 +115,7 @@ impl Plan {
         let every = ToolGrant { everyone: true, ..ToolGrant::default() };
         let all = typed.chain(registered).chain(standard).chain(self.declared.tools.keys().cloned());
         let mut policy = Policy {
-            agents: self.agents.iter().map(|a| (AgentId::new(a).unwrap(), AgentPolicy::default())).collect(),
+            agents: Arc::new(self.agents.iter().map(|a| (AgentId::new(a).unwrap(), AgentPolicy::default())).collect()),
             tenants: [(TenantId::new("acme").unwrap(), TenantPolicy::default())].into(),
             withheld: BTreeSet::new(),
             permissions: Permissions {

@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(),
     match args.what {
         What::Check => check(global, output),
         What::Print => {
-            let setup = Setup::load(global)?;
+            let setup = Setup::with_text(&setup::sources(global)?, &global.extensions)?;
             if output.json {
                 return Err(Failure::usage("config print is YAML, which holds what JSON would: leave --json out"));
             }
@@ -87,7 +87,7 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     setup.check_tools()?;
     let configuration = &setup.configuration;
     let warnings = warnings(&setup);
-    let (digest, built_in) = (Some(&*configuration.digest), Some(configuration.samples()));
+    let (digest, built_in) = (Some(&*configuration.digest), Some(configuration.samples().to_vec()));
     let report = Report { valid: true, policy_digest: digest, built_in, errors: Vec::new(), warnings };
     output.show(&report, |report| {
         let (policy, ok) = (&configuration.policy, output.paint(Mood::Good, "valid"));

@@ -1,35 +1,67 @@
 //! The digest of a policy: equal where two processes decide alike.
 
-use std::fmt::Write;
+use std::collections::BTreeMap;
+use std::fmt::{Display, Write};
 
-use serde_json::json;
+use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use crate::document::canonical::write_canonical;
-use crate::files::Trees;
+use crate::document::canonical::{write_canonical, write_name};
 use tickfleet_model::policy::Policy;
 
-/// SHA-256, hex, of everything that decides about a call.
-pub(super) fn digest(policy: &Policy, trees: &Trees) -> String {
-    let caps = &policy.defaults;
-    let whole = json!({
-        "agents": policy.agents,
-        "tenants": policy.tenants,
-        "matrix": policy.permissions.matrix,
-        "disabled_tools": policy.permissions.disabled_tools,
-        "strict_capabilities": policy.permissions.strict_capabilities,
-        "tick_ms": caps.tick_ms,
-        "calls_per_tick": caps.calls_per_tick,
-        "max_actions_per_day": caps.max_actions_per_day,
-        "time_zone": caps.time_zone,
-        "on_day_cap": caps.on_day_cap,
-        "declared": trees.declared,
-    });
-    let mut text = String::new();
-    write_canonical(&whole, &mut text);
-    Sha256::digest(text.as_bytes()).iter().fold(String::new(), |mut hex, byte| {
+/// SHA-256, hex, of everything that decides about a call; `declared` is the part of tools and agents that does, in
+/// canonical JSON.
+///
+/// It is the digest of one JSON object, written member by member: of many agents the whole would take more memory than
+/// all that the process keeps of them.
+pub(super) fn digest(policy: &Policy, declared: &str) -> String {
+    let (caps, permissions) = (&policy.defaults, &policy.permissions);
+    let members = BTreeMap::from([
+        ("agents", members_of(&policy.agents)),
+        ("tenants", members_of(&policy.tenants)),
+        ("matrix", members_of(&permissions.matrix)),
+        ("disabled_tools", one(&permissions.disabled_tools)),
+        ("strict_capabilities", one(permissions.strict_capabilities)),
+        ("tick_ms", one(caps.tick_ms)),
+        ("calls_per_tick", one(caps.calls_per_tick)),
+        ("max_actions_per_day", one(caps.max_actions_per_day)),
+        ("time_zone", one(&caps.time_zone)),
+        ("on_day_cap", one(caps.on_day_cap)),
+        ("declared", declared.to_owned()),
+    ]);
+    let mut hash = Sha256::new();
+    hash.update("{");
+    for (name, text) in members {
+        let mut start = String::new();
+        write_name(name, &mut start);
+        hash.update(start);
+        hash.update(text);
+        hash.update(",");
+    }
+    hash.update("}");
+    hash.finalize().iter().fold(String::new(), |mut hex, byte| {
         // Writing to a String cannot fail.
         let _ = write!(hex, "{byte:02x}");
         hex
     })
+}
+
+/// One value in canonical JSON.
+fn one(value: impl Serialize) -> String {
+    let mut text = String::new();
+    // What the model holds can be written as JSON.
+    write_canonical(&serde_json::to_value(value).unwrap_or_default(), &mut text);
+    text
+}
+
+/// A map in canonical JSON, made of one value at a time. Keys are written as they are sorted.
+fn members_of<K: Display, V: Serialize>(map: &BTreeMap<K, V>) -> String {
+    let mut text = String::from("{");
+    for (name, value) in map {
+        write_name(&name.to_string(), &mut text);
+        write_canonical(&serde_json::to_value(value).unwrap_or_default(), &mut text);
+        text.push(',');
+    }
+    text.push('}');
+    text
 }

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use super::Sources;
+use crate::document::canonical::{write_name, write_tree};
 use crate::document::environment::{self, Environment};
 use crate::document::errors::{Errors, Place};
 use crate::document::reader::Cursor;
@@ -37,7 +38,7 @@ const BUILT_IN: [(&str, &str); 7] = [
 pub(super) const FILE_BYTES_MAX: u64 = 64 << 20;
 
 /// The trees in force, one for each file. None where a file could not be read or parsed, which is noted.
-#[derive(Clone)]
+#[derive(Default)]
 pub(super) struct Trees {
     pub(super) settings: Option<Node>,
     pub(super) agents: Option<Node>,
@@ -46,9 +47,6 @@ pub(super) struct Trees {
     pub(super) tenants: Option<Node>,
     pub(super) mcp: Option<Node>,
     pub(super) mcp_lock: Option<Node>,
-    /// The part of tools and agents that counts as policy: their JSON before the environment went in, since that
-    /// differs between processes that carry out the same policy.
-    pub(super) declared: serde_json::Value,
 }
 
 impl fmt::Debug for Trees {
@@ -75,8 +73,10 @@ impl Trees {
     }
 }
 
-/// Reads everything and lays it over each other. None only if the built-in configuration itself is broken.
-pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<Trees> {
+/// Reads everything and lays it over each other. None only if the built-in configuration itself is broken. Gives also
+/// the part of tools and agents that counts as policy: their canonical JSON before the environment went in, since that
+/// differs between processes that carry out the same policy.
+pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)> {
     if let Some(dir) = &sources.dir {
         check_folder(dir, errors);
     }
@@ -88,10 +88,7 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<Trees> {
     let whole = |name| replacing(name, sources.dir.as_deref(), errors);
     let (mut agents, mut tools) = (whole(AGENTS), whole(TOOLS));
     let (mut mcp, mcp_lock) = (whole(MCP), whole(MCP_LOCK_FILE));
-    let json = |tree: &Option<Node>| tree.as_ref().map(Node::to_json);
-    let declared = serde_json::json!({
-        "agents": json(&agents), "tools": json(&tools), "mcp": json(&mcp), "mcp_lock": json(&mcp_lock),
-    });
+    let declared = declared([("agents", &agents), ("mcp", &mcp), ("mcp_lock", &mcp_lock), ("tools", &tools)]);
     for tree in [&mut agents, &mut tools].into_iter().flatten() {
         expand(tree, "", &sources.environment, errors);
     }
@@ -99,7 +96,22 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<Trees> {
         expand_servers(mcp, &sources.environment, errors);
     }
     let (permissions, tenants) = (whole(PERMISSIONS), whole(TENANTS));
-    Some(Trees { settings, agents, tools, permissions, tenants, mcp, mcp_lock, declared })
+    Some((Trees { settings, agents, tools, permissions, tenants, mcp, mcp_lock }, declared))
+}
+
+/// Files in canonical JSON, given by name.
+fn declared(files: [(&str, &Option<Node>); 4]) -> String {
+    let mut text = String::from("{");
+    for (name, tree) in files {
+        write_name(name, &mut text);
+        match tree {
+            Some(tree) => write_tree(tree, &mut text),
+            None => text.push_str("null"),
+        }
+        text.push(',');
+    }
+    text.push('}');
+    text
 }
 
 /// Reads `mcp.yaml` and `mcp.lock.yaml` alone. What is wrong with the pins is not noted: they are about to be written.

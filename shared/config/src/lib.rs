@@ -24,6 +24,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub use agents::{EXTERNAL_LEASE_DEFAULT, HttpTaskDef, TASK_ARGUMENTS, TaskHandlerDef};
 pub use document::environment::Environment;
@@ -98,15 +99,25 @@ pub struct Configuration {
     pub digest: String,
     /// Warnings: what works and should be looked at, by file and line.
     pub warnings: Vec<ConfigWarning>,
-    trees: Trees,
+    samples: Vec<&'static str>,
+    /// Copies share them.
+    trees: Arc<Trees>,
 }
 
 impl Configuration {
     /// The files with agents, tools, permissions and tenants that the folder does not have: those of the built-in
     /// sample business are in use.
     #[must_use]
-    pub fn samples(&self) -> Vec<&'static str> {
-        self.trees.samples()
+    pub fn samples(&self) -> &[&'static str] {
+        &self.samples
+    }
+
+    /// Forgets the text that it was read from, but for the settings': [`print()`](print()) shows no more of it. Whoever
+    /// runs for long needs no more, and with many agents it takes as much memory as all the rest.
+    #[must_use]
+    pub fn without_text(mut self) -> Self {
+        self.trees = Arc::new(Trees { settings: self.trees.settings.clone(), ..Trees::default() });
+        self
     }
 
     /// The waits between tries.
@@ -126,9 +137,9 @@ impl Configuration {
 /// ranges, relations between settings, and names that nothing has.
 pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     let errors = Errors::default();
-    let trees = files::read(sources, &errors);
+    let read = files::read(sources, &errors);
     let prompts = prompts::read(sources.dir.as_deref(), &errors);
-    let configuration = trees.zip(prompts).and_then(|(trees, prompts)| assemble(trees, prompts, sources, &errors));
+    let configuration = read.zip(prompts).and_then(|(read, prompts)| assemble(read, prompts, sources, &errors));
     errors.unless_any(configuration)
 }
 
@@ -146,7 +157,12 @@ pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
 }
 
 /// Reads the trees. What could not be parsed is read as empty, and not held against what names it.
-fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) -> Option<Configuration> {
+fn assemble(
+    (trees, declared): (Trees, String),
+    prompts: Prompts,
+    sources: &Sources,
+    errors: &Errors,
+) -> Option<Configuration> {
     let settings = trees.settings.as_ref().and_then(|tree| settings::read::settings(tree, errors));
     let mut tools = trees.tools.as_ref().map(|tree| tools::read::read(tree, sources, errors));
     let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
@@ -182,7 +198,7 @@ fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) 
         }
     }
     let policy = Policy {
-        agents: agents.policies,
+        agents: Arc::new(agents.policies),
         tenants: tenants?,
         withheld: BTreeSet::new(),
         permissions: Permissions {
@@ -193,10 +209,11 @@ fn assemble(trees: Trees, prompts: Prompts, sources: &Sources, errors: &Errors) 
         },
         defaults: default_caps(&settings.caps),
     };
-    let digest = digest::digest(&policy, &trees);
+    let digest = digest::digest(&policy, &declared);
     let (tools, task_handlers) = (tools.file, agents.task_handlers);
-    let warnings = errors.warnings();
-    Some(Configuration { settings, policy, tools, mcp: servers?, task_handlers, prompts, digest, warnings, trees })
+    let (warnings, samples, trees) = (errors.warnings(), trees.samples(), Arc::new(trees));
+    let mcp = servers?;
+    Some(Configuration { settings, policy, tools, mcp, task_handlers, prompts, digest, warnings, samples, trees })
 }
 
 fn roles<'a>(agents: impl Iterator<Item = &'a AgentPolicy>) -> BTreeSet<String> {

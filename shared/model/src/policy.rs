@@ -2,6 +2,7 @@
 //! filters the tools that an agent is shown.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -262,8 +263,8 @@ fn names_one(names: &BTreeSet<String>, tool: &ToolSpec) -> bool {
 /// Everything that decides about agents and tenants, as one consistent whole.
 #[derive(Debug, Clone, Default)]
 pub struct Policy {
-    /// Agent → declaration. An agent that is not here is unknown.
-    pub agents: BTreeMap<AgentId, AgentPolicy>,
+    /// Agent → declaration. An agent that is not here is unknown. There may be many, and copies share them.
+    pub agents: Arc<BTreeMap<AgentId, AgentPolicy>>,
     /// Tenant → declaration. A tenant that is not here is unknown.
     pub tenants: BTreeMap<TenantId, TenantPolicy>,
     /// Tenants that were set at run time, and whose declaration cannot be read: nothing is decided about them, least of

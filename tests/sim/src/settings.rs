@@ -3,6 +3,7 @@
 pub(crate) mod calendar;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
@@ -166,7 +167,7 @@ impl Settings {
         let agents = self.agents.iter().cloned().chain(task_agents);
         let tenant = TenantPolicy { max_actions_per_day: self.tenant_day, ..TenantPolicy::default() };
         Policy {
-            agents: agents.map(|agent| (agent, AgentPolicy::default())).collect(),
+            agents: Arc::new(agents.map(|agent| (agent, AgentPolicy::default())).collect()),
             tenants: self.tenants.iter().cloned().chain(strangers).map(|name| (name, tenant.clone())).collect(),
             withheld: BTreeSet::new(),
             permissions: Permissions {

@@ -50,7 +50,7 @@ async fn a_denial_names_the_rule_that_it_comes_from() {
         disabled: vec!["tool_sleep".into()],
         policy: |policy| {
             let kelly = AgentId::new("kelly").unwrap();
-            policy.agents.get_mut(&kelly).unwrap().roles.insert("intern".into());
+            Arc::make_mut(&mut policy.agents).get_mut(&kelly).unwrap().roles.insert("intern".into());
             let every = ToolGrant { everyone: true, ..ToolGrant::default() };
             let by_name = ToolGrant { deny_agents: [kelly].into(), ..every.clone() };
             let by_role = ToolGrant { deny_roles: ["intern".to_owned()].into(), ..every };
@@ -216,7 +216,7 @@ async fn an_agent_gets_the_version_that_it_selects_under_the_one_name_and_the_au
             let every = ToolGrant { everyone: true, ..ToolGrant::default() };
             policy.permissions.matrix.insert("find".into(), every);
             for (agent, selector) in [("sam", "1"), ("eve", ">=3")] {
-                let agent = policy.agents.get_mut(&AgentId::new(agent).unwrap()).unwrap();
+                let agent = Arc::make_mut(&mut policy.agents).get_mut(&AgentId::new(agent).unwrap()).unwrap();
                 agent.tool_versions.insert("find".into(), selector.into());
             }
         },

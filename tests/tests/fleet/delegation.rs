@@ -91,7 +91,7 @@ fn capabilities(policy: &mut Policy) {
         ("kelly", &["read_files"]),
         ("link", &["read_files", "send_mail"]),
     ] {
-        let of = policy.agents.get_mut(&AgentId::new(agent).unwrap()).unwrap();
+        let of = Arc::make_mut(&mut policy.agents).get_mut(&AgentId::new(agent).unwrap()).unwrap();
         of.capabilities = has.iter().map(|c| (*c).to_owned()).collect();
     }
 }

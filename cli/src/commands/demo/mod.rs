@@ -15,6 +15,7 @@ mod stand_in;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::Context;
 use clap::Args;
@@ -135,7 +136,7 @@ async fn configured(url: &str, dir: &Path, stand_in: &StandIn) -> Result<Setup, 
     mcp::pin_all(&sources).await?;
     let mut setup = Setup::of(&sources, &global.extensions)?;
     let policy = &mut setup.configuration.policy;
-    let capped = policy.agents.get_mut(&AgentId::new(CAPPED.0)?);
+    let capped = Arc::make_mut(&mut policy.agents).get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);
     // A day that began in the middle of the demo would refill the day cap: its midnight is kept far away.
     let now_ms = setup.pool()?.time_ms().await?;
