@@ -3,6 +3,7 @@
 pub(crate) mod args;
 pub(crate) mod fragments;
 pub(crate) mod reply;
+mod unused;
 
 use std::iter::once;
 
@@ -69,7 +70,7 @@ impl Parts {
         let (_, body) = self.split();
         let fragments: Vec<&str> = self.all_fragments().map(|fragment| fragment.text).collect();
         let fragments = fragments.join("\n");
-        resolved(&format!("{shebang}\n{prologue}{fragments}\n{body}"))
+        resolved(&unused::without_unused(&format!("{shebang}\n{prologue}{fragments}\n{body}")))
     }
 
     fn all_fragments(&self) -> impl Iterator<Item = Fragment> {

@@ -46,7 +46,10 @@ local marks_ms, restarted_ms = 0, 0
 -- Rule 8: a Redis that restarted may have lost its last writes. Answers when this epoch began (0: the first), and what
 -- Redis calls itself in it.
 local function epoch(now)
-  local id = string.match(call('INFO', 'server'), 'run_id:(%x+)')
+  -- Forty hexadecimal digits. A pattern would be tried at every byte of the text before them.
+  local info = call('INFO', 'server')
+  local _, at = string.find(info, 'run_id:', 1, true)
+  local id = at and string.sub(info, at + 1, at + 40) or ''
   local known, epoch_ms, ran_ms = unpack(call('HMGET', META, 'run_id', 'epoch_ms', 'ran_ms'))
   marks_ms = num(ran_ms or 0)
   restarted_ms = num(epoch_ms or 0)
