@@ -1,4 +1,5 @@
 //! What operators see: metrics, alerts, dashboards.
 
+mod cost;
 mod metrics;
 mod observability;

@@ -1,0 +1,189 @@
+//! What a turn costs Redis, in instructions: unlike microseconds, they are the same on a busy machine.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tickfleet_model::{AgentId, Caps, ConsumerId, DayCapAction, InboxName, Priority, TenantId, TurnId};
+use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
+use tickfleet_store::{
+    Admission, AdmitReply, Admitted, Entry, Generations, PolicyRow, Queue, Reader, ReplyFrame, Settled, SettledCall,
+    Settlement, SliceMeta, Store, StoreOptions, TurnName,
+};
+use tickfleet_testkit::connect;
+
+const DAY_MS: i64 = 86_400_000;
+/// Agents that the turns are spread over: none of them comes to its cap.
+const AGENTS: usize = 3_000;
+
+/// A Redis under callgrind, with a scheduler and a worker in one hand.
+struct Measured {
+    server: PrivateRedis,
+    dir: PathBuf,
+    store: Store,
+    turns: Reader,
+    ready: Reader,
+    connection: MultiplexedConnection,
+    number: usize,
+    dumps: usize,
+}
+
+/// A program that starts Redis under callgrind.
+fn under_callgrind(dir: &Path) -> PathBuf {
+    let program = dir.join("redis-under-callgrind");
+    let out = dir.join("out.%p");
+    let text = format!(
+        "#!/bin/sh\nexec valgrind --tool=callgrind --callgrind-out-file={} redis-server \"$@\"\n",
+        out.display()
+    );
+    std::fs::write(&program, text).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    program
+}
+
+impl Measured {
+    async fn start(dir: &Path) -> Self {
+        let options = ServerOptions {
+            binary: Some(under_callgrind(dir)),
+            extra_args: ["--hz", "1"].map(String::from).into(),
+            ready_within: Duration::from_secs(60),
+            ..ServerOptions::new(dir)
+        };
+        let server = PrivateRedis::start(options).await.unwrap();
+        let options =
+            StoreOptions { tenant_ready_max: 1_000_000, tenant_turns_max: 1_000_000, ..StoreOptions::default() };
+        let store = Store::open(&server.url(), 0, Arc::new(options)).unwrap();
+        store.ensure_groups().await.unwrap();
+        let reader = |name: &str| store.reader(&ConsumerId::new(name).unwrap(), Duration::from_millis(100));
+        let (turns, ready) = (reader("s1"), reader("w1"));
+        let connection = connect(&server.url()).await.unwrap();
+        Self { server, dir: dir.to_owned(), store, turns, ready, connection, number: 0, dumps: 0 }
+    }
+
+    /// Turns of one call, from the submit to the reply, in batches.
+    async fn play(&mut self, batch: usize, rounds: usize) {
+        for _ in 0..rounds {
+            let mut submit = redis::pipe();
+            for _ in 0..batch {
+                submit.cmd("XADD").arg(self.store.keys().key("turns")).arg("*").arg("turn").arg(MESSAGE).ignore();
+            }
+            submit.query_async::<()>(&mut self.connection).await.unwrap();
+            let entries = read(&mut self.turns, "turns", batch).await;
+            self.admit(&entries).await;
+            let slices = read(&mut self.ready, "ready:normal", batch).await;
+            let settled = self.store.settle(&slices.iter().map(settlement).collect::<Vec<_>>()).await.unwrap();
+            assert_eq!(settled, vec![Settled::Done; batch]);
+        }
+    }
+
+    async fn admit(&mut self, entries: &[Entry]) {
+        let now_ms = self.store.now_ms().await.unwrap();
+        let caps = Caps {
+            tick_ms: 5_000,
+            calls_per_tick: 10,
+            calls_per_day: 1_000_000,
+            tenant_calls_per_day: None,
+            on_day_cap: DayCapAction::Reject,
+        };
+        let day_start_ms = now_ms - now_ms.rem_euclid(DAY_MS);
+        let row = PolicyRow { caps, day_start_ms, day_end_ms: day_start_ms + DAY_MS };
+        let turns: Vec<Admission> = entries.iter().map(|entry| self.admission(entry, now_ms + DAY_MS)).collect();
+        let reply = self.store.admit(Generations { policy: 0, tenants: 0 }, &[row], &turns).await.unwrap();
+        let AdmitReply::Decided { turns, .. } = reply else { panic!("{reply:?}") };
+        assert!(turns.iter().all(|turn| matches!(turn, Admitted::Dispatched)), "{turns:?}");
+    }
+
+    fn admission(&mut self, entry: &Entry, deadline_ms: i64) -> Admission {
+        self.number += 1;
+        let agent = AgentId::new(format!("a{}", self.number % AGENTS)).unwrap();
+        let meta =
+            format!(r#"{{"ag":"{agent}","rt":"bench","dl":{deadline_ms},"ts":{deadline_ms},"dg":"{DIGEST}","n":1}}"#);
+        assert!(serde_json::from_str::<SliceMeta>(&meta).is_ok());
+        Admission {
+            entry: entry.id.clone(),
+            tenant: TenantId::new("bench").unwrap(),
+            agent,
+            turn: TurnId::new(format!("t{}", entry.id)).unwrap(),
+            given: false,
+            digest: DIGEST.into(),
+            policy: 0,
+            priority: Priority::Normal,
+            deadline_ms,
+            stagger_ms: 100,
+            reply_to: Some(inbox()),
+            task: None,
+            meta,
+            calls: vec![CALL.into()],
+        }
+    }
+
+    /// Instructions of Redis for one of these turns.
+    async fn cost(&mut self, batch: usize, rounds: usize) -> u64 {
+        self.control("-z");
+        self.play(batch, rounds).await;
+        self.control("-d");
+        self.dumps += 1;
+        let dumped = self.dir.join(format!("out.{}.{}", self.server.pid(), self.dumps));
+        let text = std::fs::read_to_string(&dumped).unwrap();
+        let summary = text.lines().find_map(|line| line.strip_prefix("summary: ")).unwrap();
+        summary.trim().parse::<u64>().unwrap() / (batch * rounds) as u64
+    }
+
+    fn control(&self, what: &str) {
+        let pid = self.server.pid().to_string();
+        assert!(Command::new("callgrind_control").args([what, &pid]).output().unwrap().status.success());
+    }
+}
+
+const DIGEST: &str = "0123456789abcdef0123456789abcdef";
+const CALL: &str = r#"{"id":"call_0","name":"echo","arguments":{"text":"It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness, it was the epoch"}}"#;
+const MESSAGE: &str = r#"{"tenant":"bench","agent":"a1","reply_to":"bench","calls":[{"id":"call_0","name":"echo","arguments":{"text":"It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness, it was the epoch"}}]}"#;
+
+fn inbox() -> InboxName {
+    InboxName::new("bench").unwrap()
+}
+
+async fn read(reader: &mut Reader, stream: &str, count: usize) -> Vec<Entry> {
+    let mut entries = Vec::new();
+    while entries.len() < count {
+        entries.extend(reader.take(stream, 256).await.unwrap());
+    }
+    entries
+}
+
+/// The settlement of a slice as its worker makes it.
+fn settlement(entry: &Entry) -> Settlement {
+    let name = TurnName::parse(std::str::from_utf8(entry.field("t").unwrap()).unwrap()).unwrap();
+    let turn = &name.turn;
+    let head =
+        format!(r#"{{"turn_id":"{turn}","tenant":"bench","agent":"a1","status":"done","dialect":"raw","results":["#);
+    let result = format!(
+        r#"{{"tool_call_id":"call_0","tool":"echo","success":true,"outcome":"ok","output":{CALL},"duration_ms":0,"attempts":1}}"#
+    );
+    let audit =
+        format!(r#"{{"agent":"a1","tool_name":"echo","turn_id":"{turn}","outcome":"ok","action_args":{CALL}}}"#);
+    Settlement {
+        fence: entry.id.clone(),
+        queue: Some(Queue::Ready(Priority::Normal)),
+        first: 0,
+        reply_to: Some(inbox()),
+        frame: ReplyFrame { head, messages: None, audits: false },
+        calls: vec![SettledCall { result, message: String::new(), audit }],
+        name,
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs valgrind, and measures"]
+async fn instructions_of_a_turn() {
+    let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().unwrap();
+    let mut measured = Measured::start(dir.path()).await;
+    measured.play(1, 10).await;
+    for (batch, rounds) in [(1, 300), (10, 60), (100, 20)] {
+        let cost = measured.cost(batch, rounds).await;
+        println!("{cost:>9} instructions of Redis a turn, in batches of {batch}");
+    }
+}
