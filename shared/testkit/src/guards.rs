@@ -39,7 +39,7 @@ pub const RULES_1_TO_3: &[Guard] = &[
 /// Fences and streams.
 pub const RULES_4_TO_6: &[Guard] = &[
     (4, "anybody may settle", "if fence ~= item.fence or ended[item.tt] then", "if not fence then"),
-    (4, "anybody may park a slice", "if in_force ~= fence then\n    acked", "if not in_force then\n    acked"),
+    (4, "anybody may park a slice", "if in_force ~= fence then\n    if is", "if not in_force then\n    if is"),
     (
         4,
         "anybody may begin a call",

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tickfleet_model::{AgentId, Caps, ConsumerId, DayCapAction, Priority, TaskId, TenantId, TurnId, limits};
 use tickfleet_store::{
     Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, Delegated, Delegation, EndReason, Entry, Generations,
-    HandBack, Inbound, PolicyRow, Promoted, Queue, Reader, Rejection, ReplyFrame, Retry, Returned, Scripts, Settled,
-    SettledCall, Settlement, Store, StoreOptions, Submission, TimeSource, Touched, TurnName,
+    HandBack, Inbound, Parked, PolicyRow, Promoted, Queue, Reader, Rejection, ReplyFrame, Retry, Returned, Scripts,
+    Settled, SettledCall, Settlement, Store, StoreOptions, Submission, TimeSource, Touched, TurnName,
 };
 use tickfleet_testkit::{RedisOptions, RedisServer};
 

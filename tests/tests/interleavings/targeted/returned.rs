@@ -32,6 +32,31 @@ async fn what_was_begun_and_never_sent_is_begun_again_and_what_a_lost_holder_beg
     }
 }
 
+/// A Redis that has lost its last writes, and whose clock is behind, gives ids out once more: what a holder knows by one
+/// is another turn's by now.
+#[tokio::test]
+async fn whoever_speaks_of_an_entry_that_is_another_turns_takes_it_from_nobody() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let slices = shard.leased(2).await;
+    let (stale, queue) = ((slices[0].0.clone(), slices[1].1.clone()), Queue::Ready(Priority::Normal));
+    let (name, fence) = stale.clone();
+    assert_eq!(shard.settle(&stale, 1).await.unwrap(), [Settled::Stale]);
+    let back = HandBack { name: name.clone(), fence: fence.clone(), queue: queue.clone(), why: Returned::Stray };
+    assert_eq!(shard.store.hand_back(&[back]).await.unwrap(), 0);
+    let cause = "why".to_owned();
+    let retry = Retry { name, fence, queue, position: 0, delay_ms: 10, attempt: 1, beside: false, cause };
+    assert_eq!(shard.store.retry(&[retry]).await.unwrap(), [Parked::Stale]);
+    let mut redis = shard.server.connection().await;
+    let ready = shard.store.keys().key("ready:normal");
+    let left: u64 = redis::cmd("XLEN").arg(&ready).query_async(&mut redis).await.unwrap();
+    let held: (u64, redis::Value, redis::Value, redis::Value) =
+        redis::cmd("XPENDING").arg(&ready).arg("workers").query_async(&mut redis).await.unwrap();
+    assert_eq!((left, held.0), (2, 2), "an entry of another turn is gone, or nobody holds it");
+    for slice in &slices {
+        assert_ne!(shard.settle(slice, 1).await.unwrap(), [Settled::Stale], "{slice:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_call_that_a_stopping_worker_broke_off_was_tried_whoever_ends_it() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;

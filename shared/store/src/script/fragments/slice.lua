@@ -52,6 +52,18 @@ local function body_of_entry(queue, entry)
   return body, body.tt, bytes
 end
 
+-- Whether an entry may be taken off its queue in the name of a turn that is not out under it any more: not where it is
+-- another turn's. A Redis that has lost its last writes, and whose clock is behind, gives ids out once more, and whoever
+-- holds a slice knows it by one of them.
+local function is_slice_of(queue, entry, tt)
+  local found = redis.pcall('XRANGE', P .. queue, entry, entry)
+  local f = not found.err and found[1] and found[1][2] or {}
+  for i = 1, #f, 2 do
+    if f[i] == SLICE.name then return f[i + 1] == tt end
+  end
+  return true
+end
+
 -- The calls [first, upto) of a turn from its record; nil where they were never stored there: a record of the build
 -- before this one, or one that a hand has changed.
 local function body_of_record(key, first, upto)

@@ -81,8 +81,10 @@ for i = 1, num(ARGV[2]) do
   local at = i * 4 - 1
   local tt, fence, queue = ARGV[at], ARGV[at + 1], ARGV[at + 2]
   replies[i] = word_of(hand_back, tt, fence, queue, ARGV[at + 3])
-  acked[queue] = acked[queue] or {}
-  table.insert(acked[queue], fence)
+  if replies[i] == 'OK' or is_slice_of(queue, fence, tt) then
+    acked[queue] = acked[queue] or {}
+    table.insert(acked[queue], fence)
+  end
 end
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end

@@ -24,8 +24,10 @@ local function retry(tenant, turn, fence, queue, position, delay, tries, beside,
   local in_force, done, deadline, cancelled, meta, parked, log = unpack(call('HMGET', key, TURN.fence, TURN.done,
     TURN.deadline_ms, TURN.cancelled, TURN.meta, TURN.parked_fence, TURN.log))
   if in_force ~= fence then
-    acked[queue] = acked[queue] or {}
-    table.insert(acked[queue], fence)
+    if is_slice_of(queue, fence, tt) then
+      acked[queue] = acked[queue] or {}
+      table.insert(acked[queue], fence)
+    end
     return parked == fence and 'ALREADY' or 'STALE'
   end
   if num(done or 0) ~= position then return 'GAP' end

@@ -156,7 +156,7 @@ end
 
 -- Whose fence it was when it is not ours: our own earlier settle, or somebody else's.
 local function lost(item, key, fence)
-  acknowledge(item)
+  if item.queue ~= '' and is_slice_of(item.queue, item.fence, item.tt) then acknowledge(item) end
   if ended[item.tt] then return ended[item.tt] == item.fence and 'ALREADY' or 'STALE' end
   if call('HGET', key, TURN.settled_fence) == item.fence then return 'ALREADY' end
   local done = not fence and call('GETRANGE', done_key(item.tt), 0, #item.fence + 2)
