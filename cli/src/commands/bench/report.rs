@@ -56,7 +56,7 @@ pub(crate) struct Report {
     pub(crate) redis_us_floor: f64,
     /// Redis is busy for so long with one script at saturation, on average: whoever asks meanwhile waits.
     pub(crate) script_mean_ms: f64,
-    /// The slowest command at saturation; unknown on somebody's server.
+    /// The slowest command at saturation: none where none took a millisecond; on somebody's server nobody looks.
     pub(crate) slowest_command_ms: Option<f64>,
     /// What had to wait on lanes at saturation.
     pub(crate) lanes: Lanes,
@@ -99,7 +99,7 @@ pub(crate) struct LoadShape {
     pub(crate) workers: usize,
     pub(crate) slots: usize,
     pub(crate) payload_bytes: usize,
-    /// What the private Redis wrote to disk.
+    /// What Redis wrote to disk; of somebody's server that is not asked.
     pub(crate) aof: String,
     pub(crate) runs: usize,
     /// Turns of the steady phase, all runs.
@@ -140,7 +140,7 @@ impl Report {
                 workers: args.workers,
                 slots: args.slots,
                 payload_bytes: args.payload_bytes,
-                aof: args.aof.word().to_owned(),
+                aof: if args.on.is_some() { "as that server has it" } else { args.aof.word() }.to_owned(),
                 runs: 1,
                 steady_turns: steady.turns,
                 saturation_turns: at.turns,
