@@ -212,7 +212,8 @@ impl Oracle {
         } else if reply.results.len() != made.tools.len() {
             wrong.push(format!("{name} has {} calls and {} results", made.tools.len(), reply.results.len()));
         }
-        if let Some(first) = facts.replies.get(name).and_then(|told| told.iter().find(|told| !told.is_refusal))
+        let first = facts.replies.get(name).and_then(|told| told.iter().find(|told| !told.is_refusal));
+        if let Some(first) = first
             && !self.has_forgotten
             && !facts.lost.iter().any(|(from, to)| (*from..=*to).contains(&first.at_us))
         {
@@ -222,9 +223,10 @@ impl Oracle {
             if result.tool != *tool {
                 wrong.push(format!("{name}/{position} is a call of {tool}, and its result one of {}", result.tool));
             }
-            // What Redis had lost of a call, and workers told it again, is not kept for ever.
-            let is_past = self.has_forgotten && facts.runs_of(name, position).any(|(_, run)| was_lost(&facts, run));
-            if is_past {
+            // What Redis had lost of a call, and workers told it again, is not kept for ever. Nor is it told of a turn
+            // that is sent again after its answer what its first life did.
+            let is_past = first.is_some() || facts.runs_of(name, position).any(|(_, run)| was_lost(&facts, run));
+            if self.has_forgotten && is_past {
                 continue;
             }
             if made.is_task || *tool != TASK_TOOL {
