@@ -81,8 +81,13 @@ impl Lease {
         self.slices.cancel(&beat.cancelled);
         self.claims.expect_marks_until(beat.marks_ms);
         self.claims.assert_after(&beat).await?;
+        // Whoever was paused hears what has changed before anything else: a tool may have been switched off meanwhile.
+        if self.lease_clock.is_fresh() {
+            self.lease_clock.confirm(sent);
+        }
+        let announced = self.configs.refresh(&self.store).await?;
         self.lease_clock.confirm(sent);
-        if let Some(generation) = self.configs.refresh(&self.store).await? {
+        if let Some(generation) = announced {
             self.metrics.config_in_force(self.configs.load().active.short_digest(), generation);
         }
         Ok(())

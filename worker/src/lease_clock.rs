@@ -16,7 +16,7 @@ pub(crate) struct LeaseClock {
 }
 
 /// The time to wait for a heartbeat that is due any moment.
-const STEP: Duration = Duration::from_millis(10);
+pub(crate) const STEP: Duration = Duration::from_millis(10);
 
 impl LeaseClock {
     pub(crate) fn new(lease: Duration) -> Self {

@@ -17,7 +17,7 @@ use crate::claims::Claims;
 use crate::held::{HeldSlices, Hold};
 use crate::lane::{Lane, Room};
 use crate::lease::LOST_MAX;
-use crate::lease_clock::LeaseClock;
+use crate::lease_clock::{LeaseClock, STEP};
 use crate::outbox::Outbox;
 
 /// One lease in so many begins with the least urgent work, so that it never starves.
@@ -93,6 +93,12 @@ impl Leasing {
                     continue;
                 }
             };
+            // Rule 12: what is read without a lease could only be handed back, again and again.
+            if self.lease_clock.is_lost() {
+                handle.advanced();
+                stop.pause(STEP).await;
+                continue;
+            }
             let leased = tokio::select! {
                 // The reader's connection is dropped with its future: nothing is delivered to nobody.
                 () = stop.cancelled() => break,
