@@ -213,8 +213,7 @@ impl Oracle {
             wrong.push(format!("{name} has {} calls and {} results", made.tools.len(), reply.results.len()));
         }
         let first = facts.replies.get(name).and_then(|told| told.iter().find(|told| !told.is_refusal));
-        if let Some(first) = first
-            && !self.has_forgotten
+        if let Some(first) = first.filter(|_| !self.has_forgotten)
             && !facts.lost.iter().any(|(from, to)| (*from..=*to).contains(&first.at_us))
         {
             wrong.push(format!("{name} is answered a second time"));
