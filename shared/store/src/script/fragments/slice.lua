@@ -174,6 +174,13 @@ local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   return reply
 end
 
+-- Takes an entry off its queue that nobody will acknowledge, and what it held back that was: later entries may be the
+-- last on that queue for long. The queue may be gone, or be none.
+local function take_off(queue, entry)
+  redis.pcall('XDEL', P .. queue, entry)
+  alone(trim, P .. queue)
+end
+
 -- Where the slice of a fence is: with a holder, waiting to be read, or gone (its stream, its entry, its group or its
 -- consumer was deleted, or Redis lost them).
 local function whereabouts(queue, fence)
@@ -189,7 +196,7 @@ end
 local function end_unread(tt, key, rec, t, reason, info, now, lease)
   local body = body_of_entry(rec.queue, rec.fence)
   -- Entry and group may be gone: the record's fence keeps anybody from going on.
-  redis.pcall('XDEL', P .. rec.queue, rec.fence)
+  take_off(rec.queue, rec.fence)
   t.out = t.out - 1
   -- Calls that were never admitted are in the record; in one of the build before this, those of the slice may not be.
   if body and not call('HGET', key, TURN.meta) then keep_body(key, body) end

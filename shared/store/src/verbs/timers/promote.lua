@@ -45,7 +45,7 @@ local function restore(tt, key, rec, tenant)
     call('HSET', key, TURN.crashes, crashes, TURN.has_history, '1')
   end
   -- Nobody ends the old entry any more. Whoever reads it after all, of a stream that came back, is stale.
-  redis.pcall('XDEL', P .. rec.queue, rec.fence)
+  take_off(rec.queue, rec.fence)
   if crashes >= crashes_max or not body then
     local t = tenant_of(tenant)
     t.out = t.out - 1
