@@ -162,7 +162,7 @@ impl Calls {
             Ok(admitted) => admitted,
             Err(ending) => {
                 let CallEnding { outcome, error } = *ending;
-                let begun = self.begun_by_a_lost_holder(trying).await;
+                let begun = self.begun_by_another(trying).await;
                 return begun.unwrap_or_else(|| trying.refused(outcome, error));
             }
         };
@@ -240,8 +240,8 @@ impl Calls {
         if trying.slice.crashes > 0 || self.claims.expects_marks() { self.begin(trying, false).await } else { None }
     }
 
-    /// As [`Self::begun_by_a_lost_holder`], of a call whose turn is over. It is asked of any that may not run twice: of a
-    /// Redis that has just restarted, no heartbeat has told yet.
+    /// As [`Self::begun_by_a_lost_holder`], of a call that is refused, or whose turn is over. It is asked of any that may
+    /// not run twice: of a Redis that has just restarted, no heartbeat has told yet.
     async fn begun_by_another(&self, trying: &Trying<'_>) -> Option<Disposition> {
         match trying.config.registry.effect(&trying.call.tool) {
             Some(Effect::Read | Effect::Idempotent) => self.begun_by_a_lost_holder(trying).await,
