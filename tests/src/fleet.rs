@@ -125,6 +125,7 @@ impl Plan {
                 strict_capabilities: true,
             },
             defaults: self.caps.clone(),
+            ..Policy::default()
         };
         (self.policy)(&mut policy);
         Arc::new(PolicyHandle::new(ActivePolicy {
@@ -440,6 +441,8 @@ pub const LASTING: &[(&str, &str)] = &[
     ("{tickfleet:0}:audit", "bounded by age, entries and bytes"),
     ("{tickfleet:0}:dead", "bounded by age and entries"),
     ("{tickfleet:0}:budgets", "one field per agent that was active; pruned a day after"),
+    ("{tickfleet:0}:counters:*", "one field per counter of a limit; pruned a minute after its window"),
+    ("{tickfleet:0}:limits", "the limits that have counters"),
     ("{tickfleet:0}:queued", "one field per id that waits for its decision"),
     ("{tickfleet:0}:beats", "one field per living consumer"),
     ("{tickfleet:0}:nodes", "one field per living consumer"),

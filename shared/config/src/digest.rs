@@ -16,7 +16,7 @@ use tickfleet_model::policy::Policy;
 /// all that the process keeps of them.
 pub(super) fn digest(policy: &Policy, declared: &str) -> String {
     let (caps, permissions) = (&policy.defaults, &policy.permissions);
-    let members = BTreeMap::from([
+    let mut members = BTreeMap::from([
         ("agents", members_of(&policy.agents)),
         ("tenants", members_of(&policy.tenants)),
         ("matrix", members_of(&permissions.matrix)),
@@ -29,6 +29,10 @@ pub(super) fn digest(policy: &Policy, declared: &str) -> String {
         ("on_day_cap", one(caps.on_day_cap)),
         ("declared", declared.to_owned()),
     ]);
+    // Only where there are any, so that a policy without them stays the same to the build before this one.
+    if !policy.limits.is_empty() {
+        members.insert("limits", one(&*policy.limits));
+    }
     let mut hash = Sha256::new();
     hash.update("{");
     for (name, text) in members {

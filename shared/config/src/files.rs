@@ -21,15 +21,17 @@ const AGENTS: &str = "agents.yaml";
 const TOOLS: &str = "tools.yaml";
 const PERMISSIONS: &str = "permissions.yaml";
 const TENANTS: &str = "tenants.yaml";
+const LIMITS: &str = "limits.yaml";
 const MCP: &str = "mcp.yaml";
 
 /// The built-in configuration: the only place of every default.
-const BUILT_IN: [(&str, &str); 7] = [
+const BUILT_IN: [(&str, &str); 8] = [
     (SETTINGS, include_str!("../../../config/tickfleet.yaml")),
     (AGENTS, include_str!("../../../config/agents.yaml")),
     (TOOLS, include_str!("../../../config/tools.yaml")),
     (PERMISSIONS, include_str!("../../../config/permissions.yaml")),
     (TENANTS, include_str!("../../../config/tenants.yaml")),
+    (LIMITS, include_str!("../../../config/limits.yaml")),
     (MCP, include_str!("../../../config/mcp.yaml")),
     (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
 ];
@@ -45,6 +47,7 @@ pub(super) struct Trees {
     pub(super) tools: Option<Node>,
     pub(super) permissions: Option<Node>,
     pub(super) tenants: Option<Node>,
+    pub(super) limits: Option<Node>,
     pub(super) mcp: Option<Node>,
     pub(super) mcp_lock: Option<Node>,
 }
@@ -95,8 +98,8 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)
     if let Some(mcp) = &mut mcp {
         expand_servers(mcp, &sources.environment, errors);
     }
-    let (permissions, tenants) = (whole(PERMISSIONS), whole(TENANTS));
-    Some((Trees { settings, agents, tools, permissions, tenants, mcp, mcp_lock }, declared))
+    let (permissions, tenants, limits) = (whole(PERMISSIONS), whole(TENANTS), whole(LIMITS));
+    Some((Trees { settings, agents, tools, permissions, tenants, limits, mcp, mcp_lock }, declared))
 }
 
 /// Files in canonical JSON, given by name.

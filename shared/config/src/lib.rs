@@ -10,6 +10,7 @@ mod document;
 mod files;
 #[doc(hidden)]
 pub mod fuzzing;
+mod limits;
 pub mod mcp;
 mod policy;
 mod print;
@@ -186,6 +187,8 @@ fn assemble(
     };
     let matrix = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, errors));
     let tenants = trees.tenants.as_ref().map(|tree| policy::tenants(tree, &known, errors));
+    let shards = settings.as_ref().map(|settings| settings.redis.shards);
+    let limits = trees.limits.as_ref().map(|tree| limits::read(tree, &known, shards, errors));
     if let Some(disabled) = trees.disabled_tools(errors) {
         policy::names(&disabled, known.tools_and_ids.as_ref(), "the name or id of a tool");
     }
@@ -208,6 +211,8 @@ fn assemble(
             strict_capabilities: settings.permission.strict_capabilities,
         },
         defaults: default_caps(&settings.caps),
+        limits: Arc::new(limits?),
+        tool_traits: Arc::new(limits::tool_traits(&tools.file, servers.as_ref()?)),
     };
     let digest = digest::digest(&policy, &declared);
     let (tools, task_handlers) = (tools.file, agents.task_handlers);

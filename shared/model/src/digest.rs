@@ -43,6 +43,15 @@ pub fn idempotency_key(tenant: &TenantId, turn: &TurnId, digest: &str, position:
     hex(&hash.finalize())
 }
 
+/// A hash by which a text of somebody is told apart and not known again: 32 hexadecimal characters.
+#[must_use]
+pub(crate) fn short_hash(of: &str, text: &str) -> String {
+    let mut hash = Sha256::new();
+    part(&mut hash, Some(of));
+    part(&mut hash, Some(text));
+    hex(&hash.finalize()[..16])
+}
+
 /// Hashes a part with its length; an absent part differs from every text.
 fn part(hash: &mut Sha256, text: Option<&str>) {
     match text {

@@ -3,6 +3,7 @@
 pub mod day;
 pub mod digest;
 pub mod ids;
+pub mod limit;
 pub mod limits;
 pub mod outcome;
 pub mod policy;
@@ -17,6 +18,7 @@ pub mod version;
 
 pub use digest::{content_digest, idempotency_key};
 pub use ids::{AgentId, CallId, ConsumerId, EntryId, IdError, InboxName, TaskId, TenantId, TurnId};
+pub use limit::Limit;
 pub use outcome::{CallError, CallResult, Outcome};
 pub use policy::{AgentPolicy, Caps, DayCapAction, Policy};
 pub use redaction::Redactor;

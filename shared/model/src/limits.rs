@@ -44,6 +44,11 @@ pub const EARLY_CANCELS_MAX: usize = 4_096;
 /// Capabilities that one task may name.
 pub const TASK_CAPABILITIES_MAX: usize = 128;
 
+/// Limits of one configuration: each is looked at for every call.
+pub const LIMITS_MAX: usize = 64;
+/// Counters that one limit may have in one shard: about 200 MB.
+pub const LIMIT_KEYS_MAX: u64 = 1_000_000;
+
 /// Bytes of all lists of tools that one shard holds for readers.
 pub const TOOL_LISTS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Tools that a turn or a task may be narrowed to, by name.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::{AgentId, Outcome, TenantId, ToolSpec};
+use super::limit::counters::ToolTraits;
+use super::{AgentId, Limit, Outcome, TenantId, ToolSpec};
 
 /// The action when the day's budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -274,6 +275,10 @@ pub struct Policy {
     pub permissions: Permissions,
     /// Caps that agents and tenants override.
     pub defaults: DefaultCaps,
+    /// What else calls are limited by, each name once.
+    pub limits: Arc<Vec<Limit>>,
+    /// What limits may ask about the tools that the configuration declares, by name.
+    pub tool_traits: Arc<BTreeMap<String, ToolTraits>>,
 }
 
 /// The caps where neither agent nor tenant says otherwise.

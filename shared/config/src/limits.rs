@@ -1,0 +1,208 @@
+//! `limits.yaml`: what else calls may not exceed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::document::errors::Errors;
+use crate::document::reader::{Cursor, Section};
+use crate::document::tree::Node;
+use crate::document::units::parse_duration;
+use crate::mcp::McpFile;
+use crate::policy::{Known, names};
+use crate::tools::ToolsFile;
+use crate::tools::read::EFFECTS;
+use tickfleet_model::limit::counters::ToolTraits;
+use tickfleet_model::limit::{Every, Limit, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach, amount, fits};
+use tickfleet_model::{Effect, limits, suggest};
+
+/// Counters of a limit where it does not say how many it may have.
+const KEYS_MAX_DEFAULT: u64 = 100_000;
+
+/// Reads `limits.yaml`. `shards` is how many there are, where that is known.
+pub(super) fn read(tree: &Node, known: &Known, shards: Option<u32>, errors: &Errors) -> Vec<Limit> {
+    let mut root = Section::open(tree, "", errors);
+    let members = root.required("limits").map(|c| c.members()).unwrap_or_default();
+    if let Some((_, place, cursor)) = members.get(limits::LIMITS_MAX) {
+        let found = format!("{} limits", members.len());
+        errors.push(place, &cursor.path, found, format!("{} limits at most", limits::LIMITS_MAX));
+    }
+    let read = members.into_iter().filter_map(|(name, place, cursor)| {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if !name.chars().all(plain) || name.len() > limits::NAME_BYTES_MAX {
+            let found = format!("the limit name {name:?}");
+            errors.push(place, &cursor.path, found, "a name of a-z, 0-9 and `_`, of 64 at most");
+        }
+        let limit = limit(name, &cursor, known)?;
+        if shards.is_some_and(|shards| limit.share(shards - 1, shards) == 0 && limit.bound.max() > 0) {
+            let found = format!("a limit of the whole fleet that allows {limit}");
+            errors.push(place, &cursor.path, found, "at least one for each shard, which share it (redis.shards)");
+        }
+        Some(limit)
+    });
+    let read = read.collect();
+    root.close();
+    read
+}
+
+fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
+    let mut s = cursor.section();
+    let matches = s.optional("match").map(|c| matches(&c, known)).unwrap_or_default();
+    let per = s.optional("per").map(|c| per(&c)).unwrap_or_default();
+    let (max, sum) = (s.optional("max"), s.optional("sum"));
+    let bound = match (&max, &sum) {
+        (Some(max), None) => max.integer(0, i128::from(u32::MAX)).map(LimitBound::Calls),
+        (None, Some(sum)) => self::sum(sum),
+        (Some(_), Some(sum)) => {
+            sum.refuse("either `max` or `sum`");
+            None
+        }
+        (None, None) => {
+            cursor.refuse("one of `max` and `sum`");
+            None
+        }
+    };
+    let every = s.required("every").and_then(|c| every(&c));
+    let on_reach = s.optional("on_reach");
+    let on_reach = on_reach.and_then(|c| c.choice(&[("wait", OnReach::Wait), ("reject", OnReach::Reject)]));
+    let mode = s.optional("mode");
+    let mode = mode.and_then(|c| c.choice(&[("enforce", LimitMode::Enforce), ("shadow", LimitMode::Shadow)]));
+    let keys_max = s.optional("keys_max").and_then(|c| c.integer(1, i128::from(limits::LIMIT_KEYS_MAX)));
+    s.close();
+    let (on_reach, mode) = (on_reach.unwrap_or_default(), mode.unwrap_or_default());
+    let (bound, every, name) = (bound?, every?, name.to_owned());
+    let mut per = per;
+    if every == Every::Task {
+        per.insert(LimitKey::Task);
+    }
+    Some(Limit { name, matches, per, bound, every, on_reach, mode, keys_max: keys_max.unwrap_or(KEYS_MAX_DEFAULT) })
+}
+
+fn matches(cursor: &Cursor<'_>, known: &Known) -> LimitMatch {
+    let mut s = cursor.section();
+    let read = LimitMatch {
+        tools: s.optional("tools").map(|c| patterns(&c, known.tools.as_ref(), "a tool")).unwrap_or_default(),
+        effects: s.optional("effects").map(|c| effects(&c)).unwrap_or_default(),
+        categories: s.optional("categories").map(|c| words(&c)).unwrap_or_default(),
+        agents: s.optional("agents").map(|c| patterns(&c, known.agents.as_ref(), "an agent")).unwrap_or_default(),
+        roles: s
+            .optional("roles")
+            .map(|c| names(&c, known.roles.as_ref(), "a role that an agent of agents.yaml has").into_iter().collect())
+            .unwrap_or_default(),
+        plans: s.optional("plans").map(|c| words(&c)).unwrap_or_default(),
+    };
+    s.close();
+    read
+}
+
+fn words(cursor: &Cursor<'_>) -> Vec<String> {
+    some(cursor, cursor.words().into_iter().collect())
+}
+
+/// A list that says nothing would fit all, which nobody means who writes it.
+fn some<T>(cursor: &Cursor<'_>, list: Vec<T>) -> Vec<T> {
+    if cursor.items().is_empty() {
+        cursor.refuse("at least one; leave the list out to fit all");
+    }
+    list
+}
+
+/// Names with `*`, each of which fits something that there is.
+fn patterns(cursor: &Cursor<'_>, known: Option<&BTreeSet<String>>, what: &str) -> Vec<String> {
+    let mut read = Vec::new();
+    for item in cursor.items() {
+        let Some(pattern) = item.some_text() else { continue };
+        if let Some(known) = known.filter(|known| !known.iter().any(|name| fits(&pattern, name))) {
+            let names = || known.iter().map(String::as_str);
+            let expected =
+                format!("the name of {what}, or a pattern with `*` that fits one: {}", suggest::list(names()));
+            item.refuse_with(expected, suggest::closest(&pattern, names()));
+        }
+        read.push(pattern);
+    }
+    some(cursor, read)
+}
+
+fn effects(cursor: &Cursor<'_>) -> Vec<Effect> {
+    some(cursor, cursor.items().iter().filter_map(|item| item.choice(&EFFECTS)).collect())
+}
+
+fn per(cursor: &Cursor<'_>) -> BTreeSet<LimitKey> {
+    const KEYS: [(&str, LimitKey); 6] = [
+        ("tenant", LimitKey::Tenant),
+        ("agent", LimitKey::Agent),
+        ("user", LimitKey::User),
+        ("session", LimitKey::Session),
+        ("task", LimitKey::Task),
+        ("tool", LimitKey::Tool),
+    ];
+    let mut read = BTreeSet::new();
+    for item in cursor.items() {
+        let Some(text) = item.some_text() else { continue };
+        let argument = text.strip_prefix("argument:").filter(|pointer| pointer.starts_with('/'));
+        let named = KEYS.iter().find(|(word, _)| *word == text).map(|(_, key)| key.clone());
+        let Some(key) = argument.map(|pointer| LimitKey::Argument(pointer.to_owned())).or(named) else {
+            let words = || KEYS.iter().map(|(word, _)| *word);
+            let expected = format!("one of {}, or an argument such as argument:/customer/id", suggest::list(words()));
+            item.refuse_with(expected, suggest::closest(&text, words()));
+            continue;
+        };
+        if !read.insert(key) {
+            item.refuse("each key once");
+        }
+    }
+    read
+}
+
+/// `{argument: /amount, max: 500}`.
+fn sum(cursor: &Cursor<'_>) -> Option<LimitBound> {
+    let mut s = cursor.section();
+    let argument = s.required("argument").and_then(|c| {
+        let text = c.some_text()?;
+        if !text.starts_with('/') {
+            c.refuse("a JSON pointer such as /amount");
+        }
+        Some(text)
+    });
+    let max = s.required("max").and_then(|c| {
+        let read = amount::of(&c.node.to_json());
+        if read.is_none() {
+            c.refuse(format!(
+                "a number up to {}, with at most six digits behind the point",
+                amount::show(amount::AMOUNT_MAX)
+            ));
+        }
+        read
+    });
+    s.close();
+    Some(LimitBound::Sum { argument: argument?, max: max? })
+}
+
+fn every(cursor: &Cursor<'_>) -> Option<Every> {
+    match cursor.text()? {
+        "tick" => return Some(Every::Tick),
+        "day" => return Some(Every::Day),
+        "task" => return Some(Every::Task),
+        text => {
+            let bounds = Duration::from_secs(1)..=Duration::from_secs(31 * 86_400);
+            if let Some(period) = parse_duration(text).filter(|period| bounds.contains(period)) {
+                return Some(Every::Period(i64::try_from(period.as_millis()).unwrap_or(i64::MAX)));
+            }
+        }
+    }
+    cursor.refuse("tick, day, task, or a length of time from 1s to 31d");
+    None
+}
+
+/// What limits may ask about the tools that files declare.
+pub(super) fn tool_traits(tools: &ToolsFile, mcp: &McpFile) -> BTreeMap<String, ToolTraits> {
+    let declared = tools.tools.iter().map(|(name, tool)| {
+        let category = tool.category.clone().unwrap_or_else(|| "general".to_owned());
+        (name.clone(), ToolTraits { effect: tool.effect, category })
+    });
+    let imported = mcp.servers.values().flat_map(|server| {
+        let category = server.category.clone().unwrap_or_else(|| "mcp".to_owned());
+        let traits = move |tool| ToolTraits { effect: server.effect(tool), category: category.clone() };
+        server.tools.iter().map(move |tool| (server.tool_name(&tool.name), traits(tool)))
+    });
+    declared.chain(imported).collect()
+}

@@ -1,0 +1,59 @@
+//! Limits: what is read, and what is refused.
+
+use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMode, OnReach};
+
+use super::{Given, given};
+
+fn limits(text: &str) -> Given {
+    given().file("limits.yaml", format!("limits:\n  mails:\n{text}"))
+}
+
+#[test]
+fn a_limit_says_what_it_counts_and_what_becomes_of_the_rest() {
+    let text = "    match: {tools: [send_*], effects: [once], agents: [kel*]}\n    per: [user, \"argument:/to\"]\n    \
+                sum: {argument: /amount, max: 12.5}\n    every: 1h\n    on_reach: reject\n    mode: shadow\n    keys_max: 7\n";
+    let policy = limits(text).load().unwrap().policy;
+    let [limit] = policy.limits.as_slice() else { panic!("{:?}", policy.limits) };
+    assert_eq!(limit.to_string(), "12.5 of /amount per user and /to in 1h");
+    assert_eq!((limit.on_reach, limit.mode, limit.keys_max), (OnReach::Reject, LimitMode::Shadow, 7));
+    let limit = limits("    max: 3\n    every: task\n").load().unwrap().policy.limits[0].clone();
+    assert_eq!((limit.bound, limit.every), (LimitBound::Calls(3), Every::Task));
+    assert!(limit.per.contains(&LimitKey::Task), "a task's limit has a counter for each task");
+}
+
+#[test]
+fn without_limits_the_policy_is_what_it_was() {
+    let (with, without) = (limits("    max: 3\n    every: day\n").load().unwrap(), given().load().unwrap());
+    assert_ne!(with.digest, without.digest);
+    assert_eq!(given().file("limits.yaml", "limits: {}\n").load().unwrap().digest, without.digest);
+}
+
+#[test]
+fn wrong_limits_are_refused_where_they_are_wrong() {
+    let cases = [
+        ("    every: day\n", "limits.mails: found a mapping; expected one of `max` and `sum`"),
+        ("    max: 3\n", "limits.mails.every: found nothing; expected a value: `every` is required"),
+        ("    max: 3\n    sum: {argument: /a, max: 3}\n    every: day\n", "expected either `max` or `sum`"),
+        ("    max: 3\n    every: 2w\n", "expected tick, day, task, or a length of time from 1s to 31d"),
+        ("    max: 3\n    every: day\n    per: [usr]\n", "did you mean `user`?"),
+        ("    max: 3\n    every: day\n    per: [\"argument:amount\"]\n", "an argument such as argument:/customer/id"),
+        ("    max: 3\n    every: day\n    match: {tools: [post_to_y]}\n", "did you mean `post_to_x`?"),
+        ("    max: 3\n    every: day\n    match: {tools: []}\n", "at least one; leave the list out to fit all"),
+        ("    sum: {argument: /a, max: 0.0000001}\n    every: day\n", "at most six digits behind the point"),
+        ("    sum: {argument: amount, max: 3}\n    every: day\n", "expected a JSON pointer such as /amount"),
+        ("    max: 3\n    every: day\n    mode: off\n", "enforce"),
+    ];
+    for (text, expected) in cases {
+        let errors = limits(text).errors();
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{text}{errors:?}");
+    }
+}
+
+#[test]
+fn a_limit_of_the_fleet_has_something_for_each_shard() {
+    let with =
+        |max: u32| limits(&format!("    max: {max}\n    every: day\n")).file("tickfleet.yaml", "redis: {shards: 4}\n");
+    with(4).load().unwrap();
+    let errors = with(3).errors();
+    assert!(errors.len() == 1 && errors[0].contains("at least one for each shard"), "{errors:?}");
+}

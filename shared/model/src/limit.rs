@@ -1,0 +1,286 @@
+//! Limits as data: how much of what calls may do, for whom, and how often.
+//!
+//! A limit says which calls it counts ([`LimitMatch`]), what has a counter of its own ([`LimitKey`]), how much one counter
+//! allows ([`LimitBound`]) and for how long ([`Every`]). [`counters`](counters::counters) finds the counters that a turn's
+//! calls debit; Redis compares and debits them in the step that dispatches the calls, and knows no limit by name.
+
+pub mod amount;
+pub mod counters;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Effect, limits};
+
+/// A limit of the configuration.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limit {
+    /// Its name: what results, logs and metrics call it.
+    pub name: String,
+    /// The calls that it counts.
+    pub matches: LimitMatch,
+    /// What has a counter of its own; nothing means one counter for the whole fleet.
+    pub per: BTreeSet<LimitKey>,
+    /// How much one counter allows.
+    pub bound: LimitBound,
+    /// For how long that holds.
+    pub every: Every,
+    /// What becomes of calls beyond it.
+    pub on_reach: OnReach,
+    /// Whether it holds anything up.
+    pub mode: LimitMode,
+    /// The counters that it may have at once in one shard. Whatever more would need one shares one.
+    pub keys_max: u64,
+}
+
+/// The calls that a limit counts: those that fit every list that is given. A list that is empty fits all.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitMatch {
+    /// Names of tools; `*` stands for any characters.
+    pub tools: Vec<String>,
+    /// Effects of tools. A tool that the configuration does not declare is `once`.
+    pub effects: Vec<Effect>,
+    /// Categories of tools. A tool that the configuration does not declare has none.
+    pub categories: Vec<String>,
+    /// Names of agents; `*` stands for any characters.
+    pub agents: Vec<String>,
+    /// Roles, one of which the agent has.
+    pub roles: Vec<String>,
+    /// Plans of tenants.
+    pub plans: Vec<String>,
+}
+
+/// What has a counter of its own.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitKey {
+    /// Each tenant.
+    Tenant,
+    /// Each agent of a tenant.
+    Agent,
+    /// Each user of a tenant: `user_id`, else `id`, of the turn's `user_context`, or that itself where it is a text.
+    User,
+    /// Each session of a tenant: `session_id`, else `id`, of the turn's `session_data`, or that itself where it is a text.
+    Session,
+    /// Each task of a tenant. Calls that are made for no task are not counted.
+    Task,
+    /// Each tool.
+    Tool,
+    /// Each value that an argument has, by its JSON pointer (RFC 6901), of a tenant.
+    Argument(String),
+}
+
+impl LimitKey {
+    /// Returns true if counters of different tenants are different ones.
+    #[must_use]
+    pub const fn is_of_tenant(&self) -> bool {
+        !matches!(self, Self::Tool)
+    }
+}
+
+/// How much one counter allows.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitBound {
+    /// So many calls.
+    Calls(u64),
+    /// So much of an argument's number, summed up.
+    Sum {
+        /// The argument, by its JSON pointer (RFC 6901).
+        argument: String,
+        /// The largest sum, in millionths ([`amount`]).
+        max: u64,
+    },
+}
+
+impl LimitBound {
+    /// The most that a counter may reach: calls, or millionths.
+    #[must_use]
+    pub const fn max(&self) -> u64 {
+        match self {
+            Self::Calls(max) | Self::Sum { max, .. } => *max,
+        }
+    }
+}
+
+/// How long a counter runs before it begins anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Every {
+    /// A tick of the fleet.
+    Tick,
+    /// A length of time, ms. Windows of different counters begin at different moments, so that not all wake at once.
+    Period(i64),
+    /// A calendar day of the tenant's time zone; of the fleet's, where counters belong to no tenant.
+    Day,
+    /// The life of a task.
+    Task,
+}
+
+/// What becomes of calls that a limit has no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnReach {
+    /// They wait until there is room.
+    #[default]
+    Wait,
+    /// Each gets the result `limit_reached`.
+    Reject,
+}
+
+/// Whether a limit holds anything up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitMode {
+    /// It does.
+    #[default]
+    Enforce,
+    /// It only counts, and says what it would have held up.
+    Shadow,
+}
+
+impl Limit {
+    /// Returns true if no counter is shared by two tenants.
+    #[must_use]
+    pub fn is_of_tenants(&self) -> bool {
+        self.per.iter().any(LimitKey::is_of_tenant)
+    }
+
+    /// What one counter allows in one shard. A counter of the whole fleet is divided among the shards, so that together
+    /// they never allow more.
+    #[must_use]
+    pub fn share(&self, shard: u32, shards: u32) -> u64 {
+        let (max, shards) = (self.bound.max(), u64::from(shards.max(1)));
+        if self.is_of_tenants() { max } else { max / shards + u64::from(u64::from(shard) < max % shards) }
+    }
+
+    /// The length of a window, ms, where that is fixed. A task's counter outlives the task.
+    #[must_use]
+    pub const fn period_ms(&self, tick_ms: i64) -> Option<i64> {
+        match self.every {
+            Every::Tick => Some(tick_ms),
+            Every::Period(ms) => Some(ms),
+            Every::Task => Some(2 * limits::DEADLINE_MS_MAX),
+            Every::Day => None,
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    /// What it allows, in a few words: `5 calls per user in 1h`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.bound {
+            LimitBound::Calls(1) => write!(f, "1 call")?,
+            LimitBound::Calls(max) => write!(f, "{max} calls")?,
+            LimitBound::Sum { argument, max } => write!(f, "{} of {argument}", amount::show(*max))?,
+        }
+        let mut keys = self.per.iter().filter(|key| **key != LimitKey::Task || self.every != Every::Task);
+        if let Some(first) = keys.next() {
+            write!(f, " per {first}")?;
+            keys.try_for_each(|key| write!(f, " and {key}"))?;
+        }
+        match self.every {
+            Every::Tick => f.write_str(" in a tick"),
+            Every::Period(ms) => write!(f, " in {}", period(ms)),
+            Every::Day => f.write_str(" in a day"),
+            Every::Task => f.write_str(" in a task"),
+        }
+    }
+}
+
+impl fmt::Display for LimitKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tenant => f.write_str("tenant"),
+            Self::Agent => f.write_str("agent"),
+            Self::User => f.write_str("user"),
+            Self::Session => f.write_str("session"),
+            Self::Task => f.write_str("task"),
+            Self::Tool => f.write_str("tool"),
+            Self::Argument(pointer) => f.write_str(pointer),
+        }
+    }
+}
+
+/// A length of time in the largest unit that keeps it whole.
+fn period(ms: i64) -> String {
+    let units = [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+    let whole = units.into_iter().find(|(_, length)| ms > 0 && ms % length == 0);
+    whole.map_or_else(|| format!("{ms}ms"), |(unit, length)| format!("{}{unit}", ms / length))
+}
+
+/// Returns true if `name` fits `pattern`, in which `*` stands for any characters.
+#[must_use]
+pub fn fits(pattern: &str, name: &str) -> bool {
+    let Some((start, more)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut rest) = name.strip_prefix(start) else { return false };
+    let (inner, end) = more.rsplit_once('*').unwrap_or(("", more));
+    for part in inner.split('*') {
+        let Some(at) = rest.find(part) else { return false };
+        rest = &rest[at + part.len()..];
+    }
+    rest.ends_with(end)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_star_stands_for_any_characters() {
+        for (pattern, name) in [
+            ("*", ""),
+            ("send_*", "send_"),
+            ("send_*", "send_mail"),
+            ("*_mail", "send_mail"),
+            ("s*_*l", "send_mail"),
+            ("a*b*c", "aXbYbc"),
+        ] {
+            assert!(fits(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in
+            [("send", "send_mail"), ("send_*", "resend_"), ("*_mail", "mail"), ("a*a", "a"), ("a*b*c", "acb")]
+        {
+            assert!(!fits(pattern, name), "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn what_a_limit_allows_is_said_in_a_few_words() {
+        let limit = Limit {
+            name: "x".into(),
+            matches: LimitMatch::default(),
+            per: BTreeSet::from([LimitKey::User, LimitKey::Tool]),
+            bound: LimitBound::Calls(5),
+            every: Every::Period(3_600_000),
+            on_reach: OnReach::Wait,
+            mode: LimitMode::Enforce,
+            keys_max: 9,
+        };
+        assert_eq!(limit.to_string(), "5 calls per user and tool in 1h");
+        let sum = LimitBound::Sum { argument: "/amount".into(), max: 500_500_000 };
+        let limit = Limit { bound: sum, per: BTreeSet::from([LimitKey::Task]), every: Every::Task, ..limit };
+        assert_eq!(limit.to_string(), "500.5 of /amount in a task");
+    }
+
+    #[test]
+    fn shards_share_what_belongs_to_no_tenant_and_never_allow_more() {
+        let per = |keys: &[LimitKey]| Limit {
+            name: "x".into(),
+            matches: LimitMatch::default(),
+            per: keys.iter().cloned().collect(),
+            bound: LimitBound::Calls(10),
+            every: Every::Day,
+            on_reach: OnReach::Wait,
+            mode: LimitMode::Enforce,
+            keys_max: 9,
+        };
+        let shares = |limit: &Limit| (0..4).map(|shard| limit.share(shard, 4)).collect::<Vec<_>>();
+        assert_eq!(shares(&per(&[LimitKey::Tool])), [3, 3, 2, 2]);
+        assert_eq!(shares(&per(&[LimitKey::Tool, LimitKey::User])), [10; 4]);
+    }
+}
