@@ -1,15 +1,16 @@
 //! From a parsed turn to what the admit script wants, or to the refusal that its producer gets.
 
 use serde::Serialize;
-use tickfleet_engine::active_policy::ActivePolicy;
+use tickfleet_model::limit::counters::Maker;
 use tickfleet_model::policy::{TenantPolicy, Unknown};
-use tickfleet_model::{AgentPolicy, Redactor, RejectionCode, Turn, TurnId, content_digest, limits};
+use tickfleet_model::{AgentPolicy, Policy, Redactor, RejectionCode, Turn, TurnId, content_digest, limits};
 use tickfleet_ops::traces;
 use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionStatus, rejection_reply};
-use tickfleet_store::{Admission, Ending, Inbound, Rejection, SliceMeta, TurnName};
+use tickfleet_store::{Admission, Ending, Inbound, PolicyRow, Rejection, SliceMeta, TurnName};
 use tracing::Span;
 
-use crate::policy::{PolicyClock, Rows, stagger_ms};
+use crate::limits::Reckoning;
+use crate::policy::{Rows, stagger_ms};
 
 /// Bytes of a refused message that the dead stream keeps.
 const RAW_BYTES_MAX: usize = 4_096;
@@ -117,15 +118,14 @@ fn odd() -> TurnId {
 /// The refusal: unknown or unreadable tenant, unknown agent, a deadline too far away.
 pub(crate) fn admission(
     candidate: &Candidate,
-    active: &ActivePolicy,
-    clock: &PolicyClock,
+    by: &Reckoning<'_>,
     rows: &mut Rows,
-    now_ms: i64,
     grant: Option<tickfleet_model::TaskGrant>,
 ) -> Result<Admission, Box<RejectedMessage>> {
-    let turn = &candidate.turn;
-    let (tenant, agent) = look_up(active, turn)?;
-    let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(clock, active, tenant, agent, now_ms));
+    let (turn, now_ms) = (&candidate.turn, by.now_ms);
+    let (owner, policy) = look_up(by.policy, turn)?;
+    let row = by.clock.row(by.policy, owner, policy, now_ms);
+    let deadline_ms = turn.deadline_ms.unwrap_or_else(|| default_deadline(row, now_ms));
     if deadline_ms > now_ms + limits::DEADLINE_MS_MAX {
         let message = format!("the deadline is more than {} days away", limits::DEADLINE_MS_MAX / 86_400_000);
         return Err(refuse(RejectionCode::InvalidField, message, turn));
@@ -156,6 +156,8 @@ pub(crate) fn admission(
     } else {
         (deadline_ms, turn.calls.iter().map(json).collect())
     };
+    let (tenant, agent, task) = (&turn.tenant, &turn.agent, turn.task.as_ref());
+    let maker = Maker { tenant, owner, agent, policy, context: &turn.context, task };
     Ok(Admission {
         entry: candidate.arrival.entry.clone(),
         tenant: turn.tenant.clone(),
@@ -163,10 +165,11 @@ pub(crate) fn admission(
         turn: candidate.id.clone(),
         given: turn.id.is_some(),
         digest,
-        policy: rows.number(clock.row(&active.policy, tenant, agent, now_ms)),
+        counters: by.counters(&maker, &turn.calls, rows),
+        policy: rows.number(row),
         priority: turn.priority,
         deadline_ms,
-        stagger_ms: stagger_ms(&turn.tenant, &turn.agent, active.policy.defaults.tick_ms),
+        stagger_ms: stagger_ms(tenant, agent, by.policy.defaults.tick_ms),
         reply_to: turn.reply_to.clone(),
         task: turn.task.clone(),
         meta: json(&meta),
@@ -175,11 +178,8 @@ pub(crate) fn admission(
 }
 
 /// The turn's tenant and agent, if both are configured.
-fn look_up<'a>(
-    active: &'a ActivePolicy,
-    turn: &Turn,
-) -> Result<(&'a TenantPolicy, &'a AgentPolicy), Box<RejectedMessage>> {
-    active.policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
+fn look_up<'a>(policy: &'a Policy, turn: &Turn) -> Result<(&'a TenantPolicy, &'a AgentPolicy), Box<RejectedMessage>> {
+    policy.look_up(&turn.tenant, &turn.agent).map_err(|unknown| match unknown {
         Unknown::Tenant => {
             refuse(RejectionCode::UnknownTenant, format!("tenant {:?} is not configured", turn.tenant.as_str()), turn)
         }
@@ -194,14 +194,7 @@ fn look_up<'a>(
 }
 
 /// Rule 15: 24 h, and if calls wait for the next day, until a day after that has begun.
-fn default_deadline(
-    clock: &PolicyClock,
-    active: &ActivePolicy,
-    tenant: &TenantPolicy,
-    agent: &AgentPolicy,
-    now_ms: i64,
-) -> i64 {
-    let row = clock.row(&active.policy, tenant, agent, now_ms);
+fn default_deadline(row: PolicyRow, now_ms: i64) -> i64 {
     match row.caps.on_day_cap {
         tickfleet_model::DayCapAction::Reject => now_ms + limits::DEADLINE_DEFAULT_MS,
         tickfleet_model::DayCapAction::Defer => row.day_end_ms + limits::DEADLINE_DEFAULT_MS,

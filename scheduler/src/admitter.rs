@@ -8,7 +8,7 @@ use std::time::Duration;
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::retry_until::{Attempt, retry_until};
 use tickfleet_model::{ConsumerId, RejectionCode, TaskGrant, limits};
-use tickfleet_ops::metrics::{Decision, Metrics};
+use tickfleet_ops::metrics::{Decision, LimitAction, Metrics};
 use tickfleet_protocol::{RejectedMessage, RejectionStatus, parse_turn};
 use tickfleet_store::{
     Admission, AdmitReply, Admitted, Ending, Inbound, Rejection, ShardClock, Store, StoreError, TurnName,
@@ -20,6 +20,7 @@ use crate::admission::{Arrival, Candidate, admission, refuse};
 use crate::decider::Decider;
 use crate::endings::Endings;
 use crate::intake::{Intake, Taker, WRONG_SHARD, rejections_length};
+use crate::limits::Reckoning;
 use crate::policy::{Deciding, Rows};
 use crate::reading::Reading;
 
@@ -146,9 +147,11 @@ impl Admitter {
             return Attempt::Done(Tried::Decided(rejections));
         }
         let turns: Vec<Admission> = batch.iter().map(|(_, a)| a.clone()).collect();
-        match self.store.admit(deciding.generations, &rows.rows, &turns).await {
-            Ok(AdmitReply::Decided { now_ms, turns }) => {
+        match self.store.admit(deciding.generations, &rows.rows, &rows.limits, &turns).await {
+            Ok(AdmitReply::Decided { now_ms, turns, waits, shades }) => {
                 self.clock.set(now_ms);
+                self.metrics.limits_reached(&waits, LimitAction::Wait);
+                self.metrics.limits_reached(&shades, LimitAction::Shadow);
                 rejections.extend(self.decided(candidates, &batch, turns).await);
                 Attempt::Done(Tried::Decided(rejections))
             }
@@ -243,7 +246,7 @@ impl Admitter {
         grants: &Grants,
     ) -> (Rows, Vec<(usize, Admission)>, Vec<Rejection>) {
         let (mut rows, mut batch, mut rejections) = (Rows::default(), Vec::with_capacity(candidates.len()), Vec::new());
-        let now_ms = self.clock.now_ms();
+        let by = Reckoning::new(&active.policy, self.decider.policy(), &self.store, self.clock.now_ms());
         for (index, candidate) in candidates.iter().enumerate() {
             if !self.store.is_home_of(&candidate.turn.tenant) {
                 let refusal = refuse(RejectionCode::WrongShard, WRONG_SHARD.into(), &candidate.turn);
@@ -260,7 +263,7 @@ impl Admitter {
                 rejections.push(self.rejected(&candidate.arrival, &refusal));
                 continue;
             }
-            match admission(candidate, active, self.decider.policy(), &mut rows, now_ms, grant) {
+            match admission(candidate, &by, &mut rows, grant) {
                 Ok(admission) => batch.push((index, admission)),
                 Err(refusal) => rejections.push(self.rejected(&candidate.arrival, &refusal)),
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tickfleet_engine::report;
 use tickfleet_model::limits;
 use tickfleet_model::redaction::Redactor;
-use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::metrics::{LimitAction, Metrics};
 use tickfleet_store::{EndReason, Ending, Settled, Settlement, ShardClock, SliceMeta, Store, StoreError};
 
 use crate::Common;
@@ -97,6 +97,10 @@ impl Endings {
             let outcome = |position| report::ended_call(ending, position, "", &redactor).0;
             for position in ending.first..ending.upto {
                 self.metrics.call_ended("", outcome(position), None);
+            }
+            if let Some(limit) = &ending.limit {
+                let calls = ending.upto.saturating_sub(ending.first) as u64;
+                self.metrics.limit_reached(&limit.name, LimitAction::Reject, calls);
             }
             if ending.reason == EndReason::Internal {
                 self.metrics.quarantined(1);

@@ -8,7 +8,7 @@ use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Memory, Store, StoreError};
+use tickfleet_store::{Memory, PruneAt, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::sweep::Sweep;
@@ -48,11 +48,11 @@ impl House {
     /// Keeps house and sweeps until `stop`.
     pub(crate) async fn collect(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("collect", self.every * 10 + Duration::from_secs(30));
-        let (mut cursor, mut streams) = (0, 0);
+        let (mut pruned, mut streams) = (PruneAt::default(), 0);
         let mut sweep = Sweep::default();
         loop {
-            match self.store.prune(cursor).await {
-                Ok(next) => cursor = next,
+            match self.store.prune(&pruned).await {
+                Ok(next) => pruned = next,
                 Err(error) => tracing::debug!(%error, "budgets could not be pruned"),
             }
             match self.retire(streams).await {

@@ -11,6 +11,7 @@ pub mod endings;
 mod house;
 pub mod intake;
 mod lease;
+mod limits;
 pub mod policy;
 mod reading;
 mod recovery;

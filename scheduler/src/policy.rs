@@ -11,7 +11,7 @@ use tickfleet_engine::active_policy::{ActivePolicy, short_digest};
 use tickfleet_model::day;
 use tickfleet_model::{AgentId, AgentPolicy, Policy, TenantId, policy::TenantPolicy};
 use tickfleet_ops::metrics::Metrics;
-use tickfleet_store::{Generations, PolicyRow};
+use tickfleet_store::{Generations, LimitRow, PolicyRow};
 
 /// The policy that we announced, and the day that each time zone has.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ impl PolicyClock {
     }
 
     /// The calendar day of a zone, kept until it is over.
-    fn day(&self, zone: &str, now_ms: i64) -> (i64, i64) {
+    pub(crate) fn day(&self, zone: &str, now_ms: i64) -> (i64, i64) {
         let mut days = self.days.lock();
         if let Some(known) = days.get(zone).filter(|(start, end)| (*start..*end).contains(&now_ms)) {
             return *known;
@@ -125,12 +125,26 @@ pub fn stagger_ms(tenant: &TenantId, agent: &AgentId, tick_ms: i64) -> i64 {
     i64::from(hash.finalize()) % tick_ms.max(1)
 }
 
+/// The offset of a counter's windows in their length, ms: likewise.
+#[must_use]
+pub fn counter_stagger_ms(limit: &str, counter: &str, period_ms: i64) -> i64 {
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(limit.as_bytes());
+    hash.update(b"@");
+    hash.update(counter.as_bytes());
+    i64::from(hash.finalize()) % period_ms.max(1)
+}
+
 /// The policies of one batch, each once.
 #[derive(Debug, Default)]
 pub struct Rows {
     /// The rows, in the order of their numbers.
     pub rows: Vec<PolicyRow>,
     numbers: HashMap<PolicyRow, usize>,
+    /// The rows of limits, in the order of their numbers.
+    pub limits: Vec<LimitRow>,
+    /// By the number of the limit and the day's start.
+    limit_numbers: HashMap<(usize, i64), usize>,
 }
 
 impl Rows {
@@ -139,6 +153,14 @@ impl Rows {
         *self.numbers.entry(row).or_insert_with(|| {
             self.rows.push(row);
             self.rows.len() - 1
+        })
+    }
+
+    /// The number of a limit's row, added where it is new; `day_start_ms` tells days apart.
+    pub(crate) fn limit_number(&mut self, limit: usize, day_start_ms: i64, row: impl FnOnce() -> LimitRow) -> usize {
+        *self.limit_numbers.entry((limit, day_start_ms)).or_insert_with(|| {
+            self.limits.push(row());
+            self.limits.len() - 1
         })
     }
 }

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_engine::active_policy::ActivePolicy;
-use tickfleet_model::policy::Unknown;
-use tickfleet_model::{AgentId, RejectionCode, TenantId};
-use tickfleet_ops::metrics::Metrics;
+use tickfleet_model::RejectionCode;
+use tickfleet_ops::metrics::{LimitAction, Metrics};
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{LanePolicy, LaneRelease, Promoted, ReleaseReply, ShardClock, Store, StoreError, TurnName};
+use tickfleet_store::{Lane, LaneRelease, LaneTurns, Promoted, ReleaseReply, ShardClock, Store, StoreError, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -16,7 +14,8 @@ use crate::Common;
 use crate::PATIENCE;
 use crate::decider::Decider;
 use crate::endings::Endings;
-use crate::policy::{Rows, stagger_ms};
+use crate::limits::Reckoning;
+use crate::policy::Rows;
 
 /// Timers looked at in one round.
 const DUE_MAX: usize = 256;
@@ -24,6 +23,8 @@ const DUE_MAX: usize = 256;
 const TURNS_PER_LANE_MAX: usize = 16;
 /// Lanes of one script: with their turns about 2 ms.
 const LANES_MAX: usize = 32;
+/// Bytes of turns that are read from lanes at once, to see what limits them: about 2 ms.
+const HEADS_BYTES_MAX: usize = 1024 * 1024;
 
 /// The result of one round.
 #[derive(Default)]
@@ -110,18 +111,24 @@ impl Timers {
     }
 
     /// Releases lanes. Answers how late the latest was.
-    async fn release(&self, lanes: &[(TenantId, AgentId)]) -> Result<Duration, StoreError> {
+    async fn release(&self, lanes: &[Lane]) -> Result<Duration, StoreError> {
         let mut now_ms = self.clock.now_ms();
         // More rounds only if a day has ended between our reckoning and Redis', or tenants were set meanwhile.
         for _ in 0..3 {
             let Some(deciding) = self.decider.deciding().await? else { break };
-            let (rows, batch) = self.lane_batch(&deciding.active, lanes, now_ms);
-            match self.store.release(deciding.generations, TURNS_PER_LANE_MAX, &rows.rows, &batch).await? {
+            let by = Reckoning::new(&deciding.active.policy, self.decider.policy(), &self.store, now_ms);
+            let mut rows = Rows::default();
+            let batch = self.lane_batch(&by, lanes, &mut rows).await?;
+            let released =
+                self.store.release(deciding.generations, TURNS_PER_LANE_MAX, &rows.rows, &rows.limits, &batch);
+            match released.await? {
                 ReleaseReply::Released(released) => {
                     let late_ms = released.iter().map(|lane| lane.late_ms).max().unwrap_or(0);
                     for lane in released {
                         self.metrics.released(lane.turns, lane.calls);
                         lane.aside.iter().for_each(|why| self.put_aside("a lane", why));
+                        self.metrics.limits_reached(&lane.waits, LimitAction::Wait);
+                        self.metrics.limits_reached(&lane.shades, LimitAction::Shadow);
                         self.endings.settle(lane.endings).await;
                     }
                     return Ok(Duration::from_millis(late_ms.max(0).unsigned_abs()));
@@ -140,28 +147,30 @@ impl Timers {
         Ok(Duration::ZERO)
     }
 
-    fn lane_batch(
+    /// What is to be looked at of lanes. Where there are limits, or a lane is one's, its first turns are read: what their
+    /// calls debit follows from the policy, which Redis does not know.
+    async fn lane_batch(
         &self,
-        active: &ActivePolicy,
-        lanes: &[(TenantId, AgentId)],
-        now_ms: i64,
-    ) -> (Rows, Vec<LaneRelease>) {
-        let mut rows = Rows::default();
-        let release = |(tenant, agent): &(TenantId, AgentId)| {
-            let policy = match active.policy.look_up(tenant, agent) {
-                Ok((t, a)) => LanePolicy::Row(rows.number(self.decider.policy().row(&active.policy, t, a, now_ms))),
-                Err(Unknown::Tenant | Unknown::Agent) => LanePolicy::NoAgent,
-                Err(Unknown::Withheld) => LanePolicy::Withheld,
+        by: &Reckoning<'_>,
+        lanes: &[Lane],
+        rows: &mut Rows,
+    ) -> Result<Vec<LaneRelease>, StoreError> {
+        let is_any = |lane: &Lane| by.policy.limits.is_empty() && matches!(lane, Lane::Agent(..));
+        let read: Vec<Lane> = lanes.iter().filter(|lane| !is_any(lane)).cloned().collect();
+        let mut heads = if read.is_empty() {
+            Vec::new()
+        } else {
+            self.store.heads(&read, TURNS_PER_LANE_MAX, HEADS_BYTES_MAX).await?
+        }
+        .into_iter();
+        let batch = lanes.iter().map(|lane| {
+            let turns = match lane {
+                Lane::Agent(tenant, agent) if is_any(lane) => LaneTurns::Any(by.judge(tenant, agent, rows)),
+                _ => LaneTurns::These(by.waiting(heads.next().unwrap_or_default(), rows)),
             };
-            LaneRelease {
-                tenant: tenant.clone(),
-                agent: agent.clone(),
-                stagger_ms: stagger_ms(tenant, agent, active.policy.defaults.tick_ms),
-                policy,
-            }
-        };
-        let batch = lanes.iter().map(release).collect();
-        (rows, batch)
+            LaneRelease { lane: lane.clone(), turns }
+        });
+        Ok(batch.collect())
     }
 
     async fn promote(&self, turns: &[TurnName]) -> Result<(), StoreError> {

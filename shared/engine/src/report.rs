@@ -8,7 +8,7 @@ use crate::time::rfc3339;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, Dialect, Outcome, TenantId, limits};
 use tickfleet_protocol::{audit, result};
-use tickfleet_store::{EndReason, Ending, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName};
+use tickfleet_store::{EndReason, Ending, MetLimit, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName};
 
 /// The way in which results are reported.
 #[derive(Debug, Clone)]
@@ -151,6 +151,8 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
 /// The history of a call that ends without a result of its own.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Past<'a> {
+    /// The limit that the call met.
+    pub limit: Option<&'a MetLimit>,
     /// Tries that it has behind it.
     pub tries: u32,
     /// True if the call got lost while somebody held it, or may have held it.
@@ -208,6 +210,31 @@ pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallErr
             "The task's own budget of actions is used up. This call was not executed.".into(),
             None,
         ),
+        EndReason::LimitReached => (
+            Outcome::Rejected,
+            "limit_reached",
+            format!(
+                "The limit {} is used up. There is room again at {}. This call was not executed.",
+                limit(past),
+                rfc3339(info)
+            ),
+            Some(serde_json::json!({ "limit": past.limit.map(|limit| &limit.name), "resets_at": rfc3339(info) })),
+        ),
+        EndReason::OverLimit => (
+            Outcome::Rejected,
+            "limit_reached",
+            format!("This call asks for more than the limit {} ever allows. It was not executed.", limit(past)),
+            Some(serde_json::json!({ "limit": past.limit.map(|limit| &limit.name) })),
+        ),
+        EndReason::NoAmount => (
+            Outcome::Rejected,
+            "limit_reached",
+            format!(
+                "The limit {} counts an amount that this call does not say as a plain number. It was not executed.",
+                limit(past)
+            ),
+            Some(serde_json::json!({ "limit": past.limit.map(|limit| &limit.name) })),
+        ),
         EndReason::Internal => (
             Outcome::Internal,
             "internal",
@@ -222,6 +249,11 @@ pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallErr
         ),
     };
     (outcome, CallError { code: code.into(), message, details })
+}
+
+/// A limit within a sentence: `mails_per_user (5 calls per user in 1h)`.
+fn limit(past: &Past<'_>) -> String {
+    past.limit.map_or_else(String::new, |limit| format!("{} ({})", limit.name, limit.words))
 }
 
 /// A cancel's reason within a sentence.
@@ -244,7 +276,12 @@ pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redac
             ended(
                 ending.reason,
                 ending.info,
-                &Past { tries, lost: ending.crashes > 0 && position < ending.admitted, why },
+                &Past {
+                    tries,
+                    lost: ending.crashes > 0 && position < ending.admitted,
+                    why,
+                    limit: ending.limit.as_ref(),
+                },
             )
         }
     }
@@ -265,9 +302,13 @@ fn taken_and_not_ended(ending: &Ending, why: Option<&str>) -> (Outcome, CallErro
     let what = match ending.reason {
         EndReason::Expired => format!("The deadline {} came", rfc3339(ending.info)),
         EndReason::Cancelled => format!("The task was cancelled{}", because(why)),
-        EndReason::DailyCapReached | EndReason::TaskBudgetReached | EndReason::Internal | EndReason::Rejected => {
-            "The task was given up".into()
-        }
+        EndReason::DailyCapReached
+        | EndReason::TaskBudgetReached
+        | EndReason::LimitReached
+        | EndReason::OverLimit
+        | EndReason::NoAmount
+        | EndReason::Internal
+        | EndReason::Rejected => "The task was given up".into(),
     };
     unknown(format!(
         "{what} after a runtime had taken the task, which did not say how it ended. It may have done some of it, all or \
@@ -363,6 +404,7 @@ mod tests {
             first: 1,
             upto: 4,
             info: 0,
+            limit: None,
             begun: Some(tickfleet_store::BegunCall { position: 1, by_runtime: false }),
             marked: vec![2],
             tries: 0,

@@ -191,7 +191,8 @@ impl Calls {
     /// As [`Self::ended`], with what is known of the call: one that has begun is never told as not run.
     pub(crate) async fn ended_before_this_try(&self, trying: &Trying<'_>, reason: EndReason) -> Disposition {
         let why = self.why(trying, reason).await;
-        let past = Past { tries: trying.tries(), lost: trying.slice.may_have_been_held(), why: why.as_deref() };
+        let past =
+            Past { tries: trying.tries(), lost: trying.slice.may_have_been_held(), why: why.as_deref(), limit: None };
         self.ended(trying, reason, &past)
     }
 
@@ -293,6 +294,7 @@ impl Calls {
                         why: why.as_deref(),
                         lost: !once && trying.slice.may_have_been_held(),
                         tries: trying.tries(),
+                        limit: None,
                     };
                     return Some(self.ended(trying, reason, &past));
                 }

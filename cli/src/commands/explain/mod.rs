@@ -226,11 +226,15 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
     match store.look(name).await? {
         TurnView::Live(live) => {
             let agent = live.record.agent.clone().unwrap_or_default();
-            let budget = pool.budget(store.keys(), &agent, name).await?;
+            let budget = pool.budget(store.keys(), &agent, name, live.record.lane.as_ref()).await?;
             let active = setup.active();
             active.refresh(store).await?;
-            let caps = record::caps(&active.load().policy, &name.tenant, &agent);
+            let active = active.load();
+            let caps = record::caps(&active.policy, &name.tenant, &agent);
             let mut story = record::live(name, &live, budget, caps, now_ms);
+            if let (Some(wait), Some(lane)) = (&mut story.waits, &live.record.lane) {
+                wait.limit = record::limit(&active.policy, lane, &budget, now_ms);
+            }
             if let (State::Ready, Some(queue)) = (story.state, &story.queue) {
                 story.attendance = Some(Attendance::of_queue(pool, store.keys(), queue, now_ms).await?);
             }

@@ -3,8 +3,9 @@
 use serde::Serialize;
 use serde_json::Value;
 use tickfleet_client::{Reply, ReplyStatus};
+use tickfleet_model::limit::{LimitBound, amount};
 use tickfleet_model::{AgentId, CallResult, Caps, Policy, TenantId};
-use tickfleet_store::{BudgetFacts, FinishedTurn, LiveTurn, TurnName};
+use tickfleet_store::{BudgetFacts, FinishedTurn, Lane, LiveTurn, TurnName};
 
 use super::audit::Audit;
 use super::{State, Story};
@@ -19,6 +20,8 @@ pub(super) enum Rule {
     DayCap,
     /// The calls of all the tenant's agents of this day are used up.
     TenantDayCap,
+    /// A counter of a limit has no room.
+    Limit,
     /// Other turns of the agent come first.
     BehindOthers,
     /// The next look at the lane decides.
@@ -28,7 +31,7 @@ pub(super) enum Rule {
 }
 
 /// Why and until when a turn waits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Wait {
     pub(super) rule: Rule,
     /// When its next call is eligible or looked at, ms of shard time.
@@ -49,6 +52,34 @@ pub(super) struct Wait {
     /// The try that comes next, where one failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) next_try: Option<u64>,
+    /// The limit that it waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) limit: Option<LimitWait>,
+}
+
+/// A limit that a turn waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct LimitWait {
+    /// Its name.
+    pub(super) name: String,
+    /// What one counter allows, in words; none where this configuration does not know the limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) allows: Option<String>,
+    /// What the counter has used: calls, or an amount.
+    pub(super) used: String,
+}
+
+/// The limit whose lane it is, with what its counter has used.
+pub(super) fn limit(policy: &Policy, lane: &Lane, budget: &BudgetFacts, now_ms: i64) -> Option<LimitWait> {
+    let Lane::Counter { limit: name, .. } = lane else { return None };
+    let known = policy.limits.iter().find(|limit| limit.name == *name);
+    // A counter means nothing once its end has passed.
+    let used = budget.counter.filter(|counter| counter.ends_ms > now_ms).map_or(0, |counter| counter.used);
+    let used = match known.map(|limit| &limit.bound) {
+        Some(LimitBound::Sum { .. }) => amount::show(used),
+        _ => used.to_string(),
+    };
+    Some(LimitWait { name: name.clone(), allows: known.map(ToString::to_string), used })
 }
 
 /// The caps of an agent in this configuration; none where it does not know the agent.
@@ -151,6 +182,7 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
     let (tick_cap, day_cap) = (caps.map(|c| c.calls_per_tick), caps.map(|c| c.calls_per_day));
     let rule = match state {
         State::Retry => Rule::Backoff,
+        State::Lane if live.record.lane.is_some() => Rule::Limit,
         State::Lane if reached(day_used, day_cap) => Rule::DayCap,
         State::Lane if reached(tenant_used, tenant_cap) => Rule::TenantDayCap,
         State::Lane if reached(tick_used, tick_cap) => Rule::TickCap,
@@ -169,6 +201,7 @@ fn wait(state: State, live: &LiveTurn, budget: BudgetFacts, caps: Option<Caps>, 
         tenant_day_used: tenant_used,
         tenant_day_cap: tenant_cap,
         next_try: (state == State::Retry).then(|| u64::from(live.record.attempts) + 1),
+        limit: None,
     })
 }
 
@@ -233,6 +266,8 @@ pub(super) fn describe_by_audit(story: &mut Story) {
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+    use tickfleet_store::CounterFacts;
+
     use super::*;
     use tickfleet_store::TurnRecord;
 
@@ -257,6 +292,7 @@ mod tests {
             tenant_day_used: 30,
             tenant_day_ends_ms: 9_000,
             ahead_on_lane: Some(0),
+            counter: None,
         }
     }
 
@@ -268,6 +304,21 @@ mod tests {
             tenant_calls_per_day: None,
             on_day_cap: tickfleet_model::DayCapAction::Reject,
         })
+    }
+
+    #[test]
+    fn a_turn_on_the_lane_of_a_limit_waits_for_that() {
+        let mut waiting = laned();
+        waiting.record.lane = Lane::parse("mails@demo:u1");
+        let story = live(&name(), &waiting, budget(10), caps(), 1_000);
+        assert_eq!(story.waits.unwrap().rule, Rule::Limit);
+        let lane = waiting.record.lane.unwrap();
+        let counted = |counter| BudgetFacts { counter, ..budget(10) };
+        let counter = Some(CounterFacts { used: 5, ends_ms: 2_000 });
+        let said = limit(&Policy::default(), &lane, &counted(counter), 1_000).unwrap();
+        assert_eq!((said.name.as_str(), said.used.as_str(), said.allows), ("mails", "5", None));
+        let over = limit(&Policy::default(), &lane, &counted(counter), 2_000).unwrap();
+        assert_eq!(over.used, "0", "its window has ended");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tickfleet_store::{AdmissionNote, EndReason, FailedTry};
 
 use super::attendance::Attendance;
-use super::record::{Rule, Wait};
+use super::record::{LimitWait, Rule, Wait};
 use super::{State, Story};
 use crate::output::results;
 use crate::output::time_format::{clock, from_now, span};
@@ -64,7 +64,7 @@ fn head(story: &Story, output: &Output) -> String {
     let (mood, word) = match story.state {
         State::Inbound => (Mood::Doubtful, "waits for a scheduler"),
         State::Rejected => (Mood::Bad, "was rejected"),
-        State::Lane => (Mood::Doubtful, "waits on its agent's lane"),
+        State::Lane => (Mood::Doubtful, "waits for calls to be admitted"),
         State::Ready => (Mood::Doubtful, "waits for a worker"),
         State::Running => (Mood::Good, "runs"),
         State::Retry => (Mood::Doubtful, "waits for its next try"),
@@ -155,7 +155,7 @@ fn present(story: &Story) -> Vec<String> {
         (None, State::Ready) => lines.extend(story.attendance.as_ref().map(Attendance::in_words)),
         _ => {}
     }
-    lines.extend(story.waits.map(|wait| waiting(&wait, story.now_ms)));
+    lines.extend(story.waits.as_ref().map(|wait| waiting(wait, story.now_ms)));
     if let Some(deadline) = story.deadline_ms {
         lines.push(format!("It expires {} ({})", clock(deadline), from_now(deadline, story.now_ms)));
     }
@@ -198,6 +198,13 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
         Rule::TenantDayCap => {
             format!("the tenant's day is used up ({} calls)", of(wait.tenant_day_used, wait.tenant_day_cap))
         }
+        Rule::Limit => match &wait.limit {
+            Some(LimitWait { name, allows: Some(allows), used }) => {
+                format!("the limit {name} is used up ({allows}; {used} used)")
+            }
+            Some(LimitWait { name, used, .. }) => format!("the limit {name} is used up ({used} used)"),
+            None => "a limit is used up".into(),
+        },
         Rule::BehindOthers => "other turns of the agent come first".into(),
         Rule::NextLook => "it goes out at the next look at the lane".into(),
         Rule::Backoff => format!("a try failed; try {} comes after a wait", wait.next_try.unwrap_or(2)),
@@ -218,6 +225,9 @@ fn because(reason: &str) -> &str {
         EndReason::Cancelled => "somebody cancelled it, or the task it ran under has ended",
         EndReason::DailyCapReached => "the day's calls are used up (on_day_cap: reject)",
         EndReason::TaskBudgetReached => "the budget of its task is used up",
+        EndReason::LimitReached => "a limit had no room for its calls (on_reach: reject)",
+        EndReason::OverLimit => "it asked for more than a limit ever allows",
+        EndReason::NoAmount => "a limit counts an amount that it does not say",
         EndReason::Internal => "the slice cost too many workers their life and was quarantined",
         EndReason::Rejected => "the agent is no longer configured",
     }
@@ -266,11 +276,15 @@ mod tests {
             tenant_day_used: 0,
             tenant_day_cap: None,
             next_try: None,
+            limit: None,
         };
         let said = waiting(&wait, 1_000);
         assert!(
             said.contains("10 of 10 calls") && said.contains("in 4.0 s") && said.contains("2 other turns"),
             "{said}"
         );
+        let limit = LimitWait { name: "mails".into(), allows: Some("5 calls per user in 1h".into()), used: "5".into() };
+        let said = waiting(&Wait { rule: Rule::Limit, limit: Some(limit), ..wait }, 1_000);
+        assert!(said.contains("the limit mails is used up (5 calls per user in 1h; 5 used)"), "{said}");
     }
 }

@@ -40,6 +40,32 @@ impl Decision {
     }
 }
 
+/// What a limit did to a turn that it had no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LimitAction {
+    /// It waits for room.
+    Wait,
+    /// Calls of it ended with a result that says so.
+    Reject,
+    /// Nothing: the limit only counts.
+    Shadow,
+}
+
+/// The labels of [`LimitAction`].
+pub(crate) const LIMIT_ACTIONS: [&str; 3] = ["wait", "reject", "shadow"];
+
+impl LimitAction {
+    /// The label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Wait => "wait",
+            Self::Reject => "reject",
+            Self::Shadow => "shadow",
+        }
+    }
+}
+
 /// The place where work waits or runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {

@@ -6,7 +6,7 @@ use redis::Value;
 
 use crate::connection::pool::Pool;
 use crate::connection::reader::{Entry, entry};
-use crate::keys::{GROUP, streams};
+use crate::keys::{GROUP, Lane, streams};
 use crate::reads::watch::{NodeView, nodes};
 use crate::records::budgets::AgentBudget;
 use crate::records::node::NodeSays;
@@ -105,8 +105,29 @@ pub struct BudgetFacts {
     pub tenant_day_used: i64,
     /// When the tenant's day ends, ms of shard time.
     pub tenant_day_ends_ms: i64,
-    /// Turns before this one on the agent's lane; none where the turn is not there.
+    /// Turns before this one on its lane; none where the turn is not there.
     pub ahead_on_lane: Option<u64>,
+    /// The counter of the limit that it waits for, where it does.
+    pub counter: Option<CounterFacts>,
+}
+
+/// The state of one counter of a limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct CounterFacts {
+    /// What it has used: calls, or millionths.
+    pub used: u64,
+    /// When it begins anew, ms of shard time.
+    pub ends_ms: i64,
+}
+
+impl CounterFacts {
+    /// Reads numbers of eight bytes each: what is used, and when that ends. What is missing is zero.
+    pub(crate) fn unpack(packed: &[u8]) -> Self {
+        let mut numbers =
+            packed.chunks_exact(size_of::<f64>()).map(|bytes| bytes.try_into().map_or(0.0, f64::from_le_bytes));
+        let mut next = || numbers.next().unwrap_or(0.0) as i64;
+        Self { used: next().unsigned_abs(), ends_ms: next() }
+    }
 }
 
 impl Pool {
@@ -199,18 +220,33 @@ impl Pool {
         })
     }
 
-    /// Reads what an agent and its tenant have used up, and how many turns wait on its lane before `turn`.
+    /// Reads what an agent and its tenant have used up, how many turns wait before `turn` on the lane where it is, and the
+    /// counter that lane is of: `lane` is that of a limit, if it waits there.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn budget(&self, keys: &Keys, agent: &str, name: &TurnName) -> Result<BudgetFacts, StoreError> {
+    pub async fn budget(
+        &self,
+        keys: &Keys,
+        agent: &str,
+        name: &TurnName,
+        lane: Option<&Lane>,
+    ) -> Result<BudgetFacts, StoreError> {
         let (agent, tenant) = (format!("{}:{agent}", name.tenant), format!("tenant:{}", name.tenant));
         let mut pipe = redis::pipe();
         pipe.cmd("HGET").arg(keys.key("budgets")).arg(&agent);
         pipe.cmd("HMGET").arg(keys.key(tenant)).arg(&[counters::DAY_USED, counters::DAY_END]);
-        pipe.cmd("ZRANK").arg(keys.key(format_args!("lane:{agent}"))).arg(name.turn.as_str());
-        type Found = (Option<Vec<u8>>, (Option<f64>, Option<f64>), Option<u64>);
-        let (packed, (tenant_used, tenant_ends), ahead): Found = self.pipeline("budget", &pipe).await?;
+        match lane {
+            Some(lane) => pipe.cmd("ZRANK").arg(keys.key(format_args!("lane:{lane}"))).arg(lane.member(name)),
+            None => pipe.cmd("ZRANK").arg(keys.key(format_args!("lane:{agent}"))).arg(name.turn.as_str()),
+        };
+        let (limit, counter) = match lane {
+            Some(Lane::Counter { limit, counter }) => (limit.as_str(), counter.as_str()),
+            _ => ("", ""),
+        };
+        pipe.cmd("HGET").arg(keys.key(format_args!("counters:{limit}"))).arg(counter);
+        type Found = (Option<Vec<u8>>, (Option<f64>, Option<f64>), Option<u64>, Option<Vec<u8>>);
+        let (packed, (tenant_used, tenant_ends), ahead, counter): Found = self.pipeline("budget", &pipe).await?;
         let agent = AgentBudget::unpack(&packed.unwrap_or_default());
         // Lua may write a large number as a float.
         let whole = |number: Option<f64>| number.unwrap_or(0.0) as i64;
@@ -222,6 +258,7 @@ impl Pool {
             tenant_day_used: whole(tenant_used),
             tenant_day_ends_ms: whole(tenant_ends),
             ahead_on_lane: ahead,
+            counter: lane.map(|_| CounterFacts::unpack(&counter.unwrap_or_default())),
         })
     }
 

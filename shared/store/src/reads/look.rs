@@ -110,7 +110,10 @@ impl Store {
         let agent = record.agent.as_deref().unwrap_or_default();
         let fence = record.fence.as_deref().unwrap_or_default();
         if fence.is_empty() {
-            let lane = format!("l:{}:{agent}", name.tenant);
+            let lane = match &record.lane {
+                Some(lane) => format!("l:{lane}"),
+                None => format!("l:{}:{agent}", name.tenant),
+            };
             let command = redis::cmd("ZSCORE").arg(self.keys.key("timers")).arg(lane).to_owned();
             let due: Option<f64> = self.connection.query(Question::Look, &command).await?;
             live.lane_due_ms = due.map(|d| d as i64);

@@ -6,13 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use redis::{RedisResult, Value};
 
 use crate::connection::question::Question;
-use crate::keys::{GROUP, Queue, TurnName};
+use crate::keys::{GROUP, Lane, Queue, TurnName};
 use crate::records::schema::turn;
 use crate::records::slice::entry_ms;
 use crate::records::turn::{is_ending, whole};
 use crate::script::reply::text_of;
 use crate::{Store, StoreError};
-use tickfleet_model::{AgentId, TurnId};
+use tickfleet_model::AgentId;
 
 /// Timers that one step looks at, about.
 const TIMERS_PER_STEP: usize = 256;
@@ -20,8 +20,17 @@ const TIMERS_PER_STEP: usize = 256;
 const KEYS_PER_STEP: usize = 512;
 
 /// The fields that are read of a record.
-const FIELDS: &[&str] =
-    &[turn::AGENT, turn::FENCE, turn::CALLS, turn::ADMITTED, turn::DONE, turn::ADMITTED_MS, turn::QUEUE, turn::CRASHES];
+const FIELDS: &[&str] = &[
+    turn::AGENT,
+    turn::FENCE,
+    turn::CALLS,
+    turn::ADMITTED,
+    turn::DONE,
+    turn::ADMITTED_MS,
+    turn::QUEUE,
+    turn::CRASHES,
+    turn::LANE,
+];
 /// Turns that one pipeline asks about: with a few commands each, well below a script's time.
 const TOGETHER_MAX: usize = 128;
 
@@ -58,6 +67,8 @@ struct Record {
     /// queue.
     queues: Vec<String>,
     fence: Option<String>,
+    /// The lane of a limit's counter that it waits on.
+    lane: Option<String>,
     calls: i64,
     admitted: i64,
     done: i64,
@@ -77,7 +88,7 @@ impl Record {
 
     /// It waits on its lane for calls to be admitted; else it is parked for a try, or an ending is given out.
     fn is_on_lane(&self) -> bool {
-        self.fence.is_none() && self.done == self.admitted && self.admitted < self.calls
+        self.fence.is_none() && self.done >= self.admitted && self.done < self.calls
     }
 }
 
@@ -233,12 +244,13 @@ impl Store {
         let mut pipe = redis::pipe();
         // No transaction, for Redis opens none while its memory is full.
         pipe.ignore_errors();
-        for Record { name, agent, .. } in waiting {
-            let lane = format!("{}:{agent}", name.tenant);
+        for Record { name, agent, lane, .. } in waiting {
+            let agents = || Lane::Agent(name.tenant.clone(), agent.clone());
+            let lane = lane.as_deref().and_then(Lane::parse).unwrap_or_else(agents);
             pipe.cmd("HMGET").arg(self.keys.turn(name)).arg(FIELDS);
             pipe.cmd("ZSCORE").arg(&timers).arg(format!("t:{name}"));
             pipe.cmd("ZSCORE").arg(&timers).arg(format!("l:{lane}"));
-            pipe.cmd("ZSCORE").arg(self.keys.key(format_args!("lane:{lane}"))).arg(TurnId::as_str(&name.turn));
+            pipe.cmd("ZSCORE").arg(self.keys.key(format_args!("lane:{lane}"))).arg(lane.member(name));
         }
         let mut answers = self.connection.pipeline::<Answers>(Question::Sweep, &pipe).await?.into_iter();
         let mut there = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
@@ -258,13 +270,15 @@ impl Store {
 /// A record as its fields say; none where the turn has ended, or has no calls left.
 fn record(name: TurnName, fields: Value) -> Option<Record> {
     let fields: Vec<Option<String>> = redis::from_redis_value(fields).ok()?;
-    let [agent, fence, calls, admitted, done, since, queue, crashes] = <[Option<String>; 8]>::try_from(fields).ok()?;
+    let [agent, fence, calls, admitted, done, since, queue, crashes, lane] =
+        <[Option<String>; 9]>::try_from(fields).ok()?;
     let number = |text: Option<String>| text.as_deref().and_then(whole);
     let record = Record {
         name,
         agent: AgentId::new(agent?).ok()?,
         queues: places(queue.unwrap_or_default(), crashes.is_some()),
         fence,
+        lane,
         calls: number(calls)?,
         admitted: number(admitted)?,
         done: number(done).unwrap_or(0),

@@ -88,7 +88,10 @@ records! {
         TASK = "tk",
         /// Its place on the lane.
         LANE_PLACE = "sq",
-        /// A note for each admission and each try that failed.
+        /// The lane of the counter that stopped it, `<limit>@<counter>`: it waits there, or goes there when its slice is
+        /// back. Absent where that is its agent's lane.
+        LANE = "ln",
+        /// A note for each admission, each wait for a limit and each try that failed.
         LOG = "lg",
         /// `task` of a task; else absent.
         KIND = "k",

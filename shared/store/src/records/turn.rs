@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use super::notes::{AdmissionNote, FailedTry};
 use super::schema::turn;
 use super::slice::SliceMeta;
+use crate::keys::Lane;
 
 /// The kind that a task's record has.
 const KIND_TASK: &str = "task";
@@ -36,6 +37,8 @@ pub struct TurnRecord {
     pub first_call: Option<String>,
     /// The results that are in, in call order, JSON each.
     pub results: Vec<String>,
+    /// The lane of a limit's counter that it waits on, where it does.
+    pub lane: Option<Lane>,
     /// Tries made of the call that is tried again.
     pub attempts: u32,
     /// Retries in all.
@@ -83,6 +86,7 @@ impl TurnRecord {
             agent: text(turn::AGENT),
             queue: text(turn::QUEUE),
             fence: text(turn::FENCE).filter(|fence| !fence.is_empty()),
+            lane: text(turn::LANE).as_deref().and_then(Lane::parse),
             meta: text(turn::META),
             first_call: text(&format!("{}0", turn::CALL)),
             cancelled: text(turn::CANCELLED),

@@ -27,6 +27,8 @@ pub(crate) const TENANTS: Fragment = fragment!("tenants");
 pub(crate) const SLICE: Fragment = fragment!("slice");
 /// Budgets of agents.
 pub(crate) const BUDGET: Fragment = fragment!("budget");
+/// Limits, as data.
+pub(crate) const LIMITS: Fragment = fragment!("limits");
 /// Cancels that came before what they cancel.
 pub(crate) const EARLY: Fragment = fragment!("early");
 /// Bounds of inboxes.

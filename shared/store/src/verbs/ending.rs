@@ -17,6 +17,12 @@ pub enum EndReason {
     DailyCapReached,
     /// The budget of the task is used up; `info` is the budget.
     TaskBudgetReached,
+    /// A limit has no room for the call; `info` is when there is some, ms, and `limit` which one it is.
+    LimitReached,
+    /// The call asks for more than a limit ever allows; `limit` is which one.
+    OverLimit,
+    /// The call does not say the amount that a limit sums up; `limit` is which one.
+    NoAmount,
     /// The slice killed its workers; `info` is how often.
     Internal,
     /// The agent is no longer configured.
@@ -25,11 +31,14 @@ pub enum EndReason {
 
 impl EndReason {
     /// All reasons.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 9] = [
         Self::Expired,
         Self::Cancelled,
         Self::DailyCapReached,
         Self::TaskBudgetReached,
+        Self::LimitReached,
+        Self::OverLimit,
+        Self::NoAmount,
         Self::Internal,
         Self::Rejected,
     ];
@@ -42,6 +51,9 @@ impl EndReason {
             Self::Cancelled => "cancelled",
             Self::DailyCapReached => "daily_cap_reached",
             Self::TaskBudgetReached => "task_budget_reached",
+            Self::LimitReached => "limit_reached",
+            Self::OverLimit => "over_limit",
+            Self::NoAmount => "no_amount",
             Self::Internal => "internal",
             Self::Rejected => "rejected",
         }
@@ -63,6 +75,8 @@ pub struct Ending {
     pub upto: usize,
     /// See [`EndReason`].
     pub info: i64,
+    /// The limit that the calls met.
+    pub limit: Option<MetLimit>,
     /// The call that a holder who is gone had begun: whether it took effect is unknown, and its result must say so.
     pub begun: Option<BegunCall>,
     /// Calls that a worker said to have begun, where Redis had lost it: likewise.
@@ -79,6 +93,15 @@ pub struct Ending {
     pub meta: String,
     /// The calls, JSON each.
     pub calls: Vec<String>,
+}
+
+/// A limit that calls met.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MetLimit {
+    /// Its name.
+    pub name: String,
+    /// What it allows, in words.
+    pub words: String,
 }
 
 /// A call whose holder was lost after it had begun.
@@ -131,7 +154,11 @@ impl Ending {
         let reason = EndReason::ALL.into_iter().find(|r| r.as_str() == reason).unwrap_or(EndReason::Internal);
         let first = usize::try_from(reply.number()?).map_err(|_| bad("a negative position"))?;
         let upto = usize::try_from(reply.number()?).map_err(|_| bad("a negative position"))?;
-        let info = reply.text()?.parse::<f64>().unwrap_or(0.0) as i64;
+        let said = reply.text()?;
+        let mut said = said.splitn(3, ' ');
+        let info = said.next().and_then(|number| number.parse::<f64>().ok()).unwrap_or(0.0) as i64;
+        let limit = said.next().zip(said.next());
+        let limit = limit.map(|(name, words)| MetLimit { name: name.to_owned(), words: words.to_owned() });
         let begun = reply.text()?;
         let mut begun = begun.split(',');
         let (begun, marked) =
@@ -141,6 +168,22 @@ impl Ending {
         let why = Some(reply.text()?).filter(|why| !why.is_empty());
         let meta = reply.text()?;
         let calls = reply.rest().into_iter().filter_map(into_text).collect();
-        Ok(Self { name, fence, reason, first, upto, info, begun, marked, tries, crashes, admitted, why, meta, calls })
+        Ok(Self {
+            name,
+            fence,
+            reason,
+            first,
+            upto,
+            info,
+            limit,
+            begun,
+            marked,
+            tries,
+            crashes,
+            admitted,
+            why,
+            meta,
+            calls,
+        })
     }
 }

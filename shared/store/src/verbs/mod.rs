@@ -9,15 +9,16 @@ mod scripts;
 
 pub use scripts::Scripts;
 
-use crate::script::fragments::{BUDGET, EARLY, INBOX, POISON, PRESSURE, REPLY, SLICE, TENANTS};
+use crate::script::fragments::{BUDGET, EARLY, INBOX, LIMITS, POISON, PRESSURE, REPLY, SLICE, TENANTS};
 use crate::script::verbs;
 
 verbs! {
     Submit: "turns" / "submit" [INBOX],
-    Admit: "turns" / "admit" [PRESSURE, TENANTS, SLICE, BUDGET, EARLY, INBOX] drains,
+    Admit: "turns" / "admit" [PRESSURE, TENANTS, SLICE, BUDGET, LIMITS, EARLY, INBOX] drains,
     Reject: "turns" / "reject" [INBOX, REPLY],
     Cancel: "turns" / "cancel" [TENANTS, SLICE],
-    Release: "timers" / "release" [PRESSURE, TENANTS, SLICE, BUDGET] drains,
+    Heads: "timers" / "heads" [],
+    Release: "timers" / "release" [PRESSURE, TENANTS, SLICE, BUDGET, LIMITS] drains,
     Promote: "timers" / "promote" [PRESSURE, TENANTS, SLICE] drains,
     Wake: "timers" / "wake" [],
     Begin: "slices" / "begin" [],
@@ -47,6 +48,7 @@ pub(crate) mod turns {
     mod admit;
     mod cancel;
     pub(crate) mod inbound;
+    pub(crate) mod limit;
     pub(crate) mod policy;
     mod reject;
     mod submit;
@@ -54,6 +56,7 @@ pub(crate) mod turns {
     pub use admit::*;
     pub use cancel::*;
     pub use inbound::Inbound;
+    pub use limit::{CounterDebits, LimitRow};
     pub use policy::{Generations, PolicyRow};
     pub use reject::*;
     pub use submit::*;
@@ -62,10 +65,12 @@ pub(crate) mod turns {
 /// The verbs of timers: what waits is looked at when its timer is due.
 pub(crate) mod timers {
     mod due;
+    mod heads;
     mod promote;
     mod release;
     mod wake;
 
+    pub use heads::Head;
     pub use promote::*;
     pub use release::*;
 }
@@ -128,6 +133,7 @@ pub(crate) mod upkeep {
     mod tool_lists;
     mod weigh;
 
+    pub use prune::PruneAt;
     pub use tool_lists::*;
 }
 

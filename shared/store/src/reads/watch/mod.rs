@@ -18,7 +18,7 @@ use load::server_load;
 
 use crate::connection::question::Question;
 use crate::connection::reader::entry;
-use crate::keys::{GROUP, streams as stream_names};
+use crate::keys::{GROUP, Lane, streams as stream_names};
 use crate::records::budgets::AgentBudget;
 use crate::records::node::NodeSays;
 use crate::records::schema::turn;
@@ -151,15 +151,20 @@ impl Watch {
         for (name, due_ms) in lanes {
             let (count, first, budget) = (next(), next(), next());
             let first = list(first).into_iter().next().and_then(into_text);
-            let (Some((tenant, agent)), Some(first)) = (name.split_once(':'), first) else { continue };
-            turns.cmd("HGET").arg(self.keys.key(format_args!("turn:{tenant}:{first}"))).arg(turn::ADMITTED_MS);
+            let (Some(lane), Some(first)) = (Lane::parse(&name), first) else { continue };
+            let (tenant, agent, first) = match lane {
+                Lane::Agent(tenant, agent) => (tenant.to_string(), agent.to_string(), format!("{tenant}:{first}")),
+                // What a counter is of may be many tenants', or private.
+                Lane::Counter { limit, .. } => (String::new(), format!("limit {limit}"), first),
+            };
+            turns.cmd("HGET").arg(self.keys.key(format_args!("turn:{first}"))).arg(turn::ADMITTED_MS);
             let used = match budget {
                 Value::BulkString(packed) => AgentBudget::unpack(&packed),
                 _ => AgentBudget::default(),
             };
             view.lanes.push(LaneView {
-                tenant: tenant.to_owned(),
-                agent: agent.to_owned(),
+                tenant,
+                agent,
                 turns: number_of(&count).unwrap_or(0).unsigned_abs(),
                 oldest_ms: None,
                 due_in_ms: due_ms - view.now_ms,

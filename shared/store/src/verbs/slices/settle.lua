@@ -147,9 +147,15 @@ local function back_on_lane(item, key, rec)
   call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.end_reason, TURN.end_upto, TURN.end_info, TURN.attempts,
     TURN.attempts_at, TURN.crashes, TURN.lost)
   call('HSET', key, TURN.settled_fence, item.fence)
-  local agent, lane_place, deadline = unpack(call('HMGET', key, TURN.agent, TURN.lane_place, TURN.deadline_ms))
-  local tick_end = budget_of(item.tenant .. ':' .. agent).tick_end
-  put_on_lane(item.tenant, agent, item.turn, lane_place, math.max(tick_end, now))
+  local agent, lane_place, deadline, lane = unpack(call('HMGET', key, TURN.agent, TURN.lane_place, TURN.deadline_ms, TURN.lane))
+  if lane then
+    -- A limit had cut the slice short: its agent's other turns need not wait for it.
+    call('ZADD', P .. 'lane:' .. lane, lane_place, item.tt)
+    call('ZADD', TIMERS, 'LT', now, 'l:' .. lane)
+  else
+    local tick_end = budget_of(item.tenant .. ':' .. agent).tick_end
+    put_on_lane(item.tenant, agent, item.turn, lane_place, math.max(tick_end, now))
+  end
   if rec.cancelled then call('ZADD', TIMERS, now, 't:' .. item.tt) else call('ZADD', TIMERS, deadline, 't:' .. item.tt) end
   return 'LANED'
 end

@@ -1,9 +1,8 @@
 //! The timers that are due: lanes and turns.
 
 use crate::connection::question::Question;
-use crate::keys::TurnName;
+use crate::keys::{Lane, TurnName};
 use crate::{Store, StoreError};
-use tickfleet_model::{AgentId, TenantId};
 
 impl Store {
     /// Names of timers that are due, at most `count`: lanes and turns. Also when the next one is, ms from now
@@ -11,18 +10,14 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn due(
-        &self,
-        now_ms: i64,
-        count: usize,
-    ) -> Result<(Vec<(TenantId, AgentId)>, Vec<TurnName>), StoreError> {
+    pub async fn due(&self, now_ms: i64, count: usize) -> Result<(Vec<Lane>, Vec<TurnName>), StoreError> {
         let (mut lanes, mut turns, mut odd) = (Vec::new(), Vec::new(), 0);
         loop {
             let mut command = redis::cmd("ZRANGEBYSCORE");
             command.arg(self.keys.key("timers")).arg("-inf").arg(now_ms).arg("LIMIT").arg(odd).arg(count);
             let names: Vec<String> = self.connection.query(Question::Due, &command).await?;
             for name in &names {
-                if let Some(lane) = name.strip_prefix("l:").and_then(lane_of) {
+                if let Some(lane) = name.strip_prefix("l:").and_then(Lane::parse) {
                     lanes.push(lane);
                 } else if let Some(turn) = name.strip_prefix("t:").and_then(TurnName::parse) {
                     turns.push(turn);
@@ -37,9 +32,4 @@ impl Store {
             }
         }
     }
-}
-
-fn lane_of(name: &str) -> Option<(TenantId, AgentId)> {
-    let (tenant, agent) = name.split_once(':')?;
-    Some((TenantId::new(tenant).ok()?, AgentId::new(agent).ok()?))
 }

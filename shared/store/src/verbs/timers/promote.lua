@@ -138,14 +138,15 @@ end
 -- What the record says; false where there is none.
 local function record_of(tt)
   local calls, admitted, done, fence, deadline, cancelled, queue, agent, end_reason, end_upto, end_info, touched, lease,
-    crashes = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.admitted, TURN.done, TURN.fence, TURN.deadline_ms,
+    crashes, lane = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.admitted, TURN.done, TURN.fence, TURN.deadline_ms,
     TURN.cancelled, TURN.queue, TURN.agent, TURN.end_reason, TURN.end_upto, TURN.end_info, TURN.touched_ms,
-    TURN.external_lease_ms, TURN.crashes))
+    TURN.external_lease_ms, TURN.crashes, TURN.lane))
   if not calls then return false end
   local rec = {
     calls = num(calls), admitted = num(admitted), done = num(done or 0), fence = fence, deadline = num(deadline),
     cancelled = cancelled, queue = queue, agent = agent, end_reason = end_reason, end_upto = num(end_upto or calls),
     end_info = end_info or '', touched = num(touched or 0), external_lease = num(lease or 0), crashes = crashes,
+    lane = lane,
   }
   if not (split(tt) and rec.calls and rec.admitted and rec.done and rec.deadline and rec.queue and rec.agent
     and rec.end_upto and rec.touched and rec.external_lease) then
@@ -171,6 +172,7 @@ local function promote(tt, rec)
     return out(tt, key, rec, tenant, reason, info)
   elseif reason then
     call('ZREM', lane_key(tenant, rec.agent), turn)
+    if rec.lane then call('ZREM', P .. 'lane:' .. rec.lane, tt) end
     call('ZREM', P .. 'delayed', tt)
     return lease_ending(tt, key, rec, reason, rec.calls, info, now, ending_lease)
   elseif rec.done < rec.admitted then
@@ -178,8 +180,9 @@ local function promote(tt, rec)
   end
   later(tt, rec.deadline)
   -- On its lane, which has a timer of its own; where a hand has taken one of them, they are made anew.
-  local lane = 'l:' .. tenant .. ':' .. rec.agent
-  if call('ZSCORE', lane_key(tenant, rec.agent), turn) and call('ZSCORE', TIMERS, lane) then return 'LATER' end
+  local lane, member = rec.lane or tenant .. ':' .. rec.agent, rec.lane and tt or turn
+  if call('ZSCORE', P .. 'lane:' .. lane, member) and call('ZSCORE', TIMERS, 'l:' .. lane) then return 'LATER' end
+  call('HDEL', key, TURN.lane)
   put_on_lane(tenant, rec.agent, turn, whole(call('HGET', key, TURN.lane_place)) or 0, now)
   return 'RESTORED'
 end

@@ -1,13 +1,18 @@
 #!lua
--- release: a lane's next window has begun: dispatches from it in admission order what the budgets allow.
+-- release: a lane's next window has begun: dispatches from it in admission order what budgets and limits allow. A lane is
+-- an agent's, or that of a limit's counter.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 generations decided by (see outdated) · 3 ending lease ms · 4 tenant_ready_max · 5 turns per lane and
---       script · 6 policies, then per policy 7 values; then the count of lanes, and per lane:
---       tenant · agent · policy number (0: the agent is no longer configured; -1: its tenant's declaration cannot be
---       read, so nothing is decided) · stagger ms
--- reply {OK, now, per lane {released turns, released calls, late ms, endings or 'ASIDE <why>'…}}; or {POLICY_STALE, now} ·
---       {TENANTS_STALE, now} · {DAY_STALE, now}: nothing written
--- effect XADD ready, ZREM lane, HSET turn, re-arms or clears the lane's timer; XADD dead for what cannot be read
+--       script · 6 policies, then per policy 7 values; rows of limits (see read_rows); then the count of lanes, and per
+--       lane: its name (tenant:agent or limit@counter) · how many of its turns follow, or -1: whichever lie on it.
+--       Per turn: tenant:turn · position of its next call · agent · policy number (0: the agent is no longer configured;
+--       -1: its tenant's declaration cannot be read, so nothing is decided) · stagger ms · counters of its calls from
+--       there on (see read_debits). For -1 agent, policy number and stagger ms, once
+-- reply {OK, now, per lane {released turns, released calls, late ms, endings, 'ASIDE <why>', 'STOP <limit>' (a turn waits
+--       for it now) or 'SHADE <limit>' (one would have to)…}}; or
+--       {POLICY_STALE, now} · {TENANTS_STALE, now} · {DAY_STALE, now}: nothing written
+-- effect XADD ready, ZREM lane, HSET turn and counters, ZADD to another lane, re-arms or clears the lane's timer; XADD dead
+--       for what cannot be read
 local now, _, tight = clock(ARGV[1])
 local slices = room(tight)
 local epoch_ms = epoch(now)
@@ -16,9 +21,12 @@ local stale = outdated(policy_gen, tenants_gen, ARGV[2])
 if stale then return { stale, now } end
 local ending_lease, ready_max, bound = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local policies, at = read_policies(7, num(ARGV[6]))
+at = read_rows(at)
 -- How long a lane rests whose tenant cannot be decided about, ms.
 local REST_MS = 1000
-if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
+-- A turn that has gone from lane to lane for long says no more of it.
+local NOTES_MAX = 4000
+if day_is_stale(policies, now) or rows_are_stale(now) then return { 'DAY_STALE', now } end
 
 -- How many calls the turn's task still allows, and its whole budget; nil where it has ended.
 local function task_left(tenant, task, wanted)
@@ -30,26 +38,67 @@ end
 
 -- What the record of a turn says; false where there is none, or a slice of it is out.
 local function record_of(tt)
-  local calls, admitted, done, queue, task, cancelled, deadline, log, fence = unpack(call('HMGET', turn_key(tt), TURN.calls,
-    TURN.admitted, TURN.done, TURN.queue, TURN.task, TURN.cancelled, TURN.deadline_ms, TURN.log, TURN.fence))
+  local calls, admitted, done, queue, task, cancelled, deadline, log, fence, lane, place = unpack(call('HMGET', turn_key(tt),
+    TURN.calls, TURN.admitted, TURN.done, TURN.queue, TURN.task, TURN.cancelled, TURN.deadline_ms, TURN.log, TURN.fence,
+    TURN.lane, TURN.lane_place))
   -- A lane names turns with calls left and nothing out; anything else is repaired by forgetting it here.
   if not calls or fence then return false end
   local rec = {
     calls = num(calls), admitted = num(admitted), done = num(done or 0), queue = queue, task = task, cancelled = cancelled,
-    deadline = num(deadline), deadline_text = deadline, log = log,
+    deadline = num(deadline), deadline_text = deadline, log = log, lane = lane, place = num(place or 0),
   }
-  if not (rec.calls and rec.admitted and rec.done and queue and rec.deadline) then error('its record cannot be read', 0) end
+  if not (rec.calls and rec.admitted and rec.done and queue and rec.deadline and rec.place) then
+    error('its record cannot be read', 0)
+  end
+  -- Calls that a limit refused have their results without having been admitted.
+  rec.next = math.max(rec.admitted, rec.done)
   return rec
 end
 
--- One turn at the head of a lane. Answers an ending, the number of calls dispatched, or nil and when to look again.
-local function release(tenant, turn, rec, a, t, policy)
-  local tt = tenant .. ':' .. turn
-  local key = turn_key(tt)
-  local wanted = rec.calls - rec.admitted
-  local function ending(reason, info)
-    return lease_ending(tt, key, rec, reason, rec.calls, info, now, ending_lease)
+-- Puts a turn on the lane of what stops it now.
+local function hop(turn, rec, c, due)
+  local tt, key = turn.tt, turn_key(turn.tt)
+  if not c then
+    local tenant, id = split(tt)
+    put_on_lane(tenant, turn.agent, id, rec.place, due)
+    call('HDEL', key, TURN.lane)
+    return
   end
+  wait_for(c, tt, rec.place, due)
+  local note = wait_note(tostring(now), c)
+  if rec.log then note = rec.log .. ';' .. note end
+  call('HSET', key, TURN.lane, c.name, TURN.log, #note <= NOTES_MAX and note or rec.log)
+end
+
+-- How many of a turn's next `k` calls its limits let go; or 0, what stops it, and when there may be room.
+local function limited(turn, rec, k, stops)
+  if not turn.debits then return k end
+  local stop = behind(turn.debits, rec.lane)
+  -- Whether they still wait is seen at the head of their lane.
+  if stop then return 0, stop, now end
+  local told = {}
+  k, stop = fit(turn.debits, k, epoch_ms, told)
+  for i = 1, #told do stops[#stops + 1] = 'SHADE ' .. told[i] end
+  return k, stop, stop and (stop.c.shared or stop.c).ends
+end
+
+-- One turn of the lane `lane`, at its head. Answers an ending, the number of calls dispatched (0: it waits elsewhere now),
+-- or nil and when to look again.
+local function release(lane, turn, rec, stops)
+  local tt, a = turn.tt, turn.a
+  local tenant = split(tt)
+  local t, key, policy = tenant_of(tenant), turn_key(tt), policies[turn.policy]
+  local wanted = rec.calls - rec.next
+  local function ending(reason, info, upto)
+    return lease_ending(tt, key, rec, reason, upto or rec.calls, info, now, ending_lease)
+  end
+  -- What stops it is not what this lane waits for.
+  local function elsewhere(c, due)
+    if (c and c.name or tenant .. ':' .. turn.agent) == lane then return nil, due end
+    hop(turn, rec, c, due)
+    return 0
+  end
+  if turn.policy == -1 then return elsewhere(nil, now + REST_MS) end
   if not policy then return ending('rejected', now) end
   if rec.cancelled then return ending('cancelled', now) end
   if rec.deadline <= now then return ending('expired', rec.deadline_text) end
@@ -62,52 +111,91 @@ local function release(tenant, turn, rec, a, t, policy)
   local day, resets = day_left(a, t, policy)
   if day <= 0 then
     if policy.reject then return ending('daily_cap_reached', resets) end
-    return nil, resets
+    return elsewhere(nil, resets)
   end
-  local k = math.min(wanted, tick_left(a, policy, epoch_ms), day, left)
-  if k <= 0 or t.out >= ready_max then return nil, a.tick_end end
+  local k, stop, room_ms = math.min(wanted, tick_left(a, policy, epoch_ms), day, left), nil, nil
+  if k <= 0 or t.out >= ready_max then return elsewhere(nil, a.tick_end) end
   -- Memory is short: what is out comes first.
   if slices and slices <= 0 then return nil, now + 1000 end
-  slices = slices and slices - 1
-  local body = body_of_record(key, rec.admitted, rec.admitted + k)
+  -- What it debits was reckoned from another call on: it is looked at again.
+  if turn.next and turn.next ~= rec.next then return nil, now end
+  k, stop, room_ms = limited(turn, rec, k, stops)
+  if k <= 0 then
+    local ends, reason, info = refusal_of(stop, wanted, epoch_ms)
+    if reason and room_ms > now then
+      call('HSET', key, TURN.lane, stop.c.name)
+      return ending(reason, info, rec.next + ends)
+    end
+    if stop.c.name ~= lane then stops[#stops + 1] = 'STOP ' .. stop.c.row.name end
+    return elsewhere(stop.c, room_ms)
+  end
+  local body = body_of_record(key, rec.next, rec.next + k)
   if not body then return ending('internal', 0) end
-  local fence = dispatch(rec.queue, tt, body.meta, rec.admitted, 0, 0, body.calls)
+  slices = slices and slices - 1
+  local fence = dispatch(rec.queue, tt, body.meta, rec.next, 0, 0, body.calls)
   debit(a, t, k)
+  if turn.debits then debit_counters(turn.debits, k) end
   t.out = t.out + 1
   if rec.task then call('HINCRBY', turn_key(tenant .. ':' .. rec.task), TURN.budget_used, k) end
   local note = admission_note(tostring(now), k, a, policy)
-  call('HSET', key, TURN.fence, fence, TURN.admitted, rec.admitted + k, TURN.log, rec.log and rec.log .. ';' .. note or note)
+  call('HSET', key, TURN.fence, fence, TURN.admitted, rec.next + k, TURN.log, rec.log and rec.log .. ';' .. note or note)
+  if stop then call('HSET', key, TURN.lane, stop.c.name) elseif rec.lane then call('HDEL', key, TURN.lane) end
   return k
 end
 
--- One lane: turns until the budgets are used up, the lane is empty, or the bound of this script is reached.
-local function lane(tenant, agent, policy, stagger, withheld)
-  local name, key = 'l:' .. tenant .. ':' .. agent, lane_key(tenant, agent)
-  local due = num(call('ZSCORE', TIMERS, name) or 'inf')
+-- The turns of a lane that are looked at: those that the caller brought, or whichever come first.
+local function turns_of(lane)
+  if lane.turns then return lane.turns end
+  local found, turns = call('ZRANGE', lane.key, 0, bound - 1), {}
+  for i = 1, #found do
+    turns[i] = { tt = lane.tenant .. ':' .. found[i], agent = lane.agent, policy = lane.policy, stagger = lane.stagger }
+  end
+  return turns
+end
+
+-- One turn of a lane. Answers what `release` does. Rule 18: a record that cannot be read leaves the lane; what only cannot
+-- be done now is tried again later.
+local function look_at_turn(lane, turn, reply)
+  local tenant = split(turn.tt)
+  if not tenant then
+    reply[#reply + 1] = 'ASIDE no turn has this name'
+    put_aside('lane', turn.tt, 'no turn has this name')
+    return 0
+  end
+  local policy = policies[turn.policy]
+  turn.a = agent_of(tenant .. ':' .. turn.agent, now)
+  if policy then roll(turn.a, tenant_of(tenant), policy, turn.stagger, now) end
+  local readable, rec = alone(record_of, turn.tt)
+  if not readable then
+    reply[#reply + 1] = 'ASIDE ' .. rec
+    put_aside('lane', turn.tt, rec)
+    return 0
+  end
+  if not rec then return 0 end
+  local done, out, later = alone(release, lane.name, turn, rec, reply)
+  if done then return out, later end
+  reply[#reply + 1] = 'ASIDE ' .. out
+  return nil, now + ending_lease
+end
+
+-- One lane: turns until nothing more may go, the lane is empty, or the bound of this script is reached.
+local function look_at(lane)
+  local timer, key = 'l:' .. lane.name, lane.key
+  local due = num(call('ZSCORE', TIMERS, timer) or 'inf')
   if due > now then return { 0, 0, 0 } end
-  if withheld then
-    call('ZADD', TIMERS, now + REST_MS, name)
+  if lane.policy == -1 then
+    call('ZADD', TIMERS, now + REST_MS, timer)
     return { 0, 0, 0 }
   end
-  local a, t = agent_of(tenant .. ':' .. agent, now), tenant_of(tenant)
-  if policy then roll(a, t, policy, stagger, now) end
-  local reply, again = { 0, 0, now - due }, now
-  local turns = call('ZRANGE', key, 0, bound - 1)
+  local reply, again, turns = { 0, 0, now - due }, now, turns_of(lane)
   for i = 1, #turns do
-    -- Rule 18: a record that cannot be read leaves the lane; what only cannot be done now is tried again later.
-    local readable, rec = alone(record_of, tenant .. ':' .. turns[i])
-    local done, out, later = readable, 0, nil
-    if rec and readable then done, out, later = alone(release, tenant, turns[i], rec, a, t, policy) end
-    if not done then
-      reply[#reply + 1] = 'ASIDE ' .. (readable and out or rec)
-      if readable then out, later = nil, now + ending_lease else out = 0 end
-      if not readable then put_aside('lane', tenant .. ':' .. turns[i], rec) end
-    end
+    local out, later = look_at_turn(lane, turns[i], reply)
     if not out then
       again = later
       break
     end
-    call('ZREM', key, turns[i])
+    local _, id = split(turns[i].tt)
+    call('ZREM', key, lane.tenant and id or turns[i].tt)
     if type(out) == 'table' then
       reply[#reply + 1] = out
     elseif out ~= 'LATER' and out > 0 then
@@ -115,30 +203,52 @@ local function lane(tenant, agent, policy, stagger, withheld)
     end
   end
   if call('EXISTS', key) == 1 then
-    call('ZADD', TIMERS, again, name)
+    call('ZADD', TIMERS, again, timer)
   else
-    call('ZREM', TIMERS, name)
+    call('ZREM', TIMERS, timer)
   end
   return reply
 end
 
-local replies, names, count = { 'OK', now }, {}, num(ARGV[at])
+local lanes, names, seen = {}, {}, {}
+local function see(name)
+  if not seen[name] then seen[name], names[#names + 1] = true, name end
+end
+local count = num(ARGV[at])
 at = at + 1
 for i = 1, count do
-  local name = ARGV[at + i * 4 - 4] .. ':' .. ARGV[at + i * 4 - 3]
-  if not names[name] then names[name], names[#names + 1] = true, name end
+  local lane, brought = { name = ARGV[at], key = P .. 'lane:' .. ARGV[at] }, num(ARGV[at + 1])
+  lane.tenant, lane.agent = string.match(lane.name, '^([^:@]+):([^:@]+)$')
+  at = at + 2
+  if brought < 0 then
+    lane.agent, lane.policy, lane.stagger = ARGV[at], num(ARGV[at + 1]), num(ARGV[at + 2])
+    at = at + 3
+    see(lane.name)
+  else
+    lane.turns = {}
+    for j = 1, brought do
+      local turn = { tt = ARGV[at], next = num(ARGV[at + 1]), agent = ARGV[at + 2], policy = num(ARGV[at + 3]),
+        stagger = num(ARGV[at + 4]) }
+      turn.debits, at = read_debits(at + 5)
+      lane.turns[j] = turn
+      local tenant = split(turn.tt)
+      if tenant then see(tenant .. ':' .. turn.agent) end
+    end
+  end
+  lanes[i] = lane
 end
 load_agents(names)
+load_counters(now)
+local replies = { 'OK', now }
 for i = 1, count do
-  local tenant, agent = ARGV[at], ARGV[at + 1]
-  local done, reply = alone(lane, tenant, agent, policies[num(ARGV[at + 2])], num(ARGV[at + 3]), ARGV[at + 2] == '-1')
+  local done, reply = alone(look_at, lanes[i])
   if not done then
-    call('ZADD', TIMERS, now + ending_lease, 'l:' .. tenant .. ':' .. agent)
+    call('ZADD', TIMERS, now + ending_lease, 'l:' .. lanes[i].name)
     reply = { 0, 0, 0, 'ASIDE ' .. reply }
   end
   replies[i + 2] = reply
-  at = at + 4
 end
 save_agents()
 save_tenants()
+save_counters()
 return replies

@@ -2,24 +2,55 @@
 
 use redis::Value;
 
+use crate::keys::Lane;
+use crate::script::args::Args;
 use crate::script::reply::{Reply, number_of, text_of};
 use crate::verbs::Verb;
 use crate::verbs::ending::Ending;
+use crate::verbs::turns::limit::{CounterDebits, LimitRow, add_debits, add_rows};
 use crate::verbs::turns::policy::{Generations, PolicyRow, add_policies};
 use crate::{Store, StoreError};
-use tickfleet_model::{AgentId, TenantId};
 
 /// A lane whose timer is due.
 #[derive(Debug, Clone)]
 pub struct LaneRelease {
-    /// The tenant.
-    pub tenant: TenantId,
+    /// The lane.
+    pub lane: Lane,
+    /// Its turns that are looked at.
+    pub turns: LaneTurns,
+}
+
+/// The turns of a lane that are looked at.
+#[derive(Debug, Clone)]
+pub enum LaneTurns {
+    /// Whichever lie on an agent's lane: no limit counts what the agent does.
+    Any(JudgedBy),
+    /// These, the first of them.
+    These(Vec<WaitingTurn>),
+}
+
+/// What decides about the turns of an agent.
+#[derive(Debug, Clone)]
+pub struct JudgedBy {
     /// The agent.
-    pub agent: AgentId,
-    /// The policy that its turns are judged by.
+    pub agent: String,
+    /// The policy.
     pub policy: LanePolicy,
     /// The place in the tick where the agent's windows begin, ms.
     pub stagger_ms: i64,
+}
+
+/// A turn on a lane.
+#[derive(Debug, Clone)]
+pub struct WaitingTurn {
+    /// `<tenant>:<turn>`, as the lane says.
+    pub name: String,
+    /// Position of its next call.
+    pub next: usize,
+    /// What decides about it.
+    pub by: JudgedBy,
+    /// The counters of limits that its calls debit, from the next one on.
+    pub counters: Vec<CounterDebits>,
 }
 
 /// The policy that the turns of a lane are judged by.
@@ -46,6 +77,10 @@ pub struct Released {
     pub endings: Vec<Ending>,
     /// Why something of it was put aside, or could not be done now.
     pub aside: Vec<String>,
+    /// The limits that turns wait for now, a name for each turn.
+    pub waits: Vec<String>,
+    /// The limits in whose shadow calls went that would have been held up.
+    pub shades: Vec<String>,
 }
 
 /// The answer to a batch of lanes.
@@ -74,20 +109,30 @@ impl Store {
         by: Generations,
         bound: usize,
         rows: &[PolicyRow],
+        limits: &[LimitRow],
         lanes: &[LaneRelease],
     ) -> Result<ReleaseReply, StoreError> {
         let mut args = self.args();
         args.show(by).show(self.options.ending_lease_ms).show(self.options.tenant_ready_max).show(bound);
         add_policies(&mut args, rows);
+        add_rows(&mut args, limits);
         args.show(lanes.len());
         for lane in lanes {
-            args.show(&lane.tenant).show(&lane.agent);
-            match lane.policy {
-                LanePolicy::Row(row) => args.show(row + 1),
-                LanePolicy::NoAgent => args.show(0),
-                LanePolicy::Withheld => args.show(-1),
-            };
-            args.show(lane.stagger_ms);
+            args.show(&lane.lane);
+            match &lane.turns {
+                LaneTurns::Any(by) => {
+                    args.show(-1);
+                    add_judge(&mut args, by);
+                }
+                LaneTurns::These(turns) => {
+                    args.show(turns.len());
+                    for turn in turns {
+                        args.text(turn.name.as_str()).show(turn.next);
+                        add_judge(&mut args, &turn.by);
+                        add_debits(&mut args, &turn.counters);
+                    }
+                }
+            }
         }
         let mut reply = self.ask(Verb::Release, args).await?;
         let word = reply.text()?;
@@ -101,12 +146,30 @@ impl Store {
     }
 }
 
+fn add_judge(args: &mut Args, by: &JudgedBy) {
+    args.text(by.agent.as_str());
+    match by.policy {
+        LanePolicy::Row(row) => args.show(row + 1),
+        LanePolicy::NoAgent => args.show(0),
+        LanePolicy::Withheld => args.show(-1),
+    };
+    args.show(by.stagger_ms);
+}
+
 fn released(value: Value) -> Result<Released, StoreError> {
     let mut reply = Reply::new(Verb::Release.as_str(), value)?;
     let mut number = || reply.next_value().as_ref().and_then(number_of).unwrap_or(0);
     let (turns, calls, late_ms) = (number(), number(), number());
-    let (endings, aside): (Vec<_>, Vec<_>) = reply.rest().into_iter().partition(|v| matches!(v, Value::Array(_)));
+    let (endings, said): (Vec<_>, Vec<_>) = reply.rest().into_iter().partition(|v| matches!(v, Value::Array(_)));
     let endings = endings.into_iter().filter_map(|e| Ending::read_one(Verb::Release.as_str(), e)).collect();
-    let aside = aside.iter().filter_map(text_of).collect();
-    Ok(Released { turns: turns.unsigned_abs(), calls: calls.unsigned_abs(), late_ms, endings, aside })
+    let mut released =
+        Released { turns: turns.unsigned_abs(), calls: calls.unsigned_abs(), late_ms, endings, ..Released::default() };
+    for word in said.iter().filter_map(text_of) {
+        match word.split_once(' ') {
+            Some(("STOP", limit)) => released.waits.push(limit.to_owned()),
+            Some(("SHADE", limit)) => released.shades.push(limit.to_owned()),
+            _ => released.aside.push(word),
+        }
+    }
+    Ok(released)
 }

@@ -3,13 +3,15 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 generations decided by (see outdated) · 3 ending lease ms · 4 tenant_turns_max · 5 tenant_ready_max ·
 --       6 inbox_unread_max · 7 inboxes_max per tenant · 8 reply retain ms · 9 policies, then per policy (see
---       read_policies) 7 values;
+--       read_policies) 7 values; rows of limits (see read_rows);
 --       then the count of turns, and per turn: entry · tenant · agent · turn · digest ('' where the id was
---       minted) · policy number · queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls…
--- reply {OK, now, per turn…} where a turn is DISPATCHED · LANED · DUPLICATE · CONFLICT · REFUSED <code> · LATER (it
+--       minted) · policy number · queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls… ·
+--       counters (see read_debits)
+-- reply {OK, now, per turn…} where a turn is DISPATCHED · LANED (behind either, the limits that it met: those in whose
+--       shadow it was, or the one that it waits for) · DUPLICATE · CONFLICT · REFUSED <code> · LATER (it
 --       ends when its timer says so) or {an ending, see lease_ending}; or {POLICY_STALE, now} · {TENANTS_STALE, now} ·
 --       {DAY_STALE, now} · {PRESSURE, now, how many turns may come now} (memory is short, see room): nothing written
--- effect XADD ready or ZADD lane, HSET turn, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
+-- effect XADD ready or ZADD lane, HSET turn and counters, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
 --       caller rejects with a reply
 local now, _, tight = clock(ARGV[1])
 local epoch_ms = epoch(now)
@@ -19,7 +21,8 @@ if stale then return { stale, now } end
 local ending_lease, turns_max, ready_max = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
 local inbox_max, inboxes_max, reply_retain = num(ARGV[6]), num(ARGV[7]), num(ARGV[8])
 local policies, at = read_policies(10, num(ARGV[9]))
-if day_is_stale(policies, now) then return { 'DAY_STALE', now } end
+at = read_rows(at)
+if day_is_stale(policies, now) or rows_are_stale(now) then return { 'DAY_STALE', now } end
 
 last_seq = num(last_seq or 0)
 local seq, now_text = last_seq, tostring(now)
@@ -78,6 +81,17 @@ local function known(turn)
   return string.sub(id, 1, 1) ~= 'q' and 'DUPLICATE' or nil
 end
 
+-- A limit stops the turn's first call: it ends, and those behind it that the same counter stops, or the turn waits.
+local function stopped(turn, stop)
+  local c = stop.c
+  local ends, reason, info = refusal_of(stop, #turn.calls, epoch_ms)
+  if reason and not c.waiting then
+    turn.word, turn.reason, turn.info, turn.upto, turn.back = 'ENDING', reason, info, ends, c.name
+  else
+    turn.word, turn.waits, turn.back, turn.note, c.waiting = 'LANED', c, c.name, wait_note(now_text, c), true
+  end
+end
+
 -- Reads one turn's arguments and decides about it; writes nothing, but the counters in memory.
 local function plan(turn)
   turn.word = known(turn)
@@ -111,13 +125,22 @@ local function plan(turn)
   elseif day <= 0 and policy.reject then
     turn.word, turn.reason, turn.info = 'ENDING', 'daily_cap_reached', resets
   else
-    local k = math.min(#turn.calls, tick_left(a, policy, epoch_ms), day, left)
+    local k, stop = math.min(#turn.calls, tick_left(a, policy, epoch_ms), day, left), nil
     if t.out >= ready_max then k = 0 end
+    if k > 0 and turn.debits then
+      turn.told = {}
+      stop = behind(turn.debits)
+      if stop then k = 0 else k, stop = fit(turn.debits, k, epoch_ms, turn.told) end
+    end
     if k > 0 then
       debit(a, t, k)
+      if turn.debits then debit_counters(turn.debits, k) end
+      turn.back = stop and stop.c.name
       if task then task.used = task.used + k end
       t.out, turn.admitted, turn.word = t.out + 1, k, 'DISPATCHED'
       turn.note = admission_note(now_text, k, a, policy)
+    elseif stop then
+      stopped(turn, stop)
     else
       turn.word, turn.due = 'LANED', day <= 0 and resets or a.tick_end
       a.waiting = true
@@ -144,6 +167,7 @@ local function write(turn)
     record[at + 1], record[at + 2], at = TURN.cancelled, turn.cancelled, at + 2
     take_early(turn.tt)
   end
+  if turn.back then record[at + 1], record[at + 2], at = TURN.lane, turn.back, at + 2 end
   if turn.note then record[at + 1], record[at + 2], at = TURN.log, turn.note, at + 2 end
   if k < n then
     seq = seq + 1
@@ -160,12 +184,15 @@ local function write(turn)
   call('HSET', key, unpack(record, 1, at))
   if turn.word == 'ENDING' then
     local body = { meta = turn.meta, first = 0, calls = turn.calls }
-    return lease_ending(turn.tt, key, { done = 0 }, turn.reason, n, turn.info, now, ending_lease, body)
+    return lease_ending(turn.tt, key, { done = 0 }, turn.reason, turn.upto or n, turn.info, now, ending_lease, body)
   end
   local t = #timers
   timers[t + 1], timers[t + 2] = turn.deadline_text, 't:' .. turn.tt
-  if turn.word == 'LANED' then put_on_lane(turn.tenant, turn.agent, turn.turn, seq, turn.due) end
-  return turn.word
+  local waits = turn.waits
+  if waits then wait_for(waits, turn.tt, seq, (waits.shared or waits).ends)
+  elseif turn.word == 'LANED' then put_on_lane(turn.tenant, turn.agent, turn.turn, seq, turn.due) end
+  local told = waits and { waits.row.name } or turn.word == 'DISPATCHED' and turn.told
+  return told and #told > 0 and turn.word .. ' ' .. table.concat(told, ' ') or turn.word
 end
 
 -- Rule 11: everything is read and decided before anything is written, for a script error does not roll back.
@@ -182,12 +209,13 @@ for i = 1, count do
     count = ARGV[at + 12], calls = {},
     -- What planning finds out; named here, so that the table is made at its full size.
     tt = false, name = false, a = false, admitted = 0, word = false, reason = false, info = false, due = false, note = false,
-    cancelled = false,
+    cancelled = false, debits = false, told = false, waits = false, upto = false,
+    back = false,
   }
   turn.tt, turn.name = turn.tenant .. ':' .. turn.turn, turn.tenant .. ':' .. turn.agent
   local calls = num(turn.count)
   for c = 1, calls do turn.calls[c] = ARGV[at + 12 + c] end
-  at = at + 13 + calls
+  turn.debits, at = read_debits(at + 13 + calls)
   batch[i], tts[i] = turn, turn.tt
   if not names[turn.name] then
     names[turn.name], names[#names + 1] = true, turn.name
@@ -206,6 +234,7 @@ end
 any_known = #records > 0 and call('EXISTS', unpack(records)) > 0
 cancelled_early = any_early(tts, early_ms, now)
 load_agents(names)
+load_counters(now)
 for i = 1, count do plan(batch[i]) end
 
 local replies, acked = { 'OK', now }, {}
@@ -226,6 +255,7 @@ end
 use_inboxes(claimed, reply_retain)
 save_agents()
 save_tenants()
+save_counters()
 arm(timers)
 if #given > 0 then call('HDEL', QUEUED, unpack(given)) end
 end_inbound(stream, acked)

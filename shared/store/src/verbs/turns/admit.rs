@@ -6,6 +6,7 @@ use crate::keys::Queue;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::verbs::ending::Ending;
+use crate::verbs::turns::limit::{CounterDebits, LimitRow, add_debits, add_rows};
 use crate::verbs::turns::policy::{Generations, PolicyRow, add_policies};
 use crate::{Store, StoreError};
 use tickfleet_model::{AgentId, InboxName, Priority, TaskId, TenantId, TurnId};
@@ -41,6 +42,8 @@ pub struct Admission {
     pub meta: String,
     /// The calls, JSON each.
     pub calls: Vec<String>,
+    /// The counters of limits that its calls debit.
+    pub counters: Vec<CounterDebits>,
 }
 
 /// The outcome of one turn at admission.
@@ -48,7 +51,7 @@ pub struct Admission {
 pub enum Admitted {
     /// A slice is on its queue.
     Dispatched,
-    /// It waits on its agent's lane.
+    /// It waits on its agent's lane, or on that of a limit.
     Laned,
     /// It was admitted before; nothing was written.
     Duplicate,
@@ -71,6 +74,10 @@ pub enum AdmitReply {
         now_ms: i64,
         /// In the order of the batch.
         turns: Vec<Admitted>,
+        /// The limits that turns wait for now, a name for each turn.
+        waits: Vec<String>,
+        /// The limits in whose shadow calls went that would have been held up.
+        shades: Vec<String>,
     },
     /// A newer policy is in force; nothing was written.
     PolicyStale,
@@ -98,6 +105,7 @@ impl Store {
         &self,
         by: Generations,
         rows: &[PolicyRow],
+        limits: &[LimitRow],
         turns: &[Admission],
     ) -> Result<AdmitReply, StoreError> {
         let o = &self.options;
@@ -105,6 +113,7 @@ impl Store {
         args.show(by).show(o.ending_lease_ms).show(o.tenant_turns_max).show(o.tenant_ready_max);
         args.show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms);
         add_policies(&mut args, rows);
+        add_rows(&mut args, limits);
         args.show(turns.len());
         for t in turns {
             args.text(t.entry.as_str()).text(t.tenant.as_str()).text(t.agent.as_str()).text(t.turn.as_str());
@@ -116,6 +125,7 @@ impl Store {
             for call in &t.calls {
                 args.text(call.as_str());
             }
+            add_debits(&mut args, &t.counters);
         }
         let mut reply = self.ask(Verb::Admit, args).await?;
         let word = reply.text()?;
@@ -126,27 +136,35 @@ impl Store {
             "DAY_STALE" => Ok(AdmitReply::DayStale { now_ms }),
             "PRESSURE" => Ok(AdmitReply::Pressure { turns_max: usize::try_from(reply.number()?).unwrap_or(0) }),
             _ => {
-                let turns = reply.rest().into_iter().map(admitted).collect::<Result<_, _>>()?;
-                Ok(AdmitReply::Decided { now_ms, turns })
+                let (mut waits, mut shades) = (Vec::new(), Vec::new());
+                let turns = reply.rest().into_iter().map(|value| admitted(value, &mut waits, &mut shades));
+                let turns = turns.collect::<Result<_, _>>()?;
+                Ok(AdmitReply::Decided { now_ms, turns, waits, shades })
             }
         }
     }
 }
 
-fn admitted(value: Value) -> Result<Admitted, StoreError> {
+fn admitted(value: Value, waits: &mut Vec<String>, shades: &mut Vec<String>) -> Result<Admitted, StoreError> {
     if matches!(value, Value::Array(_)) {
         return Ok(Admitted::Ending(Box::new(Ending::read(Verb::Admit.as_str(), value)?)));
     }
     let word = text_of(&value).unwrap_or_default();
-    match word.as_str() {
-        "DISPATCHED" => Ok(Admitted::Dispatched),
-        "LANED" => Ok(Admitted::Laned),
+    let (word, rest) = word.split_once(' ').unwrap_or((word.as_str(), ""));
+    let limits = rest.split(' ').filter(|name| !name.is_empty()).map(str::to_owned);
+    match word {
+        "DISPATCHED" => {
+            shades.extend(limits);
+            Ok(Admitted::Dispatched)
+        }
+        "LANED" => {
+            waits.extend(limits);
+            Ok(Admitted::Laned)
+        }
+        "REFUSED" => Ok(Admitted::Refused(rest.to_owned())),
         "LATER" => Ok(Admitted::Later),
         "DUPLICATE" => Ok(Admitted::Duplicate),
         "CONFLICT" => Ok(Admitted::Conflict),
-        other => match other.strip_prefix("REFUSED ") {
-            Some(code) => Ok(Admitted::Refused(code.to_owned())),
-            None => Err(unexpected(Verb::Admit.as_str(), &value)),
-        },
+        _ => Err(unexpected(Verb::Admit.as_str(), &value)),
     }
 }

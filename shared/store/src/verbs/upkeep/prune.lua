@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- prune: forgets the budgets of agents that have been idle for a day after their day ended: they say nothing any more.
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 cursor (0 begins)
--- reply {next cursor (0: the round is complete), how many were forgotten}
--- effect HDEL budgets
+-- ARGV  1 injected clock · 2 cursor (0 begins) · 3 the limit whose counters were looked at last ('': none yet) · 4 the
+--       cursor in them (0: they are done)
+-- reply {next cursor (0: the round is complete), how many were forgotten, limit, cursor in its counters}
+-- effect HDEL budgets and counters, SREM limits
 local now = clock(ARGV[1])
 local found = call('HSCAN', P .. 'budgets', ARGV[2], 'COUNT', 200)
 local old = {}
@@ -15,4 +16,30 @@ for i = 1, #found[2], 2 do
   end
 end
 for from = 1, #old, 500 do call('HDEL', P .. 'budgets', unpack(old, from, math.min(from + 499, #old))) end
-return { found[1], tostring(#old) }
+
+-- Counters of one limit whose windows have ended; the limits one after the other, also those that nobody has any more.
+local limit, cursor = ARGV[3], ARGV[4]
+if cursor == '0' then
+  local names = call('SMEMBERS', P .. 'limits')
+  table.sort(names)
+  local last = limit
+  limit = ''
+  for i = #names, 1, -1 do
+    if names[i] > last then limit = names[i] end
+  end
+end
+if limit ~= '' then
+  local key, ended = P .. 'counters:' .. limit, {}
+  local counters = call('HSCAN', key, cursor, 'COUNT', 200)
+  for i = 1, #counters[2], 2 do
+    local name, text = counters[2][i], counters[2][i + 1]
+    if #text == 24 then
+      local _, ends = struct.unpack('<dd', text)
+      if ends + 60000 <= now then ended[#ended + 1] = name end
+    end
+  end
+  for from = 1, #ended, 500 do call('HDEL', key, unpack(ended, from, math.min(from + 499, #ended))) end
+  cursor = counters[1]
+  if call('EXISTS', key) == 0 then call('SREM', P .. 'limits', limit) end
+end
+return { found[1], tostring(#old), limit, cursor }

@@ -1,0 +1,230 @@
+-- Limits: counters that are data. No limit is known by name here: a row says how much a counter allows and how its window
+-- ends, and each turn brings the counters that its calls debit, with the amounts.
+local rows, counters, counter_list = {}, {}, {}
+local LIMITS = P .. 'limits'
+-- A window that is longer is used again after a restart, although its last debits may be lost: who would wait a day?
+local LOST_MS = 60000
+-- The counter of all that come when a limit has as many as it may.
+local OTHERS = '~'
+
+local function counters_key(limit) return P .. 'counters:' .. limit end
+
+-- Reads the batch's rows from ARGV[at] on: their count, and per row: name · what a counter allows · length of a window ms
+-- ('' for a day) · the day's start · its end · what becomes of the rest (wait, reject; shadow: nothing) · counters that it
+-- may have · what it allows in words. Answers the next index.
+local function read_rows(at)
+  local count = num(ARGV[at])
+  at = at + 1
+  for i = 1, count do
+    rows[i] = { name = ARGV[at], max = num(ARGV[at + 1]), length = num(ARGV[at + 2]), start = num(ARGV[at + 3]),
+      upto = num(ARGV[at + 4]), reach = ARGV[at + 5], most = num(ARGV[at + 6]), words = ARGV[at + 7] }
+    at = at + 8
+  end
+  return at
+end
+
+-- Whether a day of these rows does not hold `now`; the caller computes them anew if so.
+local function rows_are_stale(now)
+  for i = 1, #rows do
+    local row = rows[i]
+    if not row.length and (now < row.start or now >= row.upto) then return true end
+  end
+  return false
+end
+
+local function counter(row, key, stagger)
+  local name = row.name .. '@' .. key
+  local c = counters[name]
+  if not c then
+    c = { name = name, key = key, row = row, stagger = stagger, used = 0, ends = 0, began = 0 }
+    counters[name], counter_list[#counter_list + 1] = c, c
+  end
+  return c
+end
+
+-- What each call debits: one amount for all of them ('1'), or one for each, with commas between; '-' where the call has
+-- none and must have one.
+local function amounts_of(text)
+  local all = num(text)
+  if all then return all end
+  local amounts, n = {}, 0
+  for amount in string.gmatch(text, '[^,]+') do
+    n = n + 1
+    amounts[n] = num(amount) or false
+  end
+  return amounts
+end
+
+-- Reads the counters of one turn's calls from ARGV[at] on: their count, and per counter: row · key · where its windows
+-- begin ms · amounts. Answers them, or nil where there are none, and the next index.
+local function read_debits(at)
+  local count = num(ARGV[at])
+  at = at + 1
+  if count == 0 then return nil, at end
+  local debits = {}
+  for i = 1, count do
+    local c = counter(rows[num(ARGV[at])], ARGV[at + 1], num(ARGV[at + 2]))
+    debits[i] = { c = c, amounts = amounts_of(ARGV[at + 3]) }
+    at = at + 4
+  end
+  return debits, at
+end
+
+-- Opens a counter's window where the last one has ended (rule 1). One that a hand has changed counts as used up until
+-- then, and people are told.
+local function open_window(c, text, now)
+  local row, odd = c.row, false
+  if text then
+    odd = #text ~= 24
+    if not odd then c.used, c.ends, c.began = struct.unpack('<ddd', text) end
+    odd = odd or not (c.used >= 0 and c.ends >= 0 and c.ends < now + 400 * 86400000)
+  end
+  if odd or now >= c.ends then
+    c.used, c.odd = odd and row.max or 0, odd
+    if row.length then
+      c.ends = now - (now - c.stagger) % row.length + row.length
+      c.began = c.ends - row.length
+    else
+      c.ends, c.began = row.upto, row.start
+    end
+  end
+end
+
+-- Reads the counters of a batch, each limit's in few commands, and which of their lanes are not empty.
+local function load_counters(now)
+  local by_limit, lanes = {}, {}
+  for i = 1, #counter_list do
+    local c = counter_list[i]
+    local of = by_limit[c.row.name] or {}
+    of[#of + 1], by_limit[c.row.name], lanes[i] = c, of, P .. 'lane:' .. c.name
+  end
+  for limit, of in pairs(by_limit) do
+    local key, room, others = counters_key(limit), nil, nil
+    for from = 1, #of, 500 do
+      local upto, keys = math.min(from + 499, #of), {}
+      for i = from, upto do keys[#keys + 1] = of[i].key end
+      local found = call('HMGET', key, unpack(keys))
+      for i = from, upto do
+        local c, text = of[i], found[i - from + 1]
+        if not text then
+          room = (room or c.row.most - call('HLEN', key)) - 1
+          -- Nobody can make more of them than there may be: the rest share one, which allows as much as one does.
+          if room < 0 and c.key ~= OTHERS then
+            if not others then
+              others = counter(c.row, OTHERS, 0)
+              open_window(others, call('HGET', key, OTHERS), now)
+            end
+            c.shared = others
+          end
+        end
+        open_window(c, text, now)
+      end
+    end
+  end
+  for from = 1, #lanes, 500 do
+    local upto = math.min(from + 499, #lanes)
+    -- Mostly nothing waits, and one command says so for all.
+    if call('EXISTS', unpack(lanes, from, upto)) > 0 then
+      for i = from, upto do counter_list[i].waiting = call('EXISTS', lanes[i]) == 1 end
+    end
+  end
+end
+
+-- How much a counter still allows. Rule 8: nothing in a window that began before Redis restarted, for its last debits
+-- may be lost.
+local function left_of(c, epoch_ms)
+  if c.row.length and c.row.length <= LOST_MS and c.began < epoch_ms then return 0 end
+  return math.max(c.row.max - c.used, 0)
+end
+
+-- How many of the first `k` calls fit one counter.
+local function fit_one(debit, k, epoch_ms)
+  local amounts, left, sum = debit.amounts, left_of(debit.c.shared or debit.c, epoch_ms), 0
+  if type(amounts) == 'number' then return amounts == 0 and k or math.min(k, math.floor(left / amounts)) end
+  for i = 1, k do
+    local amount = amounts[i]
+    if not amount or sum + amount > left then return i - 1 end
+    sum = sum + amount
+  end
+  return k
+end
+
+-- How many of the first `k` calls fit all counters, and which debit stops the next one. `told` gets the names of limits
+-- in whose shadow they would have been stopped.
+local function fit(debits, k, epoch_ms, told)
+  local stop
+  for i = 1, #debits do
+    local n = fit_one(debits[i], k, epoch_ms)
+    if n < k then
+      if debits[i].c.row.reach == 'shadow' then
+        told[#told + 1] = debits[i].c.row.name
+      else
+        k, stop = n, debits[i]
+      end
+    end
+  end
+  return k, stop
+end
+
+-- The debit whose counter others wait for already: the turn goes behind them. On the lane `own` it is the first itself.
+local function behind(debits, own)
+  for i = 1, #debits do
+    local c, first = debits[i].c, debits[i].amounts
+    if type(first) == 'table' then first = first[1] end
+    if c.waiting and c.name ~= own and first ~= 0 then return debits[i] end
+  end
+end
+
+-- Debits every counter for the first `k` calls.
+local function debit_counters(debits, k)
+  for i = 1, #debits do
+    local c, amounts, sum = debits[i].c.shared or debits[i].c, debits[i].amounts, 0
+    if type(amounts) == 'number' then sum = amounts * k else
+      for j = 1, k do sum = sum + (amounts[j] or 0) end
+    end
+    c.used, c.debited = c.used + sum, c.debited or sum > 0
+  end
+end
+
+-- What a stop means for the first of `n` calls: how many end, for which reason, and what their results say; or nil where
+-- they wait.
+local function refusal_of(stop, n, epoch_ms)
+  local amounts, row, c = stop.amounts, stop.c.row, stop.c.shared or stop.c
+  local uniform = type(amounts) == 'number'
+  local first = amounts
+  if not uniform then first = amounts[1] end
+  local reason = not first and 'no_amount' or first > row.max and 'over_limit' or row.reach == 'reject' and 'limit_reached'
+  if not reason then return nil end
+  local ends, left = uniform and n or 1, left_of(c, epoch_ms)
+  if not uniform and reason == 'limit_reached' then
+    while ends < n and amounts[ends + 1] and amounts[ends + 1] > left do ends = ends + 1 end
+  end
+  return ends, reason, string.format('%.0f %s %s', c.ends, row.name, row.words)
+end
+
+-- Puts a turn on the lane of the counter that stopped it, in admission order, and arms the lane's timer.
+local function wait_for(c, tt, seq, due)
+  call('ZADD', P .. 'lane:' .. c.name, seq, tt)
+  call('ZADD', TIMERS, 'LT', due, 'l:' .. c.name)
+end
+
+-- What the log of a turn says of a wait: since when, for which limit, and until when at least.
+local function wait_note(now_text, c)
+  return string.format('L%s,%s,%.0f', now_text, c.row.name, (c.shared or c).ends)
+end
+
+local function save_counters()
+  local by_limit = {}
+  for i = 1, #counter_list do
+    local c = counter_list[i]
+    if c.odd then put_aside('counters', c.name, 'it could not be read: it counts as used up until its window ends') end
+    if c.debited or c.odd then
+      local of = by_limit[c.row.name] or {}
+      of[#of + 1], of[#of + 2], by_limit[c.row.name] = c.key, struct.pack('<ddd', c.used, c.ends, c.began), of
+    end
+  end
+  for limit, of in pairs(by_limit) do
+    call('SADD', LIMITS, limit)
+    for from = 1, #of, 1000 do call('HSET', counters_key(limit), unpack(of, from, math.min(from + 999, #of))) end
+  end
+end
