@@ -1,6 +1,7 @@
 //! The admission decision: how many calls of a turn fit the budgets of its chain.
 
 use super::budget::{AgentBudgets, Budget, TaskBudget};
+use super::limits::{self, Debit, Stopped};
 use super::state::Reason;
 use tickfleet_model::{Caps, DayCapAction};
 
@@ -24,6 +25,10 @@ pub struct Chain<'a> {
     pub tenant_day: &'a mut Budget,
     /// The task's, where the turn runs under one.
     pub task: Option<&'a mut TaskBudget>,
+    /// The counters of limits that the calls debit.
+    pub limits: &'a mut [Debit],
+    /// Found out: which of them cuts the calls short, so that the rest waits for it.
+    pub cut: Option<usize>,
 }
 
 /// What is decided about the calls of a turn that were not admitted yet.
@@ -33,6 +38,11 @@ pub enum Verdict {
     Dispatch(usize),
     /// None fits before this instant, ms.
     Wait(i64),
+    /// None fits before a limit's counter has room: which of the debits that is. It goes behind others (none), or there
+    /// is none before this instant, ms.
+    WaitFor(usize, Option<i64>),
+    /// So many of them end for this reason; the number is when there is room, ms.
+    Refuse(Reason, i64, usize),
     /// None ever fits: they end for this reason; the number explains it (when the day resets, the task's budget).
     End(Reason, i64),
 }
@@ -58,6 +68,15 @@ pub fn decide(wanted: usize, rules: Rules, chain: &mut Chain<'_>) -> Verdict {
     if fits == 0 || !rules.room {
         return Verdict::Wait(chain.agent.tick.end_ms);
     }
+    let (fits, cut, stopped) = limits::fit(chain.limits, fits as usize, rules.epoch_ms);
+    chain.cut = cut;
+    match stopped {
+        Some(Stopped::Behind(at)) => return Verdict::WaitFor(at, None),
+        Some(Stopped::Wait(at, until_ms)) => return Verdict::WaitFor(at, Some(until_ms)),
+        Some(Stopped::Refused(reason, info, calls)) => return Verdict::Refuse(reason, info, calls),
+        None => limits::debit(chain.limits, fits),
+    }
+    let fits = u32::try_from(fits).unwrap_or(u32::MAX);
     chain.agent.tick.used += fits;
     chain.agent.day.used += fits;
     chain.tenant_day.used += fits;

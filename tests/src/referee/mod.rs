@@ -5,11 +5,13 @@
 //!
 //! - [`budget`]: counters that know their end, and the arithmetic of windows;
 //! - [`admission`]: how many calls of a turn fit the budgets of its chain;
+//! - [`limits`]: the same for counters that are data;
 //! - [`state`]: the states of a turn, and what can happen to it;
 //! - [`turn`]: what each event makes of each state.
 
 pub mod admission;
 pub mod budget;
+pub mod limits;
 pub mod state;
 pub mod turn;
 

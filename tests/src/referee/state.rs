@@ -17,6 +17,12 @@ pub enum Reason {
     DailyCapReached,
     /// The task's budget is used up.
     TaskBudgetReached,
+    /// A limit has no room.
+    LimitReached,
+    /// More than a limit ever allows.
+    OverLimit,
+    /// A limit counts an amount that the call does not say.
+    NoAmount,
     /// The slice killed its workers.
     Internal,
     /// The agent is no longer configured.
@@ -32,6 +38,9 @@ impl Reason {
             Self::Cancelled => "cancelled",
             Self::DailyCapReached => "daily_cap_reached",
             Self::TaskBudgetReached => "task_budget_reached",
+            Self::LimitReached => "limit_reached",
+            Self::OverLimit => "over_limit",
+            Self::NoAmount => "no_amount",
             Self::Internal => "internal",
             Self::Rejected => "rejected",
         }

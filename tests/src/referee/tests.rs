@@ -22,10 +22,10 @@ fn caps(calls_per_tick: u32, calls_per_day: u32) -> Caps {
 fn ask(agent: &mut AgentBudgets, caps: Caps, stagger_ms: i64, day_end_ms: i64, now_ms: i64, wanted: usize) -> u32 {
     agent.roll(now_ms, stagger_ms, caps.tick_ms, day_end_ms);
     let mut tenant_day = Budget { used: 0, end_ms: i64::MAX };
-    let mut chain = Chain { agent, tenant_day: &mut tenant_day, task: None };
+    let mut chain = Chain { agent, tenant_day: &mut tenant_day, task: None, limits: &mut [], cut: None };
     match decide(wanted, Rules { caps, epoch_ms: 0, room: true }, &mut chain) {
         Verdict::Dispatch(count) => u32::try_from(count).unwrap(),
-        Verdict::Wait(_) | Verdict::End(..) => 0,
+        Verdict::Wait(_) | Verdict::WaitFor(..) | Verdict::Refuse(..) | Verdict::End(..) => 0,
     }
 }
 
@@ -178,7 +178,7 @@ fn no_call_is_admitted_in_a_window_that_began_before_redis_restarted() {
     let mut agent = AgentBudgets::default();
     agent.roll(12_000, 0, TICK_MS, i64::MAX);
     let mut tenant_day = Budget { used: 0, end_ms: i64::MAX };
-    let mut chain = Chain { agent: &mut agent, tenant_day: &mut tenant_day, task: None };
+    let mut chain = Chain { agent: &mut agent, tenant_day: &mut tenant_day, task: None, limits: &mut [], cut: None };
     // A shorter tick does not make the running window younger.
     let rules = |epoch_ms| Rules { caps: Caps { tick_ms: 1_000, ..caps(10, 100) }, epoch_ms, room: true };
     assert_eq!(decide(5, rules(13_000), &mut chain), Verdict::Wait(15_000));
@@ -190,7 +190,8 @@ fn a_task_that_has_used_its_budget_ends_what_waits() {
     let (mut agent, mut tenant_day) = (AgentBudgets::default(), Budget { used: 0, end_ms: i64::MAX });
     agent.roll(12_000, 0, TICK_MS, i64::MAX);
     let mut task = TaskBudget { max: 3, used: 0 };
-    let mut chain = Chain { agent: &mut agent, tenant_day: &mut tenant_day, task: Some(&mut task) };
+    let mut chain =
+        Chain { agent: &mut agent, tenant_day: &mut tenant_day, task: Some(&mut task), limits: &mut [], cut: None };
     let rules = Rules { caps: caps(10, 100), epoch_ms: 0, room: true };
     assert_eq!(decide(5, rules, &mut chain), Verdict::Dispatch(3));
     assert_eq!(decide(2, rules, &mut chain), Verdict::End(Reason::TaskBudgetReached, 3));

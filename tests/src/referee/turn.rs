@@ -71,7 +71,15 @@ fn release<R>(state: State<R>, verdict: Verdict, now_ms: i64, lease: Lease) -> R
     let State::Queued(mut live) = state else { return Err(Illegal("only a queued turn is released")) };
     let upto = live.calls;
     match verdict {
-        Verdict::Wait(_) => Ok((State::Queued(live), Effects::only(Answer::Later))),
+        Verdict::Wait(_) | Verdict::WaitFor(..) => Ok((State::Queued(live), Effects::only(Answer::Later))),
+        Verdict::Refuse(_, _, count) if count == 0 || live.admitted + count > upto => {
+            Err(Illegal("more calls than wait"))
+        }
+        Verdict::Refuse(reason, info, count) => {
+            let upto = live.admitted + count;
+            let (state, effects) = give_out(live, (reason, info), upto, None, (now_ms, lease));
+            Ok((state, Effects { lane: Some(LaneMove::Leave), ..effects }))
+        }
         Verdict::End(reason, info) => {
             let (state, effects) = give_out(live, (reason, info), upto, None, (now_ms, lease));
             Ok((state, Effects { lane: Some(LaneMove::Leave), ..effects }))

@@ -4,6 +4,7 @@ mod client;
 mod delegation;
 mod governance;
 mod inboxes;
+mod limits;
 mod policy;
 mod pools;
 mod settings;

@@ -96,7 +96,7 @@ impl Shard {
         };
         let row = PolicyRow { caps, day_start_ms: START_MS, day_end_ms: START_MS + DAY_MS };
         let by = Generations { policy: 1, tenants: 0 };
-        let decided = self.store.admit(by, &[row], &[admission(entry)]).await.unwrap();
+        let decided = self.store.admit(by, &[row], &[], &[admission(entry)]).await.unwrap();
         assert!(matches!(decided, AdmitReply::Decided { .. }), "{decided:?}");
         self.store.beat(worker).await.unwrap();
         let found = self.store.reader(worker, block).take("ready:normal", 1).await.unwrap();
@@ -120,6 +120,7 @@ fn admission(entry: String) -> Admission {
         task: None,
         meta: format!(r#"{{"ag":"kelly","dl":{},"dg":"d","n":1}}"#, START_MS + DAY_MS),
         calls: vec![r#"{"i":"c0","t":"echo","a":"{}"}"#.into()],
+        counters: Vec::new(),
     }
 }
 

@@ -11,9 +11,9 @@ use tickfleet_model::policy::DayCapAction;
 use tickfleet_model::{AgentId, Caps, ConsumerId, InboxName, Priority, TenantId, TurnId};
 use tickfleet_store::{
     Admission, AdmitReply, Admitted, Begin, Begun, Cancelled, EndReason, Ending, Generations, HandBack, Inbound,
-    LanePolicy, LaneRelease, Parked, PolicyRow, Promoted, Question, Queue, Rejection, ReleaseReply, ReplyFrame, Retry,
-    Returned, Settled, SettledCall, Settlement, SliceEntry, Store, StoreOptions, Submission, Submitted, TimeSource,
-    TurnName, TurnView,
+    JudgedBy, Lane, LanePolicy, LaneRelease, LaneTurns, Parked, PolicyRow, Promoted, Question, Queue, Rejection,
+    ReleaseReply, ReplyFrame, Retry, Returned, Settled, SettledCall, Settlement, SliceEntry, Store, StoreOptions,
+    Submission, Submitted, TimeSource, TurnName, TurnView,
 };
 use tickfleet_testkit::RedisServer;
 
@@ -75,6 +75,7 @@ impl World {
             task: None,
             meta,
             calls: (0..calls).map(|i| format!(r#"{{"i":"c{i}","t":"echo","a":"{{}}"}}"#)).collect(),
+            counters: Vec::new(),
         }
     }
 
@@ -89,7 +90,7 @@ impl World {
         }
         let mut reader = self.store.reader(&consumer, Duration::from_millis(10));
         assert_eq!(reader.take("turns", turns.len()).await.unwrap().len(), turns.len());
-        match self.store.admit(BY, &[row], &turns).await.unwrap() {
+        match self.store.admit(BY, &[row], &[], &turns).await.unwrap() {
             AdmitReply::Decided { turns, .. } => turns,
             other => panic!("{other:?}"),
         }
@@ -159,14 +160,10 @@ async fn calls_beyond_the_tick_wait_on_the_lane_and_beyond_the_day_are_ended() {
     let now = w.store.now_ms().await.unwrap();
     assert!(w.store.due(now, 10).await.unwrap().0.is_empty(), "the window has not ended");
     w.advance(5_000);
-    let lane = LaneRelease {
-        tenant: slice.name.tenant.clone(),
-        agent: slice.meta.agent.clone(),
-        policy: LanePolicy::Row(0),
-        stagger_ms: 0,
-    };
+    let lane = lane(&slice, LanePolicy::Row(0));
     assert_eq!(w.store.due(now + 5_000, 10).await.unwrap().0.len(), 1);
-    let ReleaseReply::Released(r) = w.store.release(BY, 10, &[row], std::slice::from_ref(&lane)).await.unwrap() else {
+    let ReleaseReply::Released(r) = w.store.release(BY, 10, &[row], &[], std::slice::from_ref(&lane)).await.unwrap()
+    else {
         panic!()
     };
     assert_eq!((r[0].turns, r[0].calls), (1, 2));
@@ -174,7 +171,7 @@ async fn calls_beyond_the_tick_wait_on_the_lane_and_beyond_the_day_are_ended() {
     assert_eq!((slice.first, slice.calls.len()), (10, 2));
     assert_eq!(w.store.settle(&[settlement(&slice, 2)]).await.unwrap(), [Settled::Laned]);
     w.advance(5_000);
-    let ReleaseReply::Released(r) = w.store.release(BY, 10, &[row], &[lane]).await.unwrap() else { panic!() };
+    let ReleaseReply::Released(r) = w.store.release(BY, 10, &[row], &[], &[lane]).await.unwrap() else { panic!() };
     let ending = &r[0].endings[0];
     assert_eq!((ending.reason, ending.first, ending.upto, ending.calls.len()), (EndReason::DailyCapReached, 12, 15, 3));
     let mut last = settlement(&slice, 3);
@@ -182,6 +179,13 @@ async fn calls_beyond_the_tick_wait_on_the_lane_and_beyond_the_day_are_ended() {
     last.calls.iter_mut().for_each(|c| c.result = "9".into());
     assert_eq!(w.store.settle(&[last]).await.unwrap(), [Settled::Done]);
     assert_eq!(w.replies().await, [r#"{"results":[0,1,2,3,4,5,6,7,8,9,10,11,9,9,9]}"#]);
+}
+
+/// The lane of the slice's agent.
+fn lane(slice: &SliceEntry, policy: LanePolicy) -> LaneRelease {
+    let agent = slice.meta.agent.clone();
+    let turns = LaneTurns::Any(JudgedBy { agent: agent.to_string(), policy, stagger_ms: 0 });
+    LaneRelease { lane: Lane::Agent(slice.name.tenant.clone(), agent), turns }
 }
 
 #[tokio::test]
@@ -192,13 +196,7 @@ async fn a_lane_whose_tenant_cannot_be_decided_about_rests_and_loses_nothing() {
     let slice = w.lease("w1").await.remove(0);
     assert_eq!(w.store.settle(&[settlement(&slice, 10)]).await.unwrap(), [Settled::Laned]);
     w.advance(5_000);
-    let lane = |policy| LaneRelease {
-        tenant: slice.name.tenant.clone(),
-        agent: slice.meta.agent.clone(),
-        policy,
-        stagger_ms: 0,
-    };
-    let release = async |policy| match w.store.release(BY, 10, &[row], &[lane(policy)]).await.unwrap() {
+    let release = async |policy| match w.store.release(BY, 10, &[row], &[], &[lane(&slice, policy)]).await.unwrap() {
         ReleaseReply::Released(mut released) => released.remove(0),
         other => panic!("{other:?}"),
     };

@@ -77,6 +77,7 @@ impl Shard {
             task: None,
             meta: "m".into(),
             calls: vec!["c0".into(), "c1".into()],
+            counters: Vec::new(),
         };
         entries.into_iter().enumerate().map(admission).collect()
     }
@@ -90,7 +91,7 @@ impl Shard {
             on_day_cap: DayCapAction::Reject,
         };
         let row = PolicyRow { caps, day_start_ms: START_MS, day_end_ms: START_MS + 86_400_000 };
-        self.store.admit(Generations { policy: 1, tenants: 0 }, &[row], turns).await
+        self.store.admit(Generations { policy: 1, tenants: 0 }, &[row], &[], turns).await
     }
 
     /// Admits turns and has `w` read their slices.

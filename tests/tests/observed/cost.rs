@@ -91,7 +91,7 @@ impl Measured {
         let day_start_ms = now_ms - now_ms.rem_euclid(DAY_MS);
         let row = PolicyRow { caps, day_start_ms, day_end_ms: day_start_ms + DAY_MS };
         let turns: Vec<Admission> = entries.iter().map(|entry| self.admission(entry, now_ms + DAY_MS)).collect();
-        let reply = self.store.admit(Generations { policy: 0, tenants: 0 }, &[row], &turns).await.unwrap();
+        let reply = self.store.admit(Generations { policy: 0, tenants: 0 }, &[row], &[], &turns).await.unwrap();
         let AdmitReply::Decided { turns, .. } = reply else { panic!("{reply:?}") };
         assert!(turns.iter().all(|turn| matches!(turn, Admitted::Dispatched)), "{turns:?}");
     }
@@ -117,6 +117,7 @@ impl Measured {
             task: None,
             meta,
             calls: vec![CALL.into()],
+            counters: Vec::new(),
         }
     }
 

@@ -21,6 +21,7 @@ impl Game<'_> {
             if spec.given.is_some() && self.rng.random_bool(0.4) {
                 spec.digest.push('x');
                 spec.once.push(true);
+                spec.amounts.iter_mut().for_each(|amounts| amounts.push(Some(1)));
             }
             spec
         } else {

@@ -238,12 +238,13 @@ impl Scheduler {
             (h.candidate.clone(), policy.stagger_ms(spec.tenant, spec.agent))
         };
         let candidates: Vec<_> = batch.iter().map(staggered).collect();
-        let admissions: Vec<_> = candidates.iter().map(|(c, stagger_ms)| admission(game, c, *stagger_ms)).collect();
+        let admissions: Vec<_> =
+            candidates.iter().map(|(c, stagger_ms)| admission(game, c, *stagger_ms, &rows)).collect();
         let expected = game.world.admit(game.raw_now_ms, self.by(), &rows, &candidates)?;
         game.note(|| {
             format!("{} admits {:?}: {expected:?}", self.id, batch.iter().map(|h| &h.candidate).collect::<Vec<_>>())
         });
-        let found = game.table.store.admit(self.by(), &rows, &admissions).await;
+        let found = game.table.store.admit(self.by(), &rows.rows, &rows.limit_rows(), &admissions).await;
         let (expected, turns) = match (expected, found) {
             (Batch::PolicyStale, Ok(AdmitReply::PolicyStale)) => {
                 self.generation = game.world.generation;
@@ -365,7 +366,7 @@ impl Scheduler {
     }
 }
 
-fn admission(game: &Game<'_>, candidate: &Candidate, stagger_ms: i64) -> Admission {
+fn admission(game: &Game<'_>, candidate: &Candidate, stagger_ms: i64, rows: &Rows) -> Admission {
     let spec = &game.world.specs[candidate.spec];
     debug_assert!(spec.agent != ODD_AGENT || spec.budget.is_none());
     Admission {
@@ -383,5 +384,6 @@ fn admission(game: &Game<'_>, candidate: &Candidate, stagger_ms: i64) -> Admissi
         task: spec.task.as_ref().map(|task| TaskId::new(task).unwrap()),
         meta: format!("m{}", candidate.spec),
         calls: (0..spec.calls()).map(|i| format!("c{i}")).collect(),
+        counters: rows.counters(spec, 0),
     }
 }

@@ -21,6 +21,9 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
     for i = 2, #data, 2 do
       if #data[i] == 40 then data[i] = string.format('%.0f %.0f %.0f %.0f', struct.unpack('dddd', data[i])) end
     end
+  elseif string.find(key, P .. 'counters:', 1, true) == 1 then
+    data = redis.call('HGETALL', key)
+    for i = 2, #data, 2 do data[i] = string.format('%.0f %.0f %.0f', struct.unpack('<ddd', data[i])) end
   elseif kind == 'hash' then data = redis.call('HGETALL', key)
   elseif kind == 'zset' then data = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
   elseif kind == 'string' then data = { redis.call('GET', key) }
@@ -50,7 +53,7 @@ impl Key {
 }
 
 /// Keys that may live for ever, and why.
-const NO_TTL: [(&str, &str); 16] = [
+const NO_TTL: [(&str, &str); 18] = [
     ("meta", "the shard's clock, epoch and policy"),
     ("timers", "unfinished work"),
     ("delayed", "unfinished work"),
@@ -59,6 +62,8 @@ const NO_TTL: [(&str, &str); 16] = [
     ("ready:", "a queue, bounded and trimmed"),
     ("queued", "one field per id that waits for its decision"),
     ("budgets", "one field per agent; pruned a day after its day"),
+    ("counters:", "one field per counter of a limit; pruned after its window"),
+    ("limits", "the limits that have counters"),
     ("policies", "the last 64 policies, and the one that each living scheduler decides by"),
     ("beats", "heartbeats; reap forgets the old ones"),
     ("nodes", "what a consumer says of itself with its heartbeat; for lookers-on"),
@@ -116,7 +121,11 @@ fn record(name: &str, referee: &Turn, fields: &BTreeMap<String, String>) -> Resu
     let number = |field: &str| fields.get(field).and_then(|v| v.parse::<i64>().ok()).unwrap_or(0);
     let what = |field: &str| format!("{name}: {field}");
     same(&what("calls"), &(live.calls as i64), &number(turn::CALLS))?;
-    same(&what("admitted"), &(live.admitted as i64), &number(turn::ADMITTED))?;
+    // Calls that a limit refused have their results without having been admitted.
+    same(&what("admitted"), &(live.admitted as i64), &number(turn::ADMITTED).max(live.results.len() as i64))?;
+    if matches!(referee.state, State::Queued(_)) {
+        same(&what("lane"), &referee.waits.as_ref(), &fields.get(turn::LANE))?;
+    }
     same(&what("deadline"), &live.deadline_ms, &number(turn::DEADLINE_MS))?;
     same(&what("cancelled"), &live.cancelled, &fields.contains_key(turn::CANCELLED))?;
     same(&what("fence is set"), &referee.state.fence().is_some(), &fields.contains_key(turn::FENCE))?;
@@ -148,7 +157,11 @@ fn record(name: &str, referee: &Turn, fields: &BTreeMap<String, String>) -> Resu
                 &(
                     fields.get(turn::END_REASON).cloned().unwrap_or_default(),
                     number(turn::END_UPTO),
-                    number(turn::END_INFO),
+                    // Of a limit, more stands behind it.
+                    fields
+                        .get(turn::END_INFO)
+                        .and_then(|info| info.split(' ').next()?.parse::<f64>().ok())
+                        .unwrap_or(0.0) as i64,
                 ),
             )
         }
@@ -167,6 +180,11 @@ fn counters(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violatio
         let found: Vec<i64> = text.split(' ').filter_map(|n| n.parse().ok()).collect();
         same(&format!("budgets of {name}"), &expected.to_vec(), &found)?;
     }
+    let found = keys.iter().filter_map(|(key, of)| Some((key.strip_prefix("counters:")?, of.map())));
+    let found = found.flat_map(|(limit, of)| of.into_iter().map(move |(key, text)| (format!("{limit}@{key}"), text)));
+    let counters = game.world.counters.iter();
+    let expected = counters.map(|(name, c)| (name.clone(), format!("{} {} {}", c.used, c.end_ms, c.began_ms)));
+    same("counters of limits", &expected.collect::<BTreeMap<_, _>>(), &found.collect())?;
     for (name, tenant) in &game.world.tenants {
         let fields = keys.get(format!("tenant:{name}").as_str()).map(|k| k.map()).unwrap_or_default();
         let expected = [tenant.unfinished, tenant.out, i64::from(tenant.day.used), tenant.day.end_ms];
@@ -199,7 +217,12 @@ fn waiting(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violation
         .map(|(n, l)| {
             (
                 n.clone(),
-                l.values().map(|t| t.split_once(':').map_or_else(String::new, |(_, turn)| turn.to_owned())).collect(),
+                l.values()
+                    .map(|t| match t.split_once(':') {
+                        Some((_, turn)) if !n.contains('@') => turn.to_owned(),
+                        _ => t.clone(),
+                    })
+                    .collect(),
             )
         })
         .collect();

@@ -2,15 +2,20 @@
 
 mod release;
 
+pub use release::Releasing;
+
+use std::collections::{BTreeMap, BTreeSet};
+
 use tickfleet_model::{DayCapAction, limits};
 use tickfleet_store::{Generations, PolicyRow, StoreOptions};
+use tickfleet_tests::referee::limits::{Debit, Window};
 use tickfleet_tests::referee::{
     Answer, Budget, Chain, Event, Fence, Reason, Rules, State, TaskBudget, Verdict, decide, window_end,
 };
 
 use crate::interleavings::worlds::spec::{
-    CRASHES_MAX, INBOX_UNREAD_MAX, INBOXES_MAX, ODD_AGENT, ODD_TASK, RELEASE_BOUND, Rows, TENANT_TURNS_MAX, TURNS_MAX,
-    USED_UP, number_of,
+    CRASHES_MAX, INBOX_UNREAD_MAX, INBOXES_MAX, LIMITS, ODD_AGENT, ODD_TASK, RELEASE_BOUND, Rows, Spec,
+    TENANT_TURNS_MAX, TURNS_MAX, USED_UP, number_of,
 };
 use crate::interleavings::worlds::world::{Name, Turn, World, tenant_of};
 
@@ -46,8 +51,26 @@ pub struct Candidate {
     pub spec: usize,
 }
 
-fn stale(rows: &[PolicyRow], now_ms: i64) -> bool {
-    rows.iter().any(|r| now_ms < r.day_start_ms || now_ms >= r.day_end_ms)
+/// What the limits of a turn are looked at with.
+struct Limited<'a> {
+    rows: &'a Rows,
+    /// The turn's next call.
+    next: usize,
+    /// The lane that it is on, where that is a counter's.
+    own: Option<&'a Name>,
+    /// Lanes of counters on which somebody waited when the script began.
+    waited: &'a BTreeSet<Name>,
+    now_ms: i64,
+}
+
+/// The lane of the counter that the debit with this number is of.
+fn counter_of(rows: &Rows, spec: &Spec, next: usize, at: usize) -> Name {
+    let (number, key, _) = rows.debits(spec, next).swap_remove(at);
+    format!("{}@{key}", LIMITS[number])
+}
+
+fn stale(rows: &Rows, now_ms: i64) -> bool {
+    rows.rows.iter().any(|r| now_ms < r.day_start_ms || now_ms >= r.day_end_ms)
 }
 
 impl World {
@@ -96,9 +119,9 @@ impl World {
         // The whole batch fails on the first turn whose agent's key is foreign, unless it is refused before that.
         let mut trial = self.clone();
         let mut words = Vec::new();
+        let mut waited = self.waited_for();
         for (candidate, stagger_ms) in batch {
-            let row = rows[number_of(self.specs[candidate.spec].tenant)];
-            match trial.admit_one(candidate, *stagger_ms, row, now_ms)? {
+            match trial.admit_one(candidate, *stagger_ms, rows, now_ms, &mut waited)? {
                 Some(word) => words.push(word),
                 None => return Ok(Batch::Fails),
             }
@@ -155,10 +178,12 @@ impl World {
         &mut self,
         c: &Candidate,
         stagger_ms: i64,
-        row: PolicyRow,
+        rows: &Rows,
         now_ms: i64,
+        waited: &mut BTreeSet<Name>,
     ) -> Result<Option<Admitted>, String> {
         let spec = self.specs[c.spec].clone();
+        let row = rows[number_of(spec.tenant)];
         let (name, lane) = (format!("{}:{}", spec.tenant, c.turn), format!("{}:{}", spec.tenant, spec.agent));
         let at = self.inbound.iter().position(|e| e.id.as_deref() == Some(&c.entry));
         if let Some(word) = self.known(&name, c.spec, at) {
@@ -182,19 +207,26 @@ impl World {
         }
         let waiting = self.is_waiting(&lane);
         let ends = self.agents[&lane].tick.end_ms;
-        let verdict = if self.was_cancelled(&name, now_ms) {
-            Verdict::End(Reason::Cancelled, now_ms)
+        let (verdict, cut) = if self.was_cancelled(&name, now_ms) {
+            (Verdict::End(Reason::Cancelled, now_ms), None)
         } else if spec.deadline_ms <= now_ms {
-            Verdict::End(Reason::Expired, spec.deadline_ms)
+            (Verdict::End(Reason::Expired, spec.deadline_ms), None)
         } else if waiting {
-            Verdict::Wait(self.lane_due(&lane, row, ends))
+            (Verdict::Wait(self.lane_due(&lane, row, ends)), None)
         } else {
             let task = spec.task.as_ref().map(|task| format!("{}:{task}", spec.tenant));
-            self.decide(&name, &lane, task.as_deref(), spec.calls(), row)
+            let limited = Limited { rows, next: 0, own: None, waited, now_ms };
+            self.decide((&name, &spec), &lane, task.as_deref(), &limited)
         };
         self.enter(&name, &lane, c.spec);
+        if let Some(turn) = self.turns.get_mut(&name) {
+            turn.back = cut.map(|at| counter_of(rows, &spec, 0, at));
+        }
         self.take_early(&name, now_ms)?;
-        self.release_by(&name, &lane, verdict, now_ms).map(Some)
+        if let Verdict::WaitFor(at, _) = verdict {
+            waited.insert(counter_of(rows, &spec, 0, at));
+        }
+        self.release_by(&name, &lane, (verdict, rows), now_ms).map(Some)
     }
 
     /// A new turn's record, before the decision about it is carried out.
@@ -212,11 +244,19 @@ impl World {
             dispatched: 0,
             task: None,
             ended_ms: 0,
+            waits: None,
+            back: None,
         };
         self.turns.insert(name.to_owned(), turn);
     }
 
-    fn release_by(&mut self, name: &str, lane: &str, verdict: Verdict, now_ms: i64) -> Result<Admitted, String> {
+    fn release_by(
+        &mut self,
+        name: &str,
+        lane: &str,
+        (verdict, rows): (Verdict, &Rows),
+        now_ms: i64,
+    ) -> Result<Admitted, String> {
         let calls = self.turns[name].state.live().map_or(0, |l| l.calls);
         if !matches!(verdict, Verdict::Dispatch(k) if k == calls) {
             self.seq += 1;
@@ -228,8 +268,17 @@ impl World {
         let answer = self.apply(name, Event::Release(verdict), now_ms)?;
         Ok(match verdict {
             Verdict::Dispatch(_) => Admitted::Dispatched,
-            Verdict::End(..) if answer == Answer::Later => Admitted::Later,
-            Verdict::End(..) => Admitted::Ending(name.to_owned()),
+            Verdict::End(..) | Verdict::Refuse(..) if answer == Answer::Later => Admitted::Later,
+            Verdict::End(..) | Verdict::Refuse(..) => Admitted::Ending(name.to_owned()),
+            Verdict::WaitFor(at, _) => {
+                let spec = self.specs[self.turns[name].spec].clone();
+                let (number, key, window) = rows.debits(&spec, 0).swap_remove(at);
+                let counter = format!("{}@{key}", LIMITS[number]);
+                // Whoever goes behind others wakes them no later than the window's end.
+                let until_ms = self.counters.get(&counter).copied().unwrap_or_default().at(now_ms, window).end_ms;
+                self.hop(name, Some(&counter), until_ms);
+                Admitted::Laned
+            }
             Verdict::Wait(until_ms) => {
                 let seq = self.seq;
                 self.lanes.entry(lane.to_owned()).or_default().insert(seq, name.to_owned());
@@ -321,18 +370,53 @@ impl World {
     }
 
     /// The pure decision, with the chain's counters taken from the world and put back.
-    fn decide(&mut self, name: &str, lane: &str, task: Option<&str>, wanted: usize, row: PolicyRow) -> Verdict {
+    fn decide(
+        &mut self,
+        (name, spec): (&str, &Spec),
+        lane: &str,
+        task: Option<&str>,
+        limited: &Limited<'_>,
+    ) -> (Verdict, Option<usize>) {
+        let row = limited.rows[number_of(spec.tenant)];
+        let found = limited.rows.debits(spec, limited.next);
+        let mut debits: Vec<Debit> = found.iter().map(|debit| self.debit(spec, limited, debit)).collect();
         let rules = Rules { caps: row.caps, epoch_ms: self.epoch_ms, room: self.has_room(name) };
         let (mut agent, mut tenant_day) = (self.agents[lane], self.tenant(name).day);
         let mut budget = task.and_then(|task| self.live(task)?.task);
-        let mut chain = Chain { agent: &mut agent, tenant_day: &mut tenant_day, task: budget.as_mut() };
-        let verdict = decide(wanted, rules, &mut chain);
+        let limits = debits.as_mut_slice();
+        let mut chain =
+            Chain { agent: &mut agent, tenant_day: &mut tenant_day, task: budget.as_mut(), limits, cut: None };
+        let verdict = decide(spec.calls() - limited.next, rules, &mut chain);
+        let cut = chain.cut;
+        if matches!(verdict, Verdict::Dispatch(_)) {
+            for ((number, key, _), debit) in found.iter().zip(debits) {
+                let name = format!("{}@{key}", LIMITS[*number]);
+                // What nothing is debited of is not written.
+                if debit.counter.used != self.counters.get(&name).map_or(0, |c| c.at(limited.now_ms, debit.window).used)
+                {
+                    self.counters.insert(name, debit.counter);
+                }
+            }
+        }
         self.agents.insert(lane.to_owned(), agent);
         self.tenant(name).day = tenant_day;
         if let Some(turn) = task.and_then(|task| self.turns.get_mut(task)) {
             turn.task = budget;
         }
-        verdict
+        (verdict, cut)
+    }
+
+    fn debit(&self, spec: &Spec, limited: &Limited<'_>, (number, key, window): &(usize, String, Window)) -> Debit {
+        let name = format!("{}@{key}", LIMITS[*number]);
+        let limit = limited.rows.limits[*number].expect("a limit that is there");
+        Debit {
+            counter: self.counters.get(&name).copied().unwrap_or_default().at(limited.now_ms, *window),
+            window: *window,
+            max: limit.max,
+            reach: limit.reach,
+            amounts: spec.amounts[*number][limited.next..].to_vec(),
+            others_wait: limited.own != Some(&name) && limited.waited.contains(&name),
+        }
     }
 
     /// What `promote` answers for one timer.

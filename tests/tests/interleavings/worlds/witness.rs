@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tickfleet_store::Queue;
+use tickfleet_tests::referee::limits::Reach;
 
 use crate::interleavings::game::Violation;
-use crate::interleavings::worlds::spec::{Rows, number_of};
+use crate::interleavings::worlds::spec::{LIMITS, Rows, number_of};
 use crate::interleavings::worlds::world::{Name, World, tenant_of};
 
 /// What was seen so far.
@@ -48,7 +49,8 @@ impl Witness {
         let first: usize = value("p").and_then(|p| p.parse().ok()).unwrap_or(0);
         let upto = first + fields.chunks(2).filter(|pair| pair[0] == "c").count();
         let high = self.high.entry(name.clone()).or_default();
-        let fresh = u32::try_from(upto.saturating_sub(*high)).unwrap_or(u32::MAX);
+        // Calls between the two were never out: a limit refused them.
+        let fresh = u32::try_from(upto.saturating_sub(first.max(*high))).unwrap_or(u32::MAX);
         *high = upto.max(*high);
         let Some(turn) = world.turns.get(&name) else {
             return Err(format!("{name} is on a queue, but was never admitted"));
@@ -61,6 +63,18 @@ impl Witness {
         let agent = world.agents.get(&lane).copied().unwrap_or_default();
         self.count(&lane, "tick", agent.tick.end_ms, fresh, Some(caps.calls_per_tick), now_ms)?;
         self.count(&lane, "day", agent.day.end_ms, fresh, Some(caps.calls_per_day), now_ms)?;
+        let spec = &world.specs[turn.spec];
+        let from = upto - fresh as usize;
+        for (number, key, _) in rows.debits(spec, from) {
+            let Some(limit) = rows.limits[number].filter(|limit| limit.reach != Reach::Shadow) else { continue };
+            let amount: u64 = spec.amounts[number][from..upto].iter().flatten().sum();
+            let counter = format!("{}@{key}", LIMITS[number]);
+            let end_ms = world.counters.get(&counter).map_or(0, |counter| counter.end_ms);
+            let (amount, max) = (u32::try_from(amount).unwrap_or(u32::MAX), u32::try_from(limit.max).ok());
+            if amount > 0 {
+                self.count(&counter, LIMITS[number], end_ms, amount, max, now_ms)?;
+            }
+        }
         let day_end_ms = world.tenants.get(tenant_of(&name)).map_or(0, |t| t.day.end_ms);
         self.count(tenant_of(&name), "tenant day", day_end_ms, fresh, caps.tenant_calls_per_day, now_ms)
     }

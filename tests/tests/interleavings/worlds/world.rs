@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tickfleet_store::Queue;
+use tickfleet_tests::referee::limits::Counter;
 use tickfleet_tests::referee::{
     AgentBudgets, Answer, Budget, Effects, Event, Fence, LaneMove, Lease, State, TaskBudget, next,
 };
@@ -25,6 +26,10 @@ pub struct Turn {
     pub dispatched: u64,
     pub task: Option<TaskBudget>,
     pub ended_ms: i64,
+    /// The lane of a limit's counter that it waits on.
+    pub waits: Option<Name>,
+    /// The lane of a counter that it goes to when its slice is back.
+    pub back: Option<Name>,
 }
 
 /// An inbound entry that nobody has decided about. The stream holds these and no others.
@@ -63,6 +68,8 @@ pub struct World {
     pub entries: u64,
     pub agents: BTreeMap<Name, AgentBudgets>,
     pub tenants: BTreeMap<String, Tenant>,
+    /// Of limits, `<limit>@<counter>`.
+    pub counters: BTreeMap<Name, Counter>,
     pub lanes: BTreeMap<Name, BTreeMap<u64, Name>>,
     pub lane_timers: BTreeMap<Name, i64>,
     pub turns: BTreeMap<Name, Turn>,
@@ -161,7 +168,15 @@ impl World {
             turn.timer_ms = effects.timer_ms;
         }
         let lane = turn.lane.clone();
+        let waits = if effects.lane.is_some() { turn.waits.take() } else { None };
         match (effects.lane, turn.seq) {
+            (Some(LaneMove::Join), Some(seq)) if turn.back.is_some() => {
+                let back = turn.back.clone().unwrap_or_default();
+                turn.waits = Some(back.clone());
+                self.lanes.entry(back.clone()).or_default().insert(seq, name.to_owned());
+                let timer = self.lane_timers.entry(back).or_insert(now_ms);
+                *timer = now_ms.min(*timer);
+            }
             (Some(LaneMove::Join), Some(seq)) => {
                 self.lanes.entry(lane.clone()).or_default().insert(seq, name.to_owned());
                 let due_ms = self.agents.get(&lane).map_or(0, |a| a.tick.end_ms).max(now_ms);
@@ -169,7 +184,7 @@ impl World {
                 *timer = due_ms.min(*timer);
             }
             (Some(LaneMove::Leave), Some(seq)) => {
-                if let Some(waiting) = self.lanes.get_mut(&lane) {
+                if let Some(waiting) = self.lanes.get_mut(&waits.unwrap_or(lane)) {
                     waiting.remove(&seq);
                 }
             }
@@ -227,6 +242,30 @@ impl World {
         self.entries += 1;
         entry.order = self.entries;
         self.inbound.push_back(entry);
+    }
+
+    /// Puts a turn that waits on another lane, with its place: that of its agent where none is named.
+    pub fn hop(&mut self, name: &str, waits: Option<&Name>, until_ms: i64) {
+        let Some(turn) = self.turns.get_mut(name) else { return };
+        let Some(seq) = turn.seq else { return };
+        let from = turn.waits.take().unwrap_or_else(|| turn.lane.clone());
+        let to = waits.unwrap_or(&turn.lane).clone();
+        turn.waits = waits.cloned();
+        turn.back = waits.cloned();
+        if let Some(lane) = self.lanes.get_mut(&from) {
+            lane.remove(&seq);
+        }
+        let timer = self.lane_timers.entry(to.clone()).or_insert(until_ms);
+        *timer = until_ms.min(*timer);
+        self.lanes.entry(to).or_default().insert(seq, name.to_owned());
+    }
+
+    /// Lanes of counters on which somebody waits.
+    pub fn waited_for(&self) -> BTreeSet<Name> {
+        let waited = |(name, lane): (&Name, &BTreeMap<u64, Name>)| {
+            (name.contains('@') && !lane.is_empty()).then(|| name.clone())
+        };
+        self.lanes.iter().filter_map(waited).collect()
     }
 
     /// The earliest timer, ms.

@@ -1,12 +1,15 @@
 //! What a scheduler does by the clock: it releases lanes, promotes what is due, and sweeps.
 
+use tickfleet_store::{Head, JudgedBy, Lane, LaneTurns, WaitingTurn};
+
 use super::*;
+use crate::interleavings::worlds::verbs::Releasing;
 
 impl Scheduler {
     async fn due(&self, game: &mut Game<'_>) -> Result<(Vec<Name>, Vec<Name>), Violation> {
         let now_ms = game.now_ms();
         let (lanes, turns) = game.table.store.due(now_ms, 100).await.map_err(|e| e.to_string())?;
-        let mut lanes: Vec<Name> = lanes.into_iter().map(|(tenant, agent)| format!("{tenant}:{agent}")).collect();
+        let mut lanes: Vec<Name> = lanes.iter().map(ToString::to_string).collect();
         let mut turns: Vec<Name> = turns.iter().map(ToString::to_string).collect();
         lanes.sort_unstable();
         turns.sort_unstable();
@@ -26,23 +29,38 @@ impl Scheduler {
         let (policy, rows) = (game.policy(self.generation), self.rows(game));
         // Now and then an agent is no longer configured.
         let gone = game.rng.random_bool(0.02);
-        let split = |lane: &Name| lane.split_once(':').map(|(t, a)| (t.to_owned(), a.to_owned())).unwrap_or_default();
-        let stagger = |lane: &Name| {
-            let (tenant, agent) = split(lane);
-            (!gone).then(|| policy.stagger_ms(&tenant, &agent))
+        let named: Vec<Lane> = lanes.iter().filter_map(|lane| Lane::parse(lane)).collect();
+        let heads = game.table.store.heads(&named, RELEASE_BOUND, 1 << 20).await.map_err(|e| e.to_string())?;
+        for (lane, heads) in lanes.iter().zip(&heads) {
+            let found: Vec<&str> = heads.iter().map(|head| head.name.as_str()).collect();
+            same("the head of a lane", &game.world.heads(lane), &found.iter().map(ToString::to_string).collect())?;
+        }
+        let judge = |tenant: &str, agent: &str| JudgedBy {
+            agent: agent.to_owned(),
+            policy: if gone { LanePolicy::NoAgent } else { LanePolicy::Row(number_of(tenant)) },
+            stagger_ms: if gone { 0 } else { policy.stagger_ms(tenant, agent) },
         };
-        let expected: Vec<_> = lanes.iter().map(|lane| (lane.clone(), stagger(lane))).collect();
-        let batch = expected.iter().map(|(lane, stagger)| {
-            let (tenant, agent) = split(lane);
-            let policy = stagger.map_or(LanePolicy::NoAgent, |_| LanePolicy::Row(number_of(&tenant)));
-            let (tenant, agent) = (TenantId::new(tenant).unwrap(), AgentId::new(agent).unwrap());
-            LaneRelease { tenant, agent, policy, stagger_ms: stagger.unwrap_or(0) }
+        let waiting = |head: &Head| {
+            let spec = &game.world.specs[game.world.turns[&head.name].spec];
+            let (by, counters) = (judge(spec.tenant, spec.agent), rows.counters(spec, head.next));
+            WaitingTurn { name: head.name.clone(), next: head.next, by, counters: if gone { vec![] } else { counters } }
+        };
+        let batch = named.iter().zip(&heads).map(|(lane, heads)| {
+            let turns = match lane {
+                Lane::Agent(tenant, agent) if !rows.is_limited() => {
+                    LaneTurns::Any(judge(tenant.as_str(), agent.as_str()))
+                }
+                _ => LaneTurns::These(heads.iter().map(waiting).collect()),
+            };
+            LaneRelease { lane: lane.clone(), turns }
         });
         let batch: Vec<_> = batch.collect();
-        let expected = game.world.release(game.raw_now_ms, self.by(), &rows, &expected)?;
+        let with = Releasing { rows: &rows, policy: &policy, gone };
+        let expected = game.world.release(game.raw_now_ms, self.by(), &with, &lanes)?;
         game.note(|| format!("{} releases {lanes:?}: {expected:?}", self.id));
-        let found =
-            game.table.store.release(self.by(), RELEASE_BOUND, &rows, &batch).await.map_err(|e| e.to_string())?;
+        let limits = rows.limit_rows();
+        let found = game.table.store.release(self.by(), RELEASE_BOUND, &rows.rows, &limits, &batch).await;
+        let found = found.map_err(|e| e.to_string())?;
         match (expected, found) {
             (Batch::PolicyStale, ReleaseReply::PolicyStale) => self.generation = game.world.generation,
             (Batch::TenantsStale, ReleaseReply::TenantsStale) => self.tenants = game.world.tenants_generation,

@@ -1,9 +1,21 @@
-//! The referee's `release`: what leaves the lanes of agents whose window has begun.
+//! The referee's `release`: what leaves the lanes of agents and counters whose window has begun.
 
 use super::*;
+use crate::interleavings::worlds::spec::Policy;
+
+/// What lanes are looked at with.
+pub struct Releasing<'a> {
+    pub rows: &'a Rows,
+    pub policy: &'a Policy,
+    /// Whether agents are no longer configured.
+    pub gone: bool,
+}
+
+/// Per lane: turns, calls, endings.
+pub type Released = (u64, u64, Vec<Name>);
 
 impl World {
-    /// What `release` does to lanes that are due; per lane: turns, calls, endings.
+    /// What `release` does to lanes that are due.
     ///
     /// # Errors
     /// See [`World::apply`].
@@ -11,45 +23,66 @@ impl World {
         &mut self,
         raw_ms: i64,
         by: Generations,
-        rows: &Rows,
-        lanes: &[(Name, Option<i64>)],
-    ) -> Result<Batch<(u64, u64, Vec<Name>)>, String> {
+        with: &Releasing<'_>,
+        lanes: &[Name],
+    ) -> Result<Batch<Released>, String> {
         let now_ms = self.clock(raw_ms);
         if let Some(outdated) = self.outdated(by) {
             return Ok(outdated);
         }
-        if stale(rows, now_ms) {
+        if stale(with.rows, now_ms) {
             return Ok(Batch::DayStale);
         }
-        let row = |lane: &str| rows[number_of(tenant_of(lane))];
-        let released = lanes.iter().map(|(lane, stagger)| self.release_lane(lane, *stagger, row(lane), now_ms));
+        let waited = self.waited_for();
+        let heads: BTreeMap<&Name, Vec<Name>> = lanes.iter().map(|lane| (lane, self.heads(lane))).collect();
+        let released = lanes.iter().map(|lane| {
+            // Where no limit counts what an agent does, its lane is looked at as it is.
+            let is_any = !with.rows.is_limited() && !lane.contains('@');
+            let turns = if is_any { self.heads(lane) } else { heads[lane].clone() };
+            self.release_lane(lane, turns, with, &waited, now_ms)
+        });
         Ok(Batch::Decided(released.collect::<Result<_, _>>()?))
+    }
+
+    /// The first turns of a lane.
+    pub fn heads(&self, lane: &str) -> Vec<Name> {
+        self.lanes.get(lane).map_or_else(Vec::new, |lane| lane.values().take(RELEASE_BOUND).cloned().collect())
     }
 
     fn release_lane(
         &mut self,
-        lane: &str,
-        stagger_ms: Option<i64>,
-        row: PolicyRow,
+        lane: &Name,
+        turns: Vec<Name>,
+        with: &Releasing<'_>,
+        waited: &BTreeSet<Name>,
         now_ms: i64,
-    ) -> Result<(u64, u64, Vec<Name>), String> {
+    ) -> Result<Released, String> {
         let mut reply = (0, 0, Vec::new());
         if self.lane_timers.get(lane).is_none_or(|due| *due > now_ms) {
             return Ok(reply);
         }
-        if let Some(stagger_ms) = stagger_ms {
-            self.roll(lane, stagger_ms, row, now_ms);
-        }
-        let waiting: Vec<Name> =
-            self.lanes.get(lane).map_or_else(Vec::new, |l| l.values().take(RELEASE_BOUND).cloned().collect());
         let mut again_ms = now_ms;
-        for name in waiting {
-            let verdict = self.verdict(&name, lane, stagger_ms.map(|_| row), now_ms);
-            if let Verdict::Wait(until_ms) = verdict {
-                again_ms = until_ms;
-                break;
+        for name in turns {
+            let (verdict, cut, spec, next) = self.verdict(&name, lane, with, waited, now_ms);
+            let waits = match verdict {
+                Verdict::Wait(until_ms) => Some((None, until_ms)),
+                Verdict::WaitFor(at, until_ms) => {
+                    Some((Some(counter_of(with.rows, &spec, next, at)), until_ms.unwrap_or(now_ms)))
+                }
+                _ => None,
+            };
+            if let Some((counter, until_ms)) = waits {
+                if *lane == counter.clone().unwrap_or_else(|| self.turns[&name].lane.clone()) {
+                    again_ms = until_ms;
+                    break;
+                }
+                self.hop(&name, counter.as_ref(), until_ms);
+                continue;
             }
             let answer = self.apply(&name, Event::Release(verdict), now_ms)?;
+            if let (Verdict::Dispatch(_) | Verdict::Refuse(..), Some(turn)) = (verdict, self.turns.get_mut(&name)) {
+                turn.back = cut.map(|at| counter_of(with.rows, &spec, next, at));
+            }
             match verdict {
                 Verdict::Dispatch(count) => (reply.0, reply.1) = (reply.0 + 1, reply.1 + count as u64),
                 _ if answer == Answer::Later => {}
@@ -64,19 +97,34 @@ impl World {
         Ok(reply)
     }
 
-    fn verdict(&mut self, name: &str, lane: &str, row: Option<PolicyRow>, now_ms: i64) -> Verdict {
-        let Some(turn) = self.live(name) else { return Verdict::Wait(now_ms) };
-        let Some(live) = turn.state.live() else { return Verdict::Wait(now_ms) };
-        let (wanted, cancelled, deadline_ms) = (live.calls - live.admitted, live.cancelled, live.deadline_ms);
-        let spec = &self.specs[turn.spec];
+    fn verdict(
+        &mut self,
+        name: &str,
+        on: &Name,
+        with: &Releasing<'_>,
+        waited: &BTreeSet<Name>,
+        now_ms: i64,
+    ) -> (Verdict, Option<usize>, Spec, usize) {
+        let turn = &self.turns[name];
+        let (spec, lane) = (self.specs[turn.spec].clone(), turn.lane.clone());
+        let Some(live) = turn.state.live() else { return (Verdict::Wait(now_ms), None, spec, 0) };
+        let (next, cancelled, deadline_ms) = (live.admitted, live.cancelled, live.deadline_ms);
+        if !with.gone {
+            let row = with.rows[number_of(spec.tenant)];
+            self.roll(&lane, with.policy.stagger_ms(spec.tenant, spec.agent), row, now_ms);
+        }
         let task = spec.task.as_ref().map(|task| format!("{}:{task}", spec.tenant));
         let orphan = task.as_ref().is_some_and(|task| self.live(task).is_none());
-        match row {
-            None => Verdict::End(Reason::Rejected, now_ms),
-            Some(_) if cancelled => Verdict::End(Reason::Cancelled, now_ms),
-            Some(_) if deadline_ms <= now_ms => Verdict::End(Reason::Expired, deadline_ms),
-            Some(_) if orphan => Verdict::End(Reason::Cancelled, now_ms),
-            Some(row) => self.decide(name, lane, task.as_deref(), wanted, row),
-        }
+        let (verdict, cut) = match () {
+            () if with.gone => (Verdict::End(Reason::Rejected, now_ms), None),
+            () if cancelled => (Verdict::End(Reason::Cancelled, now_ms), None),
+            () if deadline_ms <= now_ms => (Verdict::End(Reason::Expired, deadline_ms), None),
+            () if orphan => (Verdict::End(Reason::Cancelled, now_ms), None),
+            () => {
+                let limited = Limited { rows: with.rows, next, own: Some(on), waited, now_ms };
+                self.decide((name, &spec), &lane, task.as_deref(), &limited)
+            }
+        };
+        (verdict, cut, spec, next)
     }
 }

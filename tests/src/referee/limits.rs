@@ -1,0 +1,154 @@
+//! Limits: counters that calls debit by amounts, and what becomes of calls that one has no room for.
+
+use super::budget::window_end;
+use super::state::Reason;
+
+/// Windows of more than this go on after a restart of Redis, ms.
+const LOST_MS: i64 = 60_000;
+
+/// What one counter of a limit has used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// Calls, or amounts.
+    pub used: u64,
+    /// When it begins anew, ms.
+    pub end_ms: i64,
+    /// When it began, ms.
+    pub began_ms: i64,
+}
+
+/// How a counter's windows follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Window {
+    /// They have a length, and begin at a place in it, ms.
+    Period(i64, i64),
+    /// A day, from and to, ms.
+    Day(i64, i64),
+}
+
+impl Counter {
+    /// The counter as it is now: begun anew if its end has come, and only then (rule 1).
+    #[must_use]
+    pub fn at(self, now_ms: i64, window: Window) -> Self {
+        if now_ms < self.end_ms {
+            return self;
+        }
+        let (began_ms, end_ms) = match window {
+            Window::Period(length, stagger) => {
+                let end_ms = window_end(now_ms, stagger, length);
+                (end_ms - length, end_ms)
+            }
+            Window::Day(start_ms, end_ms) => (start_ms, end_ms),
+        };
+        Self { used: 0, end_ms, began_ms }
+    }
+}
+
+/// What becomes of calls that a limit has no room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// They wait.
+    Wait,
+    /// They end.
+    Reject,
+    /// Nothing.
+    Shadow,
+}
+
+/// What a turn's next calls debit of one counter.
+#[derive(Debug, Clone)]
+pub struct Debit {
+    /// The counter, as it is now.
+    pub counter: Counter,
+    /// How its windows follow each other.
+    pub window: Window,
+    /// The most that it may reach.
+    pub max: u64,
+    /// What becomes of the rest.
+    pub reach: Reach,
+    /// Per call; none where the call does not say its amount.
+    pub amounts: Vec<Option<u64>>,
+    /// Whether others wait for it, who come first.
+    pub others_wait: bool,
+}
+
+/// What stops a turn's next call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stopped {
+    /// It waits behind others for this debit's counter.
+    Behind(usize),
+    /// It waits for this debit's counter, until this instant at least, ms.
+    Wait(usize, i64),
+    /// So many calls end for this reason; the number is when there is room, ms.
+    Refused(Reason, i64, usize),
+}
+
+impl Debit {
+    fn left(&self, epoch_ms: i64) -> u64 {
+        // Rule 8: the last debits of a short window that began before Redis restarted may be lost.
+        let is_lost =
+            matches!(self.window, Window::Period(length, _) if length <= LOST_MS && self.counter.began_ms < epoch_ms);
+        if is_lost { 0 } else { self.max.saturating_sub(self.counter.used) }
+    }
+
+    /// How many of the first `k` calls fit.
+    fn fits(&self, k: usize, epoch_ms: i64) -> usize {
+        let mut left = self.left(epoch_ms);
+        for (at, amount) in self.amounts.iter().take(k).enumerate() {
+            match amount {
+                Some(amount) if *amount <= left => left -= amount,
+                _ => return at,
+            }
+        }
+        k
+    }
+
+    /// Why calls end that are stopped here, and how many from the first on; none where they wait.
+    fn refusal(&self, epoch_ms: i64) -> Option<(Reason, usize)> {
+        let all_alike = self.amounts.iter().all(|amount| amount.is_some() && *amount == self.amounts[0]);
+        let (all, first) = (self.amounts.len(), self.amounts[0]);
+        let reason = match first {
+            None => return Some((Reason::NoAmount, 1)),
+            Some(first) if first > self.max => Reason::OverLimit,
+            Some(_) if self.reach == Reach::Reject => Reason::LimitReached,
+            Some(_) => return None,
+        };
+        if all_alike {
+            return Some((reason, all));
+        }
+        let left = self.left(epoch_ms);
+        let too_much = |amount: &&Option<u64>| amount.is_some_and(|amount| amount > left);
+        let more = self.amounts[1..].iter().take_while(too_much).count();
+        Some((reason, if reason == Reason::LimitReached { 1 + more } else { 1 }))
+    }
+}
+
+/// How many of the next `k` calls all counters have room for, which of them cuts them short, and what stops the first,
+/// where one does. Debits nothing.
+#[must_use]
+pub fn fit(debits: &[Debit], k: usize, epoch_ms: i64) -> (usize, Option<usize>, Option<Stopped>) {
+    if let Some(at) = debits.iter().position(|debit| debit.others_wait && debit.amounts[0] != Some(0)) {
+        return (0, Some(at), Some(Stopped::Behind(at)));
+    }
+    let (mut k, mut stop) = (k, None);
+    for (at, debit) in debits.iter().enumerate().filter(|(_, debit)| debit.reach != Reach::Shadow) {
+        let fits = debit.fits(k, epoch_ms);
+        if fits < k {
+            (k, stop) = (fits, Some(at));
+        }
+    }
+    let Some(at) = stop.filter(|_| k == 0) else { return (k, stop, None) };
+    let end_ms = debits[at].counter.end_ms;
+    let stopped = match debits[at].refusal(epoch_ms) {
+        Some((reason, calls)) => Stopped::Refused(reason, end_ms, calls),
+        None => Stopped::Wait(at, end_ms),
+    };
+    (0, stop, Some(stopped))
+}
+
+/// Debits the first `k` calls everywhere.
+pub fn debit(debits: &mut [Debit], k: usize) {
+    for debit in debits {
+        debit.counter.used += debit.amounts.iter().take(k).flatten().sum::<u64>();
+    }
+}

@@ -1,0 +1,264 @@
+//! Limits of the configuration, on real schedulers and workers: witnessed by when tools ran, not by the counters.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::{Effect, Limit, Policy};
+use tickfleet_store::{Entry, Queue, Scripts, SliceEntry};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
+
+const PERIOD_MS: i64 = 1_500;
+
+fn limit(name: &str, tools: &[&str], per: &[LimitKey], bound: LimitBound) -> Limit {
+    Limit {
+        name: name.into(),
+        matches: LimitMatch { tools: tools.iter().map(ToString::to_string).collect(), ..LimitMatch::default() },
+        per: per.iter().cloned().collect::<BTreeSet<_>>(),
+        bound,
+        every: Every::Period(PERIOD_MS),
+        on_reach: OnReach::Wait,
+        mode: LimitMode::Enforce,
+        keys_max: 1_000,
+    }
+}
+
+fn with(policy: &mut Policy, limits: Vec<Limit>) {
+    policy.defaults.calls_per_tick = 100;
+    policy.limits = Arc::new(limits);
+}
+
+/// What ran, in order.
+type Ledger = Arc<Mutex<Vec<String>>>;
+
+#[derive(Deserialize, JsonSchema)]
+struct Note {
+    text: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Noted {
+    is_noted: bool,
+}
+
+/// A tool that notes what it was called with.
+fn note(name: &str, ledger: &Ledger) -> TypedTool {
+    let ledger = Arc::clone(ledger);
+    TypedTool::new(name, "Notes.", Effect::Read, move |_: CallContext, note: Note| {
+        ledger.lock().unwrap().push(note.text.unwrap_or_default());
+        async { Ok::<_, ToolError>(Noted { is_noted: true }) }
+    })
+}
+
+fn turn(calls: &[(&str, Value)]) -> Value {
+    let calls = calls.iter().enumerate();
+    let calls: Vec<Value> = calls
+        .map(|(n, (name, arguments))| json!({"id": format!("c{n}"), "name": name, "arguments": arguments}))
+        .collect();
+    json!({ "calls": calls })
+}
+
+fn outcomes(reply: &Value) -> Vec<String> {
+    let results = reply["results"].as_array().unwrap().iter();
+    results.map(|result| result["error"]["code"].as_str().unwrap_or("ok").to_owned()).collect()
+}
+
+/// Scripts whose ready streams keep every entry, named by the shard's time at which it was dispatched.
+fn witnessing() -> Scripts {
+    let untrimmed =
+        Scripts::embedded().sabotage("local function trim(stream, acked)", "local function trim() do return end");
+    let stamped = "call('XADD', P .. queue, call('HGET', META, 'last_ms') .. '-*', unpack(entry, 1, n))";
+    untrimmed.unwrap().sabotage("call('XADD', P .. queue, '*', unpack(entry, 1, n))", stamped).unwrap()
+}
+
+/// When each call of `tool` was dispatched, by the user of its turn.
+async fn dispatched(fleet: &Fleet, tool: &str) -> BTreeMap<String, Vec<i64>> {
+    let mut connection = fleet.server.connection().await;
+    let queue = Queue::Ready(tickfleet_model::Priority::Normal);
+    let mut command = redis::cmd("XRANGE");
+    command.arg(fleet.store.keys().key(&queue)).arg("-").arg("+");
+    type Found = Vec<(String, Vec<(Vec<u8>, Vec<u8>)>)>;
+    let found: Found = command.query_async(&mut connection).await.unwrap();
+    let mut times: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    for (id, fields) in found {
+        let at_ms: i64 = id.split('-').next().unwrap().parse().unwrap();
+        let slice = SliceEntry::parse(queue.clone(), &Entry { id, fields }).unwrap();
+        let user = slice.meta.context.user_context.as_ref().map_or("-", |user| user.get()).to_owned();
+        let calls = slice.calls.iter().filter(|call| call.tool == tool).count();
+        times.entry(user).or_default().extend(std::iter::repeat_n(at_ms, calls));
+    }
+    times
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_user_has_a_window_of_its_own_and_none_admits_more_than_it_allows() {
+    let ledger = Ledger::default();
+    let mut fleet = Fleet::start(Plan {
+        schedulers: 3,
+        workers: 2,
+        tools: vec![note("send", &ledger)],
+        policy: |policy| with(policy, vec![limit("sends", &["send"], &[LimitKey::User], LimitBound::Calls(3))]),
+        scripts: Some(witnessing()),
+        ..Plan::default()
+    })
+    .await;
+    let users = ["ann", "bob"];
+    for n in 0..6 {
+        let user = users[n % 2];
+        let mut turn = turn(&[("send", json!({})), ("send", json!({})), ("echo", json!({"text": "hi"}))]);
+        turn["user_context"] = json!({"user_id": user});
+        fleet.submit_turn(turn).await;
+    }
+    for _ in 0..6 {
+        let reply = fleet.reply().await;
+        assert_eq!(outcomes(&reply), ["ok", "ok", "ok"], "{reply}");
+    }
+    let times = dispatched(&fleet, "send").await;
+    assert_eq!(times.len(), 2, "{times:?}");
+    for (user, mut times) in times {
+        times.sort_unstable();
+        assert_eq!(times.len(), 6, "{user}");
+        // Windows begin at multiples of the period and an offset: of all offsets, one must fit.
+        let fits = |offset: i64| {
+            let mut windows: BTreeMap<i64, u32> = BTreeMap::new();
+            times.iter().for_each(|at| *windows.entry((at - offset).div_euclid(PERIOD_MS)).or_default() += 1);
+            windows.values().all(|calls| *calls <= 3)
+        };
+        assert!((0..PERIOD_MS).any(fits), "{user}: {times:?}");
+        assert!(times[5] - times[0] >= 1, "{user} did not wait: {times:?}");
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_that_waits_for_a_tool_holds_up_no_other_turn_of_its_agent() {
+    let ledger = Ledger::default();
+    let mut fleet = Fleet::start(Plan {
+        tools: vec![note("send", &ledger)],
+        policy: |policy| {
+            let sends = limit("sends", &["send"], &[LimitKey::Tool], LimitBound::Calls(1));
+            with(policy, vec![Limit { every: Every::Period(20_000), ..sends }]);
+        },
+        ..Plan::default()
+    })
+    .await;
+    let first = fleet.submit(&[("send", json!({"text": "first"}))]).await;
+    assert_eq!(fleet.reply().await["turn_id"], first.as_str());
+    let waiting = fleet.submit(&[("send", json!({"text": "second"}))]).await;
+    let other = fleet.submit(&[("echo", json!({"text": "hi"}))]).await;
+    assert_eq!(fleet.reply().await["turn_id"], other.as_str());
+    assert_eq!(*ledger.lock().unwrap(), ["first"]);
+    // A turn goes as far as it can, and then waits too.
+    let half = fleet.submit(&[("echo", json!({"text": "a"})), ("send", json!({"text": "third"}))]).await;
+    fleet
+        .until("both wait for the tool", async |fleet| fleet.ask::<u64>("ZCARD", "lane:sends@send", &[]).await == 2)
+        .await;
+    let view: BTreeMap<String, String> = fleet.ask("HGETALL", &format!("turn:acme:{waiting}"), &[]).await;
+    assert_eq!(view["ln"], "sends@send");
+    let lane: Vec<String> = fleet.ask("ZRANGE", "lane:sends@send", &["0", "-1"]).await;
+    assert_eq!(lane, [format!("acme:{waiting}"), format!("acme:{half}")], "in the order of their admission");
+    // What waits is told when it is cancelled, and nothing of it is left.
+    for turn in [&waiting, &half] {
+        let name = tickfleet_store::TurnName::parse(&format!("acme:{turn}")).unwrap();
+        fleet.store.cancel(&name, "enough").await.unwrap();
+    }
+    let mut told: Vec<Vec<String>> = vec![outcomes(&fleet.reply().await), outcomes(&fleet.reply().await)];
+    told.sort();
+    assert_eq!(told, [vec!["cancelled"], vec!["ok", "cancelled"]]);
+    assert_eq!(fleet.ask::<u64>("EXISTS", "lane:sends@send", &[]).await, 0);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_limit_rejects_is_told_call_by_call_and_the_turn_goes_on() {
+    let ledger = Ledger::default();
+    let mut fleet = Fleet::start(Plan {
+        tools: vec![note("send", &ledger)],
+        policy: |policy| {
+            let sends = limit("sends", &["send"], &[LimitKey::Agent], LimitBound::Calls(1));
+            with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..sends }]);
+        },
+        ..Plan::default()
+    })
+    .await;
+    let (send, echo) = (("send", json!({"text": "x"})), ("echo", json!({"text": "hi"})));
+    fleet.submit(&[echo.clone(), send.clone(), send.clone(), send.clone(), echo.clone()]).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["ok", "ok", "limit_reached", "limit_reached", "ok"], "{reply}");
+    let error = &reply["results"][2]["error"];
+    let message = error["message"].as_str().unwrap();
+    assert!(
+        message.starts_with("The limit sends (1 call per agent in a day) is used up. There is room again at "),
+        "{message}"
+    );
+    assert!(message.ends_with("This call was not executed."), "{message}");
+    assert_eq!(error["details"]["limit"], "sends");
+    fleet.submit(&[send, echo]).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["limit_reached", "ok"], "at admission as well");
+    assert_eq!(ledger.lock().unwrap().len(), 1);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sums_are_exact_and_what_says_no_amount_is_refused() {
+    let ledger = Ledger::default();
+    let mut fleet = Fleet::start(Plan {
+        tools: vec![note("pay", &ledger)],
+        policy: |policy| {
+            let bound = LimitBound::Sum { argument: "/amount".into(), max: 1_000_000 };
+            let spent = limit("spent", &["pay"], &[LimitKey::Argument("/to".into())], bound);
+            with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..spent }]);
+        },
+        ..Plan::default()
+    })
+    .await;
+    let pay = |to: &str, amount: Value| ("pay", json!({"text": to, "to": to, "amount": amount}));
+    let tenths: Vec<_> = (0..11).map(|_| pay("ann@example.org", json!(0.1))).collect();
+    fleet.submit(&tenths).await;
+    let mut expected = vec!["ok"; 10];
+    expected.push("limit_reached");
+    assert_eq!(outcomes(&fleet.reply().await), expected);
+    fleet
+        .submit(&[
+            pay("bob", json!("much")),
+            pay("bob", json!(1.5)),
+            pay("bob", json!(1)),
+            pay("bob", json!(0.000_001)),
+        ])
+        .await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["limit_reached", "limit_reached", "ok", "limit_reached"], "{reply}");
+    let message = |at: usize| reply["results"][at]["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message(0).contains("does not say as a plain number"), "{}", message(0));
+    assert!(
+        message(1).contains("more than the limit spent (1 of /amount per /to in a day) ever allows"),
+        "{}",
+        message(1)
+    );
+    let counters: Vec<String> = fleet.ask("HKEYS", "counters:spent", &[]).await;
+    assert!(counters.len() == 2 && counters.iter().all(|key| !key.contains("ann")), "{counters:?}");
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_in_shadow_only_counts() {
+    let ledger = Ledger::default();
+    let mut fleet = Fleet::start(Plan {
+        tools: vec![note("send", &ledger)],
+        policy: |policy| {
+            let sends = limit("sends", &[], &[LimitKey::Tenant], LimitBound::Calls(1));
+            with(policy, vec![Limit { mode: LimitMode::Shadow, every: Every::Day, ..sends }]);
+        },
+        ..Plan::default()
+    })
+    .await;
+    fleet.submit(&[("send", json!({})), ("send", json!({}))]).await;
+    assert_eq!(outcomes(&fleet.reply().await), ["ok", "ok"]);
+    let metrics = fleet.metrics.render();
+    assert!(metrics.contains(r#"tickfleet_limits_reached_total{action="shadow",limit="sends"} 1"#), "{metrics}");
+    fleet.stop().await;
+}
