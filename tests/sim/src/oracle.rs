@@ -1,5 +1,6 @@
 //! The oracle: what must hold, by what it has seen itself. It believes no counter of the product.
 
+mod limits;
 mod run_time;
 mod tasks;
 
@@ -112,7 +113,8 @@ impl Oracle {
         let first: usize = field(slice, "p").and_then(|p| p.parse().ok()).unwrap_or(0);
         let upto = first + slice.fields.iter().filter(|(n, _)| n == b"c").count();
         let high = self.admitted.entry(name.clone()).or_default();
-        let fresh = upto.saturating_sub(*high);
+        // Calls between the two were never out: a limit refused them.
+        let fresh = upto.saturating_sub(first.max(*high));
         *high = upto.max(*high);
         let Some(made) = self.world.facts().turns.get(&name).cloned() else {
             return self.appeared(name);
@@ -123,6 +125,9 @@ impl Oracle {
         }
         let tenant = name.split(':').next().unwrap_or_default().to_owned();
         let (Ok(tenant_id), Ok(agent)) = (TenantId::new(&tenant), AgentId::new(&made.agent)) else { return };
+        for tool in made.tools.get(upto - fresh..upto).into_iter().flatten() {
+            self.limited(&tenant_id, &agent, tool, now_ms, epoch_ms);
+        }
         let fresh = u32::try_from(fresh).unwrap_or(u32::MAX);
         // The laxest configuration that any process may have.
         let most = |cap: fn(&DefaultCaps) -> u32| self.settings.caps.iter().map(cap).max().unwrap_or(0);
@@ -147,20 +152,6 @@ impl Oracle {
         self.count(&who, "day", today, fresh, day);
         let cap = self.tenant_cap(redis, &tenant_id).unwrap_or(u32::MAX);
         self.count(&tenant, "tenant day", today, fresh, cap);
-    }
-
-    fn count(&mut self, who: &str, kind: &'static str, window: i64, fresh: u32, cap: u32) {
-        let facts = self.world.facts();
-        let losses = if kind == "tick" { facts.lost.len() } else { 0 };
-        let known = self.used.entry((who.to_owned(), kind, window, losses)).or_default();
-        known.push((facts.now_us, fresh));
-        // Of a day, what Redis has lost is forgotten: `docs/operating.md` says so. A tick that began before is not used.
-        let is_lost = |at: i64| kind != "tick" && facts.lost.iter().any(|(from, to)| (*from..=*to).contains(&at));
-        let used: u32 = known.iter().filter(|(at, _)| !is_lost(*at)).map(|(_, calls)| calls).sum();
-        drop(facts);
-        if used > cap && fresh > 0 {
-            self.world.wrong(format!("{who}: {used} calls were admitted in {kind} {window} under a cap of {cap}"));
-        }
     }
 
     /// The replies of an inbox are numbered without a gap.

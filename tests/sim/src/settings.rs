@@ -1,6 +1,7 @@
 //! What a game is played with: legal but odd settings, drawn from its seed.
 
 pub(crate) mod calendar;
+mod limits;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use rand::Rng;
 use rand::rngs::StdRng;
 use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
-use tickfleet_model::{AgentId, AgentPolicy, DayCapAction, Policy, TenantId};
+use tickfleet_model::{AgentId, AgentPolicy, DayCapAction, Limit, Policy, TenantId};
 use tickfleet_store::StoreOptions;
 
 use calendar::Calendar;
@@ -40,6 +41,8 @@ pub(crate) struct Settings {
     pub(crate) agents: Vec<AgentId>,
     /// The configurations that processes may have, one after the other.
     pub(crate) caps: Vec<DefaultCaps>,
+    /// The limits of each configuration.
+    pub(crate) limits: Vec<Vec<Limit>>,
     /// Of each tenant, calls per day.
     pub(crate) tenant_day: Option<u32>,
     /// Turns that are submitted in all.
@@ -106,6 +109,7 @@ impl Settings {
             tenants,
             agents,
             caps: vec![first, second],
+            limits: Vec::new(),
             tenant_day: one_of(chance, &[None, None, Some(40), Some(5)]),
             turns: chance.random_range(10..120),
             span_us: chance.random_range(10..40) * 1_000_000,
@@ -145,6 +149,12 @@ impl Settings {
         self
     }
 
+    /// With limits, in some games. Drawn by a generator of its own.
+    pub(crate) fn limited(mut self, chance: &mut StdRng) -> Self {
+        self.limits = limits::draw(self.store.shards, chance);
+        self
+    }
+
     /// As many turns as their caps let through in some minutes: a longer game shows no more.
     pub(crate) fn shortened(mut self) -> Self {
         let each_ms = |caps: &DefaultCaps| caps.tick_ms.unsigned_abs() / u64::from(caps.calls_per_tick.max(1));
@@ -180,6 +190,8 @@ impl Settings {
                 on_day_cap: self.calendar.on_day_cap,
                 ..self.caps[version % self.caps.len()].clone()
             },
+            limits: Arc::new(self.limits.get(version % self.caps.len()).cloned().unwrap_or_default()),
+            ..Policy::default()
         }
     }
 }

@@ -86,7 +86,9 @@ fn settle(call: &Call) -> Vec<Was> {
 
 /// Where the turns of an admission begin among its arguments: their count.
 fn turns_at(call: &Call) -> usize {
-    10 + 7 * usize::try_from(call.number(9)).unwrap_or(0)
+    let rows_at = 10 + 7 * usize::try_from(call.number(9)).unwrap_or(0);
+    // Rows of limits come before the turns.
+    rows_at + 1 + 8 * usize::try_from(call.number(rows_at)).unwrap_or(0)
 }
 
 fn admit(call: &Call) -> Vec<Was> {
@@ -102,6 +104,8 @@ fn admit(call: &Call) -> Vec<Was> {
             ..Was::default()
         });
         at += 13 + usize::try_from(call.number(at + 12)).unwrap_or(0);
+        // Its counters.
+        at += 1 + 4 * usize::try_from(call.number(at)).unwrap_or(0);
     }
     items
 }

@@ -55,6 +55,8 @@ impl Rules {
         let marks_ms = call.meta.get(3).cloned().flatten().and_then(|ms| ms.parse::<i64>().ok()).unwrap_or(0);
         for (was, word) in call.was.iter().zip(words(reply).into_iter().skip(2)) {
             let name = &was.name;
+            // Behind it stand the limits that it met.
+            let word = word.split(' ').next().unwrap_or_default().to_owned();
             let is_in = ["DISPATCHED", "LANED", "ENDING"].contains(&word.as_str());
             if is_in && !was.is_open {
                 self.wrong(4, &format!("{name} was admitted by entry {}, which somebody else had ended", was.under));

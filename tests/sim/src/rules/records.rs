@@ -93,10 +93,15 @@ impl Rules {
                 self.wrong(5, &format!("{name} is out under {slice}, and that is on no queue"));
             }
         }
-        if fence.is_none() && done == admitted {
+        if fence.is_none() && done >= admitted {
             let (of, id) = name.split_once(':').unwrap_or_default();
-            let lane = format!("lane:{of}:{agent}");
-            if look.ask(&["ZSCORE", &lane, id]) == Reply::Nil {
+            // Where a limit stopped it, it waits for that.
+            let limit = look.fields(&format!("turn:{name}"), &[turn::LANE]).remove(0);
+            let (lane, member) = match &limit {
+                Some(lane) => (format!("lane:{lane}"), name),
+                None => (format!("lane:{of}:{agent}"), id),
+            };
+            if look.ask(&["ZSCORE", &lane, member]) == Reply::Nil {
                 self.wrong(3, &format!("{name} has calls left, and is not on its lane"));
             }
         }
