@@ -64,7 +64,10 @@ fn head(story: &Story, output: &Output) -> String {
     let (mood, word) = match story.state {
         State::Inbound => (Mood::Doubtful, "waits for a scheduler"),
         State::Rejected => (Mood::Bad, "was rejected"),
-        State::Lane => (Mood::Doubtful, "waits for calls to be admitted"),
+        State::Lane if story.waits.as_ref().is_some_and(|wait| wait.limit.is_some()) => {
+            (Mood::Doubtful, "waits for a limit")
+        }
+        State::Lane => (Mood::Doubtful, "waits on its agent's lane"),
         State::Ready => (Mood::Doubtful, "waits for a worker"),
         State::Running => (Mood::Good, "runs"),
         State::Retry => (Mood::Doubtful, "waits for its next try"),
