@@ -9,8 +9,7 @@ use tickfleet_protocol::{RejectedCall, RejectedId, RejectedMessage, RejectionSta
 use tickfleet_store::{Admission, Ending, Inbound, PolicyRow, Rejection, SliceMeta, TurnName};
 use tracing::Span;
 
-use crate::limits::Reckoning;
-use crate::policy::{Rows, stagger_ms};
+use crate::policy::{Reckoning, Rows, stagger_ms};
 
 /// Bytes of a refused message that the dead stream keeps.
 const RAW_BYTES_MAX: usize = 4_096;

@@ -20,8 +20,7 @@ use crate::admission::{Arrival, Candidate, admission, refuse};
 use crate::decider::Decider;
 use crate::endings::Endings;
 use crate::intake::{Intake, Taker, WRONG_SHARD, rejections_length};
-use crate::limits::Reckoning;
-use crate::policy::{Deciding, Rows};
+use crate::policy::{Deciding, Reckoning, Rows};
 use crate::reading::Reading;
 
 /// While memory is short and nothing more may come, how often it is looked whether that has changed.

@@ -11,7 +11,6 @@ pub mod endings;
 mod house;
 pub mod intake;
 mod lease;
-mod limits;
 pub mod policy;
 mod reading;
 mod recovery;

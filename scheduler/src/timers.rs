@@ -14,8 +14,7 @@ use crate::Common;
 use crate::PATIENCE;
 use crate::decider::Decider;
 use crate::endings::Endings;
-use crate::limits::Reckoning;
-use crate::policy::Rows;
+use crate::policy::{Reckoning, Rows};
 
 /// Timers looked at in one round.
 const DUE_MAX: usize = 256;

@@ -177,8 +177,8 @@ fn assemble(
     let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
     let more_may_come = registers || sources.others_carry_out;
     let known_tools = tools.as_ref().filter(|_| !more_may_come);
-    let tool_names = known_tools.map(|tools| &tools.names);
-    let agents = trees.agents.as_ref().map(|tree| agents::read(tree, sources, tool_names, errors));
+    let names = known_tools.map(|tools| &tools.names);
+    let agents = trees.agents.as_ref().map(|tree| agents::read(tree, sources, names, errors));
     let known = Known {
         agents: agents.as_ref().map(|agents| agents.names.clone()),
         roles: agents.as_ref().map(|agents| roles(agents.policies.values())),
@@ -187,13 +187,11 @@ fn assemble(
     };
     let matrix = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, errors));
     let tenants = trees.tenants.as_ref().map(|tree| policy::tenants(tree, &known, errors));
-    let shards = settings.as_ref().map(|settings| settings.redis.shards);
-    let limits = trees.limits.as_ref().map(|tree| limits::read(tree, &known, shards, errors));
+    let limits = trees.limits.as_ref().map(|tree| limits::read(tree, &known, settings.as_ref(), errors));
     if let Some(disabled) = trees.disabled_tools(errors) {
         policy::names(&disabled, known.tools_and_ids.as_ref(), "the name or id of a tool");
     }
-    let (settings, agents, tools) = (settings?, agents?, tools?);
-    let mut matrix = matrix?;
+    let (settings, agents, tools, mut matrix) = (settings?, agents?, tools?, matrix?);
     if settings.permission.trial_tools && trees.samples().contains(&"permissions.yaml") {
         let everyone = ToolGrant { everyone: true, ..ToolGrant::default() };
         for tool in TRIAL_TOOLS {

@@ -9,17 +9,19 @@ use crate::document::tree::Node;
 use crate::document::units::parse_duration;
 use crate::mcp::McpFile;
 use crate::policy::{Known, names};
+use crate::settings::Settings;
 use crate::tools::ToolsFile;
 use crate::tools::read::EFFECTS;
-use tickfleet_model::limit::counters::ToolTraits;
 use tickfleet_model::limit::{Every, Limit, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach, amount, fits};
+use tickfleet_model::tool::ToolTraits;
 use tickfleet_model::{Effect, limits, suggest};
 
 /// Counters of a limit where it does not say how many it may have.
 const KEYS_MAX_DEFAULT: u64 = 100_000;
 
-/// Reads `limits.yaml`. `shards` is how many there are, where that is known.
-pub(super) fn read(tree: &Node, known: &Known, shards: Option<u32>, errors: &Errors) -> Vec<Limit> {
+/// Reads `limits.yaml`. `settings` say how many shards there are, where that is known.
+pub(super) fn read(tree: &Node, known: &Known, settings: Option<&Settings>, errors: &Errors) -> Vec<Limit> {
+    let shards = settings.map(|settings| settings.redis.shards);
     let mut root = Section::open(tree, "", errors);
     let members = root.required("limits").map(|c| c.members()).unwrap_or_default();
     if let Some((_, place, cursor)) = members.get(limits::LIMITS_MAX) {

@@ -210,31 +210,10 @@ pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallErr
             "The task's own budget of actions is used up. This call was not executed.".into(),
             None,
         ),
-        EndReason::LimitReached => (
-            Outcome::Rejected,
-            "limit_reached",
-            format!(
-                "The limit {} is used up. There is room again at {}. This call was not executed.",
-                limit(past),
-                rfc3339(info)
-            ),
-            Some(serde_json::json!({ "limit": past.limit.map(|limit| &limit.name), "resets_at": rfc3339(info) })),
-        ),
-        EndReason::OverLimit => (
-            Outcome::Rejected,
-            "limit_reached",
-            format!("This call asks for more than the limit {} ever allows. It was not executed.", limit(past)),
-            Some(serde_json::json!({ "limit": past.limit.map(|limit| &limit.name) })),
-        ),
-        EndReason::NoAmount => (
-            Outcome::Rejected,
-            "limit_reached",
-            format!(
-                "The limit {} counts an amount that this call does not say as a plain number. It was not executed.",
-                limit(past)
-            ),
-            Some(serde_json::json!({ "limit": past.limit.map(|limit| &limit.name) })),
-        ),
+        EndReason::LimitReached | EndReason::OverLimit | EndReason::NoAmount => {
+            let (message, details) = limit_met(reason, info, past);
+            (Outcome::Rejected, "limit_reached", message, Some(details))
+        }
         EndReason::Internal => (
             Outcome::Internal,
             "internal",
@@ -249,6 +228,28 @@ pub fn ended(reason: EndReason, info: i64, past: &Past<'_>) -> (Outcome, CallErr
         ),
     };
     (outcome, CallError { code: code.into(), message, details })
+}
+
+/// What is told of a call that a limit refused, and for programs.
+fn limit_met(reason: EndReason, info: i64, past: &Past<'_>) -> (String, serde_json::Value) {
+    let (limit, name) = (limit(past), past.limit.map(|limit| &limit.name));
+    let details = serde_json::json!({ "limit": name });
+    match reason {
+        EndReason::OverLimit => {
+            (format!("This call asks for more than the limit {limit} ever allows. It was not executed."), details)
+        }
+        EndReason::NoAmount => {
+            let what = "counts an amount that this call does not say as a plain number";
+            (format!("The limit {limit} {what}. It was not executed."), details)
+        }
+        _ => (
+            format!(
+                "The limit {limit} is used up. There is room again at {}. This call was not executed.",
+                rfc3339(info)
+            ),
+            serde_json::json!({ "limit": name, "resets_at": rfc3339(info) }),
+        ),
+    }
 }
 
 /// A limit within a sentence: `mails_per_user (5 calls per user in 1h)`.

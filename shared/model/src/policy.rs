@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::limit::counters::ToolTraits;
+use super::tool::ToolTraits;
 use super::{AgentId, Limit, Outcome, TenantId, ToolSpec};
 
 /// The action when the day's budget is used up.

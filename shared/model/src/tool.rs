@@ -55,6 +55,15 @@ pub struct ToolSpec {
     pub configured: bool,
 }
 
+/// What a limit may ask about a tool.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ToolTraits {
+    /// The effect of running it twice.
+    pub effect: Effect,
+    /// Its category.
+    pub category: String,
+}
+
 mod duration_ms {
     use std::time::Duration;
 

@@ -19,7 +19,12 @@ pub const RULES_1_TO_3: &[Guard] = &[
         "if a.day_end ~= policy.day_end then",
     ),
     (1, "an older policy decides", "if num(policy_gen or 0) > num(policy) then", "if false then"),
-    (1, "day bounds that do not hold now are used", "if day_is_stale(policies, now) then", "if false then"),
+    (
+        1,
+        "day bounds that do not hold now are used",
+        "if day_is_stale(policies, now) or rows_are_stale(now) then",
+        "if false then",
+    ),
     (
         1,
         "the tenant's day is not debited",

@@ -43,9 +43,6 @@ pub(crate) struct Options {
     pub(crate) coverage: bool,
 }
 
-/// Games from this seed on may have limits: the others stay what they were before there were any.
-const LIMITED_FROM: u64 = 1_000_000;
-
 /// How a game went.
 #[derive(Debug, Default, serde::Serialize, serde::Deserialize)]
 pub(crate) struct Verdict {
@@ -160,10 +157,7 @@ impl Game {
     fn new(seed: u64, options: &Options) -> anyhow::Result<Self> {
         // Each part has a generator of its own: what is left out of one changes nothing of another.
         let of = |part: u64| StdRng::seed_from_u64(seed.wrapping_mul(0x1000).wrapping_add(part));
-        let mut settings = Settings::draw(&mut of(1)).sharpened(&mut of(11));
-        if seed >= LIMITED_FROM {
-            settings = settings.limited(&mut of(14));
-        }
+        let mut settings = Settings::draw(&mut of(1)).sharpened(&mut of(11)).limited(seed, &mut of(14));
         let mut troubles = trouble::draw(&settings, &mut of(2));
         settings.calendar = Calendar::draw(settings.span_us, &mut of(5));
         calendar::lengthen(&mut troubles, &mut of(6));

@@ -61,6 +61,9 @@ pub(crate) const TOOLS: [&str; 4] = ["look", "put", "pay", "forbidden"];
 /// The tool by which agents delegate, and that the result of a task names.
 pub(crate) const TASK_TOOL: &str = tickfleet_engine::delegation::TASK_TOOL;
 
+/// Games from this seed on may have limits: the others stay what they were before there were any.
+const LIMITED_FROM: u64 = 1_000_000;
+
 /// The time that caps may hold a game's calls back, about, ms.
 const LONGEST_MS: u64 = 150_000;
 /// Where calls wait for the next day, as many days.
@@ -150,8 +153,10 @@ impl Settings {
     }
 
     /// With limits, in some games. Drawn by a generator of its own.
-    pub(crate) fn limited(mut self, chance: &mut StdRng) -> Self {
-        self.limits = limits::draw(self.store.shards, chance);
+    pub(crate) fn limited(mut self, seed: u64, chance: &mut StdRng) -> Self {
+        if seed >= LIMITED_FROM {
+            self.limits = limits::draw(self.store.shards, chance);
+        }
         self
     }
 

@@ -16,7 +16,7 @@ use super::game::Table;
 use super::play;
 
 /// In how many interleavings each must be noticed.
-const INTERLEAVINGS_MAX: u64 = 1_500;
+const INTERLEAVINGS_MAX: u64 = 4_000;
 
 async fn each_is_noticed(guards: &[Guard]) {
     let server = RedisServer::start().await;

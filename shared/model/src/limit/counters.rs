@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::{Limit, LimitBound, LimitKey, LimitMatch, amount, fits};
 use crate::digest::short_hash;
-use crate::{AgentId, AgentPolicy, Call, Context, Effect, TaskId, TenantId, limits, policy::TenantPolicy};
+use crate::tool::ToolTraits;
+use crate::{AgentId, AgentPolicy, Call, Context, TaskId, TenantId, limits, policy::TenantPolicy};
 
 /// Who makes the calls.
 #[derive(Debug, Clone, Copy)]
@@ -23,15 +24,6 @@ pub struct Maker<'a> {
     pub context: &'a Context,
     /// The task that the turn is made for.
     pub task: Option<&'a TaskId>,
-}
-
-/// What a limit may ask about a tool.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ToolTraits {
-    /// The effect of running it twice.
-    pub effect: Effect,
-    /// Its category.
-    pub category: String,
 }
 
 /// What each of a turn's calls debits of one counter.

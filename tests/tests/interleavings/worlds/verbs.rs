@@ -1,14 +1,16 @@
 //! What each verb of the store must do and answer, in the referee's world.
 
+mod limited;
 mod release;
 
 pub use release::Releasing;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use limited::{Limited, counter_of};
 use tickfleet_model::{DayCapAction, limits};
 use tickfleet_store::{Generations, PolicyRow, StoreOptions};
-use tickfleet_tests::referee::limits::{Debit, Window};
+use tickfleet_tests::referee::limits::Debit;
 use tickfleet_tests::referee::{
     Answer, Budget, Chain, Event, Fence, Reason, Rules, State, TaskBudget, Verdict, decide, window_end,
 };
@@ -49,24 +51,6 @@ pub struct Candidate {
     pub entry: String,
     pub turn: String,
     pub spec: usize,
-}
-
-/// What the limits of a turn are looked at with.
-struct Limited<'a> {
-    rows: &'a Rows,
-    /// The turn's next call.
-    next: usize,
-    /// The lane that it is on, where that is a counter's.
-    own: Option<&'a Name>,
-    /// Lanes of counters on which somebody waited when the script began.
-    waited: &'a BTreeSet<Name>,
-    now_ms: i64,
-}
-
-/// The lane of the counter that the debit with this number is of.
-fn counter_of(rows: &Rows, spec: &Spec, next: usize, at: usize) -> Name {
-    let (number, key, _) = rows.debits(spec, next).swap_remove(at);
-    format!("{}@{key}", LIMITS[number])
 }
 
 fn stale(rows: &Rows, now_ms: i64) -> bool {
@@ -404,19 +388,6 @@ impl World {
             turn.task = budget;
         }
         (verdict, cut)
-    }
-
-    fn debit(&self, spec: &Spec, limited: &Limited<'_>, (number, key, window): &(usize, String, Window)) -> Debit {
-        let name = format!("{}@{key}", LIMITS[*number]);
-        let limit = limited.rows.limits[*number].expect("a limit that is there");
-        Debit {
-            counter: self.counters.get(&name).copied().unwrap_or_default().at(limited.now_ms, *window),
-            window: *window,
-            max: limit.max,
-            reach: limit.reach,
-            amounts: spec.amounts[*number][limited.next..].to_vec(),
-            others_wait: limited.own != Some(&name) && limited.waited.contains(&name),
-        }
     }
 
     /// What `promote` answers for one timer.
