@@ -155,8 +155,7 @@ pub(crate) fn admission(
     } else {
         (deadline_ms, turn.calls.iter().map(json).collect())
     };
-    let (tenant, agent, task) = (&turn.tenant, &turn.agent, turn.task.as_ref());
-    let maker = Maker { tenant, owner, agent, policy, context: &turn.context, task };
+    let maker = maker(turn, owner, policy);
     Ok(Admission {
         entry: candidate.arrival.entry.clone(),
         tenant: turn.tenant.clone(),
@@ -168,12 +167,25 @@ pub(crate) fn admission(
         policy: rows.number(row),
         priority: turn.priority,
         deadline_ms,
-        stagger_ms: stagger_ms(tenant, agent, by.policy.defaults.tick_ms),
+        stagger_ms: stagger_ms(&turn.tenant, &turn.agent, by.policy.defaults.tick_ms),
         reply_to: turn.reply_to.clone(),
         task: turn.task.clone(),
         meta: json(&meta),
         calls,
     })
+}
+
+/// Who makes a turn's calls.
+fn maker<'a>(turn: &'a Turn, owner: &'a TenantPolicy, policy: &'a AgentPolicy) -> Maker<'a> {
+    Maker {
+        tenant: &turn.tenant,
+        owner,
+        agent: &turn.agent,
+        policy,
+        context: &turn.context,
+        task: turn.task.as_ref(),
+        parallel_reads: turn.parallel_reads,
+    }
 }
 
 /// The turn's tenant and agent, if both are configured.

@@ -93,7 +93,7 @@ impl Admitter {
         }
         let (mut rest, mut bounds) = (candidates.as_slice(), BatchBounds::default());
         while !rest.is_empty() && !self.decider.is_over() {
-            let (batch, later) = rest.split_at(bounds.length(rest));
+            let (batch, later) = rest.split_at(bounds.length(rest, self.decider.cost_of_call()));
             match self.admit_some(reading, batch).await {
                 Ok(rejected) => {
                     rejections.extend(rejected);
@@ -407,11 +407,12 @@ impl BatchBounds {
         self.turns_max = self.turns_max.saturating_mul(2);
     }
 
-    /// Counts the candidates that fit, by number, calls and bytes; at least one.
-    fn length(&self, candidates: &[Candidate]) -> usize {
+    /// Counts the candidates that fit, by number, calls and bytes; at least one. A call costs what `cost` calls do that meet
+    /// no limit.
+    fn length(&self, candidates: &[Candidate], cost: usize) -> usize {
         let (mut calls, mut bytes) = (0, 0);
         let fits = |candidate: &&Candidate| {
-            calls += candidate.turn.calls.len();
+            calls += candidate.turn.calls.len() * cost;
             bytes += candidate.arrival.raw.len();
             calls <= limits::BATCH_CALLS_MAX && bytes <= self.bytes_max
         };

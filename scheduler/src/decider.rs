@@ -53,6 +53,12 @@ impl Decider {
         &self.policy
     }
 
+    /// Returns what a call costs at admission, where 1 is one without limits: each may have to be looked at, and of eight
+    /// about one meets a call.
+    pub(crate) fn cost_of_call(&self) -> usize {
+        1 + self.active.load().policy.limits.len() / 8
+    }
+
     /// Returns how endings are reported.
     pub(crate) fn report(&self) -> ReportOptions {
         let policy = self.policy.announced();

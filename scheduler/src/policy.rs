@@ -148,8 +148,8 @@ pub struct Rows {
     numbers: HashMap<PolicyRow, usize>,
     /// The rows of limits, in the order of their numbers.
     pub limits: Vec<LimitRow>,
-    /// By the number of the limit and the day's start.
-    limit_numbers: HashMap<(usize, i64), usize>,
+    /// By the number of the limit, the day's start, and what a counter allows.
+    limit_numbers: HashMap<(usize, i64, u64), usize>,
 }
 
 impl Rows {
@@ -161,9 +161,9 @@ impl Rows {
         })
     }
 
-    /// The number of a limit's row, added where it is new; `day_start_ms` tells days apart.
-    pub(crate) fn limit_number(&mut self, limit: usize, day_start_ms: i64, row: impl FnOnce() -> LimitRow) -> usize {
-        *self.limit_numbers.entry((limit, day_start_ms)).or_insert_with(|| {
+    /// The number of a limit's row, added where it is new: the limit, the day's start, and what a counter allows.
+    pub(crate) fn limit_number(&mut self, of: (usize, i64, u64), row: impl FnOnce() -> LimitRow) -> usize {
+        *self.limit_numbers.entry(of).or_insert_with(|| {
             self.limits.push(row());
             self.limits.len() - 1
         })
@@ -195,10 +195,11 @@ impl<'a> Reckoning<'a> {
     }
 
     fn counter(&self, maker: &Maker<'_>, debits: Debits, rows: &mut Rows) -> CounterDebits {
-        let limit = &self.policy.limits[debits.limit];
+        let limit = maker.owner.limit(&self.policy.limits[debits.limit]);
         let tick_ms = self.policy.defaults.tick_ms;
-        let day_ms = self.clock.day(self.zone(limit, maker), self.now_ms);
-        let row = rows.limit_number(debits.limit, day_ms.0, || LimitRow::new(limit, self.shard, tick_ms, day_ms));
+        let day_ms = self.clock.day(self.zone(&limit, maker), self.now_ms);
+        let of = (debits.limit, day_ms.0, limit.bound.max());
+        let row = rows.limit_number(of, || LimitRow::new(&limit, self.shard, tick_ms, day_ms));
         let period_ms = limit.period_ms(tick_ms).unwrap_or(1);
         CounterDebits { row, stagger_ms: counter_stagger_ms(&limit.name, &debits.key, period_ms), debits }
     }
@@ -236,11 +237,13 @@ impl<'a> Reckoning<'a> {
             Ok((owner, policy)) => {
                 // What cannot be read of it says no user, no session and no task.
                 let meta = serde_json::from_str::<SliceMeta>(&head.meta).ok();
-                let (context, task) = meta.map(|meta| (meta.context, meta.task)).unwrap_or_default();
+                let (context, task, parallel_reads) =
+                    meta.map_or_else(Default::default, |meta| (meta.context, meta.task, meta.parallel_reads));
                 let task = task.map(|(task, _)| task);
                 let (tenant, context, task) = (&name.tenant, &context, task.as_ref());
                 let calls: Vec<Call> = head.calls.iter().map(|blob| call_of(blob)).collect();
-                self.counters(&Maker { tenant, owner, agent: &agent, policy, context, task }, &calls, rows)
+                let maker = Maker { tenant, owner, agent: &agent, policy, context, task, parallel_reads };
+                self.counters(&maker, &calls, rows)
             }
             Err(_) => Vec::new(),
         };

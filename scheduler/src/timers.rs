@@ -6,7 +6,9 @@ use std::time::Duration;
 use tickfleet_model::RejectionCode;
 use tickfleet_ops::metrics::{LimitAction, Metrics};
 use tickfleet_ops::progress::Progress;
-use tickfleet_store::{Lane, LaneRelease, LaneTurns, Promoted, ReleaseReply, ShardClock, Store, StoreError, TurnName};
+use tickfleet_store::{
+    Lane, LaneRelease, LaneTurns, Promoted, ReleaseReply, Released, ShardClock, Store, StoreError, TurnName,
+};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +24,13 @@ const DUE_MAX: usize = 256;
 const TURNS_PER_LANE_MAX: usize = 16;
 /// Lanes of one script: with their turns about 2 ms.
 const LANES_MAX: usize = 32;
+/// The period at which due timers are looked for while places of limits come and go: whoever waits for one waits so long
+/// for nothing.
+const BUSY_POLL: Duration = Duration::from_millis(5);
+/// How long after one was given to somebody who waited that goes on.
+const BUSY_FOR: Duration = Duration::from_secs(1);
+/// Counters that the turns of one script debit: about 2 ms.
+const COUNTERS_MAX: usize = 1_000;
 /// Bytes of turns that are read from lanes at once, to see what limits them: about 2 ms.
 const HEADS_BYTES_MAX: usize = 1024 * 1024;
 
@@ -30,8 +39,20 @@ const HEADS_BYTES_MAX: usize = 1024 * 1024;
 struct Fired {
     /// True if more may be due.
     full: bool,
+    /// True if a limit's counter had room for whoever waited for it: it may soon have more.
+    busy: bool,
     /// The time by which the lane was late that had been due the longest.
     late: Duration,
+}
+
+impl Fired {
+    /// What lanes came to that were looked at in one script.
+    fn add(&mut self, lane: &Lane, released: &Released) {
+        self.late = self.late.max(Duration::from_millis(released.late_ms.max(0).unsigned_abs()));
+        // Whoever comes next on it need not wait for the next round.
+        self.full |= released.turns >= TURNS_PER_LANE_MAX as u64;
+        self.busy |= released.turns > 0 && matches!(lane, Lane::Counter { .. });
+    }
 }
 
 /// Fires what is due.
@@ -63,25 +84,30 @@ impl Timers {
     /// Fires timers until `stop`.
     pub(crate) async fn run(self: Arc<Self>, stop: CancellationToken) {
         let handle = self.progress.register("tick", self.poll * 2 + PATIENCE);
+        let mut busy_until = Instant::now();
         while !stop.is_cancelled() {
             let began = Instant::now();
-            let full = match self.fire().await {
+            let fired = match self.fire().await {
                 Ok(fired) => {
                     self.metrics.ticked(self.store.shard(), began.elapsed(), fired.late);
-                    fired.full
+                    fired
                 }
                 Err(error) => {
                     tracing::warn!(%error, "timers could not be fired");
-                    false
+                    Fired::default()
                 }
             };
             handle.advanced();
-            if full {
+            if fired.full {
                 continue;
             }
+            if fired.busy {
+                busy_until = Instant::now() + BUSY_FOR;
+            }
+            let rest = if Instant::now() < busy_until { self.poll.min(BUSY_POLL) } else { self.poll };
             tokio::select! {
                 () = stop.cancelled() => break,
-                () = tokio::time::sleep(self.poll) => {}
+                () = tokio::time::sleep(rest) => {}
             }
         }
         handle.finished();
@@ -96,54 +122,60 @@ impl Timers {
         let (lanes, turns) = self.store.due(self.clock.now_ms(), DUE_MAX).await?;
         let full = lanes.len() + turns.len() >= DUE_MAX;
         // Rule 18: what fails of one chunk keeps no other from being fired.
-        let (mut late, mut failed) = (Duration::ZERO, None);
+        let (mut fired, mut failed) = (Fired { full, ..Fired::default() }, None);
         for chunk in lanes.chunks(LANES_MAX) {
-            match self.release(chunk).await {
-                Ok(by) => late = late.max(by),
-                Err(error) => failed = Some(error),
-            }
+            failed = self.release(chunk, &mut fired).await.err().or(failed);
         }
         for chunk in turns.chunks(LANES_MAX) {
             failed = self.promote(chunk).await.err().or(failed);
         }
-        failed.map_or(Ok(Fired { full, late }), Err)
+        failed.map_or(Ok(fired), Err)
     }
 
-    /// Releases lanes. Answers how late the latest was.
-    async fn release(&self, lanes: &[Lane]) -> Result<Duration, StoreError> {
+    /// Releases lanes, and adds what came of it.
+    async fn release(&self, lanes: &[Lane], fired: &mut Fired) -> Result<(), StoreError> {
         let mut now_ms = self.clock.now_ms();
         // More rounds only if a day has ended between our reckoning and Redis', or tenants were set meanwhile.
-        for _ in 0..3 {
+        'rounds: for _ in 0..3 {
             let Some(deciding) = self.decider.deciding().await? else { break };
             let by = Reckoning::new(&deciding.active.policy, self.decider.policy(), &self.store, now_ms);
             let mut rows = Rows::default();
             let batch = self.lane_batch(&by, lanes, &mut rows).await?;
-            let released =
-                self.store.release(deciding.generations, TURNS_PER_LANE_MAX, &rows.rows, &rows.limits, &batch);
-            match released.await? {
-                ReleaseReply::Released(released) => {
-                    let late_ms = released.iter().map(|lane| lane.late_ms).max().unwrap_or(0);
-                    for lane in released {
-                        self.metrics.released(lane.turns, lane.calls);
-                        lane.aside.iter().for_each(|why| self.put_aside("a lane", why));
-                        self.metrics.limits_reached(&lane.waits, LimitAction::Wait);
-                        self.metrics.limits_reached(&lane.shades, LimitAction::Shadow);
-                        self.endings.settle(lane.endings).await;
+            let mut rest = batch.as_slice();
+            while !rest.is_empty() {
+                let (part, later) = rest.split_at(length(rest));
+                rest = later;
+                let released =
+                    self.store.release(deciding.generations, TURNS_PER_LANE_MAX, &rows.rows, &rows.limits, part);
+                match released.await? {
+                    ReleaseReply::Released(released) => {
+                        for (of, lane) in part.iter().zip(released) {
+                            fired.add(&of.lane, &lane);
+                            self.metrics.released(lane.turns, lane.calls);
+                            lane.aside.iter().for_each(|why| self.put_aside("a lane", why));
+                            self.metrics.limits_reached(&lane.waits, LimitAction::Wait);
+                            self.metrics.limits_reached(&lane.shades, LimitAction::Shadow);
+                            self.endings.settle(lane.endings).await;
+                        }
                     }
-                    return Ok(Duration::from_millis(late_ms.max(0).unsigned_abs()));
-                }
-                ReleaseReply::PolicyStale => {
-                    self.decider.policy_stale();
-                    return Ok(Duration::ZERO);
-                }
-                ReleaseReply::TenantsStale => self.decider.tenants_stale().await?,
-                ReleaseReply::DayStale { now_ms: now } => {
-                    self.clock.set(now);
-                    now_ms = now;
+                    ReleaseReply::PolicyStale => {
+                        self.decider.policy_stale();
+                        return Ok(());
+                    }
+                    ReleaseReply::TenantsStale => {
+                        self.decider.tenants_stale().await?;
+                        continue 'rounds;
+                    }
+                    ReleaseReply::DayStale { now_ms: now } => {
+                        self.clock.set(now);
+                        now_ms = now;
+                        continue 'rounds;
+                    }
                 }
             }
+            return Ok(());
         }
-        Ok(Duration::ZERO)
+        Ok(())
     }
 
     /// What is to be looked at of lanes. Where there are limits, or a lane is one's, its first turns are read: what their
@@ -197,4 +229,16 @@ impl Timers {
         self.metrics.dead(RejectionCode::Unreadable.as_str());
         tracing::error!(what, why, "this cannot be looked at as it is; see the dead letters");
     }
+}
+
+/// Counts the lanes that one script looks at, by the counters that their turns debit; at least one.
+fn length(lanes: &[LaneRelease]) -> usize {
+    let mut counters = 0;
+    let fits = |lane: &&LaneRelease| {
+        if let LaneTurns::These(turns) = &lane.turns {
+            counters += turns.iter().map(|turn| turn.counters.len()).sum::<usize>();
+        }
+        counters <= COUNTERS_MAX
+    };
+    lanes.iter().take_while(fits).count().max(1)
 }

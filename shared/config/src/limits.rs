@@ -50,20 +50,19 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
     let mut s = cursor.section();
     let matches = s.optional("match").map(|c| matches(&c, known)).unwrap_or_default();
     let per = s.optional("per").map(|c| per(&c)).unwrap_or_default();
-    let (max, sum) = (s.optional("max"), s.optional("sum"));
-    let bound = match (&max, &sum) {
-        (Some(max), None) => max.integer(0, i128::from(u32::MAX)).map(LimitBound::Calls),
-        (None, Some(sum)) => self::sum(sum),
-        (Some(_), Some(sum)) => {
-            sum.refuse("either `max` or `sum`");
-            None
+    let bound = bound(&mut s, cursor);
+    let is_held = s.optional("concurrent").is_some();
+    // Places have no windows, and as many counters as there are calls that hold one.
+    let every = if is_held {
+        for word in ["every", "keys_max"] {
+            if let Some(c) = s.optional(word) {
+                c.refuse("nothing: a limit of `concurrent` calls has no windows, and counts what is out");
+            }
         }
-        (None, None) => {
-            cursor.refuse("one of `max` and `sum`");
-            None
-        }
+        Some(Every::Held)
+    } else {
+        s.required("every").and_then(|c| every(&c))
     };
-    let every = s.required("every").and_then(|c| every(&c));
     let on_reach = s.optional("on_reach");
     let on_reach = on_reach.and_then(|c| c.choice(&[("wait", OnReach::Wait), ("reject", OnReach::Reject)]));
     let mode = s.optional("mode");
@@ -77,6 +76,21 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
         per.insert(LimitKey::Task);
     }
     Some(Limit { name, matches, per, bound, every, on_reach, mode, keys_max: keys_max.unwrap_or(KEYS_MAX_DEFAULT) })
+}
+
+/// `max`, `concurrent` or `sum`: one of them.
+fn bound(s: &mut Section<'_>, cursor: &Cursor<'_>) -> Option<LimitBound> {
+    let given = [s.optional("max"), s.optional("concurrent"), s.optional("sum")];
+    let mut found = given.iter().flatten();
+    let (Some(_), None) = (found.next(), found.next()) else {
+        cursor.refuse("one of `max`, `concurrent` and `sum`");
+        return None;
+    };
+    match &given {
+        [Some(max), ..] => max.integer(0, i128::from(u32::MAX)).map(LimitBound::Calls),
+        [_, Some(places), _] => places.integer(1, i128::from(u32::MAX)).map(LimitBound::Concurrent),
+        [.., sum] => sum.as_ref().and_then(sum_of),
+    }
 }
 
 fn matches(cursor: &Cursor<'_>, known: &Known) -> LimitMatch {
@@ -129,13 +143,14 @@ fn effects(cursor: &Cursor<'_>) -> Vec<Effect> {
 }
 
 fn per(cursor: &Cursor<'_>) -> BTreeSet<LimitKey> {
-    const KEYS: [(&str, LimitKey); 6] = [
+    const KEYS: [(&str, LimitKey); 7] = [
         ("tenant", LimitKey::Tenant),
         ("agent", LimitKey::Agent),
         ("user", LimitKey::User),
         ("session", LimitKey::Session),
         ("task", LimitKey::Task),
         ("tool", LimitKey::Tool),
+        ("category", LimitKey::Category),
     ];
     let mut read = BTreeSet::new();
     for item in cursor.items() {
@@ -156,7 +171,7 @@ fn per(cursor: &Cursor<'_>) -> BTreeSet<LimitKey> {
 }
 
 /// `{argument: /amount, max: 500}`.
-fn sum(cursor: &Cursor<'_>) -> Option<LimitBound> {
+fn sum_of(cursor: &Cursor<'_>) -> Option<LimitBound> {
     let mut s = cursor.section();
     let argument = s.required("argument").and_then(|c| {
         let text = c.some_text()?;

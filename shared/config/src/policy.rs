@@ -8,7 +8,7 @@ use crate::document::reader::{Cursor, Section};
 use crate::document::tree::Node;
 use crate::settings::read::time_zone;
 use tickfleet_model::policy::{TenantPolicy, ToolGrant};
-use tickfleet_model::{AgentId, TenantId, suggest};
+use tickfleet_model::{AgentId, Limit, TenantId, suggest};
 
 /// Names that rows may use. None where their file could not be read: then nothing is held against them.
 #[derive(Debug, Default)]
@@ -51,11 +51,16 @@ fn grant(cursor: &Cursor<'_>, known: &Known) -> ToolGrant {
 }
 
 /// Reads `tenants.yaml`.
-pub(super) fn tenants(tree: &Node, known: &Known, errors: &Errors) -> BTreeMap<TenantId, TenantPolicy> {
+pub(super) fn tenants(
+    tree: &Node,
+    known: &Known,
+    limits: Option<&[Limit]>,
+    errors: &Errors,
+) -> BTreeMap<TenantId, TenantPolicy> {
     let mut tenants = BTreeMap::new();
     let mut root = Section::open(tree, "", errors);
     for (name, place, cursor) in root.required("tenants").map(|c| c.members()).unwrap_or_default() {
-        let tenant = tenant(&cursor, known);
+        let tenant = tenant(&cursor, known, limits);
         match TenantId::new(name) {
             Ok(id) => {
                 tenants.insert(id, tenant);
@@ -69,7 +74,7 @@ pub(super) fn tenants(tree: &Node, known: &Known, errors: &Errors) -> BTreeMap<T
     tenants
 }
 
-fn tenant(cursor: &Cursor<'_>, known: &Known) -> TenantPolicy {
+fn tenant(cursor: &Cursor<'_>, known: &Known, limits: Option<&[Limit]>) -> TenantPolicy {
     let mut s = cursor.section();
     let tenant = TenantPolicy {
         plan: s.optional("plan").and_then(|c| c.some_text()).unwrap_or_default(),
@@ -78,9 +83,34 @@ fn tenant(cursor: &Cursor<'_>, known: &Known) -> TenantPolicy {
         max_actions_per_day: s.optional("max_actions_per_day").and_then(|c| c.integer(0, u32::MAX.into())),
         agents: s.optional("agents").map(|c| agents(&c, known)).unwrap_or_default(),
         users: s.optional("users").map(|c| c.words()).unwrap_or_default(),
+        limits: s.optional("limits").map(|c| own_limits(&c, limits)).unwrap_or_default(),
     };
     s.close();
     tenant
+}
+
+/// What limits allow a tenant: their names, each with its number. `limits` are none where they could not be read.
+fn own_limits(cursor: &Cursor<'_>, limits: Option<&[Limit]>) -> BTreeMap<String, String> {
+    let mut own = BTreeMap::new();
+    for (name, _, value) in cursor.members() {
+        let Some(limits) = limits else { continue };
+        let of_tenants = || limits.iter().filter(|limit| limit.is_of_tenants());
+        let Some(limit) = of_tenants().find(|limit| limit.name == name) else {
+            let names = || of_tenants().map(|limit| limit.name.as_str());
+            let expected = format!("a limit of limits.yaml with counters of tenants: {}", suggest::list(names()));
+            value.refuse_with(expected, suggest::closest(name, names()));
+            continue;
+        };
+        let text = match value.node.to_json() {
+            serde_json::Value::String(text) => text,
+            other => other.to_string(),
+        };
+        match limit.bound.parse_max(&text) {
+            Some(_) => drop(own.insert(name.to_owned(), text)),
+            None => value.refuse(limit.bound.max_words()),
+        }
+    }
+    own
 }
 
 fn agents(cursor: &Cursor<'_>, known: &Known) -> BTreeSet<AgentId> {

@@ -242,6 +242,11 @@ fn limit_met(reason: EndReason, info: i64, past: &Past<'_>) -> (String, serde_js
             let what = "counts an amount that this call does not say as a plain number";
             (format!("The limit {limit} {what}. It was not executed."), details)
         }
+        // Places of calls that are out: when one of them ends nobody knows.
+        _ if info == 0 => {
+            let what = "Every place of the limit";
+            (format!("{what} {limit} is taken. This call was not executed; it may be repeated later."), details)
+        }
         _ => (
             format!(
                 "The limit {limit} is used up. There is room again at {}. This call was not executed.",

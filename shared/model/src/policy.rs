@@ -1,6 +1,7 @@
 //! The rules of who may do what, and how much of it: permission and caps. One function decides, and the same one
 //! filters the tools that an agent is shown.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -66,6 +67,22 @@ pub struct TenantPolicy {
     pub agents: BTreeSet<AgentId>,
     /// The people behind the tenant, for `user_context` and lists.
     pub users: BTreeSet<String>,
+    /// What limits allow the tenant, by their names, where that is not what they allow others: numbers as people write
+    /// them.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub limits: BTreeMap<String, String>,
+}
+
+impl TenantPolicy {
+    /// A limit as it is for this tenant. One whose counters tenants share is the same for all.
+    #[must_use]
+    pub fn limit<'l>(&self, limit: &'l Limit) -> Cow<'l, Limit> {
+        let own = self.limits.get(&limit.name).filter(|_| limit.is_of_tenants());
+        match own.and_then(|text| limit.bound.parse_max(text)) {
+            Some(max) => Cow::Owned(Limit { bound: limit.bound.with_max(max), ..limit.clone() }),
+            None => Cow::Borrowed(limit),
+        }
+    }
 }
 
 /// The agents that may call one tool: names and roles, allowed and denied. Deny wins; deny is the default.

@@ -1,4 +1,7 @@
-//! The audit log: one entry for every call, whatever became of it. Redacted first, then cut.
+//! The audit log: one entry for every call, whatever became of it. Redacted first, then cut. What operators do to counters
+//! of limits is in it too ([`act`]).
+
+pub mod act;
 
 use std::borrow::Cow;
 

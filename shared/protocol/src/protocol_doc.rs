@@ -3,8 +3,11 @@
 
 use serde_json::Value;
 
-use super::{RejectedId, RejectionStatus, messages, parse_task_message, parse_turn, rejection_reply};
-use tickfleet_model::{CallResult, Dialect, RejectionCode, TenantId, TurnId, ids::shard_of, limits};
+use super::{
+    LimitReset, RejectedId, RejectionStatus, limit_reset_entry, messages, parse_task_message, parse_turn,
+    rejection_reply,
+};
+use tickfleet_model::{CallResult, Dialect, Redactor, RejectionCode, TenantId, TurnId, ids::shard_of, limits};
 
 const PAGE: &str = include_str!("../../../docs/protocol.md");
 const FORMATS: &str = include_str!("../../../docs/formats.md");
@@ -31,6 +34,7 @@ fn every_example_is_what_it_says() {
             "task" => drop(parse_task_message(text.as_bytes()).unwrap_or_else(|r| panic!("{text}: {r:?}"))),
             "reply" => reply(&json(text)),
             "audit" => assert_eq!(json(text)["action"], "TOOL_CALL"),
+            "audit of an operator" => assert_eq!(json(text), reset_entry()),
             "" => drop(json(text)),
             other => {
                 let code = other.strip_prefix("refused ").unwrap_or_else(|| panic!("unknown kind of example: {other}"));
@@ -38,6 +42,22 @@ fn every_example_is_what_it_says() {
             }
         }
     }
+}
+
+/// What is written when somebody resets a counter.
+fn reset_entry() -> Value {
+    let tenant = TenantId::new("acme").unwrap();
+    let open = limit_reset_entry(&LimitReset {
+        timestamp_ms: 1_795_339_800_123,
+        by: "anna",
+        reason: "the import was ours",
+        limit: "mails_per_agent",
+        counter: "acme:kelly",
+        tenant: Some(&tenant),
+        unit: "calls",
+        redactor: &Redactor::default(),
+    });
+    json(&format!(r#"{open},"used_before":5,"window_ends_ms":1795342200000}}}}"#))
 }
 
 /// The results of a reply are results, and its messages are what they give in its dialect.

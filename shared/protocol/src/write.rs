@@ -80,6 +80,11 @@ impl Object {
         self.text.push('}');
         self.text
     }
+
+    /// What there is of it: somebody else writes more members, and its end.
+    pub(super) fn open(self) -> String {
+        self.text
+    }
 }
 
 /// A time in ms since the epoch as RFC 3339 in UTC with milliseconds. A time that RFC 3339 cannot say (before

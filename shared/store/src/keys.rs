@@ -131,6 +131,21 @@ impl fmt::Display for Lane {
     }
 }
 
+/// The name of a counter: its limit, and which of that limit's counters it is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CounterName {
+    /// The limit's name.
+    pub limit: String,
+    /// The counter among those of the limit.
+    pub counter: String,
+}
+
+impl fmt::Display for CounterName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{}", self.limit, self.counter)
+    }
+}
+
 /// A queue on which slices wait to be leased.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Queue {

@@ -299,7 +299,45 @@ pub const RULE_22: &[Guard] = &[
     ),
 ];
 
-/// All of them.
+/// Limits: what is debited, what is given back, who comes next.
+pub const LIMITS: &[Guard] = &[
+    (
+        1,
+        "one counter of a call is debited, and the others are not",
+        "for i = 1, #debits do\n    local c, amounts, sum",
+        "for i = 1, math.min(#debits, 1) do\n    local c, amounts, sum",
+    ),
+    (
+        1,
+        "a counter's window begins anew before it has ended",
+        "if odd or now >= c.ends then",
+        "if odd or now >= c.ends - 400 then",
+    ),
+    (
+        8,
+        "calls are admitted in a short window that began before a restart",
+        "if c.row.length and c.row.length <= LOST_MS and c.began < epoch_ms then return 0 end",
+        "",
+    ),
+    (
+        8,
+        "places are given right after a restart",
+        "if epoch_ms > 0 and now < epoch_ms + lease then c.used = math.max(c.used, c.row.max) end",
+        "",
+    ),
+    (3, "a slice that has ended keeps its places", "free_places(item.tt, key, holds, now)", ""),
+    (3, "an ending keeps its places", "free_places(tt, key, call('HGET', key, TURN.holds), now)", ""),
+    (3, "whoever gives a place back wakes nobody", "call('ZADD', TIMERS, 'XX', 'LT', now, 'l:' .. counter)", ""),
+    (3, "the lane of a counter has no timer", "call('ZADD', TIMERS, 'LT', due, 'l:' .. c.name)", ""),
+    (
+        3,
+        "whoever comes later passes those who wait for a counter",
+        "if c.first and (not place or c.first < place) and c.name ~= own and first ~= 0 then return debits[i] end",
+        "",
+    ),
+];
+
+/// All of them; those of limits come last.
 pub const ALL: &[&[Guard]] = &[
     RULES_1_TO_3,
     RULES_4_TO_6,
@@ -310,4 +348,11 @@ pub const ALL: &[&[Guard]] = &[
     RULE_17,
     RULES_18_AND_21,
     RULE_22,
+    LIMITS,
 ];
+
+/// Returns true if the guard with this number is one of [`LIMITS`].
+#[must_use]
+pub fn is_of_limits(number: usize) -> bool {
+    number >= ALL.iter().map(|group| group.len()).sum::<usize>() - LIMITS.len()
+}

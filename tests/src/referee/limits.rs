@@ -24,7 +24,12 @@ pub enum Window {
     Period(i64, i64),
     /// A day, from and to, ms.
     Day(i64, i64),
+    /// It has none: calls give back what they hold.
+    Held,
 }
+
+/// Who waits for a place looks again after this long, ms.
+const LOOK_MS: i64 = 5_000;
 
 impl Counter {
     /// The counter as it is now: begun anew if its end has come, and only then (rule 1).
@@ -39,6 +44,8 @@ impl Counter {
                 (end_ms - length, end_ms)
             }
             Window::Day(start_ms, end_ms) => (start_ms, end_ms),
+            // What is used is what is held; whoever looks fills it in.
+            Window::Held => return Self { end_ms: now_ms + LOOK_MS, ..self },
         };
         Self { used: 0, end_ms, began_ms }
     }
@@ -139,8 +146,9 @@ pub fn fit(debits: &[Debit], k: usize, epoch_ms: i64) -> (usize, Option<usize>, 
     }
     let Some(at) = stop.filter(|_| k == 0) else { return (k, stop, None) };
     let end_ms = debits[at].counter.end_ms;
+    let info = if debits[at].window == Window::Held { 0 } else { end_ms };
     let stopped = match debits[at].refusal(epoch_ms) {
-        Some((reason, calls)) => Stopped::Refused(reason, end_ms, calls),
+        Some((reason, calls)) => Stopped::Refused(reason, info, calls),
         None => Stopped::Wait(at, end_ms),
     };
     (0, stop, Some(stopped))

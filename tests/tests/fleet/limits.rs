@@ -54,6 +54,11 @@ fn note(name: &str, ledger: &Ledger) -> TypedTool {
     })
 }
 
+/// A fleet with one such tool.
+async fn start(tool: &str, ledger: &Ledger, policy: fn(&mut Policy)) -> Fleet {
+    Fleet::start(Plan { tools: vec![note(tool, ledger)], policy, ..Plan::default() }).await
+}
+
 fn turn(calls: &[(&str, Value)]) -> Value {
     let calls = calls.iter().enumerate();
     let calls: Vec<Value> = calls
@@ -137,13 +142,9 @@ async fn each_user_has_a_window_of_its_own_and_none_admits_more_than_it_allows()
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_turn_that_waits_for_a_tool_holds_up_no_other_turn_of_its_agent() {
     let ledger = Ledger::default();
-    let mut fleet = Fleet::start(Plan {
-        tools: vec![note("send", &ledger)],
-        policy: |policy| {
-            let sends = limit("sends", &["send"], &[LimitKey::Tool], LimitBound::Calls(1));
-            with(policy, vec![Limit { every: Every::Period(20_000), ..sends }]);
-        },
-        ..Plan::default()
+    let mut fleet = start("send", &ledger, |policy| {
+        let sends = limit("sends", &["send"], &[LimitKey::Tool], LimitBound::Calls(1));
+        with(policy, vec![Limit { every: Every::Period(20_000), ..sends }]);
     })
     .await;
     let first = fleet.submit(&[("send", json!({"text": "first"}))]).await;
@@ -176,13 +177,9 @@ async fn a_turn_that_waits_for_a_tool_holds_up_no_other_turn_of_its_agent() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_limit_rejects_is_told_call_by_call_and_the_turn_goes_on() {
     let ledger = Ledger::default();
-    let mut fleet = Fleet::start(Plan {
-        tools: vec![note("send", &ledger)],
-        policy: |policy| {
-            let sends = limit("sends", &["send"], &[LimitKey::Agent], LimitBound::Calls(1));
-            with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..sends }]);
-        },
-        ..Plan::default()
+    let mut fleet = start("send", &ledger, |policy| {
+        let sends = limit("sends", &["send"], &[LimitKey::Agent], LimitBound::Calls(1));
+        with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..sends }]);
     })
     .await;
     let (send, echo) = (("send", json!({"text": "x"})), ("echo", json!({"text": "hi"})));
@@ -206,14 +203,10 @@ async fn what_a_limit_rejects_is_told_call_by_call_and_the_turn_goes_on() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sums_are_exact_and_what_says_no_amount_is_refused() {
     let ledger = Ledger::default();
-    let mut fleet = Fleet::start(Plan {
-        tools: vec![note("pay", &ledger)],
-        policy: |policy| {
-            let bound = LimitBound::Sum { argument: "/amount".into(), max: 1_000_000 };
-            let spent = limit("spent", &["pay"], &[LimitKey::Argument("/to".into())], bound);
-            with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..spent }]);
-        },
-        ..Plan::default()
+    let mut fleet = start("pay", &ledger, |policy| {
+        let bound = LimitBound::Sum { argument: "/amount".into(), max: 1_000_000 };
+        let spent = limit("spent", &["pay"], &[LimitKey::Argument("/to".into())], bound);
+        with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..spent }]);
     })
     .await;
     let pay = |to: &str, amount: Value| ("pay", json!({"text": to, "to": to, "amount": amount}));
@@ -247,18 +240,32 @@ async fn sums_are_exact_and_what_says_no_amount_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_limit_in_shadow_only_counts() {
     let ledger = Ledger::default();
-    let mut fleet = Fleet::start(Plan {
-        tools: vec![note("send", &ledger)],
-        policy: |policy| {
-            let sends = limit("sends", &[], &[LimitKey::Tenant], LimitBound::Calls(1));
-            with(policy, vec![Limit { mode: LimitMode::Shadow, every: Every::Day, ..sends }]);
-        },
-        ..Plan::default()
+    let mut fleet = start("send", &ledger, |policy| {
+        let sends = limit("sends", &[], &[LimitKey::Tenant], LimitBound::Calls(1));
+        with(policy, vec![Limit { mode: LimitMode::Shadow, every: Every::Day, ..sends }]);
     })
     .await;
     fleet.submit(&[("send", json!({})), ("send", json!({}))]).await;
     assert_eq!(outcomes(&fleet.reply().await), ["ok", "ok"]);
     let metrics = fleet.metrics.render();
     assert!(metrics.contains(r#"tickfleet_limits_reached_total{action="shadow",limit="sends"} 1"#), "{metrics}");
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tenant_with_a_number_of_its_own_goes_by_that() {
+    let ledger = Ledger::default();
+    let mut fleet = start("send", &ledger, |policy| {
+        let sends = limit("sends", &["send"], &[LimitKey::Tenant], LimitBound::Calls(9));
+        with(policy, vec![Limit { every: Every::Day, on_reach: OnReach::Reject, ..sends }]);
+        let own: BTreeMap<String, String> = [("sends".to_owned(), "1".to_owned())].into();
+        policy.tenants.values_mut().for_each(|tenant| tenant.limits.clone_from(&own));
+    })
+    .await;
+    fleet.submit(&[("send", json!({})), ("send", json!({}))]).await;
+    let reply = fleet.reply().await;
+    assert_eq!(outcomes(&reply), ["ok", "limit_reached"]);
+    let message = reply["results"][1]["error"]["message"].as_str().unwrap();
+    assert!(message.contains("sends (1 call per tenant in a day)"), "{message}");
     fleet.stop().await;
 }

@@ -5,6 +5,7 @@ mod delegation;
 mod governance;
 mod inboxes;
 mod limits;
+mod places;
 mod policy;
 mod pools;
 mod settings;

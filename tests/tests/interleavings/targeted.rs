@@ -16,9 +16,22 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 mod bounds;
 mod external;
 mod inbound;
+mod places;
 mod returned;
 
 pub(super) const START_MS: i64 = 1_767_571_200_000;
+
+/// Caps that hold nothing up, of a day that has just begun.
+pub(super) fn row() -> PolicyRow {
+    let caps = Caps {
+        tick_ms: 5_000,
+        calls_per_tick: 10,
+        calls_per_day: 100,
+        tenant_calls_per_day: None,
+        on_day_cap: DayCapAction::Reject,
+    };
+    PolicyRow { caps, day_start_ms: START_MS, day_end_ms: START_MS + 86_400_000 }
+}
 
 pub(super) struct Shard {
     pub(super) server: RedisServer,
@@ -83,15 +96,7 @@ impl Shard {
     }
 
     pub(super) async fn admit(&self, turns: &[Admission]) -> Result<AdmitReply, tickfleet_store::StoreError> {
-        let caps = Caps {
-            tick_ms: 5_000,
-            calls_per_tick: 10,
-            calls_per_day: 100,
-            tenant_calls_per_day: None,
-            on_day_cap: DayCapAction::Reject,
-        };
-        let row = PolicyRow { caps, day_start_ms: START_MS, day_end_ms: START_MS + 86_400_000 };
-        self.store.admit(Generations { policy: 1, tenants: 0 }, &[row], &[], turns).await
+        self.store.admit(Generations { policy: 1, tenants: 0 }, &[row()], &[], turns).await
     }
 
     /// Admits turns and has `w` read their slices.
@@ -365,6 +370,10 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
         flags.entry(verb).or_default().push(text.starts_with("#!lua flags=allow-oom"));
     }
     let whenever = ["settle", "beat", "reap", "retry", "hand_back", "cancel", "touch", "begin", "reject", "announce"];
+    let operators = ["set_tenant", "switch_tool", "reset_limit"];
+    for verb in operators {
+        assert_eq!(flags[verb], [true], "{verb}: who mends a full fleet is not refused");
+    }
     for verb in whenever.into_iter().chain(["weigh", "ensure_groups", "put_back", "wake", "suspect", "put_aside"]) {
         assert_eq!(flags[verb], [true], "{verb} frees memory, or keeps what is in alive");
     }

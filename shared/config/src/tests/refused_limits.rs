@@ -19,6 +19,8 @@ fn a_limit_says_what_it_counts_and_what_becomes_of_the_rest() {
     let limit = limits("    max: 3\n    every: task\n").load().unwrap().policy.limits[0].clone();
     assert_eq!((limit.bound, limit.every), (LimitBound::Calls(3), Every::Task));
     assert!(limit.per.contains(&LimitKey::Task), "a task's limit has a counter for each task");
+    let limit = limits("    concurrent: 3\n").load().unwrap().policy.limits[0].clone();
+    assert_eq!((limit.bound, limit.every), (LimitBound::Concurrent(3), Every::Held));
 }
 
 #[test]
@@ -31,9 +33,12 @@ fn without_limits_the_policy_is_what_it_was() {
 #[test]
 fn wrong_limits_are_refused_where_they_are_wrong() {
     let cases = [
-        ("    every: day\n", "limits.mails: found a mapping; expected one of `max` and `sum`"),
+        ("    every: day\n", "limits.mails: found a mapping; expected one of `max`, `concurrent` and `sum`"),
         ("    max: 3\n", "limits.mails.every: found nothing; expected a value: `every` is required"),
-        ("    max: 3\n    sum: {argument: /a, max: 3}\n    every: day\n", "expected either `max` or `sum`"),
+        (
+            "    max: 3\n    sum: {argument: /a, max: 3}\n    every: day\n",
+            "expected one of `max`, `concurrent` and `sum`",
+        ),
         ("    max: 3\n    every: 2w\n", "expected tick, day, task, or a length of time from 1s to 31d"),
         ("    max: 3\n    every: day\n    per: [usr]\n", "did you mean `user`?"),
         ("    max: 3\n    every: day\n    per: [\"argument:amount\"]\n", "an argument such as argument:/customer/id"),
@@ -42,6 +47,8 @@ fn wrong_limits_are_refused_where_they_are_wrong() {
         ("    sum: {argument: /a, max: 0.0000001}\n    every: day\n", "at most six digits behind the point"),
         ("    sum: {argument: amount, max: 3}\n    every: day\n", "expected a JSON pointer such as /amount"),
         ("    max: 3\n    every: day\n    mode: off\n", "enforce"),
+        ("    concurrent: 0\n", "limits.mails.concurrent: found 0; expected a whole number from 1"),
+        ("    concurrent: 3\n    every: day\n", "a limit of `concurrent` calls has no windows"),
     ];
     for (text, expected) in cases {
         let errors = limits(text).errors();
@@ -56,4 +63,28 @@ fn a_limit_of_the_fleet_has_something_for_each_shard() {
     with(4).load().unwrap();
     let errors = with(3).errors();
     assert!(errors.len() == 1 && errors[0].contains("at least one for each shard"), "{errors:?}");
+}
+
+#[test]
+fn a_tenant_may_have_numbers_of_its_own() {
+    let with = |own: &str| {
+        let file = "limits:\n  mails:\n    per: [user]\n    max: 3\n    every: day\n  fleet:\n    max: 9\n    every: day\n  \
+                    paid:\n    per: [tenant]\n    sum: {argument: /amount, max: 500}\n    every: day\n";
+        let tenants = format!("tenants:\n  acme:\n    plan: pro\n    limits: {own}\n");
+        given().file("limits.yaml", file.to_owned()).file("tenants.yaml", tenants)
+    };
+    let policy = with("{mails: 50, paid: 12.5}").load().unwrap().policy;
+    let owner = policy.tenants.values().next().unwrap();
+    let allowed: Vec<String> = policy.limits.iter().map(|limit| owner.limit(limit).to_string()).collect();
+    assert_eq!(allowed, ["50 calls per user in a day", "9 calls in a day", "12.5 of /amount per tenant in a day"]);
+    for (own, expected) in [
+        ("{mials: 5}", "did you mean `mails`?"),
+        ("{fleet: 5}", "expected a limit of limits.yaml with counters of tenants"),
+        ("{mails: -1}", "expected a number of calls"),
+        ("{mails: 1.5}", "expected a number of calls"),
+        ("{paid: much}", "at most six digits behind the point"),
+    ] {
+        let errors = with(own).errors();
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{own}: {errors:?}");
+    }
 }

@@ -99,7 +99,7 @@ fn a_policy_field_that_nothing_enforces_assert_refused() {
     );
     agents("agents: {}\n").file("tenants.yaml", "tenants:\n  acme: {budget: 5}\n").assert_refused(
         "tenants.yaml:2:10: tenants.acme.budget: found the unknown field `budget`; expected one of plan, features, \
-         time_zone, max_actions_per_day, agents, users",
+         time_zone, max_actions_per_day, agents, users, limits",
     );
 }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Limit, LimitBound, LimitKey, LimitMatch, amount, fits};
 use crate::digest::short_hash;
 use crate::tool::ToolTraits;
-use crate::{AgentId, AgentPolicy, Call, Context, TaskId, TenantId, limits, policy::TenantPolicy};
+use crate::{AgentId, AgentPolicy, Call, Context, Effect, TaskId, TenantId, limits, policy::TenantPolicy};
 
 /// Who makes the calls.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +24,8 @@ pub struct Maker<'a> {
     pub context: &'a Context,
     /// The task that the turn is made for.
     pub task: Option<&'a TaskId>,
+    /// Whether consecutive reads of the turn run at the same time.
+    pub parallel_reads: bool,
 }
 
 /// What each of a turn's calls debits of one counter.
@@ -61,21 +63,57 @@ pub fn counters(
             }
             let parsed = parsed.as_ref().unwrap_or(&Value::Null);
             let amount = match &limit.bound {
-                LimitBound::Calls(_) => Some(1),
+                LimitBound::Calls(_) | LimitBound::Concurrent(_) => Some(1),
                 LimitBound::Sum { argument, .. } => parsed.pointer(argument).and_then(amount::of),
             };
-            let amounts = found.entry((number, key(limit, maker, call, parsed)));
+            let category = tools.get(&call.tool).map_or("", |traits| &traits.category);
+            let amounts = found.entry((number, key(limit, maker, (call, category), parsed)));
             amounts.or_insert_with(|| vec![Some(0); calls.len()])[at] = amount;
         }
     }
-    found.into_iter().map(|((limit, key), amounts)| Debits { limit, key, amounts }).collect()
+    let debits = found.into_iter().map(|((limit, key), mut amounts)| {
+        if matches!(limits[limit].bound, LimitBound::Concurrent(_)) {
+            share_places(&mut amounts, |at| maker.parallel_reads && may_read(tools, &calls[at].tool));
+        }
+        Debits { limit, key, amounts }
+    });
+    debits.collect()
+}
+
+/// Calls of a slice run one after another, so one place does for all of them; but each call that may run `beside` others
+/// has its own.
+fn share_places(amounts: &mut [Option<u64>], beside: impl Fn(usize) -> bool) {
+    let mut has_place = false;
+    for (at, amount) in amounts.iter_mut().enumerate().filter(|(_, amount)| **amount != Some(0)) {
+        if !beside(at) {
+            *amount = Some(u64::from(!has_place));
+            has_place = true;
+        }
+    }
+}
+
+/// What the configuration does not declare may be a read of a worker's own.
+fn may_read(tools: &BTreeMap<String, ToolTraits>, tool: &str) -> bool {
+    tools.get(tool).is_none_or(|traits| traits.effect == Effect::Read)
+}
+
+impl LimitMatch {
+    /// Returns true if calls of this agent are counted, as far as the agent decides.
+    #[must_use]
+    pub fn fits_agent(&self, agent: &AgentId, policy: &AgentPolicy) -> bool {
+        (self.agents.is_empty() || self.agents.iter().any(|pattern| fits(pattern, agent.as_str())))
+            && (self.roles.is_empty() || self.roles.iter().any(|role| policy.roles.contains(role)))
+    }
+
+    /// Returns true if calls of this tenant are counted, as far as the tenant decides.
+    #[must_use]
+    pub fn fits_tenant(&self, owner: &TenantPolicy) -> bool {
+        self.plans.is_empty() || self.plans.contains(&owner.plan)
+    }
 }
 
 fn matches_maker(wanted: &LimitMatch, maker: &Maker<'_>) -> bool {
-    let any = |patterns: &[String], name: &str| patterns.is_empty() || patterns.iter().any(|p| fits(p, name));
-    any(&wanted.agents, maker.agent.as_str())
-        && (wanted.roles.is_empty() || wanted.roles.iter().any(|role| maker.policy.roles.contains(role)))
-        && (wanted.plans.is_empty() || wanted.plans.contains(&maker.owner.plan))
+    wanted.fits_agent(maker.agent, maker.policy) && wanted.fits_tenant(maker.owner)
 }
 
 fn matches_tool(wanted: &LimitMatch, tools: &BTreeMap<String, ToolTraits>, tool: &str) -> bool {
@@ -91,11 +129,11 @@ fn matches_tool(wanted: &LimitMatch, tools: &BTreeMap<String, ToolTraits>, tool:
         && (wanted.categories.is_empty() || wanted.categories.contains(&traits.category))
 }
 
-/// Stands for a user, a session or an argument that a call does not say: all of a tenant's share one counter.
+/// Stands for what a call does not say, a user or an argument: all such calls share one counter.
 const UNSAID: &str = "-";
 
 /// The counter that a call debits. What others wrote is hashed: it is no name, and may be private.
-fn key(limit: &Limit, maker: &Maker<'_>, call: &Call, arguments: &Value) -> String {
+fn key(limit: &Limit, maker: &Maker<'_>, (call, category): (&Call, &str), arguments: &Value) -> String {
     let of_tenant = limit.is_of_tenants().then(|| maker.tenant.to_string());
     let parts = limit.per.iter().filter(|key| **key != LimitKey::Tenant).map(|key| match key {
         LimitKey::Tenant => String::new(),
@@ -104,12 +142,39 @@ fn key(limit: &Limit, maker: &Maker<'_>, call: &Call, arguments: &Value) -> Stri
         LimitKey::Session => said(maker, maker.context.session_data.as_deref(), &["session_id", "id"]),
         LimitKey::Task => maker.task.map(ToString::to_string).unwrap_or_default(),
         LimitKey::Tool => tool(&call.tool),
+        LimitKey::Category if category.is_empty() => UNSAID.to_owned(),
+        LimitKey::Category => tool(category),
         LimitKey::Argument(pointer) => {
             let said = arguments.pointer(pointer);
             said.map_or_else(|| UNSAID.to_owned(), |value| short_hash(maker.tenant.as_str(), &value.to_string()))
         }
     });
     of_tenant.into_iter().chain(parts).collect::<Vec<_>>().join(":")
+}
+
+/// The counter that all share who come when a limit has as many as it may; `limits.lua` knows it by the same name.
+pub const OTHERS: &str = "~";
+
+/// The tenant whose calls debit a counter, by the counter's name; none where every tenant's do.
+#[must_use]
+pub fn tenant_of(limit: &Limit, counter: &str) -> Option<TenantId> {
+    let first = counter.split(':').next().filter(|_| limit.is_of_tenants() && counter != OTHERS)?;
+    TenantId::new(first).ok()
+}
+
+/// Returns false if no call of this tenant, or of this agent of it, debits the counter, by its name.
+#[must_use]
+pub fn may_debit(limit: &Limit, counter: &str, tenant: &TenantId, agent: Option<&AgentId>) -> bool {
+    if !limit.is_of_tenants() || counter == OTHERS {
+        return true;
+    }
+    let mut parts = counter.split(':');
+    if parts.next() != Some(tenant.as_str()) {
+        return false;
+    }
+    // The agent comes first behind the tenant (`key`).
+    let agent = agent.filter(|_| limit.per.contains(&LimitKey::Agent));
+    agent.is_none_or(|agent| parts.next() == Some(agent.as_str()))
 }
 
 /// A model may call what it likes: a name that no tool can have is hashed too.
@@ -158,8 +223,38 @@ mod tests {
     fn found(limits: &[Limit], context: &Context, calls: &[Call]) -> Vec<(String, Vec<Option<u64>>)> {
         let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
         let (owner, policy) = (TenantPolicy::default(), AgentPolicy::default());
-        let maker = Maker { tenant: &tenant, owner: &owner, agent: &agent, policy: &policy, context, task: None };
-        counters(limits, &BTreeMap::new(), &maker, calls).into_iter().map(|d| (d.key, d.amounts)).collect()
+        let maker = Maker {
+            tenant: &tenant,
+            owner: &owner,
+            agent: &agent,
+            policy: &policy,
+            context,
+            task: None,
+            parallel_reads: true,
+        };
+        let traits = |effect, category: &str| ToolTraits { effect, category: category.into() };
+        let (read, write) = (traits(Effect::Read, "general"), traits(Effect::Once, "messaging"));
+        let tools = [("search", read), ("send_mail", write.clone()), ("send_sms", write)];
+        let tools = tools.into_iter().map(|(name, traits)| (name.to_owned(), traits)).collect();
+        counters(limits, &tools, &maker, calls).into_iter().map(|d| (d.key, d.amounts)).collect()
+    }
+
+    #[test]
+    fn a_category_has_a_counter_for_all_its_tools() {
+        let limits = [limit(&[], &[LimitKey::Category], LimitBound::Calls(9))];
+        let calls = ["send_mail", "search", "send_sms", "of_a_binary"].map(|tool| call(tool, "{}"));
+        let found = found(&limits, &Context::default(), &calls);
+        let expected = [("-", [0, 0, 0, 1]), ("general", [0, 1, 0, 0]), ("messaging", [1, 0, 1, 0])];
+        assert_eq!(found, expected.map(|(key, amounts)| (key.to_owned(), amounts.map(Some).to_vec())));
+    }
+
+    #[test]
+    fn calls_that_run_one_after_another_share_a_place() {
+        let limits = [limit(&[], &[], LimitBound::Concurrent(9)), limit(&["s*"], &[], LimitBound::Concurrent(9))];
+        let calls = ["send_mail", "search", "search", "send_sms", "of_a_binary"].map(|tool| call(tool, "{}"));
+        let found = found(&limits, &Context::default(), &calls);
+        assert_eq!(found[0].1, [1, 1, 1, 0, 1].map(Some));
+        assert_eq!(found[1].1, [1, 1, 1, 0, 0].map(Some));
     }
 
     #[test]
@@ -186,6 +281,24 @@ mod tests {
         assert_eq!(found[0], ("acme:-".to_owned(), vec![Some(0), Some(2_000_000), Some(0), None]));
         assert_eq!(found[1].1, [Some(1_500_000), Some(0), None, Some(0)]);
         assert!(!found[1].0.contains("example"), "{found:?}");
+    }
+
+    #[test]
+    fn a_counter_tells_by_its_name_whose_calls_debit_it() {
+        let (acme, bolt) = (TenantId::new("acme").unwrap(), TenantId::new("bolt").unwrap());
+        let (kelly, fran) = (AgentId::new("kelly").unwrap(), AgentId::new("fran").unwrap());
+        let calls = [call("pay", r#"{"to":"x"}"#)];
+        let per = [LimitKey::Tenant, LimitKey::Agent, LimitKey::Tool, LimitKey::Argument("/to".into())];
+        let of_agents = limit(&[], &per, LimitBound::Calls(1));
+        let counter = found(std::slice::from_ref(&of_agents), &Context::default(), &calls).remove(0).0;
+        assert_eq!(tenant_of(&of_agents, &counter), Some(acme.clone()));
+        assert!(may_debit(&of_agents, &counter, &acme, None) && may_debit(&of_agents, &counter, &acme, Some(&kelly)));
+        assert!(!may_debit(&of_agents, &counter, &bolt, None) && !may_debit(&of_agents, &counter, &acme, Some(&fran)));
+        let of_users = limit(&[], &[LimitKey::User], LimitBound::Calls(1));
+        assert!(may_debit(&of_users, "acme:-", &acme, Some(&fran)), "any agent's calls may be for that user");
+        for (limit, counter) in [(&limit(&[], &[LimitKey::Tool], LimitBound::Calls(1)), "pay"), (&of_users, OTHERS)] {
+            assert_eq!((tenant_of(limit, counter), may_debit(limit, counter, &bolt, None)), (None, true));
+        }
     }
 
     #[test]

@@ -68,6 +68,8 @@ pub enum LimitKey {
     Task,
     /// Each tool.
     Tool,
+    /// Each category of tools. All that no file declares are of one.
+    Category,
     /// Each value that an argument has, by its JSON pointer (RFC 6901), of a tenant.
     Argument(String),
 }
@@ -76,7 +78,7 @@ impl LimitKey {
     /// Returns true if counters of different tenants are different ones.
     #[must_use]
     pub const fn is_of_tenant(&self) -> bool {
-        !matches!(self, Self::Tool)
+        !matches!(self, Self::Tool | Self::Category)
     }
 }
 
@@ -86,6 +88,9 @@ impl LimitKey {
 pub enum LimitBound {
     /// So many calls.
     Calls(u64),
+    /// So many calls at the same time. A call has its place from its dispatch until its slice has ended, its retries
+    /// included.
+    Concurrent(u64),
     /// So much of an argument's number, summed up.
     Sum {
         /// The argument, by its JSON pointer (RFC 6901).
@@ -100,7 +105,40 @@ impl LimitBound {
     #[must_use]
     pub const fn max(&self) -> u64 {
         match self {
-            Self::Calls(max) | Self::Sum { max, .. } => *max,
+            Self::Calls(max) | Self::Concurrent(max) | Self::Sum { max, .. } => *max,
+        }
+    }
+
+    /// The same with another such number.
+    #[must_use]
+    pub fn with_max(&self, max: u64) -> Self {
+        match self {
+            Self::Calls(_) => Self::Calls(max),
+            Self::Concurrent(_) => Self::Concurrent(max),
+            Self::Sum { argument, .. } => Self::Sum { argument: argument.clone(), max },
+        }
+    }
+
+    /// Such a number as people write it: calls, places, or an amount; none where it is none.
+    #[must_use]
+    pub fn parse_max(&self, text: &str) -> Option<u64> {
+        match self {
+            Self::Sum { .. } => amount::parse(text),
+            Self::Calls(_) => text.parse::<u32>().ok().map(u64::from),
+            Self::Concurrent(_) => text.parse::<u32>().ok().filter(|places| *places > 0).map(u64::from),
+        }
+    }
+
+    /// What [`parse_max`](Self::parse_max) reads, in words.
+    #[must_use]
+    pub fn max_words(&self) -> String {
+        match self {
+            Self::Calls(_) => "a number of calls".into(),
+            Self::Concurrent(_) => "a number of calls, 1 at least".into(),
+            Self::Sum { .. } => {
+                let most = amount::show(amount::AMOUNT_MAX);
+                format!("an amount up to {most}, with at most six digits behind the point")
+            }
         }
     }
 }
@@ -117,6 +155,8 @@ pub enum Every {
     Day,
     /// The life of a task.
     Task,
+    /// It has no windows: a place is free again when the calls that took it have ended.
+    Held,
 }
 
 /// What becomes of calls that a limit has no room for.
@@ -163,7 +203,7 @@ impl Limit {
             Every::Tick => Some(tick_ms),
             Every::Period(ms) => Some(ms),
             Every::Task => Some(2 * limits::DEADLINE_MS_MAX),
-            Every::Day => None,
+            Every::Day | Every::Held => None,
         }
     }
 }
@@ -174,6 +214,8 @@ impl fmt::Display for Limit {
         match &self.bound {
             LimitBound::Calls(1) => write!(f, "1 call")?,
             LimitBound::Calls(max) => write!(f, "{max} calls")?,
+            LimitBound::Concurrent(1) => write!(f, "1 call at once")?,
+            LimitBound::Concurrent(max) => write!(f, "{max} calls at once")?,
             LimitBound::Sum { argument, max } => write!(f, "{} of {argument}", amount::show(*max))?,
         }
         let mut keys = self.per.iter().filter(|key| **key != LimitKey::Task || self.every != Every::Task);
@@ -186,6 +228,7 @@ impl fmt::Display for Limit {
             Every::Period(ms) => write!(f, " in {}", period(ms)),
             Every::Day => f.write_str(" in a day"),
             Every::Task => f.write_str(" in a task"),
+            Every::Held => Ok(()),
         }
     }
 }
@@ -199,6 +242,7 @@ impl fmt::Display for LimitKey {
             Self::Session => f.write_str("session"),
             Self::Task => f.write_str("task"),
             Self::Tool => f.write_str("tool"),
+            Self::Category => f.write_str("category"),
             Self::Argument(pointer) => f.write_str(pointer),
         }
     }
@@ -265,6 +309,9 @@ mod tests {
         let sum = LimitBound::Sum { argument: "/amount".into(), max: 500_500_000 };
         let limit = Limit { bound: sum, per: BTreeSet::from([LimitKey::Task]), every: Every::Task, ..limit };
         assert_eq!(limit.to_string(), "500.5 of /amount in a task");
+        let per = BTreeSet::from([LimitKey::Tool]);
+        let limit = Limit { bound: LimitBound::Concurrent(3), per, every: Every::Held, ..limit };
+        assert_eq!(limit.to_string(), "3 calls at once per tool");
     }
 
     #[test]

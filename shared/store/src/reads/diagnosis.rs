@@ -118,15 +118,17 @@ pub struct CounterFacts {
     pub used: u64,
     /// When it begins anew, ms of shard time.
     pub ends_ms: i64,
+    /// The places that calls hold, of a limit that counts those that are out at the same time.
+    pub held: u64,
 }
 
 impl CounterFacts {
     /// Reads numbers of eight bytes each: what is used, and when that ends. What is missing is zero.
-    pub(crate) fn unpack(packed: &[u8]) -> Self {
+    pub(crate) fn unpack(packed: &[u8], held: u64) -> Self {
         let mut numbers =
             packed.chunks_exact(size_of::<f64>()).map(|bytes| bytes.try_into().map_or(0.0, f64::from_le_bytes));
         let mut next = || numbers.next().unwrap_or(0.0) as i64;
-        Self { used: next().unsigned_abs(), ends_ms: next() }
+        Self { used: next().unsigned_abs(), ends_ms: next(), held }
     }
 }
 
@@ -245,8 +247,9 @@ impl Pool {
             _ => ("", ""),
         };
         pipe.cmd("HGET").arg(keys.key(format_args!("counters:{limit}"))).arg(counter);
-        type Found = (Option<Vec<u8>>, (Option<f64>, Option<f64>), Option<u64>, Option<Vec<u8>>);
-        let (packed, (tenant_used, tenant_ends), ahead, counter): Found = self.pipeline("budget", &pipe).await?;
+        pipe.cmd("ZCARD").arg(keys.key(format_args!("held:{limit}@{counter}")));
+        type Found = (Option<Vec<u8>>, (Option<f64>, Option<f64>), Option<u64>, Option<Vec<u8>>, u64);
+        let (packed, (tenant_used, tenant_ends), ahead, counter, held): Found = self.pipeline("budget", &pipe).await?;
         let agent = AgentBudget::unpack(&packed.unwrap_or_default());
         // Lua may write a large number as a float.
         let whole = |number: Option<f64>| number.unwrap_or(0.0) as i64;
@@ -258,7 +261,7 @@ impl Pool {
             tenant_day_used: whole(tenant_used),
             tenant_day_ends_ms: whole(tenant_ends),
             ahead_on_lane: ahead,
-            counter: lane.map(|_| CounterFacts::unpack(&counter.unwrap_or_default())),
+            counter: lane.map(|_| CounterFacts::unpack(&counter.unwrap_or_default(), held)),
         })
     }
 

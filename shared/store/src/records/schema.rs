@@ -91,6 +91,9 @@ records! {
         /// The lane of the counter that stopped it, `<limit>@<counter>`: it waits there, or goes there when its slice is
         /// back. Absent where that is its agent's lane.
         LANE = "ln",
+        /// The places of limits that its calls hold while they are out: counter, number, counter, number, with blanks
+        /// between. Absent where there are none.
+        HOLDS = "ho",
         /// A note for each admission, each wait for a limit and each try that failed.
         LOG = "lg",
         /// `task` of a task; else absent.

@@ -39,6 +39,7 @@ verbs! {
     AtRunTime: "run_time" / "at_run_time" [],
     SetTenant: "run_time" / "set_tenant" [],
     SwitchTool: "run_time" / "switch_tool" [],
+    ResetLimit: "run_time" / "reset_limit" [LIMITS],
     Weigh: "upkeep" / "weigh" [],
     Prune: "upkeep" / "prune" [],
 }
@@ -115,15 +116,18 @@ pub(crate) mod recovery {
     pub use reap::*;
 }
 
-/// The settings that are made while the fleet runs: the policy in force, tenants, tools that are switched off.
+/// What is done while the fleet runs: the policy in force, tenants, tools that are switched off, counters that are set to
+/// zero.
 pub(crate) mod run_time {
     mod announce;
     mod at_run_time;
+    mod reset_limit;
     mod set_tenant;
     mod switch_tool;
 
     pub use announce::*;
     pub use at_run_time::*;
+    pub use reset_limit::*;
 }
 
 /// Bounds that are kept once in a while.

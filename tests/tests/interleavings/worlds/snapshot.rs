@@ -84,6 +84,7 @@ pub async fn compare(game: &mut Game<'_>) -> Result<(), Violation> {
     let by_name: BTreeMap<&str, &Key> = keys.iter().map(|k| (k.0.as_str(), k)).collect();
     records(game, &by_name)?;
     counters(game, &by_name)?;
+    places(game, &by_name)?;
     waiting(game, &by_name)?;
     streams(game, &by_name)?;
     lifetimes(game, &keys)
@@ -198,6 +199,16 @@ fn counters(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violatio
     Ok(())
 }
 
+/// The places of limits: as many as calls hold that are out or wait for their next try, and no others.
+fn places(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violation> {
+    let mut expected: BTreeMap<Name, u64> = BTreeMap::new();
+    for (counter, held) in game.world.holds.values().flatten() {
+        *expected.entry(counter.clone()).or_default() += held;
+    }
+    let found = keys.iter().filter_map(|(k, v)| Some((k.strip_prefix("held:")?.to_owned(), v.map().len() as u64)));
+    same("places of limits", &expected, &found.collect())
+}
+
 fn waiting(game: &Game<'_>, keys: &BTreeMap<&str, &Key>) -> Result<(), Violation> {
     let mut expected: BTreeMap<String, i64> =
         game.world.lane_timers.iter().map(|(n, at)| (format!("l:{n}"), *at)).collect();
@@ -274,8 +285,8 @@ fn lifetimes(game: &Game<'_>, keys: &[Key]) -> Result<(), Violation> {
     for Key(name, _, ttl_ms, _) in keys {
         let fading = |tt: &str, state: char| state == 'q' && game.world.fading.contains(tt);
         let open = |tt: &str| game.world.ids.get(tt).is_some_and(|(state, _)| *state != 'e' && !fading(tt, *state));
-        let unfinished =
-            name.starts_with("turn:") || name.starts_with("lane:") || name.strip_prefix("id:").is_some_and(open);
+        let unfinished = ["turn:", "lane:", "held:"].iter().any(|kind| name.starts_with(kind))
+            || name.strip_prefix("id:").is_some_and(open);
         let for_ever = NO_TTL.iter().any(|(prefix, _)| name.starts_with(prefix)) || name.ends_with(ODD_AGENT);
         if unfinished && *ttl_ms != -1 {
             return Err(format!("{name} is unfinished and vanishes in {ttl_ms} ms"));

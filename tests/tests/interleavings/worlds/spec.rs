@@ -74,6 +74,8 @@ pub struct GameLimit {
     pub max: u64,
     /// None: a day.
     pub period_ms: Option<i64>,
+    /// It counts what is out at the same time, and has no windows.
+    pub is_held: bool,
     pub reach: Reach,
 }
 
@@ -166,7 +168,7 @@ impl Rows {
                 matches: LimitMatch::default(),
                 per: BTreeSet::new(),
                 bound: LimitBound::Calls(limit.max),
-                every: limit.period_ms.map_or(Every::Day, Every::Period),
+                every: if limit.is_held { Every::Held } else { limit.period_ms.map_or(Every::Day, Every::Period) },
                 on_reach,
                 mode,
                 keys_max: 100,
@@ -186,6 +188,7 @@ impl Rows {
             let key = if number == 0 { spec.tenant } else { "" };
             let stagger_ms = |length: i64| 100 * i64::try_from(key.len()).unwrap_or(0) % length;
             let window = limit.period_ms.map_or(day, |length| Window::Period(length, stagger_ms(length)));
+            let window = if limit.is_held { Window::Held } else { window };
             Some((number, key.to_owned(), window))
         };
         (0..LIMITS.len()).filter_map(of).collect()
@@ -234,6 +237,7 @@ impl Policy {
             rng.random_bool(0.4).then(|| GameLimit {
                 max: rng.random_range(2..=8),
                 period_ms: [Some(1_500), Some(4_000), Some(61_000), None][rng.random_range(0..4)],
+                is_held: rng.random_bool(0.4),
                 reach: [Reach::Wait, Reach::Wait, Reach::Reject, Reach::Shadow][rng.random_range(0..4)],
             })
         });

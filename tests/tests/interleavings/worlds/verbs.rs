@@ -5,7 +5,7 @@ mod release;
 
 pub use release::Releasing;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use limited::{Limited, counter_of};
 use tickfleet_model::{DayCapAction, limits};
@@ -164,7 +164,7 @@ impl World {
         stagger_ms: i64,
         rows: &Rows,
         now_ms: i64,
-        waited: &mut BTreeSet<Name>,
+        waited: &mut BTreeMap<Name, u64>,
     ) -> Result<Option<Admitted>, String> {
         let spec = self.specs[c.spec].clone();
         let row = rows[number_of(spec.tenant)];
@@ -199,7 +199,7 @@ impl World {
             (Verdict::Wait(self.lane_due(&lane, row, ends)), None)
         } else {
             let task = spec.task.as_ref().map(|task| format!("{}:{task}", spec.tenant));
-            let limited = Limited { rows, next: 0, own: None, waited, now_ms };
+            let limited = Limited { rows, next: 0, own: None, waited, place: None, now_ms };
             self.decide((&name, &spec), &lane, task.as_deref(), &limited)
         };
         self.enter(&name, &lane, c.spec);
@@ -208,7 +208,7 @@ impl World {
         }
         self.take_early(&name, now_ms)?;
         if let Verdict::WaitFor(at, _) = verdict {
-            waited.insert(counter_of(rows, &spec, 0, at));
+            waited.entry(counter_of(rows, &spec, 0, at)).or_insert(0);
         }
         self.release_by(&name, &lane, (verdict, rows), now_ms).map(Some)
     }
@@ -364,6 +364,7 @@ impl World {
         let row = limited.rows[number_of(spec.tenant)];
         let found = limited.rows.debits(spec, limited.next);
         let mut debits: Vec<Debit> = found.iter().map(|debit| self.debit(spec, limited, debit)).collect();
+        let before: Vec<u64> = debits.iter().map(|debit| debit.counter.used).collect();
         let rules = Rules { caps: row.caps, epoch_ms: self.epoch_ms, room: self.has_room(name) };
         let (mut agent, mut tenant_day) = (self.agents[lane], self.tenant(name).day);
         let mut budget = task.and_then(|task| self.live(task)?.task);
@@ -373,14 +374,7 @@ impl World {
         let verdict = decide(spec.calls() - limited.next, rules, &mut chain);
         let cut = chain.cut;
         if matches!(verdict, Verdict::Dispatch(_)) {
-            for ((number, key, _), debit) in found.iter().zip(debits) {
-                let name = format!("{}@{key}", LIMITS[*number]);
-                // What nothing is debited of is not written.
-                if debit.counter.used != self.counters.get(&name).map_or(0, |c| c.at(limited.now_ms, debit.window).used)
-                {
-                    self.counters.insert(name, debit.counter);
-                }
-            }
+            self.hold(name, &found, limited.now_ms, before.into_iter().zip(debits));
         }
         self.agents.insert(lane.to_owned(), agent);
         self.tenant(name).day = tenant_day;

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tickfleet_store::Queue;
+use tickfleet_tests::referee::State;
 use tickfleet_tests::referee::limits::Reach;
 
 use crate::interleavings::game::Violation;
@@ -69,6 +70,13 @@ impl Witness {
             let Some(limit) = rows.limits[number].filter(|limit| limit.reach != Reach::Shadow) else { continue };
             let amount: u64 = spec.amounts[number][from..upto].iter().flatten().sum();
             let counter = format!("{}@{key}", LIMITS[number]);
+            if limit.is_held {
+                // Where nothing is taken, a bound that was lowered may be exceeded already.
+                if amount > 0 {
+                    crowded(world, number, &key, limit.max)?;
+                }
+                continue;
+            }
             let end_ms = world.counters.get(&counter).map_or(0, |counter| counter.end_ms);
             let (amount, max) = (u32::try_from(amount).unwrap_or(u32::MAX), u32::try_from(limit.max).ok());
             if amount > 0 {
@@ -104,5 +112,24 @@ impl Witness {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// What is out at the same time of a limit that has `max` places for each tenant, or for all: counted by the calls that are
+/// out or wait for their next try, and not by how many are said to be held. What went out before there was such a limit
+/// holds nothing.
+fn crowded(world: &World, number: usize, key: &str, max: u64) -> Result<(), Violation> {
+    let counter = format!("{}@{key}", LIMITS[number]);
+    let holds = |name: &Name| world.holds.get(name).is_some_and(|held| held.contains_key(&counter));
+    let out = world.turns.iter().filter_map(|(name, turn)| match &turn.state {
+        State::Out(live, _) | State::Parked { live, .. } if holds(name) => {
+            let amounts = world.specs[turn.spec].amounts[number].get(live.results.len()..live.admitted)?;
+            Some(amounts.iter().flatten().sum::<u64>())
+        }
+        _ => None,
+    });
+    match out.sum::<u64>() {
+        out if out > max => Err(format!("{out} are out of the {max} places of {counter}")),
+        _ => Ok(()),
     }
 }

@@ -70,6 +70,8 @@ pub struct World {
     pub tenants: BTreeMap<String, Tenant>,
     /// Of limits, `<limit>@<counter>`.
     pub counters: BTreeMap<Name, Counter>,
+    /// The places that a turn's calls hold: how many of each counter.
+    pub holds: BTreeMap<Name, BTreeMap<Name, u64>>,
     pub lanes: BTreeMap<Name, BTreeMap<u64, Name>>,
     pub lane_timers: BTreeMap<Name, i64>,
     pub turns: BTreeMap<Name, Turn>,
@@ -167,6 +169,8 @@ impl World {
         if effects.timer_ms.is_some() {
             turn.timer_ms = effects.timer_ms;
         }
+        let has_places = |state: &State<String>| matches!(state, State::Out(..) | State::Parked { .. });
+        let is_free = has_places(before) && !has_places(&turn.state);
         let lane = turn.lane.clone();
         let waits = if effects.lane.is_some() { turn.waits.take() } else { None };
         match (effects.lane, turn.seq) {
@@ -189,6 +193,11 @@ impl World {
                 }
             }
             _ => {}
+        }
+        for counter in is_free.then(|| self.holds.remove(name)).flatten().unwrap_or_default().into_keys() {
+            if let Some(timer_ms) = self.lane_timers.get_mut(&counter) {
+                *timer_ms = now_ms.min(*timer_ms);
+            }
         }
         if before.live().is_some() && self.turns[name].state.live().is_none() {
             self.end(name, now_ms);
@@ -260,12 +269,15 @@ impl World {
         self.lanes.entry(to).or_default().insert(seq, name.to_owned());
     }
 
-    /// Lanes of counters on which somebody waits.
-    pub fn waited_for(&self) -> BTreeSet<Name> {
-        let waited = |(name, lane): (&Name, &BTreeMap<u64, Name>)| {
-            (name.contains('@') && !lane.is_empty()).then(|| name.clone())
-        };
-        self.lanes.iter().filter_map(waited).collect()
+    /// How many places of a counter are taken.
+    pub fn held_of(&self, counter: &str) -> u64 {
+        self.holds.values().filter_map(|held| held.get(counter)).sum()
+    }
+
+    /// Lanes of counters on which somebody waits, and whose place is the first.
+    pub fn waited_for(&self) -> BTreeMap<Name, u64> {
+        let of_counters = self.lanes.iter().filter(|(name, _)| name.contains('@'));
+        of_counters.filter_map(|(name, lane)| Some((name.clone(), *lane.first_key_value()?.0))).collect()
     }
 
     /// The earliest timer, ms.

@@ -42,6 +42,8 @@ pub struct Watch {
     connection: Connection,
     keys: Keys,
     audit_last: Option<String>,
+    /// Audit entries that were seen and are of no call.
+    not_calls: u64,
     cursor: u64,
     /// Lanes that the present sweep over all timers has found, and those of the sweep before.
     found: BTreeMap<String, i64>,
@@ -52,7 +54,7 @@ impl Watch {
     /// Watches the shard with these keys over a connection that others may use too.
     #[must_use]
     pub const fn new(connection: Connection, keys: Keys) -> Self {
-        Self { connection, keys, audit_last: None, cursor: 0, found: BTreeMap::new(), known: None }
+        Self { connection, keys, audit_last: None, not_calls: 0, cursor: 0, found: BTreeMap::new(), known: None }
     }
 
     /// Reads what the server says of its load.
@@ -89,8 +91,9 @@ impl Watch {
         };
         view.oldest_delayed_ms = scored(next()).first().map_or(0, |(_, since)| (now_ms - since).max(0));
         let audit = map_of(next());
-        view.calls = audit.get("entries-added").and_then(number_of).map(i64::unsigned_abs);
         view.ended = self.ended(next());
+        let added = audit.get("entries-added").and_then(number_of).map(i64::unsigned_abs);
+        view.calls = added.map(|added| added.saturating_sub(self.not_calls));
         self.not_beyond(audit.get("last-generated-id").and_then(text_of));
         let (earliest, sweep) = (next(), next());
         view.timer_late_ms = self.sweep(earliest, sweep, now_ms);
@@ -201,7 +204,9 @@ impl Watch {
         if let Some(newest) = entries.first() {
             self.audit_last = Some(newest.id.clone());
         }
-        entries.iter().filter_map(|entry| ended_call(&entry.id, entry.field("audit")?)).collect()
+        let calls: Vec<_> = entries.iter().filter_map(|entry| ended_call(&entry.id, entry.field("audit")?)).collect();
+        self.not_calls += (entries.len() - calls.len()) as u64;
+        calls
     }
 
     /// Redis may have lost the newest entry that was seen, and number what comes below it: then nothing was seen.

@@ -79,7 +79,8 @@ pub struct ShardView {
     pub delayed: u64,
     /// The time for which the one of them waits that waits the longest, ms.
     pub oldest_delayed_ms: i64,
-    /// Audit entries ever written, which is one for every call; none where there is no audit log.
+    /// Calls that have ever ended: audit entries, but for those that were seen to be of operators; none where there is no
+    /// audit log.
     pub calls: Option<u64>,
     /// The newest calls that ended since the last look, at most 200.
     pub ended: Vec<EndedCall>,

@@ -122,6 +122,19 @@ local function put_on_lane(tenant, agent, turn, seq, due)
   call('ZADD', TIMERS, 'LT', due, 'l:' .. tenant .. ':' .. agent)
 end
 
+-- Gives back the places of limits that a turn's calls held, and wakes whoever waits for one: once, for the record forgets
+-- them. `holds` is what the record says (see `debit_counters`).
+local function free_places(tt, key, holds, now)
+  if not holds then return end
+  for counter, places in string.gmatch(holds, '(%S+) (%d+)') do
+    local members = {}
+    for i = 1, math.min(num(places), 1000) do members[i] = tt .. '/' .. i end
+    redis.pcall('ZREM', P .. 'held:' .. counter, unpack(members))
+    call('ZADD', TIMERS, 'XX', 'LT', now, 'l:' .. counter)
+  end
+  call('HDEL', key, TURN.holds)
+end
+
 -- Which calls of [from, upto) are marked as begun by somebody, of a turn with this meta: each behind a comma. Whether
 -- the marks are of this very content, the digest in the meta says.
 local function marked(tt, from, upto, meta)
@@ -146,6 +159,7 @@ end
 --        and behind a comma each the positions that are marked
 local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
+  free_places(tt, key, call('HGET', key, TURN.holds), now)
   call('HSET', key, TURN.fence, fence, TURN.end_reason, reason, TURN.end_upto, upto, TURN.end_info, info, TURN.has_history, '1')
   local spoken_ms = restarted_ms > 0 and lease > 0 and restarted_ms + lease or 0
   call('ZADD', TIMERS, now < spoken_ms and spoken_ms or now + lease, 't:' .. tt)

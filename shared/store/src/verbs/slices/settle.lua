@@ -198,8 +198,9 @@ end
 
 local function settle(item)
   local key = turn_key(item.tt)
-  local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history = unpack(call('HMGET', key, TURN.fence,
-    TURN.calls, TURN.admitted, TURN.done, TURN.cancelled, TURN.given, TURN.admitted_ms, TURN.log, TURN.has_history))
+  local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history, holds = unpack(call('HMGET', key,
+    TURN.fence, TURN.calls, TURN.admitted, TURN.done, TURN.cancelled, TURN.given, TURN.admitted_ms, TURN.log,
+    TURN.has_history, TURN.holds))
   if fence ~= item.fence or ended[item.tt] then return lost(item, key, fence) end
   local rec = {
     calls = num(calls), admitted = num(admitted), done = num(done or 0), cancelled = cancelled, given = given,
@@ -219,6 +220,7 @@ local function settle(item)
   if acknowledge(item) then
     local t = tenant_of(item.tenant)
     t.out = t.out - 1
+    free_places(item.tt, key, holds, now)
   end
   if upto >= rec.calls then return end_turn(item, key, rec) end
   keep(item, key, rec)

@@ -38,14 +38,15 @@ end
 
 -- What the record of a turn says; false where there is none, or a slice of it is out.
 local function record_of(tt)
-  local calls, admitted, done, queue, task, cancelled, deadline, log, fence, lane, place = unpack(call('HMGET', turn_key(tt),
-    TURN.calls, TURN.admitted, TURN.done, TURN.queue, TURN.task, TURN.cancelled, TURN.deadline_ms, TURN.log, TURN.fence,
-    TURN.lane, TURN.lane_place))
+  local calls, admitted, done, queue, task, cancelled, deadline, log, fence, lane, place, holds = unpack(call('HMGET',
+    turn_key(tt), TURN.calls, TURN.admitted, TURN.done, TURN.queue, TURN.task, TURN.cancelled, TURN.deadline_ms, TURN.log,
+    TURN.fence, TURN.lane, TURN.lane_place, TURN.holds))
   -- A lane names turns with calls left and nothing out; anything else is repaired by forgetting it here.
   if not calls or fence then return false end
   local rec = {
     calls = num(calls), admitted = num(admitted), done = num(done or 0), queue = queue, task = task, cancelled = cancelled,
     deadline = num(deadline), deadline_text = deadline, log = log, lane = lane, place = num(place or 0),
+    holds = holds,
   }
   if not (rec.calls and rec.admitted and rec.done and queue and rec.deadline and rec.place) then
     error('its record cannot be read', 0)
@@ -73,13 +74,13 @@ end
 -- How many of a turn's next `k` calls its limits let go; or 0, what stops it, and when there may be room.
 local function limited(turn, rec, k, stops)
   if not turn.debits then return k end
-  local stop = behind(turn.debits, rec.lane)
+  local stop = behind(turn.debits, rec.lane, rec.place)
   -- Whether they still wait is seen at the head of their lane.
   if stop then return 0, stop, now end
   local told = {}
   k, stop = fit(turn.debits, k, epoch_ms, told)
   for i = 1, #told do stops[#stops + 1] = 'SHADE ' .. told[i] end
-  return k, stop, stop and (stop.c.shared or stop.c).ends
+  return k, stop, stop and next_look(stop.c, now)
 end
 
 -- One turn of the lane `lane`, at its head. Answers an ending, the number of calls dispatched (0: it waits elsewhere now),
@@ -134,7 +135,10 @@ local function release(lane, turn, rec, stops)
   slices = slices and slices - 1
   local fence = dispatch(rec.queue, tt, body.meta, rec.next, 0, 0, body.calls)
   debit(a, t, k)
-  if turn.debits then debit_counters(turn.debits, k) end
+  -- What a build held that knows no places.
+  free_places(tt, key, rec.holds, now)
+  local holds = turn.debits and debit_counters(tt, turn.debits, k, now)
+  if holds then call('HSET', key, TURN.holds, holds) end
   t.out = t.out + 1
   if rec.task then call('HINCRBY', turn_key(tenant .. ':' .. rec.task), TURN.budget_used, k) end
   local note = admission_note(tostring(now), k, a, policy)
@@ -238,7 +242,7 @@ for i = 1, count do
   lanes[i] = lane
 end
 load_agents(names)
-load_counters(now)
+load_counters(now, epoch_ms, ending_lease)
 local replies = { 'OK', now }
 for i = 1, count do
   local done, reply = alone(look_at, lanes[i])

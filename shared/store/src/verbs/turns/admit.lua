@@ -85,10 +85,10 @@ end
 local function stopped(turn, stop)
   local c = stop.c
   local ends, reason, info = refusal_of(stop, #turn.calls, epoch_ms)
-  if reason and not c.waiting then
+  if reason and not c.first then
     turn.word, turn.reason, turn.info, turn.upto, turn.back = 'ENDING', reason, info, ends, c.name
   else
-    turn.word, turn.waits, turn.back, turn.note, c.waiting = 'LANED', c, c.name, wait_note(now_text, c), true
+    turn.word, turn.waits, turn.back, turn.note, c.first = 'LANED', c, c.name, wait_note(now_text, c), c.first or 0
   end
 end
 
@@ -134,7 +134,7 @@ local function plan(turn)
     end
     if k > 0 then
       debit(a, t, k)
-      if turn.debits then debit_counters(turn.debits, k) end
+      if turn.debits then turn.holds = debit_counters(turn.tt, turn.debits, k, now) end
       turn.back = stop and stop.c.name
       if task then task.used = task.used + k end
       t.out, turn.admitted, turn.word = t.out + 1, k, 'DISPATCHED'
@@ -167,6 +167,7 @@ local function write(turn)
     record[at + 1], record[at + 2], at = TURN.cancelled, turn.cancelled, at + 2
     take_early(turn.tt)
   end
+  if turn.holds then record[at + 1], record[at + 2], at = TURN.holds, turn.holds, at + 2 end
   if turn.back then record[at + 1], record[at + 2], at = TURN.lane, turn.back, at + 2 end
   if turn.note then record[at + 1], record[at + 2], at = TURN.log, turn.note, at + 2 end
   if k < n then
@@ -189,7 +190,7 @@ local function write(turn)
   local t = #timers
   timers[t + 1], timers[t + 2] = turn.deadline_text, 't:' .. turn.tt
   local waits = turn.waits
-  if waits then wait_for(waits, turn.tt, seq, (waits.shared or waits).ends)
+  if waits then wait_for(waits, turn.tt, seq, next_look(waits, now))
   elseif turn.word == 'LANED' then put_on_lane(turn.tenant, turn.agent, turn.turn, seq, turn.due) end
   local told = waits and { waits.row.name } or turn.word == 'DISPATCHED' and turn.told
   return told and #told > 0 and turn.word .. ' ' .. table.concat(told, ' ') or turn.word
@@ -210,7 +211,7 @@ for i = 1, count do
     -- What planning finds out; named here, so that the table is made at its full size.
     tt = false, name = false, a = false, admitted = 0, word = false, reason = false, info = false, due = false, note = false,
     cancelled = false, debits = false, told = false, waits = false, upto = false,
-    back = false,
+    back = false, holds = false,
   }
   turn.tt, turn.name = turn.tenant .. ':' .. turn.turn, turn.tenant .. ':' .. turn.agent
   local calls = num(turn.count)
@@ -234,7 +235,7 @@ end
 any_known = #records > 0 and call('EXISTS', unpack(records)) > 0
 cancelled_early = any_early(tts, early_ms, now)
 load_agents(names)
-load_counters(now)
+load_counters(now, epoch_ms, ending_lease)
 for i = 1, count do plan(batch[i]) end
 
 local replies, acked = { 'OK', now }, {}

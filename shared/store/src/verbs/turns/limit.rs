@@ -3,19 +3,30 @@
 use crate::script::args::Args;
 use tickfleet_model::Limit;
 use tickfleet_model::limit::counters::Debits;
-use tickfleet_model::limit::{LimitMode, OnReach};
+use tickfleet_model::limit::{Every, LimitMode, OnReach};
 
 /// A limit in one shard, with the bounds of the day that it counts in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitRow {
     name: String,
     max: u64,
-    period_ms: Option<i64>,
+    window: Window,
     day_ms: (i64, i64),
     reach: &'static str,
     keys_max: u64,
     /// What it allows, for people.
     words: String,
+}
+
+/// How a counter comes to have room again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Window {
+    /// It begins anew after this length, ms.
+    Length(i64),
+    /// It begins anew with the day.
+    Day,
+    /// Calls give their places back when they end.
+    Held,
 }
 
 impl LimitRow {
@@ -25,7 +36,11 @@ impl LimitRow {
         Self {
             name: limit.name.clone(),
             max: limit.share(shard, shards),
-            period_ms: limit.period_ms(tick_ms),
+            window: match (limit.every, limit.period_ms(tick_ms)) {
+                (Every::Held, _) => Window::Held,
+                (_, Some(length_ms)) => Window::Length(length_ms),
+                (_, None) => Window::Day,
+            },
             day_ms,
             reach: match (limit.mode, limit.on_reach) {
                 (LimitMode::Shadow, _) => "shadow",
@@ -53,7 +68,12 @@ pub struct CounterDebits {
 pub(crate) fn add_rows(args: &mut Args, rows: &[LimitRow]) {
     args.show(rows.len());
     for row in rows {
-        args.text(row.name.as_str()).show(row.max).maybe(row.period_ms);
+        args.text(row.name.as_str()).show(row.max);
+        match row.window {
+            Window::Length(length_ms) => args.show(length_ms),
+            Window::Day => args.text(""),
+            Window::Held => args.text("held"),
+        };
         args.show(row.day_ms.0).show(row.day_ms.1).text(row.reach).show(row.keys_max).text(row.words.as_str());
     }
 }

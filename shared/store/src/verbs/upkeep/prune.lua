@@ -35,7 +35,8 @@ if limit ~= '' then
     local name, text = counters[2][i], counters[2][i + 1]
     if #text == 24 then
       local _, ends = struct.unpack('<dd', text)
-      if ends + 60000 <= now then ended[#ended + 1] = name end
+      -- Of places it says that there are some.
+      if ends + 60000 <= now and call('EXISTS', P .. 'held:' .. limit .. '@' .. name) == 0 then ended[#ended + 1] = name end
     end
   end
   for from = 1, #ended, 500 do call('HDEL', key, unpack(ended, from, math.min(from + 499, #ended))) end

@@ -33,13 +33,13 @@ impl World {
         if stale(with.rows, now_ms) {
             return Ok(Batch::DayStale);
         }
-        let waited = self.waited_for();
+        let mut waited = self.waited_for();
         let heads: BTreeMap<&Name, Vec<Name>> = lanes.iter().map(|lane| (lane, self.heads(lane))).collect();
         let released = lanes.iter().map(|lane| {
             // Where no limit counts what an agent does, its lane is looked at as it is.
             let is_any = !with.rows.is_limited() && !lane.contains('@');
             let turns = if is_any { self.heads(lane) } else { heads[lane].clone() };
-            self.release_lane(lane, turns, with, &waited, now_ms)
+            self.release_lane(lane, turns, with, &mut waited, now_ms)
         });
         Ok(Batch::Decided(released.collect::<Result<_, _>>()?))
     }
@@ -54,7 +54,7 @@ impl World {
         lane: &Name,
         turns: Vec<Name>,
         with: &Releasing<'_>,
-        waited: &BTreeSet<Name>,
+        waited: &mut BTreeMap<Name, u64>,
         now_ms: i64,
     ) -> Result<Released, String> {
         let mut reply = (0, 0, Vec::new());
@@ -77,6 +77,10 @@ impl World {
                     break;
                 }
                 self.hop(&name, counter.as_ref(), until_ms);
+                if let Some((counter, place)) = counter.zip(self.turns[&name].seq) {
+                    let first = waited.entry(counter).or_insert(place);
+                    *first = place.min(*first);
+                }
                 continue;
             }
             let answer = self.apply(&name, Event::Release(verdict), now_ms)?;
@@ -102,7 +106,7 @@ impl World {
         name: &str,
         on: &Name,
         with: &Releasing<'_>,
-        waited: &BTreeSet<Name>,
+        waited: &BTreeMap<Name, u64>,
         now_ms: i64,
     ) -> (Verdict, Option<usize>, Spec, usize) {
         let turn = &self.turns[name];
@@ -121,7 +125,8 @@ impl World {
             () if deadline_ms <= now_ms => (Verdict::End(Reason::Expired, deadline_ms), None),
             () if orphan => (Verdict::End(Reason::Cancelled, now_ms), None),
             () => {
-                let limited = Limited { rows: with.rows, next, own: Some(on), waited, now_ms };
+                let place = self.turns[name].seq;
+                let limited = Limited { rows: with.rows, next, own: Some(on), waited, place, now_ms };
                 self.decide((name, &spec), &lane, task.as_deref(), &limited)
             }
         };

@@ -1,0 +1,94 @@
+//! What an operator did, as the audit log has it. Such entries look like those of calls, but for `action`, and have no
+//! `meta.turn`: who asks for the calls of a turn never meets them.
+
+use crate::write::{Object, time};
+use tickfleet_model::{Redactor, TenantId};
+
+/// A counter of a limit that somebody set to zero.
+#[derive(Debug, Clone, Copy)]
+pub struct LimitReset<'a> {
+    /// When, ms since the epoch of the shard's clock.
+    pub timestamp_ms: i64,
+    /// Who, as that one says.
+    pub by: &'a str,
+    /// Why.
+    pub reason: &'a str,
+    /// The limit's name.
+    pub limit: &'a str,
+    /// The counter among those of the limit.
+    pub counter: &'a str,
+    /// Whose counter it is; none where it is not one tenant's, or nobody knows.
+    pub tenant: Option<&'a TenantId>,
+    /// What the counter counts: `calls`, `millionths`, or `unknown`.
+    pub unit: &'a str,
+    /// Takes out the secrets that somebody may have written into the reason.
+    pub redactor: &'a Redactor,
+}
+
+/// The entry of a reset as JSON, open: what the counter had used is known in the step that resets it, which writes
+/// `used_before` and `window_ends_ms` behind the last member of `meta`, and closes both objects.
+#[must_use]
+pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
+    let LimitReset { limit, counter, redactor, .. } = *reset;
+    let by = redactor.text(reset.by);
+    let mut meta = Object::new(256 + reset.reason.len());
+    meta.text("limit", limit);
+    meta.text("counter", counter);
+    meta.text("reason", &redactor.text(reset.reason));
+    meta.text("unit", reset.unit);
+    let mut entry = Object::new(768 + reset.reason.len());
+    entry.text("timestamp", &time(reset.timestamp_ms));
+    entry.text("level", "info");
+    entry.text("action", "LIMIT_RESET");
+    entry.text("entity_type", "limit");
+    entry.text("entity_id", &format!("{limit}@{counter}"));
+    entry.text("actor_type", "operator");
+    entry.text("actor_id", &by);
+    match reset.tenant {
+        Some(tenant) => entry.text("tenant", tenant.as_str()),
+        None => entry.raw("tenant", "null"),
+    }
+    let which = if counter.is_empty() { String::new() } else { format!("@{counter}") };
+    entry.text("message", &format!("{by} reset {limit}{which}"));
+    entry.raw("meta", &meta.open());
+    entry.open()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn a_reset_says_who_did_it_and_why_and_keeps_no_secret() {
+        let tenant = TenantId::new("acme").unwrap();
+        let reset = LimitReset {
+            timestamp_ms: 1_767_225_600_123,
+            by: "anna",
+            reason: "\"quoted\", token=abc",
+            limit: "mails",
+            counter: "acme:kelly",
+            tenant: Some(&tenant),
+            unit: "calls",
+            redactor: &Redactor::default(),
+        };
+        let closed = |open: String| -> Value {
+            serde_json::from_str(&format!(r#"{open},"used_before":5,"window_ends_ms":7}}}}"#)).unwrap()
+        };
+        let expected = json!({
+            "timestamp": "2026-01-01T00:00:00.123Z", "level": "info", "action": "LIMIT_RESET", "entity_type": "limit",
+            "entity_id": "mails@acme:kelly", "actor_type": "operator", "actor_id": "anna", "tenant": "acme",
+            "message": "anna reset mails@acme:kelly",
+            "meta": {
+                "limit": "mails", "counter": "acme:kelly", "reason": "\"quoted\", token=[REDACTED]", "unit": "calls",
+                "used_before": 5, "window_ends_ms": 7,
+            },
+        });
+        assert_eq!(closed(limit_reset_entry(&reset)), expected);
+        let of_all = closed(limit_reset_entry(&LimitReset { tenant: None, counter: "", ..reset }));
+        assert_eq!((&of_all["tenant"], &of_all["message"]), (&Value::Null, &json!("anna reset mails")));
+    }
+}

@@ -1,0 +1,108 @@
+//! Limits of calls that are out at the same time, on real schedulers and workers: witnessed by the tools that run.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::{Effect, Limit, Policy};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
+
+/// How many calls run, and the most that ever did.
+#[derive(Default)]
+struct Witness {
+    running: AtomicUsize,
+    most: AtomicUsize,
+    /// Calls that are to fail once.
+    failing: Mutex<BTreeSet<u32>>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Step {
+    number: u32,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Done {
+    is_done: bool,
+}
+
+/// A tool that takes a while, and says how many run beside it.
+fn slow(name: &str, effect: Effect, witness: &Arc<Witness>) -> TypedTool {
+    let witness = Arc::clone(witness);
+    TypedTool::new(name, "Takes a while.", effect, move |_: CallContext, step: Step| {
+        let witness = Arc::clone(&witness);
+        async move {
+            let running = witness.running.fetch_add(1, Ordering::SeqCst) + 1;
+            witness.most.fetch_max(running, Ordering::SeqCst);
+            // Work: calls overlap only while they take a while.
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            witness.running.fetch_sub(1, Ordering::SeqCst);
+            let fails = witness.failing.lock().unwrap().remove(&step.number);
+            if fails { Err(ToolError::Transient("Not yet.".into())) } else { Ok(Done { is_done: true }) }
+        }
+    })
+}
+
+/// The policy has this limit, and no cap holds anything up.
+fn limited(policy: &mut Policy, name: &str, tools: &[&str], per: LimitKey, places: u64) {
+    policy.defaults.calls_per_tick = 1_000;
+    policy.limits = Arc::new(vec![Limit {
+        name: name.into(),
+        matches: LimitMatch { tools: tools.iter().map(ToString::to_string).collect(), ..LimitMatch::default() },
+        per: [per].into(),
+        bound: LimitBound::Concurrent(places),
+        every: Every::Held,
+        on_reach: OnReach::Wait,
+        mode: LimitMode::Enforce,
+        keys_max: 1,
+    }]);
+}
+
+async fn start(witness: &Arc<Witness>, policy: fn(&mut Policy)) -> Fleet {
+    Fleet::start(Plan {
+        schedulers: 2,
+        workers: 3,
+        tools: vec![slow("change", Effect::Idempotent, witness), slow("look", Effect::Read, witness)],
+        policy,
+        ..Plan::default()
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_more_calls_run_at_once_than_there_are_places() {
+    let witness = Arc::new(Witness::default());
+    witness.failing.lock().unwrap().extend([3, 8]);
+    let mut fleet = start(&witness, |policy| limited(policy, "changes", &["change"], LimitKey::Tool, 2)).await;
+    for number in 0..6 {
+        let call = |n: u32| ("change", json!({"number": 2 * number + n}));
+        fleet.submit(&[call(0), call(1)]).await;
+    }
+    for _ in 0..6 {
+        let reply = fleet.reply().await;
+        assert!(reply["results"].as_array().unwrap().iter().all(|result| result["success"] == true), "{reply}");
+    }
+    assert_eq!(witness.most.load(Ordering::SeqCst), 2, "never more, and not fewer for no reason");
+    assert_eq!(fleet.ask::<u64>("EXISTS", "held:changes@change", &[]).await, 0, "every place was given back");
+    assert_eq!(fleet.ask::<u64>("EXISTS", "lane:changes@change", &[]).await, 0);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reads_that_run_beside_each_other_have_a_place_each() {
+    let witness = Arc::new(Witness::default());
+    let mut fleet = start(&witness, |policy| limited(policy, "looks", &["look"], LimitKey::Tenant, 3)).await;
+    let calls: Vec<_> =
+        (0..8).map(|n| json!({"id": format!("c{n}"), "name": "look", "arguments": {"number": n}})).collect();
+    fleet.submit_turn(json!({"calls": calls, "parallel_reads": true})).await;
+    let reply = fleet.reply().await;
+    assert!(reply["results"].as_array().unwrap().iter().all(|result| result["success"] == true), "{reply}");
+    assert_eq!(witness.most.load(Ordering::SeqCst), 3);
+    fleet.stop().await;
+}

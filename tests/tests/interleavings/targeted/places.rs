@@ -1,0 +1,114 @@
+//! Who waits for a limit goes on: when a place is free, when what would give it back is gone, when the limit is raised.
+
+use tickfleet_model::Limit;
+use tickfleet_model::limit::counters::Debits;
+use tickfleet_model::limit::{Every, LimitBound, LimitMatch, LimitMode, OnReach};
+use tickfleet_store::{
+    CounterDebits, JudgedBy, Lane, LanePolicy, LaneRelease, LaneTurns, LimitRow, ReleaseReply, Released, WaitingTurn,
+};
+
+use super::*;
+
+fn limit(bound: LimitBound, every: Every) -> Limit {
+    Limit {
+        name: "one".into(),
+        matches: LimitMatch::default(),
+        per: std::collections::BTreeSet::new(),
+        bound,
+        every,
+        on_reach: OnReach::Wait,
+        mode: LimitMode::Enforce,
+        keys_max: 1,
+    }
+}
+
+/// One place, and whoever calls needs it.
+fn place() -> LimitRow {
+    LimitRow::new(&limit(LimitBound::Concurrent(1), Every::Held), (0, 1), 1_000, (0, 0))
+}
+
+fn counters() -> Vec<CounterDebits> {
+    let debits = Debits { limit: 0, key: "x".into(), amounts: vec![Some(1), Some(0)] };
+    vec![CounterDebits { row: 0, stagger_ms: 0, debits }]
+}
+
+const BY: Generations = Generations { policy: 1, tenants: 0 };
+
+/// Two turns want the place: the first has it, the second waits.
+async fn contested() -> Shard {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let mut turns = shard.inbound(2).await;
+    turns.iter_mut().for_each(|turn| turn.counters = counters());
+    let AdmitReply::Decided { turns, .. } = shard.store.admit(BY, &[row()], &[place()], &turns).await.unwrap() else {
+        panic!("nothing is decided")
+    };
+    assert!(matches!(&turns[..], [Admitted::Dispatched, Admitted::Laned]), "{turns:?}");
+    shard
+}
+
+/// What a look at the lane of the place comes to.
+async fn look(shard: &Shard, limit: LimitRow) -> Released {
+    let by = JudgedBy { agent: "a1".into(), policy: LanePolicy::Row(0), stagger_ms: 0 };
+    let waiting = WaitingTurn { name: "acme:t1".into(), next: 0, by, counters: counters() };
+    let lane = Lane::parse("one@x").unwrap();
+    let batch = [LaneRelease { lane, turns: LaneTurns::These(vec![waiting]) }];
+    match shard.store.release(BY, 16, &[row()], &[limit], &batch).await.unwrap() {
+        ReleaseReply::Released(mut lanes) => lanes.remove(0),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn whoever_ends_wakes_who_waits_for_its_place() {
+    let shard = contested().await;
+    assert_eq!(look(&shard, place()).await.turns, 0, "nobody is due before a look");
+    shard.advance(1);
+    shard.beat("w").await;
+    let entry = shard.reader("w").take("ready:normal", 1).await.unwrap().remove(0);
+    let slice = (TurnName::parse("acme:t0").unwrap(), entry.id);
+    assert_eq!(shard.settle(&slice, 2).await.unwrap(), [Settled::Done]);
+    assert_eq!(look(&shard, place()).await.turns, 1, "at once");
+    // What is said twice gives back nothing more: the place is the other's now.
+    assert_eq!(shard.settle(&slice, 2).await.unwrap(), [Settled::Already]);
+    let mut redis = shard.server.connection().await;
+    let key = shard.store.keys().key("held:one@x");
+    let held: Vec<String> = redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).query_async(&mut redis).await.unwrap();
+    assert_eq!(held, ["acme:t1/1"]);
+}
+
+#[tokio::test]
+async fn a_place_whose_record_is_gone_is_taken_back_where_somebody_waits() {
+    let shard = contested().await;
+    let mut redis = shard.server.connection().await;
+    let () = redis::cmd("DEL").arg(shard.store.keys().key("turn:acme:t0")).query_async(&mut redis).await.unwrap();
+    shard.advance(4_999);
+    assert_eq!(look(&shard, place()).await.turns, 0, "its lane is looked at every five seconds");
+    shard.advance(1);
+    assert_eq!(look(&shard, place()).await.turns, 1);
+}
+
+#[tokio::test]
+async fn a_place_that_is_held_is_not_taken_back_however_long_that_takes() {
+    let shard = contested().await;
+    for _ in 0..20 {
+        shard.advance(5_000);
+        assert_eq!(look(&shard, place()).await.turns, 0);
+    }
+}
+
+#[tokio::test]
+async fn who_waits_for_a_long_window_looks_whether_its_limit_was_raised() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let mut turns = shard.inbound(2).await;
+    turns.iter_mut().for_each(|turn| turn.counters = counters());
+    let day = |max| {
+        LimitRow::new(&limit(LimitBound::Calls(max), Every::Day), (0, 1), 1_000, (START_MS, START_MS + 86_400_000))
+    };
+    shard.store.admit(BY, &[row()], &[day(1)], &turns).await.unwrap();
+    shard.advance(299_999);
+    assert_eq!(look(&shard, day(1)).await.turns, 0, "nobody is due before that");
+    shard.advance(1);
+    assert_eq!(look(&shard, day(1)).await.turns, 0, "it is as it was");
+    shard.advance(300_000);
+    assert_eq!(look(&shard, day(2)).await.turns, 1);
+}
