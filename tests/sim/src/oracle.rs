@@ -125,6 +125,7 @@ impl Oracle {
         }
         let tenant = name.split(':').next().unwrap_or_default().to_owned();
         let (Ok(tenant_id), Ok(agent)) = (TenantId::new(&tenant), AgentId::new(&made.agent)) else { return };
+        self.crowded(&name, redis);
         for tool in made.tools.get(upto - fresh..upto).into_iter().flatten() {
             self.limited(&tenant_id, &agent, tool, now_ms, epoch_ms);
         }

@@ -3,6 +3,8 @@
 pub(crate) mod calendar;
 mod limits;
 
+pub(crate) use limits::counts;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,7 +64,7 @@ pub(crate) const TOOLS: [&str; 4] = ["look", "put", "pay", "forbidden"];
 pub(crate) const TASK_TOOL: &str = tickfleet_engine::delegation::TASK_TOOL;
 
 /// Games from this seed on may have limits: the others stay what they were before there were any.
-const LIMITED_FROM: u64 = 1_000_000;
+pub(crate) const LIMITED_FROM: u64 = 1_000_000;
 
 /// The time that caps may hold a game's calls back, about, ms.
 const LONGEST_MS: u64 = 150_000;

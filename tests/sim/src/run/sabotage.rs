@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use tickfleet_testkit::guards;
 
 use super::{Play, Run};
+use crate::settings::LIMITED_FROM;
 
 /// Switches each guard of the scripts off, and plays until a game misses it.
 #[derive(Debug, Clone, clap::Args)]
@@ -71,7 +72,9 @@ impl Sabotage {
     /// The cheapest of the first games that miss a guard.
     fn look_for(&self, number: usize) -> anyhow::Result<Option<Found>> {
         let mut best: Option<Found> = None;
-        let (mut seed, mut games, mut found, mut failing) = (self.seed, 0, 0, 0);
+        // Other games have no limits.
+        let first = if guards::is_of_limits(number) { self.seed + LIMITED_FROM } else { self.seed };
+        let (mut seed, mut games, mut found, mut failing) = (first, 0, 0, 0);
         while found < self.choose.max(1) && failing < FAILING_MAX {
             let run = Run {
                 seconds: self.seconds,

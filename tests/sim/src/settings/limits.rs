@@ -15,34 +15,51 @@ pub(super) fn draw(shards: u32, chance: &mut StdRng) -> Vec<Vec<Limit>> {
     if chance.random_bool(0.7) {
         return vec![Vec::new(), Vec::new()];
     }
-    let names = if chance.random_bool(0.5) { &["puts"][..] } else { &["puts", "all"] };
-    let first: Vec<Limit> = names.iter().map(|name| limit(name, shards, chance)).collect();
+    // Turns that need several counters must not give way to each other for ever.
+    let count = one_of(chance, &[1, 2, 4]);
+    let first: Vec<Limit> =
+        ["puts", "all", "more", "looks"][..count].iter().map(|name| limit(name, shards, chance)).collect();
     let second = match chance.random_range(0..3) {
         0 => first.clone(),
         1 => Vec::new(),
-        _ => {
-            let other = |limit: &Limit| Limit { bound: LimitBound::Calls(chance.random_range(3..9)), ..limit.clone() };
-            first.iter().map(other).collect()
-        }
+        _ => first.iter().map(|limit| Limit { bound: bound(limit.every, chance), ..limit.clone() }).collect(),
     };
     vec![first, second]
 }
 
 fn limit(name: &str, shards: u32, chance: &mut StdRng) -> Limit {
-    let tools = if name == "puts" { vec![TOOLS[1].to_owned()] } else { Vec::new() };
+    let tools = match name {
+        "puts" => vec![TOOLS[1].to_owned()],
+        "looks" => vec![TOOLS[0].to_owned()],
+        _ => Vec::new(),
+    };
     // What belongs to no tenant is divided among the shards.
     let keys = if shards == 1 { 3 } else { 2 };
+    let every = one_of(chance, &[Every::Tick, Every::Period(1_000), Every::Period(2_000), Every::Held, Every::Held]);
     let per = [&[LimitKey::Tenant][..], &[LimitKey::Agent], &[]][chance.random_range(0..keys)];
     Limit {
         name: name.to_owned(),
         matches: LimitMatch { tools, ..LimitMatch::default() },
         per: per.iter().cloned().collect::<BTreeSet<_>>(),
-        bound: LimitBound::Calls(chance.random_range(3..9)),
-        every: one_of(chance, &[Every::Tick, Every::Period(1_000), Every::Period(2_000)]),
+        bound: bound(every, chance),
+        every,
         on_reach: one_of(chance, &[OnReach::Wait, OnReach::Wait, OnReach::Reject]),
         mode: LimitMode::Enforce,
         keys_max: one_of(chance, &[1_000, 1]),
     }
+}
+
+/// How much a counter allows; few places, so that many wait for one.
+fn bound(every: Every, chance: &mut StdRng) -> LimitBound {
+    if every == Every::Held {
+        return LimitBound::Concurrent(chance.random_range(1..4));
+    }
+    LimitBound::Calls(chance.random_range(3..9))
+}
+
+/// Whether a limit counts the calls of a tool.
+pub(crate) fn counts(limit: &Limit, tool: &str) -> bool {
+    limit.matches.tools.is_empty() || limit.matches.tools.iter().any(|name| name == tool)
 }
 
 /// A counter that a call debits: its name, the beginning of its window, and the most that it may reach.
@@ -59,8 +76,7 @@ impl Settings {
         let [first, second] = self.limits.as_slice() else { return Vec::new() };
         let pairs = first.iter().filter_map(|one| Some((one, second.iter().find(|other| other.name == one.name)?)));
         let of = |(one, other): (&Limit, &Limit)| {
-            if one.keys_max == 1 || !one.matches.tools.is_empty() && !one.matches.tools.iter().any(|name| name == tool)
-            {
+            if one.keys_max == 1 || one.every == Every::Held || !counts(one, tool) {
                 return None;
             }
             let key = match one.per.iter().next() {
@@ -78,5 +94,14 @@ impl Settings {
             Some(Counted { name: format!("{}@{key}", one.name), window_ms, max })
         };
         pairs.filter_map(of).collect()
+    }
+
+    /// The limits of calls that are out at the same time, with the most that they may be, whichever configuration decides.
+    pub(crate) fn placed(&self) -> Vec<(&Limit, usize)> {
+        let [first, second] = self.limits.as_slice() else { return Vec::new() };
+        let of = |one: &'_ Limit| second.iter().find(|other| other.name == one.name).map(|other| other.bound.max());
+        let held = first.iter().filter(|one| one.every == Every::Held);
+        held.filter_map(|one| Some((one, usize::try_from(one.bound.max().max(of(one)?)).unwrap_or(usize::MAX))))
+            .collect()
     }
 }
