@@ -10,6 +10,7 @@ use crate::commands::demo;
 use crate::commands::dev;
 use crate::commands::doctor;
 use crate::commands::explain;
+use crate::commands::limits;
 use crate::commands::mcp;
 use crate::commands::reply;
 use crate::commands::submit;
@@ -63,6 +64,8 @@ pub(crate) enum Command {
     Explain(explain::Explain),
     /// Show tenants, or set one while the fleet runs.
     Tenant(tenant::Tenant),
+    /// Show the limits with their fullest counters, or set a counter to zero.
+    Limits(limits::Limits),
     /// List tools, or define those of one agent for a model.
     Tools(tools::Tools),
     /// Pin the tools of MCP servers, or check that they still are what was pinned.

@@ -12,6 +12,7 @@ pub(crate) mod dev_socket;
 pub(crate) mod doctor;
 pub(crate) mod explain;
 pub(crate) mod import;
+pub(crate) mod limits;
 pub(crate) mod mcp;
 pub(crate) mod reply;
 pub(crate) mod submit;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tickfleet_model::policy::TenantPolicy;
-use tickfleet_model::{AgentId, TenantId};
+use tickfleet_model::{AgentId, Limit, TenantId, suggest};
 use tickfleet_store::AtRunTime;
 
 use crate::failure::Failure;
@@ -66,6 +66,9 @@ struct Set {
     /// An agent that it has. Repeatable; together they replace those that it has. None at all means every agent.
     #[arg(long, value_name = "AGENT")]
     agent: Vec<AgentId>,
+    /// What a limit of limits.yaml allows it, or `default`. Repeatable; limits that are not named stay as they are.
+    #[arg(long, value_name = "LIMIT=NUMBER", value_parser = parse_limit)]
+    limit: Vec<(String, String)>,
     /// Somebody behind the tenant. Repeatable; together they replace those that it has.
     #[arg(long, value_name = "NAME")]
     user: Vec<String>,
@@ -80,6 +83,11 @@ fn parse_cap(text: &str) -> Result<DayCap, String> {
         return Ok(DayCap(None));
     }
     text.parse().map(|calls| DayCap(Some(calls))).map_err(|_| "expected a number of calls, or none".into())
+}
+
+fn parse_limit(text: &str) -> Result<(String, String), String> {
+    let (name, max) = text.split_once('=').ok_or("expected a limit and its number, such as mails=50")?;
+    Ok((name.to_owned(), max.to_owned()))
 }
 
 #[derive(Serialize)]
@@ -172,6 +180,7 @@ fn changed(before: TenantPolicy, change: &Set, setup: &Setup) -> Result<TenantPo
         }
     };
     Ok(TenantPolicy {
+        limits: own_limits(before.limits, &change.limit, &setup.configuration.policy.limits)?,
         plan: change.plan.clone().unwrap_or(before.plan),
         features: replaced(before.features, &change.feature),
         time_zone: zone,
@@ -181,15 +190,42 @@ fn changed(before: TenantPolicy, change: &Set, setup: &Setup) -> Result<TenantPo
     })
 }
 
+/// What limits allow it, with what the command names put in its place.
+fn own_limits(
+    mut own: BTreeMap<String, String>,
+    given: &[(String, String)],
+    limits: &[Limit],
+) -> Result<BTreeMap<String, String>, Failure> {
+    for (name, text) in given {
+        let found = limits.iter().find(|limit| limit.name == *name && limit.is_of_tenants());
+        if text == "default" {
+            // One that is no longer configured can be taken back all the same.
+            own.remove(name);
+            continue;
+        }
+        let Some(limit) = found else {
+            let names = || limits.iter().filter(|limit| limit.is_of_tenants()).map(|limit| limit.name.as_str());
+            let message = format!("--limit: limits.yaml has no limit {name:?} with counters of tenants");
+            return Err(Failure::usage(format!("{message}: {}", suggest::list(names()))));
+        };
+        if limit.bound.parse_max(text).is_none() {
+            return Err(Failure::usage(format!("--limit {name}: expected {}", limit.bound.max_words())));
+        }
+        own.insert(name.clone(), text.clone());
+    }
+    Ok(own)
+}
+
 fn replaced<T: Ord + Clone>(before: BTreeSet<T>, given: &[T]) -> BTreeSet<T> {
     if given.is_empty() { before } else { given.iter().cloned().collect() }
 }
 
 fn shown(rows: &[Row<'_>]) -> String {
-    let mut table = table(&["TENANT", "PLAN", "FEATURES", "TIME ZONE", "A DAY", "AGENTS", "FROM"]);
+    let mut table = table(&["TENANT", "PLAN", "FEATURES", "TIME ZONE", "A DAY", "LIMITS", "AGENTS", "FROM"]);
     for row in rows {
         let policy = row.policy;
         let features: Vec<&str> = policy.features.iter().map(String::as_str).collect();
+        let limits: Vec<String> = policy.limits.iter().map(|(name, max)| format!("{name} {max}")).collect();
         let agents: Vec<&str> = policy.agents.iter().map(AgentId::as_str).collect();
         table.add_row([
             row.tenant.to_string(),
@@ -197,6 +233,7 @@ fn shown(rows: &[Row<'_>]) -> String {
             features.join(", "),
             policy.time_zone.clone().unwrap_or_else(|| "default".into()),
             policy.max_actions_per_day.map_or_else(|| "no cap".into(), |cap| cap.to_string()),
+            limits.join(", "),
             if agents.is_empty() { "all".into() } else { agents.join(", ") },
             row.source.into(),
         ]);

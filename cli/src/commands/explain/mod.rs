@@ -233,7 +233,9 @@ async fn story(setup: &Setup, client: &Client, pool: &Pool, name: &TurnName) -> 
             let caps = record::caps(&active.policy, &name.tenant, &agent);
             let mut story = record::live(name, &live, budget, caps, now_ms);
             if let (Some(wait), Some(lane)) = (&mut story.waits, &live.record.lane) {
-                wait.limit = record::limit(&active.policy, lane, &budget, now_ms);
+                wait.limit = record::limit(&active.policy, &name.tenant, lane, &budget, now_ms);
+                // Its lane's timer says when it is looked at, which may be before there is room.
+                wait.until_ms = budget.counter.map(|counter| counter.ends_ms).filter(|ends_ms| *ends_ms > now_ms);
             }
             if let (State::Ready, Some(queue)) = (story.state, &story.queue) {
                 story.attendance = Some(Attendance::of_queue(pool, store.keys(), queue, now_ms).await?);

@@ -1,10 +1,12 @@
 //! From what a record says to where its turn is, and why.
 
+use std::borrow::Cow;
+
 use serde::Serialize;
 use serde_json::Value;
 use tickfleet_client::{Reply, ReplyStatus};
 use tickfleet_model::limit::{LimitBound, amount};
-use tickfleet_model::{AgentId, CallResult, Caps, Policy, TenantId};
+use tickfleet_model::{AgentId, CallResult, Caps, Limit, Policy, TenantId};
 use tickfleet_store::{BudgetFacts, FinishedTurn, Lane, LiveTurn, TurnName};
 
 use super::audit::Audit;
@@ -62,24 +64,41 @@ pub(super) struct Wait {
 pub(super) struct LimitWait {
     /// Its name.
     pub(super) name: String,
+    /// The counter among those of the limit: what `tickfleet limits` lists, and resets.
+    pub(super) counter: String,
     /// What one counter allows, in words; none where this configuration does not know the limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) allows: Option<String>,
     /// What the counter has used: calls, or an amount.
     pub(super) used: String,
+    /// Whether it counts calls that are out at the same time: nobody knows when one of them ends.
+    #[serde(skip)]
+    pub(super) is_held: bool,
 }
 
 /// The limit whose lane it is, with what its counter has used.
-pub(super) fn limit(policy: &Policy, lane: &Lane, budget: &BudgetFacts, now_ms: i64) -> Option<LimitWait> {
-    let Lane::Counter { limit: name, .. } = lane else { return None };
+pub(super) fn limit(
+    policy: &Policy,
+    tenant: &TenantId,
+    lane: &Lane,
+    budget: &BudgetFacts,
+    now_ms: i64,
+) -> Option<LimitWait> {
+    let Lane::Counter { limit: name, counter } = lane else { return None };
     let known = policy.limits.iter().find(|limit| limit.name == *name);
+    let known = known.map(|limit| policy.tenants.get(tenant).map_or(Cow::Borrowed(limit), |owner| owner.limit(limit)));
+    let known = known.as_deref();
     // A counter means nothing once its end has passed.
     let used = budget.counter.filter(|counter| counter.ends_ms > now_ms).map_or(0, |counter| counter.used);
+    let held = budget.counter.map_or(0, |counter| counter.held);
+    let is_held = held > 0 || matches!(known, Some(Limit { bound: LimitBound::Concurrent(_), .. }));
     let used = match known.map(|limit| &limit.bound) {
+        _ if is_held => held.to_string(),
         Some(LimitBound::Sum { .. }) => amount::show(used),
         _ => used.to_string(),
     };
-    Some(LimitWait { name: name.clone(), allows: known.map(ToString::to_string), used })
+    let allows = known.map(ToString::to_string);
+    Some(LimitWait { name: name.clone(), counter: counter.clone(), allows, used, is_held })
 }
 
 /// The caps of an agent in this configuration; none where it does not know the agent.
@@ -314,11 +333,15 @@ mod tests {
         assert_eq!(story.waits.unwrap().rule, Rule::Limit);
         let lane = waiting.record.lane.unwrap();
         let counted = |counter| BudgetFacts { counter, ..budget(10) };
-        let counter = Some(CounterFacts { used: 5, ends_ms: 2_000 });
-        let said = limit(&Policy::default(), &lane, &counted(counter), 1_000).unwrap();
-        assert_eq!((said.name.as_str(), said.used.as_str(), said.allows), ("mails", "5", None));
-        let over = limit(&Policy::default(), &lane, &counted(counter), 2_000).unwrap();
+        let counter = Some(CounterFacts { used: 5, ends_ms: 2_000, held: 0 });
+        let said = limit(&Policy::default(), &name().tenant, &lane, &counted(counter), 1_000).unwrap();
+        assert_eq!((said.name.as_str(), said.counter.as_str(), said.used.as_str()), ("mails", "demo:u1", "5"));
+        assert_eq!(said.allows, None);
+        let over = limit(&Policy::default(), &name().tenant, &lane, &counted(counter), 2_000).unwrap();
         assert_eq!(over.used, "0", "its window has ended");
+        let counter = Some(CounterFacts { held: 3, ..CounterFacts::default() });
+        let held = limit(&Policy::default(), &name().tenant, &lane, &counted(counter), 2_000).unwrap();
+        assert_eq!((held.used.as_str(), held.is_held), ("3", true));
     }
 
     #[test]

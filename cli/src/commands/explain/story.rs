@@ -201,13 +201,7 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
         Rule::TenantDayCap => {
             format!("the tenant's day is used up ({} calls)", of(wait.tenant_day_used, wait.tenant_day_cap))
         }
-        Rule::Limit => match &wait.limit {
-            Some(LimitWait { name, allows: Some(allows), used }) => {
-                format!("the limit {name} is used up ({allows}; {used} used)")
-            }
-            Some(LimitWait { name, used, .. }) => format!("the limit {name} is used up ({used} used)"),
-            None => "a limit is used up".into(),
-        },
+        Rule::Limit => wait.limit.as_ref().map_or_else(|| "a limit is used up".into(), used_up),
         Rule::BehindOthers => "other turns of the agent come first".into(),
         Rule::NextLook => "it goes out at the next look at the lane".into(),
         Rule::Backoff => format!("a try failed; try {} comes after a wait", wait.next_try.unwrap_or(2)),
@@ -218,6 +212,16 @@ fn waiting(wait: &Wait, now_ms: i64) -> String {
         }
         None => format!("It waits: {why}{ahead}"),
     }
+}
+
+fn used_up(limit: &LimitWait) -> String {
+    let LimitWait { name, counter, allows, used, is_held } = limit;
+    let allows = allows.as_ref().map(|allows| format!("{allows}; ")).unwrap_or_default();
+    let by = if counter.is_empty() { String::new() } else { format!(" by {counter}") };
+    if *is_held {
+        return format!("every place of the limit {name} is taken ({allows}{used} held{by})");
+    }
+    format!("the limit {name} is used up ({allows}{used} used{by})")
 }
 
 /// The reason that scripts give for an ending, in words; one that this build does not know as it is.
@@ -286,8 +290,23 @@ mod tests {
             said.contains("10 of 10 calls") && said.contains("in 4.0 s") && said.contains("2 other turns"),
             "{said}"
         );
-        let limit = LimitWait { name: "mails".into(), allows: Some("5 calls per user in 1h".into()), used: "5".into() };
+        let limit = LimitWait {
+            name: "mails".into(),
+            counter: "demo:u1".into(),
+            allows: Some("5 calls per user in 1h".into()),
+            used: "5".into(),
+            is_held: false,
+        };
+        let held = LimitWait { is_held: true, ..limit.clone() };
+        let said = waiting(&Wait { rule: Rule::Limit, limit: Some(limit.clone()), ..wait.clone() }, 1_000);
+        assert!(said.contains("the limit mails is used up (5 calls per user in 1h; 5 used by demo:u1)"), "{said}");
+        let said = waiting(&Wait { rule: Rule::Limit, limit: Some(held), until_ms: None, ..wait.clone() }, 1_000);
+        assert!(
+            said.contains("every place of the limit mails is taken (5 calls per user in 1h; 5 held by demo:u1)"),
+            "{said}"
+        );
+        let limit = LimitWait { counter: String::new(), allows: None, ..limit };
         let said = waiting(&Wait { rule: Rule::Limit, limit: Some(limit), ..wait }, 1_000);
-        assert!(said.contains("the limit mails is used up (5 calls per user in 1h; 5 used)"), "{said}");
+        assert!(said.contains("the limit mails is used up (5 used)"), "{said}");
     }
 }

@@ -6,5 +6,6 @@ mod explained;
 mod first_steps;
 mod import;
 mod inspect;
+mod limits;
 mod submit;
 mod top;

@@ -113,6 +113,14 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
 
     let seen = tickfleet(&["top", "--once", "--every", "100ms", "--redis-url", &redis.url("onlooker")]);
     seen.exits(0).says("1 scheduler, 1 worker alive").says("echo");
+    let mut by_hand = redis.as_user("tickfleet").await;
+    ask(&mut by_hand, "HSET {tickfleet:0}:counters:mails demo:kelly x").await.unwrap();
+    ask(&mut by_hand, "SADD {tickfleet:0}:limits mails").await.unwrap();
+    tickfleet(&["limits", "--redis-url", &redis.url("onlooker")]).exits(0).says("mails").says("demo:kelly");
+    let reset = ["limits", "reset", "mails", "demo:kelly", "--reason", "why", "--by", "anna"];
+    let by_onlooker = tickfleet(&[&reset[..], &["--redis-url", &redis.url("onlooker")]].concat());
+    by_onlooker.exits(1).complains("no permissions");
+    fleet.run(&reset).exits(0);
     // An onlooker changes nothing, not even by mistake.
     let cancel = tickfleet(&["cancel", "demo:guarded", "--redis-url", &redis.url("onlooker")]);
     cancel.exits(1).complains("no permissions");

@@ -130,6 +130,32 @@ async fn what_is_set_for_a_tenant_counts_for_the_next_turn() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_limit_allows_a_tenant_is_set_while_the_fleet_runs() {
+    let place = Place::new("caps: {tick: 1s, max_calls_per_tick: 100}", "{demo: {}}", LONG_LEASE).await;
+    let limits = "limits: {a_day: {per: [tenant], max: 3, every: day, on_reach: reject}, all: {max: 99, every: day}}";
+    fs::write(place.dir.path().join("limits.yaml"), limits).unwrap();
+    let (scheduler, worker) = (place.start("scheduler"), place.start("worker"));
+    let asked = |calls| outcomes(&results(&place.submit("demo", calls, &["--wait"])));
+    assert_eq!(asked(4), counted(&[("ok", 3), ("rejected", 1)]));
+    place.run(&["tenant", "set", "demo", "--limit", "a_day=5"]).exits(0);
+    assert_eq!(asked(4), counted(&[("ok", 2), ("rejected", 2)]), "what is used stays used");
+    let table = place.run(&["tenant", "show", "demo"]);
+    assert!(table.stdout.contains("a_day 5"), "{}", table.stdout);
+    for (given, expected) in [
+        ("a_dya=5", "limits.yaml has no limit \"a_dya\" with counters of tenants: a_day"),
+        ("all=5", "limits.yaml has no limit \"all\" with counters of tenants"),
+        ("a_day=-1", "--limit a_day: expected a number of calls"),
+        ("a_day", "expected a limit and its number, such as mails=50"),
+    ] {
+        let said = place.run(&["tenant", "set", "demo", "--limit", given]);
+        assert!(said.code == 2 && said.stderr.contains(expected), "{given}: {}", said.stderr);
+    }
+    place.run(&["tenant", "set", "demo", "--limit", "a_day=default"]).exits(0);
+    assert_eq!(asked(1), counted(&[("rejected", 1)]));
+    assert_eq!((scheduler.stop(), worker.stop()), (Some(0), Some(0)));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tenants_of_two_shards_keep_the_caps_that_were_set_at_run_time() {
     let home = |shard| {
         let names = (0..).map(|n| format!("tenant{n}"));

@@ -1,0 +1,257 @@
+//! What is shown of limits: each with what it allows and its fullest counters.
+
+use serde::Serialize;
+use serde_json::Number;
+use tickfleet_engine::active_policy::short_digest;
+use tickfleet_model::limit::counters::may_debit;
+use tickfleet_model::limit::{Every, LimitBound, LimitMode, OnReach, amount};
+use tickfleet_model::policy::{AgentPolicy, Policy, TenantPolicy};
+use tickfleet_model::suggest::{closest, list};
+use tickfleet_model::{AgentId, Limit, TenantId};
+use tickfleet_store::Pool;
+
+use super::Which;
+use super::seen::{self, Key, Seen, Shard, Tally};
+use crate::caller::{nobody, with_run_time, with_tenant};
+use crate::failure::Failure;
+use crate::setup::Setup;
+
+/// The fullest counters of a limit that are asked how many turns wait for them.
+const ASKED_MAX: usize = 100;
+
+/// All that is shown.
+#[derive(Debug, Serialize)]
+pub(super) struct Listing {
+    pub(super) now_ms: i64,
+    pub(super) policy: PolicyHere,
+    pub(super) limits: Vec<LimitView>,
+}
+
+/// The policy that says here what limits allow, and the one that the fleet decides by.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct PolicyHere {
+    pub(super) here: String,
+    /// Of each shard; none before a scheduler has announced one there.
+    pub(super) in_force: Vec<Option<String>>,
+}
+
+/// A limit with its fullest counters.
+#[derive(Debug, Serialize)]
+pub(super) struct LimitView {
+    pub(super) name: String,
+    /// What one counter allows, in words; none where this configuration does not know the limit.
+    pub(super) allows: Option<String>,
+    pub(super) on_reach: Option<OnReach>,
+    pub(super) mode: Option<LimitMode>,
+    /// True if it counts calls that are out at the same time: its counters are places that calls hold, and have no windows.
+    pub(super) is_held: bool,
+    /// Counters that it has.
+    pub(super) total: u64,
+    /// Those that were looked at.
+    pub(super) looked_at: u64,
+    /// True if these are all: else others may be fuller than what is shown.
+    pub(super) complete: bool,
+    /// The fullest first.
+    pub(super) counters: Vec<CounterView>,
+}
+
+/// A counter of a limit.
+#[derive(Debug, Serialize)]
+pub(super) struct CounterView {
+    pub(super) counter: String,
+    /// The shard, where each has such a counter of its own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) shard: Option<u32>,
+    /// Calls, or the sum of the argument; of a limit that is not known here, as Redis has it.
+    pub(super) used: Number,
+    /// Likewise; none where that is not known here.
+    pub(super) allowed: Option<Number>,
+    /// When the window ends, ms of shard time; none where it has ended.
+    pub(super) window_ends_ms: Option<i64>,
+    /// Turns that wait for it; none for what others share, who wait on lanes of their own.
+    pub(super) waiting: Option<u64>,
+    /// Shards in which its share is used up.
+    pub(super) full_in: u32,
+    /// Shards that it is divided among; 1 where it is not.
+    pub(super) shares: u32,
+    /// True if a shard has something there that is no counter: there it counts as used up.
+    pub(super) unreadable: bool,
+}
+
+impl PolicyHere {
+    async fn of(setup: &Setup, shards: &[Shard<'_>]) -> Result<Self, Failure> {
+        let mut in_force = Vec::with_capacity(shards.len());
+        for shard in shards {
+            let digest = shard.store.policy_in_force().await?;
+            in_force.push(digest.map(|digest| short_digest(&digest).to_owned()));
+        }
+        Ok(Self { here: short_digest(&setup.configuration.digest).to_owned(), in_force })
+    }
+
+    /// What the reader should know of them.
+    pub(super) fn doubts(&self) -> Vec<String> {
+        let others = self.in_force.iter().enumerate().filter_map(|(shard, digest)| Some((shard, digest.as_ref()?)));
+        let differ = others.filter(|(_, digest)| **digest != self.here).map(|(shard, digest)| {
+            format!(
+                "shard {shard} decides by policy {digest}, and this configuration is {}: what limits allow there may \
+                 differ from what stands here",
+                self.here
+            )
+        });
+        differ.collect()
+    }
+}
+
+/// Whose calls are asked about.
+struct Caller<'a> {
+    tenant: &'a TenantId,
+    owner: &'a TenantPolicy,
+    agent: Option<(&'a AgentId, &'a AgentPolicy)>,
+}
+
+impl<'a> Caller<'a> {
+    /// None where nobody was named.
+    fn of(which: &'a Which, policy: &'a Policy) -> Result<Option<Self>, Failure> {
+        let Some(tenant) = &which.tenant else { return Ok(None) };
+        if let Some(agent) = &which.agent {
+            let found = policy.look_up(tenant, agent).map_err(|unknown| nobody(unknown, policy, tenant, agent))?;
+            return Ok(Some(Self { tenant, owner: found.0, agent: Some((agent, found.1)) }));
+        }
+        let Some(owner) = policy.tenants.get(tenant) else { return Err(no_tenant(tenant, policy)) };
+        Ok(Some(Self { tenant, owner, agent: None }))
+    }
+
+    /// Whether the limit counts calls of this one.
+    fn meets(&self, limit: &Limit) -> bool {
+        let fits = self.agent.is_none_or(|(agent, policy)| limit.matches.fits_agent(agent, policy));
+        fits && limit.matches.fits_tenant(self.owner)
+    }
+
+    /// Whether the counter counts calls of this one. Of a limit that is not known, counters that begin with the tenant.
+    fn may_debit(&self, limit: Option<&Limit>, counter: &str) -> bool {
+        match limit {
+            Some(limit) => may_debit(limit, counter, self.tenant, self.agent.map(|(agent, _)| agent)),
+            None => counter.split(':').next() == Some(self.tenant.as_str()),
+        }
+    }
+}
+
+fn no_tenant(tenant: &TenantId, policy: &Policy) -> Failure {
+    Failure::failed(if policy.withheld.contains(tenant) {
+        anyhow::anyhow!(tickfleet_engine::delegation::unreadable(tenant))
+    } else {
+        anyhow::anyhow!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str())
+    })
+}
+
+/// Looks at all shards.
+///
+/// # Errors
+/// A limit, tenant or agent that is not there; Redis.
+pub(super) async fn of(setup: &Setup, which: &Which) -> Result<Listing, Failure> {
+    let (client, pool) = (setup.client().await?, setup.pool()?);
+    let active = setup.active();
+    with_run_time(&active, client.stores()).await;
+    if let Some(tenant) = &which.tenant {
+        with_tenant(setup, &active, tenant).await?;
+    }
+    let policy = &active.load().policy;
+    let caller = Caller::of(which, policy)?;
+    let shards = seen::shards(&client).await?;
+    let mut names = seen::names(&pool, &shards, &policy.limits).await?;
+    if let Some(wanted) = &which.limit {
+        if !names.contains(wanted) {
+            return Err(no_limit(wanted, names.iter().map(String::as_str)));
+        }
+        names.retain(|name| name == wanted);
+    }
+    let mut limits = Vec::new();
+    for name in names {
+        let limit = known(&policy.limits, &name);
+        let met = caller.as_ref().zip(limit).is_none_or(|(caller, limit)| caller.meets(limit));
+        if met {
+            let seen = Seen::of(&pool, &shards, (&name, limit), policy).await?;
+            limits.push(view(&pool, &shards, (name, limit, seen), caller.as_ref(), usize::from(which.top)).await?);
+        }
+    }
+    let now_ms = shards.iter().map(|shard| shard.now_ms).max().unwrap_or(0);
+    Ok(Listing { now_ms, policy: PolicyHere::of(setup, &shards).await?, limits })
+}
+
+/// The limit of this name in the configuration.
+pub(super) fn known<'a>(limits: &'a [Limit], name: &str) -> Option<&'a Limit> {
+    limits.iter().find(|limit| limit.name == name)
+}
+
+/// The failure that says that no limit has this name.
+pub(super) fn no_limit<'a>(wanted: &str, names: impl Iterator<Item = &'a str> + Clone) -> Failure {
+    let meant = closest(wanted, names.clone()).map(|name| format!(" Did you mean {name:?}?")).unwrap_or_default();
+    Failure::failed(anyhow::anyhow!("there is no limit {wanted:?}.{meant} Limits: {}", list(names)))
+}
+
+async fn view(
+    pool: &Pool,
+    shards: &[Shard<'_>],
+    (name, limit, seen): (String, Option<&Limit>, Seen),
+    caller: Option<&Caller<'_>>,
+    top: usize,
+) -> Result<LimitView, Failure> {
+    let (total, looked_at, complete) = (seen.total, seen.looked_at, seen.complete);
+    let wanted = |key: &Key| caller.is_none_or(|caller| caller.may_debit(limit, &key.counter));
+    let mut fullest: Vec<(Key, Tally)> = seen.counters.into_iter().filter(|(key, _)| wanted(key)).collect();
+    fullest.sort_by_key(|(_, tally)| fullness(tally));
+    fullest.truncate(ASKED_MAX.max(top));
+    let waiting = seen::waiting(pool, shards, &name, &fullest).await?;
+    let mut fullest: Vec<_> = fullest.into_iter().zip(waiting).collect();
+    // Of many that are full, those that somebody waits for.
+    fullest.sort_by_key(|((_, tally), waiting)| (fullness(tally), std::cmp::Reverse(waiting.unwrap_or(0))));
+    fullest.truncate(top);
+    let counters = fullest.into_iter().map(|((key, tally), waiting)| counter_view(key, tally, waiting, limit, shards));
+    Ok(LimitView {
+        allows: limit.map(ToString::to_string),
+        on_reach: limit.map(|limit| limit.on_reach),
+        mode: limit.map(|limit| limit.mode),
+        is_held: limit.is_some_and(|limit| limit.every == Every::Held),
+        total,
+        looked_at,
+        complete,
+        counters: counters.collect(),
+        name,
+    })
+}
+
+/// Sorts the fullest first: in parts of a million, for tenants may have numbers of their own.
+fn fullness(tally: &Tally) -> std::cmp::Reverse<(bool, u64, u64)> {
+    let part = tally.allowed.map_or(0, |allowed| tally.used.saturating_mul(1_000_000) / allowed.max(1));
+    std::cmp::Reverse((tally.unreadable_in > 0, part, tally.used))
+}
+
+fn counter_view(
+    key: Key,
+    tally: Tally,
+    waiting: Option<u64>,
+    limit: Option<&Limit>,
+    shards: &[Shard<'_>],
+) -> CounterView {
+    let is_divided = limit.is_some_and(|limit| !limit.is_of_tenants());
+    CounterView {
+        counter: key.counter,
+        shard: key.shard,
+        used: number(tally.used, limit),
+        allowed: tally.allowed.map(|allowed| number(allowed, limit)),
+        window_ends_ms: tally.ends_ms,
+        waiting,
+        full_in: tally.full_in,
+        shares: if is_divided { u32::try_from(shards.len()).unwrap_or(u32::MAX) } else { 1 },
+        unreadable: tally.unreadable_in > 0,
+    }
+}
+
+/// What is used or allowed, in the unit that the limit speaks of.
+pub(super) fn number(value: u64, limit: Option<&Limit>) -> Number {
+    match limit.map(|limit| &limit.bound) {
+        // An amount as it is written is a number.
+        Some(LimitBound::Sum { .. }) => amount::show(value).parse().unwrap_or_else(|_| value.into()),
+        _ => value.into(),
+    }
+}

@@ -1,0 +1,193 @@
+//! `tickfleet limits reset`: sets one counter to zero, and says so in the audit log.
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::Number;
+use tickfleet_client::Client;
+use tickfleet_model::limit::counters::{OTHERS, tenant_of};
+use tickfleet_model::limit::{Every, LimitBound};
+use tickfleet_model::suggest::closest;
+use tickfleet_model::{Limit, limits};
+use tickfleet_protocol::{LimitReset, limit_reset_entry};
+use tickfleet_store::{CounterName, Pool, Store, WasReset};
+
+use super::listing::{known, no_limit, number};
+use super::seen::{self, Seen};
+use crate::failure::Failure;
+use crate::global::environment;
+use crate::output::Output;
+use crate::output::time_format::from_now;
+use crate::setup::Setup;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet limits reset mails_per_agent atlas-ux:kelly --reason 'the import was ours'
+  tickfleet limits reset writes_of_the_fleet --reason 'agreed with Ben' --by anna
+
+The window goes on, so up to twice what the limit allows may pass in it.")]
+pub(super) struct Reset {
+    /// The limit.
+    #[arg(value_name = "LIMIT")]
+    limit: String,
+    /// Its counter, as tickfleet limits shows it. None where the limit has one for all calls.
+    #[arg(value_name = "COUNTER", default_value = "", hide_default_value = true)]
+    counter: String,
+    /// Why, for the audit log.
+    #[arg(long, value_parser = reason)]
+    reason: String,
+    /// Who, for the audit log. Without it, what the variable USER says.
+    #[arg(long, value_name = "NAME", value_parser = who)]
+    by: Option<String>,
+}
+
+/// A text for people that says something within a bound.
+fn bounded(text: &str, bytes_max: usize) -> Result<String, String> {
+    let text = text.trim();
+    match text.len() {
+        0 => Err("it must say something".into()),
+        bytes if bytes > bytes_max => Err(format!("it has {bytes} bytes; at most {bytes_max} are allowed")),
+        _ => Ok(text.to_owned()),
+    }
+}
+
+fn reason(text: &str) -> Result<String, String> {
+    bounded(text, limits::REASON_BYTES_MAX)
+}
+
+fn who(text: &str) -> Result<String, String> {
+    bounded(text, limits::NAME_BYTES_MAX)
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Done<'a> {
+    limit: &'a str,
+    counter: &'a str,
+    /// What was used, of all shards; none where a shard's could not be read.
+    used_before: Option<Number>,
+    /// When the window ends, ms of shard time.
+    window_ends_ms: Option<i64>,
+    /// Turns that waited for it, and are looked at now.
+    waiting: u64,
+    /// Shards that had the counter.
+    shards: Vec<u32>,
+}
+
+/// Resets.
+///
+/// # Errors
+/// No such counter; nobody says who it is; Redis.
+pub(super) async fn run(setup: &Setup, args: &Reset, output: &Output) -> Result<(), Failure> {
+    let by = args.by.clone().map_or_else(by_environment, Ok)?;
+    let name = CounterName { limit: args.limit.clone(), counter: args.counter.clone() };
+    let limit = known(&setup.configuration.policy.limits, &name.limit);
+    if limit.is_some_and(|limit| limit.every == Every::Held) {
+        return Err(Failure::failed(anyhow::anyhow!(
+            "{} counts calls that are out: each gives its place back when it ends, and tickfleet cancel ends a turn",
+            name.limit
+        )));
+    }
+    let (client, pool) = (setup.client().await?, setup.pool()?);
+    let mut done: Vec<(u32, WasReset)> = Vec::new();
+    let mut now_ms = 0;
+    // A counter of the fleet has a share in every shard; that of a tenant is in one of them.
+    for store in client.stores() {
+        now_ms = store.now_ms().await?;
+        let entry = entry(setup, (&name, limit), (&by, &args.reason), now_ms);
+        done.extend(reset_in(store, &name, &entry).await?);
+    }
+    if done.is_empty() {
+        return Err(no_counter(&client, &pool, setup, &name).await?);
+    }
+    let used = done.iter().map(|(_, was)| was.used).sum::<Option<u64>>();
+    let told = Done {
+        limit: &name.limit,
+        counter: &name.counter,
+        used_before: used.map(|used| number(used, limit)),
+        window_ends_ms: done.iter().filter_map(|(_, was)| was.ends_ms).max(),
+        waiting: done.iter().map(|(_, was)| was.waiting).sum(),
+        shards: done.iter().map(|(shard, _)| *shard).collect(),
+    };
+    output.show(&told, |told| in_words(told, &name, limit, now_ms))
+}
+
+async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Option<(u32, WasReset)>, Failure> {
+    Ok(store.reset_limit(name, entry).await?.map(|was| (store.shard(), was)))
+}
+
+fn by_environment() -> Result<String, Failure> {
+    let user = environment().remove("USER").unwrap_or_default();
+    who(&user)
+        .map_err(|_| Failure::usage("who resets it? The variable USER does not say it: --by does, for the audit log"))
+}
+
+fn entry(
+    setup: &Setup,
+    (name, limit): (&CounterName, Option<&Limit>),
+    (by, reason): (&str, &str),
+    timestamp_ms: i64,
+) -> String {
+    let tenant = limit.and_then(|limit| tenant_of(limit, &name.counter));
+    limit_reset_entry(&LimitReset {
+        timestamp_ms,
+        by,
+        reason,
+        limit: &name.limit,
+        counter: &name.counter,
+        tenant: tenant.as_ref(),
+        unit: match limit.map(|limit| &limit.bound) {
+            None => "unknown",
+            Some(LimitBound::Sum { .. }) => "millionths",
+            Some(_) => "calls",
+        },
+        redactor: &setup.report().redactor,
+    })
+}
+
+fn in_words(done: &Done<'_>, name: &CounterName, limit: Option<&Limit>, now_ms: i64) -> String {
+    let which =
+        if name.counter.is_empty() { name.limit.clone() } else { format!("{} of {}", name.limit, name.counter) };
+    let allowed = limit.map(|known| format!(" of {}", number(known.bound.max(), limit))).unwrap_or_default();
+    let before = match &done.used_before {
+        Some(used) => format!("{used}{allowed} used before, 0 now"),
+        None => "it could not be read and counted as used up; it is gone".into(),
+    };
+    let window = match done.window_ends_ms {
+        Some(ends) if ends > now_ms => format!(". Its window ends {}", from_now(ends, now_ms)),
+        _ => String::new(),
+    };
+    let waiting = match done.waiting {
+        _ if name.counter == OTHERS => {
+            ". Turns that share it wait on lanes of their own, and are looked at when that window ends".into()
+        }
+        0 => ". Nothing waited for it".into(),
+        1 => ". 1 turn that waited is looked at now".into(),
+        turns => format!(". {turns} turns that waited are looked at now"),
+    };
+    format!("{which}: {before}{window}{waiting}")
+}
+
+/// The failure that says that there is no such counter, and which may have been meant.
+async fn no_counter(client: &Client, pool: &Pool, setup: &Setup, name: &CounterName) -> Result<Failure, Failure> {
+    let shards = seen::shards(client).await?;
+    let names = seen::names(pool, &shards, &setup.configuration.policy.limits).await?;
+    if !names.contains(&name.limit) {
+        return Ok(no_limit(&name.limit, names.iter().map(String::as_str)));
+    }
+    let limit = known(&setup.configuration.policy.limits, &name.limit);
+    let seen = Seen::of(pool, &shards, (&name.limit, limit), &setup.configuration.policy).await?;
+    let meant = closest(&name.counter, seen.counters.keys().map(|key| key.counter.as_str()));
+    let meant = meant.filter(|meant| !meant.is_empty()).map(|meant| format!(" Did you mean {meant:?}?"));
+    let which = if name.counter.is_empty() {
+        "no counter for all calls".to_owned()
+    } else {
+        format!("no counter {:?}", name.counter)
+    };
+    Ok(Failure::failed(anyhow::anyhow!(
+        "{} has {which}: nothing was counted there lately.{} tickfleet limits --limit {} shows the fullest that it has",
+        name.limit,
+        meant.unwrap_or_default(),
+        name.limit
+    )))
+}

@@ -1,0 +1,226 @@
+//! The counters of a limit in all shards, as far as a bounded look finds them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use std::borrow::Cow;
+use tickfleet_client::Client;
+
+use tickfleet_model::limit::Every;
+use tickfleet_model::limit::counters::{OTHERS, tenant_of};
+use tickfleet_model::{Limit, Policy};
+use tickfleet_store::{CounterFacts, CounterName, Pool, SeenCounters};
+
+use crate::failure::Failure;
+
+/// Counters of one limit that are looked at in one shard: some twenty short commands, whatever it has.
+const SEEN_MAX: usize = 10_000;
+
+/// A shard, with the time there.
+pub(super) struct Shard<'a> {
+    pub(super) store: &'a tickfleet_store::Store,
+    pub(super) now_ms: i64,
+}
+
+/// All shards, each with its time.
+pub(super) async fn shards(client: &Client) -> Result<Vec<Shard<'_>>, Failure> {
+    let mut shards = Vec::with_capacity(client.stores().len());
+    for store in client.stores() {
+        shards.push(Shard { store, now_ms: store.now_ms().await? });
+    }
+    Ok(shards)
+}
+
+/// The limits that there are: of the configuration, and those that have counters.
+pub(super) async fn names(pool: &Pool, shards: &[Shard<'_>], known: &[Limit]) -> Result<BTreeSet<String>, Failure> {
+    let mut names: BTreeSet<String> = known.iter().map(|limit| limit.name.clone()).collect();
+    for shard in shards {
+        names.extend(pool.limits(shard.store.keys()).await?);
+    }
+    Ok(names)
+}
+
+/// Names a counter in all shards. The one that others share is another in each shard, unless it is a share of one.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    pub(super) counter: String,
+    pub(super) shard: Option<u32>,
+}
+
+/// What a counter has used.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    /// Calls or millionths in windows that have not ended, of all shards.
+    pub(super) used: u64,
+    /// When the last of these windows ends, ms of shard time; none where all have ended.
+    pub(super) ends_ms: Option<i64>,
+    /// Shards in which it is there.
+    pub(super) shards: BTreeSet<u32>,
+    /// What it allows in all shards, where that is known.
+    pub(super) allowed: Option<u64>,
+    /// Shards in which it has used all of its share.
+    pub(super) full_in: u32,
+    /// Shards in which it cannot be read, and counts as used up.
+    pub(super) unreadable_in: u32,
+}
+
+/// The counters of one limit.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    pub(super) counters: BTreeMap<Key, Tally>,
+    /// Counters that there are, those of all shards together.
+    pub(super) total: u64,
+    /// Those that were looked at.
+    pub(super) looked_at: u64,
+    /// True if these are all.
+    pub(super) complete: bool,
+}
+
+/// The limit as it is for a counter, whose tenant may have a number of its own.
+fn own<'l>(limit: &'l Limit, counter: &str, policy: &Policy) -> Cow<'l, Limit> {
+    let owner = tenant_of(limit, counter).and_then(|tenant| policy.tenants.get(&tenant));
+    owner.map_or(Cow::Borrowed(limit), |owner| owner.limit(limit))
+}
+
+impl Seen {
+    /// Looks at the counters of the limit `name`; `limit` is what is known of it, `policy` what tenants have.
+    pub(super) async fn of(
+        pool: &Pool,
+        shards: &[Shard<'_>],
+        (name, limit): (&str, Option<&Limit>),
+        policy: &Policy,
+    ) -> Result<Self, Failure> {
+        let mut seen = Self { complete: true, ..Self::default() };
+        for shard in shards {
+            let is_held = limit.is_some_and(|limit| limit.every == Every::Held);
+            let found = pool.counters(shard.store.keys(), name, is_held, SEEN_MAX).await?;
+            let place = (shard.store.shard(), shard.store.options().shards);
+            seen.add(found, limit, (place, shard.now_ms), policy);
+        }
+        Ok(seen)
+    }
+
+    /// Adds what one shard has: the shard, of how many, and the time there.
+    fn add(
+        &mut self,
+        found: SeenCounters,
+        limit: Option<&Limit>,
+        ((shard, shards), now_ms): ((u32, u32), i64),
+        policy: &Policy,
+    ) {
+        self.total += found.total;
+        self.looked_at += found.counters.len() as u64;
+        self.complete &= found.complete;
+        let is_shared = limit.is_some_and(|limit| !limit.is_of_tenants());
+        for (counter, facts) in found.counters {
+            let own = limit.map(|limit| own(limit, &counter, policy));
+            let share = own.as_ref().map(|limit| limit.share(shard, shards));
+            let of_shard = (counter == OTHERS && !is_shared).then_some(shard);
+            let tally = self.counters.entry(Key { counter, shard: of_shard }).or_default();
+            tally.shards.insert(shard);
+            tally.allowed = own.as_ref().map(|limit| limit.bound.max());
+            let Some(facts) = facts else {
+                tally.unreadable_in += 1;
+                continue;
+            };
+            let CounterFacts { used, ends_ms, held } = facts;
+            // A counter means nothing once its end has passed.
+            if ends_ms > now_ms {
+                tally.used = tally.used.saturating_add(used);
+                tally.ends_ms = tally.ends_ms.max(Some(ends_ms));
+            }
+            tally.used = tally.used.saturating_add(held);
+            let used = held + if ends_ms > now_ms { used } else { 0 };
+            tally.full_in += u32::from(share.is_some_and(|share| used > 0 && used >= share));
+        }
+    }
+}
+
+/// The turns on the lanes of these counters, in their order; none for what others share, who wait on lanes of their own.
+pub(super) async fn waiting(
+    pool: &Pool,
+    shards: &[Shard<'_>],
+    limit: &str,
+    counters: &[(Key, Tally)],
+) -> Result<Vec<Option<u64>>, Failure> {
+    let mut waiting: Vec<Option<u64>> = counters.iter().map(|(key, _)| (key.counter != OTHERS).then_some(0)).collect();
+    for shard in shards {
+        let number = shard.store.shard();
+        let here: Vec<usize> = (0..counters.len())
+            .filter(|at| waiting[*at].is_some() && counters[*at].1.shards.contains(&number))
+            .collect();
+        let name = |at: &usize| CounterName { limit: limit.to_owned(), counter: counters[*at].0.counter.clone() };
+        let names: Vec<CounterName> = here.iter().map(name).collect();
+        let found = pool.waiting_for(shard.store.keys(), &names).await?;
+        for (at, turns) in here.into_iter().zip(found) {
+            waiting[at] = waiting[at].map(|known| known + turns);
+        }
+    }
+    Ok(waiting)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+
+    use super::*;
+
+    fn limit(per: &[LimitKey]) -> Limit {
+        Limit {
+            name: "x".into(),
+            matches: LimitMatch::default(),
+            per: per.iter().cloned().collect(),
+            bound: LimitBound::Calls(10),
+            every: Every::Day,
+            on_reach: OnReach::Wait,
+            mode: LimitMode::Enforce,
+            keys_max: 9,
+        }
+    }
+
+    fn found(counters: &[(&str, u64, i64)]) -> SeenCounters {
+        let facts = |used, ends_ms| Some(CounterFacts { used, ends_ms, held: 0 });
+        let counters = counters.iter().map(|(name, used, ends_ms)| ((*name).to_owned(), facts(*used, *ends_ms)));
+        SeenCounters { total: 3, counters: counters.collect(), complete: true }
+    }
+
+    fn tally(seen: &Seen, counter: &str, shard: Option<u32>) -> Tally {
+        seen.counters[&Key { counter: counter.into(), shard }].clone()
+    }
+
+    #[test]
+    fn a_counter_of_the_fleet_is_the_sum_of_its_shares_and_ended_windows_count_as_nothing() {
+        let (limit, mut seen) = (limit(&[LimitKey::Tool]), Seen { complete: true, ..Seen::default() });
+        seen.add(found(&[("send", 5, 2_000), ("~", 1, 2_000)]), Some(&limit), ((0, 2), 1_000), &Policy::default());
+        seen.add(
+            found(&[("send", 3, 2_500), ("old", 5, 900), ("~", 2, 2_000)]),
+            Some(&limit),
+            ((1, 2), 1_000),
+            &Policy::default(),
+        );
+        let send = tally(&seen, "send", None);
+        assert_eq!((send.used, send.ends_ms, send.full_in), (8, Some(2_500), 1));
+        assert_eq!(send.shards, [0, 1].into());
+        assert_eq!(tally(&seen, "old", None), Tally { shards: [1].into(), allowed: Some(10), ..Tally::default() });
+        assert_eq!(tally(&seen, "~", None).used, 3);
+        assert_eq!((seen.total, seen.looked_at, seen.complete), (6, 5, true));
+    }
+
+    #[test]
+    fn what_others_share_is_another_counter_in_each_shard_where_tenants_have_their_own() {
+        let (limit, mut seen) = (limit(&[LimitKey::User]), Seen::default());
+        for shard in [0, 1] {
+            seen.add(found(&[("~", 7, 2_000)]), Some(&limit), ((shard, 2), 1_000), &Policy::default());
+            assert_eq!(tally(&seen, "~", Some(shard)).used, 7);
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_apart_from_what_is_unused() {
+        let mut seen = Seen::default();
+        let broken = SeenCounters { counters: [("a".to_owned(), None)].into(), ..SeenCounters::default() };
+        seen.add(broken, None, ((0, 1), 1_000), &Policy::default());
+        assert_eq!((tally(&seen, "a", None).unreadable_in, seen.complete), (1, false));
+    }
+}

@@ -1,0 +1,101 @@
+//! The limits as text.
+
+use tickfleet_model::limit::counters::OTHERS;
+use tickfleet_model::limit::{LimitMode, OnReach};
+
+use super::listing::{CounterView, LimitView, Listing};
+use crate::output::time_format::{clock, from_now};
+use crate::output::{Mood, Output, lines, table};
+
+/// All limits, each with its counters below it.
+pub(super) fn text(listing: &Listing, output: &Output) -> String {
+    if listing.limits.is_empty() {
+        return "no such limit: neither in the configuration here, nor with counters in Redis".into();
+    }
+    let one = |limit: &LimitView| one(limit, listing.now_ms, output);
+    listing.limits.iter().map(one).collect::<Vec<_>>().join("\n\n")
+}
+
+fn one(limit: &LimitView, now_ms: i64, output: &Output) -> String {
+    let mut parts = vec![format!("{}: {}", output.paint(Mood::Strong, &limit.name), allows(limit))];
+    if !limit.counters.is_empty() {
+        let mut table = table(&["COUNTER", "USED", "WINDOW ENDS", "WAITING"]);
+        for counter in &limit.counters {
+            let is_full = counter.unreadable || counter.full_in > 0;
+            let used = used(counter);
+            table.add_row([
+                name(counter).into(),
+                if is_full { output.cell(Mood::Doubtful, &used) } else { used.into() },
+                if limit.is_held { "when calls end".into() } else { ends(counter, now_ms).into() },
+                waiting(counter).into(),
+            ]);
+        }
+        parts.push(lines(table));
+    }
+    parts.extend(remark(limit));
+    parts.join("\n")
+}
+
+fn allows(limit: &LimitView) -> String {
+    let Some(allows) = &limit.allows else {
+        return "what it allows is not known: this configuration does not have it. Amounts are as Redis counts them"
+            .into();
+    };
+    let beyond = match (limit.mode, limit.on_reach) {
+        (Some(LimitMode::Shadow), _) => "calls beyond are only counted (shadow)",
+        (_, Some(OnReach::Reject)) => "calls beyond are refused",
+        _ => "calls beyond wait",
+    };
+    format!("{allows}; {beyond}")
+}
+
+/// The counter's name; that of a limit with one counter is empty.
+fn name(counter: &CounterView) -> String {
+    let name = match counter.counter.as_str() {
+        "" => "(all calls)",
+        name => name,
+    };
+    match (name, counter.shard) {
+        (OTHERS, Some(shard)) => format!("{OTHERS} (all others of shard {shard})"),
+        (OTHERS, None) => format!("{OTHERS} (all others)"),
+        (name, _) => name.to_owned(),
+    }
+}
+
+fn used(counter: &CounterView) -> String {
+    if counter.unreadable {
+        return "cannot be read: counts as used up".into();
+    }
+    let of = counter.allowed.as_ref().map(|allowed| format!(" of {allowed}")).unwrap_or_default();
+    let in_part = counter.full_in > 0 && counter.full_in < counter.shares;
+    let part =
+        if in_part { format!(", full in {} of {} shards", counter.full_in, counter.shares) } else { String::new() };
+    format!("{}{of}{part}", counter.used)
+}
+
+fn ends(counter: &CounterView, now_ms: i64) -> String {
+    match counter.window_ends_ms {
+        Some(ends) => format!("{} ({})", clock(ends), from_now(ends, now_ms)),
+        None if counter.unreadable => String::new(),
+        None => "has ended".into(),
+    }
+}
+
+fn waiting(counter: &CounterView) -> String {
+    counter.waiting.map_or_else(|| "each on its own".into(), |turns| turns.to_string())
+}
+
+/// What is missing in the table.
+fn remark(limit: &LimitView) -> Option<String> {
+    let shown = limit.counters.len() as u64;
+    match (limit.complete, limit.total) {
+        (false, total) => Some(format!(
+            "The bound was reached: {} of {total} counters were looked at, and others may be fuller.",
+            limit.looked_at
+        )),
+        (true, 0) if limit.is_held => Some("No place is taken.".into()),
+        (true, 0) => Some("No counter: nothing was counted lately.".into()),
+        (true, total) if shown < total => Some(format!("{shown} of {total} counters.")),
+        _ => None,
+    }
+}

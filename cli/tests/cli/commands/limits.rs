@@ -1,0 +1,344 @@
+//! `limits`: what it lists of a running fleet, under which bound, and what a reset does.
+
+use std::fs;
+use std::path::Path;
+
+use redis::aio::MultiplexedConnection;
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{DevFleet, Said, command};
+use crate::support::process::pause;
+
+/// What a counter is in Redis.
+fn packed(used: f64, ends_ms: i64, began_ms: i64) -> Vec<u8> {
+    [used, ends_ms as f64, began_ms as f64].iter().flat_map(|number| number.to_le_bytes()).collect()
+}
+
+async fn now_ms(redis: &mut MultiplexedConnection) -> i64 {
+    let (seconds, _): (i64, i64) = redis::cmd("TIME").query_async(redis).await.unwrap();
+    seconds * 1_000
+}
+
+/// A Redis, and a configuration with these limits.
+struct Place {
+    redis: RedisServer,
+    dir: tempfile::TempDir,
+    variables: Vec<(&'static str, &'static str)>,
+}
+
+impl Place {
+    async fn new(limits: &str) -> Self {
+        let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        fs::write(dir.path().join("limits.yaml"), format!("limits:\n{limits}")).unwrap();
+        Self { redis, dir, variables: Vec::new() }
+    }
+
+    fn config(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn fleet(&self) -> DevFleet {
+        DevFleet::start(&["--redis-url", &self.redis.url(), "--config", self.config().to_str().unwrap()])
+    }
+
+    fn run(&self, args: &[&str]) -> Said {
+        let url = self.redis.url();
+        let place = ["--redis-url", &url, "--config", self.config().to_str().unwrap()];
+        Said::of(command(&[args, &place].concat()).envs(self.variables.iter().copied()), "")
+    }
+
+    /// The entries of operators in a shard's audit log.
+    async fn acts(&self, shard: u32) -> Vec<Value> {
+        let mut range = redis::cmd("XRANGE");
+        range.arg(format!("{{tickfleet:{shard}}}:audit")).arg("-").arg("+");
+        let found: Vec<(String, Vec<(String, String)>)> =
+            range.query_async(&mut self.redis.connection().await).await.unwrap();
+        let entries = found.iter().map(|(_, fields)| serde_json::from_str::<Value>(&fields[0].1).unwrap());
+        entries.filter(|entry| entry["action"] != "TOOL_CALL").collect()
+    }
+}
+
+/// The limit of this name in what `limits --json` says.
+fn limit<'a>(listing: &'a Value, name: &str) -> &'a Value {
+    let found = listing["limits"].as_array().unwrap().iter().find(|limit| limit["name"] == name);
+    found.unwrap_or_else(|| panic!("no {name} in {listing:#}"))
+}
+
+/// The counters of a limit, by name.
+fn counters(listing: &Value, name: &str) -> Vec<String> {
+    let counters = limit(listing, name)["counters"].as_array().unwrap();
+    counters.iter().map(|counter| counter["counter"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Submits calls of `echo` by an agent of demo.
+fn echoes(agent: &str, calls: usize, more: &[&str]) -> Vec<String> {
+    let calls = ["--call", "echo {\"text\":\"hi\"}"].repeat(calls);
+    let turn = [&["submit", "--tenant", "demo", "--agent", agent], calls.as_slice(), more].concat();
+    turn.into_iter().map(str::to_owned).collect()
+}
+
+impl Place {
+    fn echo(&self, agent: &str, calls: usize, more: &[&str]) -> Said {
+        let args = echoes(agent, calls, more);
+        self.run(&args.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
+
+const LIMITS: &str = "
+  echoes: {match: {tools: [echo]}, per: [agent], max: 2, every: day}
+  texts: {match: {tools: [echo]}, per: ['argument:/text'], sum: {argument: /text/length, max: 0.5}, every: 1h, mode: shadow}
+  of_gold: {match: {plans: [gold]}, max: 9, every: 1h, on_reach: reject}
+  sleeps: {match: {tools: [sleep]}, per: [tool], max: 9, every: 1h}
+";
+
+/// Fran has used one call of two, kelly both, and a third turn of hers waits. Answers what is listed then.
+fn with_a_turn_that_waits(place: &Place) -> Value {
+    place.echo("fran", 1, &["--wait"]).exits(0);
+    place.echo("kelly", 2, &["--wait"]).exits(0);
+    place.echo("kelly", 1, &["--turn-id", "third"]).exits(0);
+    loop {
+        let listing = place.run(&["limits", "--json"]).exits(0).json();
+        if limit(&listing, "echoes")["counters"][0]["waiting"] == 1 {
+            return listing;
+        }
+        pause();
+    }
+}
+
+#[tokio::test]
+async fn the_fullest_counters_are_listed_and_those_of_one_tenant_or_agent() {
+    let place = Place::new(LIMITS).await;
+    let _fleet = place.fleet();
+    let listing = with_a_turn_that_waits(&place);
+    assert_eq!(counters(&listing, "echoes"), ["demo:kelly", "demo:fran"], "the fullest first: {listing:#}");
+    let fullest = &limit(&listing, "echoes")["counters"][0];
+    assert_eq!((&fullest["used"], &fullest["allowed"]), (&json!(2), &json!(2)));
+    assert!(fullest["window_ends_ms"].as_i64() > listing["now_ms"].as_i64(), "{listing:#}");
+    assert_eq!(limit(&listing, "texts")["mode"], "shadow");
+    assert_eq!(limit(&listing, "sleeps")["total"], 0);
+    let story = place.run(&["explain", "demo:third"]).exits(0);
+    story.says("the limit echoes is used up (2 calls per agent in a day; 2 used by demo:kelly)");
+    let said = place.run(&["limits", "--limit", "echoes"]).exits(0);
+    said.says("echoes: 2 calls per agent in a day; calls beyond wait").says("2 of 2");
+    assert!(!said.stdout.contains("sleeps"), "{}", said.stdout);
+    let said = place.run(&["limits", "--top", "1"]).exits(0);
+    said.says("1 of 2 counters.").says("No counter: nothing was counted lately.");
+
+    // What may stop fran's calls: no counter of another agent, and no limit on tenants of another plan.
+    let of_fran = place.run(&["limits", "--tenant", "demo", "--agent", "fran", "--json"]).exits(0).json();
+    assert_eq!(counters(&of_fran, "echoes"), ["demo:fran"]);
+    assert!(!of_fran.to_string().contains("of_gold"), "{of_fran:#}");
+    place.run(&["limits", "--limit", "of_gold", "--tenant", "demo"]).exits(0).says("no such limit");
+    let of_atlas = place.run(&["limits", "--tenant", "atlas-ux", "--limit", "echoes", "--json"]).exits(0).json();
+    assert!(counters(&of_atlas, "echoes").is_empty(), "{of_atlas:#}");
+}
+
+#[tokio::test]
+async fn a_reset_lets_go_what_waits_and_is_audited() {
+    let place = Place::new(LIMITS).await;
+    let _fleet = place.fleet();
+    let before = with_a_turn_that_waits(&place);
+    let why = "the import was ours, token=abc";
+    let said = place.run(&["limits", "reset", "echoes", "demo:kelly", "--reason", why, "--by", "anna"]).exits(0);
+    said.says("2 of 2 used before, 0 now").says("1 turn that waited is looked at now");
+    let story = loop {
+        let story = place.run(&["explain", "demo:third", "--json"]).exits(0).json();
+        if story["state"] == "done" {
+            break story;
+        }
+        pause();
+    };
+    assert_eq!(story["audit"]["entries"].as_array().map(Vec::len), Some(1), "the reset is none of its calls");
+    let after = place.run(&["limits", "--limit", "echoes", "--json"]).exits(0).json();
+    assert_eq!((&after["limits"][0]["counters"][0]["used"], counters(&after, "echoes").len()), (&json!(1), 2));
+    let top = place.run(&["top", "--json", "--every", "100ms"]).exits(0).json();
+    assert_eq!(top["tools"]["sampled"], false, "no call that nobody saw");
+
+    let acts = place.acts(0).await;
+    let [act] = acts.as_slice() else { panic!("{acts:#?}") };
+    assert_eq!((&act["action"], &act["actor_type"]), (&json!("LIMIT_RESET"), &json!("operator")));
+    assert_eq!((&act["actor_id"], &act["tenant"]), (&json!("anna"), &json!("demo")));
+    assert_eq!(act["entity_id"], "echoes@demo:kelly");
+    let meta = &act["meta"];
+    assert_eq!((&meta["used_before"], &meta["unit"]), (&json!(2), &json!("calls")));
+    assert_eq!(meta["window_ends_ms"], limit(&before, "echoes")["counters"][0]["window_ends_ms"]);
+    assert_eq!(meta["reason"], "the import was ours, token=[REDACTED]");
+}
+
+#[tokio::test]
+async fn a_wrong_name_and_a_missing_reason_change_nothing_and_say_what_is_meant() {
+    let place = Place::new(LIMITS).await;
+    let mut redis = place.redis.connection().await;
+    let counter = packed(2.0, now_ms(&mut redis).await + 60_000, 0);
+    let key = "{tickfleet:0}:counters:echoes";
+    let () = redis::pipe()
+        .cmd("HSET")
+        .arg(key)
+        .arg("demo:kelly")
+        .arg(&counter)
+        .ignore()
+        .cmd("SADD")
+        .arg("{tickfleet:0}:limits")
+        .arg("echoes")
+        .ignore()
+        .query_async(&mut redis)
+        .await
+        .unwrap();
+    let reset =
+        |limit: &str, counter: &str| place.run(&["limits", "reset", limit, counter, "--reason", "why", "--by", "anna"]);
+    reset("echos", "demo:kelly").exits(1).complains("there is no limit \"echos\". Did you mean \"echoes\"?");
+    let said = reset("echoes", "demo:kely").exits(1);
+    said.complains("echoes has no counter \"demo:kely\"").complains("Did you mean \"demo:kelly\"?");
+    reset("sleeps", "sleep").exits(1).complains("nothing was counted there lately");
+    place.run(&["limits", "--limit", "slepes"]).exits(1).complains("Did you mean \"sleeps\"?");
+    place.run(&["limits", "--tenant", "nobody"]).exits(1).complains("there is no tenant \"nobody\"");
+
+    let of_kelly = ["limits", "reset", "echoes", "demo:kelly"];
+    place.run(&of_kelly).exits(2).complains("--reason");
+    for reason in [" ".to_owned(), "x".repeat(1_001)] {
+        place.run(&[&of_kelly[..], &["--reason", &reason]].concat()).exits(2);
+    }
+    let nobody = Said::of(
+        command(&[&of_kelly[..], &["--reason", "why", "--redis-url", &place.redis.url()]].concat()).env_remove("USER"),
+        "",
+    );
+    nobody.exits(2).complains("--by");
+    let kept: Vec<u8> = redis::cmd("HGET").arg(key).arg("demo:kelly").query_async(&mut redis).await.unwrap();
+    assert_eq!(kept, counter);
+    assert!(place.acts(0).await.is_empty());
+}
+
+#[tokio::test]
+async fn of_a_limit_with_many_counters_a_bounded_number_is_looked_at_and_that_is_said() {
+    let place = Place::new("  echoes: {per: [user], max: 9, every: 1h}\n").await;
+    let mut redis = place.redis.connection().await;
+    let ends_ms = now_ms(&mut redis).await + 60_000;
+    let mut pipe = redis::pipe();
+    pipe.cmd("SADD").arg("{tickfleet:0}:limits").arg("echoes").arg("of_another_fleet").ignore();
+    for number in 0..12_000 {
+        let counter = packed(f64::from(number % 9), ends_ms, 0);
+        pipe.cmd("HSET").arg("{tickfleet:0}:counters:echoes").arg(format!("demo:u{number}")).arg(counter).ignore();
+    }
+    pipe.cmd("HSET").arg("{tickfleet:0}:counters:of_another_fleet").arg("~").arg(packed(7.0, ends_ms, 0)).ignore();
+    pipe.exec_async(&mut redis).await.unwrap();
+
+    let listing = place.run(&["limits", "--json"]).exits(0).json();
+    let many = limit(&listing, "echoes");
+    assert_eq!((&many["total"], &many["complete"]), (&json!(12_000), &json!(false)));
+    let looked_at = many["looked_at"].as_u64().unwrap();
+    assert!((10_000..11_500).contains(&looked_at), "{looked_at}");
+    assert_eq!((many["counters"].as_array().map(Vec::len), &many["counters"][9]["used"]), (Some(10), &json!(8)));
+    place.run(&["limits"]).exits(0).says("The bound was reached").says("of 12000 counters were looked at");
+
+    // What this configuration does not know, it does not guess.
+    let unknown = limit(&listing, "of_another_fleet");
+    assert_eq!((&unknown["allows"], &unknown["counters"][0]["allowed"]), (&Value::Null, &Value::Null));
+    assert_eq!((&unknown["counters"][0]["used"], &unknown["counters"][0]["waiting"]), (&json!(7), &Value::Null));
+    let said = place.run(&["limits", "reset", "of_another_fleet", "~", "--reason", "why", "--by", "anna"]).exits(0);
+    said.says("7 used before, 0 now").says("wait on lanes of their own");
+    assert_eq!(place.acts(0).await[0]["meta"]["unit"], "unknown");
+}
+
+const SUMS: &str = "{tickfleet:1}:counters:sums";
+
+/// Two shards without a fleet: a counter of the fleet in both, and sums of users in one of them. Answers the time.
+async fn of_two_shards() -> (Place, i64) {
+    let limits = "  all: {max: 10, every: 1h}\n  sums: {per: [user], sum: {argument: /n, max: 5}, every: 1h}\n";
+    let mut place = Place::new(limits).await;
+    place.variables.push(("TICKFLEET_REDIS_SHARDS", "2"));
+    let mut redis = place.redis.connection().await;
+    let now_ms = now_ms(&mut redis).await;
+    let mut pipe = redis::pipe();
+    for (shard, used) in [(0, 5.0), (1, 1.0)] {
+        let counter = packed(used, now_ms + 60_000, 0);
+        pipe.cmd("HSET").arg(format!("{{tickfleet:{shard}}}:counters:all")).arg("").arg(counter).ignore();
+        pipe.cmd("SADD").arg(format!("{{tickfleet:{shard}}}:limits")).arg("all").arg("sums").ignore();
+    }
+    pipe.cmd("HSET").arg(SUMS).arg("demo:u1").arg(packed(4_500_000.0, now_ms + 60_000, 7)).ignore();
+    pipe.cmd("HSET").arg(SUMS).arg("demo:ended").arg(packed(4_000_000.0, now_ms - 1_000, 0)).ignore();
+    pipe.cmd("HSET").arg(SUMS).arg("demo:broken").arg("not a counter").ignore();
+    pipe.exec_async(&mut redis).await.unwrap();
+    (place, now_ms)
+}
+
+#[tokio::test]
+async fn a_counter_of_the_fleet_is_told_over_all_shards() {
+    let (place, _) = of_two_shards().await;
+    let listing = place.run(&["limits", "--json"]).exits(0).json();
+    let all = &limit(&listing, "all")["counters"][0];
+    assert_eq!((&all["used"], &all["allowed"]), (&json!(6), &json!(10)));
+    assert_eq!((&all["full_in"], &all["shares"]), (&json!(1), &json!(2)));
+    assert_eq!(counters(&listing, "sums"), ["demo:broken", "demo:u1", "demo:ended"]);
+    let sums = limit(&listing, "sums")["counters"].as_array().unwrap();
+    assert_eq!((&sums[1]["used"], &sums[1]["allowed"]), (&json!(4.5), &json!(5)));
+    assert_eq!((&sums[2]["used"], &sums[2]["window_ends_ms"]), (&json!(0), &Value::Null), "its window has ended");
+    let said = place.run(&["limits"]).exits(0);
+    said.says("(all calls)").says("6 of 10, full in 1 of 2 shards");
+    said.says("4.5 of 5").says("cannot be read: counts as used up");
+}
+
+#[tokio::test]
+async fn a_reset_reaches_every_shard_and_what_cannot_be_read() {
+    let (place, now_ms) = of_two_shards().await;
+    let reset = |name: &[&str]| {
+        let args = [&["limits", "reset"], name, &["--reason", "why", "--by", "anna", "--json"]].concat();
+        place.run(&args).exits(0).json()
+    };
+    let all = reset(&["all"]);
+    assert_eq!((&all["used_before"], &all["shards"]), (&json!(6), &json!([0, 1])));
+    for (shard, used) in [(0, 5), (1, 1)] {
+        let acts = place.acts(shard).await;
+        assert_eq!((acts.len(), &acts[0]["meta"]["used_before"]), (1, &json!(used)));
+        assert_eq!(acts[0]["tenant"], Value::Null, "every tenant's calls debit it");
+    }
+    assert_eq!(reset(&["sums", "demo:u1"])["used_before"], 4.5);
+    let mut redis = place.redis.connection().await;
+    let kept: Vec<u8> = redis::cmd("HGET").arg(SUMS).arg("demo:u1").query_async(&mut redis).await.unwrap();
+    assert_eq!(kept, packed(0.0, now_ms + 60_000, 7), "its window goes on");
+    assert_eq!(reset(&["sums", "demo:ended"])["used_before"], 0);
+    assert_eq!(reset(&["sums", "demo:broken"])["used_before"], Value::Null);
+    let is_there: bool = redis::cmd("HEXISTS").arg(SUMS).arg("demo:broken").query_async(&mut redis).await.unwrap();
+    assert!(!is_there, "it counted as used up for as long as it was there");
+    let is_armed: bool = redis::cmd("EXISTS").arg("{tickfleet:1}:timers").query_async(&mut redis).await.unwrap();
+    assert!(!is_armed, "nothing waits, so nothing is to be looked at");
+    let acts = place.acts(1).await;
+    let before: Vec<&Value> = acts.iter().map(|act| &act["meta"]["used_before"]).collect();
+    assert_eq!(before, [&json!(1), &json!(4_500_000), &json!(0), &Value::Null]);
+    assert_eq!((&acts[1]["meta"]["unit"], &acts[1]["tenant"]), (&json!("millionths"), &json!("demo")));
+}
+
+#[tokio::test]
+async fn places_are_listed_while_calls_hold_them_and_a_tenants_own_number_counts() {
+    let limits = "  at_once: {match: {tools: [sleep]}, per: [tenant], concurrent: 9}\n  idle: {concurrent: 3}\n";
+    let place = Place::new(limits).await;
+    let _fleet = place.fleet();
+    place.run(&["tenant", "set", "demo", "--limit", "at_once=1"]).exits(0);
+    for turn in ["one", "two"] {
+        let call =
+            ["submit", "--tenant", "demo", "--agent", "kelly", "--turn-id", turn, "--call", "sleep {\"ms\":20000}"];
+        place.run(&call).exits(0);
+    }
+    let listing = loop {
+        let listing = place.run(&["limits", "--json"]).exits(0).json();
+        if limit(&listing, "at_once")["counters"][0]["waiting"] == 1 {
+            break listing;
+        }
+        pause();
+    };
+    let held = &limit(&listing, "at_once")["counters"][0];
+    assert_eq!((&held["counter"], &held["used"], &held["allowed"]), (&json!("demo"), &json!(1), &json!(1)));
+    let said = place.run(&["limits"]).exits(0);
+    said.says("1 of 1").says("when calls end").says("idle: 3 calls at once; calls beyond wait");
+    let story = place.run(&["explain", "demo:two"]).exits(0);
+    story.says("every place of the limit at_once is taken (1 call at once per tenant; 1 held by demo)");
+    let reset = ["limits", "reset", "at_once", "demo", "--reason", "why", "--by", "anna"];
+    place.run(&reset).exits(1).complains("each gives its place back when it ends");
+    for turn in ["demo:one", "demo:two"] {
+        place.run(&["cancel", turn]).exits(0);
+    }
+    while limit(&place.run(&["limits", "--json"]).exits(0).json(), "at_once")["total"] != 0 {
+        pause();
+    }
+    place.run(&["limits", "--limit", "at_once"]).exits(0).says("No place is taken.");
+}
