@@ -45,6 +45,9 @@ pub(crate) struct BenchArgs {
     /// Bursts of twice what a window allows: about half of the turns wait on lanes for their agents' next windows.
     #[arg(long)]
     pub(crate) capped: bool,
+    /// Limits of the configuration, of which three count every call, and none holds one up.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) limits: usize,
     /// Scheduler processes.
     #[arg(long, default_value_t = 1)]
     pub(crate) schedulers: usize,
@@ -107,6 +110,7 @@ Examples:
   tickfleet bench                        one run on a private Redis without persistence
   tickfleet bench --runs 5 --json        medians of five runs, for programs
   tickfleet bench --capped               half of the turns wait for their agents' next windows
+  tickfleet bench --limits 20            twenty limits, of which three count every call
   tickfleet bench --aof everysec         with the append-only file that most people run
   tickfleet bench --calls-per-turn 5
 
@@ -142,7 +146,13 @@ async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report>
     let raw =
         raw::measure(&server, args.payload_bytes, Duration::from_secs(3)).await.context("the raw stream cycle")?;
 
-    let shape = Shape { schedulers: args.schedulers, workers: args.workers, slots: args.slots, agents: args.agents() };
+    let shape = Shape {
+        schedulers: args.schedulers,
+        workers: args.workers,
+        slots: args.slots,
+        agents: args.agents(),
+        limits: args.limits,
+    };
     let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
     let load = Load::connect(&server, args).await?;
     load.warm_up().await.context("warming up")?;

@@ -19,6 +19,7 @@ pub(super) struct Shape {
     pub(super) workers: usize,
     pub(super) slots: usize,
     pub(super) agents: usize,
+    pub(super) limits: usize,
 }
 
 /// Resident memory of one process of each kind, MB.
@@ -130,9 +131,20 @@ fn write_config(dir: &Path, shape: &Shape) -> std::io::Result<()> {
         let _ = writeln!(agents, "  a{agent}: {{}}");
     }
     std::fs::write(dir.join("agents.yaml"), agents)?;
+    std::fs::write(dir.join("limits.yaml"), limits(shape.limits))?;
     std::fs::write(dir.join("tenants.yaml"), "tenants:\n  bench:\n    plan: bench\n")?;
     std::fs::write(dir.join("tools.yaml"), "tools: {}\n")?;
     std::fs::write(dir.join("permissions.yaml"), "permissions:\n  echo:\n    everyone: true\n")
+}
+
+/// So many limits that hold nothing up: the first three count every call, the others are looked at in vain.
+fn limits(count: usize) -> String {
+    let first = ["per: [agent], every: day", "per: [tenant], every: 1h", "per: [tool], every: 1m"];
+    let of = |number: usize| match first.get(number) {
+        Some(what) => format!("  l{number}: {{{what}, max: 4000000000}}\n"),
+        None => format!("  l{number}: {{match: {{plans: [another]}}, per: [user], every: day, max: 5}}\n"),
+    };
+    if count == 0 { "limits: {}\n".into() } else { format!("limits:\n{}", (0..count).map(of).collect::<String>()) }
 }
 
 fn rss_mb(pid: u32) -> f64 {

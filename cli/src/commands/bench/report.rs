@@ -95,6 +95,7 @@ pub(crate) struct LoadShape {
     pub(crate) rate: u64,
     pub(crate) agents: usize,
     pub(crate) capped: bool,
+    pub(crate) limits: usize,
     pub(crate) schedulers: usize,
     pub(crate) workers: usize,
     pub(crate) slots: usize,
@@ -136,6 +137,7 @@ impl Report {
                 rate: args.rate,
                 agents: args.agents(),
                 capped: args.capped,
+                limits: args.limits,
                 schedulers: args.schedulers,
                 workers: args.workers,
                 slots: args.slots,
@@ -201,8 +203,8 @@ impl Report {
         let slowest = self.slowest_command_ms.map_or_else(String::new, |ms| format!(", slowest command {ms:.1} ms"));
         let mut lines = vec![
             format!(
-                "{} scheduler(s), {} worker(s) of {} slots, {} agents, {} call(s) a turn of about {} bytes, {caps}, append-only file: {}; {} run(s)",
-                l.schedulers, l.workers, l.slots, l.agents, l.calls_per_turn, l.payload_bytes, l.aof, l.runs
+                "{} scheduler(s), {} worker(s) of {} slots, {} agents, {} call(s) a turn of about {} bytes, {caps}, {} limit(s), append-only file: {}; {} run(s)",
+                l.schedulers, l.workers, l.slots, l.agents, l.calls_per_turn, l.payload_bytes, l.limits, l.aof, l.runs
             ),
             String::new(),
             format!("end to end             {:>9.0} turns/s  {:>9.0} calls/s", self.turns_per_s, self.calls_per_s),
