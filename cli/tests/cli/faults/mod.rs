@@ -2,6 +2,7 @@
 
 mod clock;
 mod early;
+mod limits;
 mod lost_second;
 mod memory;
 mod reaping;

@@ -1,0 +1,112 @@
+//! Twenty limits of every kind at once, far more calls than they allow, and processes that are killed meanwhile. What
+//! the counters say is not asked: a witness reads when slices went out from Redis' own monitor, and when calls ran from
+//! the service that they reach. The limit of what is paid lets the course take 28 s at least.
+
+mod course;
+mod witness;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::Duration;
+
+use serde_json::Value;
+use tickfleet_testkit::RedisServer;
+use tokio::time::Instant;
+
+use crate::support::process::Process;
+use course::{AGENTS, LIMITS, Made, turns};
+use witness::{Service, Witness};
+
+/// Processes of each role.
+const NODES: usize = 4;
+/// Time between two kills.
+const BETWEEN: Duration = Duration::from_millis(900);
+/// Kills; each takes a scheduler or a worker.
+const KILLS: usize = 16;
+/// How long nothing may come back before the run has failed: several leases.
+const SILENCE_MS: usize = 60_000;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_limit_is_exceeded_while_processes_are_killed() {
+    let (server, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let service = Service::start().await;
+    for (name, text) in course::files(&service.address) {
+        fs::write(folder.path().join(name), text).unwrap();
+    }
+    let witness = Witness::of(&server).await;
+    let variables = &[("TICKFLEET_WORKER_DRAIN", "1s"), ("TICKFLEET_LOG_LEVEL", "warn,tickfleet=info")];
+    let url = server.url();
+    let start = |role: &str| Process::start_with(role, folder.path(), &url, variables);
+    let roles: Vec<&str> = ["scheduler", "worker"].into_iter().flat_map(|role| [role; NODES]).collect();
+    let mut nodes: Vec<Process> = roles.iter().map(|role| start(role)).collect();
+    let (made, began) = (turns(), Instant::now());
+    submit(&server, &made).await;
+    for kill in 0..KILLS {
+        // The fleet works meanwhile: this is how often processes are killed.
+        tokio::time::sleep(BETWEEN).await;
+        // Every process in turn, schedulers and workers by turns.
+        let victim = kill % 2 * NODES + kill / 2 % NODES;
+        tokio::task::block_in_place(|| nodes[victim] = start(roles[victim]));
+    }
+    let replies = replies(&server, made.len()).await;
+    eprintln!("{} turns in {:.1?}, {KILLS} processes killed", made.len(), began.elapsed());
+    drop(nodes);
+    every_call_ran(&made, &replies);
+    witness.judge(&made).await;
+    service.judge(&made);
+    nothing_is_held(&server).await;
+}
+
+async fn submit(server: &RedisServer, made: &[Made]) {
+    let mut connection = server.connection().await;
+    for chunk in made.chunks(500) {
+        let mut pipe = redis::pipe();
+        for turn in chunk {
+            pipe.cmd("XADD").arg("{tickfleet:0}:turns").arg("*").arg("turn").arg(turn.message().to_string()).ignore();
+        }
+        let () = pipe.query_async(&mut connection).await.unwrap();
+    }
+}
+
+/// The replies of all turns, by their ids.
+async fn replies(server: &RedisServer, count: usize) -> BTreeMap<String, Value> {
+    let mut connection = server.connection().await;
+    let (mut found, mut last) = (BTreeMap::new(), "0".to_owned());
+    while found.len() < count {
+        let mut read = redis::cmd("XREAD");
+        read.arg("COUNT").arg(500).arg("BLOCK").arg(SILENCE_MS).arg("STREAMS").arg("{tickfleet:0}:replies:demo:box");
+        type Entries = Vec<(String, BTreeMap<String, String>)>;
+        let next: Option<Vec<(String, Entries)>> = read.arg(&last).query_async(&mut connection).await.unwrap();
+        let next: Entries = next.into_iter().flatten().flat_map(|(_, entries)| entries).collect();
+        assert!(!next.is_empty(), "nothing came for {SILENCE_MS} ms; {} of {count} turns are answered", found.len());
+        for (id, fields) in next {
+            last = id;
+            let reply: Value = serde_json::from_str(&fields["reply"]).unwrap();
+            let turn = reply["turn_id"].as_str().unwrap().to_owned();
+            assert!(found.insert(turn, reply).is_none(), "a second reply: {fields:?}");
+        }
+    }
+    found
+}
+
+/// What waits for a limit is carried out in the end: each call has a result, and it is the call's own.
+fn every_call_ran(made: &[Made], replies: &BTreeMap<String, Value>) {
+    for turn in made {
+        let results = replies[&turn.id]["results"].as_array().unwrap();
+        assert_eq!(results.len(), turn.calls.len(), "{}", turn.id);
+        for (call, result) in turn.calls.iter().zip(results) {
+            assert_eq!(result["output"]["number"], call.number, "{}: {result}", turn.id);
+        }
+    }
+    let agents: BTreeSet<usize> = made.iter().map(|turn| turn.agent).collect();
+    assert_eq!((agents.len(), LIMITS.len()), (AGENTS, 20));
+}
+
+/// Every place was given back, and nobody waits.
+async fn nothing_is_held(server: &RedisServer) {
+    let mut connection = server.connection().await;
+    for pattern in ["{tickfleet:0}:held:*", "{tickfleet:0}:lane:*", "{tickfleet:0}:turn:*"] {
+        let left: Vec<String> = redis::cmd("KEYS").arg(pattern).query_async(&mut connection).await.unwrap();
+        assert_eq!(left, Vec::<String>::new());
+    }
+}

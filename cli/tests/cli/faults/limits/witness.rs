@@ -1,0 +1,213 @@
+//! Whoever sees calls go out and run, and believes no counter.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Json;
+use axum::Router;
+use axum::extract::State;
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::course::{Call, LIMITS, Limit, Made};
+
+/// How long a call takes in the service.
+const TAKES: Duration = Duration::from_millis(25);
+
+/// The service that all tools reach: when each call ran, from and to.
+#[derive(Clone, Default)]
+struct Ledger(Arc<Mutex<Vec<(usize, Instant, Instant)>>>);
+
+pub(super) struct Service {
+    ledger: Ledger,
+    pub(super) address: String,
+}
+
+/// A call that runs; whoever asked may go away meanwhile, and then it ends.
+struct Running(Ledger, usize, Instant);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.0.lock().unwrap().push((self.1, self.2, Instant::now()));
+    }
+}
+
+async fn serve(State(ledger): State<Ledger>, Json(body): Json<Value>) -> Json<Value> {
+    let number = body["number"].as_u64().unwrap();
+    let _running = Running(ledger, usize::try_from(number).unwrap(), Instant::now());
+    // What a service does, so that calls overlap.
+    tokio::time::sleep(TAKES).await;
+    Json(json!({"number": number}))
+}
+
+impl Service {
+    pub(super) async fn start() -> Self {
+        let ledger = Ledger::default();
+        let router = Router::new().fallback(serve).with_state(ledger.clone());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self { ledger, address }
+    }
+
+    /// At no time more calls ran than a limit has places for.
+    pub(super) fn judge(&self, made: &[Made]) {
+        let by_number: HashMap<usize, (&Made, &Call)> =
+            made.iter().flat_map(|turn| turn.calls.iter().map(move |call| (call.number, (turn, call)))).collect();
+        let ledger = self.ledger.0.lock().unwrap();
+        for limit in LIMITS.iter().filter(|limit| limit.window_ms.is_none()) {
+            let mut steps: BTreeMap<String, Vec<(Instant, i64)>> = BTreeMap::new();
+            for (number, from, to) in ledger.iter() {
+                let (turn, call) = by_number[number];
+                if let Some((counter, _)) = (limit.debits)(turn, call) {
+                    steps.entry(counter).or_default().extend([(*from, 1), (*to, -1)]);
+                }
+            }
+            let most = steps.into_iter().map(|(counter, steps)| (at_once(steps), counter)).max().unwrap();
+            eprintln!("{}: {} ran at once at most, of {}", limit.name, most.0, limit.max);
+            assert!(most.0 <= i64::try_from(limit.max).unwrap(), "{}: {most:?}", limit.name);
+        }
+        assert!(ledger.len() >= by_number.len());
+    }
+}
+
+/// The most that ran at the same time; what ends at the moment at which another begins does not count.
+fn at_once(mut steps: Vec<(Instant, i64)>) -> i64 {
+    steps.sort_unstable();
+    let mut running = 0;
+    steps
+        .iter()
+        .map(|(_, step)| {
+            running += step;
+            running
+        })
+        .max()
+        .unwrap_or(0)
+}
+
+/// Reads what Redis is told to do, from Redis' monitor.
+pub(super) struct Witness {
+    /// Each line of a slice that went out.
+    reader: JoinHandle<Vec<Slice>>,
+    stop: tokio::sync::oneshot::Sender<()>,
+}
+
+/// A slice that went out: when its script began by Redis' clock (ms), of which turn, and which of its calls.
+struct Slice {
+    at_ms: i64,
+    turn: String,
+    calls: std::ops::Range<usize>,
+}
+
+impl Witness {
+    pub(super) async fn of(server: &RedisServer) -> Self {
+        let monitor = redis::Client::open(server.url()).unwrap().get_async_monitor().await.unwrap();
+        let mut lines = monitor.into_on_message::<String>();
+        let (stop, mut stopped) = tokio::sync::oneshot::channel();
+        let reader = tokio::spawn(async move {
+            let (mut slices, mut script_ms) = (Vec::new(), 0);
+            loop {
+                tokio::select! {
+                    line = lines.next() => {
+                        let line = line.unwrap_or_default();
+                        // A script asks for the time first, and decides by that, however long it takes.
+                        script_ms = time_of_script(&line).unwrap_or(script_ms);
+                        slices.extend(Slice::read(&line, script_ms));
+                    }
+                    _ = &mut stopped => return slices,
+                }
+            }
+        });
+        Self { reader, stop }
+    }
+
+    /// No counter was debited beyond what it allows in any of its windows.
+    pub(super) async fn judge(self, made: &[Made]) {
+        self.stop.send(()).unwrap();
+        let slices = self.reader.await.unwrap();
+        let by_id: HashMap<&str, &Made> = made.iter().map(|turn| (turn.id.as_str(), turn)).collect();
+        let mut seen = BTreeSet::new();
+        let mut out: Vec<(i64, &Made, &Call)> = Vec::new();
+        for slice in &slices {
+            let turn = by_id[slice.turn.as_str()];
+            // A call that went out before does not count again.
+            let fresh = turn.calls[slice.calls.clone()].iter().filter(|call| seen.insert(call.number));
+            out.extend(fresh.map(|call| (slice.at_ms, turn, call)));
+        }
+        assert_eq!(out.len(), made.iter().map(|turn| turn.calls.len()).sum::<usize>(), "calls that went out");
+        LIMITS.iter().for_each(|limit| judge(limit, &out));
+    }
+}
+
+/// One limit: its windows have one length, and begin at a place in it that is the counter's own.
+fn judge(limit: &Limit, out: &[(i64, &Made, &Call)]) {
+    let Some(window_ms) = limit.window_ms else { return };
+    let mut counters: BTreeMap<String, Vec<(i64, u64)>> = BTreeMap::new();
+    for (at_ms, turn, call) in out {
+        if let Some((counter, amount)) = (limit.debits)(turn, call) {
+            counters.entry(counter).or_default().push((*at_ms, amount));
+        }
+    }
+    let fullest = counters.iter().map(|(counter, debits)| (least(debits, window_ms), counter)).max().unwrap();
+    eprintln!("{}: {} in a window at most, of {}", limit.name, fullest.0, limit.max);
+    assert!(fullest.0 <= limit.max, "{}: {fullest:?}", limit.name);
+}
+
+/// The fullest window, wherever windows begin so that it is least full: nobody tells the witness.
+fn least(debits: &[(i64, u64)], window_ms: i64) -> u64 {
+    let offsets: BTreeSet<i64> = debits.iter().map(|(at_ms, _)| at_ms.rem_euclid(window_ms)).collect();
+    let fullest = |offset: &i64| {
+        let mut windows: HashMap<i64, u64> = HashMap::new();
+        debits.iter().for_each(|(at_ms, amount)| {
+            *windows.entry((at_ms - offset).div_euclid(window_ms)).or_default() += amount;
+        });
+        windows.into_values().max().unwrap_or(0)
+    };
+    offsets.iter().map(fullest).min().unwrap_or(0)
+}
+
+impl Slice {
+    /// A line of the monitor, of a script that began then: `<s.µs> [<db> lua] "XADD" "<key>" "*" "<field>" "<value>"…`.
+    fn read(line: &str, at_ms: i64) -> Option<Self> {
+        let (_, command) = line.split_once("] \"XADD\" \"")?;
+        let (key, fields) = command.split_once("\" \"*\" ")?;
+        if !key.contains(":ready:") {
+            return None;
+        }
+        let words = words(fields);
+        let value = |name: &str| words.chunks(2).find(|pair| pair[0] == name).map(|pair| pair[1]);
+        let first: usize = value("p").map_or(0, |first| first.parse().unwrap());
+        let calls = words.chunks(2).filter(|pair| pair[0] == "c").count();
+        let turn = value("t")?.strip_prefix("demo:")?.to_owned();
+        Some(Self { at_ms, turn, calls: first..first + calls })
+    }
+}
+
+/// When a script began, ms, by the line in which it asks for the time.
+fn time_of_script(line: &str) -> Option<i64> {
+    let time = line.strip_suffix("lua] \"TIME\"")?.split(' ').next()?;
+    Some((time.parse::<f64>().ok()? * 1_000.0) as i64)
+}
+
+/// The quoted words of a line; what is escaped stays so.
+fn words(text: &str) -> Vec<&str> {
+    let (mut words, mut begun, mut escaped) = (Vec::new(), None, false);
+    for (at, byte) in text.bytes().enumerate() {
+        match (byte, begun) {
+            _ if escaped => escaped = false,
+            (b'\\', Some(_)) => escaped = true,
+            (b'"', None) => begun = Some(at + 1),
+            (b'"', Some(from)) => {
+                words.push(&text[from..at]);
+                begun = None;
+            }
+            _ => {}
+        }
+    }
+    words
+}
