@@ -1,4 +1,4 @@
-"""Governance: what the caps, permissions and ticks decided."""
+"""Governance: what the caps, limits, permissions and ticks decided."""
 
 from grafana import BLUE, GREEN, RED, YELLOW, dashboard, graph, row, stat, steps, table
 
@@ -10,7 +10,7 @@ def make():
     return dashboard(
         "tickfleet-governance",
         "What admission, caps, ticks and permissions decided. Who was capped is in `tickfleet explain`, not in a label.",
-        [*glance(), *admission(), *ticks(), *permission(), *policy()],
+        [*glance(), *admission(), *ticks(), *limits(), *permission(), *policy()],
     )
 
 
@@ -104,6 +104,29 @@ def ticks():
         graph(
             "Rounds", "Rounds of the tick, all schedulers together.",
             [("sum(rate(tickfleet_tick_duration_seconds_count{@}[$__rate_interval]))", "rounds")], "ops",
+        ),
+    ]
+
+
+def limits():
+    def of(action):
+        return [(f'sum by (limit) (rate(tickfleet_limits_reached_total{{@, action="{action}"}}[$__rate_interval])) > 0', "{{limit}}")]
+
+    return [
+        row("Limits"),
+        graph(
+            "Turns that a limit made wait", "By limit, each time that a turn came to its lane. Which counters are full says `tickfleet limits`.",
+            of("wait"), "ops", stacked=True,
+        ),
+        graph("Calls that a limit refused", "By limit: they got the result limit_reached.", of("reject"), "ops", stacked=True),
+        graph(
+            "What limits in shadow would have held up", "Turns by limit. Nothing was held up: it is what enforcing the limit would do.",
+            of("shadow"), "ops", stacked=True,
+        ),
+        table(
+            "Limits that were reached", "Of the last hour, by what became of the turns or calls.",
+            "topk(50, round(sum by (limit, action) (increase(tickfleet_limits_reached_total{@}[1h]))) > 0)",
+            ["limit", "action"],
         ),
     ]
 

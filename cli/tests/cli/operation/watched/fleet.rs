@@ -25,19 +25,25 @@ pub struct Fleet {
     pub members: Vec<Member>,
     pub redis: RedisServer,
     slots: usize,
-    /// Without a configuration: what is built in holds.
+    /// With limits alone, or without a configuration: what is built in holds.
     folder: TempDir,
 }
 
 impl Fleet {
     /// Starts it, with so many slots a worker, and waits until all processes run.
     pub async fn start(slots: usize) -> Self {
+        Self::under("{}", slots).await
+    }
+
+    /// As [`Self::start`], under these limits.
+    pub async fn under(limits: &str, slots: usize) -> Self {
         let options = RedisOptions { appendonly: true, maxmemory: Some(256 * 1024 * 1024), ..RedisOptions::default() };
         let redis = RedisServer::start_with(options).await;
         let jobs = ["scheduler", "scheduler", "worker", "worker"];
         let member = |(n, job)| Member { job, instance: format!("{job}-{n}"), process: None };
         let members = jobs.into_iter().enumerate().map(member).collect();
         let mut fleet = Self { members, redis, slots, folder: tempfile::tempdir().unwrap() };
+        std::fs::write(fleet.folder.path().join("limits.yaml"), format!("limits: {limits}")).unwrap();
         fleet.start_who_is_down();
         fleet
     }

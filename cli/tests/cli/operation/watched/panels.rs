@@ -16,6 +16,14 @@ const EMPTY_WHEN_WELL: [(&str, &str); 3] = [
     ("Alerts that fire", "none does"),
 ];
 
+/// What agents do all day meets each of them: one makes turns wait, one refuses calls, one only counts. They allow most of
+/// it, so that neither lanes nor refusals take over.
+const LIMITS: &str = "{
+  echoes: {match: {agents: [kelly]}, max: 15, every: 10s},
+  guesses: {match: {agents: [archy]}, per: [tool], max: 10, every: 10s, on_reach: reject},
+  all: {per: [tenant], max: 10, every: 10s, mode: shadow},
+}";
+
 /// A query of a panel.
 struct Query {
     dashboard: String,
@@ -31,7 +39,7 @@ impl Query {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_prometheus_finds_every_panels_data() {
-    let fleet = Fleet::start(6).await;
+    let fleet = Fleet::under(LIMITS, 6).await;
     let agents = tokio::spawn(agents(fleet.redis.url()));
     let prometheus = Prometheus::start(NAMESPACE, &fleet.targets(), &chart("rules")).await;
     every_panel_finds_its_data(&prometheus).await;
