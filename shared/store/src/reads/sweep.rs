@@ -7,7 +7,7 @@ use redis::{RedisResult, Value};
 
 use crate::connection::question::Question;
 use crate::keys::{GROUP, Lane, Queue, TurnName};
-use crate::records::schema::turn;
+use crate::records::schema::{slice, turn};
 use crate::records::slice::entry_ms;
 use crate::records::turn::{is_ending, whole};
 use crate::script::reply::text_of;
@@ -147,7 +147,7 @@ impl Store {
         let mut seen = Vec::with_capacity(out.len());
         for record in out {
             let timed = next() != Value::Nil;
-            let held = record.worker_queues().iter().filter(|_| is_some(&next())).count() > 0;
+            let held: Vec<bool> = record.worker_queues().iter().map(|_| is_some(&next())).collect();
             seen.push((record, timed, held));
         }
         let ends: BTreeMap<&str, (String, String)> =
@@ -159,36 +159,52 @@ impl Store {
                 let (last, first) = &ends[queue.as_str()];
                 after(fence, last) && !first.is_empty() && !after(first, fence)
             });
-            match record.worker_queues().len() {
+            match held.len() {
                 _ if !timed => adrift.push(record),
                 0 => {}
-                _ if !(held || waits) => adrift.push(record),
-                1 => {}
-                // The entries around it on one of two queues say nothing of the other.
-                _ if !held => doubtful.push(record),
-                _ => {}
+                1 if held[0] || waits => {}
+                1 => adrift.push(record),
+                // Two queues may have entries of one id, and the entries around it on one say nothing of the other.
+                _ => doubtful.push((record, held)),
             }
         }
-        adrift.extend(self.on_no_queue(doubtful).await?);
+        adrift.extend(self.waiting_on_no_queue(doubtful, &ends).await?);
         self.still_out(adrift).await
     }
 
-    /// Those of a few records whose entry is on none of their queues.
-    async fn on_no_queue<'a>(&self, records: Vec<&'a Record>) -> Result<Vec<&'a Record>, StoreError> {
+    /// Those of a few records, with whether somebody holds an entry of that id on each of their queues, whose own entry is
+    /// on none, or was read off its queue, as `ends` says, and is held by nobody.
+    async fn waiting_on_no_queue<'a>(
+        &self,
+        records: Vec<(&'a Record, Vec<bool>)>,
+        ends: &BTreeMap<&str, (String, String)>,
+    ) -> Result<Vec<&'a Record>, StoreError> {
         if records.is_empty() {
             return Ok(Vec::new());
         }
         let mut pipe = redis::pipe();
         pipe.ignore_errors();
-        for record in &records {
+        for (record, _) in &records {
             let fence = record.fence.as_deref().unwrap_or_default();
             for queue in &record.queues {
                 pipe.cmd("XRANGE").arg(self.keys.key(queue)).arg(fence).arg(fence);
             }
         }
         let mut answers = self.connection.pipeline::<Answers>(Question::Sweep, &pipe).await?.into_iter();
-        let mut there = || answers.next().and_then(Result::ok).is_some_and(|found| is_some(&found));
-        Ok(records.into_iter().filter(|record| record.queues.iter().filter(|_| there()).count() == 0).collect())
+        let mut is_there = |record: &Record, (queue, held): (&String, &bool)| {
+            let there = answers.next().and_then(Result::ok).is_some_and(|found| is_slice_of(&record.name, found));
+            let fence = record.fence.as_deref().unwrap_or_default();
+            there && (*held || ends.get(queue.as_str()).is_none_or(|(last, _)| after(fence, last)))
+        };
+        let mut adrift = Vec::new();
+        for (record, held) in records {
+            // Every answer is taken, so that each queue gets its own.
+            let places = record.queues.iter().zip(&held).filter(|place| is_there(record, *place)).count();
+            if places == 0 {
+                adrift.push(record);
+            }
+        }
+        Ok(adrift)
     }
 
     /// Those that are out under the same fence even now. One that ended between two looks has no timer any more, and
@@ -304,6 +320,15 @@ fn last_delivered(groups: Value) -> String {
     let groups: Vec<BTreeMap<String, Value>> = redis::from_redis_value(groups).unwrap_or_default();
     let ours = groups.iter().find(|group| group.get("name").and_then(text_of).as_deref() == Some(GROUP));
     ours.and_then(|group| group.get("last-delivered-id")).and_then(text_of).unwrap_or_default()
+}
+
+/// Returns true if the first entry of a range is a slice of this turn.
+fn is_slice_of(name: &TurnName, range: Value) -> bool {
+    type Fields = Vec<(Vec<u8>, Vec<u8>)>;
+    let entries: Vec<(String, Fields)> = redis::from_redis_value(range).unwrap_or_default();
+    let named =
+        |(field, value): &(Vec<u8>, Vec<u8>)| field == slice::NAME.as_bytes() && value == name.to_string().as_bytes();
+    entries.first().is_some_and(|(_, fields)| fields.iter().any(named))
 }
 
 fn first_of(range: Value) -> String {
