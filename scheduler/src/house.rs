@@ -11,6 +11,7 @@ use tickfleet_ops::progress::Progress;
 use tickfleet_store::{Memory, PruneAt, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
+use crate::decider::Decider;
 use crate::sweep::Sweep;
 use crate::{Common, Options};
 
@@ -21,6 +22,7 @@ const WEIGH_EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct House {
     store: Store,
     active: Arc<PolicyHandle>,
+    decider: Arc<Decider>,
     metrics: Arc<Metrics>,
     progress: Progress,
     /// The period at which bounds are kept, and at which the sweep takes a step.
@@ -37,6 +39,7 @@ impl House {
         Self {
             store: common.store.clone(),
             active: common.active.clone(),
+            decider: common.decider.clone(),
             metrics: common.metrics.clone(),
             progress: common.progress.clone(),
             every: options.collect_every,
@@ -95,6 +98,9 @@ impl House {
                 }
                 Err(error) => tracing::warn!(%error, "Redis' memory could not be looked at"),
             }
+            if let Err(error) = self.count_slots().await {
+                tracing::warn!(%error, "the workers' slots could not be counted; the last count goes on");
+            }
             handle.advanced();
             tokio::select! {
                 () = stop.cancelled() => break,
@@ -112,6 +118,14 @@ impl House {
                 && matches!(active.task_handlers.get(agent), Some(TaskHandlerDef::External { .. }))
         };
         self.store.retire(cursor, is_configured).await
+    }
+
+    /// Counts the workers' slots where limits go by them.
+    async fn count_slots(&self) -> Result<(), StoreError> {
+        if self.active.load().policy.limits.iter().any(|limit| limit.bound.is_of_slots()) {
+            self.decider.policy().slots().counted(&self.store.fleet_load().await?);
+        }
+        Ok(())
     }
 
     async fn keep_house(&self, memory: Memory) -> Result<(), StoreError> {

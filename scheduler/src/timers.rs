@@ -197,7 +197,11 @@ impl Timers {
         let batch = lanes.iter().map(|lane| {
             let turns = match lane {
                 Lane::Agent(tenant, agent) if is_any(lane) => LaneTurns::Any(by.judge(tenant, agent, rows)),
-                _ => LaneTurns::These(by.waiting(heads.next().unwrap_or_default(), rows)),
+                _ => {
+                    let heads = heads.next().unwrap_or_default();
+                    by.saw_waiting(lane, &heads);
+                    LaneTurns::These(by.waiting(heads, rows))
+                }
             };
             LaneRelease { lane: lane.clone(), turns }
         });

@@ -12,7 +12,9 @@ use crate::policy::{Known, names};
 use crate::settings::Settings;
 use crate::tools::ToolsFile;
 use crate::tools::read::EFFECTS;
-use tickfleet_model::limit::{Every, Limit, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach, amount, fits};
+use tickfleet_model::limit::{
+    Every, Limit, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach, amount, fits, parse_percent,
+};
 use tickfleet_model::tool::ToolTraits;
 use tickfleet_model::{Effect, limits, suggest};
 
@@ -35,7 +37,7 @@ pub(super) fn read(tree: &Node, known: &Known, settings: Option<&Settings>, erro
             errors.push(place, &cursor.path, found, "a name of a-z, 0-9 and `_`, of 64 at most");
         }
         let limit = limit(name, &cursor, known)?;
-        if shards.is_some_and(|shards| limit.share(shards - 1, shards) == 0 && limit.bound.max() > 0) {
+        if shards.is_some_and(|shards| limit.share(shards - 1, shards) == 0 && limit.bound.fixed_max() > Some(0)) {
             let found = format!("a limit of the whole fleet that allows {limit}");
             errors.push(place, &cursor.path, found, "at least one for each shard, which share it (redis.shards)");
         }
@@ -63,13 +65,22 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
     } else {
         s.required("every").and_then(|c| every(&c))
     };
-    let on_reach = s.optional("on_reach");
-    let on_reach = on_reach.and_then(|c| c.choice(&[("wait", OnReach::Wait), ("reject", OnReach::Reject)]));
+    let on_reach_place = s.optional("on_reach");
+    let on_reach =
+        on_reach_place.as_ref().and_then(|c| c.choice(&[("wait", OnReach::Wait), ("reject", OnReach::Reject)]));
     let mode = s.optional("mode");
     let mode = mode.and_then(|c| c.choice(&[("enforce", LimitMode::Enforce), ("shadow", LimitMode::Shadow)]));
     let keys_max = s.optional("keys_max").and_then(|c| c.integer(1, i128::from(limits::LIMIT_KEYS_MAX)));
     s.close();
     let (on_reach, mode) = (on_reach.unwrap_or_default(), mode.unwrap_or_default());
+    if matches!(bound, Some(LimitBound::Share(_))) {
+        if per != BTreeSet::from([LimitKey::Tenant]) {
+            cursor.refuse("`per: [tenant]`, for it is tenants that share the slots");
+        }
+        if let Some(place) = on_reach_place.filter(|_| on_reach == OnReach::Reject) {
+            place.refuse("wait: what a share has no room for has room a moment later");
+        }
+    }
     let (bound, every, name) = (bound?, every?, name.to_owned());
     let mut per = per;
     if every == Every::Task {
@@ -88,9 +99,22 @@ fn bound(s: &mut Section<'_>, cursor: &Cursor<'_>) -> Option<LimitBound> {
     };
     match &given {
         [Some(max), ..] => max.integer(0, i128::from(u32::MAX)).map(LimitBound::Calls),
-        [_, Some(places), _] => places.integer(1, i128::from(u32::MAX)).map(LimitBound::Concurrent),
+        [_, Some(c), _] => places(c),
         [.., sum] => sum.as_ref().and_then(sum_of),
     }
+}
+
+/// `2`, `25%` or `share`.
+fn places(cursor: &Cursor<'_>) -> Option<LimitBound> {
+    let json = cursor.node.to_json();
+    let Some(text) = json.as_str() else {
+        return cursor.integer(1, i128::from(u32::MAX)).map(LimitBound::Concurrent);
+    };
+    let of_slots = parse_percent(text).map(LimitBound::Part).or((text == "share").then_some(LimitBound::Share(1)));
+    if of_slots.is_none() {
+        cursor.refuse("a whole number from 1, a part of the slots from 1% to 100%, or share");
+    }
+    of_slots
 }
 
 fn matches(cursor: &Cursor<'_>, known: &Known) -> LimitMatch {

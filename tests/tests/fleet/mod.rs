@@ -9,5 +9,6 @@ mod places;
 mod policy;
 mod pools;
 mod settings;
+mod shares;
 mod social;
 mod store;

@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::Value;
 use tickfleet_client::{Reply, ReplyStatus};
 use tickfleet_model::limit::{LimitBound, amount};
-use tickfleet_model::{AgentId, CallResult, Caps, Limit, Policy, TenantId};
+use tickfleet_model::{AgentId, CallResult, Caps, Policy, TenantId};
 use tickfleet_store::{BudgetFacts, FinishedTurn, Lane, LiveTurn, TurnName};
 
 use super::audit::Audit;
@@ -91,7 +91,7 @@ pub(super) fn limit(
     // A counter means nothing once its end has passed.
     let used = budget.counter.filter(|counter| counter.ends_ms > now_ms).map_or(0, |counter| counter.used);
     let held = budget.counter.map_or(0, |counter| counter.held);
-    let is_held = held > 0 || matches!(known, Some(Limit { bound: LimitBound::Concurrent(_), .. }));
+    let is_held = held > 0 || known.is_some_and(|limit| limit.bound.is_held());
     let used = match known.map(|limit| &limit.bound) {
         _ if is_held => held.to_string(),
         Some(LimitBound::Sum { .. }) => amount::show(used),

@@ -148,7 +148,8 @@ fn entry(
 fn in_words(done: &Done<'_>, name: &CounterName, limit: Option<&Limit>, now_ms: i64) -> String {
     let which =
         if name.counter.is_empty() { name.limit.clone() } else { format!("{} of {}", name.limit, name.counter) };
-    let allowed = limit.map(|known| format!(" of {}", number(known.bound.max(), limit))).unwrap_or_default();
+    let max = limit.and_then(|known| known.bound.fixed_max());
+    let allowed = max.map(|max| format!(" of {}", number(max, limit))).unwrap_or_default();
     let before = match &done.used_before {
         Some(used) => format!("{used}{allowed} used before, 0 now"),
         None => "it could not be read and counted as used up; it is gone".into(),

@@ -113,11 +113,12 @@ impl Seen {
         let is_shared = limit.is_some_and(|limit| !limit.is_of_tenants());
         for (counter, facts) in found.counters {
             let own = limit.map(|limit| own(limit, &counter, policy));
-            let share = own.as_ref().map(|limit| limit.share(shard, shards));
+            let fixed = own.as_ref().filter(|limit| !limit.bound.is_of_slots());
+            let share = fixed.map(|limit| limit.share(shard, shards));
             let of_shard = (counter == OTHERS && !is_shared).then_some(shard);
             let tally = self.counters.entry(Key { counter, shard: of_shard }).or_default();
             tally.shards.insert(shard);
-            tally.allowed = own.as_ref().map(|limit| limit.bound.max());
+            tally.allowed = fixed.map(|limit| limit.bound.max());
             let Some(facts) = facts else {
                 tally.unreadable_in += 1;
                 continue;

@@ -21,6 +21,10 @@ fn a_limit_says_what_it_counts_and_what_becomes_of_the_rest() {
     assert!(limit.per.contains(&LimitKey::Task), "a task's limit has a counter for each task");
     let limit = limits("    concurrent: 3\n").load().unwrap().policy.limits[0].clone();
     assert_eq!((limit.bound, limit.every), (LimitBound::Concurrent(3), Every::Held));
+    let limit = limits("    per: [tool]\n    concurrent: 25%\n").load().unwrap().policy.limits[0].clone();
+    assert_eq!((limit.bound, limit.every), (LimitBound::Part(25), Every::Held));
+    let limit = limits("    per: [tenant]\n    concurrent: share\n").load().unwrap().policy.limits[0].clone();
+    assert_eq!((limit.bound, limit.every), (LimitBound::Share(1), Every::Held));
 }
 
 #[test]
@@ -48,6 +52,10 @@ fn wrong_limits_are_refused_where_they_are_wrong() {
         ("    sum: {argument: amount, max: 3}\n    every: day\n", "expected a JSON pointer such as /amount"),
         ("    max: 3\n    every: day\n    mode: off\n", "enforce"),
         ("    concurrent: 0\n", "limits.mails.concurrent: found 0; expected a whole number from 1"),
+        ("    concurrent: 101%\n", "a part of the slots from 1% to 100%, or share"),
+        ("    concurrent: shares\n", "a part of the slots from 1% to 100%, or share"),
+        ("    concurrent: share\n", "expected `per: [tenant]`"),
+        ("    concurrent: share\n    per: [tenant]\n    on_reach: reject\n", "expected wait"),
         ("    concurrent: 3\n    every: day\n", "a limit of `concurrent` calls has no windows"),
     ];
     for (text, expected) in cases {

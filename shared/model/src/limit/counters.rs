@@ -63,8 +63,8 @@ pub fn counters(
             }
             let parsed = parsed.as_ref().unwrap_or(&Value::Null);
             let amount = match &limit.bound {
-                LimitBound::Calls(_) | LimitBound::Concurrent(_) => Some(1),
                 LimitBound::Sum { argument, .. } => parsed.pointer(argument).and_then(amount::of),
+                _ => Some(1),
             };
             let category = tools.get(&call.tool).map_or("", |traits| &traits.category);
             let amounts = found.entry((number, key(limit, maker, (call, category), parsed)));
@@ -72,7 +72,7 @@ pub fn counters(
         }
     }
     let debits = found.into_iter().map(|((limit, key), mut amounts)| {
-        if matches!(limits[limit].bound, LimitBound::Concurrent(_)) {
+        if limits[limit].bound.is_held() {
             share_places(&mut amounts, |at| maker.parallel_reads && may_read(tools, &calls[at].tool));
         }
         Debits { limit, key, amounts }

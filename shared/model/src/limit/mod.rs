@@ -91,6 +91,10 @@ pub enum LimitBound {
     /// So many calls at the same time. A call has its place from its dispatch until its slice has ended, its retries
     /// included.
     Concurrent(u64),
+    /// So many per cent of the slots that the fleet's workers have, at the same time.
+    Part(u64),
+    /// A share of those slots: the tenants for whom more waits have them in the ratio of these weights.
+    Share(u64),
     /// So much of an argument's number, summed up.
     Sum {
         /// The argument, by its JSON pointer (RFC 6901).
@@ -101,12 +105,32 @@ pub enum LimitBound {
 }
 
 impl LimitBound {
-    /// The most that a counter may reach: calls, or millionths.
+    /// Its number: the most that a counter may reach in calls or millionths, per cent of the slots, or a weight.
     #[must_use]
     pub const fn max(&self) -> u64 {
         match self {
-            Self::Calls(max) | Self::Concurrent(max) | Self::Sum { max, .. } => *max,
+            Self::Calls(max) | Self::Concurrent(max) | Self::Part(max) | Self::Share(max) | Self::Sum { max, .. } => {
+                *max
+            }
         }
+    }
+
+    /// The most that a counter may reach, where that does not hang on how many slots there are.
+    #[must_use]
+    pub const fn fixed_max(&self) -> Option<u64> {
+        if self.is_of_slots() { None } else { Some(self.max()) }
+    }
+
+    /// Returns true if what it allows follows from the slots of the fleet's workers.
+    #[must_use]
+    pub const fn is_of_slots(&self) -> bool {
+        matches!(self, Self::Part(_) | Self::Share(_))
+    }
+
+    /// Returns true if calls hold places of it while they are out.
+    #[must_use]
+    pub const fn is_held(&self) -> bool {
+        matches!(self, Self::Concurrent(_) | Self::Part(_) | Self::Share(_))
     }
 
     /// The same with another such number.
@@ -115,17 +139,21 @@ impl LimitBound {
         match self {
             Self::Calls(_) => Self::Calls(max),
             Self::Concurrent(_) => Self::Concurrent(max),
+            Self::Part(_) => Self::Part(max),
+            Self::Share(_) => Self::Share(max),
             Self::Sum { argument, .. } => Self::Sum { argument: argument.clone(), max },
         }
     }
 
-    /// Such a number as people write it: calls, places, or an amount; none where it is none.
+    /// Such a number as people write it: calls, places, per cent, a weight, or an amount; none where it is none.
     #[must_use]
     pub fn parse_max(&self, text: &str) -> Option<u64> {
         match self {
             Self::Sum { .. } => amount::parse(text),
             Self::Calls(_) => text.parse::<u32>().ok().map(u64::from),
             Self::Concurrent(_) => text.parse::<u32>().ok().filter(|places| *places > 0).map(u64::from),
+            Self::Part(_) => parse_percent(text),
+            Self::Share(_) => text.parse::<u64>().ok().filter(|weight| (1..=WEIGHT_MAX).contains(weight)),
         }
     }
 
@@ -135,12 +163,24 @@ impl LimitBound {
         match self {
             Self::Calls(_) => "a number of calls".into(),
             Self::Concurrent(_) => "a number of calls, 1 at least".into(),
+            Self::Part(_) => "a part of the slots, from 1% to 100%".into(),
+            Self::Share(_) => format!("a weight, from 1 to {WEIGHT_MAX}"),
             Self::Sum { .. } => {
                 let most = amount::show(amount::AMOUNT_MAX);
                 format!("an amount up to {most}, with at most six digits behind the point")
             }
         }
     }
+}
+
+/// The largest weight of a tenant.
+pub const WEIGHT_MAX: u64 = 1_000;
+
+/// Reads `25%`: from 1 to 100.
+#[must_use]
+pub fn parse_percent(text: &str) -> Option<u64> {
+    let number = text.strip_suffix('%')?.parse().ok()?;
+    (1..=100).contains(&number).then_some(number)
 }
 
 /// How long a counter runs before it begins anew.
@@ -216,6 +256,9 @@ impl fmt::Display for Limit {
             LimitBound::Calls(max) => write!(f, "{max} calls")?,
             LimitBound::Concurrent(1) => write!(f, "1 call at once")?,
             LimitBound::Concurrent(max) => write!(f, "{max} calls at once")?,
+            LimitBound::Part(percent) => write!(f, "{percent}% of the slots at once")?,
+            LimitBound::Share(1) => write!(f, "a share of the slots")?,
+            LimitBound::Share(weight) => write!(f, "a share of the slots with weight {weight}")?,
             LimitBound::Sum { argument, max } => write!(f, "{} of {argument}", amount::show(*max))?,
         }
         let mut keys = self.per.iter().filter(|key| **key != LimitKey::Task || self.every != Every::Task);
@@ -312,6 +355,11 @@ mod tests {
         let per = BTreeSet::from([LimitKey::Tool]);
         let limit = Limit { bound: LimitBound::Concurrent(3), per, every: Every::Held, ..limit };
         assert_eq!(limit.to_string(), "3 calls at once per tool");
+        let part = Limit { bound: LimitBound::Part(25), ..limit.clone() };
+        assert_eq!(part.to_string(), "25% of the slots at once per tool");
+        let per = BTreeSet::from([LimitKey::Tenant]);
+        let share = Limit { bound: LimitBound::Share(3), per, ..limit };
+        assert_eq!(share.to_string(), "a share of the slots with weight 3 per tenant");
     }
 
     #[test]

@@ -35,6 +35,8 @@ questions! {
     Now: "now",
     /// The amounts that wait, by place.
     Backlog: "backlog",
+    /// The slots of the workers, and how many calls have ended.
+    FleetLoad: "fleet_load",
     /// The check that turns under way will be looked at again.
     Sweep: "sweep",
     /// Audit log and dead stream are kept within their bounds.

@@ -5,6 +5,7 @@ pub(crate) mod backlog;
 pub(crate) mod diagnosis;
 mod held;
 pub(crate) mod limits;
+pub(crate) mod load;
 pub(crate) mod look;
 pub(crate) mod memory;
 pub(crate) mod preflight;

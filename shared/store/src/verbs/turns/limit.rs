@@ -51,6 +51,12 @@ impl LimitRow {
             words: limit.to_string(),
         }
     }
+
+    /// The same with another number that a counter allows.
+    #[must_use]
+    pub fn with_max(self, max: u64) -> Self {
+        Self { max, ..self }
+    }
 }
 
 /// A counter of a limit, and what a turn's calls debit of it.

@@ -1,20 +1,24 @@
 //! The policy's generation, its calendar days and its limits, as the scripts want them.
 
+mod slots;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use slots::Slots;
 
 use arc_swap::ArcSwap;
 use tickfleet_engine::active_policy::{ActivePolicy, short_digest};
 use tickfleet_model::day;
+use tickfleet_model::limit::LimitBound;
 use tickfleet_model::limit::counters::{Debits, Maker, counters};
 use tickfleet_model::policy::Unknown;
 use tickfleet_model::{AgentId, AgentPolicy, Call, Limit, Policy, TenantId, policy::TenantPolicy};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_store::{
-    CounterDebits, Generations, Head, JudgedBy, LanePolicy, LimitRow, PolicyRow, SliceMeta, Store, TurnName,
+    CounterDebits, Generations, Head, JudgedBy, Lane, LanePolicy, LimitRow, PolicyRow, SliceMeta, Store, TurnName,
     WaitingTurn,
 };
 
@@ -27,6 +31,7 @@ pub struct PolicyClock {
     steps: AtomicU64,
     /// When the epoch that is known of began, or [`NOT_HEARD_MS`].
     epoch_ms: AtomicI64,
+    slots: Slots,
 }
 
 /// Nothing from before we first heard of it is news: a scheduler that starts must not report an old restart.
@@ -40,6 +45,7 @@ impl Default for PolicyClock {
             days: Mutex::default(),
             steps: AtomicU64::new(NOT_HEARD_STEPS),
             epoch_ms: AtomicI64::new(NOT_HEARD_MS),
+            slots: Slots::default(),
         }
     }
 }
@@ -62,6 +68,11 @@ pub(crate) struct Deciding {
 const LARGE_STEP_MS: i64 = 1_000;
 
 impl PolicyClock {
+    /// The slots of the workers, and who waits for a share of them.
+    pub(crate) const fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
     /// The generation of the policy that we announced last; 0 before.
     pub fn generation(&self) -> u64 {
         self.announced.load().generation
@@ -184,6 +195,16 @@ impl<'a> Reckoning<'a> {
         Self { policy, clock, shard: (store.shard(), store.options().shards), now_ms }
     }
 
+    /// Turns wait on a lane: where that is of a share of the slots, their tenant has no more than its share from now on.
+    pub(crate) fn saw_waiting(&self, lane: &Lane, heads: &[Head]) {
+        let (Lane::Counter { limit, .. }, Some(head)) = (lane, heads.first()) else { return };
+        let of_slots = |known: &&Limit| known.name == *limit && matches!(known.bound, LimitBound::Share(_));
+        let known = self.policy.limits.iter().find(of_slots).zip(TurnName::parse(&head.name));
+        let Some((known, name)) = known else { return };
+        let Some(owner) = self.policy.tenants.get(&name.tenant) else { return };
+        self.clock.slots.waits(limit, &name.tenant, owner.limit(known).bound.max(), self.now_ms);
+    }
+
     /// The counters that these calls of `maker` debit, with rows for their limits.
     pub(crate) fn counters(&self, maker: &Maker<'_>, calls: &[Call], rows: &mut Rows) -> Vec<CounterDebits> {
         let policy = self.policy;
@@ -198,8 +219,16 @@ impl<'a> Reckoning<'a> {
         let limit = maker.owner.limit(&self.policy.limits[debits.limit]);
         let tick_ms = self.policy.defaults.tick_ms;
         let day_ms = self.clock.day(self.zone(&limit, maker), self.now_ms);
-        let of = (debits.limit, day_ms.0, limit.bound.max());
-        let row = rows.limit_number(of, || LimitRow::new(&limit, self.shard, tick_ms, day_ms));
+        // How many slots there are, a moment may change; so that is no part of the configuration.
+        let places = self.clock.slots.places(&limit, maker.tenant, self.shard.1, self.now_ms);
+        let of = (debits.limit, day_ms.0, places.unwrap_or_else(|| limit.bound.max()));
+        let row = rows.limit_number(of, || {
+            let row = LimitRow::new(&limit, self.shard, tick_ms, day_ms);
+            match places {
+                Some(places) => row.with_max(places),
+                None => row,
+            }
+        });
         let period_ms = limit.period_ms(tick_ms).unwrap_or(1);
         CounterDebits { row, stagger_ms: counter_stagger_ms(&limit.name, &debits.key, period_ms), debits }
     }
