@@ -14,8 +14,9 @@ use tickfleet_store::FleetLoad;
 /// What is dispatched beyond what slots carry out waits about so long for a slot, ms: long enough that no slot waits for
 /// work, and what another tenant's call then has in front of it.
 const AHEAD_MS: u64 = 25;
-/// Slots that are reckoned with where no worker shows signs of life: nothing runs then, so little need be on its way.
-const SLOTS_UNKNOWN: u64 = 16;
+/// Slots that are reckoned with where no worker shows signs of life: nothing runs then, and whatever is on its way when
+/// one comes may take its slots.
+const SLOTS_UNKNOWN: u64 = 1;
 /// A tenant that was not seen to wait for so long has what it wants, ms.
 const FORGET_MS: i64 = 2_000;
 
@@ -143,7 +144,7 @@ mod tests {
     fn a_part_of_the_slots_is_divided_among_shards_and_never_nothing() {
         let slots = Slots::default();
         let part = |percent, key| slots.places(&limit(LimitBound::Part(percent), key), &tenant("acme"), 4, 0);
-        assert_eq!(part(50, LimitKey::Tenant), Some(8), "before any worker was seen");
+        assert_eq!(part(50, LimitKey::Tenant), Some(1), "before any worker was seen");
         slots.counted(&fleet(80, 0, 1_000));
         assert_eq!((part(50, LimitKey::Tenant), part(50, LimitKey::Tool)), (Some(40), Some(10)));
         assert_eq!(part(1, LimitKey::Tool), Some(1));

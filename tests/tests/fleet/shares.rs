@@ -1,5 +1,7 @@
-//! Tenants that share the slots, on real schedulers and workers: witnessed by the order in which their calls run.
+//! Limits of the workers' slots, on real schedulers and workers: tenants that share them, and a tool that has a part of
+//! them. Witnessed by the order in which calls run.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +13,7 @@ use tickfleet_model::{Effect, Limit, Policy, TenantId};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
+use tokio::sync::Semaphore;
 
 const SLOTS: usize = 8;
 /// Turns of a flood: some seconds of work.
@@ -41,21 +44,24 @@ fn slow(begun: &Begun) -> TypedTool {
     })
 }
 
-/// Two tenants share the slots; `acme` has three times the weight.
-fn sharing(policy: &mut Policy) {
-    policy.defaults.calls_per_tick = 100_000;
-    policy.defaults.max_actions_per_day = 100_000;
-    let limit = Limit {
+fn limit(key: LimitKey, bound: LimitBound) -> Limit {
+    Limit {
         name: "slots".into(),
         matches: LimitMatch::default(),
-        per: [LimitKey::Tenant].into(),
-        bound: LimitBound::Share(1),
+        per: [key].into(),
+        bound,
         every: Every::Held,
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
         keys_max: 9,
-    };
-    policy.limits = Arc::new(vec![limit]);
+    }
+}
+
+/// Two tenants share the slots; `acme` has three times the weight.
+fn sharing(policy: &mut Policy) {
+    policy.defaults.calls_per_tick = 100_000;
+    policy.defaults.max_actions_per_day = 100_000;
+    policy.limits = Arc::new(vec![limit(LimitKey::Tenant, LimitBound::Share(1))]);
     let acme = policy.tenants.values_mut().next().unwrap();
     let globex = acme.clone();
     acme.limits.insert("slots".into(), "3".into());
@@ -131,5 +137,42 @@ async fn tenants_that_wait_have_the_slots_by_weight() {
     eprintln!("of 1,000 calls, {part} were those of the tenant with three quarters of the weight");
     assert!((675..=825).contains(&part), "{acme} to {globex}");
     until_over(&fleet, &begun, 2 * FLOOD).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_that_hangs_leaves_slots_for_others() {
+    let begun = Begun::default();
+    let gate = Arc::new(Semaphore::new(0));
+    let (hung, hanging) = (Arc::clone(&gate), Arc::new(AtomicUsize::new(0)));
+    let counted = Arc::clone(&hanging);
+    let hangs = TypedTool::new("hangs", "Does not answer.", Effect::Read, move |_: CallContext, _: Nothing| {
+        let hung = Arc::clone(&hung);
+        counted.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let _opened = hung.acquire().await;
+            Ok::<_, ToolError>(Done { is_done: true })
+        }
+    });
+    let policy = |policy: &mut Policy| {
+        policy.defaults.calls_per_tick = 1_000;
+        policy.limits = Arc::new(vec![limit(LimitKey::Tool, LimitBound::Part(50))]);
+    };
+    let tools = vec![slow(&begun), hangs];
+    let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy, ..Plan::default() }).await;
+    let calls: Vec<Value> = (0..4 * SLOTS)
+        .map(|_| json!({"tenant": "acme", "agent": "kelly", "calls": [{"id": "c", "name": "hangs", "arguments": {}}]}))
+        .collect();
+    submit_all(&fleet.server, fleet.store.keys(), &calls).await;
+    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", 20)).await;
+    until_begun(&begun, 20).await;
+    assert!(hanging.load(Ordering::SeqCst) <= SLOTS / 2, "{hanging:?}");
+    gate.add_permits(calls.len());
+    until_over(&fleet, &begun, 20).await;
+    while hanging.load(Ordering::SeqCst) < calls.len() || fleet.ask::<u64>("EXISTS", "held:slots@hangs", &[]).await > 0
+    {
+        // There is nothing to wait for but the last calls and their places.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     fleet.stop().await;
 }
