@@ -15,7 +15,7 @@ use std::time::Duration;
 use backoff::backoff::Backoff as _;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Value};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, OnceCell};
 use tokio::time::Instant;
 
 use crate::script::Script;
@@ -44,8 +44,28 @@ pub trait Observer: Send + Sync {
 #[derive(Clone)]
 pub struct Connection {
     dial: Arc<dyn Dial>,
-    current: Arc<Mutex<Option<MultiplexedConnection>>>,
+    current: Arc<Mutex<Option<Live>>>,
     observer: Option<Arc<dyn Observer>>,
+}
+
+/// A connection that was made.
+#[derive(Clone)]
+struct Live {
+    connection: MultiplexedConnection,
+    /// What the Redis at its other end calls itself, once that was asked. A Redis that restarts takes its connections
+    /// with it, so it holds as long as they do.
+    run_id: Arc<OnceCell<String>>,
+}
+
+impl Live {
+    /// The `run_id` of the Redis at the other end; empty where it does not say: then scripts ask it themselves.
+    async fn run_id(&self) -> Result<&str, redis::RedisError> {
+        let ask = || async {
+            let info = redis::cmd("INFO").arg("server").query_async::<String>(&mut self.connection.clone()).await?;
+            Ok(run_id_of(&info).to_owned())
+        };
+        self.run_id.get_or_try_init(ask).await.map(String::as_str)
+    }
 }
 
 impl std::fmt::Debug for Connection {
@@ -100,11 +120,15 @@ impl Connection {
     /// # Errors
     /// [`StoreError::Connect`].
     pub async fn get(&self) -> Result<MultiplexedConnection, StoreError> {
+        Ok(self.live().await?.connection)
+    }
+
+    async fn live(&self) -> Result<Live, StoreError> {
         let mut current = self.current.lock().await;
-        if let Some(connection) = current.as_ref() {
-            return Ok(connection.clone());
+        if let Some(live) = current.as_ref() {
+            return Ok(live.clone());
         }
-        let made = self.connect(RESPONSE_TIMEOUT).await?;
+        let made = Live { connection: self.connect(RESPONSE_TIMEOUT).await?, run_id: Arc::default() };
         *current = Some(made.clone());
         Ok(made)
     }
@@ -159,7 +183,15 @@ impl Connection {
         for value in &args.values {
             command.arg(value.as_slice());
         }
-        let mut connection = self.get().await?;
+        let live = self.live().await?;
+        if args.run_id {
+            match live.run_id().await {
+                Err(error) if is_of_this_connection(&error) => return self.judge(script.verb, Err(error)).await,
+                // A user of Redis who may not ask carries on without.
+                known => command.arg(known.unwrap_or_default()),
+            };
+        }
+        let mut connection = live.connection;
         let mut answer = command.query_async::<Value>(&mut connection).await;
         if matches!(&answer, Err(error) if error.code() == Some("NOSCRIPT")) {
             let load = redis::cmd("SCRIPT").arg("LOAD").arg(&script.source).query_async::<()>(&mut connection).await;
@@ -215,6 +247,11 @@ impl Connection {
         };
         self.observe(question.as_str(), true, ask).await
     }
+}
+
+/// What Redis calls itself, by what it says of itself; empty where it does not say.
+fn run_id_of(info: &str) -> &str {
+    info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default().trim_end()
 }
 
 /// Waits between attempts while Redis is away: 50 ms growing to 2 s, with jitter, without end.

@@ -5,11 +5,20 @@ use std::fmt::Display;
 /// The arguments of one script call. The first is always the injected clock.
 pub(crate) struct Args {
     pub(crate) values: Vec<Vec<u8>>,
+    /// Whether behind them stands what Redis called itself when the connection was made.
+    pub(crate) run_id: bool,
 }
 
 impl Args {
     pub(crate) fn new(clock: String) -> Self {
-        Self { values: vec![clock.into_bytes()] }
+        Self { values: vec![clock.into_bytes()], run_id: false }
+    }
+
+    /// Lets what Redis called itself when the connection was made be the last of them; the empty text where that is not
+    /// known.
+    pub(crate) fn run_id_last(&mut self) -> &mut Self {
+        self.run_id = true;
+        self
     }
 
     /// Adds a text.

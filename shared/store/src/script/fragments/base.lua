@@ -44,15 +44,18 @@ end
 local marks_ms, restarted_ms = 0, 0
 
 -- Rule 8: a Redis that restarted may have lost its last writes. Answers when this epoch began (0: the first), and what
--- Redis calls itself in it.
-local function epoch(now)
+-- Redis calls itself in it. `told` is what it called itself when the caller's connection was made, which no restart
+-- outlives: it spares asking where it is what is known. Else Redis is asked, so that whoever is told wrong (something
+-- in between keeps connections) cannot undo what others have noticed.
+local function epoch(now, told)
+  local known, epoch_ms, ran_ms = unpack(call('HMGET', META, 'run_id', 'epoch_ms', 'ran_ms'))
+  marks_ms = num(ran_ms or 0)
+  restarted_ms = num(epoch_ms or 0)
+  if told and told == known then return restarted_ms, told end
   -- Forty hexadecimal digits. A pattern would be tried at every byte of the text before them.
   local info = call('INFO', 'server')
   local _, at = string.find(info, 'run_id:', 1, true)
   local id = at and string.sub(info, at + 1, at + 40) or ''
-  local known, epoch_ms, ran_ms = unpack(call('HMGET', META, 'run_id', 'epoch_ms', 'ran_ms'))
-  marks_ms = num(ran_ms or 0)
-  restarted_ms = num(epoch_ms or 0)
   if known == id then return restarted_ms, id end
   restarted_ms = known and now or 0
   call('HSET', META, 'run_id', id, 'epoch_ms', restarted_ms)

@@ -6,7 +6,7 @@
 --       read_policies) 7 values; rows of limits (see read_rows);
 --       then the count of turns, and per turn: entry · tenant · agent · turn · digest ('' where the id was
 --       minted) · policy number · queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls… ·
---       counters (see read_debits)
+--       counters (see read_debits); at last, what Redis called itself when the caller connected, or ''
 -- reply {OK, now, per turn…} where a turn is DISPATCHED · LANED (behind either, the limits that it met: those in whose
 --       shadow it was, or the one that it waits for) · DUPLICATE · CONFLICT · REFUSED <code> · LATER (it
 --       ends when its timer says so) or {an ending, see lease_ending}; or {POLICY_STALE, now} · {TENANTS_STALE, now} ·
@@ -14,7 +14,7 @@
 -- effect XADD ready or ZADD lane, HSET turn and counters, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
 --       caller rejects with a reply
 local now, _, tight = clock(ARGV[1])
-local epoch_ms = epoch(now)
+local epoch_ms = epoch(now, ARGV[#ARGV])
 local policy_gen, last_seq, tenants_gen, early_ms = unpack(call('HMGET', META, 'policy_gen', 'seq', 'tenants_gen', 'early_ms'))
 local stale = outdated(policy_gen, tenants_gen, ARGV[2])
 if stale then return { stale, now } end

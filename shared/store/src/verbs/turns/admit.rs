@@ -127,6 +127,7 @@ impl Store {
             }
             add_debits(&mut args, &t.counters);
         }
+        args.run_id_last();
         let mut reply = self.ask(Verb::Admit, args).await?;
         let word = reply.text()?;
         let now_ms = reply.number()?;
