@@ -155,9 +155,18 @@ local function trim_read(stream, group)
   return call('XTRIM', stream, 'MINID', ms .. '-' .. string.format('%.0f', num(seq) + 1))
 end
 
+-- Deletes a few entries by name where the stream holds no others: then there is nothing to trim, and Redis need not be
+-- asked how far its readers are, which costs five times as much. Answers whether it did.
+local function delete_few(stream, entries)
+  if #entries > 8 or call('XLEN', stream) > #entries then return false end
+  call('XDEL', stream, unpack(entries))
+  return true
+end
+
 -- Rule 5: trims a stream up to what is neither pending nor undelivered. `acked` are entries just acknowledged: where
 -- one old pending entry holds back many, they are deleted one by one instead.
 local function trim(stream, acked)
+  if acked and #acked > 0 and delete_few(stream, acked) then return end
   local group = group_of(stream)
   if not group then return end
   if trim_read(stream, group) == 0 and acked and #acked > 0 and call('XLEN', stream) > 1000 then
@@ -179,6 +188,7 @@ local function end_inbound(stream, entries)
   for from = 1, #entries, 1000 do
     ended = ended + redis.call('XACK', stream, GROUP, unpack(entries, from, math.min(from + 999, #entries)))
   end
+  if delete_few(stream, entries) then return end
   local group = group_of(stream)
   if group and group.lag and call('XLEN', stream) <= group.pending + group.lag + ended then
     -- What was never delivered, or taken from its reader, lies beyond the trim.
