@@ -75,8 +75,8 @@ fn begin(call: &Call, at: usize) -> Was {
 }
 
 fn settle(call: &Call) -> Vec<Was> {
-    let (mut at, mut items) = (8, Vec::new());
-    for _ in 0..call.number(7) {
+    let (mut at, mut items) = (7, Vec::new());
+    for _ in 0..call.number(6) {
         let name = format!("{}:{}", call.arg(at), call.arg(at + 1));
         items.push(Was { name, under: call.arg(at + 2).into(), ..Was::default() });
         at += 11 + 3 * usize::try_from(call.number(at + 10)).unwrap_or(0);

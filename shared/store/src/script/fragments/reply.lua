@@ -8,7 +8,9 @@ local function write_reply(tenant, inbox, text)
     box = { seq = num(call('GET', P .. 'seq:' .. name) or 0), tenant = tenant, inbox = inbox }
   end
   box.seq = box.seq + 1
-  call('XADD', replies_key(name), '*', 'reply', text, 'seq', string.format('%d', box.seq))
+  local number = string.format('%d', box.seq)
+  call('XADD', replies_key(name), '*', 'reply', text, 'seq', number)
+  box.number = number
   inboxes[name] = box
 end
 
@@ -23,7 +25,7 @@ end
 local function save_inboxes(now, redis_ms, retain, tight)
   local used = {}
   for name, box in pairs(inboxes) do
-    call('SET', P .. 'seq:' .. name, box.seq, 'PX', retain * 4)
+    call('SET', P .. 'seq:' .. name, box.number, 'PX', retain * 4)
     local of = used[box.tenant] or {}
     of[#of + 1], of[#of + 2], used[box.tenant] = now, box.inbox, of
     call('XTRIM', replies_key(name), 'MINID', '~', math.max(redis_ms - retain, 0))

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
 -- settle: commits results with their audit; ends the slice, and the turn with one reply (rules 3, 4, 6).
 -- KEYS  1 prefix
--- ARGV  1 injected clock · 2 retain ms · 3 dedupe_for ms · 4 reply retain ms · 5 audit retain ms · 6 audit_max entries ·
---       7 count, then per item: tenant · turn · fence · queue ('' for an ending) · first position · inbox or '' ·
+-- ARGV  1 injected clock · 2 retain ms · 3 dedupe_for ms · 4 reply retain ms · 5 audit_max entries ·
+--       6 count, then per item: tenant · turn · fence · queue ('' for an ending) · first position · inbox or '' ·
 --       head · messages open or '' · messages close · audits ('1' or '') · results, then per result:
 --       result JSON · message JSON or '' · audit JSON or ''
 -- reply per item: DONE (the turn has ended) · LANED (it has calls left) · OK (the slice goes on) · CANCELLED (goes
@@ -10,7 +10,8 @@
 --       another's) · GAP (earlier results of the slice are missing)
 -- effect XADD audit, replies; HSET turn or SET done and DEL turn; XACK; ZADD lane and timers
 local now, redis_ms, tight = clock(ARGV[1])
-local retain, dedupe, reply_retain = ARGV[2], ARGV[3], num(ARGV[4])
+-- They stay texts: Redis would have to write each number out again.
+local retain, dedupe, reply_retain = ARGV[2], ARGV[3], ARGV[4]
 local now_text = tostring(now)
 -- Turns that end in this batch: their live records and timers go together when it is done.
 local acked, gone, records, ended = {}, {}, {}, {}
@@ -196,6 +197,17 @@ local function recall(item, key, done)
   end
 end
 
+-- The first entry of a batch keeps the bound of all. By age they go when the house is kept.
+local is_audit_bounded = false
+local function write_audit(text)
+  if is_audit_bounded then
+    call('XADD', P .. 'audit', '*', 'audit', text)
+  else
+    call('XADD', P .. 'audit', 'MAXLEN', '~', ARGV[5], '*', 'audit', text)
+    is_audit_bounded = true
+  end
+end
+
 local function settle(item)
   local key = turn_key(item.tt)
   local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history, holds = unpack(call('HMGET', key,
@@ -210,7 +222,7 @@ local function settle(item)
   if word then return word end
   if item.queue == '' then recall(item, key, rec.done) end
   for i = 1, #item.audit do
-    if item.audit[i] ~= '' then call('XADD', P .. 'audit', '*', 'audit', item.audit[i]) end
+    if item.audit[i] ~= '' then write_audit(item.audit[i]) end
   end
   local upto = rec.done + #item.results
   if upto < rec.admitted then
@@ -227,8 +239,8 @@ local function settle(item)
   return back_on_lane(item, key, rec)
 end
 
-local replies, at = {}, 8
-for i = 1, num(ARGV[7]) do
+local replies, at = {}, 7
+for i = 1, num(ARGV[6]) do
   local item = {
     tenant = ARGV[at], turn = ARGV[at + 1], fence = ARGV[at + 2], queue = ARGV[at + 3], first = num(ARGV[at + 4]),
     inbox = ARGV[at + 5], head = ARGV[at + 6], open = ARGV[at + 7], close = ARGV[at + 8], audits = ARGV[at + 9],
@@ -250,9 +262,7 @@ for from = 1, #gone, 1000 do
   call('ZREM', TIMERS, unpack(gone, from, upto))
   call('DEL', unpack(records, from, upto))
 end
-save_inboxes(now, redis_ms, reply_retain, tight)
+save_inboxes(now_text, redis_ms, reply_retain, tight)
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end
-call('XTRIM', P .. 'audit', 'MINID', '~', math.max(redis_ms - num(ARGV[5]), 0))
-call('XTRIM', P .. 'audit', 'MAXLEN', '~', ARGV[6])
 return replies

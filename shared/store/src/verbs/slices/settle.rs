@@ -75,7 +75,7 @@ impl Store {
         let o = &self.options;
         let mut args = self.args();
         args.show(o.retain_ms).show(o.dedupe_ms.max(o.retain_ms)).show(o.reply_retain_ms);
-        args.show(o.audit_retain_ms).show(o.audit_entries_max).show(batch.len());
+        args.show(o.audit_entries_max).show(batch.len());
         for item in batch {
             args.text(item.name.tenant.as_str())
                 .text(item.name.turn.as_str())

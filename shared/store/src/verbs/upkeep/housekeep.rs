@@ -12,7 +12,7 @@ const AUDIT_SHARE: u64 = 4;
 const DEAD_SHARE: u64 = 16;
 
 impl Store {
-    /// Bounds audit log and dead stream by bytes and by age, beside what every settle does.
+    /// Bounds audit log and dead stream by bytes and by age; a settle bounds the log by entries.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -36,6 +36,7 @@ impl Store {
         // Rule 20: by the clock that numbered the entries, which shard time may be days ahead of.
         if let Some(redis_ms) = redis_ms {
             pipe.cmd("XTRIM").arg(&dead).arg("MINID").arg("~").arg((redis_ms - dead_retain_ms).max(0));
+            pipe.cmd("XTRIM").arg(&audit).arg("MINID").arg("~").arg((redis_ms - self.options.audit_retain_ms).max(0));
             // The build before this one kept the inboxes of all tenants together.
             let idle_ms = redis_ms - self.options.reply_retain_ms;
             pipe.cmd("ZREMRANGEBYSCORE").arg(self.keys.key("inboxes")).arg("-inf").arg(idle_ms);
