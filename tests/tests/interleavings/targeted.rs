@@ -13,6 +13,7 @@ use tickfleet_store::{
 };
 use tickfleet_testkit::{RedisOptions, RedisServer};
 
+mod alone;
 mod bounds;
 mod external;
 mod inbound;
