@@ -10,10 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::{Effect, Limit, Policy, TenantId};
+use tickfleet_store::StoreOptions;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::inbox::submit_all;
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
 
 const SLOTS: usize = 8;
 /// Turns of a flood: some seconds of work.
@@ -175,4 +178,72 @@ async fn a_tool_that_hangs_leaves_slots_for_others() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     fleet.stop().await;
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Probe {
+    number: u32,
+}
+
+/// A tool that says when it begins.
+fn probe(begins: UnboundedSender<u32>) -> TypedTool {
+    TypedTool::new("probe", "Begins.", Effect::Read, move |_: CallContext, probe: Probe| {
+        let begins = begins.clone();
+        async move {
+            begins.send(probe.number).map_err(|_| ToolError::Permanent("Nobody listens.".into()))?;
+            Ok::<_, ToolError>(Done { is_done: true })
+        }
+    })
+}
+
+/// The times from a turn's sending to its call's beginning, sorted, ms: of `globex`, while `acme` floods the fleet or not.
+async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
+    const PROBES: u32 = 200;
+    let begun = Begun::default();
+    let (begins, mut said) = unbounded_channel();
+    let store = StoreOptions { tenant_turns_max: 100_000, tenant_ready_max: 100_000, ..StoreOptions::default() };
+    let tools = vec![slow(&begun), probe(begins)];
+    let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy, store, ..Plan::default() }).await;
+    for part in turns("acme", flood).chunks(1_000) {
+        submit_all(&fleet.server, fleet.store.keys(), part).await;
+    }
+    if flood > 0 {
+        // The fleet has come to its pace: slots are counted, and every one is busy.
+        until_begun(&begun, 1_000).await;
+    }
+    let mut waits = Vec::new();
+    for number in 0..PROBES {
+        let call = json!([{"id": "c", "name": "probe", "arguments": {"number": number}}]);
+        let sent = Instant::now();
+        let turn = json!({"tenant": "globex", "agent": "kelly", "calls": call});
+        submit_all(&fleet.server, fleet.store.keys(), &[turn]).await;
+        assert_eq!(said.recv().await, Some(number));
+        waits.push(sent.elapsed().as_secs_f64() * 1_000.0);
+        // A hundredth of what the other sends.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    waits.sort_by(f64::total_cmp);
+    until_over(&fleet, &begun, flood).await;
+    fleet.stop().await;
+    waits
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement, of two minutes: cargo nextest run -p tickfleet-tests -E 'test(adds_to_another)' --run-ignored all --no-capture"]
+async fn what_a_flood_adds_to_another_tenants_wait() {
+    fn alone(policy: &mut Policy) {
+        sharing(policy);
+        policy.limits = Arc::default();
+        policy.tenants.values_mut().for_each(|tenant| tenant.limits.clear());
+    }
+    for (what, policy, flood) in [
+        ("no flood, no limit", alone as fn(&mut Policy), 0),
+        ("no flood, shares", sharing, 0),
+        ("a flood, shares", sharing, 10_000),
+        ("a flood, no limit", alone, 10_000),
+    ] {
+        let waits = waits(policy, flood).await;
+        let at = |part: usize| waits[waits.len() * part / 100];
+        eprintln!("{what}: p50 {:.1} ms, p99 {:.1} ms", at(50), at(99));
+    }
 }
