@@ -4,7 +4,7 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
-const CRATES: [(&str, &[&str]); 15] = [
+const CRATES: [(&str, &[&str]); 16] = [
     ("shared/model", &[]),
     ("shared/protocol", &["model"]),
     ("shared/store", &["model"]),
@@ -15,6 +15,7 @@ const CRATES: [(&str, &[&str]); 15] = [
     ("shared/engine", &["model", "protocol", "store", "config", "ops"]),
     ("scheduler", &["model", "protocol", "store", "config", "ops", "engine"]),
     ("worker/tools/outbound", &[]),
+    ("worker/models", &["model", "protocol", "outbound"]),
     ("worker/tools/core", &["model", "protocol", "config", "ops", "engine"]),
     ("worker/tools/http", &["model", "config", "ops", "outbound", "tools"]),
     ("worker/tools/mcp", &["model", "config", "ops", "outbound", "tools"]),

@@ -1,0 +1,80 @@
+//! The provider that the usual environment variables name.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use secrecy::SecretString;
+
+use crate::provider::Settings;
+use crate::wire::Api;
+
+/// How long one request may take where nothing else is said.
+const TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The provider of `LLM_PROVIDER` (`openai`, `anthropic`, `claude` or `gemini`), with its key, model and address. Without
+/// that word it is the one whose key is there, OpenAI before Anthropic. An empty variable counts as none. None where
+/// no variable names a provider. Nothing is read but `environment`.
+///
+/// # Errors
+/// A variable that is missing or wrong, by name. No value of a key is in it.
+pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option<Settings>, String> {
+    let value = |name: &str| environment.get(name).map(|v| v.trim()).filter(|v| !v.is_empty());
+    let api = match value("LLM_PROVIDER").map(str::to_ascii_lowercase).as_deref() {
+        Some("openai") => Api::OpenAi,
+        Some("anthropic" | "claude") => Api::Anthropic,
+        Some("gemini") => Api::Gemini,
+        Some(_) => return Err("LLM_PROVIDER: expected openai, anthropic, claude or gemini".to_owned()),
+        None if value("OPENAI_API_KEY").is_some() || value("OPENAI_BASE_URL").is_some() => Api::OpenAi,
+        None if value("ANTHROPIC_API_KEY").is_some() => Api::Anthropic,
+        None => return Ok(None),
+    };
+    let (key, model, base) = match api {
+        Api::OpenAi => ("OPENAI_API_KEY", "OPENAI_MODEL", "OPENAI_BASE_URL"),
+        Api::Anthropic => ("ANTHROPIC_API_KEY", "CLAUDE_MODEL", "ANTHROPIC_BASE_URL"),
+        Api::Gemini => ("GEMINI_API_KEY", "GEMINI_MODEL", "GEMINI_BASE_URL"),
+    };
+    // A server of one's own often wants no key; the providers themselves always do.
+    if value(key).is_none() && value(base).is_none() {
+        return Err(format!("{key}: expected the key of {}", api.as_str()));
+    }
+    let model = value(model).ok_or_else(|| format!("{model}: expected the name of a model"))?;
+    Ok(Some(Settings {
+        name: api.as_str().to_owned(),
+        api,
+        base_url: value(base).unwrap_or(api.base_url()).to_owned(),
+        key: value(key).map(|key| SecretString::from(key.to_owned())),
+        model: model.to_owned(),
+        function_calling: true,
+        allow_private: Default::default(),
+        timeout: TIMEOUT,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn read(variables: &[(&str, &str)]) -> Result<Option<Settings>, String> {
+        from_environment(&variables.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+    }
+
+    #[test]
+    fn the_usual_variables_name_a_provider() {
+        assert!(read(&[]).unwrap().is_none() && read(&[("LLM_PROVIDER", "")]).unwrap().is_none());
+        let claude = read(&[("LLM_PROVIDER", "Claude"), ("ANTHROPIC_API_KEY", "k"), ("CLAUDE_MODEL", "m")]);
+        let claude = claude.unwrap().unwrap();
+        assert_eq!((claude.api, claude.model.as_str()), (Api::Anthropic, "m"));
+        assert!(!format!("{claude:?}").contains("\"k\""), "no key is printed");
+        let own = read(&[("OPENAI_BASE_URL", "http://llm:8000/v1"), ("OPENAI_MODEL", "m")]).unwrap().unwrap();
+        assert!(own.key.is_none() && own.base_url == "http://llm:8000/v1");
+    }
+
+    #[test]
+    fn what_is_missing_or_wrong_is_named() {
+        assert!(read(&[("LLM_PROVIDER", "gpt")]).unwrap_err().starts_with("LLM_PROVIDER"));
+        assert!(read(&[("LLM_PROVIDER", "openai")]).unwrap_err().starts_with("OPENAI_API_KEY"));
+        assert!(read(&[("OPENAI_API_KEY", "secret")]).unwrap_err().starts_with("OPENAI_MODEL"));
+    }
+}

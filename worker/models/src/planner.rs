@@ -1,0 +1,84 @@
+//! The form for models without function calling: tools are told of in words, and calls and results are text.
+
+use std::fmt::Write as _;
+
+use tickfleet_protocol::text::calls_in;
+
+use crate::message::{Answer, CALLS_MAX, Message, Request, Stop, ToolCall};
+
+/// The word that a planner answers in place of a tool when it wants none.
+const NONE: &str = "none";
+
+/// The request in words: no tools, no calls, roles that alternate.
+pub(crate) fn in_words(request: &Request) -> Request {
+    let mut system = request.system.clone();
+    if request.answer_only {
+        system.push_str("\n\nUse no tool any more. Answer in plain words, from the results that you have.");
+    } else if !request.tools.is_empty() {
+        system.push_str(include_str!("planner.txt").trim_end());
+        for tool in &request.tools {
+            let _ =
+                write!(system, "\n\n{}: {}\nArguments (JSON Schema): {}", tool.name, tool.description, tool.parameters);
+        }
+    }
+    let mut messages: Vec<Message> = Vec::with_capacity(request.messages.len());
+    for message in &request.messages {
+        match message {
+            Message::User(text) => push_user(&mut messages, text),
+            Message::Result { tool, content, is_error, .. } => {
+                let status = if *is_error { "error" } else { "ok" };
+                let block =
+                    format!("<tool_result tool_name=\"{tool}\" status=\"{status}\">\n{content}\n</tool_result>");
+                push_user(&mut messages, &block);
+            }
+            Message::Model { text, calls } => messages.push(said(text, calls)),
+        }
+    }
+    Request { system, messages, tools: Vec::new(), ..request.clone() }
+}
+
+/// What a user says in a row is one message.
+fn push_user(messages: &mut Vec<Message>, text: &str) {
+    if let Some(Message::User(last)) = messages.last_mut() {
+        last.push_str("\n\n");
+        last.push_str(text);
+    } else {
+        messages.push(Message::User(text.to_owned()));
+    }
+}
+
+fn said(text: &str, calls: &[ToolCall]) -> Message {
+    let mut words = text.to_owned();
+    for call in calls {
+        let tool = serde_json::Value::from(call.tool.as_str());
+        let separator = if words.is_empty() { "" } else { "\n" };
+        let _ = write!(words, "{separator}{{\"tool\": {tool}, \"arguments\": {}}}", call.arguments);
+    }
+    Message::Model { text: words, calls: Vec::new() }
+}
+
+/// The calls that an answer in words holds. `none` is no call: what stands beside it is the answer.
+pub(crate) fn understood(request: &Request, answer: Answer) -> Answer {
+    if request.answer_only || request.tools.is_empty() || answer.stop != Stop::Answer {
+        return answer;
+    }
+    let found = calls_in(&answer.text);
+    if found.is_empty() {
+        return answer;
+    }
+    let calls = found.iter().filter(|call| call.tool.as_str() != NONE).take(CALLS_MAX + 1);
+    let calls: Vec<_> = calls
+        .enumerate()
+        .map(|(index, call)| ToolCall {
+            id: request.call_id(index),
+            tool: call.tool.as_str().to_owned(),
+            arguments: call.arguments.as_str().to_owned(),
+            signature: None,
+        })
+        .collect();
+    if calls.is_empty() {
+        return answer;
+    }
+    // The calls are the words: history writes them again from the calls.
+    Answer { text: String::new(), calls, stop: Stop::Calls, ..answer }
+}

@@ -1,0 +1,197 @@
+//! One provider: one request over HTTP, its answer read within a bound, its failure named.
+
+use std::collections::BTreeSet;
+use std::error::Error;
+use std::time::Duration;
+
+use reqwest::Response;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue};
+use secrecy::{ExposeSecret, SecretString};
+use tickfleet_model::redaction::Redactor;
+use tickfleet_outbound::client_for;
+
+use crate::breaker::Breaker;
+use crate::error::{Failure, ModelError};
+use crate::message::{Answer, CALLS_MAX, REQUEST_BYTES_MAX, Request};
+use crate::planner;
+use crate::wire::{Api, Written};
+
+/// The bytes of an answer that are read at most.
+const ANSWER_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// The bytes of a refusal that are read at most: enough for its reason.
+const REFUSAL_BYTES_MAX: usize = 16 * 1024;
+/// The characters of its reason that are told.
+const DETAIL_CHARS_MAX: usize = 300;
+/// Limit of resolving, connecting and the TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What a provider is made of. Its key is never printed.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The name in errors and metrics.
+    pub name: String,
+    /// The form that it speaks.
+    pub api: Api,
+    /// Its address, without what the form adds (`https://api.openai.com/v1`).
+    pub base_url: String,
+    /// Its key; none for a server that wants none.
+    pub key: Option<SecretString>,
+    /// The model to ask.
+    pub model: String,
+    /// False for a model without function calling, which gets the planner's prompt.
+    pub function_calling: bool,
+    /// Hosts, `host:port` or blocks of private addresses that may be reached.
+    pub allow_private: BTreeSet<String>,
+    /// Limit of one request with its answer.
+    pub timeout: Duration,
+}
+
+/// A provider that can be asked.
+#[derive(Debug)]
+pub struct Provider {
+    settings: Settings,
+    client: reqwest::Client,
+    pub(crate) breaker: Breaker,
+}
+
+impl Provider {
+    /// # Errors
+    /// What is wrong with the address, the model's name or TLS. No key is in it.
+    pub fn new(mut settings: Settings) -> Result<Self, String> {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-' | b':' | b'/' | b'@');
+        if settings.model.is_empty() || settings.model.contains("..") || !settings.model.bytes().all(plain) {
+            return Err(format!("model {:?}: expected letters, digits and . _ - : / @", settings.model));
+        }
+        settings.base_url.truncate(settings.base_url.trim_end_matches('/').len());
+        let client = client_for(&settings.base_url, &settings.allow_private, CONNECT_TIMEOUT)?;
+        Ok(Self { settings, client, breaker: Breaker::default() })
+    }
+
+    /// The name in errors and metrics.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// Asks once.
+    pub(crate) async fn ask(&self, request: &Request) -> Result<Answer, ModelError> {
+        let worded = (!self.settings.function_calling).then(|| planner::in_words(request));
+        let written =
+            self.settings.api.write(worded.as_ref().unwrap_or(request), &self.settings.model, &self.settings.base_url);
+        let written = written.map_err(|_| self.error(Failure::BadRequest, "the request cannot be written"))?;
+        if written.body.len() > REQUEST_BYTES_MAX {
+            let detail = format!("the request has {} bytes: at most {REQUEST_BYTES_MAX}", written.body.len());
+            return Err(self.error(Failure::BadRequest, &detail));
+        }
+        let asked = tokio::time::timeout(self.settings.timeout, self.send(written));
+        let body = asked.await.map_err(|_| self.error(Failure::Timeout, "no whole answer in time"))??;
+        let answer = self.settings.api.read(request, &body).map_err(|why| self.error(Failure::Malformed, &why))?;
+        let answer = if worded.is_some() { planner::understood(request, answer) } else { answer };
+        if answer.calls.len() > CALLS_MAX {
+            return Err(self.error(Failure::Malformed, &format!("the answer has more than {CALLS_MAX} calls")));
+        }
+        Ok(answer)
+    }
+
+    async fn send(&self, written: Written) -> Result<Vec<u8>, ModelError> {
+        let url = format!("{}{}", self.settings.base_url, written.path);
+        let mut builder = self.client.post(url).header(CONTENT_TYPE, "application/json").body(written.body);
+        for (name, value) in written.headers {
+            builder = builder.header(*name, *value);
+        }
+        if let Some(key) = &self.settings.key {
+            let value = HeaderValue::from_str(&format!("{}{}", written.key.1, key.expose_secret()));
+            let mut value = value.map_err(|_| self.error(Failure::Unauthorised, "the key has characters of no key"))?;
+            value.set_sensitive(true);
+            builder = builder.header(written.key.0, value);
+        }
+        let mut response = builder.send().await.map_err(|error| self.unsent(&error))?;
+        if !response.status().is_success() {
+            let status = response.status().as_u16();
+            let body = read_at_most(&mut response, REFUSAL_BYTES_MAX).await.unwrap_or_else(|(read, _)| read);
+            return Err(self.refused(status, response.headers(), &body));
+        }
+        read_at_most(&mut response, ANSWER_BYTES_MAX).await.map_err(|(_, failure)| match failure {
+            Failure::TooLarge => self.error(failure, &format!("the answer has more than {ANSWER_BYTES_MAX} bytes")),
+            _ => self.error(failure, "the connection ended before the whole answer"),
+        })
+    }
+
+    fn unsent(&self, error: &reqwest::Error) -> ModelError {
+        let mut source: Option<&(dyn Error + 'static)> = Some(error);
+        while let Some(this) = source {
+            if let Some(blocked) = this.downcast_ref::<tickfleet_outbound::Blocked>() {
+                return self.error(Failure::Blocked, &blocked.to_string());
+            }
+            source = this.source();
+        }
+        match error {
+            e if e.is_timeout() => self.error(Failure::Timeout, "no connection in time"),
+            e if e.is_connect() => self.error(Failure::Disconnected, "no connection"),
+            _ => self.error(Failure::Disconnected, "the connection ended before the answer"),
+        }
+    }
+
+    fn refused(&self, status: u16, headers: &HeaderMap, body: &[u8]) -> ModelError {
+        let json: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+        let said = |member: &str| json["error"][member].as_str().unwrap_or_default();
+        let spent = said("code") == "insufficient_quota"
+            || said("type") == "insufficient_quota"
+            || said("type") == "billing_error"
+            || said("message").contains("credit balance is too low");
+        let failure = match status {
+            402 => Failure::QuotaSpent,
+            400 | 403 | 429 if spent => Failure::QuotaSpent,
+            429 => Failure::RateLimited,
+            401 | 403 => Failure::Unauthorised,
+            404 => Failure::NotFound,
+            408 | 409 | 500.. => Failure::Unavailable,
+            _ => Failure::BadRequest,
+        };
+        let mut error = self.error(failure, &format!("status {status}: {}", said("message")));
+        error.retry_after = retry_after(headers).or_else(|| retry_delay(&json));
+        error
+    }
+
+    /// What a provider says may repeat the key, or whatever else is secret.
+    fn error(&self, failure: Failure, detail: &str) -> ModelError {
+        let key = self.settings.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty());
+        let detail = key.map_or_else(|| detail.to_owned(), |key| detail.replace(key, "[REDACTED]"));
+        let detail = Redactor::new::<&str>([]).text(&detail).chars().take(DETAIL_CHARS_MAX).collect();
+        ModelError { provider: self.settings.name.clone(), failure, detail, retry_after: None }
+    }
+}
+
+/// Reads at most `bytes_max` bytes, or answers what was read and why there is no more.
+async fn read_at_most(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, (Vec<u8>, Failure)> {
+    let mut body = Vec::new();
+    loop {
+        match response.chunk().await {
+            Ok(Some(chunk)) if body.len() + chunk.len() > bytes_max => return Err((body, Failure::TooLarge)),
+            Ok(Some(chunk)) => body.extend_from_slice(&chunk),
+            Ok(None) => return Ok(body),
+            Err(_) => return Err((body, Failure::Disconnected)),
+        }
+    }
+}
+
+/// `Retry-After` in seconds, or as a date: by the provider's own clock, which is the `Date` beside it.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    if let Some(ms) = text("retry-after-ms").and_then(|ms| ms.parse::<f64>().ok()) {
+        return Duration::try_from_secs_f64(ms / 1_000.0).ok();
+    }
+    let after = text("retry-after")?;
+    if let Ok(seconds) = after.parse::<f64>() {
+        return Duration::try_from_secs_f64(seconds).ok();
+    }
+    let date = |text: &str| chrono::DateTime::parse_from_rfc2822(text).ok();
+    (date(after)? - date(text("date")?)?).to_std().ok()
+}
+
+/// Google's `RetryInfo`: `"retryDelay": "13s"` among the details.
+fn retry_delay(refusal: &serde_json::Value) -> Option<Duration> {
+    let details = refusal["error"]["details"].as_array()?;
+    let delay = details.iter().find_map(|detail| detail["retryDelay"].as_str())?;
+    Duration::try_from_secs_f64(delay.strip_suffix('s')?.parse().ok()?).ok()
+}

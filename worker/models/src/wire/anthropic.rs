@@ -1,0 +1,138 @@
+//! Messages.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{Written, unexpected};
+use crate::message::{Answer, Message, Request, Stop, ToolCall, Usage, object};
+
+#[derive(Serialize)]
+struct Body<'a> {
+    model: &'a str,
+    max_tokens: u32,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    system: &'a str,
+    messages: Vec<Said<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tools: Vec<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_choice: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct Said<'a> {
+    role: &'static str,
+    content: Vec<Block<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Block<'a> {
+    Text { text: &'a str },
+    ToolUse { id: &'a str, name: &'a str, input: Box<RawValue> },
+    ToolResult { tool_use_id: &'a str, content: &'a str, is_error: bool },
+}
+
+pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_json::Error> {
+    let define = |tool: &crate::ToolDefinition| json!({ "name": tool.name, "description": tool.description, "input_schema": tool.parameters });
+    let body = Body {
+        model,
+        max_tokens: request.tokens_max,
+        system: &request.system,
+        messages: messages(&request.messages),
+        // Its scale ends at 1, where that of others ends at 2.
+        temperature: request.temperature.map(|t| t.clamp(0.0, 1.0)),
+        tools: request.tools.iter().map(define).collect(),
+        tool_choice: (request.answer_only && !request.tools.is_empty()).then(|| json!({ "type": "none" })),
+    };
+    Ok(Written {
+        path: "/v1/messages".to_owned(),
+        key: ("x-api-key", ""),
+        headers: &[("anthropic-version", "2023-06-01")],
+        body: serde_json::to_string(&body)?,
+    })
+}
+
+/// Roles alternate: what one role says in a row becomes one message, so that results stand before what a user adds.
+fn messages(messages: &[Message]) -> Vec<Said<'_>> {
+    let mut said: Vec<Said<'_>> = Vec::new();
+    for message in messages {
+        let (role, blocks) = match message {
+            Message::User(text) => ("user", vec![Block::Text { text }]),
+            Message::Result { id, content, is_error, .. } => {
+                ("user", vec![Block::ToolResult { tool_use_id: id, content, is_error: *is_error }])
+            }
+            Message::Model { text, calls } => {
+                let words = Some(text).filter(|text| !text.trim().is_empty()).map(|text| Block::Text { text });
+                let calls = calls.iter().map(|call| Block::ToolUse {
+                    id: &call.id,
+                    name: &call.tool,
+                    input: object(&call.arguments),
+                });
+                ("assistant", words.into_iter().chain(calls).collect())
+            }
+        };
+        match said.last_mut().filter(|last| last.role == role) {
+            Some(last) => last.content.extend(blocks),
+            None => said.push(Said { role, content: blocks }),
+        }
+    }
+    said
+}
+
+#[derive(Deserialize)]
+struct Reply {
+    content: Vec<Part>,
+    stop_reason: Option<String>,
+    usage: Option<Tokens>,
+}
+
+/// One struct for all kinds: an enum would be read by way of a buffer, which loses the digits of numbers.
+#[derive(Deserialize)]
+struct Part {
+    r#type: String,
+    text: Option<String>,
+    name: Option<String>,
+    input: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize, Default)]
+struct Tokens {
+    #[serde(default)]
+    input_tokens: u64,
+    cache_creation_input_tokens: Option<u64>,
+    cache_read_input_tokens: Option<u64>,
+    #[serde(default)]
+    output_tokens: u64,
+}
+
+pub(super) fn read(request: &Request, body: &[u8]) -> Result<Answer, String> {
+    let reply: Reply = serde_json::from_slice(body).map_err(|e| unexpected(&e))?;
+    let (mut text, mut calls) = (String::new(), Vec::new());
+    for part in reply.content {
+        match part.r#type.as_str() {
+            "text" => text.push_str(part.text.as_deref().unwrap_or_default()),
+            "tool_use" => calls.push(ToolCall {
+                id: request.call_id(calls.len()),
+                tool: part.name.ok_or("a call in the answer has no name")?,
+                arguments: part.input.map_or_else(|| "{}".to_owned(), |input| input.get().to_owned()),
+                signature: None,
+            }),
+            // Thoughts, and what Anthropic itself carries out, which nobody here asks for.
+            _ => {}
+        }
+    }
+    let stop = match reply.stop_reason.as_deref() {
+        Some("max_tokens" | "model_context_window_exceeded") => Stop::Length,
+        Some("refusal") => Stop::Refused,
+        _ if calls.is_empty() => Stop::Answer,
+        _ => Stop::Calls,
+    };
+    let used = reply.usage.unwrap_or_default();
+    let cached = [used.cache_creation_input_tokens, used.cache_read_input_tokens].into_iter().flatten();
+    let input = cached.fold(used.input_tokens, u64::saturating_add);
+    Ok(Answer { text, calls, stop, usage: Usage { input, output: used.output_tokens } })
+}

@@ -1,0 +1,182 @@
+//! `generateContent`.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+
+use super::{Written, unexpected};
+use crate::message::{Answer, Message, Request, Stop, ToolCall, Usage, object};
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Body<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    system_instruction: Option<Value>,
+    contents: Vec<Content<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tool_config: Option<Value>,
+    generation_config: Value,
+}
+
+#[derive(Serialize)]
+struct Content<'a> {
+    role: &'static str,
+    parts: Vec<Part<'a>>,
+}
+
+#[derive(Serialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Part<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function_call: Option<FunctionCall<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    function_response: Option<Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    thought_signature: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct FunctionCall<'a> {
+    id: &'a str,
+    name: &'a str,
+    args: Box<RawValue>,
+}
+
+pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_json::Error> {
+    let define = |tool: &crate::ToolDefinition| json!({ "name": tool.name, "description": tool.description, "parametersJsonSchema": tool.parameters });
+    let declared: Vec<_> = request.tools.iter().map(define).collect();
+    let mut generation = json!({ "maxOutputTokens": request.tokens_max });
+    if let Some(temperature) = request.temperature {
+        generation["temperature"] = temperature.into();
+    }
+    let has_tools = !declared.is_empty();
+    let body = Body {
+        system_instruction: (!request.system.is_empty()).then(|| json!({ "parts": [{ "text": request.system }] })),
+        contents: contents(&request.messages),
+        tools: has_tools.then(|| json!([{ "functionDeclarations": declared }])),
+        tool_config: (has_tools && request.answer_only).then(|| json!({ "functionCallingConfig": { "mode": "NONE" } })),
+        generation_config: generation,
+    };
+    Ok(Written {
+        path: format!("/v1beta/models/{model}:generateContent"),
+        key: ("x-goog-api-key", ""),
+        headers: &[],
+        body: serde_json::to_string(&body)?,
+    })
+}
+
+/// What one role says in a row becomes one content: the responses to the calls of a content must be in one.
+fn contents(messages: &[Message]) -> Vec<Content<'_>> {
+    let mut contents: Vec<Content<'_>> = Vec::new();
+    for message in messages {
+        let (role, parts) = match message {
+            Message::User(text) => ("user", vec![Part { text: Some(text), ..Part::default() }]),
+            Message::Result { id, tool, content, is_error } => {
+                let response = json!({ if *is_error { "error" } else { "output" }: content });
+                let response = json!({ "id": id, "name": tool, "response": response });
+                ("user", vec![Part { function_response: Some(response), ..Part::default() }])
+            }
+            Message::Model { text, calls } => {
+                let words = Some(text.as_str()).filter(|text| !text.trim().is_empty());
+                let words = words.map(|text| Part { text: Some(text), ..Part::default() });
+                let calls = calls.iter().map(|call| Part {
+                    function_call: Some(FunctionCall { id: &call.id, name: &call.tool, args: object(&call.arguments) }),
+                    thought_signature: call.signature.as_deref(),
+                    ..Part::default()
+                });
+                ("model", words.into_iter().chain(calls).collect())
+            }
+        };
+        match contents.last_mut().filter(|last| last.role == role) {
+            Some(last) => last.parts.extend(parts),
+            None => contents.push(Content { role, parts }),
+        }
+    }
+    contents
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Reply {
+    #[serde(default)]
+    candidates: Vec<Candidate>,
+    prompt_feedback: Option<Value>,
+    usage_metadata: Option<Tokens>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Candidate {
+    content: Option<Said>,
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize, Default)]
+struct Said {
+    #[serde(default)]
+    parts: Vec<SaidPart>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SaidPart {
+    text: Option<String>,
+    #[serde(default)]
+    thought: bool,
+    function_call: Option<Called>,
+    thought_signature: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Called {
+    name: String,
+    args: Option<Box<RawValue>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Tokens {
+    prompt_token_count: u64,
+    candidates_token_count: u64,
+    thoughts_token_count: u64,
+}
+
+pub(super) fn read(request: &Request, body: &[u8]) -> Result<Answer, String> {
+    let reply: Reply = serde_json::from_slice(body).map_err(|e| unexpected(&e))?;
+    let used = reply.usage_metadata.unwrap_or_default();
+    let output = used.candidates_token_count.saturating_add(used.thoughts_token_count);
+    let usage = Usage { input: used.prompt_token_count, output };
+    let Some(candidate) = reply.candidates.into_iter().next() else {
+        // A prompt that its filter stopped has feedback in place of a candidate.
+        let blocked = reply.prompt_feedback.ok_or("the answer has no candidate")?;
+        let reason = blocked.get("blockReason").and_then(Value::as_str).ok_or("the answer has no candidate")?;
+        let text = format!("The request was blocked: {}.", reason.chars().take(64).collect::<String>());
+        return Ok(Answer { text, calls: Vec::new(), stop: Stop::Refused, usage });
+    };
+    let (mut text, mut calls) = (String::new(), Vec::new());
+    for part in candidate.content.unwrap_or_default().parts {
+        if let Some(call) = part.function_call {
+            calls.push(ToolCall {
+                id: request.call_id(calls.len()),
+                tool: call.name,
+                arguments: call.args.map_or_else(|| "{}".to_owned(), |args| args.get().to_owned()),
+                signature: part.thought_signature,
+            });
+        } else if !part.thought {
+            text.push_str(part.text.as_deref().unwrap_or_default());
+        }
+    }
+    let stop = match candidate.finish_reason.as_deref() {
+        Some("MAX_TOKENS") => Stop::Length,
+        // A call that the model could not write is no answer, and may go better next time.
+        Some("MALFORMED_FUNCTION_CALL") => return Err("the model wrote a call that cannot be read".to_owned()),
+        Some("SAFETY" | "RECITATION" | "BLOCKLIST" | "PROHIBITED_CONTENT" | "SPII") => Stop::Refused,
+        _ if calls.is_empty() => Stop::Answer,
+        _ => Stop::Calls,
+    };
+    Ok(Answer { text, calls, stop, usage })
+}

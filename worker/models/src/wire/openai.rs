@@ -1,0 +1,114 @@
+//! Chat Completions.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Written, unexpected};
+use crate::message::{Answer, Message, Request, Stop, ToolCall, Usage};
+
+pub(super) const BASE_URL: &str = "https://api.openai.com/v1";
+
+pub(super) fn write(request: &Request, model: &str, base_url: &str) -> Result<Written, serde_json::Error> {
+    let mut messages = Vec::with_capacity(request.messages.len() + 1);
+    if !request.system.is_empty() {
+        messages.push(json!({ "role": "system", "content": request.system }));
+    }
+    messages.extend(request.messages.iter().map(message));
+    let mut body = json!({ "model": model, "messages": messages });
+    // OpenAI's newer models refuse the old name, and most servers that answer alike know no other.
+    let tokens_max = if base_url.starts_with(BASE_URL) { "max_completion_tokens" } else { "max_tokens" };
+    body[tokens_max] = request.tokens_max.into();
+    if let Some(temperature) = request.temperature {
+        body["temperature"] = temperature.into();
+    }
+    if !request.tools.is_empty() {
+        let define = |tool: &crate::ToolDefinition| {
+            let function = json!({ "name": tool.name, "description": tool.description, "parameters": tool.parameters });
+            json!({ "type": "function", "function": function })
+        };
+        body["tools"] = request.tools.iter().map(define).collect();
+        body["tool_choice"] = if request.answer_only { "none" } else { "auto" }.into();
+    }
+    let path = "/chat/completions".to_owned();
+    Ok(Written { path, key: ("authorization", "Bearer "), headers: &[], body: serde_json::to_string(&body)? })
+}
+
+fn message(message: &Message) -> Value {
+    match message {
+        Message::User(text) => json!({ "role": "user", "content": text }),
+        Message::Model { text, calls } if calls.is_empty() => json!({ "role": "assistant", "content": text }),
+        Message::Model { text, calls } => {
+            let call = |call: &ToolCall| {
+                let function = json!({ "name": call.tool, "arguments": call.arguments });
+                json!({ "id": call.id, "type": "function", "function": function })
+            };
+            let content = Some(text).filter(|text| !text.is_empty());
+            json!({ "role": "assistant", "content": content, "tool_calls": calls.iter().map(call).collect::<Vec<_>>() })
+        }
+        Message::Result { id, content, .. } => json!({ "role": "tool", "tool_call_id": id, "content": content }),
+    }
+}
+
+#[derive(Deserialize)]
+struct Completion {
+    choices: Vec<Choice>,
+    usage: Option<Tokens>,
+}
+
+#[derive(Deserialize)]
+struct Choice {
+    message: Said,
+    finish_reason: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Said {
+    content: Option<String>,
+    refusal: Option<String>,
+    tool_calls: Option<Vec<Called>>,
+}
+
+#[derive(Deserialize)]
+struct Called {
+    function: Function,
+}
+
+#[derive(Deserialize)]
+struct Function {
+    name: String,
+    #[serde(default)]
+    arguments: String,
+}
+
+#[derive(Deserialize)]
+struct Tokens {
+    #[serde(default)]
+    prompt_tokens: u64,
+    #[serde(default)]
+    completion_tokens: u64,
+}
+
+pub(super) fn read(request: &Request, body: &[u8]) -> Result<Answer, String> {
+    let read: Completion = serde_json::from_slice(body).map_err(|e| unexpected(&e))?;
+    let choice = read.choices.into_iter().next().ok_or("the answer has no choice")?;
+    let said = choice.message;
+    let refused = said.refusal.filter(|refusal| !refusal.is_empty());
+    let calls = said.tool_calls.unwrap_or_default().into_iter().enumerate().map(|(index, call)| ToolCall {
+        id: request.call_id(index),
+        tool: call.function.name,
+        // No arguments at all is how some servers write none.
+        arguments: if call.function.arguments.trim().is_empty() { "{}".to_owned() } else { call.function.arguments },
+        signature: None,
+    });
+    let calls: Vec<_> = calls.collect();
+    let stop = match choice.finish_reason.as_deref() {
+        Some("length") => Stop::Length,
+        Some("content_filter") => Stop::Refused,
+        _ if refused.is_some() => Stop::Refused,
+        _ if calls.is_empty() => Stop::Answer,
+        _ => Stop::Calls,
+    };
+    let usage = read.usage.map(|u| Usage { input: u.prompt_tokens, output: u.completion_tokens });
+    let text = refused.or(said.content).unwrap_or_default();
+    Ok(Answer { text, calls, stop, usage: usage.unwrap_or_default() })
+}

@@ -1,0 +1,191 @@
+//! Providers over real HTTP, against a stand-in that refuses what they refuse.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod strict;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use secrecy::SecretString;
+use serde_json::json;
+use tickfleet_models::{
+    Answered, Api, Class, Failure, Message, Models, Provider, Request, Settings, Stop, ToolCall, ToolDefinition,
+    Unanswered, Usage,
+};
+
+use strict::{KEY, Reply, StandIn};
+
+const APIS: [Api; 3] = [Api::OpenAi, Api::Anthropic, Api::Gemini];
+
+fn provider(api: Api, base: &str, name: &str) -> Arc<Provider> {
+    made(settings(api, base, name))
+}
+
+fn made(settings: Settings) -> Arc<Provider> {
+    tickfleet_outbound::install_crypto_provider();
+    Arc::new(Provider::new(settings).unwrap())
+}
+
+fn settings(api: Api, base: &str, name: &str) -> Settings {
+    Settings {
+        name: name.to_owned(),
+        api,
+        base_url: base.to_owned(),
+        key: Some(SecretString::from(KEY.to_owned())),
+        model: "test-model".to_owned(),
+        function_calling: true,
+        allow_private: ["127.0.0.1".to_owned()].into(),
+        timeout: Duration::from_secs(20),
+    }
+}
+
+fn tool(name: &str) -> ToolDefinition {
+    ToolDefinition { name: name.into(), description: "Posts.".into(), parameters: json!({ "type": "object" }) }
+}
+
+fn asking() -> Request {
+    Request {
+        system: "You are Kelly.".into(),
+        messages: vec![Message::User("Post it.".into())],
+        tools: vec![tool("post_to_x"), tool("search_x")],
+        tokens_max: 500,
+        temperature: Some(0.2),
+        ..Request::default()
+    }
+}
+
+/// The conversation after a turn of two calls, the second of which failed.
+fn continued(calls: Vec<ToolCall>) -> Request {
+    let mut request = asking();
+    let results = calls.iter().enumerate().map(|(index, call)| Message::Result {
+        id: call.id.clone(),
+        tool: call.tool.clone(),
+        content: "done".into(),
+        is_error: index == 1,
+    });
+    let results: Vec<_> = results.collect();
+    request.messages.push(Message::Model { text: "I post.".into(), calls });
+    request.messages.extend(results);
+    request
+}
+
+#[tokio::test]
+async fn a_conversation_with_calls_and_results_is_what_each_provider_takes() {
+    for api in APIS {
+        let server = StandIn::start(api, vec![Reply::Calls, Reply::Words("Posted.")]).await;
+        let models = Models::new(vec![provider(api, &server.base, "one")]);
+        let first = models.ask(&asking()).await.unwrap().answer;
+        assert_eq!((first.stop, first.calls.len()), (Stop::Calls, 2), "{api:?}");
+        assert_eq!(first.usage, Usage { input: 10, output: 5 }, "{api:?}");
+        assert_eq!(first.calls[0].id, "call_1_0", "{api:?}");
+        assert!(first.calls[0].arguments.contains("12345678901234567890123"), "{api:?}: no digit is lost");
+        let mut then = continued(first.calls);
+        then.answer_only = true;
+        let last = models.ask(&then).await.unwrap().answer;
+        assert_eq!((last.stop, last.text.as_str()), (Stop::Answer, "Posted."), "{api:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_conversation_goes_on_with_another_provider() {
+    for (from, to) in [(APIS[0], APIS[1]), (APIS[1], APIS[2]), (APIS[2], APIS[0])] {
+        let first = StandIn::start(from, vec![Reply::Calls, Reply::Status(503, json!({}), "")]).await;
+        let second = StandIn::start(to, vec![Reply::Words("Done by the other.")]).await;
+        let models = Models::new(vec![provider(from, &first.base, "one"), provider(to, &second.base, "two")]);
+        let calls = models.ask(&asking()).await.unwrap().answer.calls;
+        // Gemini wants its own signature back; another provider's conversation has none.
+        let Answered { provider, answer, failed } = models.ask(&continued(calls)).await.unwrap();
+        assert_eq!((provider.as_str(), answer.text.as_str()), ("two", "Done by the other."), "{from:?} {to:?}");
+        assert_eq!(failed[0].failure, Failure::Unavailable);
+    }
+}
+
+#[tokio::test]
+async fn refusals_are_typed_and_hold_no_key() {
+    let message = |text: &str| json!({ "error": { "message": text } });
+    let spent = json!({ "error": { "message": "You exceeded your quota", "code": "insufficient_quota" } });
+    let delay = json!({ "error": { "message": "slow", "details": [{ "retryDelay": "7s" }] } });
+    let table = [
+        (401, message(&format!("Incorrect API key provided: {KEY}")), Failure::Unauthorised, Class::Permanent),
+        (400, message("bad"), Failure::BadRequest, Class::Permanent),
+        (404, message("no model"), Failure::NotFound, Class::Permanent),
+        (429, spent, Failure::QuotaSpent, Class::Exhausted),
+        (529, message("Overloaded"), Failure::Unavailable, Class::Transient),
+        (429, delay, Failure::RateLimited, Class::Transient),
+    ];
+    for (status, body, failure, class) in table {
+        let server = StandIn::start(Api::OpenAi, vec![Reply::Status(status, body, "")]).await;
+        let models = Models::new(vec![provider(Api::OpenAi, &server.base, "one")]);
+        let error = models.ask(&asking()).await.unwrap_err();
+        assert_eq!(error.class(), class, "{error}");
+        assert!(!error.to_string().contains(KEY) && !format!("{error:?}").contains(KEY), "{error}");
+        let Unanswered::All(all) = &error else { panic!("{error}") };
+        assert_eq!(all[0].failure, failure);
+        assert_eq!(error.retry_after(), (failure == Failure::RateLimited).then_some(Duration::from_secs(7)));
+    }
+}
+
+#[tokio::test]
+async fn who_asks_for_a_pause_is_left_alone() {
+    let server = StandIn::start(Api::Anthropic, vec![Reply::Status(429, json!({}), "60")]).await;
+    let models = Models::new(vec![provider(Api::Anthropic, &server.base, "one")]);
+    assert_eq!(models.ask(&asking()).await.unwrap_err().retry_after(), Some(Duration::from_secs(60)));
+    let Unanswered::All(all) = models.ask(&asking()).await.unwrap_err() else { panic!("it was sent") };
+    assert_eq!(all[0].failure, Failure::Resting);
+    assert_eq!(server.asked(), 1);
+}
+
+#[tokio::test]
+async fn broken_and_endless_answers_end() {
+    let table = [
+        (Reply::Raw("<html>"), Failure::Malformed),
+        (Reply::Endless, Failure::TooLarge),
+        (Reply::Raw("{}"), Failure::Malformed),
+    ];
+    for api in APIS {
+        for (reply, failure) in &table {
+            let server = StandIn::start(api, vec![reply.clone()]).await;
+            let error = Models::new(vec![provider(api, &server.base, "one")]).ask(&asking()).await.unwrap_err();
+            let Unanswered::All(all) = &error else { panic!("{error}") };
+            assert_eq!(all[0].failure, *failure, "{api:?}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_model_without_function_calling_plans_in_words() {
+    let planned = r#"{"tool": "post_to_x", "reason": "asked", "arguments": {"text": "hi"}}"#;
+    let none = r#"{"tool": "none", "reason": "done", "arguments": {}}"#;
+    let server =
+        StandIn::start(Api::OpenAi, vec![Reply::Words(planned), Reply::Words("All done."), Reply::Words(none)]).await;
+    let settings = Settings { function_calling: false, ..settings(Api::OpenAi, &server.base, "plain") };
+    let models = Models::new(vec![made(settings)]);
+    let first = models.ask(&asking()).await.unwrap().answer;
+    assert_eq!((first.stop, first.calls[0].tool.as_str()), (Stop::Calls, "post_to_x"));
+    assert_eq!(first.calls[0].arguments, r#"{"text": "hi"}"#);
+    let then = continued(first.calls);
+    assert_eq!(models.ask(&then).await.unwrap().answer.text, "All done.");
+    let seen = server.last();
+    assert!(seen.get("tools").is_none(), "{seen}");
+    assert!(seen.to_string().contains("<tool_result tool_name="), "{seen}");
+    assert_eq!(models.ask(&then).await.unwrap().answer.stop, Stop::Answer, "none is no call");
+}
+
+#[tokio::test]
+async fn what_every_provider_refuses_is_not_sent() {
+    let models = Models::new(Vec::new());
+    let call = ToolCall { id: "a".into(), tool: "search_x".into(), arguments: "{}".into(), signature: None };
+    let mut unanswered = asking();
+    unanswered.messages.push(Message::Model { text: String::new(), calls: vec![call.clone()] });
+    let mut between = unanswered.clone();
+    between.messages.push(Message::User("And?".into()));
+    let mut stray = asking();
+    stray.messages.push(Message::Result { id: "a".into(), tool: call.tool, content: String::new(), is_error: false });
+    let named = Request { tools: vec![tool("x.y")], ..asking() };
+    let twice = Request { tools: vec![tool("x"), tool("x")], ..asking() };
+    let empty = Request { messages: Vec::new(), ..asking() };
+    for wrong in [unanswered, between, stray, named, twice, empty] {
+        let error = models.ask(&wrong).await.unwrap_err();
+        assert!(matches!(error, Unanswered::Invalid(_)), "{error}");
+    }
+}

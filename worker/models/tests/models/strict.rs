@@ -1,0 +1,221 @@
+//! A stand-in for a provider: it answers from a list, and refuses what the provider would refuse.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tickfleet_models::Api;
+
+/// The key that it takes. Its form is no real provider's.
+pub const KEY: &str = "test-key-of-the-stand-in";
+
+/// What it answers to a request that it does not refuse.
+#[derive(Debug, Clone)]
+pub enum Reply {
+    /// Two calls, one with a number beyond what a double holds.
+    Calls,
+    Words(&'static str),
+    /// Status, body, and `Retry-After` where it is not empty.
+    Status(u16, Value, &'static str),
+    Raw(&'static str),
+    /// More bytes than anybody should read.
+    Endless,
+}
+
+struct Script {
+    api: Api,
+    replies: Mutex<VecDeque<Reply>>,
+    seen: Mutex<Vec<Value>>,
+}
+
+pub struct StandIn {
+    pub base: String,
+    script: Arc<Script>,
+}
+
+impl StandIn {
+    pub async fn start(api: Api, replies: Vec<Reply>) -> Self {
+        let script = Arc::new(Script { api, replies: Mutex::new(replies.into()), seen: Mutex::default() });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}", listener.local_addr().unwrap());
+        let app = Router::new().fallback(answer).with_state(Arc::clone(&script));
+        drop(tokio::spawn(async move { axum::serve(listener, app).await }));
+        Self { base, script }
+    }
+
+    pub fn asked(&self) -> usize {
+        self.script.seen.lock().unwrap().len()
+    }
+
+    pub fn last(&self) -> Value {
+        self.script.seen.lock().unwrap().last().unwrap().clone()
+    }
+}
+
+async fn answer(State(script): State<Arc<Script>>, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+    let refuse =
+        |why: String| (StatusCode::BAD_REQUEST, json!({ "error": { "message": why } }).to_string()).into_response();
+    let Ok(request) = serde_json::from_slice::<Value>(&body) else { return refuse("no JSON".into()) };
+    script.seen.lock().unwrap().push(request.clone());
+    let header = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
+    let (path, key) = match script.api {
+        Api::OpenAi => ("/chat/completions", header("authorization") == format!("Bearer {KEY}")),
+        Api::Anthropic => ("/v1/messages", header("x-api-key") == KEY && header("anthropic-version") == "2023-06-01"),
+        Api::Gemini => ("/v1beta/models/test-model:generateContent", header("x-goog-api-key") == KEY),
+    };
+    if uri.path() != path || !key || header("content-type") != "application/json" {
+        return refuse(format!("path {} or headers", uri.path()));
+    }
+    let checked = match script.api {
+        Api::OpenAi => openai(&request),
+        Api::Anthropic => anthropic(&request),
+        Api::Gemini => gemini(&request),
+    };
+    if let Err(why) = checked {
+        return refuse(why);
+    }
+    let reply = script.replies.lock().unwrap().pop_front().expect("an answer for each request");
+    match reply {
+        Reply::Raw(text) => text.into_response(),
+        Reply::Endless => Body::from(vec![b' '; 5 << 20]).into_response(),
+        Reply::Status(status, body, after) => {
+            let mut response = (StatusCode::from_u16(status).unwrap(), body.to_string()).into_response();
+            if !after.is_empty() {
+                response.headers_mut().insert("retry-after", after.parse().unwrap());
+            }
+            response
+        }
+        Reply::Words(text) => said(script.api, text).into_response(),
+        Reply::Calls => calls(script.api).into_response(),
+    }
+}
+
+fn said(api: Api, text: &str) -> String {
+    let body = match api {
+        Api::OpenAi => json!({ "choices": [{ "message": { "content": text }, "finish_reason": "stop" }] }),
+        Api::Anthropic => json!({ "content": [{ "type": "text", "text": text }], "stop_reason": "end_turn" }),
+        Api::Gemini => {
+            json!({ "candidates": [{ "content": { "parts": [{ "text": text }] }, "finishReason": "STOP" }] })
+        }
+    };
+    body.to_string()
+}
+
+/// As text: a number of 23 digits is no number of `json!`.
+fn calls(api: Api) -> &'static str {
+    match api {
+        Api::OpenAi => {
+            r#"{"choices":[{"message":{"content":null,"tool_calls":[
+            {"id":"functions.post:0","type":"function","function":{"name":"post_to_x","arguments":"{\"n\":12345678901234567890123}"}},
+            {"id":"functions.search:1","type":"function","function":{"name":"search_x","arguments":""}}]},
+            "finish_reason":"tool_calls"}],"usage":{"prompt_tokens":10,"completion_tokens":5}}"#
+        }
+        Api::Anthropic => {
+            r#"{"content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"I post."},
+            {"type":"tool_use","id":"toolu_1","name":"post_to_x","input":{"n":12345678901234567890123}},
+            {"type":"tool_use","id":"toolu_2","name":"search_x","input":{}}],
+            "stop_reason":"tool_use","usage":{"input_tokens":7,"cache_read_input_tokens":3,"output_tokens":5}}"#
+        }
+        Api::Gemini => {
+            r#"{"candidates":[{"content":{"role":"model","parts":[{"text":"hm","thought":true},
+            {"functionCall":{"name":"post_to_x","args":{"n":12345678901234567890123}},"thoughtSignature":"c2ln"},
+            {"functionCall":{"name":"search_x"}}]},"finishReason":"STOP"}],
+            "usageMetadata":{"promptTokenCount":10,"candidatesTokenCount":3,"thoughtsTokenCount":2}}"#
+        }
+    }
+}
+
+type Checked = Result<(), String>;
+
+fn hold(holds: bool, why: &str) -> Checked {
+    if holds { Ok(()) } else { Err(why.to_owned()) }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn is_name(value: &Value) -> bool {
+    let plain = |name: &str| name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+    value.as_str().is_some_and(|name| !name.is_empty() && name.len() <= 64 && plain(name))
+}
+
+fn openai(request: &Value) -> Checked {
+    hold(request["model"].is_string(), "model")?;
+    hold(request.get("tools").is_none_or(|tools| !list(tools).is_empty()), "tools: too short")?;
+    hold(request.get("tool_choice").is_none() || request.get("tools").is_some(), "tool_choice without tools")?;
+    hold(list(&request["tools"]).iter().all(|t| t["type"] == "function" && is_name(&t["function"]["name"])), "name")?;
+    let mut due: Vec<Value> = Vec::new();
+    for message in list(&request["messages"]) {
+        if message["role"] == "tool" {
+            let at = due.iter().position(|id| *id == message["tool_call_id"]);
+            due.remove(at.ok_or("a tool message must follow the tool_calls that it answers")?);
+            hold(message["content"].is_string(), "tool content")?;
+            continue;
+        }
+        hold(due.is_empty(), "tool_calls must be followed by tool messages")?;
+        let calls = message.get("tool_calls");
+        hold(calls.is_none_or(|calls| !list(calls).is_empty()), "tool_calls: too short")?;
+        hold(message["content"].is_string() || message["role"] == "assistant" && calls.is_some(), "content")?;
+        for call in calls.map(list).unwrap_or_default() {
+            hold(call["type"] == "function" && is_name(&call["function"]["name"]), "tool_calls")?;
+            hold(call["function"]["arguments"].is_string(), "arguments must be a string")?;
+            hold(call["id"].as_str().is_some_and(|id| !id.is_empty() && id.len() <= 40), "id: at most 40")?;
+            due.push(call["id"].clone());
+        }
+    }
+    hold(due.is_empty(), "tool_calls without their tool messages")
+}
+
+fn anthropic(request: &Value) -> Checked {
+    hold(request["max_tokens"].as_u64().is_some_and(|n| n > 0), "max_tokens")?;
+    hold(request.get("temperature").is_none_or(|t| (0.0..=1.0).contains(&t.as_f64().unwrap())), "temperature")?;
+    hold(
+        list(&request["tools"]).iter().all(|t| is_name(&t["name"]) && t["input_schema"]["type"] == "object"),
+        "tools",
+    )?;
+    let (mut due, mut role): (Vec<&Value>, &str) = (Vec::new(), "assistant");
+    for message in list(&request["messages"]) {
+        hold(message["role"] != role, "roles must alternate")?;
+        role = message["role"].as_str().ok_or("role")?;
+        let blocks = list(&message["content"]);
+        hold(!blocks.is_empty(), "content must not be empty")?;
+        let results = blocks.iter().take_while(|b| b["type"] == "tool_result");
+        let answered: Vec<_> = results.map(|b| &b["tool_use_id"]).collect();
+        hold(
+            answered.len() == due.len() && due.iter().all(|id| answered.contains(id)),
+            "tool_use without tool_result",
+        )?;
+        hold(blocks[answered.len()..].iter().all(|b| b["type"] != "tool_result"), "tool_result after text")?;
+        hold(blocks.iter().all(|b| b["type"] != "text" || !b["text"].as_str().unwrap().trim().is_empty()), "text")?;
+        let uses = || blocks.iter().filter(|b| b["type"] == "tool_use");
+        hold(uses().all(|b| is_name(&b["id"]) && is_name(&b["name"]) && b["input"].is_object()), "tool_use")?;
+        hold(uses().next().is_none() || request.get("tools").is_some(), "tool_use without tools")?;
+        due = uses().map(|b| &b["id"]).collect();
+    }
+    hold(due.is_empty() && role == "user", "the last message must be a user's")
+}
+
+fn gemini(request: &Value) -> Checked {
+    hold(request.get("system").is_none() && request.get("messages").is_none(), "Unknown name")?;
+    let declared = list(&request["tools"][0]["functionDeclarations"]);
+    hold(declared.iter().all(|t| is_name(&t["name"]) && t["parametersJsonSchema"].is_object()), "declarations")?;
+    let mut due: Vec<&Value> = Vec::new();
+    for content in list(&request["contents"]) {
+        let parts = list(&content["parts"]);
+        hold(!parts.is_empty() && matches!(content["role"].as_str(), Some("user" | "model")), "contents")?;
+        let responses: Vec<_> = parts.iter().filter_map(|p| p.get("functionResponse")).collect();
+        let names: Vec<_> = responses.iter().map(|r| &r["name"]).collect();
+        hold(names == due, "as many function responses as function calls of the turn before")?;
+        hold(responses.iter().all(|r| r["response"].is_object()), "response must be a Struct")?;
+        let calls = || parts.iter().filter_map(|p| p.get("functionCall"));
+        hold(calls().all(|c| is_name(&c["name"]) && c["args"].is_object()), "functionCall")?;
+        due = calls().map(|c| &c["name"]).collect();
+    }
+    hold(due.is_empty(), "function calls without responses")
+}
