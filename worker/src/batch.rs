@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::limits;
-use tickfleet_store::{Begin, Begun, HandBack, Parked, Retry, Settled, Settlement, Store, StoreError};
+use tickfleet_store::{Begin, Begun, HandBack, Parked, Retry, Settled, Settlement, Store, StoreError, Wait};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -77,6 +77,14 @@ impl Verb for Retry {
     type Reply = Parked;
     async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Parked>, StoreError> {
         store.retry(batch).await
+    }
+}
+
+impl Verb for Wait {
+    const NAME: &'static str = "wait";
+    type Reply = Parked;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Parked>, StoreError> {
+        store.wait(batch).await
     }
 }
 

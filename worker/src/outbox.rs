@@ -1,7 +1,7 @@
 //! The way of results, begins, retries and hand-backs to Redis: in batches, one queue a verb.
 
 use tickfleet_store::{
-    Begin, Begun, HandBack, Parked, Queue, Retry, Returned, Settled, Settlement, SliceEntry, Store, TurnName,
+    Begin, Begun, HandBack, Parked, Queue, Retry, Returned, Settled, Settlement, SliceEntry, Store, TurnName, Wait,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -13,6 +13,7 @@ pub(crate) struct Outbox {
     settles: Batcher<Settlement>,
     begins: Batcher<Begin>,
     retries: Batcher<Retry>,
+    waits: Batcher<Wait>,
     hand_backs: Batcher<HandBack>,
 }
 
@@ -25,6 +26,7 @@ impl Outbox {
             settles: Batcher::new(store, capacity, now, failed.clone()),
             begins: Batcher::new(store, capacity, now, failed.clone()),
             retries: Batcher::new(store, capacity, now, failed.clone()),
+            waits: Batcher::new(store, capacity, now, failed.clone()),
             hand_backs: Batcher::new(store, capacity, now, failed),
         }
     }
@@ -42,6 +44,11 @@ impl Outbox {
     /// Parks a slice for another try.
     pub(crate) async fn retry(&self, retry: Retry) -> Option<Parked> {
         self.retries.ask(retry).await
+    }
+
+    /// Parks a slice until what its call waits for has ended.
+    pub(crate) async fn wait(&self, wait: Wait) -> Option<Parked> {
+        self.waits.ask(wait).await
     }
 
     /// Returns a slice that nothing was written for since its last commit.

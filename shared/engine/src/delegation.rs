@@ -70,7 +70,7 @@ pub fn plan(active: &ActivePolicy, task: &Task, now_ms: i64) -> Result<Planned, 
             let lease_ms = i64::try_from(lease.as_millis()).unwrap_or(60_000).max(1);
             (Queue::External(task.tenant.clone(), task.target.clone()), lease_ms)
         }
-        TaskHandlerDef::Typed(_) | TaskHandlerDef::Http(_) => (Queue::Ready(task.priority), 0),
+        TaskHandlerDef::Typed(_) | TaskHandlerDef::Http(_) | TaskHandlerDef::Llm(_) => (Queue::Ready(task.priority), 0),
     };
     Ok(Planned {
         tenant: task.tenant.clone(),

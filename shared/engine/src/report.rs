@@ -6,9 +6,11 @@ use serde::Serialize;
 
 use crate::time::rfc3339;
 use tickfleet_model::redaction::Redactor;
-use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, Dialect, Outcome, TenantId, limits};
+use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, Dialect, Outcome, TenantId, TurnId, limits};
 use tickfleet_protocol::{audit, result};
-use tickfleet_store::{EndReason, Ending, MetLimit, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName};
+use tickfleet_store::{
+    BegunBy, BegunCall, EndReason, Ending, MetLimit, ReplyFrame, SettledCall, Settlement, SliceMeta, TurnName,
+};
 
 /// The way in which results are reported.
 #[derive(Debug, Clone)]
@@ -89,7 +91,17 @@ pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
     };
     // Providers refuse a message that says nothing.
     let messages = result::messages_frame(meta.dialect).filter(|_| meta.calls > 0);
-    ReplyFrame { head: head.open(), messages, audits: meta.want_audits }
+    ReplyFrame { head: head.open(), messages, audits: meta.want_audits, wakes: wakes(meta) }
+}
+
+/// Who may wait for the end of a turn or task: of a turn, the task that it runs under; of a task, the turn whose call
+/// delegated it.
+fn wakes(meta: &SliceMeta) -> Option<TurnId> {
+    if meta.is_task {
+        let turn = meta.by.as_deref()?.rsplit_once('/')?.0;
+        return TurnId::new(turn).ok();
+    }
+    meta.task.as_ref().and_then(|(task, _)| TurnId::new(task.as_str()).ok())
 }
 
 /// The facts about one call for result, message and audit entry.
@@ -157,6 +169,8 @@ pub struct Past<'a> {
     pub tries: u32,
     /// True if the call got lost while somebody held it, or may have held it.
     pub lost: bool,
+    /// True if it had begun work that went on elsewhere.
+    pub waited: bool,
     /// Why somebody cancelled it, without secrets.
     pub why: Option<&'a str>,
 }
@@ -165,6 +179,9 @@ impl Past<'_> {
     /// The end of the sentence that says why a call ended, in a way that never denies what began (rule 25).
     fn told(&self) -> String {
         match (self.tries, self.lost) {
+            _ if self.waited => {
+                " while this call waited for work that it had begun. What was done until then stands.".into()
+            }
             (0, false) => " before this call could run. It was not executed.".into(),
             (0, true) => {
                 ". A worker may have begun this call, and no result of it was recorded: whether it ran is not known, so check before you repeat it."
@@ -274,8 +291,11 @@ pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redac
     let why = ending.why.as_deref().map(|why| redactor.text(why));
     let why = why.as_deref();
     match ending.begun.filter(|begun| begun.position == position) {
-        Some(begun) if begun.by_runtime => taken_and_not_ended(ending, why),
-        Some(_) => begun_and_lost(tool),
+        Some(BegunCall { by: BegunBy::Runtime, .. }) => taken_and_not_ended(ending, why),
+        Some(BegunCall { by: BegunBy::Worker, .. }) => begun_and_lost(tool),
+        Some(BegunCall { by: BegunBy::Waiter, .. }) => {
+            ended(ending.reason, ending.info, &Past { waited: true, why, ..Past::default() })
+        }
         None if ending.marked.contains(&position) => begun_and_lost(tool),
         None => {
             let tries = if position == ending.first { ending.tries } else { 0 };
@@ -287,6 +307,7 @@ pub fn ended_call(ending: &Ending, position: usize, tool: &str, redactor: &Redac
                     lost: ending.crashes > 0 && position < ending.admitted,
                     why,
                     limit: ending.limit.as_ref(),
+                    waited: false,
                 },
             )
         }
@@ -411,7 +432,7 @@ mod tests {
             upto: 4,
             info: 0,
             limit: None,
-            begun: Some(tickfleet_store::BegunCall { position: 1, by_runtime: false }),
+            begun: Some(BegunCall { position: 1, by: BegunBy::Worker }),
             marked: vec![2],
             tries: 0,
             crashes: 0,

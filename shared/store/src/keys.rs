@@ -44,6 +44,12 @@ impl Keys {
         self.key(format_args!("done:{name}"))
     }
 
+    /// The history of a task that is carried out in steps.
+    #[must_use]
+    pub fn steps(&self, task: &TurnName) -> String {
+        self.key(format_args!("steps:{task}"))
+    }
+
     /// The reply stream of an inbox.
     #[must_use]
     pub fn replies(&self, tenant: &TenantId, inbox: &InboxName) -> String {

@@ -44,7 +44,7 @@ pub use records::slice::{SliceEntry, SliceMeta, entry_ms};
 pub use records::turn::TurnRecord;
 pub use script::ScriptLine;
 pub use verbs::Scripts;
-pub use verbs::ending::{BegunCall, EndReason, Ending, MetLimit};
+pub use verbs::ending::{BegunBy, BegunCall, EndReason, Ending, MetLimit};
 pub use verbs::recovery::*;
 pub use verbs::run_time::*;
 pub use verbs::slices::*;

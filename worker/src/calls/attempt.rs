@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures::FutureExt;
 use serde_json::value::RawValue;
-use tickfleet_model::{CallError, CallId, CallResult, Effect, Outcome, limits};
+use tickfleet_model::{CallError, CallId, CallResult, Effect, Outcome, TurnId, limits};
 use tickfleet_protocol::bounded_output;
 
 use crate::calls::messages::{self, CallEnding};
@@ -38,6 +38,13 @@ pub(crate) enum Judged {
         after: Option<Duration>,
         /// `timeout` or `transient`, for metrics.
         reason: &'static str,
+    },
+    /// It has begun work that goes on elsewhere, and is called again when that has ended.
+    Waits {
+        /// What it waits for.
+        awaits: Option<TurnId>,
+        /// The time after which it is called again in any case.
+        at_most: Duration,
     },
     /// The turn was cancelled, and the call had no lasting effect.
     Stopped,
@@ -126,6 +133,12 @@ fn failed(failure: ToolFailure, once: bool, call: &CallId, name: &str) -> Judged
                 (Outcome::Internal, messages::internal())
             }
         }
+        // It would be begun twice.
+        ToolFailure::Waits { .. } if once => {
+            tracing::error!(%call, tool = name, "a tool that must not run twice asked to be called again");
+            (Outcome::OutcomeUnknown, messages::outcome_unknown(name, "The tool failed by a bug while it ran."))
+        }
+        ToolFailure::Waits { awaits, at_most } => return Judged::Waits { awaits, at_most },
         // Rule 7: a `once` tool is tried again only where it is certain that nothing took effect.
         ToolFailure::Transient { message, not_executed: false, .. } if once => {
             (Outcome::OutcomeUnknown, messages::outcome_unknown(name, &message))

@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tickfleet_engine::report::{self, Past};
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::retry::{Ladder, Verdict};
-use tickfleet_model::{Call, CallError, CallId, CallResult, Effect, Outcome, idempotency_key};
+use tickfleet_model::{Call, CallError, CallId, CallResult, Effect, Outcome, TurnId, idempotency_key};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_protocol::{about, text};
@@ -36,6 +36,8 @@ pub(crate) enum Disposition {
     Kept(Box<SettledCall>),
     /// It is tried again after this wait, for this try failed, for this reason.
     Again(Duration, String),
+    /// It has begun work that goes on elsewhere: it waits for the end of this turn or task, for this long at most.
+    Waits(Option<TurnId>, Duration),
     /// The worker must stop, or its lease is over; nothing took effect, so another may run it. True if a handler that
     /// may run twice was broken off.
     HandBack(bool),
@@ -50,6 +52,8 @@ pub(crate) struct Trying<'a> {
     pub(crate) id: CallId,
     /// The number of this try, from 1.
     pub(crate) attempt: u32,
+    /// True if it has begun work that went on elsewhere.
+    pub(crate) waited: bool,
     pub(crate) context: Arc<tickfleet_model::Context>,
     pub(crate) hold: &'a Hold,
     /// The policy and tools that it is judged and carried out by.
@@ -63,6 +67,7 @@ impl Disposition {
             Self::Ended(result) => result.outcome.as_str(),
             Self::Kept(_) => "kept",
             Self::Again(..) => "again",
+            Self::Waits(..) => "waits",
             Self::HandBack(_) => "hand_back",
             Self::Lost => "lost",
         }
@@ -191,8 +196,13 @@ impl Calls {
     /// As [`Self::ended`], with what is known of the call: one that has begun is never told as not run.
     pub(crate) async fn ended_before_this_try(&self, trying: &Trying<'_>, reason: EndReason) -> Disposition {
         let why = self.why(trying, reason).await;
-        let past =
-            Past { tries: trying.tries(), lost: trying.slice.may_have_been_held(), why: why.as_deref(), limit: None };
+        let past = Past {
+            tries: trying.tries(),
+            lost: trying.slice.may_have_been_held(),
+            waited: trying.waited,
+            why: why.as_deref(),
+            limit: None,
+        };
         self.ended(trying, reason, &past)
     }
 
@@ -295,6 +305,7 @@ impl Calls {
                         lost: !once && trying.slice.may_have_been_held(),
                         tries: trying.tries(),
                         limit: None,
+                        waited: trying.waited,
                     };
                     return Some(self.ended(trying, reason, &past));
                 }
@@ -344,6 +355,7 @@ impl Calls {
             tools,
             reply_to: meta.reply_to.clone(),
             secrets: ToolSecrets::default(),
+            fence: trying.slice.fence.clone(),
             cancel: trying.hold.cancel.child_token(),
         };
         let started = Instant::now();
@@ -374,6 +386,8 @@ impl Calls {
             // The handler may have heard of the cancel before we looked.
             Judged::Again { .. } if trying.hold.cancel.is_cancelled() => trying.stopped(why),
             Judged::Again { message, after, reason } => self.try_again(trying, &message, after, reason),
+            Judged::Waits { .. } if trying.hold.cancel.is_cancelled() => trying.stopped(why),
+            Judged::Waits { awaits, at_most } => Disposition::Waits(awaits, at_most),
             Judged::Stopped => trying.stopped(why),
             Judged::HandBack => Disposition::HandBack(true),
         }

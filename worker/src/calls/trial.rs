@@ -136,6 +136,7 @@ impl Trial {
             tools: self.tools.clone(),
             reply_to: None,
             secrets: ToolSecrets::default(),
+            fence: String::new(),
             cancel: CancellationToken::new(),
         }
     }
@@ -177,6 +178,12 @@ impl Trial {
                 };
                 tried.next = Some(next);
                 self.result(call, Outcome::Transient, crate::calls::messages::gave_up(&message, 1, why, after))
+            }
+            Judged::Waits { at_most, .. } => {
+                let most = at_most.as_secs_f64();
+                step("run", true, format!("it has begun work in {seconds:.3} s, and waits for its end"));
+                tried.next = Some(format!("A worker would call it again when that has ended, or after {most:.0} s"));
+                return;
             }
             // Nobody cancels a trial, and nobody stops it.
             Judged::Stopped | Judged::HandBack => return,

@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures::future::join_all;
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::{self, ReportOptions, Reported};
-use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome};
+use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome, TurnId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_store::{
     Begin, Begun, EndReason, Parked, Retry, Returned, Settled, SettledCall, Settlement, ShardClock, SliceEntry, Store,
-    entry_ms,
+    Wait, entry_ms,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::sync::CancellationToken;
@@ -164,6 +164,10 @@ impl Pipeline {
                         let delay_ms = i64::try_from(wait.as_millis()).unwrap_or(i64::MAX);
                         return self.park(holding, delay_ms, attempt, beside, cause).await;
                     }
+                    Disposition::Waits(awaits, at_most) => {
+                        self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
+                        return self.wait(holding, attempt, awaits, at_most).await;
+                    }
                     Disposition::HandBack(tried) => {
                         self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
                         let why = match (beside, tried) {
@@ -218,6 +222,7 @@ impl Pipeline {
                 call: &slice.calls[index],
                 id: CallId { turn: slice.name.turn.clone(), position: slice.first + index },
                 attempt: if index == 0 { slice.attempt + 1 } else { 1 },
+                waited: index == 0 && slice.waited,
                 context: Arc::clone(context),
                 hold,
                 config,
@@ -327,13 +332,34 @@ impl Pipeline {
         holding.slice.lost |= beside;
         match self.outbox.retry(retry).await {
             Some(Parked::Ok | Parked::Already) | None => {}
-            Some(Parked::Cancelled) => self.end_rest(holding, attempt).await,
+            Some(Parked::Cancelled) => self.end_rest(holding, attempt, false).await,
             Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("retry"),
         }
     }
 
-    /// The turn was cancelled while its call failed at this try: the calls that are left end as cancelled.
-    async fn end_rest(&self, mut holding: Holding, failed: u32) {
+    /// Parks the slice until what its call has begun elsewhere has ended. What is in memory is committed first.
+    async fn wait(&self, mut holding: Holding, attempt: u32, awaits: Option<TurnId>, at_most: Duration) {
+        if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
+            return;
+        }
+        let wait = Wait {
+            name: holding.slice.name.clone(),
+            fence: holding.slice.fence.clone(),
+            queue: holding.slice.queue.clone(),
+            position: holding.slice.first + holding.results.len(),
+            awaits,
+            at_most,
+        };
+        match self.outbox.wait(wait).await {
+            Some(Parked::Ok | Parked::Already) | None => {}
+            Some(Parked::Cancelled) => self.end_rest(holding, attempt.saturating_sub(1), true).await,
+            Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("wait"),
+        }
+    }
+
+    /// The turn was cancelled while its call failed at this try, or was about to wait for work that it has begun: the calls
+    /// that are left end as cancelled.
+    async fn end_rest(&self, mut holding: Holding, failed: u32, waited: bool) {
         let never = Hold { cancel: CancellationToken::new(), term: 0 };
         let config = self.configs.load();
         let first = holding.results.len();
@@ -343,6 +369,7 @@ impl Pipeline {
                 call: &holding.slice.calls[index],
                 id: CallId { turn: holding.slice.name.turn.clone(), position: holding.slice.first + index },
                 attempt: if index == first { failed + 1 } else { 1 },
+                waited: index == first && waited,
                 context: Arc::default(),
                 hold: &never,
                 config: &config,

@@ -134,8 +134,33 @@ pub(super) const STREAMS: [&str; 2] = ["turns", "tasks"];
 /// Why a call is tried again.
 pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 
+/// How requests to models end: the words of the failures, and that of success.
+pub(super) const MODEL_OUTCOMES: [&str; 14] = [
+    "ok",
+    "rate_limited",
+    "unavailable",
+    "timeout",
+    "disconnected",
+    "resting",
+    "quota_spent",
+    "unauthorised",
+    "not_found",
+    "bad_request",
+    "too_large",
+    "malformed",
+    "blocked",
+    OTHER,
+];
+
+/// Which way tokens go.
+pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
+
+/// The steps of a task that a model carries out.
+pub(super) const STEPS: [&str; 5] = ["plan", "execute", "validate", "answer", OTHER];
+
 /// The verbs that a fence may refuse.
-pub(super) const FENCED: [&str; 8] = ["settle", "retry", "begin", "assert", "execute", "touch", "finish", OTHER];
+pub(super) const FENCED: [&str; 9] =
+    ["settle", "retry", "wait", "begin", "assert", "execute", "touch", "finish", OTHER];
 
 /// The verbs and questions that Redis is asked: the store's own list.
 pub(super) static VERBS: LazyLock<Vec<&'static str>> =

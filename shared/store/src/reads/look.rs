@@ -73,6 +73,16 @@ impl Store {
         Ok(meta.and_then(|meta| Some((meta.agent, meta.task?.1))))
     }
 
+    /// Returns true if a turn or task whose producer gave the id was taken in, and nobody has decided about it so far.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn waits_for_admission(&self, name: &TurnName) -> Result<bool, StoreError> {
+        let command = redis::cmd("GETRANGE").arg(self.keys.key(format_args!("id:{name}"))).arg(0).arg(0).to_owned();
+        let state: String = self.connection.query(Question::Look, &command).await?;
+        Ok(state == "q")
+    }
+
     /// Why a turn or task that is under way was cancelled; none where it was not.
     ///
     /// # Errors

@@ -72,6 +72,10 @@ records! {
         LOST = "lo",
         /// The number of times that a worker could not read its slice.
         UNREAD = "ur",
+        /// The turn or task that its next call waits for, while it is parked for that.
+        AWAITS = "aw",
+        /// The position of a call that has begun work which goes on elsewhere, and waited for it.
+        WAITED = "wt",
         /// Why it was cancelled.
         CANCELLED = "cx",
         /// Why its calls end without running.
@@ -106,6 +110,8 @@ records! {
         EXTERNAL_LEASE_MS = "el",
         /// Of a task: since when its runtime holds it, by shard time: `<fence> <ms>`.
         HELD_SINCE = "hs",
+        /// Of a task that is carried out in steps: the bytes of its history.
+        STEPS_BYTES = "sb",
         /// Of a task: when its runtime last said that it works on it, ms of shard time.
         TOUCHED_MS = "hb",
     }
@@ -124,6 +130,8 @@ records! {
         ATTEMPTS = "a",
         /// Set where these calls were out before, and that slice got lost: somebody may have held it.
         LOST = "l",
+        /// Set where the first call has begun work that went on elsewhere.
+        WAITED = "w",
         /// A call, JSON; once for each.
         CALL = "c",
         /// The task itself, JSON, where an outside runtime reads it.

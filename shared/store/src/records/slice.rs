@@ -112,6 +112,8 @@ pub struct SliceEntry {
     pub attempt: u32,
     /// True if its calls were out before, and that slice got lost: somebody may have held it.
     pub lost: bool,
+    /// True if its first call has begun work that went on elsewhere.
+    pub waited: bool,
     /// The calls.
     pub calls: Vec<Call>,
 }
@@ -129,7 +131,7 @@ impl SliceEntry {
     /// Returns what is wrong with it, for the log: only a foreign writer puts such an entry there.
     pub fn parse(queue: Queue, entry: &Entry) -> Result<Self, String> {
         let (mut name, mut meta, mut first, mut crashes, mut attempt) = (None, None, 0, 0, 0);
-        let (mut calls, mut lost) = (Vec::new(), false);
+        let (mut calls, mut lost, mut waited) = (Vec::new(), false, false);
         for (field, value) in &entry.fields {
             match std::str::from_utf8(field).unwrap_or_default() {
                 fields::NAME => name = std::str::from_utf8(value).ok().and_then(TurnName::parse),
@@ -140,13 +142,14 @@ impl SliceEntry {
                 fields::CRASHES => crashes = number(value),
                 fields::ATTEMPTS => attempt = number(value),
                 fields::LOST => lost = true,
+                fields::WAITED => waited = true,
                 fields::CALL => calls.push(serde_json::from_slice::<Call>(value).map_err(|e| format!("call: {e}"))?),
                 _ => {}
             }
         }
         let name = name.ok_or("field t is missing or not tenant:turn")?;
         let meta = meta.ok_or("field m is missing")?;
-        Ok(Self { queue, fence: entry.id.clone(), name, meta, first, crashes, attempt, lost, calls })
+        Ok(Self { queue, fence: entry.id.clone(), name, meta, first, crashes, attempt, lost, waited, calls })
     }
 }
 

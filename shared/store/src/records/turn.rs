@@ -45,6 +45,8 @@ pub struct TurnRecord {
     pub retries: u64,
     /// The number of times that a holder of its slice has died.
     pub crashes: Option<u64>,
+    /// The turn or task that its next call waits for, where it does; empty where it waits for a time.
+    pub awaits: Option<String>,
     /// Why it was cancelled, where it was.
     pub cancelled: Option<String>,
     /// Why its calls end without running, where they do.
@@ -89,6 +91,7 @@ impl TurnRecord {
             lane: text(turn::LANE).as_deref().and_then(Lane::parse),
             meta: text(turn::META),
             first_call: text(&format!("{}0", turn::CALL)),
+            awaits: text(turn::AWAITS),
             cancelled: text(turn::CANCELLED),
             end_reason: text(turn::END_REASON).filter(|reason| !reason.is_empty()),
             ..record

@@ -77,7 +77,7 @@ pub struct Ending {
     pub info: i64,
     /// The limit that the calls met.
     pub limit: Option<MetLimit>,
-    /// The call that a holder who is gone had begun: whether it took effect is unknown, and its result must say so.
+    /// The call that had begun: whether it took effect is unknown, or it did in part, and its result must say so.
     pub begun: Option<BegunCall>,
     /// Calls that a worker said to have begun, where Redis had lost it: likewise.
     pub marked: Vec<usize>,
@@ -104,20 +104,36 @@ pub struct MetLimit {
     pub words: String,
 }
 
-/// A call whose holder was lost after it had begun.
+/// A call that had begun, and has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BegunCall {
     /// Its position.
     pub position: usize,
-    /// True if it is a task that a runtime outside held, rather than a call of a worker.
-    pub by_runtime: bool,
+    /// Who had begun it.
+    pub by: BegunBy,
+}
+
+/// Who had begun a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BegunBy {
+    /// A worker that is gone.
+    Worker,
+    /// A runtime outside, which held the task.
+    Runtime,
+    /// A call that waited for work which it had begun elsewhere: nobody is gone.
+    Waiter,
 }
 
 impl BegunCall {
-    /// `<position>:<nonce>`, or `<position>:runtime`.
+    /// `<position>:<nonce>`, `<position>:runtime` or `<position>:waiter`.
     fn parse(text: &str) -> Option<Self> {
         let (position, by) = text.split_once(':').unwrap_or((text, ""));
-        Some(Self { position: position.parse().ok()?, by_runtime: by == "runtime" })
+        let by = match by {
+            "runtime" => BegunBy::Runtime,
+            "waiter" => BegunBy::Waiter,
+            _ => BegunBy::Worker,
+        };
+        Some(Self { position: position.parse().ok()?, by })
     }
 }
 

@@ -25,10 +25,12 @@ verbs! {
     Assert: "slices" / "assert" [],
     Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY],
     Retry: "slices" / "retry" [TENANTS, SLICE],
+    Wait: "slices" / "wait" [TENANTS, SLICE],
     HandBack: "slices" / "hand_back" [TENANTS, SLICE],
     PutAside: "slices" / "put_aside" [TENANTS, SLICE],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
     Touch: "tasks" / "touch" [],
+    Step: "tasks" / "step" [],
     Retire: "tasks" / "retire" [],
     Beat: "recovery" / "beat" [],
     Reap: "recovery" / "reap" [TENANTS, SLICE, INBOX, POISON],
@@ -84,12 +86,14 @@ pub(crate) mod slices {
     mod put_aside;
     mod retry;
     mod settle;
+    mod wait;
 
     pub use assert::*;
     pub use begin::*;
     pub use hand_back::*;
     pub use retry::*;
     pub use settle::*;
+    pub use wait::*;
 }
 
 /// Tasks, and the runtimes outside that carry them out.
@@ -97,10 +101,12 @@ pub(crate) mod tasks {
     mod delegate;
     mod enqueue;
     mod retire;
+    mod step;
     mod touch;
 
     pub use delegate::*;
     pub use enqueue::*;
+    pub use step::*;
     pub use touch::*;
 }
 

@@ -1,5 +1,7 @@
 //! Tasks of external runtimes: silence, leases and cancels.
 
+use tickfleet_store::BegunBy;
+
 use super::*;
 
 /// A task of an outside runtime with a lease of 5 s and a deadline in 60 s.
@@ -60,7 +62,7 @@ async fn an_external_task_whose_runtime_is_silent_is_offered_anew_and_ended_in_t
     idle(&shard, &queue, &second.id, 60_000).await;
     let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it goes on for ever") };
     assert_eq!((ending.reason, ending.first, ending.upto), (EndReason::Expired, 0, 1));
-    assert_eq!((ending.calls, ending.begun.map(|begun| begun.by_runtime)), (vec!["c0".to_owned()], Some(true)));
+    assert_eq!((ending.calls, ending.begun.map(|begun| begun.by)), (vec!["c0".to_owned()], Some(BegunBy::Runtime)));
 }
 
 #[tokio::test]
@@ -148,5 +150,8 @@ async fn a_cancelled_external_task_ends_once_its_runtime_has_had_its_lease() {
     shard.advance(6_000);
     let Promoted::Ending(ending) = promote(&shard, &name).await else { panic!("it goes on for ever") };
     assert_eq!((ending.reason, ending.why.as_deref()), (EndReason::Cancelled, Some("why")));
-    assert!(ending.begun.is_some_and(|begun| begun.by_runtime), "what its runtime did is not known: {ending:?}");
+    assert!(
+        ending.begun.is_some_and(|begun| begun.by == BegunBy::Runtime),
+        "what its runtime did is not known: {ending:?}"
+    );
 }

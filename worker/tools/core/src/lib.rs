@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use serde_json::value::RawValue;
-use tickfleet_model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, TenantId};
+use tickfleet_model::{AgentId, CallId, Context, InboxName, TaskGrant, TaskId, TenantId, TurnId};
 use tickfleet_ops::traces::{self, Outgoing};
 use tokio_util::sync::CancellationToken;
 
@@ -63,6 +63,9 @@ pub struct CallContext {
     pub reply_to: Option<InboxName>,
     /// The secrets that the tool declares, read for this call.
     pub secrets: ToolSecrets,
+    /// The fence of the slice that the call is in: what a handler of the fleet's own writes of its progress holds under it
+    /// alone. Empty where no slice is leased.
+    pub fence: String,
     /// Cancelled when the call times out, is cancelled, or the worker must stop.
     pub cancel: CancellationToken,
 }
@@ -83,6 +86,7 @@ impl CallContext {
             tools: Toolbox::default(),
             reply_to: None,
             secrets: ToolSecrets::default(),
+            fence: String::new(),
             cancel: CancellationToken::new(),
         }
     }
@@ -136,6 +140,14 @@ pub enum ToolFailure {
         /// True only where it is certain that nothing took effect (no byte left, 429, a declared status).
         not_executed: bool,
     },
+    /// It has begun a turn or a task of the same tenant, and goes on when that has ended: it is called again then, and
+    /// holds no slot until then. For a tool whose effect is `read` or `idempotent`.
+    Waits {
+        /// What it waits for; none to be called again after a time.
+        awaits: Option<TurnId>,
+        /// The time after which it is called again in any case.
+        at_most: Duration,
+    },
     /// A bug: logged in full, told to the model in general words only.
     Internal {
         /// For the log.
@@ -171,8 +183,6 @@ pub trait Handler: Send + Sync + 'static {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
-    use tickfleet_model::TurnId;
 
     use super::*;
 

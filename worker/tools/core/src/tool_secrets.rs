@@ -108,5 +108,6 @@ fn scrubbed_failure(failure: ToolFailure, set: &Secrets) -> ToolFailure {
         }
         ToolFailure::Internal { message } => ToolFailure::Internal { message: clean(message) },
         ToolFailure::NotConfigured { message } => ToolFailure::NotConfigured { message: clean(message) },
+        waits @ ToolFailure::Waits { .. } => waits,
     }
 }

@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_config::tools::SecretRef;
-use tickfleet_model::{Effect, ToolSpec};
+use tickfleet_model::{Effect, ToolSpec, TurnId};
 
 use super::Environment;
 use super::lifecycle::{HookError, Hooks, Startup};
@@ -53,6 +53,15 @@ pub enum ToolError {
         /// The least wait before the next try.
         retry_after: Option<Duration>,
     },
+    /// The call has begun a turn or a task of the same tenant, and is made again when that has ended; until then it holds
+    /// no slot. For a tool whose effect is `read` or `idempotent`.
+    #[error("it waits for work that it has begun")]
+    Waits {
+        /// What it waits for; none to be made again after a time.
+        awaits: Option<TurnId>,
+        /// The time after which it is made again in any case.
+        at_most: Duration,
+    },
     /// A bug or a broken assumption: logged, told to the model in general words only.
     #[error("{0}")]
     Internal(String),
@@ -76,6 +85,7 @@ impl From<ToolError> for ToolFailure {
             ToolError::NotExecuted { message, retry_after } => {
                 Self::Transient { message, retry_after, not_executed: true }
             }
+            ToolError::Waits { awaits, at_most } => Self::Waits { awaits, at_most },
             ToolError::Internal(message) => Self::Internal { message },
         }
     }

@@ -2,10 +2,11 @@
 
 -- Puts a slice on its queue and answers its entry id, which is the turn's new fence (rule 4).
 -- `crashes` and `attempt` are 0 at first; `calls` are the blobs from position `first` on. A slice that a holder has
--- died with goes to the suspects. `lost`: these calls were out before, and that slice got lost. One table serves all:
+-- died with goes to the suspects. `lost`: these calls were out before, and that slice got lost. `waited`: the first call
+-- has begun work that went on elsewhere. One table serves all:
 -- making them costs more than filling them.
 local entry = { SLICE.name, '', SLICE.meta, '' }
-local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost)
+local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost, waited)
   if crashes > 0 then queue = suspect_queue(queue) end
   local n = 4
   entry[2], entry[4] = tt, meta
@@ -13,6 +14,7 @@ local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost)
   if crashes > 0 then entry[n + 1], entry[n + 2], n = SLICE.crashes, crashes, n + 2 end
   if attempt > 0 then entry[n + 1], entry[n + 2], n = SLICE.attempts, attempt, n + 2 end
   if lost then entry[n + 1], entry[n + 2], n = SLICE.lost, '1', n + 2 end
+  if waited then entry[n + 1], entry[n + 2], n = SLICE.waited, '1', n + 2 end
   -- What an external runtime reads is the task itself.
   local name = string.sub(queue, 1, 9) == 'external:' and SLICE.task or SLICE.call
   for i = 1, #calls do
@@ -46,6 +48,7 @@ local function body_of_entry(queue, entry)
     elseif k == SLICE.crashes then body.crashes = whole(v) or 0
     elseif k == SLICE.attempts then body.attempt = whole(v) or 0
     elseif k == SLICE.lost then body.lost = true
+    elseif k == SLICE.waited then body.waited = true
     end
   end
   if odd or not body.tt or not body.meta or #body.calls == 0 or #body.calls > 500 then return nil, body.tt, bytes end
@@ -68,14 +71,14 @@ end
 -- before this one, or one that a hand has changed.
 local function body_of_record(key, first, upto)
   if first >= upto or upto - first > 500 then return nil end
-  local fields = { TURN.meta, TURN.crashes, TURN.attempts, TURN.attempts_at, TURN.lost }
+  local fields = { TURN.meta, TURN.crashes, TURN.attempts, TURN.attempts_at, TURN.lost, TURN.waited }
   local before = #fields
   for i = first, upto - 1 do fields[#fields + 1] = TURN.call .. i end
   local values = call('HMGET', key, unpack(fields))
-  local meta, crashes, attempts, attempts_at, lost = unpack(values, 1, before)
+  local meta, crashes, attempts, attempts_at, lost, waited = unpack(values, 1, before)
   if not meta then return nil end
   local body = { meta = meta, first = first, crashes = whole(crashes) or 0, attempt = whole(attempts) or 0, calls = {},
-    lost = lost }
+    lost = lost, waited = waited and num(waited) == first }
   -- The tries are those of the call that was parked last, which may have its result by now.
   if attempts_at and num(attempts_at) ~= first then body.attempt = 0 end
   for i = before + 1, #values do
@@ -102,7 +105,7 @@ local function rest_of(body, done)
   local calls = {}
   for i = skip + 1, #body.calls do calls[#calls + 1] = body.calls[i] end
   -- The tries counted the call that was first; the one that is first now has none behind it.
-  body.calls, body.first, body.attempt = calls, done, 0
+  body.calls, body.first, body.attempt, body.waited = calls, done, 0, false
   return body
 end
 
@@ -120,6 +123,40 @@ end
 local function put_on_lane(tenant, agent, turn, seq, due)
   call('ZADD', lane_key(tenant, agent), seq, turn)
   call('ZADD', TIMERS, 'LT', due, 'l:' .. tenant .. ':' .. agent)
+end
+
+-- What stands against parking a slice whose call at `position` is to wait: a word, or nil and what is needed of its record.
+-- A slice that is another's by now is taken off its queue.
+local function parkable(tt, key, fence, queue, position, acked)
+  local in_force, done, deadline, cancelled, meta, parked, log = unpack(call('HMGET', key, TURN.fence, TURN.done,
+    TURN.deadline_ms, TURN.cancelled, TURN.meta, TURN.parked_fence, TURN.log))
+  if in_force ~= fence then
+    if is_slice_of(queue, fence, tt) then
+      acked[queue] = acked[queue] or {}
+      table.insert(acked[queue], fence)
+    end
+    return parked == fence and 'ALREADY' or 'STALE'
+  end
+  if num(done or 0) ~= position then return 'GAP' end
+  if cancelled then return 'CANCELLED' end
+  -- A record of the build before this one has the calls in the entry only.
+  if not meta then
+    local body = body_of_entry(queue, fence)
+    if not body then return 'STALE' end
+    keep_body(key, body)
+  end
+  return nil, num(deadline), log
+end
+
+-- Parks it: nobody holds it until its timer is due, at the earlier of `due` and the deadline (rule 15).
+local function park(tenant, tt, fence, queue, due, deadline, now, acked)
+  call('ZADD', TIMERS, math.min(due, deadline), 't:' .. tt)
+  -- For those who look at the backlog; only promote ends the wait.
+  call('ZADD', P .. 'delayed', now, tt)
+  local t = tenant_of(tenant)
+  t.out = t.out - 1
+  acked[queue] = acked[queue] or {}
+  table.insert(acked[queue], fence)
 end
 
 -- Gives back the places of limits that a turn's calls held, and wakes whoever waits for one: once, for the record forgets
@@ -155,7 +192,7 @@ end
 -- nothing is given out: whoever began one of these calls, and lives, has a lease to say so (rule 8).
 -- reply LATER (its timer gives it out when that lease is over) · {tenant:turn, fence, reason, done, upto, info, begun,
 --        tries of the first call, crashes of its slice (a slice that got lost may have had a holder), calls admitted, why
---        it was cancelled or '', meta, calls…}; begun: what the record says (`<position>:<nonce or 'runtime'>`) or '',
+--        it was cancelled or '', meta, calls…}; begun: what the record says (`<position>:<nonce, 'runtime' or 'waiter'>`) or '',
 --        and behind a comma each the positions that are marked
 local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
@@ -165,9 +202,9 @@ local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   call('ZADD', TIMERS, now < spoken_ms and spoken_ms or now + lease, 't:' .. tt)
   if now < spoken_ms then return 'LATER' end
   body = body or body_of_record(key, rec.done, upto)
-  local begun, attempts, crashes, admitted, cancelled, meta, agent, deadline, calls, attempts_at, lost = unpack(call('HMGET',
-    key, TURN.begun, TURN.attempts, TURN.crashes, TURN.admitted, TURN.cancelled, TURN.meta, TURN.agent, TURN.deadline_ms,
-    TURN.calls, TURN.attempts_at, TURN.lost))
+  local begun, attempts, crashes, admitted, cancelled, meta, agent, deadline, calls, attempts_at, lost, waited = unpack(
+    call('HMGET', key, TURN.begun, TURN.attempts, TURN.crashes, TURN.admitted, TURN.cancelled, TURN.meta, TURN.agent,
+    TURN.deadline_ms, TURN.calls, TURN.attempts_at, TURN.lost, TURN.waited))
   local known = body and body.meta or meta
   if not body then
     -- What is lost is not made up: the calls are answered all the same, by number.
@@ -178,6 +215,8 @@ local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
   -- A call that somebody who is gone had begun may have taken effect: its result must not deny it.
   local position = string.match(begun or '', '^%d+')
   begun = position and num(position) >= rec.done and begun or ''
+  -- One that has begun work which went on elsewhere was executed in part.
+  if begun == '' and waited and num(waited) == rec.done then begun = waited .. ':waiter' end
   if now < marks_ms then begun = begun .. marked(tt, rec.done, upto, known) end
   -- The tries are those of the call that was parked last, which may have its result by now.
   local tries = (not attempts_at or num(attempts_at) == rec.done) and attempts or '0'

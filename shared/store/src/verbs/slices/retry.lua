@@ -21,37 +21,15 @@ end
 local function retry(tenant, turn, fence, queue, position, delay, tries, beside, cause)
   local tt = tenant .. ':' .. turn
   local key = turn_key(tt)
-  local in_force, done, deadline, cancelled, meta, parked, log = unpack(call('HMGET', key, TURN.fence, TURN.done,
-    TURN.deadline_ms, TURN.cancelled, TURN.meta, TURN.parked_fence, TURN.log))
-  if in_force ~= fence then
-    if is_slice_of(queue, fence, tt) then
-      acked[queue] = acked[queue] or {}
-      table.insert(acked[queue], fence)
-    end
-    return parked == fence and 'ALREADY' or 'STALE'
-  end
-  if num(done or 0) ~= position then return 'GAP' end
-  if cancelled then return 'CANCELLED' end
-  -- A record of the build before this one has the calls in the entry only.
-  if not meta then
-    local body = body_of_entry(queue, fence)
-    if not body then return 'STALE' end
-    keep_body(key, body)
-  end
+  local word, deadline, log = parkable(tt, key, fence, queue, position, acked)
+  if word then return word end
   call('HDEL', key, TURN.fence, TURN.begun, TURN.started)
   call('HSET', key, TURN.attempts, tries, TURN.attempts_at, position, TURN.parked_fence, fence, TURN.has_history, '1',
     TURN.log, note(log, position, tries, delay, cause))
   call('HINCRBY', key, TURN.retries, 1)
   -- Rule 25: what was read and dropped is not told as not executed.
   if beside == '1' then call('HSET', key, TURN.lost, now .. ' ' .. fence) end
-  -- Rule 15: one place among the timers, at the earlier of due and deadline.
-  call('ZADD', TIMERS, math.min(now + delay, num(deadline)), 't:' .. tt)
-  -- For those who look at the backlog; only promote ends the wait.
-  call('ZADD', P .. 'delayed', now, tt)
-  local t = tenant_of(tenant)
-  t.out = t.out - 1
-  acked[queue] = acked[queue] or {}
-  table.insert(acked[queue], fence)
+  park(tenant, tt, fence, queue, now + delay, deadline, now, acked)
   return 'OK'
 end
 

@@ -28,7 +28,7 @@ pub struct Retry {
     pub cause: String,
 }
 
-/// The outcome of a retry.
+/// The outcome of parking a slice, for a retry or a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Parked {
     /// The slice waits until it is due.
@@ -57,16 +57,18 @@ impl Store {
             args.text(if s.beside { "1" } else { "" }).text(notes::noted(&s.cause));
         }
         let mut reply = self.ask(Verb::Retry, args).await?;
-        let parked = |value: &redis::Value| {
-            Ok(match text_of(value).as_deref() {
-                Some("OK") => Parked::Ok,
-                Some("ALREADY") => Parked::Already,
-                Some("CANCELLED") => Parked::Cancelled,
-                Some("STALE") => Parked::Stale,
-                Some("GAP") => Parked::Gap,
-                _ => return Err(unexpected(Verb::Retry.as_str(), value)),
-            })
-        };
-        reply.rest().iter().map(parked).collect()
+        reply.rest().iter().map(|value| parked(Verb::Retry, value)).collect()
     }
+}
+
+/// The word of a verb that parks slices.
+pub(super) fn parked(verb: Verb, value: &redis::Value) -> Result<Parked, StoreError> {
+    Ok(match text_of(value).as_deref() {
+        Some("OK") => Parked::Ok,
+        Some("ALREADY") => Parked::Already,
+        Some("CANCELLED") => Parked::Cancelled,
+        Some("STALE") => Parked::Stale,
+        Some("GAP") => Parked::Gap,
+        _ => return Err(unexpected(verb.as_str(), value)),
+    })
 }

@@ -3,7 +3,8 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 retain ms · 3 dedupe_for ms · 4 reply retain ms · 5 audit_max entries ·
 --       6 count, then per item: tenant · turn · fence · queue ('' for an ending) · first position · inbox or '' ·
---       head · messages open or '' · messages close · audits ('1' or '') · results, then per result:
+--       head · messages open or '' · messages close · audits ('1' or '') · the tenant's turn or task that may wait for
+--       this one's end, or '' · results, then per result:
 --       result JSON · message JSON or '' · audit JSON or ''
 -- reply per item: DONE (the turn has ended) · LANED (it has calls left) · OK (the slice goes on) · CANCELLED (goes
 --       on, but should not) · ALREADY (these results were in) · STALE (the fence is
@@ -108,6 +109,13 @@ local function is_long(item, rec)
   return bytes > 16384
 end
 
+-- Whoever waits for this turn goes on now (see `wait`). What is there under its name may be anything (rule 18).
+local function wake(item)
+  local waiter = item.tenant .. ':' .. item.wakes
+  local awaits = redis.pcall('HGET', turn_key(waiter), TURN.awaits)
+  if awaits == item.turn then call('ZADD', TIMERS, 'LT', now, 't:' .. waiter) end
+end
+
 -- The one ending of every turn: reply, finished record, no timer, no live record.
 local function end_turn(item, key, rec)
   local done, trace = done_key(item.tt), trace_of(item, key, rec)
@@ -125,6 +133,7 @@ local function end_turn(item, key, rec)
   gone[#gone + 1], records[#records + 1] = 't:' .. item.tt, key
   local t = tenant_of(item.tenant)
   t.unfinished = t.unfinished - 1
+  if item.wakes ~= '' then wake(item) end
   return 'DONE'
 end
 
@@ -146,7 +155,7 @@ end
 -- The slice has ended and the turn has calls left: back on its lane, whose timer is armed.
 local function back_on_lane(item, key, rec)
   call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.end_reason, TURN.end_upto, TURN.end_info, TURN.attempts,
-    TURN.attempts_at, TURN.crashes, TURN.lost)
+    TURN.attempts_at, TURN.crashes, TURN.lost, TURN.waited)
   call('HSET', key, TURN.settled_fence, item.fence)
   local agent, lane_place, deadline, lane = unpack(call('HMGET', key, TURN.agent, TURN.lane_place, TURN.deadline_ms, TURN.lane))
   if lane then
@@ -244,11 +253,12 @@ for i = 1, num(ARGV[6]) do
   local item = {
     tenant = ARGV[at], turn = ARGV[at + 1], fence = ARGV[at + 2], queue = ARGV[at + 3], first = num(ARGV[at + 4]),
     inbox = ARGV[at + 5], head = ARGV[at + 6], open = ARGV[at + 7], close = ARGV[at + 8], audits = ARGV[at + 9],
+    wakes = ARGV[at + 10],
     results = {}, messages = {}, audit = {},
   }
   item.tt = item.tenant .. ':' .. item.turn
-  local n = num(ARGV[at + 10])
-  at = at + 11
+  local n = num(ARGV[at + 11])
+  at = at + 12
   for r = 1, n do
     item.results[r], item.messages[r], item.audit[r] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
     at = at + 3

@@ -4,7 +4,7 @@ use crate::keys::{Queue, TurnName};
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
-use tickfleet_model::InboxName;
+use tickfleet_model::{InboxName, TurnId};
 
 /// The frame around the results of a reply.
 #[derive(Debug, Clone, Default)]
@@ -15,6 +15,8 @@ pub struct ReplyFrame {
     pub messages: Option<(&'static str, &'static str)>,
     /// True if the reply carries the audit entries.
     pub audits: bool,
+    /// The turn or task of the tenant that may wait for this one's end.
+    pub wakes: Option<TurnId>,
 }
 
 /// One result, rendered.
@@ -84,7 +86,8 @@ impl Store {
             args.show(item.first).maybe(item.reply_to.as_ref());
             args.text(item.frame.head.as_str());
             let (open, close) = item.frame.messages.unwrap_or_default();
-            args.text(open).text(close).flag(item.frame.audits).show(item.calls.len());
+            args.text(open).text(close).flag(item.frame.audits).maybe(item.frame.wakes.as_ref());
+            args.show(item.calls.len());
             for call in &item.calls {
                 args.text(call.result.as_str()).text(call.message.as_str()).text(call.audit.as_str());
             }

@@ -1,0 +1,34 @@
+#!lua flags=allow-oom
+-- wait: parks a slice whose next call has begun work that goes on elsewhere (a turn, a task) until that has ended; the
+-- worker's slot is free.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 count, then per slice: tenant · turn · fence · queue · position · the tenant's turn or task
+--       that it waits for, or '' · ms that it waits at most
+-- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
+--       the position is missing)
+-- effect HSET turn (awaits, waited; what is known of tries and crashes is of work that has come further since), ZADD timers
+--       and delayed, XACK
+local now = clock(ARGV[1])
+local acked = {}
+
+local function wait(tenant, turn, fence, queue, position, awaits, most)
+  local tt = tenant .. ':' .. turn
+  local key = turn_key(tt)
+  local word, deadline = parkable(tt, key, fence, queue, position, acked)
+  if word then return word end
+  call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.attempts, TURN.attempts_at, TURN.crashes)
+  call('HSET', key, TURN.parked_fence, fence, TURN.has_history, '1', TURN.awaits, awaits, TURN.waited, position)
+  -- What has ended already wakes nobody any more.
+  local ended = awaits ~= '' and call('EXISTS', done_key(tenant .. ':' .. awaits)) == 1
+  park(tenant, tt, fence, queue, ended and now or now + most, deadline, now, acked)
+  return 'OK'
+end
+
+local replies = {}
+for i = 1, num(ARGV[2]) do
+  local at = i * 7 - 4
+  replies[i] = word_of(wait, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), ARGV[at + 5], num(ARGV[at + 6]))
+end
+save_tenants()
+for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end
+return replies
