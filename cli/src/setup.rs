@@ -8,8 +8,10 @@ use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, Settin
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
+use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{META_TOOLS, TRIAL_TOOLS};
 use tickfleet_model::{Redactor, TenantId};
+use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::telemetry::{self, LogFormat, LogOptions};
 use tickfleet_ops::traces::{TraceOptions, Traces};
 use tickfleet_store::{Pool, Store, StoreOptions};
@@ -37,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) fingerprint: String,
     /// The MCP servers of the process: its registries share their connections.
     pub(crate) mcp: Arc<Servers>,
+    /// The models that agents are run on: all workers of the process share their circuit breakers.
+    models: Arc<ModelSet>,
     /// The program's own tools.
     pub(crate) extensions: Extensions,
 }
@@ -119,6 +123,7 @@ impl Setup {
         Ok(Self {
             url: configuration.settings.redis.url.expose().to_owned(),
             url_chosen: given("REDIS_URL") || given("TICKFLEET_REDIS_URL"),
+            models: Arc::new(ModelSet::new(&configuration.models, &sources.environment)),
             configuration,
             sources: sources.clone(),
             fingerprint,
@@ -280,21 +285,22 @@ impl Setup {
     /// # Errors
     /// Every tool and handler that cannot be used.
     pub(crate) fn check_tools(&self) -> Result<(), Failure> {
-        self.task_handlers()?;
         // Nothing connects: tools are only made here.
         let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
+        self.task_handlers(&store, &Arc::new(Metrics::new().map_err(Failure::failed)?))?;
         self.registry(&store, &self.active()).map(drop)
     }
 
-    /// Builds the handlers of tasks.
+    /// Builds the handlers of tasks of this shard.
     ///
     /// # Errors
     /// Every handler that cannot be used.
-    pub(crate) fn task_handlers(&self) -> Result<TaskHandlers, Failure> {
+    pub(crate) fn task_handlers(&self, store: &Store, metrics: &Arc<Metrics>) -> Result<TaskHandlers, Failure> {
         let (defs, timeout) = (&self.configuration.task_handlers, self.settings().worker.tool_timeout);
         let mut typed = worker::standard_handlers();
         typed.extend(self.extensions.task_handlers.iter().cloned());
-        worker::agents::bind(defs, typed, &self.kinds(), &self.tool_environment(), timeout).map_err(|errors| {
+        let llm = LlmKind::new(store.clone(), Arc::clone(&self.models), Arc::clone(metrics));
+        worker::agents::bind(defs, typed, &self.kinds(), &llm, &self.tool_environment(), timeout).map_err(|errors| {
             Failure::failed(anyhow::anyhow!("the task handlers cannot be used:\n  {}", errors.join("\n  ")))
         })
     }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickfleet_config::{TaskHandlerDef, ToolsFile};
+use tickfleet_config::{ModelDef, TaskHandlerDef, ToolsFile};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
+use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, AgentPolicy, Policy, Priorities, TenantId};
@@ -57,6 +58,8 @@ pub struct Plan {
     pub declared: ToolsFile,
     /// Task handlers by agent.
     pub handlers: BTreeMap<AgentId, TaskHandlerDef>,
+    /// Models that agents are run on.
+    pub models: BTreeMap<String, ModelDef>,
     /// Typed task handlers beside the standard ones.
     pub task_tools: Vec<TypedTool>,
     /// Tools that nobody may call.
@@ -91,6 +94,7 @@ impl Default for Plan {
             registered: Vec::new(),
             declared: ToolsFile::default(),
             handlers: BTreeMap::new(),
+            models: BTreeMap::new(),
             task_tools: Vec::new(),
             disabled: Vec::new(),
             environment: Vec::new(),
@@ -186,9 +190,11 @@ impl Plan {
         }
         let mut task_tools = worker::standard_handlers();
         task_tools.extend(self.task_tools.iter().cloned());
-        let handlers =
-            worker::agents::bind(&active.load().task_handlers, task_tools, &kinds(&environment), &environment, timeout)
-                .unwrap();
+        let variables = self.environment.iter().cloned().collect();
+        let models = Arc::new(ModelSet::new(&self.models, &variables));
+        let llm = LlmKind::new(store.clone(), models, Arc::clone(&metrics));
+        let (defs, kinds) = (&active.load().task_handlers, kinds(&environment));
+        let handlers = worker::agents::bind(defs, task_tools, &kinds, &llm, &environment, timeout).unwrap();
         let surroundings = worker::Surroundings {
             suspects: self.suspects.clone().unwrap_or_default(),
             active,

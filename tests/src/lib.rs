@@ -12,6 +12,7 @@ pub mod inbox;
 pub mod inspect;
 pub mod ledger;
 pub mod mcp;
+pub mod model;
 pub mod plain_node;
 pub mod referee;
 pub mod runtime;

@@ -206,7 +206,6 @@ fn schedulers(setup: &Setup, shared: &Shared, stores: &[Store]) -> Vec<Scheduler
 }
 
 fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown) -> Result<Vec<Arc<Worker>>, Failure> {
-    let task_handlers = setup.task_handlers()?;
     let options = worker::Options {
         // The setting bounds the process, which has a worker for each shard.
         slots: (setup.settings().worker.slots / stores.len().max(1)).max(1),
@@ -224,7 +223,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
             metrics: Arc::clone(&shared.metrics),
             progress: shared.progress.clone(),
             registry: Arc::new(setup.registry(store, &shared.active)?),
-            task_handlers: task_handlers.clone(),
+            task_handlers: setup.task_handlers(store, &shared.metrics)?,
         };
         Ok(Worker::new(store.clone(), surroundings, options.clone(), shutdown.now.child_token()))
     };

@@ -45,7 +45,7 @@ struct Made {
     setup: Setup,
     /// One per worker, in their order.
     registries: Vec<Arc<Registry>>,
-    task_handlers: Arc<TaskHandlers>,
+    task_handlers: Vec<Arc<TaskHandlers>>,
 }
 
 impl Reload {
@@ -173,8 +173,8 @@ impl Reload {
         let configuration = &made.setup.configuration;
         let before = self.live.active.load().digest.clone();
         let active = self.live.active.replace(made.setup.configured());
-        for (worker, registry) in self.live.workers.iter().zip(&made.registries) {
-            worker.configure(Arc::clone(&active), Arc::clone(registry), Arc::clone(&made.task_handlers));
+        for ((worker, registry), handlers) in self.live.workers.iter().zip(&made.registries).zip(&made.task_handlers) {
+            worker.configure(Arc::clone(&active), Arc::clone(registry), Arc::clone(handlers));
         }
         let level = &configuration.settings.log.level;
         if let Err(error) = telemetry::set_level(level) {
@@ -208,13 +208,18 @@ fn make(sources: &Sources, live: &Live) -> (String, Result<Made, Failure>) {
     };
     // What no worker of this process makes is made all the same: every role refuses what one of them would.
     let sound = if live.workers.is_empty() { setup.check_tools() } else { Ok(()) };
-    let built = sound.and_then(|()| Ok((registries(&setup, live)?, Arc::new(setup.task_handlers()?))));
+    let built = sound.and_then(|()| Ok((registries(&setup, live)?, task_handlers(&setup, live)?)));
     (fingerprint, built.map(|(registries, task_handlers)| Made { setup, registries, task_handlers }))
 }
 
 /// The tools of each worker, in their order.
 fn registries(setup: &Setup, live: &Live) -> Result<Vec<Arc<Registry>>, Failure> {
     live.workers.iter().map(|worker| setup.registry(worker.store(), &live.active).map(Arc::new)).collect()
+}
+
+/// The handlers of each worker's tasks, likewise.
+fn task_handlers(setup: &Setup, live: &Live) -> Result<Vec<Arc<TaskHandlers>>, Failure> {
+    live.workers.iter().map(|worker| setup.task_handlers(worker.store(), &live.metrics).map(Arc::new)).collect()
 }
 
 /// The next hangup; never where there are none.

@@ -7,6 +7,9 @@ use super::Sources;
 use crate::document::errors::Errors;
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::Node;
+use crate::llm::{self, LlmDef};
+use crate::models::Models;
+use crate::prompts::AgentPrompts;
 use crate::tools::HttpDef;
 use crate::tools::http;
 use crate::tools::read::{EFFECTS, TIMEOUT_MS_MAX};
@@ -31,6 +34,8 @@ pub enum TaskHandlerDef {
     Typed(String),
     /// A service that is called for each task.
     Http(Box<HttpTaskDef>),
+    /// The workers run the model loop.
+    Llm(Box<LlmDef>),
     /// A runtime outside leases the tasks and finishes them.
     External {
         /// Silence after which the task goes to somebody else.
@@ -58,8 +63,19 @@ pub(super) struct Agents {
     pub(super) names: BTreeSet<String>,
 }
 
-/// Reads `agents.yaml`. `tools` are the names that it may use; none where their file could not be read.
-pub(super) fn read(tree: &Node, sources: &Sources, tools: Option<&BTreeSet<String>>, errors: &Errors) -> Agents {
+/// What `agents.yaml` may name.
+#[derive(Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    pub(super) sources: &'a Sources,
+    /// The names of tools; none where their file could not be read.
+    pub(super) tools: Option<&'a BTreeSet<String>>,
+    /// The models; none where their file could not be read.
+    pub(super) models: Option<&'a Models>,
+    pub(super) prompts: &'a AgentPrompts,
+}
+
+/// Reads `agents.yaml`.
+pub(super) fn read(tree: &Node, known: &Surroundings<'_>, errors: &Errors) -> Agents {
     let mut agents = Agents::default();
     let mut root = Section::open(tree, "", errors);
     for (name, place, cursor) in root.required("agents").map(|c| c.members()).unwrap_or_default() {
@@ -67,7 +83,7 @@ pub(super) fn read(tree: &Node, sources: &Sources, tools: Option<&BTreeSet<Strin
         let id = AgentId::new(name).map_err(|error| {
             errors.push(place, &cursor.path, format!("the agent name {name:?}"), format!("a name: {error}"));
         });
-        let (policy, handler) = agent(&cursor, sources, tools);
+        let (policy, handler) = agent(&cursor, known);
         if let Ok(id) = id {
             agents.task_handlers.extend(handler.map(|handler| (id.clone(), handler)));
             agents.policies.insert(id, policy);
@@ -77,20 +93,16 @@ pub(super) fn read(tree: &Node, sources: &Sources, tools: Option<&BTreeSet<Strin
     agents
 }
 
-fn agent(
-    cursor: &Cursor<'_>,
-    sources: &Sources,
-    tools: Option<&BTreeSet<String>>,
-) -> (AgentPolicy, Option<TaskHandlerDef>) {
+fn agent(cursor: &Cursor<'_>, known: &Surroundings<'_>) -> (AgentPolicy, Option<TaskHandlerDef>) {
     let mut s = cursor.section();
     let policy = AgentPolicy {
         roles: s.optional("roles").map(|c| c.words()).unwrap_or_default(),
         capabilities: s.optional("capabilities").map(|c| c.words()).unwrap_or_default(),
-        tool_versions: s.optional("tool_versions").map(|c| tool_versions(&c, tools)).unwrap_or_default(),
+        tool_versions: s.optional("tool_versions").map(|c| tool_versions(&c, known.tools)).unwrap_or_default(),
         calls_per_tick: s.optional("calls_per_tick").and_then(|c| c.integer(1, limits::BATCH_CALLS_MAX as i128)),
         max_actions_per_day: s.optional("max_actions_per_day").and_then(|c| c.integer(0, u32::MAX.into())),
     };
-    let handler = s.optional("task_handler").and_then(|c| task_handler(&c, sources));
+    let handler = s.optional("task_handler").and_then(|c| task_handler(&c, known));
     s.close();
     (policy, handler)
 }
@@ -114,16 +126,18 @@ fn tool_versions(cursor: &Cursor<'_>, tools: Option<&BTreeSet<String>>) -> BTree
 
 /// Exactly one kind of handler: a new kind is one more line here and in the enum. Beside `http` stand the effect and
 /// the limit of a try, as they do in a tool.
-fn task_handler(cursor: &Cursor<'_>, sources: &Sources) -> Option<TaskHandlerDef> {
-    const KINDS: [&str; 3] = ["typed", "http", "external"];
+fn task_handler(cursor: &Cursor<'_>, known: &Surroundings<'_>) -> Option<TaskHandlerDef> {
+    const KINDS: [&str; 4] = ["typed", "http", "llm", "external"];
     let mut s = cursor.section();
-    let typed = s.optional("typed").and_then(|c| typed(&c, sources));
+    let typed = s.optional("typed").and_then(|c| typed(&c, known.sources));
+    let llm = s.optional("llm").and_then(|c| llm::read(&c, known.prompts, known.models));
+    let llm = llm.map(|llm| TaskHandlerDef::Llm(Box::new(llm)));
     let http = s.optional("http");
     let external = s.optional("external").map(|c| external(&c));
     let (effect, timeout) = (s.optional("effect"), s.optional("timeout_ms"));
     if http.is_none() {
         for beside in [&effect, &timeout].into_iter().flatten() {
-            beside.refuse("nothing here: it belongs to http; a typed handler says it itself");
+            beside.refuse("nothing here: it belongs to http; any other handler says it itself");
         }
     }
     let effect = effect.and_then(|c| c.choice(&EFFECTS)).unwrap_or_default();
@@ -141,7 +155,7 @@ fn task_handler(cursor: &Cursor<'_>, sources: &Sources) -> Option<TaskHandlerDef
     if count(&KINDS) > 1 || count(&KINDS) == 0 && !unknown {
         cursor.refuse(format!("exactly one of {}", KINDS.join(", ")));
     }
-    typed.or(http).or(external)
+    typed.or(http).or(llm).or(external)
 }
 
 fn typed(cursor: &Cursor<'_>, sources: &Sources) -> Option<TaskHandlerDef> {

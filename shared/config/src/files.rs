@@ -22,16 +22,18 @@ const TOOLS: &str = "tools.yaml";
 const PERMISSIONS: &str = "permissions.yaml";
 const TENANTS: &str = "tenants.yaml";
 const LIMITS: &str = "limits.yaml";
+const MODELS: &str = "models.yaml";
 const MCP: &str = "mcp.yaml";
 
 /// The built-in configuration: the only place of every default.
-const BUILT_IN: [(&str, &str); 8] = [
+const BUILT_IN: [(&str, &str); 9] = [
     (SETTINGS, include_str!("../../../config/tickfleet.yaml")),
     (AGENTS, include_str!("../../../config/agents.yaml")),
     (TOOLS, include_str!("../../../config/tools.yaml")),
     (PERMISSIONS, include_str!("../../../config/permissions.yaml")),
     (TENANTS, include_str!("../../../config/tenants.yaml")),
     (LIMITS, include_str!("../../../config/limits.yaml")),
+    (MODELS, include_str!("../../../config/models.yaml")),
     (MCP, include_str!("../../../config/mcp.yaml")),
     (MCP_LOCK_FILE, include_str!("../../../config/mcp.lock.yaml")),
 ];
@@ -48,6 +50,7 @@ pub(super) struct Trees {
     pub(super) permissions: Option<Node>,
     pub(super) tenants: Option<Node>,
     pub(super) limits: Option<Node>,
+    pub(super) models: Option<Node>,
     pub(super) mcp: Option<Node>,
     pub(super) mcp_lock: Option<Node>,
 }
@@ -92,14 +95,15 @@ pub(super) fn read(sources: &Sources, errors: &Errors) -> Option<(Trees, String)
     let (mut agents, mut tools) = (whole(AGENTS), whole(TOOLS));
     let (mut mcp, mcp_lock) = (whole(MCP), whole(MCP_LOCK_FILE));
     let declared = declared([("agents", &agents), ("mcp", &mcp), ("mcp_lock", &mcp_lock), ("tools", &tools)]);
-    for tree in [&mut agents, &mut tools].into_iter().flatten() {
+    let mut models = whole(MODELS);
+    for tree in [&mut agents, &mut tools, &mut models].into_iter().flatten() {
         expand(tree, "", &sources.environment, errors);
     }
     if let Some(mcp) = &mut mcp {
         expand_servers(mcp, &sources.environment, errors);
     }
     let (permissions, tenants, limits) = (whole(PERMISSIONS), whole(TENANTS), whole(LIMITS));
-    Some((Trees { settings, agents, tools, permissions, tenants, limits, mcp, mcp_lock }, declared))
+    Some((Trees { settings, agents, tools, permissions, tenants, limits, models, mcp, mcp_lock }, declared))
 }
 
 /// Files in canonical JSON, given by name.

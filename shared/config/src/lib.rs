@@ -11,7 +11,9 @@ mod files;
 #[doc(hidden)]
 pub mod fuzzing;
 mod limits;
+mod llm;
 pub mod mcp;
+mod models;
 mod policy;
 mod print;
 mod prompts;
@@ -31,8 +33,10 @@ pub use agents::{EXTERNAL_LEASE_DEFAULT, HttpTaskDef, TASK_ARGUMENTS, TaskHandle
 pub use document::environment::Environment;
 pub use document::errors::{ConfigError, ConfigErrors, ConfigWarning, Place};
 pub use document::units;
+pub use llm::LlmDef;
 pub use mcp::McpFile;
 pub use mcp::lock::{MCP_LOCK_FILE, McpAnnotations, McpChange, McpDefinition, McpPinned, McpPins};
+pub use models::{MODEL_TIMEOUT_DEFAULT, ModelApi, ModelDef, Models, Prices, ProviderDef};
 pub use print::print;
 pub use reload::{fingerprint, load_settled, needs_restart};
 pub use settings::redis_url::RedisUrl;
@@ -42,9 +46,11 @@ pub use tools::http::{SERVICE_URL, is_service_url};
 pub use tools::read::default_id;
 pub use tools::schema::{SchemaCheck, SchemaProblem, SchemaUse};
 
+use agents::Surroundings;
 use document::errors::Errors;
 use files::Trees;
 use policy::Known;
+use prompts::AgentPrompts;
 use tickfleet_model::policy::{DefaultCaps, Permissions, Policy, TRIAL_TOOLS, ToolGrant};
 use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, AgentPolicy};
@@ -91,6 +97,8 @@ pub struct Configuration {
     pub tools: ToolsFile,
     /// The MCP servers with the tools that are imported from them.
     pub mcp: McpFile,
+    /// The models that agents are run on.
+    pub models: Models,
     /// The handlers of tasks, by agent. An agent that is not here cannot be delegated to.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
     /// The texts that tell models without function calling of their tools.
@@ -140,7 +148,9 @@ pub fn load(sources: &Sources) -> Result<Configuration, ConfigErrors> {
     let errors = Errors::default();
     let read = files::read(sources, &errors);
     let prompts = prompts::read(sources.dir.as_deref(), &errors);
-    let configuration = read.zip(prompts).and_then(|(read, prompts)| assemble(read, prompts, sources, &errors));
+    let agent_prompts = prompts::of_agents(sources.dir.as_deref(), &errors);
+    let given = prompts.map(|prompts| (prompts, agent_prompts));
+    let configuration = read.zip(given).and_then(|(read, prompts)| assemble(read, prompts, sources, &errors));
     errors.unless_any(configuration)
 }
 
@@ -160,7 +170,7 @@ pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
 /// Reads the trees. What could not be parsed is read as empty, and not held against what names it.
 fn assemble(
     (trees, declared): (Trees, String),
-    prompts: Prompts,
+    (prompts, agent_prompts): (Prompts, AgentPrompts),
     sources: &Sources,
     errors: &Errors,
 ) -> Option<Configuration> {
@@ -178,7 +188,9 @@ fn assemble(
     let more_may_come = registers || sources.others_carry_out;
     let known_tools = tools.as_ref().filter(|_| !more_may_come);
     let names = known_tools.map(|tools| &tools.names);
-    let agents = trees.agents.as_ref().map(|tree| agents::read(tree, sources, names, errors));
+    let models = trees.models.as_ref().map(|tree| models::read(tree, errors));
+    let around = Surroundings { sources, tools: names, models: models.as_ref(), prompts: &agent_prompts };
+    let agents = trees.agents.as_ref().map(|tree| agents::read(tree, &around, errors));
     let known = Known {
         agents: agents.as_ref().map(|agents| agents.names.clone()),
         roles: agents.as_ref().map(|agents| roles(agents.policies.values())),
@@ -215,8 +227,20 @@ fn assemble(
     let digest = digest::digest(&policy, &declared);
     let (tools, task_handlers) = (tools.file, agents.task_handlers);
     let (warnings, samples, trees) = (errors.warnings(), trees.samples(), Arc::new(trees));
-    let mcp = servers?;
-    Some(Configuration { settings, policy, tools, mcp, task_handlers, prompts, digest, warnings, samples, trees })
+    let (mcp, models) = (servers?, models?);
+    Some(Configuration {
+        settings,
+        policy,
+        tools,
+        mcp,
+        models,
+        task_handlers,
+        prompts,
+        digest,
+        warnings,
+        samples,
+        trees,
+    })
 }
 
 fn roles<'a>(agents: impl Iterator<Item = &'a AgentPolicy>) -> BTreeSet<String> {

@@ -19,7 +19,8 @@ pub fn print(configuration: &Configuration) -> String {
     for tree in trees.settings.iter() {
         tree.entries().iter().for_each(|e| Printer { out: &mut out, origins: true }.member(&e.key, &e.node, "", 0));
     }
-    let files = [&trees.agents, &trees.tools, &trees.permissions, &trees.tenants, &trees.limits, &trees.mcp];
+    let files =
+        [&trees.agents, &trees.tools, &trees.permissions, &trees.tenants, &trees.limits, &trees.models, &trees.mcp];
     for tree in files.into_iter().flatten() {
         let _ = write!(out, "\n# From {}\n", file(&tree.place));
         tree.entries().iter().for_each(|e| Printer { out: &mut out, origins: false }.member(&e.key, &e.node, "", 0));

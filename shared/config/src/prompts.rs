@@ -1,9 +1,11 @@
 //! The prompts: the built-in ones, or those of the folder `prompts` beside the other files.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use crate::document::errors::{Errors, Place};
+use crate::document::reader::Cursor;
 use tickfleet_model::suggest;
 use tickfleet_protocol::Prompts;
 
@@ -12,6 +14,51 @@ const FOLDER: &str = "prompts";
 
 /// A prompt beyond this is not one of ours, bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The beginning of the names of agents' prompts.
+const OF_AGENT: &str = "agent.";
+/// The end of every prompt's name.
+const ENDING: &str = ".txt";
+
+/// The built-in prompts of agents, by file.
+const AGENTS_BUILT_IN: [(&str, &str); 4] = [
+    ("agent.atlas.txt", include_str!("../../../config/prompts/agent.atlas.txt")),
+    ("agent.archy.txt", include_str!("../../../config/prompts/agent.archy.txt")),
+    ("agent.kelly.txt", include_str!("../../../config/prompts/agent.kelly.txt")),
+    ("agent.guidance.txt", include_str!("../../../config/prompts/agent.guidance.txt")),
+];
+
+/// The prompts of agents by name: what the model of each is told that it is.
+pub(super) struct AgentPrompts(BTreeMap<String, String>);
+
+impl AgentPrompts {
+    /// The prompt that `cursor` names; one that is not there is noted.
+    pub(super) fn text(&self, cursor: &Cursor<'_>) -> Option<String> {
+        let name = cursor.some_text()?;
+        let found = self.0.get(&name).cloned();
+        if found.is_none() {
+            let names = || self.0.keys().map(String::as_str);
+            let expected = format!("a file {OF_AGENT}<name>{ENDING} in the folder prompts: {}", suggest::list(names()));
+            cursor.refuse_with(expected, suggest::closest(&name, names()));
+        }
+        found
+    }
+}
+
+/// The prompts of agents: the built-in ones, with those of the folder in their place and beside them.
+pub(super) fn of_agents(dir: Option<&Path>, errors: &Errors) -> AgentPrompts {
+    let name_of = |file: &str| Some(file.strip_prefix(OF_AGENT)?.strip_suffix(ENDING)?.to_owned());
+    let built_in = AGENTS_BUILT_IN.iter().filter_map(|(file, text)| Some((name_of(file)?, (*text).to_owned())));
+    let mut prompts: BTreeMap<String, String> = built_in.collect();
+    let folder = dir.map(|dir| dir.join(FOLDER));
+    let entries = folder.and_then(|folder| fs::read_dir(folder).ok()).into_iter().flatten().flatten();
+    for entry in entries {
+        if let Some(name) = entry.file_name().to_str().and_then(name_of) {
+            prompts.extend(file(&entry.path(), errors).map(|text| (name, text)));
+        }
+    }
+    AgentPrompts(prompts)
+}
 
 /// The prompts in force; none where one of them is not usable, which is noted.
 pub(super) fn read(dir: Option<&Path>, errors: &Errors) -> Option<Prompts> {
@@ -51,9 +98,10 @@ fn check_folder(folder: &Path, errors: &Errors) {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
         // Kubernetes mounts a ConfigMap through entries that begin with a dot.
-        if !name.starts_with('.') && !names().any(|known| known == name) {
+        let of_agent = name.starts_with(OF_AGENT) && name.ends_with(ENDING);
+        if !name.starts_with('.') && !of_agent && !names().any(|known| known == name) {
             let place = Place::whole_file(&folder.join(&name).display().to_string());
-            let expected = format!("one of {}", suggest::list(names()));
+            let expected = format!("{OF_AGENT}<name>{ENDING} or one of {}", suggest::list(names()));
             errors.suggest(&place, "", "a file that nothing reads", expected, suggest::closest(&name, names()));
         }
     }

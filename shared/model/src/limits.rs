@@ -32,6 +32,9 @@ pub const CONTEXT_BYTES_MAX: usize = 16 * 1024;
 /// Bytes of one task description.
 pub const TASK_DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 
+/// Bytes of the history of one task that is carried out in steps: some 1,000 results of 16 KiB.
+pub const TASK_HISTORY_BYTES_MAX: usize = 16 * 1024 * 1024;
+
 /// Bytes of a reason or message that a producer gives (cancel, fail).
 pub const REASON_BYTES_MAX: usize = 1_000;
 /// Bytes of a cancel's reason that are kept, for results, records and marks of cancels that came early.

@@ -26,7 +26,7 @@ use tickfleet_store::{Scripts, Store, StoreError, TurnName};
 use tickfleet_tools::{Environment, Registry, ToolKinds};
 use tickfleet_tools_http::HttpKind;
 use worker::Worker;
-use worker::agents::TaskHandlers;
+use worker::agents::{NoModels, TaskHandlers};
 
 use crate::net::Net;
 use crate::process::{Main, SimDial};
@@ -160,7 +160,7 @@ impl Site {
         let environment = Environment::of([]);
         let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())) };
         let typed = vec![tools::clerk(&self.world, name)];
-        worker::agents::bind(&self.task_handlers(), typed, &kinds, &environment, self.settings.tool_timeout)
+        worker::agents::bind(&self.task_handlers(), typed, &kinds, &NoModels, &environment, self.settings.tool_timeout)
             .expect("the handlers of the simulation")
     }
 

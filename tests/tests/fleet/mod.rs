@@ -1,5 +1,6 @@
 //! The fleet and its parts: store, client, caps, tasks, inboxes, settings.
 
+mod agents;
 mod client;
 mod delegation;
 mod governance;

@@ -4,7 +4,7 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
-const CRATES: [(&str, &[&str]); 16] = [
+const CRATES: [(&str, &[&str]); 17] = [
     ("shared/model", &[]),
     ("shared/protocol", &["model"]),
     ("shared/store", &["model"]),
@@ -16,6 +16,7 @@ const CRATES: [(&str, &[&str]); 16] = [
     ("scheduler", &["model", "protocol", "store", "config", "ops", "engine"]),
     ("worker/tools/outbound", &[]),
     ("worker/models", &["model", "protocol", "outbound"]),
+    ("worker/llm", &["model", "protocol", "store", "config", "ops", "client", "tools", "models"]),
     ("worker/tools/core", &["model", "protocol", "config", "ops", "engine"]),
     ("worker/tools/http", &["model", "config", "ops", "outbound", "tools"]),
     ("worker/tools/mcp", &["model", "config", "ops", "outbound", "tools"]),
@@ -33,6 +34,7 @@ const CRATES: [(&str, &[&str]); 16] = [
             "engine",
             "scheduler",
             "worker",
+            "llm",
             "outbound",
             "tools",
             "tools-http",

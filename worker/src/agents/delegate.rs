@@ -1,13 +1,17 @@
 //! `delegate_task`: an agent gives work to another agent and goes on; the answer comes as the task's own reply.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tickfleet_client::Reply;
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::delegation;
 use tickfleet_model::{AgentId, Effect, Priority, Task, TaskGrant, TaskId, limits};
-use tickfleet_store::{Delegated, Store};
+use tickfleet_store::{Delegated, Store, TurnName, TurnView};
 
 use crate::tools::{CallContext, ToolError, TypedTool};
 
@@ -24,6 +28,10 @@ struct Delegate {
     /// When the work must be done, RFC 3339 (`2026-03-01T12:00:00Z`). Default in 24 hours.
     #[serde(default)]
     deadline: Option<chrono::DateTime<chrono::Utc>>,
+    /// True to wait for the answer: this call's result is then what the task came to, and nothing else of this turn goes
+    /// on before. Default false: the call answers at once.
+    #[serde(default)]
+    wait: bool,
 }
 
 #[derive(Deserialize, JsonSchema, Clone, Copy)]
@@ -39,15 +47,28 @@ enum Urgency {
 struct Confirmation {
     /// The task's id.
     job_id: String,
-    /// Always `queued`.
-    status: String,
+    /// `queued`, or `ended` where the call has waited for the answer.
+    status: &'static str,
     /// Who will do it.
     target_agent: String,
     /// When it expires unless it is done.
     deadline: String,
     /// What happened, in words.
     message: String,
+    /// How the task ended (`ok`, `permanent`, `expired` …), where the call has waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<String>,
+    /// What it came to, where it ended well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<Value>")]
+    output: Option<Box<RawValue>>,
+    /// Why it did not end well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
+
+/// A task's end wakes the call that waits for it. Should that get lost, it looks by itself after this time.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
 /// The tool over this shard. Its effect is `idempotent`: the task's id derives from the call's idempotency key, so
 /// a call that is repeated makes one task.
@@ -55,7 +76,7 @@ struct Confirmation {
 pub fn delegate_task(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
     TypedTool::new(
         tickfleet_engine::delegation::TASK_TOOL,
-        "Gives a task to another agent and answers at once with a job id. The other agent's answer arrives later as a message of its own.",
+        "Gives a task to another agent and answers at once with a job id. The other agent's answer arrives later as a message of its own. With wait: true, the result is the other agent's answer.",
         Effect::Idempotent,
         move |context: CallContext, args: Delegate| {
             let (store, active) = (store.clone(), active.clone());
@@ -75,22 +96,65 @@ async fn delegate(
     let now_ms = store.now_ms().await.map_err(|e| ToolError::Transient(e.to_string()))?;
     let id = TaskId::new(format!("d-{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]));
     let id = id.map_err(ToolError::internal)?;
+    let wait = args.wait;
     let task = task(&context, args).map_err(refused)?;
     let planned = delegation::plan(&active.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
     let deadline = tickfleet_engine::time::rfc3339(planned.deadline_ms());
     let delegation = planned.by_call(&context.call).delegation(None, id.clone(), true);
     let written = store.delegate(&[delegation]).await.map_err(|e| ToolError::Transient(e.to_string()))?;
     match written.into_iter().next() {
-        Some(Delegated::Ok | Delegated::Duplicate) => Ok(Confirmation {
-            message: format!("The task was given to {}. Its answer will arrive as a message of its own.", task.target),
-            job_id: id.to_string(),
-            status: "queued".into(),
-            target_agent: task.target.to_string(),
-            deadline,
-        }),
+        Some(Delegated::Ok | Delegated::Duplicate) => {
+            let given = Confirmation {
+                message: format!(
+                    "The task was given to {}. Its answer will arrive as a message of its own.",
+                    task.target
+                ),
+                job_id: id.to_string(),
+                status: "queued",
+                target_agent: task.target.to_string(),
+                deadline,
+                outcome: None,
+                output: None,
+                error: None,
+            };
+            if wait { ended(store, &context, &id, given).await } else { Ok(given) }
+        }
         Some(Delegated::Pressure) => Err(ToolError::Transient("Redis is nearly full and takes no new task.".into())),
         Some(Delegated::Refused(code)) => Err(refused(delegation::refused(&code).1.into())),
         Some(Delegated::Conflict) | None => Err(ToolError::internal("a derived task id belongs to another task")),
+    }
+}
+
+/// What the task came to. The call is made again when it has ended: until then it holds no slot.
+async fn ended(
+    store: &Store,
+    context: &CallContext,
+    id: &TaskId,
+    given: Confirmation,
+) -> Result<Confirmation, ToolError> {
+    let name = TurnName::task(&context.tenant, id);
+    match store.look(&name).await.map_err(|e| ToolError::Transient(e.to_string()))? {
+        TurnView::Live(_) => Err(ToolError::Waits { awaits: Some(id.clone().into()), at_most: LOOK_AGAIN }),
+        TurnView::Unknown => Ok(Confirmation {
+            message: format!(
+                "The task was given to {}. It has ended, and its answer is no longer kept.",
+                given.target_agent
+            ),
+            ..given
+        }),
+        TurnView::Finished(finished) => {
+            let reply: Reply = serde_json::from_str(&finished.reply).map_err(ToolError::internal)?;
+            let result = reply.results.into_iter().next();
+            let result = result.ok_or_else(|| ToolError::internal("a task without a result"))?;
+            Ok(Confirmation {
+                message: format!("{} has ended the task: {}.", given.target_agent, result.outcome.as_str()),
+                status: "ended",
+                outcome: Some(result.outcome.as_str().to_owned()),
+                output: result.output,
+                error: result.error.map(|error| error.message),
+                ..given
+            })
+        }
     }
 }
 

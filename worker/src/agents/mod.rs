@@ -6,17 +6,27 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_config::{HttpTaskDef, TASK_ARGUMENTS, TaskHandlerDef};
-use tickfleet_model::{AgentId, ToolSpec};
+use tickfleet_config::{HttpTaskDef, LlmDef, TASK_ARGUMENTS, TaskHandlerDef};
+use tickfleet_model::{AgentId, Effect, ToolSpec};
 
 pub use delegate::delegate_task;
 
-use crate::tools::{Environment, Made, RegisteredTool, ToolKinds, TypedTool};
+use crate::tools::{DeclarationError, Environment, Made, RegisteredTool, ToolKind, ToolKinds, TypedTool};
 
 /// Agent → what runs its tasks. A handler is a tool that no model calls: its arguments are the task.
 pub type TaskHandlers = BTreeMap<AgentId, Arc<RegisteredTool>>;
 
-/// Binds each agent to its handler: typed ones by name, HTTP ones as declared. Agents of external runtimes are left
+/// Stands in for the model loop where there are no models: in simulations, and in tests of everything else.
+#[derive(Debug, Clone, Copy)]
+pub struct NoModels;
+
+impl ToolKind<LlmDef> for NoModels {
+    fn make(&self, _: &LlmDef, _: &serde_json::Value, _: Effect) -> Result<Made, DeclarationError> {
+        Err(DeclarationError::Machine("there are no models here".into()))
+    }
+}
+
+/// Binds each agent to its handler: typed ones by name, HTTP ones as declared, model loops as `llm` makes them. Agents of external runtimes are left
 /// out, for their tasks never come to a worker.
 ///
 /// # Errors
@@ -25,6 +35,7 @@ pub fn bind(
     defs: &BTreeMap<AgentId, TaskHandlerDef>,
     typed: Vec<TypedTool>,
     kinds: &ToolKinds,
+    llm: &dyn ToolKind<LlmDef>,
     environment: &Environment,
     timeout_default: Duration,
 ) -> Result<TaskHandlers, Vec<String>> {
@@ -38,6 +49,7 @@ pub fn bind(
                 None => Err(format!("no task handler is called {name:?}; there are {:?}", typed.keys())),
             },
             TaskHandlerDef::Http(http) => http_handler(http, kinds, timeout_default),
+            TaskHandlerDef::Llm(def) => llm_handler(def, llm),
             // Whoever leases its tasks carries them out.
             TaskHandlerDef::External { .. } => continue,
         };
@@ -51,23 +63,48 @@ pub fn bind(
 
 /// A service that is called for each task: once, unless its declaration says that a second request does no harm.
 fn http_handler(def: &HttpTaskDef, kinds: &ToolKinds, timeout_default: Duration) -> Result<RegisteredTool, String> {
+    let input_schema = task_schema();
+    let made = kinds.http.make(&def.http, &input_schema, def.effect).map_err(|e| e.to_string())?;
+    let about = ("task_http", "Task over HTTP", "Carries out a delegated task by one request.");
+    handler(about, input_schema, def.effect, def.timeout.unwrap_or(timeout_default), made)
+}
+
+/// The model loop. Every step of it is written down before the next one begins, so that it may run again.
+fn llm_handler(def: &LlmDef, llm: &dyn ToolKind<LlmDef>) -> Result<RegisteredTool, String> {
+    let input_schema = task_schema();
+    let made = llm.make(def, &input_schema, Effect::Idempotent).map_err(|e| e.to_string())?;
+    let about = ("task_llm", "Task by a model", "Carries out a delegated task by a model and its tools.");
+    handler(about, input_schema, Effect::Idempotent, def.timeout, made)
+}
+
+/// The arguments of a task's handler.
+fn task_schema() -> serde_json::Value {
     let properties = TASK_ARGUMENTS.iter().map(|name| ((*name).to_owned(), serde_json::json!({})));
     let properties: serde_json::Map<_, _> = properties.collect();
     let always = ["task_id", "tenant", "agent", "description", "priority"];
-    let input_schema = serde_json::json!({ "type": "object", "properties": properties, "required": always });
-    let made = kinds.http.make(&def.http, &input_schema, def.effect).map_err(|e| e.to_string())?;
+    serde_json::json!({ "type": "object", "properties": properties, "required": always })
+}
+
+/// A handler as a tool that no model calls: its id, its name for people and what it does.
+fn handler(
+    (id, display_name, description): (&str, &str, &str),
+    input_schema: serde_json::Value,
+    effect: Effect,
+    timeout: Duration,
+    made: Made,
+) -> Result<RegisteredTool, String> {
     let Made { handler, configured } = made;
     let spec = ToolSpec {
-        id: "task_http".into(),
+        id: id.into(),
         name: tickfleet_engine::delegation::TASK_TOOL.into(),
-        display_name: "Task over HTTP".into(),
-        description: "Carries out a delegated task by one request.".into(),
+        display_name: display_name.into(),
+        description: description.into(),
         input_schema,
         output_schema: None,
         category: "tasks".into(),
         version: "1.0.0".into(),
-        effect: def.effect,
-        timeout: def.timeout.unwrap_or(timeout_default),
+        effect,
+        timeout,
         required_capabilities: Vec::new(),
         required_features: Vec::new(),
         requires_approval: false,

@@ -137,6 +137,17 @@ catalogue! {
     MCP_QUARANTINED = "mcp_tools_quarantined", Gauge, Workers,
         ["server": Bounded("servers of `mcp.yaml`, the first 64 by name")],
         "Tools of the MCP server that are not called because they no longer are what was pinned. As last seen on a connection.";
+    MODEL_REQUESTS = "model_requests_total", Counter, Workers,
+        ["model": Bounded("models of `models.yaml`"), "outcome": Words(|| labels::MODEL_OUTCOMES.to_vec())],
+        "Requests to models that agents are run on, by how they ended. One that fell back to the next model counts for each.";
+    MODEL_TOKENS = "model_tokens_total", Counter, Workers,
+        ["model": Bounded("models of `models.yaml`"), "direction": Words(|| labels::DIRECTIONS.to_vec())],
+        "Tokens of answered requests, as the providers count them.";
+    MODEL_COST = "model_cost_millionths_total", Counter, Workers, ["model": Bounded("models of `models.yaml`")],
+        "What those tokens cost by the prices of `models.yaml`, in millionths of the currency.";
+    TASK_STEPS = "task_steps_total", Counter, Workers, ["step": Words(|| labels::STEPS.to_vec())],
+        "Steps of tasks that a model carries out: its answers (plan), turns of its calls (execute), their results \
+         (validate), ends (answer).";
     REDIS_COMMANDS = "redis_commands_total", Counter, Everyone, ["verb": Words(|| VERBS.to_vec())],
         "Questions to Redis that were answered. A script, a pipeline or a single command counts as one.";
     REDIS_DURATION = "redis_command_duration_seconds", Histogram(&REDIS_SECONDS), Everyone,

@@ -148,6 +148,9 @@ fn busy(part: Part) -> Metrics {
     metrics.scraped(Some(&Scraped { backlog, ..Scraped::default() }));
     metrics.config_in_force("0123456789abcdef", 1);
     metrics.call_ended("search", Outcome::Ok, Some(Duration::ZERO));
+    metrics.model_asked("default", "ok");
+    metrics.model_used("default", 1, 1, 1);
+    metrics.task_step("plan");
     metrics.watch_mcp(|| vec![McpServer { name: "notes".into(), up: true, quarantined: 0 }]);
     // Servers are asked when the metrics are read.
     drop(metrics.render());

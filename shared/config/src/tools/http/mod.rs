@@ -82,7 +82,7 @@ pub(crate) fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
 }
 
 /// A variable or a path, perhaps with the tenant in it.
-fn reference(cursor: &Cursor<'_>) -> Option<String> {
+pub(crate) fn reference(cursor: &Cursor<'_>) -> Option<String> {
     let text = cursor.some_text()?;
     if text.replace(TENANT, "").contains(['{', '}']) {
         cursor.refuse(format!("no braces but {TENANT}, which stands for the calling tenant"));

@@ -1,0 +1,167 @@
+//! `models.yaml`: the models that the fleet's own agents are run on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::document::errors::Errors;
+use crate::document::reader::{Cursor, Section};
+use crate::document::tree::{Node, Value};
+use crate::tools::SecretRef;
+use crate::tools::http::{SERVICE_URL, hosts, is_service_url, reference};
+use crate::tools::read::TIMEOUT_MS_MAX;
+use tickfleet_model::limit::amount;
+use tickfleet_model::{limits, suggest};
+
+/// Limit of one request to a model where none is given.
+pub const MODEL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
+
+/// The form of requests and answers that a provider speaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelApi {
+    /// OpenAI's Chat Completions.
+    OpenAi,
+    /// Anthropic's Messages.
+    Anthropic,
+    /// Google's `generateContent`.
+    Gemini,
+}
+
+/// The words for them.
+const APIS: [(&str, ModelApi); 3] =
+    [("openai", ModelApi::OpenAi), ("anthropic", ModelApi::Anthropic), ("gemini", ModelApi::Gemini)];
+
+/// What a million tokens cost, in millionths of the currency.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Prices {
+    /// Of a request.
+    pub input: u64,
+    /// Of an answer.
+    pub output: u64,
+}
+
+/// Where a model is found, and how it is asked.
+#[derive(Debug, Clone)]
+pub struct ModelDef {
+    /// The provider; none: the one that the usual environment variables name.
+    pub provider: Option<ProviderDef>,
+    /// What it costs.
+    pub prices: Prices,
+}
+
+/// A provider that is declared.
+#[derive(Debug, Clone)]
+pub struct ProviderDef {
+    /// The form that it speaks.
+    pub api: ModelApi,
+    /// Its name of the model.
+    pub model: String,
+    /// Its address; none: the provider's own.
+    pub base_url: Option<String>,
+    /// Where its key comes from.
+    pub key: Option<SecretRef>,
+    /// False for a model without function calling.
+    pub function_calling: bool,
+    /// Limit of one request with its answer.
+    pub timeout: Duration,
+    /// Private addresses that may be reached.
+    pub allow_private: BTreeSet<String>,
+}
+
+/// The models by name.
+pub type Models = BTreeMap<String, ModelDef>;
+
+/// Reads `models.yaml`.
+pub(super) fn read(tree: &Node, errors: &Errors) -> Models {
+    let mut models = Models::new();
+    let mut root = Section::open(tree, "", errors);
+    for (name, place, cursor) in root.required("models").map(|c| c.members()).unwrap_or_default() {
+        if !is_name(name) {
+            let found = format!("the model name {name:?}");
+            let expected = format!("1 to {} letters, digits and _ . -", limits::NAME_BYTES_MAX);
+            errors.push(place, &cursor.path, found, expected);
+        }
+        models.extend(model(&cursor).map(|model| (name.to_owned(), model)));
+    }
+    root.close();
+    models
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-');
+    !name.is_empty() && name.len() <= limits::NAME_BYTES_MAX && name.bytes().all(plain)
+}
+
+fn model(cursor: &Cursor<'_>) -> Option<ModelDef> {
+    let mut s = cursor.section();
+    let prices = s.optional("prices").map(|c| prices(&c)).unwrap_or_default();
+    let from_environment = s.optional("from_environment").and_then(|c| c.boolean()) == Some(true);
+    if from_environment {
+        s.close();
+        return Some(ModelDef { provider: None, prices });
+    }
+    let api = s.required("api").and_then(|c| c.choice(&APIS));
+    let model = s.required("model").and_then(|c| c.some_text());
+    let provider = ProviderDef {
+        api: api.unwrap_or(ModelApi::OpenAi),
+        model: model.clone().unwrap_or_default(),
+        base_url: s.optional("base_url").and_then(|c| base_url(&c)),
+        key: s.optional("key").and_then(|c| key(&c)),
+        function_calling: s.optional("function_calling").and_then(|c| c.boolean()).unwrap_or(true),
+        timeout: s
+            .optional("timeout_ms")
+            .and_then(|c| c.integer(1, TIMEOUT_MS_MAX))
+            .map_or(MODEL_TIMEOUT_DEFAULT, Duration::from_millis),
+        allow_private: s.optional("allow_private").map(|c| hosts(&c)).unwrap_or_default(),
+    };
+    s.close();
+    (api.is_some() && model.is_some()).then_some(ModelDef { provider: Some(provider), prices })
+}
+
+fn base_url(cursor: &Cursor<'_>) -> Option<String> {
+    let text = cursor.some_text()?;
+    if !is_service_url(&text) {
+        cursor.refuse(SERVICE_URL);
+        return None;
+    }
+    Some(text)
+}
+
+fn key(cursor: &Cursor<'_>) -> Option<SecretRef> {
+    let mut s = cursor.section();
+    let env = s.optional("env").and_then(|c| reference(&c)).map(SecretRef::Env);
+    let file = s.optional("file").and_then(|c| reference(&c)).map(SecretRef::File);
+    s.close();
+    if cursor.node.entries().len() != 1 && matches!(cursor.node.value, Value::Mapping(_)) {
+        cursor.refuse("exactly one of env, file: where the key comes from");
+    }
+    env.or(file)
+}
+
+fn prices(cursor: &Cursor<'_>) -> Prices {
+    let mut s = cursor.section();
+    let mut price = |field| s.optional(field).and_then(|c| money(&c)).unwrap_or_default();
+    let prices = Prices { input: price("input"), output: price("output") };
+    s.close();
+    prices
+}
+
+/// An amount of money, in millionths.
+fn money(cursor: &Cursor<'_>) -> Option<u64> {
+    let read = amount::of(&cursor.node.to_json());
+    if read.is_none() {
+        cursor.refuse("an amount such as 0.15, with at most six digits behind the point");
+    }
+    read
+}
+
+/// Refuses a name that no model has.
+pub(super) fn known(cursor: &Cursor<'_>, models: Option<&Models>) -> Option<String> {
+    let name = cursor.some_text()?;
+    if let Some(models) = models.filter(|models| !models.contains_key(&name)) {
+        let names = || models.keys().map(String::as_str);
+        let expected = format!("a model of models.yaml: {}", suggest::list(names()));
+        cursor.refuse_with(expected, suggest::closest(&name, names()));
+        return None;
+    }
+    Some(name)
+}

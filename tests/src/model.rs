@@ -1,0 +1,207 @@
+//! A model that a test scripts: an HTTP server that answers as OpenAI's Chat Completions do, and refuses what they refuse.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use tickfleet_config::{ModelApi, ModelDef, Prices, ProviderDef};
+
+/// What the model says next.
+#[derive(Debug, Clone)]
+pub enum Said {
+    /// Words: its answer.
+    Words(String),
+    /// Calls: names and arguments.
+    Calls(Vec<(String, Value)>),
+    /// A status and the seconds of `Retry-After` (0: none).
+    Status(u16, u64),
+    /// Nothing, for so long; then the words.
+    Slow(Duration, String),
+}
+
+impl Said {
+    /// One call.
+    pub fn call(tool: &str, arguments: Value) -> Self {
+        Self::Calls(vec![(tool.to_owned(), arguments)])
+    }
+
+    /// Words.
+    pub fn words(words: &str) -> Self {
+        Self::Words(words.to_owned())
+    }
+}
+
+type Script = dyn Fn(&Asked) -> Said + Send + Sync;
+
+/// One request, as a script reads it.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    /// What the model is told that it is.
+    pub system: String,
+    /// All messages but that.
+    pub messages: Vec<Value>,
+    /// The names of the tools that it may call.
+    pub tools: BTreeSet<String>,
+    /// True if it may call none of them now.
+    pub last: bool,
+}
+
+impl Asked {
+    /// How often the model has answered in this conversation.
+    pub fn answers(&self) -> usize {
+        self.messages.iter().filter(|message| message["role"] == "assistant").count()
+    }
+
+    /// The results of its last calls.
+    pub fn results(&self) -> Vec<&str> {
+        let of = |message: &'_ Value| message["role"] == "tool";
+        let behind = self.messages.iter().rev().take_while(|message| of(message)).collect::<Vec<_>>();
+        behind.into_iter().rev().map(|message| message["content"].as_str().unwrap()).collect()
+    }
+}
+
+struct Server {
+    script: Box<Script>,
+    asked: AtomicUsize,
+    seen: Mutex<Vec<Asked>>,
+}
+
+/// The server. It goes with the test.
+pub struct ScriptedModel {
+    /// Its address, with the path that clients add theirs to.
+    pub base: String,
+    server: Arc<Server>,
+}
+
+impl ScriptedModel {
+    /// Starts one that answers by `script`.
+    pub async fn start(script: impl Fn(&Asked) -> Said + Send + Sync + 'static) -> Self {
+        let server = Arc::new(Server { script: Box::new(script), asked: AtomicUsize::new(0), seen: Mutex::default() });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let base = format!("http://{}/v1", listener.local_addr().unwrap());
+        let app = Router::new().fallback(answer).with_state(Arc::clone(&server));
+        drop(tokio::spawn(async move { axum::serve(listener, app).await }));
+        Self { base, server }
+    }
+
+    /// The requests so far.
+    pub fn asked(&self) -> usize {
+        self.server.asked.load(Ordering::SeqCst)
+    }
+
+    /// The requests so far that it did not refuse.
+    pub fn seen(&self) -> Vec<Asked> {
+        self.server.seen.lock().unwrap().clone()
+    }
+
+    /// `models.yaml` with this one as `default`. A million tokens cost 1 in and 2 out.
+    pub fn models(&self) -> BTreeMap<String, ModelDef> {
+        let provider = ProviderDef {
+            api: ModelApi::OpenAi,
+            model: "scripted".into(),
+            base_url: Some(self.base.clone()),
+            key: None,
+            function_calling: true,
+            timeout: Duration::from_secs(20),
+            allow_private: ["127.0.0.1".to_owned()].into(),
+        };
+        let prices = Prices { input: 1_000_000, output: 2_000_000 };
+        [("default".to_owned(), ModelDef { provider: Some(provider), prices })].into()
+    }
+}
+
+async fn answer(State(server): State<Arc<Server>>, body: Bytes) -> Response {
+    server.asked.fetch_add(1, Ordering::SeqCst);
+    let request: Value = serde_json::from_slice(&body).unwrap();
+    if let Err(why) = checked(&request) {
+        return (StatusCode::BAD_REQUEST, json!({"error": {"message": why}}).to_string()).into_response();
+    }
+    let messages = request["messages"].as_array().unwrap();
+    let system = messages.first().filter(|message| message["role"] == "system");
+    let names = request["tools"].as_array().into_iter().flatten().map(|tool| &tool["function"]["name"]);
+    let asked = Asked {
+        system: system.map_or("", |message| message["content"].as_str().unwrap()).to_owned(),
+        messages: messages.iter().filter(|message| message["role"] != "system").cloned().collect(),
+        tools: names.map(|name| name.as_str().unwrap().to_owned()).collect(),
+        last: request["tool_choice"] == "none",
+    };
+    server.seen.lock().unwrap().push(asked.clone());
+    match (server.script)(&asked) {
+        Said::Words(words) => said(&words),
+        Said::Slow(wait, words) => {
+            tokio::time::sleep(wait).await;
+            said(&words)
+        }
+        Said::Calls(calls) => {
+            // Providers' ids are not unique in a conversation.
+            let call = |(index, (name, arguments)): (usize, &(String, Value))| {
+                let arguments = arguments.as_str().map_or_else(|| arguments.to_string(), str::to_owned);
+                json!({"id": format!("call-{index}"), "type": "function",
+                    "function": {"name": name, "arguments": arguments}})
+            };
+            let calls: Vec<Value> = calls.iter().enumerate().map(call).collect();
+            let message = json!({"role": "assistant", "content": null, "tool_calls": calls});
+            respond(&message, "tool_calls")
+        }
+        Said::Status(status, after) => {
+            let body = json!({"error": {"message": "not now"}}).to_string();
+            let mut response = (StatusCode::from_u16(status).unwrap(), body).into_response();
+            if after > 0 {
+                response.headers_mut().insert("retry-after", after.into());
+            }
+            response
+        }
+    }
+}
+
+fn said(words: &str) -> Response {
+    respond(&json!({"role": "assistant", "content": words}), "stop")
+}
+
+fn respond(message: &Value, finish: &str) -> Response {
+    let usage = json!({"prompt_tokens": 100, "completion_tokens": 10});
+    json!({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}).to_string().into_response()
+}
+
+/// What Chat Completions refuse with 400: results without their call, calls without their results, odd names.
+fn checked(request: &Value) -> Result<(), String> {
+    let mut due: BTreeSet<String> = BTreeSet::new();
+    for message in request["messages"].as_array().ok_or("messages: expected a list")? {
+        let role = message["role"].as_str().ok_or("role: expected a text")?;
+        if role == "tool" {
+            let id = message["tool_call_id"].as_str().ok_or("tool_call_id is missing")?;
+            if !due.remove(id) {
+                return Err(format!("the tool message {id} has no preceding tool call"));
+            }
+            continue;
+        }
+        if !due.is_empty() {
+            return Err(format!("tool calls without tool messages: {due:?}"));
+        }
+        for call in message["tool_calls"].as_array().into_iter().flatten() {
+            let id = call["id"].as_str().ok_or("id is missing")?;
+            if !due.insert(id.to_owned()) {
+                return Err(format!("the id {id} comes twice"));
+            }
+        }
+    }
+    if !due.is_empty() {
+        return Err(format!("tool calls without tool messages: {due:?}"));
+    }
+    for tool in request["tools"].as_array().into_iter().flatten() {
+        let name = tool["function"]["name"].as_str().ok_or("a tool without a name")?;
+        let plain = name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'));
+        if !plain || name.is_empty() {
+            return Err(format!("the name {name:?}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Agents that a model runs: the loop, its waits, its bounds, and what it tells of failures.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tickfleet_config::{LlmDef, TaskHandlerDef};
+use tickfleet_model::{AgentId, Effect};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::model::{Asked, Said, ScriptedModel};
+use tickfleet_tools::{ToolError, TypedTool};
+
+/// An agent of these tests.
+fn llm(system: &str) -> TaskHandlerDef {
+    TaskHandlerDef::Llm(Box::new(LlmDef {
+        system: system.to_owned(),
+        models: vec!["default".into()],
+        max_iterations: 6,
+        temperature: None,
+        tokens_max: 500,
+        result_bytes_max: 2_000,
+        context_bytes_max: 20_000,
+        repeats_max: 3,
+        timeout: Duration::from_secs(20),
+    }))
+}
+
+/// atlas leads, kelly publishes; both are run by the model.
+fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
+    let handlers = [("atlas", llm("You are atlas.")), ("kelly", llm("You are kelly."))];
+    Plan {
+        agents: ["atlas", "kelly"].map(String::from).into(),
+        handlers: handlers.map(|(agent, def)| (AgentId::new(agent).unwrap(), def)).into(),
+        models: model.models(),
+        tools,
+        ..Plan::default()
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Post {
+    /// What is posted.
+    content: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Posted {
+    number: usize,
+}
+
+/// A tool that must not run twice, and counts how often it did.
+fn post(count: &Arc<AtomicUsize>) -> TypedTool {
+    let count = Arc::clone(count);
+    TypedTool::new("post", "Posts.", Effect::Once, move |_, args: Post| {
+        let count = Arc::clone(&count);
+        async move {
+            if args.content.is_empty() {
+                return Err(ToolError::Permanent("A post without words.".into()));
+            }
+            Ok(Posted { number: count.fetch_add(1, Ordering::SeqCst) + 1 })
+        }
+    })
+}
+
+async fn enqueue(fleet: &Fleet, task: Value) {
+    fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
+}
+
+fn task(id: &str, agent: &str, description: &str) -> Value {
+    json!({"task_id": id, "tenant": "acme", "target_agent": agent, "task_description": description, "reply_to": "box"})
+}
+
+/// The one result of a task's reply.
+fn result(reply: &Value) -> &Value {
+    let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
+    result
+}
+
+#[tokio::test]
+async fn a_model_carries_a_task_out_with_the_agents_tools_and_its_answer_is_the_reply() {
+    let posts = Arc::new(AtomicUsize::new(0));
+    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
+        0 => Said::Calls(vec![
+            ("echo".into(), json!({"text": "hi"})),
+            ("post".into(), json!({"content": 7})),
+            ("launch".into(), json!({})),
+        ]),
+        1 => Said::call("post", json!({"content": "Hello"})),
+        _ => Said::words("It is posted."),
+    })
+    .await;
+    let mut fleet = Fleet::start(plan(&model, vec![post(&posts)])).await;
+    let mut message = task("job-1", "kelly", "Post a greeting.");
+    message["user_context"] = json!({"user_id": "u-7", "role": "owner"});
+    enqueue(&fleet, message).await;
+    let reply = fleet.reply().await;
+    let output = &result(&reply)["output"];
+    assert_eq!((&output["answer"], &output["stopped"]), (&json!("It is posted."), &json!("answered")), "{reply}");
+    assert_eq!(output["iterations"], 3);
+    assert_eq!(output["usage"], json!({"input_tokens": 300, "output_tokens": 30, "cost": "0.00036"}));
+    assert_eq!(posts.load(Ordering::SeqCst), 1);
+
+    let seen = model.seen();
+    assert_eq!(seen[0].system, "You are kelly.");
+    let told = seen[0].messages[0]["content"].as_str().unwrap();
+    assert!(told.starts_with("Post a greeting.") && told.contains("u-7"), "{told}");
+    assert!(seen[0].tools.contains("post") && seen[0].tools.contains("delegate_task"), "{:?}", seen[0].tools);
+    // Every call has its result, whatever became of it, and the model can act on it.
+    let results = seen[1].results();
+    assert_eq!(results.len(), 3);
+    assert!(
+        results[0].contains("hi") && results[1].contains("content") && results[2].contains("launch"),
+        "{results:?}"
+    );
+    // Its calls are audited like anybody's.
+    let audits = fleet.audits().await;
+    let of_step = |audit: &&Value| audit["meta"]["turn"] == "job-1.step-2";
+    assert_eq!(audits.iter().filter(of_step).count(), 1, "{audits:?}");
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_delegates_waits_without_a_slot_and_goes_on_with_the_answer() {
+    let posts = Arc::new(AtomicUsize::new(0));
+    let model = ScriptedModel::start(|asked: &Asked| match (asked.system.as_str(), asked.answers()) {
+        ("You are atlas.", 0) => Said::call(
+            "delegate_task",
+            json!({"target_agent": "kelly", "task_description": "Post the news.", "wait": true}),
+        ),
+        ("You are atlas.", _) => Said::words(&format!("Kelly says: {}", asked.results()[0])),
+        (_, 0) => Said::call("post", json!({"content": "News"})),
+        _ => Said::words("Posted number one."),
+    })
+    .await;
+    // With one slot, whoever waited with it would wait for ever.
+    let mut fleet = Fleet::start(Plan { slots: 1, ..plan(&model, vec![post(&posts)]) }).await;
+    enqueue(&fleet, task("job-1", "atlas", "Have the news posted.")).await;
+    let replies: BTreeMap<String, Value> = fleet.replies(1).await;
+    let answer = result(&replies["job-1"])["output"]["answer"].as_str().unwrap().to_owned();
+    assert!(answer.contains("Posted number one."), "{answer}");
+    assert_eq!(posts.load(Ordering::SeqCst), 1);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_model_that_only_calls_is_asked_for_an_answer_in_the_end_and_one_in_circles_is_told_so() {
+    let model = ScriptedModel::start(|asked: &Asked| {
+        if asked.last {
+            return Said::words("I give up.");
+        }
+        let text = asked.messages[0]["content"].as_str().unwrap();
+        let n = if text.starts_with("circle") { 0 } else { asked.answers() };
+        Said::call("echo", json!({"text": n.to_string()}))
+    })
+    .await;
+    let mut fleet = Fleet::start(plan(&model, vec![])).await;
+    enqueue(&fleet, task("busy", "kelly", "go on")).await;
+    enqueue(&fleet, task("circle", "atlas", "circle")).await;
+    let replies: BTreeMap<String, Value> = fleet.replies(2).await;
+    let output = |id: &str| result(&replies[id])["output"].clone();
+    assert_eq!((&output("busy")["stopped"], &output("busy")["iterations"]), (&json!("max_iterations"), &json!(6)));
+    assert_eq!((&output("circle")["stopped"], &output("circle")["iterations"]), (&json!("repeated"), &json!(5)));
+    let warned = model.seen().iter().any(|asked| {
+        asked.messages.iter().any(|m| m["role"] == "user" && m["content"].as_str().unwrap().contains("several times"))
+    });
+    assert!(warned, "it is told before it is stopped");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_model_that_is_away_is_asked_again_and_one_that_refuses_ends_the_task() {
+    let tries = AtomicUsize::new(0);
+    let model = ScriptedModel::start(move |asked: &Asked| {
+        let text = asked.messages[0]["content"].as_str().unwrap();
+        match text.starts_with("flaky") {
+            true if tries.fetch_add(1, Ordering::SeqCst) < 2 => Said::Status(503, 0),
+            true => Said::words("At last."),
+            false => Said::Status(401, 0),
+        }
+    })
+    .await;
+    let mut fleet = Fleet::start(plan(&model, vec![])).await;
+    enqueue(&fleet, task("flaky", "kelly", "flaky")).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["output"]["answer"], "At last.", "{reply}");
+    assert_eq!(result(&reply)["attempts"], 3, "{reply}");
+    enqueue(&fleet, task("refused", "kelly", "refused")).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["outcome"], "permanent", "{reply}");
+    assert!(result(&reply)["error"]["message"].as_str().unwrap().contains("401"), "{reply}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_executed() {
+    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
+        0 => Said::call("sleep", json!({"ms": 20_000})),
+        _ => Said::words("done"),
+    })
+    .await;
+    let mut fleet = Fleet::start(plan(&model, vec![])).await;
+    let deadline = chrono::Utc::now() + chrono::TimeDelta::seconds(3);
+    let mut late = task("late", "kelly", "Sleep.");
+    late["deadline"] = json!(deadline.to_rfc3339());
+    enqueue(&fleet, late).await;
+    enqueue(&fleet, task("gone", "atlas", "Sleep.")).await;
+    // Both wait for their turns.
+    while model.asked() < 2 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let name = tickfleet_store::TurnName::parse("acme:gone").unwrap();
+    fleet.store.cancel(&name, "no longer wanted").await.unwrap();
+    let replies: BTreeMap<String, Value> = fleet.replies(2).await;
+    for (id, outcome) in [("late", "expired"), ("gone", "cancelled")] {
+        let result = result(&replies[id]);
+        let message = result["error"]["message"].as_str().unwrap();
+        assert_eq!(result["outcome"], outcome, "{result}");
+        assert!(!message.contains("not executed"), "{message}");
+    }
+    let turn = tickfleet_store::TurnName::parse("acme:gone.step-1").unwrap();
+    fleet.store.cancel(&turn, "its task has ended").await.unwrap();
+    fleet.stop().await;
+}

@@ -1,0 +1,75 @@
+//! The task handler `llm`: an agent's model is asked, its calls are carried out as turns like anybody's, the results go
+//! back to the model, until it answers.
+//!
+//! START HERE: [`run`] is one task from wherever it stands to its next wait or its end. Read on in [`history`] (what is
+//! kept of a task, and what follows from it), [`prompt`] (what the model is told), [`turns`] (how calls are submitted and
+//! their results read), and [`models`] (which models there are).
+//!
+//! A task is carried out in steps, each of which is in Redis before the next one begins: `plan` (the model's answer),
+//! `execute` (its calls are out as a turn), `validate` (their results are in), `answer`. While a turn is out the task
+//! holds no slot: its slice is parked, and the turn's end wakes it. Whoever takes the task over after a crash reads the
+//! history and goes on from there; at most an answer of the model that nobody had written down is asked for again.
+
+mod history;
+mod models;
+mod prompt;
+mod run;
+mod turns;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use tickfleet_config::LlmDef;
+use tickfleet_model::Effect;
+use tickfleet_models::Models;
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_store::Store;
+use tickfleet_tools::{CallContext, DeclarationError, Handler, Made, ToolFailure, ToolKind, ToolOutput};
+
+pub use models::ModelSet;
+
+/// Makes the handlers of agents that a model runs.
+#[derive(Clone)]
+pub struct LlmKind {
+    store: Store,
+    models: Arc<ModelSet>,
+    metrics: Arc<Metrics>,
+}
+
+impl LlmKind {
+    /// Handlers for tasks of the shard of `store`, run on `models`.
+    #[must_use]
+    pub fn new(store: Store, models: Arc<ModelSet>, metrics: Arc<Metrics>) -> Self {
+        Self { store, models, metrics }
+    }
+}
+
+impl ToolKind<LlmDef> for LlmKind {
+    fn make(&self, def: &LlmDef, _: &serde_json::Value, _: Effect) -> Result<Made, DeclarationError> {
+        let models = self.models.chain(&def.models);
+        let configured = models.is_ok();
+        let (set, metrics) = (Arc::clone(&self.models), Arc::clone(&self.metrics));
+        let agent = LlmAgent { def: def.clone(), store: self.store.clone(), models, set, metrics };
+        Ok(Made { handler: Arc::new(agent), configured })
+    }
+}
+
+/// What carries out the tasks of one agent.
+struct LlmAgent {
+    def: LlmDef,
+    store: Store,
+    /// The models in order; or why there are none.
+    models: Result<Models, String>,
+    /// All models, with their prices.
+    set: Arc<ModelSet>,
+    metrics: Arc<Metrics>,
+}
+
+#[async_trait]
+impl Handler for LlmAgent {
+    async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
+        let models = self.models.as_ref().map_err(|why| ToolFailure::NotConfigured { message: why.clone() })?;
+        run::task(self, models, context, arguments).await
+    }
+}

@@ -1,0 +1,140 @@
+//! What the model is told: who it is, the task, and what has happened so far, within its bounds.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tickfleet_config::LlmDef;
+use tickfleet_model::{Dialect, ToolSpec};
+use tickfleet_models::{Message, Request, ToolCall, ToolDefinition};
+use tickfleet_protocol::define;
+use tickfleet_tools::CallContext;
+
+use crate::history::{Entry, History};
+
+/// Bytes that an old result keeps where there is no room for it.
+const OLD_RESULT_BYTES: usize = 200;
+
+/// The arguments of a task's handler.
+#[derive(Debug, Deserialize)]
+pub(crate) struct TaskArguments {
+    /// The work, in words.
+    pub(crate) description: String,
+    /// Structured input beside the words.
+    #[serde(default)]
+    pub(crate) input: Option<Box<RawValue>>,
+    /// How urgent it is.
+    #[serde(default)]
+    pub(crate) priority: Option<String>,
+    /// When the work must be done.
+    #[serde(default)]
+    pub(crate) deadline: Option<String>,
+    /// The agent that asked for it.
+    #[serde(default)]
+    pub(crate) delegator: Option<String>,
+}
+
+/// The request for the model's next answer.
+pub(crate) fn request(
+    def: &LlmDef,
+    context: &CallContext,
+    task: &TaskArguments,
+    history: &History,
+    last: bool,
+) -> Request {
+    Request {
+        system: def.system.trim().to_owned(),
+        messages: messages(def, context, task, history),
+        tools: tools(context),
+        answer_only: last,
+        temperature: def.temperature,
+        tokens_max: def.tokens_max,
+    }
+}
+
+/// The tools that the agent may call, by the names that providers take.
+fn tools(context: &CallContext) -> Vec<ToolDefinition> {
+    let tools = context.tools.may_call(&context.tenant, &context.agent);
+    let specs: Vec<&ToolSpec> = tools.iter().map(|tool| &tool.spec).filter(|spec| spec.configured).collect();
+    let defined = define(Dialect::OpenaiChat, &specs);
+    let of = |tool: &serde_json::Value| {
+        let function = tool.get("function")?;
+        let text = |member: &str| function.get(member)?.as_str().map(str::to_owned);
+        let parameters = function.get("parameters").cloned().unwrap_or_else(|| serde_json::json!({"type": "object"}));
+        Some(ToolDefinition { name: text("name")?, description: text("description").unwrap_or_default(), parameters })
+    };
+    defined.as_array().into_iter().flatten().filter_map(of).collect()
+}
+
+/// The task in words: what, for whom, until when.
+fn task_message(context: &CallContext, task: &TaskArguments) -> String {
+    let mut text = task.description.trim().to_owned();
+    if let Some(input) = &task.input {
+        let _ = write!(text, "\n\nInput: {}", input.get());
+    }
+    if let Some(delegator) = &task.delegator {
+        let _ = write!(text, "\n\nThis task was given to you by the agent {delegator}.");
+    }
+    if let Some(deadline) = &task.deadline {
+        let _ = write!(text, "\n\nIt must be done by {deadline}.");
+    }
+    if let Some(user) = &context.context.user_context {
+        let _ = write!(text, "\n\nThe user that you act for: {}", user.get());
+    }
+    if let Some(session) = &context.context.session_data {
+        let _ = write!(text, "\n\nThe session: {}", session.get());
+    }
+    text
+}
+
+fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: &History) -> Vec<Message> {
+    let whole = whole_results(history, def.context_bytes_max);
+    let mut messages = vec![Message::User(task_message(context, task))];
+    let mut ids: std::collections::VecDeque<(String, String)> = std::collections::VecDeque::new();
+    for (at, entry) in history.entries.iter().enumerate() {
+        match entry {
+            Entry::Plan(plan) => {
+                ids = plan.calls.iter().map(|call| (call.id.clone(), call.tool.clone())).collect();
+                let calls = plan.calls.iter().map(|call| ToolCall {
+                    id: call.id.clone(),
+                    tool: call.tool.clone(),
+                    arguments: call.arguments.clone(),
+                    signature: call.signature.clone(),
+                });
+                messages.push(Message::Model { text: plan.text.clone(), calls: calls.collect() });
+            }
+            Entry::Result(result) => {
+                let Some((id, tool)) = ids.pop_front() else { continue };
+                let content = if whole[at] { result.content.clone() } else { shortened(&result.content) };
+                messages.push(Message::Result { id, tool, content, is_error: !result.ok });
+            }
+            Entry::Note { text } => messages.push(Message::User(text.clone())),
+        }
+    }
+    messages
+}
+
+/// Which entries are told whole: the newest results, until there is no room. A result is shortened, never left out, so
+/// that each call keeps its result.
+fn whole_results(history: &History, bytes_max: usize) -> Vec<bool> {
+    let mut whole = vec![true; history.entries.len()];
+    let mut bytes = 0;
+    for (at, entry) in history.entries.iter().enumerate().rev() {
+        if let Entry::Result(result) = entry {
+            bytes += result.content.len();
+            whole[at] = bytes <= bytes_max;
+        }
+    }
+    whole
+}
+
+fn shortened(content: &str) -> String {
+    if content.len() <= OLD_RESULT_BYTES {
+        return content.to_owned();
+    }
+    let mut end = OLD_RESULT_BYTES;
+    while !content.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{} … [an old result, shortened from {} bytes]", &content[..end], content.len())
+}

@@ -1,0 +1,185 @@
+//! START HERE: one task, from wherever it stands to its next wait or its end.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use serde_json::value::{RawValue, to_raw_value};
+use tickfleet_models::{Answered, Class, Models, Stop, Unanswered};
+use tickfleet_store::{Stepped, StoreError, TurnName};
+use tickfleet_tools::{CallContext, ToolFailure, ToolOutput};
+
+use crate::LlmAgent;
+use crate::history::{Entry, History, Next, Plan};
+use crate::prompt::{self, TaskArguments};
+use crate::turns::{self, LOOK_AGAIN, Results};
+
+/// What the model is told that makes the same calls again and again.
+const IN_CIRCLES: &str = "You have made the same calls with the same arguments several times in a row, and each time got \
+                          the same results. Doing it again changes nothing: take another way, or answer with what you have.";
+
+/// The output of a task.
+#[derive(Serialize)]
+struct Done<'a> {
+    /// What the model answered.
+    answer: &'a str,
+    /// Why it stopped there: `answered`, `max_iterations` or `repeated`.
+    stopped: &'static str,
+    /// The answers that the model gave in all.
+    iterations: usize,
+    usage: Usage,
+}
+
+/// What the task's model has used.
+#[derive(Serialize, Default)]
+struct Usage {
+    input_tokens: u64,
+    output_tokens: u64,
+    /// In the currency of the prices, a decimal.
+    cost: String,
+}
+
+/// A task that is being carried out.
+struct Running<'a> {
+    agent: &'a LlmAgent,
+    models: &'a Models,
+    context: &'a CallContext,
+    name: TurnName,
+    task: TaskArguments,
+    history: History,
+}
+
+/// Carries a task out as far as it goes now: to its answer, or to a turn that it has to wait for.
+///
+/// # Errors
+/// [`ToolFailure::Waits`] while a turn is out; else why the task cannot go on.
+pub(crate) async fn task(
+    agent: &LlmAgent,
+    models: &Models,
+    context: &CallContext,
+    arguments: &RawValue,
+) -> Result<ToolOutput, ToolFailure> {
+    let task = serde_json::from_str(arguments.get()).map_err(internal)?;
+    let name = TurnName { tenant: context.tenant.clone(), turn: context.call.turn.clone() };
+    let steps = agent.store.steps(&name, 0).await.map_err(away)?;
+    let history = History::read(&steps).map_err(internal)?;
+    let mut running = Running { agent, models, context, name, task, history };
+    loop {
+        match running.history.next(agent.def.max_iterations, agent.def.repeats_max) {
+            Next::Plan { last } => running.plan(last).await?,
+            Next::Warn => running.append(vec![Entry::Note { text: IN_CIRCLES.to_owned() }]).await?,
+            Next::Execute { number } => running.execute(number).await?,
+            Next::Answer => return running.answer(),
+        }
+    }
+}
+
+impl Running<'_> {
+    /// Asks the model, and writes down what it said before anything follows from it.
+    async fn plan(&mut self, last: bool) -> Result<(), ToolFailure> {
+        let request = prompt::request(&self.agent.def, self.context, &self.task, &self.history, last);
+        let Answered { provider, answer, failed } = self.models.ask(&request).await.map_err(|e| self.unanswered(&e))?;
+        for error in &failed {
+            self.agent.metrics.model_asked(&error.provider, error.failure.as_str());
+        }
+        self.agent.metrics.model_asked(&provider, "ok");
+        let usage = answer.usage;
+        let cost = self.agent.set.cost(&provider, usage.input, usage.output);
+        self.agent.metrics.model_used(&provider, usage.input, usage.output, cost);
+        if answer.stop == Stop::Refused {
+            let said = if answer.text.is_empty() { "it gave no reason" } else { answer.text.trim() };
+            return Err(refused(format!("The model declined to go on: {said}")));
+        }
+        if answer.text.trim().is_empty() && answer.calls.is_empty() {
+            return Err(transient("The model gave an empty answer.".to_owned(), None));
+        }
+        self.append(vec![Entry::Plan(Plan::of(&provider, answer, last, cost))]).await?;
+        self.agent.metrics.task_step("plan");
+        Ok(())
+    }
+
+    fn unanswered(&self, error: &Unanswered) -> ToolFailure {
+        if let Unanswered::All(errors) = error {
+            for error in errors {
+                self.agent.metrics.model_asked(&error.provider, error.failure.as_str());
+            }
+        }
+        match error.class() {
+            Class::Transient => transient(error.to_string(), error.retry_after()),
+            Class::Exhausted | Class::Permanent => refused(error.to_string()),
+        }
+    }
+
+    /// Has the calls of the last plan carried out as a turn, and takes in what they came to.
+    async fn execute(&mut self, number: usize) -> Result<(), ToolFailure> {
+        let Some(plan) = self.history.last_plan() else { return Ok(()) };
+        let (bytes_max, priority) =
+            (self.agent.def.result_bytes_max, self.task.priority.as_deref().unwrap_or_default());
+        match turns::carry_out(&self.agent.store, self.context, plan, number, priority, bytes_max).await? {
+            Results::Out(turn) => {
+                self.agent.metrics.task_step("execute");
+                Err(ToolFailure::Waits { awaits: Some(turn), at_most: LOOK_AGAIN })
+            }
+            // In one piece: a history with some of them does not exist.
+            Results::In(results) => {
+                self.append(results.into_iter().map(Entry::Result).collect()).await?;
+                self.agent.metrics.task_step("validate");
+                Ok(())
+            }
+        }
+    }
+
+    fn answer(&self) -> Result<ToolOutput, ToolFailure> {
+        let Some(plan) = self.history.last_plan() else { return Err(internal("it has no answer")) };
+        let iterations = self.history.plans().count();
+        let stopped = match plan.last {
+            false => "answered",
+            true if iterations >= self.agent.def.max_iterations as usize => "max_iterations",
+            true => "repeated",
+        };
+        let mut usage = Usage::default();
+        let mut cost = 0;
+        for plan in self.history.plans() {
+            usage.input_tokens += plan.input;
+            usage.output_tokens += plan.output;
+            cost += plan.cost;
+        }
+        usage.cost = tickfleet_model::limit::amount::show(cost);
+        self.agent.metrics.task_step("answer");
+        let done = Done { answer: plan.text.trim(), stopped, iterations, usage };
+        Ok(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" })
+    }
+
+    /// Adds to the history, here and in Redis.
+    async fn append(&mut self, entries: Vec<Entry>) -> Result<(), ToolFailure> {
+        let texts: Vec<String> =
+            entries.iter().map(serde_json::to_string).collect::<Result<_, _>>().map_err(internal)?;
+        let known = self.history.entries.len();
+        match self.agent.store.step(&self.name, &self.context.fence, known, &texts).await.map_err(away)? {
+            Stepped::Ok | Stepped::Already => {
+                self.history.entries.extend(entries);
+                Ok(())
+            }
+            // Whatever is said of the slice now is stale too.
+            Stepped::Stale => Err(transient("Another worker carries the task out now.".to_owned(), None)),
+            Stepped::Full => Err(refused(
+                "The task has read and written more than one task may; give it out in smaller ones.".to_owned(),
+            )),
+        }
+    }
+}
+
+fn transient(message: String, retry_after: Option<Duration>) -> ToolFailure {
+    ToolFailure::Transient { message, retry_after, not_executed: false }
+}
+
+fn refused(message: String) -> ToolFailure {
+    ToolFailure::Permanent { message, details: None }
+}
+
+fn internal(error: impl std::fmt::Display) -> ToolFailure {
+    ToolFailure::Internal { message: error.to_string() }
+}
+
+fn away(error: StoreError) -> ToolFailure {
+    transient(error.to_string(), None)
+}

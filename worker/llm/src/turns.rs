@@ -1,0 +1,177 @@
+//! How the calls of a plan become a turn, and how its results are read.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tickfleet_client::Reply;
+use tickfleet_model::{Call, Dialect, Priority, Turn, TurnId, content_digest, limits};
+use tickfleet_protocol::{bounded_output, parse_turn, write_turn};
+use tickfleet_store::{Store, Submission, Submitted, TurnName, TurnView};
+use tickfleet_tools::{CallContext, ToolFailure};
+
+use crate::history::{CallOutcome, Plan};
+
+/// A turn's end wakes the task. Should that get lost, it looks by itself after this time.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_secs(15);
+
+/// The results of a plan's calls.
+pub(crate) enum Results {
+    /// They are there.
+    In(Vec<CallOutcome>),
+    /// The turn is out.
+    Out(TurnId),
+}
+
+/// The turn that carries out the calls of a task's `number`th plan. The same for whoever takes the task over.
+fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> {
+    let task = context.call.turn.as_str();
+    let id = TurnId::new(format!("{task}.step-{number}")).or_else(|_| {
+        // The producer's own id is as long as ids may be.
+        TurnId::new(format!("step-{number}.{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]))
+    });
+    id.map_err(|error| ToolFailure::Internal { message: error.to_string() })
+}
+
+/// Submits the calls, unless they were submitted already, and reads what they came to.
+pub(crate) async fn carry_out(
+    store: &Store,
+    context: &CallContext,
+    plan: &Plan,
+    number: usize,
+    priority: &str,
+    result_bytes_max: usize,
+) -> Result<Results, ToolFailure> {
+    let id = turn_id(context, number)?;
+    let name = TurnName { tenant: context.tenant.clone(), turn: id.clone() };
+    match store.look(&name).await.map_err(away)? {
+        TurnView::Finished(finished) => Ok(Results::In(read(&finished.reply, plan, result_bytes_max))),
+        TurnView::Live(_) => Ok(Results::Out(id)),
+        TurnView::Unknown => submit(store, context, plan, name, priority).await,
+    }
+}
+
+async fn submit(
+    store: &Store,
+    context: &CallContext,
+    plan: &Plan,
+    name: TurnName,
+    priority: &str,
+) -> Result<Results, ToolFailure> {
+    let id = name.turn.clone();
+    let turn = turn(context, plan, id.clone(), priority);
+    let payload = write_turn(&turn);
+    // A scheduler would refuse it, and nobody would hear why.
+    if let Err(refusal) = parse_turn(payload.as_bytes()) {
+        return Ok(Results::In(all(plan, &format!("These calls were not carried out: {}", refusal.message))));
+    }
+    if payload.len() > limits::TURN_BYTES_MAX {
+        let (found, max) = (payload.len(), limits::TURN_BYTES_MAX);
+        let why = format!("These calls have {found} bytes together; {max} are allowed. Make fewer or smaller ones.");
+        return Ok(Results::In(all(plan, &why)));
+    }
+    let submission = Submission {
+        tenant: turn.tenant.clone(),
+        turn: Some(id.clone()),
+        digest: content_digest(&turn),
+        reply_to: None,
+        payload,
+    };
+    let later = |message: &str| {
+        Err(ToolFailure::Transient { message: message.to_owned(), retry_after: None, not_executed: true })
+    };
+    match store.submit(&[submission]).await.map_err(away)?.pop() {
+        Some(Submitted::Accepted { .. }) => Ok(Results::Out(id)),
+        Some(Submitted::Duplicate) => submitted_before(store, plan, &name).await,
+        Some(Submitted::Conflict) => Ok(Results::In(all(plan, TAKEN))),
+        Some(Submitted::QueueFull | Submitted::InboxFull) => later("Too much work is waiting already."),
+        Some(Submitted::Pressure) => later("Redis is nearly full and takes no new work."),
+        None => later("Redis gave no answer."),
+    }
+}
+
+/// The turn was submitted earlier, and there was nothing of it under way then: it waits for admission, has been admitted
+/// meanwhile, or ended so long ago that its results are gone.
+async fn submitted_before(store: &Store, plan: &Plan, name: &TurnName) -> Result<Results, ToolFailure> {
+    if store.waits_for_admission(name).await.map_err(away)? {
+        return Ok(Results::Out(name.turn.clone()));
+    }
+    Ok(match store.look(name).await.map_err(away)? {
+        TurnView::Live(_) | TurnView::Finished(_) => Results::Out(name.turn.clone()),
+        TurnView::Unknown => Results::In(all(plan, FORGOTTEN)),
+    })
+}
+
+const FORGOTTEN: &str = "This call was carried out, but its result is no longer kept: whether it succeeded is not known. \
+                         Check before you repeat it.";
+const TAKEN: &str = "This call was not carried out: its turn's id is used by another turn.";
+
+/// The same result for each call of the plan.
+fn all(plan: &Plan, why: &str) -> Vec<CallOutcome> {
+    let one = |tool: &String| CallOutcome { tool: tool.clone(), ok: false, content: why.to_owned() };
+    plan.calls.iter().map(|call| one(&call.tool)).collect()
+}
+
+fn turn(context: &CallContext, plan: &Plan, id: TurnId, priority: &str) -> Turn {
+    let calls = plan.calls.iter().map(|call| Call {
+        provider_id: Some(call.id.clone()),
+        tool: call.tool.clone(),
+        arguments: call.arguments.clone(),
+    });
+    let priority = Priority::parse(priority).unwrap_or_default();
+    Turn {
+        id: Some(id),
+        tenant: context.tenant.clone(),
+        agent: context.agent.clone(),
+        priority,
+        deadline_ms: Some(context.deadline_ms),
+        reply_to: None,
+        dialect: Dialect::OpenaiChat,
+        task: context.task.as_ref().map(|(task, _)| task.clone()),
+        context: (*context.context).clone(),
+        want_audits: false,
+        strict: false,
+        allowed_tools: None,
+        parallel_reads: true,
+        calls: calls.collect(),
+    }
+}
+
+/// A message of the dialect that the turn was submitted in.
+#[derive(Deserialize)]
+struct ToolMessage {
+    content: String,
+}
+
+/// The results of a turn's record, one for each call whatever stands there.
+fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
+    let Ok(reply) = serde_json::from_str::<Reply>(reply) else { return all(plan, FORGOTTEN) };
+    let messages = reply.messages.as_deref().map_or("[]", RawValue::get);
+    let messages: Vec<ToolMessage> = serde_json::from_str(messages).unwrap_or_default();
+    let mut results = reply.results.into_iter().zip(messages).map(|(result, message)| CallOutcome {
+        tool: result.tool,
+        ok: result.success,
+        content: cut(message.content, bytes_max),
+    });
+    let one = |call: &crate::history::Planned| {
+        results.next().unwrap_or_else(|| CallOutcome {
+            tool: call.tool.clone(),
+            ok: false,
+            content: FORGOTTEN.to_owned(),
+        })
+    };
+    plan.calls.iter().map(one).collect()
+}
+
+/// A text cut to a bound, head and tail kept.
+fn cut(text: String, bytes_max: usize) -> String {
+    if text.len() <= bytes_max {
+        return text;
+    }
+    let json = serde_json::value::to_raw_value(&text).map(|json| bounded_output(json, bytes_max));
+    json.ok().and_then(|json| serde_json::from_str(json.get()).ok()).unwrap_or_default()
+}
+
+fn away(error: tickfleet_store::StoreError) -> ToolFailure {
+    ToolFailure::Transient { message: error.to_string(), retry_after: None, not_executed: true }
+}
