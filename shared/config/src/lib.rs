@@ -176,12 +176,7 @@ fn assemble(
 ) -> Option<Configuration> {
     let settings = trees.settings.as_ref().and_then(|tree| settings::read::settings(tree, errors));
     let mut tools = trees.tools.as_ref().map(|tree| tools::read::read(tree, sources, errors));
-    let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
-    let servers = match (&trees.mcp, pins, &mut tools) {
-        (Some(tree), Some(pins), Some(tools)) => Some(mcp::read(tree, &pins, tools, errors)),
-        // Tools that are not known cannot be held against what names them.
-        _ => None,
-    };
+    let servers = servers(&trees, tools.as_mut(), errors);
     let tools = tools.filter(|_| servers.is_some());
     // Where tools may be registered while a worker runs, a name that nothing has yet is not a mistake.
     let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
@@ -203,23 +198,12 @@ fn assemble(
     if let Some(disabled) = trees.disabled_tools(errors) {
         policy::names(&disabled, known.tools_and_ids.as_ref(), "the name or id of a tool");
     }
-    let (settings, agents, tools, mut matrix) = (settings?, agents?, tools?, matrix?);
-    if settings.permission.trial_tools && trees.samples().contains(&"permissions.yaml") {
-        let everyone = ToolGrant { everyone: true, ..ToolGrant::default() };
-        for tool in TRIAL_TOOLS {
-            matrix.entry(tool.to_owned()).or_insert_with(|| everyone.clone());
-        }
-    }
+    let (settings, agents, tools) = (settings?, agents?, tools?);
     let policy = Policy {
         agents: Arc::new(agents.policies),
         tenants: tenants?,
         withheld: BTreeSet::new(),
-        permissions: Permissions {
-            matrix,
-            disabled_tools: settings.permission.disabled_tools.clone(),
-            switched_off: BTreeSet::new(),
-            strict_capabilities: settings.permission.strict_capabilities,
-        },
+        permissions: permissions(matrix?, &settings.permission, trees.samples().contains(&"permissions.yaml")),
         defaults: default_caps(&settings.caps),
         limits: Arc::new(limits?),
         tool_traits: Arc::new(limits::tool_traits(&tools.file, servers.as_ref()?)),
@@ -241,6 +225,28 @@ fn assemble(
         samples,
         trees,
     })
+}
+
+/// The MCP servers; none where tools are not known, which cannot be held against what names them.
+fn servers(trees: &Trees, tools: Option<&mut tools::read::Tools>, errors: &Errors) -> Option<McpFile> {
+    let pins = trees.mcp_lock.as_ref().map(|tree| mcp::lock::read(tree, errors));
+    Some(mcp::read(trees.mcp.as_ref()?, &pins?, tools?, errors))
+}
+
+/// The permissions of a matrix; trial tools have rows in the sample business alone.
+fn permissions(mut matrix: BTreeMap<String, ToolGrant>, settings: &PermissionSettings, is_sample: bool) -> Permissions {
+    if settings.trial_tools && is_sample {
+        let everyone = ToolGrant { everyone: true, ..ToolGrant::default() };
+        for tool in TRIAL_TOOLS {
+            matrix.entry(tool.to_owned()).or_insert_with(|| everyone.clone());
+        }
+    }
+    Permissions {
+        matrix,
+        disabled_tools: settings.disabled_tools.clone(),
+        switched_off: BTreeSet::new(),
+        strict_capabilities: settings.strict_capabilities,
+    }
 }
 
 fn roles<'a>(agents: impl Iterator<Item = &'a AgentPolicy>) -> BTreeSet<String> {

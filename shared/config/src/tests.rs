@@ -4,6 +4,7 @@
 mod defaults;
 mod layers;
 mod matrix;
+mod models;
 mod refused_limits;
 mod refused_mcp;
 mod refused_policy;

@@ -9,6 +9,7 @@ mod catalogue;
 mod labels;
 mod live;
 mod make;
+mod models;
 #[cfg(test)]
 mod page;
 mod part;
@@ -28,6 +29,7 @@ pub use self::labels::{Decision, Invariant, LimitAction, Place};
 pub use self::live::McpServer;
 use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;
+use self::models::ModelMetrics;
 pub use self::part::Part;
 use self::tool_labels::ToolLabels;
 use tickfleet_model::{Outcome, RejectionCode};
@@ -95,10 +97,7 @@ pub struct Metrics {
     mcp_up: GaugeVec,
     mcp_quarantined: GaugeVec,
     mcp_now: McpServers,
-    model_requests: IntCounterVec,
-    model_tokens: IntCounterVec,
-    model_cost: IntCounterVec,
-    task_steps: IntCounterVec,
+    models: ModelMetrics,
     redis_commands: IntCounterVec,
     redis_seconds: HistogramVec,
     redis_errors: IntCounterVec,
@@ -138,8 +137,7 @@ impl Metrics {
     pub fn of(part: Part) -> Result<Self, prometheus::Error> {
         use catalogue as c;
         let make = Maker::new(part);
-        make.build_info(&c::BUILD_INFO)?;
-        make.process()?;
+        make.build_info(&c::BUILD_INFO).and_then(|()| make.process())?;
         let config_successful = make.gauge(&c::CONFIG_SUCCESSFUL)?;
         config_successful.set(1);
         Ok(Self {
@@ -173,10 +171,7 @@ impl Metrics {
             mcp_up: make.gauges(&c::MCP_SERVER_UP)?,
             mcp_quarantined: make.gauges(&c::MCP_QUARANTINED)?,
             mcp_now: McpServers::default(),
-            model_requests: make.counters(&c::MODEL_REQUESTS)?,
-            model_tokens: make.counters(&c::MODEL_TOKENS)?,
-            model_cost: make.counters(&c::MODEL_COST)?,
-            task_steps: make.counters(&c::TASK_STEPS)?,
+            models: ModelMetrics::made(&make)?,
             redis_commands: make.counters(&c::REDIS_COMMANDS)?,
             redis_seconds: make.histograms(&c::REDIS_DURATION)?,
             redis_errors: make.counters(&c::REDIS_ERRORS)?,
@@ -226,23 +221,6 @@ impl Metrics {
     /// As [`Self::limit_reached`], once for each name.
     pub fn limits_reached(&self, limits: &[String], action: LimitAction) {
         limits.iter().for_each(|limit| self.limit_reached(limit, action, 1));
-    }
-
-    /// A model was asked, and the request ended so: `ok`, or the word of a failure.
-    pub fn model_asked(&self, model: &str, outcome: &str) {
-        self.model_requests.with_label_values(&[model, labels::known(&labels::MODEL_OUTCOMES, outcome)]).inc();
-    }
-
-    /// An answer of a model took so many tokens, and cost so many millionths.
-    pub fn model_used(&self, model: &str, input: u64, output: u64, cost: u64) {
-        self.model_tokens.with_label_values(&[model, "input"]).inc_by(input);
-        self.model_tokens.with_label_values(&[model, "output"]).inc_by(output);
-        self.model_cost.with_label_values(&[model]).inc_by(cost);
-    }
-
-    /// A task that a model carries out has come so far.
-    pub fn task_step(&self, step: &str) {
-        self.task_steps.with_label_values(&[labels::known(&labels::STEPS, step)]).inc();
     }
 
     /// A turn was refused with this code.

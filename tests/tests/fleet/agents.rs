@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tickfleet_config::{LlmDef, TaskHandlerDef};
 use tickfleet_model::{AgentId, Effect};
 use tickfleet_tests::fleet::{Fleet, Plan};
-use tickfleet_tests::model::{Asked, Said, ScriptedModel};
+use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
 use tickfleet_tools::{ToolError, TypedTool};
 
 /// An agent of these tests.
@@ -211,6 +211,7 @@ async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_e
     enqueue(&fleet, task("gone", "atlas", "Sleep.")).await;
     // Both wait for their turns.
     while model.asked() < 2 {
+        // The model tells nobody that it was asked: the test ends by itself after a minute.
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     let name = tickfleet_store::TurnName::parse("acme:gone").unwrap();

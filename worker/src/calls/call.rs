@@ -260,6 +260,22 @@ impl Calls {
         }
     }
 
+    /// The end of a call whose turn was over when it was about to begin.
+    async fn over_before(&self, trying: &Trying<'_>, over: Begun) -> Disposition {
+        let reason = if over == Begun::Expired { EndReason::Expired } else { EndReason::Cancelled };
+        let why = self.why(trying, reason).await;
+        // Of a call that must not run twice it is certain that no lost holder began it.
+        let once = trying.config.registry.effect(&trying.call.tool) == Some(Effect::Once);
+        let past = Past {
+            why: why.as_deref(),
+            lost: !once && trying.slice.may_have_been_held(),
+            tries: trying.tries(),
+            limit: None,
+            waited: trying.waited,
+        };
+        self.ended(trying, reason, &past)
+    }
+
     /// Records the intent of a call whose effect must not happen twice; where it will not run, only asks whether
     /// somebody has begun it. Answers how the call ends instead, if it does.
     async fn begin(&self, trying: &Trying<'_>, runs: bool) -> Option<Disposition> {
@@ -295,20 +311,7 @@ impl Calls {
                         trying.refused(Outcome::OutcomeUnknown, messages::outcome_unknown(&trying.call.tool, what)),
                     );
                 }
-                Some(over @ (Begun::Cancelled | Begun::Expired)) => {
-                    let reason = if over == Begun::Expired { EndReason::Expired } else { EndReason::Cancelled };
-                    let why = self.why(trying, reason).await;
-                    // Of a call that must not run twice it is certain that no lost holder began it.
-                    let once = trying.config.registry.effect(&trying.call.tool) == Some(Effect::Once);
-                    let past = Past {
-                        why: why.as_deref(),
-                        lost: !once && trying.slice.may_have_been_held(),
-                        tries: trying.tries(),
-                        limit: None,
-                        waited: trying.waited,
-                    };
-                    return Some(self.ended(trying, reason, &past));
-                }
+                Some(over @ (Begun::Cancelled | Begun::Expired)) => return Some(self.over_before(trying, over).await),
                 Some(Begun::Hold) => {
                     // Redis restarted; what it lost may include another's begin of this very call.
                     tokio::select! {

@@ -160,7 +160,7 @@ fn a_name_given_twice_in_a_list_assert_refused() {
 
 #[test]
 fn an_agent_has_exactly_one_known_task_handler() {
-    let one = "exactly one of typed, http, external";
+    let one = "exactly one of typed, http, llm, external";
     agents("agents:\n  ada: {task_handler: {}}\n")
         .assert_refused(&format!("agents.yaml:2:23: agents.ada.task_handler: found a mapping; expected {one}"));
     agents("agents:\n  ada: {task_handler: {typed: note, external: {}}}\n")
@@ -169,9 +169,9 @@ fn an_agent_has_exactly_one_known_task_handler() {
         "agents.yaml:2:31: agents.ada.task_handler.typed: found \"notes\"; expected a task handler of this binary: \
          note; did you mean `note`?",
     );
-    agents("agents:\n  ada: {task_handler: {llm: gpt}}\n").assert_refused(
-        "agents.yaml:2:24: agents.ada.task_handler.llm: found the unknown field `llm`; expected one of typed, http, \
-         external, effect, timeout_ms",
+    agents("agents:\n  ada: {task_handler: {script: gpt}}\n").assert_refused(
+        "agents.yaml:2:24: agents.ada.task_handler.script: found the unknown field `script`; expected one of typed, llm, \
+         http, external, effect, timeout_ms",
     );
     agents("agents:\n  ada: {task_handler: {external: {lease_ms: 10}}}\n").assert_refused(
         "agents.yaml:2:45: agents.ada.task_handler.external.lease_ms: found 10; expected a whole number from 1000 to \
@@ -200,8 +200,8 @@ fn an_effect_and_a_limit_stand_beside_an_http_task_handler_alone() {
         "agents.yaml:2:116: agents.ada.task_handler.effect: found \"twice\"; expected one of read, idempotent, once",
     );
     agents("agents:\n  ada: {task_handler: {typed: note, effect: read}}\n").assert_refused(
-        "agents.yaml:2:45: agents.ada.task_handler.effect: found \"read\"; expected nothing here: it belongs to http; a \
-         typed handler says it itself",
+        "agents.yaml:2:45: agents.ada.task_handler.effect: found \"read\"; expected nothing here: it belongs to http; any \
+         other handler says it itself",
     );
     agents("agents:\n  ada: {task_handler: {effect: read}}\n").errors();
 }

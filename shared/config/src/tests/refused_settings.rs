@@ -197,7 +197,7 @@ fn a_tool_that_is_disabled_must_exist() {
 fn files_that_nothing_reads_are_refused() {
     given().file("agents.yml", "agents: {}\n").assert_refused(
         "agents.yml: found a file that nothing reads; expected one of tickfleet.yaml, agents.yaml, tools.yaml, \
-         permissions.yaml, tenants.yaml, limits.yaml, mcp.yaml, mcp.lock.yaml; did you mean `agents.yaml`?",
+         permissions.yaml, tenants.yaml, limits.yaml, models.yaml, mcp.yaml, mcp.lock.yaml; did you mean `agents.yaml`?",
     );
     assert!(given().file("README.md", "notes").file(".hidden.yaml", "").load().is_ok());
 }

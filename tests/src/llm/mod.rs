@@ -137,6 +137,7 @@ async fn answer(State(server): State<Arc<Server>>, body: Bytes) -> Response {
     match (server.script)(&asked) {
         Said::Words(words) => said(&words),
         Said::Slow(wait, words) => {
+            // A slow model is what the script asks for.
             tokio::time::sleep(wait).await;
             said(&words)
         }

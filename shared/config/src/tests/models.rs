@@ -1,0 +1,71 @@
+//! Models, and the agents that are run on them.
+
+use std::time::Duration;
+
+use tickfleet_model::AgentId;
+
+use super::*;
+use crate::tools::SecretRef;
+use crate::{LlmDef, ModelApi, TaskHandlerDef};
+
+fn agent(llm: &str) -> Given {
+    given()
+        .file("agents.yaml", &format!("agents:\n  ada: {{task_handler: {{llm: {llm}}}}}\n"))
+        .file("permissions.yaml", "permissions: {echo: {everyone: true}}\n")
+        .file("tenants.yaml", "tenants: {acme: {}}\n")
+}
+
+fn loaded(given: Given) -> LlmDef {
+    let loaded = given.load().unwrap();
+    match &loaded.task_handlers[&AgentId::new("ada").unwrap()] {
+        TaskHandlerDef::Llm(def) => (**def).clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn an_agent_says_what_it_is_and_has_bounds_without_saying_them() {
+    let def = loaded(agent("{system: You are ada.}"));
+    assert_eq!((def.system.as_str(), def.models.as_slice()), ("You are ada.", &["default".to_owned()][..]));
+    assert_eq!((def.max_iterations, def.tokens_max, def.temperature), (10, 2_048, None));
+    let def = loaded(agent("{prompt: atlas, max_iterations: 3, temperature: 0.5, timeout_ms: 5000}"));
+    assert!(def.system.starts_with("You are Atlas"), "{}", def.system);
+    assert_eq!((def.max_iterations, def.temperature, def.timeout), (3, Some(0.5), Duration::from_secs(5)));
+    let own = agent("{prompt: ada}").file("prompts/agent.ada.txt", "I am ada.");
+    assert_eq!(loaded(own).system, "I am ada.");
+}
+
+#[test]
+fn what_an_agent_names_is_there() {
+    agent("{system: x, models: [fast]}").assert_refused(
+        "agents.yaml:2:50: agents.ada.task_handler.llm.models[0]: found \"fast\"; expected a model of models.yaml: default",
+    );
+    let errors = agent("{prompt: atlass}").errors();
+    assert!(errors[0].ends_with("did you mean `atlas`?"), "{errors:?}");
+    let errors = agent("{}").errors();
+    assert!(errors[0].contains("exactly one of prompt"), "{errors:?}");
+    let errors = agent("{system: x, temperature: 9}").errors();
+    assert!(errors[0].contains("a number from 0 to 2"), "{errors:?}");
+}
+
+#[test]
+fn a_model_is_the_environments_or_says_all_of_it() {
+    let own = "models:\n  fast: {api: anthropic, model: small, key: {env: KEY}, base_url: \"${LLM:-http://llm:1}\", \
+               prices: {input: 0.25, output: 1.5}}\n  default: {from_environment: true}\n";
+    let models = given().file("models.yaml", own).load().unwrap().models;
+    let fast = models["fast"].provider.as_ref().unwrap();
+    assert_eq!((fast.api, fast.base_url.as_deref()), (ModelApi::Anthropic, Some("http://llm:1")));
+    assert_eq!(fast.key, Some(SecretRef::Env("KEY".into())));
+    assert_eq!((models["fast"].prices.input, models["fast"].prices.output), (250_000, 1_500_000));
+    assert!(models["default"].provider.is_none());
+    for (wrong, told) in [
+        ("{api: claude, model: x}", "expected one of openai, anthropic, gemini"),
+        ("{api: openai}", "model"),
+        ("{api: openai, model: x, key: secret}", "a mapping"),
+        ("{api: openai, model: x, prices: {input: -1}}", "an amount such as 0.15"),
+        ("{api: openai, model: x, base_url: llm}", "base_url"),
+    ] {
+        let errors = given().file("models.yaml", &format!("models:\n  default: {wrong}\n")).errors();
+        assert!(errors[0].contains(told), "{wrong}: {errors:?}");
+    }
+}

@@ -1,0 +1,46 @@
+//! What is recorded of models, and of the tasks that they carry out.
+
+use prometheus::IntCounterVec;
+
+use super::make::Maker;
+use super::{Metrics, catalogue as c, labels};
+
+/// The metrics of models.
+#[derive(Debug)]
+pub(super) struct ModelMetrics {
+    requests: IntCounterVec,
+    tokens: IntCounterVec,
+    cost: IntCounterVec,
+    steps: IntCounterVec,
+}
+
+impl ModelMetrics {
+    pub(super) fn made(make: &Maker) -> Result<Self, prometheus::Error> {
+        Ok(Self {
+            requests: make.counters(&c::MODEL_REQUESTS)?,
+            tokens: make.counters(&c::MODEL_TOKENS)?,
+            cost: make.counters(&c::MODEL_COST)?,
+            steps: make.counters(&c::TASK_STEPS)?,
+        })
+    }
+}
+
+/// Models.
+impl Metrics {
+    /// A model was asked, and the request ended so: `ok`, or the word of a failure.
+    pub fn model_asked(&self, model: &str, outcome: &str) {
+        self.models.requests.with_label_values(&[model, labels::known(&labels::MODEL_OUTCOMES, outcome)]).inc();
+    }
+
+    /// An answer of a model took so many tokens, and cost so many millionths of the currency.
+    pub fn model_used(&self, model: &str, input: u64, output: u64, cost: u64) {
+        self.models.tokens.with_label_values(&[model, "input"]).inc_by(input);
+        self.models.tokens.with_label_values(&[model, "output"]).inc_by(output);
+        self.models.cost.with_label_values(&[model]).inc_by(cost);
+    }
+
+    /// A task that a model carries out has come so far: `plan`, `execute`, `validate` or `answer`.
+    pub fn task_step(&self, step: &str) {
+        self.models.steps.with_label_values(&[labels::known(&labels::STEPS, step)]).inc();
+    }
+}
