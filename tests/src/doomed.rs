@@ -1,4 +1,4 @@
-//! A worker that dies as a process does: in the middle of whatever it does, without a word to anybody.
+//! Workers and schedulers that die as processes do: in the middle of whatever they do, without a word to anybody.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::sync::Arc;
@@ -28,6 +28,24 @@ impl Doomed {
             let shutdown = Shutdown::default();
             let worker = plan.worker(plan.store(&url), active, metrics, &name, shutdown.now.clone());
             worker.run(shutdown).await.unwrap();
+        });
+        Self { runtime: Some(runtime) }
+    }
+
+    /// Starts a scheduler and a worker of the fleet's plan, which die together.
+    pub fn both(fleet: &Fleet, name: &str) -> Self {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (url, plan) = (fleet.server.url(), Arc::clone(fleet.plan()));
+        let (active, metrics) = (fleet.active.clone(), fleet.metrics.clone());
+        let (worker, scheduler) = (format!("w{name}"), format!("s{name}"));
+        runtime.spawn(async move {
+            let shutdown = Shutdown::default();
+            let now = shutdown.now.clone();
+            let scheduler = plan.scheduler(plan.store(&url), active.clone(), metrics.clone(), &scheduler);
+            let worker = plan.worker(plan.store(&url), active, metrics, &worker, now);
+            let draining = shutdown.draining.clone();
+            let (decided, carried) = tokio::join!(scheduler.run(draining), worker.run(shutdown));
+            decided.and(carried).unwrap();
         });
         Self { runtime: Some(runtime) }
     }

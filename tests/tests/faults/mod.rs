@@ -4,4 +4,5 @@ mod bad_input;
 mod chaos;
 mod crashes;
 mod gone;
+mod steps;
 mod survival;
