@@ -21,10 +21,11 @@ const OF_AGENT: &str = "agent.";
 const ENDING: &str = ".txt";
 
 /// The built-in prompts of agents, by file.
-const AGENTS_BUILT_IN: [(&str, &str); 4] = [
+const AGENTS_BUILT_IN: [(&str, &str); 5] = [
     ("agent.atlas.txt", include_str!("../../../config/prompts/agent.atlas.txt")),
     ("agent.archy.txt", include_str!("../../../config/prompts/agent.archy.txt")),
     ("agent.kelly.txt", include_str!("../../../config/prompts/agent.kelly.txt")),
+    ("agent.publisher.txt", include_str!("../../../config/prompts/agent.publisher.txt")),
     ("agent.guidance.txt", include_str!("../../../config/prompts/agent.guidance.txt")),
 ];
 

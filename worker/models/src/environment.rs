@@ -45,9 +45,17 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         key: value(key).map(|key| SecretString::from(key.to_owned())),
         model: model.to_owned(),
         function_calling: true,
-        allow_private: Default::default(),
+        // Whoever sets the variable chose that very server, and no model has a say in the address.
+        allow_private: value(base).and_then(host_of).into_iter().collect(),
         timeout: TIMEOUT,
     }))
+}
+
+/// The host of an address, with its port where it names one.
+fn host_of(url: &str) -> Option<String> {
+    let url = reqwest::Url::parse(url).ok()?;
+    let host = url.host_str()?;
+    Some(url.port().map_or_else(|| host.to_owned(), |port| format!("{host}:{port}")))
 }
 
 #[cfg(test)]
@@ -69,6 +77,7 @@ mod tests {
         assert!(!format!("{claude:?}").contains("\"k\""), "no key is printed");
         let own = read(&[("OPENAI_BASE_URL", "http://llm:8000/v1"), ("OPENAI_MODEL", "m")]).unwrap().unwrap();
         assert!(own.key.is_none() && own.base_url == "http://llm:8000/v1");
+        assert_eq!(own.allow_private, ["llm:8000".to_owned()].into(), "it may be a server within the cluster");
     }
 
     #[test]

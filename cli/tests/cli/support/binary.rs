@@ -8,13 +8,20 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// Variables of the machine that would change what is tested.
-const FOREIGN: [&str; 6] = [
+const FOREIGN: [&str; 13] = [
     "REDIS_URL",
     "MAX_ACTIONS_PER_DAY",
     "TICKFLEET_CONFIG",
     "TICKFLEET_REDIS_URL",
     "TICKFLEET_REDIS_SHARDS",
     "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "LLM_PROVIDER",
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "OPENAI_MODEL",
+    "ANTHROPIC_API_KEY",
+    "CLAUDE_MODEL",
+    "GEMINI_API_KEY",
 ];
 
 /// The binary with these arguments.

@@ -96,9 +96,10 @@ fn every_declared_tool_and_parameter_says_what_it_is_for() {
 fn agents_are_bound_to_task_handlers() {
     let configuration = given().load().unwrap();
     let handler = |name: &str| configuration.task_handlers.get(&AgentId::new(name).unwrap());
-    assert!(matches!(handler("kelly"), Some(TaskHandlerDef::Typed(name)) if name == "note"));
+    assert!(matches!(handler("kelly"), Some(TaskHandlerDef::Llm(def)) if def.system.starts_with("You are Kelly")));
     assert!(matches!(handler("archy"), Some(TaskHandlerDef::External { lease }) if lease.as_secs() == 60));
-    assert!(handler("atlas").is_none());
+    assert!(matches!(handler("atlas"), Some(TaskHandlerDef::Llm(_))));
+    assert!(handler("tina").is_none());
     assert_eq!(configuration.policy.agents.len(), 18);
 }
 
