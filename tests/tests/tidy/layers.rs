@@ -4,7 +4,7 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
-const CRATES: [(&str, &[&str]); 16] = [
+const CRATES: [(&str, &[&str]); 17] = [
     ("shared/model", &[]),
     ("shared/protocol", &["model"]),
     ("shared/store", &["model"]),
@@ -18,6 +18,7 @@ const CRATES: [(&str, &[&str]); 16] = [
     ("worker/models", &["model", "protocol", "outbound"]),
     ("worker/tools/core", &["model", "protocol", "config", "ops", "engine"]),
     ("worker/tools/http", &["model", "config", "ops", "outbound", "tools"]),
+    ("worker/tools/atlas", &["model", "store", "engine", "outbound", "tools", "tools-http"]),
     ("worker/tools/mcp", &["model", "config", "ops", "outbound", "tools"]),
     // It knows no kind of tool: whoever puts a process together hands it those that there are.
     ("worker", &["model", "protocol", "store", "config", "ops", "client", "engine", "tools"]),
@@ -35,6 +36,7 @@ const CRATES: [(&str, &[&str]); 16] = [
             "worker",
             "outbound",
             "tools",
+            "tools-atlas",
             "tools-http",
             "tools-mcp",
         ],
