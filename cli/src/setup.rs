@@ -71,6 +71,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     let standard: BTreeSet<String> = worker::standard_handlers().iter().map(name).collect();
     let builtin = tickfleet_tools::builtin::all();
     let tools = builtin.iter().map(name).filter(|name| !standard.contains(name)).chain([TASK_TOOL.to_owned()]);
+    let tools = tools.chain(tickfleet_tools_atlas::NAMES.map(String::from));
     let tools = tools.chain(META_TOOLS.map(String::from)).chain(global.extensions.tools.iter().map(name));
     Ok(Sources {
         dir: global.config.clone(),
@@ -264,6 +265,7 @@ impl Setup {
         // Trial tools are there for whom a row names, and for nobody else.
         let granted = |name: &str| self.configuration.policy.permissions.matrix.contains_key(name);
         typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || granted(&tool.spec().name));
+        typed.extend(self.atlas_tools(store, active)?);
         typed.extend(self.extensions.tools_now());
         let timeout = self.settings().worker.tool_timeout;
         let built = Registry::build(typed, &self.configuration.tools, &self.kinds(), &self.tool_environment(), timeout);
@@ -276,6 +278,29 @@ impl Setup {
             let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
             Failure::failed(anyhow::anyhow!("the tools cannot be used:{}", lines.concat()))
         })
+    }
+
+    /// The tools of the Atlas business: those that a row names, but where an http tool of the configuration, or a tool of
+    /// the program, has taken the name.
+    fn atlas_tools(&self, store: &Store, active: &Arc<PolicyHandle>) -> Result<Vec<TypedTool>, Failure> {
+        let (configuration, own) = (&self.configuration, self.extensions.tools_now());
+        let is_wanted = |name: &str| {
+            configuration.policy.permissions.matrix.contains_key(name)
+                && !configuration.tools.tools.get(name).is_some_and(|def| def.http.is_some())
+                && !own.iter().any(|tool| tool.spec().name == name)
+        };
+        if !tickfleet_tools_atlas::NAMES.into_iter().any(is_wanted) {
+            return Ok(Vec::new());
+        }
+        // Grants are the fleet's, not a tenant's: one shard keeps them for all.
+        let home = match store.shard() {
+            0 => store.clone(),
+            _ => Store::open(&self.url, 0, Arc::new(self.store_options()))?,
+        };
+        let mut tools = tickfleet_tools_atlas::all(store, &home, active, &self.tool_environment())
+            .map_err(|why| Failure::failed(anyhow::anyhow!("the tools cannot be used:\n  {why}")))?;
+        tools.retain(|tool| is_wanted(&tool.spec().name));
+        Ok(tools)
     }
 
     /// Holds the configuration against everything that the loader cannot see: schemas that do not compile, addresses

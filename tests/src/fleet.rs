@@ -50,6 +50,8 @@ pub struct Plan {
     pub store: StoreOptions,
     /// Whether there are the tools of every fleet (`echo`, `sleep`, `fail`…).
     pub standard_tools: bool,
+    /// Whether there are the tools of the Atlas business.
+    pub atlas_tools: bool,
     /// More tools; every agent may call everything.
     pub tools: Vec<TypedTool>,
     /// More tools, over a schema of their own.
@@ -90,6 +92,7 @@ impl Default for Plan {
             ladder: Ladder::new([10, 20, 30].map(Duration::from_millis).into()),
             store: StoreOptions { lease_ms: 2_000, ..StoreOptions::default() },
             standard_tools: true,
+            atlas_tools: false,
             tools: Vec::new(),
             registered: Vec::new(),
             declared: ToolsFile::default(),
@@ -183,6 +186,9 @@ impl Plan {
         typed.extend(self.tools.iter().cloned());
         let variables = self.environment.iter().map(|(name, value)| (name.as_str(), value.as_str()));
         let environment = Environment::of(variables);
+        if self.atlas_tools {
+            typed.extend(tickfleet_tools_atlas::all(&store, &store, &active, &environment).unwrap());
+        }
         let timeout = Duration::from_secs(30);
         let mut registry = Registry::build(typed, &self.declared, &kinds(&environment), &environment, timeout).unwrap();
         for tool in &self.registered {

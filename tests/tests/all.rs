@@ -1,6 +1,7 @@
 //! One integration-test binary: linking twenty costs more than running them.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod business;
 mod calls;
 mod faults;
 mod fleet;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use tickfleet_model::policy::TenantPolicy;
-use tickfleet_model::{AgentId, Limit, TenantId, suggest};
+use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, suggest};
 use tickfleet_store::AtRunTime;
 
 use crate::failure::Failure;
@@ -186,7 +186,7 @@ fn changed(before: TenantPolicy, change: &Set, setup: &Setup) -> Result<TenantPo
         time_zone: zone,
         max_actions_per_day: change.max_actions_per_day.map_or(before.max_actions_per_day, |cap| cap.0),
         agents: replaced(before.agents, &change.agent),
-        users: replaced(before.users, &change.user),
+        users: users(before.users, &change.user),
     })
 }
 
@@ -214,6 +214,15 @@ fn own_limits(
         own.insert(name.clone(), text.clone());
     }
     Ok(own)
+}
+
+/// The people with these names, each as it was known.
+fn users(before: BTreeSet<TenantUser>, given: &[String]) -> BTreeSet<TenantUser> {
+    if given.is_empty() {
+        return before;
+    }
+    let known = |name: &String| before.iter().find(|user| user.name == *name).cloned();
+    given.iter().map(|name| known(name).unwrap_or_else(|| TenantUser::named(name))).collect()
 }
 
 fn replaced<T: Ord + Clone>(before: BTreeSet<T>, given: &[T]) -> BTreeSet<T> {

@@ -8,7 +8,12 @@ use crate::document::reader::{Cursor, Section};
 use crate::document::tree::Node;
 use crate::settings::read::time_zone;
 use tickfleet_model::policy::{TenantPolicy, ToolGrant};
-use tickfleet_model::{AgentId, Limit, TenantId, suggest};
+use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, suggest};
+
+/// People behind one tenant: what lists of them can show.
+const USERS_MAX: usize = 1_000;
+/// Bytes of a name, an address or a status: they are shown to models.
+const USER_TEXT_BYTES_MAX: usize = 254;
 
 /// Names that rows may use. None where their file could not be read: then nothing is held against them.
 #[derive(Debug, Default)]
@@ -82,11 +87,54 @@ fn tenant(cursor: &Cursor<'_>, known: &Known, limits: Option<&[Limit]>) -> Tenan
         time_zone: s.optional("time_zone").and_then(|c| time_zone(&c)),
         max_actions_per_day: s.optional("max_actions_per_day").and_then(|c| c.integer(0, u32::MAX.into())),
         agents: s.optional("agents").map(|c| agents(&c, known)).unwrap_or_default(),
-        users: s.optional("users").map(|c| c.words()).unwrap_or_default(),
+        users: s.optional("users").map(|c| users(&c)).unwrap_or_default(),
         limits: s.optional("limits").map(|c| own_limits(&c, limits)).unwrap_or_default(),
     };
     s.close();
     tenant
+}
+
+/// Reads the people behind a tenant: names, or sections with more than a name.
+fn users(cursor: &Cursor<'_>) -> BTreeSet<TenantUser> {
+    let mut users: BTreeSet<TenantUser> = BTreeSet::new();
+    for item in cursor.items() {
+        let user = match item.node.to_json() {
+            serde_json::Value::Object(_) => user(&item),
+            _ => item.some_text().map(TenantUser::named),
+        };
+        let Some(user) = user else { continue };
+        if users.iter().any(|other| other.name == user.name) {
+            item.refuse("each name once");
+        } else if user.name.len() > USER_TEXT_BYTES_MAX {
+            item.refuse(format!("a name of at most {USER_TEXT_BYTES_MAX} bytes"));
+        } else {
+            users.insert(user);
+        }
+    }
+    if users.len() > USERS_MAX {
+        cursor.refuse(format!("at most {USERS_MAX} users"));
+    }
+    users
+}
+
+fn user(cursor: &Cursor<'_>) -> Option<TenantUser> {
+    let mut s = cursor.section();
+    let short = |c: &Cursor<'_>| {
+        let text = c.some_text()?;
+        if text.len() > USER_TEXT_BYTES_MAX {
+            c.refuse(format!("a text of at most {USER_TEXT_BYTES_MAX} bytes"));
+        }
+        Some(text)
+    };
+    let name = s.required("name").and_then(|c| short(&c));
+    let user = TenantUser {
+        name: name.clone().unwrap_or_default(),
+        roles: s.optional("roles").map(|c| c.words()).unwrap_or_default(),
+        email: s.optional("email").and_then(|c| short(&c)),
+        status: s.optional("status").and_then(|c| short(&c)),
+    };
+    s.close();
+    name.map(|_| user)
 }
 
 /// What limits allow a tenant: their names, each with its number. `limits` are none where they could not be read.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::tool::ToolTraits;
-use super::{AgentId, Limit, Outcome, TenantId, ToolSpec};
+use super::{AgentId, Limit, Outcome, TenantId, TenantUser, ToolSpec};
 
 /// The action when the day's budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
@@ -65,8 +65,8 @@ pub struct TenantPolicy {
     pub max_actions_per_day: Option<u32>,
     /// The agents that the tenant has; empty means every agent of the configuration.
     pub agents: BTreeSet<AgentId>,
-    /// The people behind the tenant, for `user_context` and lists.
-    pub users: BTreeSet<String>,
+    /// The people behind the tenant, for `user_context` and lists; each name once.
+    pub users: BTreeSet<TenantUser>,
     /// What limits allow the tenant, by their names, where that is not what they allow others: numbers as people write
     /// them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]

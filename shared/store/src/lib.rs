@@ -33,6 +33,7 @@ pub use reads::load::FleetLoad;
 pub use reads::look::{LiveTurn, TurnView};
 pub use reads::memory::Memory;
 pub use reads::preflight::ServerFacts;
+pub use reads::standing::Standing;
 pub use reads::sweep::{SweepAt, Swept};
 pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
 pub use records::budgets::AgentBudget;

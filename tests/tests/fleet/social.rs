@@ -1,5 +1,6 @@
-//! The declared tools of config/tools.yaml, as they are, against a stand-in of the two services: nothing but their
-//! addresses and tokens comes from the test, through the environment.
+//! The tools of Telegram and X as config/tools.yaml has them, against a stand-in of the two services: nothing but their
+//! addresses and tokens comes from the test, through the environment. What the services themselves refuse is tested in
+//! `business`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -94,7 +95,7 @@ async fn fleet_with(tokens: &[(&str, &str)]) -> (Fleet, Arc<Services>) {
     let loaded = load(&Sources {
         dir: None,
         environment: variables.iter().cloned().collect(),
-        built_in_tools: ["delegate_task", "echo", "sleep", "fail", "fail_once"].map(String::from).into(),
+        built_in_tools: ["delegate_task"].into_iter().chain(tickfleet_tools_atlas::NAMES).map(String::from).collect(),
         built_in_handlers: ["note"].map(String::from).into(),
         ..Sources::default()
     })
@@ -105,7 +106,8 @@ async fn fleet_with(tokens: &[(&str, &str)]) -> (Fleet, Arc<Services>) {
         digest: loaded.digest,
         ..ActivePolicy::default()
     };
-    let plan = Plan { declared: loaded.tools, environment: variables, active: Some(active), ..Plan::default() };
+    let (declared, environment, active) = (loaded.tools, variables, Some(active));
+    let plan = Plan { declared, environment, active, atlas_tools: true, ..Plan::default() };
     (Fleet::start(plan).await, services)
 }
 
@@ -134,8 +136,8 @@ async fn the_declared_tools_ask_the_services_as_their_interfaces_want_it() {
     let reply = run(&mut fleet, "kelly", &[telegram(), post(), search()]).await;
     assert_eq!(outcomes(&reply), ["ok", "ok", "ok"], "{reply:#}");
     assert_eq!(reply["results"][0]["output"]["message_id"], 77);
-    assert_eq!(reply["results"][1]["output"]["id"], "1445880548472328192");
-    assert_eq!(reply["results"][2]["output"]["meta"]["result_count"], 1);
+    assert_eq!(reply["results"][1]["output"]["post_id"], "1445880548472328192");
+    assert_eq!(reply["results"][2]["output"]["count"], 1);
     let asked = services.asked();
     let lines: Vec<String> = asked.iter().map(|a| format!("{} {}", a.method, a.uri)).collect();
     assert_eq!(lines[..2], [format!("POST /bot{BOT_TOKEN}/sendMessage"), "POST /2/tweets".to_owned()]);
@@ -146,7 +148,7 @@ async fn the_declared_tools_ask_the_services_as_their_interfaces_want_it() {
     assert_eq!(asked[1].body, words, "arguments are data: nothing in them is a template");
     assert_eq!(asked[2].authorization, format!("Bearer {BEARER_TOKEN}"));
     let query: Vec<&str> = lines[2].split_once('?').unwrap().1.split('&').collect();
-    assert_eq!(query.len(), 2, "the argument's & and = are encoded, and max_results is left out: {query:?}");
+    assert_eq!(query.len(), 5, "the argument's & and = are encoded: {query:?}");
     // The permission matrix of the same configuration holds.
     let reply = run(&mut fleet, "fran", &[post(), telegram()]).await;
     assert_eq!(outcomes(&reply), ["denied", "ok"]);
@@ -165,15 +167,11 @@ async fn the_declared_tools_have_the_arguments_of_the_business() {
     assert_eq!(spec("send_telegram_message"), ("message chat_id".into(), json!(["message"])));
     assert_eq!(spec("search_x"), ("query max_results".into(), json!(["query"])));
     assert_eq!(spec("get_team_members"), ("role_filter status_filter".into(), json!([])));
-    // Without a chat, it goes to the team's own; media go to the service that takes them.
-    let media = json!({"content": "Look.", "media_urls": ["https://a.example/1.jpg"]});
+    // Without a chat, it goes to the team's own.
     let to_team = json!({"message": "Hi.", "chat_id": null});
-    let calls = [("send_telegram_message", json!({"message": "Hi."})), ("post_to_x", media)];
-    let reply = run(&mut fleet, "kelly", &calls).await;
-    assert_eq!(outcomes(&reply), ["ok", "ok"], "{reply:#}");
-    let asked = services.asked();
-    assert_eq!(asked[0].body, json!({"chat_id": TEAM_CHAT, "text": "Hi."}));
-    assert_eq!(asked[1].body, json!({"text": "Look.", "media_urls": ["https://a.example/1.jpg"]}));
+    let reply = run(&mut fleet, "kelly", &[("send_telegram_message", json!({"message": "Hi."}))]).await;
+    assert_eq!(outcomes(&reply), ["ok"], "{reply:#}");
+    assert_eq!(services.asked()[0].body, json!({"chat_id": TEAM_CHAT, "text": "Hi."}));
     let reply = run(&mut fleet, "kelly", &[("send_telegram_message", to_team)]).await;
     let told = reply["results"][0]["error"]["message"].as_str().unwrap();
     assert!(told.contains("'chat_id' must be of type"), "{told}");

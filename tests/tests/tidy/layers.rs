@@ -19,6 +19,7 @@ const CRATES: [(&str, &[&str]); 17] = [
     ("worker/llm", &["model", "protocol", "store", "config", "ops", "client", "tools", "models"]),
     ("worker/tools/core", &["model", "protocol", "config", "ops", "engine"]),
     ("worker/tools/http", &["model", "config", "ops", "outbound", "tools"]),
+    ("worker/tools/atlas", &["model", "store", "engine", "outbound", "tools", "tools-http"]),
     ("worker/tools/mcp", &["model", "config", "ops", "outbound", "tools"]),
     // It knows no kind of tool: whoever puts a process together hands it those that there are.
     ("worker", &["model", "protocol", "store", "config", "ops", "client", "engine", "tools"]),
@@ -37,6 +38,7 @@ const CRATES: [(&str, &[&str]); 17] = [
             "llm",
             "outbound",
             "tools",
+            "tools-atlas",
             "tools-http",
             "tools-mcp",
         ],

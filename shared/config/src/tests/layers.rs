@@ -120,7 +120,6 @@ fn base_urls_and_private_hosts_read_the_environment() {
     let http = tools["send_telegram_message"].http.as_ref().unwrap();
     assert_eq!(http.base_url, "http://127.0.0.1:8081");
     assert_eq!(http.allow_private.iter().collect::<Vec<_>>(), ["10.0.0.0/8", "127.0.0.1:8081"]);
-    assert_eq!(tools["search_x"].http.as_ref().unwrap().base_url, "https://api.x.com");
 }
 
 #[test]

@@ -198,7 +198,8 @@ fn is_of_secret_key(before: &[u8]) -> bool {
 
 /// Words that name a secret as the whole key: `key` in a query string, `session` in a request, `sig` in a signed URL.
 fn is_secret_alone(word: &[u8]) -> bool {
-    matches!(word, b"key" | b"session" | b"sid" | b"sig" | b"pins")
+    // An address is no secret, but personal: it is nothing for logs.
+    matches!(word, b"key" | b"session" | b"sid" | b"sig" | b"pins" | b"email" | b"emails")
 }
 
 /// Words that make of a `token` something countable, or its place: `token_count`, `max_token`, `token_url`.

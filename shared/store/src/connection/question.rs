@@ -53,6 +53,8 @@ questions! {
     Acknowledge: "acknowledge",
     /// Lists of tools are written.
     ToolLists: "tool_lists",
+    /// A grant of a token service is looked for, kept or renewed.
+    Grants: "grants",
     /// A shard is watched.
     Watch: "watch",
     /// Streams of runtimes outside are looked for.

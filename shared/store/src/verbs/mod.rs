@@ -138,6 +138,7 @@ pub(crate) mod run_time {
 
 /// Bounds that are kept once in a while.
 pub(crate) mod upkeep {
+    mod grants;
     mod housekeep;
     mod prune;
     mod tool_lists;

@@ -1,10 +1,12 @@
 //! Sending: one request, its redirects each checked again, an answer read within a bound.
 
 use std::error::Error;
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, StatusCode, Url};
 
@@ -18,40 +20,63 @@ const IDLE: Duration = Duration::from_secs(30);
 const IDLE_ONCE: Duration = Duration::from_secs(4);
 
 /// A request, filled in.
-pub(super) struct Request {
-    pub(super) method: Method,
-    pub(super) url: Url,
-    pub(super) headers: HeaderMap,
-    pub(super) body: Option<String>,
+#[derive(Debug)]
+pub struct Request {
+    /// The method.
+    pub method: Method,
+    /// The address; it is checked before anything is sent.
+    pub url: Url,
+    /// The headers. A secret in one is marked as sensitive.
+    pub headers: HeaderMap,
+    /// The body.
+    pub body: Option<Bytes>,
     /// True if the body has a secret in it.
-    pub(super) body_is_secret: bool,
+    pub body_is_secret: bool,
 }
 
 /// Why there is no answer. No message names more of a URL than its host.
 #[derive(Debug)]
-pub(super) enum SendError {
+pub enum SendError {
     /// The address is not allowed.
     Blocked(Blocked),
     /// Nothing was sent.
-    NotSent { host: String, why: &'static str },
+    NotSent {
+        /// Where it should have gone.
+        host: String,
+        /// Why it did not.
+        why: &'static str,
+    },
     /// Something was sent, or may have been.
-    Lost { host: String, why: &'static str },
+    Lost {
+        /// Where it went.
+        host: String,
+        /// What is known.
+        why: &'static str,
+    },
     /// A redirect that is not followed.
     Redirect(String),
 }
 
 /// The clients under one guard. Two, because a resolver knows the name it resolves but not the port: which of them a
 /// request uses says whether its host and port are allowed by name.
-pub(super) struct Client {
+pub struct Client {
     guard: Arc<Guard>,
     stranger: reqwest::Client,
     named: Option<reqwest::Client>,
 }
 
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("guard", &self.guard).finish_non_exhaustive()
+    }
+}
+
 impl Client {
+    /// Clients under `guard`; `once` says that what they send must not be sent twice.
+    ///
     /// # Errors
     /// Why TLS cannot be set up: no crypto provider, no trust roots.
-    pub(super) fn new(guard: Guard, once: bool, connect_timeout: Duration) -> Result<Self, String> {
+    pub fn new(guard: Guard, once: bool, connect_timeout: Duration) -> Result<Self, String> {
         let guard = Arc::new(guard);
         let connecting = Connecting { timeout: connect_timeout, idle: Some(if once { IDLE_ONCE } else { IDLE }) };
         let stranger = client(&guard, Standing::Stranger, connecting)?;
@@ -63,7 +88,7 @@ impl Client {
     ///
     /// # Errors
     /// [`SendError`] where no answer came that is not a redirect.
-    pub(super) async fn send(
+    pub async fn send(
         &self,
         mut request: Request,
         redirects_max: u8,
@@ -146,7 +171,7 @@ fn redirected(
 
 /// Why a body could not be read.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum BodyError {
+pub enum BodyError {
     /// More bytes than allowed; reading stopped there.
     TooLarge,
     /// The connection ended first.
@@ -157,7 +182,7 @@ pub(super) enum BodyError {
 ///
 /// # Errors
 /// [`BodyError`].
-pub(super) async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, BodyError> {
+pub async fn read_body(response: &mut Response, bytes_max: usize) -> Result<Vec<u8>, BodyError> {
     let announced = response.content_length().unwrap_or(0);
     if announced > u64::try_from(bytes_max).unwrap_or(u64::MAX) {
         return Err(BodyError::TooLarge);
@@ -215,7 +240,7 @@ mod tests {
             method,
             url: Url::parse("https://api.example.com/a").unwrap(),
             headers: headers.into_iter().collect(),
-            body: body.map(str::to_owned),
+            body: body.map(|body| Bytes::copy_from_slice(body.as_bytes())),
             body_is_secret: true,
         }
     }

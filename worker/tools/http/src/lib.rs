@@ -16,6 +16,9 @@ mod template;
 mod tokens;
 pub mod tool;
 
+pub use client::{BodyError, Client, Request, SendError, read_body};
 pub use clients::HttpClients;
 pub use kind::HttpKind;
+pub use oauth2::{Credentials, Granted};
+pub use outcome::retry_after;
 pub use tool::HttpTool;

@@ -110,7 +110,7 @@ impl OAuth2 {
 }
 
 /// The credentials of a sign-in: who signs in, where, and for what.
-pub(super) struct Credentials {
+pub struct Credentials {
     grant: Grant,
     token_url: Url,
     client_auth: ClientAuth,
@@ -124,15 +124,36 @@ pub(super) struct Credentials {
 pub(super) type Identity = [u8; 32];
 
 /// The grant of a token service.
-pub(super) struct Granted {
-    pub(super) token: SecretString,
+pub struct Granted {
+    /// The access token.
+    pub token: SecretString,
     /// The time for which it may be used from now.
-    pub(super) life: Duration,
+    pub life: Duration,
     /// The refresh token that replaces the one that was used.
-    pub(super) refresh_token: Option<SecretString>,
+    pub refresh_token: Option<SecretString>,
 }
 
 impl Credentials {
+    /// Those of the grant `refresh_token`, for tools that keep their grants themselves. A client without a secret is a
+    /// public one, and says who it is in the body.
+    #[must_use]
+    pub fn refreshing(
+        token_url: Url,
+        client_id: SecretString,
+        client_secret: Option<SecretString>,
+        refresh_token: SecretString,
+    ) -> Self {
+        Self {
+            grant: Grant::RefreshToken,
+            token_url,
+            client_auth: ClientAuth::Basic,
+            client_id,
+            client_secret,
+            refresh_token: Some(refresh_token),
+            fields: Vec::new(),
+        }
+    }
+
     /// Equal where the same client asks the same service for the same: a tenant's own secrets make another identity.
     pub(super) fn identity(&self) -> Identity {
         let expose = |secret: &Option<SecretString>| secret.as_ref().map(|s| s.expose_secret().to_owned());
@@ -152,7 +173,7 @@ impl Credentials {
     ///
     /// # Errors
     /// [`ToolFailure`]: transient, and certainly without effect, where the service is away; permanent where it refuses.
-    pub(super) async fn ask(&self, client: &Client, rotated: Option<&SecretString>) -> Result<Granted, ToolFailure> {
+    pub async fn ask(&self, client: &Client, rotated: Option<&SecretString>) -> Result<Granted, ToolFailure> {
         let request = self.request(rotated).map_err(outcome::permanent)?;
         let answer = client.send(request, 0, &Secrets::default()).await.map_err(unanswered)?;
         granted(answer).await
@@ -188,7 +209,7 @@ impl Credentials {
                 form.extend(secret.as_ref().map(|secret| format!("client_secret={}", encoded(secret))));
             }
         }
-        let (method, url, body) = (Method::POST, self.token_url.clone(), Some(form.join("&")));
+        let (method, url, body) = (Method::POST, self.token_url.clone(), Some(form.join("&").into()));
         Ok(Request { method, url, headers, body, body_is_secret: true })
     }
 }
@@ -285,13 +306,14 @@ mod tests {
     #[test]
     fn a_request_carries_what_the_rfc_says_encoded() {
         let basic = credentials(ClientAuth::Basic, None).request(None).unwrap();
-        assert_eq!(basic.body.as_deref(), Some("grant_type=client_credentials&scope=a%20b"));
+        assert_eq!(basic.body.as_deref(), Some(&b"grant_type=client_credentials&scope=a%20b"[..]));
         let expected = format!("Basic {}", STANDARD.encode("me%3A1:p%26w%20d"));
         assert_eq!(basic.headers[header::AUTHORIZATION], expected);
         assert!(basic.headers[header::AUTHORIZATION].is_sensitive());
         let body = credentials(ClientAuth::Body, Some("r=1")).request(Some(&SecretString::from("r2"))).unwrap();
         let form = "grant_type=refresh_token&refresh_token=r2&scope=a%20b&client_id=me%3A1&client_secret=p%26w%20d";
-        assert_eq!((body.body.as_deref(), body.headers.get(header::AUTHORIZATION)), (Some(form), None));
+        let form = Some(form.as_bytes());
+        assert_eq!((body.body.as_deref(), body.headers.get(header::AUTHORIZATION)), (form, None));
     }
 
     #[test]

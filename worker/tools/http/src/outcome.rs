@@ -242,7 +242,7 @@ fn clean(said: &str) -> String {
 /// The wait that a service asks for: `Retry-After` in seconds or as a date, or Telegram's `parameters.retry_after`.
 ///
 /// A date counts from the answer's own `Date`, so that a clock that is off here changes nothing.
-pub(super) fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {
+pub fn retry_after(headers: &HeaderMap, body: Option<&Value>) -> Option<Duration> {
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok()).map(str::trim);
     let date = |text: &str| DateTime::parse_from_rfc2822(text).ok();
     let from_header = text(header::RETRY_AFTER).and_then(|after| {

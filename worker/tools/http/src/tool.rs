@@ -8,6 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use reqwest::header::{self, HeaderMap, HeaderName, HeaderValue};
 use reqwest::{Method, Response, Url};
 use secrecy::ExposeSecret;
@@ -169,7 +170,7 @@ impl HttpTool {
             method: self.method.clone(),
             url: self.url(values)?,
             headers: HeaderMap::new(),
-            body: self.body.as_ref().map(|body| body.render(values)).transpose()?.flatten(),
+            body: self.body.as_ref().map(|body| body.render(values)).transpose()?.flatten().map(Bytes::from),
             body_is_secret: self.body_is_secret,
         };
         request.headers.insert(header::ACCEPT, HeaderValue::from_static("application/json, text/*;q=0.8, */*;q=0.5"));

@@ -37,7 +37,11 @@ pub async fn judge(tool: &HttpTool, answer: Response, secrets: &Secrets) -> Resu
 pub fn request(tool: &HttpTool, context: &CallContext, arguments: &str, secrets: &Secrets) -> Result<Sent, String> {
     let arguments: Arguments = serde_json::from_str(arguments).map_err(|error| error.to_string())?;
     let request = tool.request(context, &Values { arguments: &arguments, secrets })?;
-    Ok(Sent { url: request.url.into(), headers: request.headers, body: request.body })
+    Ok(Sent {
+        url: request.url.into(),
+        headers: request.headers,
+        body: request.body.map(|body| String::from_utf8_lossy(&body).into_owned()),
+    })
 }
 
 /// Reads the answer of a token service: the access token, and for how long it is used.

@@ -1,0 +1,81 @@
+//! Who may call what in the sample business: all of its agents by all tools that a worker has, from a list that was
+//! written down apart from the configuration, decided by the policy that workers decide by.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
+use tickfleet_model::policy::Caller;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::{Store, StoreOptions};
+use tickfleet_tools::{Environment, Registry, ToolKinds};
+use tickfleet_tools_http::HttpKind;
+
+use super::configuration;
+
+/// What everybody may call: the three tools of the business that are everybody's, and those about the fleet itself.
+const EVERYBODY: [&str; 6] = [
+    "check_task",
+    "fetch_result",
+    "list_tools",
+    "search_atlasux_knowledge",
+    "search_my_memories",
+    "send_telegram_message",
+];
+
+/// Agent → what it may call beside that. The business has these 18 and no others.
+const AGENTS: [(&str, &[&str]); 18] = [
+    ("atlas", &["delegate_task", "get_subscription_info", "get_team_members", "post_to_x", "search_x"]),
+    ("binky", &["delegate_task", "get_subscription_info", "get_team_members"]),
+    ("tina", &["get_subscription_info"]),
+    ("sunday", &["delegate_task", "post_to_x", "search_x"]),
+    ("petra", &["delegate_task", "get_team_members"]),
+    ("archy", &["search_x"]),
+    ("daily-intel", &["search_x"]),
+    ("kelly", &["post_to_x", "search_x"]),
+    ("fran", &[]),
+    ("dwight", &[]),
+    ("timmy", &[]),
+    ("terry", &[]),
+    ("cornwall", &[]),
+    ("link", &[]),
+    ("emma", &[]),
+    ("donna", &[]),
+    ("reynolds", &[]),
+    ("penny", &[]),
+];
+
+#[tokio::test]
+async fn all_agents_may_call_what_the_business_says_and_nothing_else() {
+    tickfleet_outbound::install_crypto_provider();
+    let loaded = configuration(&[]);
+    let environment = Environment::of([]);
+    let active = ActivePolicy { policy: loaded.policy.clone(), ..ActivePolicy::default() };
+    let active = Arc::new(PolicyHandle::new(active));
+    // Nothing connects: tools are only made here.
+    let store = Store::open("redis://127.0.0.1:1", 0, Arc::new(StoreOptions::default())).unwrap();
+    let mut typed = worker::standard_tools(&store, &active);
+    typed.extend(tickfleet_tools_atlas::all(&store, &store, &active, &environment).unwrap());
+    let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())) };
+    let registry = Registry::build(typed, &loaded.tools, &kinds, &environment, Duration::from_secs(30)).unwrap();
+    let policy = &loaded.policy;
+    let listed: BTreeSet<&str> = AGENTS.iter().map(|(agent, _)| *agent).collect();
+    assert_eq!(policy.agents.keys().map(AgentId::as_str).collect::<BTreeSet<_>>(), listed);
+    let tenant = TenantId::new("atlas-ux").unwrap();
+    let mut decided = 0;
+    for (agent, more) in AGENTS {
+        let wanted: BTreeSet<&str> = EVERYBODY.iter().chain(more).copied().collect();
+        let agent = AgentId::new(agent).unwrap();
+        let (owner, declared) = policy.look_up(&tenant, &agent).unwrap();
+        let caller = Caller { agent: &agent, policy: declared, tenant: owner, granted: None };
+        for tool in registry.iter() {
+            let may = policy.permissions.decide(caller, &tool.spec).is_ok();
+            assert_eq!(may, wanted.contains(tool.spec.name.as_str()), "{agent} {}", tool.spec.name);
+            decided += 1;
+        }
+        assert!(wanted.iter().all(|tool| registry.get(tool).is_some()), "{agent}: every tool is there");
+    }
+    // echo, fail, fail_once and sleep are there too, for nobody.
+    assert_eq!((registry.len(), decided), (15, 18 * 15));
+}

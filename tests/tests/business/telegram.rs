@@ -1,0 +1,73 @@
+//! `send_telegram_message` against what Telegram documents.
+
+use serde_json::{Value, json};
+use tickfleet_tests::fleet::Fleet;
+
+use super::stand_in::{BOT_TOKEN, StandIn, Trouble};
+use super::{outcomes, plan, run, told};
+
+async fn fleet() -> (Fleet, StandIn) {
+    let services = StandIn::start().await;
+    let variables = [
+        ("TELEGRAM_BASE_URL", services.base.as_str()),
+        ("TICKFLEET_ALLOW_PRIVATE", "127.0.0.1"),
+        ("TELEGRAM_BOT_TOKEN", BOT_TOKEN),
+        ("TELEGRAM_CHAT_ID", "-1009"),
+    ];
+    (Fleet::start(plan(&variables, |_| {})).await, services)
+}
+
+fn message(arguments: Value) -> (&'static str, Value) {
+    ("send_telegram_message", arguments)
+}
+
+const PATH: &str = "/bot110201543:AAHdqTcvCH1vGWJxfSeofSAs0K5PALDsaw/sendMessage";
+
+#[tokio::test]
+async fn a_message_goes_to_the_teams_chat_unless_another_is_named() {
+    let (mut fleet, services) = fleet().await;
+    let calls = [
+        message(json!({"message": "To the team."})),
+        message(json!({"message": "To a channel.", "chat_id": "@news"})),
+        message(json!({"message": "To a group.", "chat_id": -1001234567890i64})),
+    ];
+    let results = run(&mut fleet, "penny", &calls).await;
+    assert_eq!(outcomes(&results), ["ok"; 3], "{results:#?}");
+    assert_eq!(results[0]["output"]["message_id"], 77);
+    let chats: Vec<Value> = services.seen.lock().unwrap().messages.iter().map(|sent| sent["chat_id"].clone()).collect();
+    assert_eq!(chats, [json!("-1009"), json!("@news"), json!(-1001234567890i64)]);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn refusals_are_told_in_telegrams_words_and_floods_wait_as_long_as_it_says() {
+    let (mut fleet, services) = fleet().await;
+    let to = |chat: &str| message(json!({"message": "Hi.", "chat_id": chat}));
+    let results = run(&mut fleet, "penny", &[to("@nobody"), to("@kicked")]).await;
+    assert_eq!(outcomes(&results), ["permanent", "permanent"]);
+    assert!(told(&results[0]).contains("chat not found") && told(&results[1]).contains("bot was kicked"));
+    let flood = json!({"ok": false, "error_code": 429, "description": "Too Many Requests: retry after 1",
+        "parameters": {"retry_after": 1}});
+    services.trouble(PATH, Trouble::status(429, flood));
+    let start = fleet.store.now_ms().await.unwrap();
+    let results = run(&mut fleet, "penny", &[to("@news")]).await;
+    assert_eq!((outcomes(&results), &results[0]["attempts"]), (vec!["ok"], &json!(2)));
+    assert!(fleet.store.now_ms().await.unwrap() - start >= 1_000);
+    assert_eq!(services.seen.lock().unwrap().messages.len(), 1);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn what_says_that_it_is_not_ok_is_no_success_whatever_its_status() {
+    let (mut fleet, services) = fleet().await;
+    services.trouble(
+        PATH,
+        Trouble::status(200, json!({"ok": false, "description": "Bad Request: group chat was upgraded"})),
+    );
+    services.trouble(PATH, Trouble::Cut);
+    let hi = || message(json!({"message": "Hi."}));
+    let results = run(&mut fleet, "penny", &[hi(), hi()]).await;
+    assert_eq!(outcomes(&results), ["permanent", "outcome_unknown"], "{results:#?}");
+    assert!(told(&results[0]).contains("group chat was upgraded"));
+    fleet.stop().await;
+}

@@ -1,0 +1,165 @@
+//! `post_to_x` and `search_x`: what X is asked, and what becomes of a call when it answers otherwise.
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use tickfleet_model::retry::Ladder;
+use tickfleet_tests::doomed::Doomed;
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tokio::sync::mpsc;
+
+use super::stand_in::{ACCESS, BEARER, StandIn, Trouble};
+use super::{outcomes, plan, run, told};
+
+/// The access token before any sign-in: a fixed one, that somebody put into the environment.
+fn user_token() -> String {
+    format!("{ACCESS}0")
+}
+
+fn plan_of(x: &StandIn) -> Plan {
+    let token = user_token();
+    let variables = [
+        ("X_BASE_URL", x.base.as_str()),
+        ("TICKFLEET_ALLOW_PRIVATE", "127.0.0.1"),
+        ("X_USER_TOKEN", &token),
+        ("X_BEARER_TOKEN", BEARER),
+    ];
+    plan(&variables, |_| {})
+}
+
+async fn fleet() -> (Fleet, StandIn) {
+    let x = StandIn::start().await;
+    (Fleet::start(plan_of(&x)).await, x)
+}
+
+fn post(content: &str) -> (&'static str, Value) {
+    ("post_to_x", json!({ "content": content }))
+}
+
+fn search(query: &str) -> (&'static str, Value) {
+    ("search_x", json!({ "query": query }))
+}
+
+#[tokio::test]
+async fn a_post_is_published_once_and_its_address_is_told() {
+    let (mut fleet, x) = fleet().await;
+    let results = run(&mut fleet, "kelly", &[post("We are open. {{content}} ${X_USER_TOKEN}")]).await;
+    let metrics = json!({"impressions": 0, "likes": 0, "reposts": 0, "replies": 0, "quotes": 0});
+    let id = "1445880548472328001";
+    let expected = json!({"post_id": id, "post_url": format!("https://x.com/i/web/status/{id}"), "metrics": metrics});
+    assert_eq!(results[0]["output"], expected, "{results:#?}");
+    assert_eq!(x.seen.lock().unwrap().posts, [json!({"text": "We are open. {{content}} ${X_USER_TOKEN}"})]);
+    // The same again: X says no, and says why.
+    let results = run(&mut fleet, "kelly", &[post("We are open. {{content}} ${X_USER_TOKEN}")]).await;
+    assert_eq!(outcomes(&results), ["permanent"]);
+    assert!(told(&results[0]).contains("duplicate content"), "{results:#?}");
+    assert_eq!(results[0]["error"]["details"]["status"], 403);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn found_posts_come_with_their_authors() {
+    let (mut fleet, x) = fleet().await;
+    let results = run(&mut fleet, "archy", &[search("\"exact phrase\" #tag&x=1 lang:de"), search("nothing")]).await;
+    assert_eq!(outcomes(&results), ["ok", "ok"], "{results:#?}");
+    let found = &results[0]["output"];
+    assert_eq!((&found["count"], &found["more"]), (&json!(2), &json!(true)));
+    assert_eq!(found["posts"][0]["author"], json!({"id": "7", "username": "ada", "name": "Ada"}));
+    assert_eq!(found["posts"][0]["metrics"]["like_count"], 3);
+    assert_eq!(found["posts"][0]["url"], "https://x.com/i/web/status/2");
+    assert_eq!(found["posts"][1]["author"], Value::Null, "X does not say");
+    assert_eq!(results[1]["output"], json!({"posts": [], "count": 0, "more": false}));
+    let asked = x.asked();
+    assert!(asked[0].contains("query=%22exact+phrase%22+%23tag%26x%3D1+lang%3Ade&max_results=10&"), "{asked:?}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_post_that_may_be_out_is_never_sent_again() {
+    let (mut fleet, x) = fleet().await;
+    x.trouble("/2/tweets", Trouble::Cut);
+    x.trouble("/2/tweets", Trouble::status(503, json!({"title": "Service Unavailable"})));
+    x.trouble("/2/tweets", Trouble::Status(201, vec![], "<html>".into()));
+    x.trouble("/2/tweets", Trouble::status(201, json!({"data": {"id": "../1"}})));
+    let calls = ["one", "two", "three", "four"].map(post);
+    let results = run(&mut fleet, "kelly", &calls).await;
+    assert_eq!(outcomes(&results), ["outcome_unknown"; 4], "{results:#?}");
+    assert_eq!(x.asked().len(), 4, "one request for each");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_post_that_is_certainly_not_out_is_tried_again() {
+    let (mut fleet, x) = fleet().await;
+    // The header alone says when: one second more than a whole one, by X's own clock.
+    let start = fleet.store.now_ms().await.unwrap();
+    let reset = ("x-rate-limit-reset", (start / 1000 + 1).to_string());
+    x.trouble("/2/tweets", Trouble::Status(429, vec![reset], json!({"title": "Too Many Requests"}).to_string()));
+    let results = run(&mut fleet, "kelly", &[post("again")]).await;
+    assert_eq!((outcomes(&results), &results[0]["attempts"]), (vec!["ok"], &json!(2)), "{results:#?}");
+    assert!(fleet.store.now_ms().await.unwrap() - start >= 1_000, "not before X allows it");
+    // What is too long to wait for ends the call, with the time in its message.
+    let late = ("x-rate-limit-reset", (start / 1000 + 900).to_string());
+    x.trouble("/2/tweets/search/recent", Trouble::Status(429, vec![late], "{}".into()));
+    let results = run(&mut fleet, "kelly", &[search("x")]).await;
+    assert_eq!(outcomes(&results), ["transient"]);
+    assert!(told(&results[0]).contains("It allows more in "), "{results:#?}");
+    assert_eq!(x.posts(), 1);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_search_is_repeated_until_x_answers_in_its_own_words() {
+    let (mut fleet, x) = fleet().await;
+    x.trouble("/2/tweets/search/recent", Trouble::Cut);
+    x.trouble("/2/tweets/search/recent", Trouble::status(200, json!({"data": {"id": 1}})));
+    let results = run(&mut fleet, "kelly", &[search("x")]).await;
+    assert_eq!((outcomes(&results), &results[0]["attempts"]), (vec!["ok"], &json!(3)), "{results:#?}");
+    x.trouble("/2/tweets/search/recent", Trouble::status(400, json!({"errors": [{"message": "Invalid 'query'"}]})));
+    let results = run(&mut fleet, "kelly", &[search("((")]).await;
+    assert_eq!(outcomes(&results), ["permanent"]);
+    assert!(told(&results[0]).contains("Invalid 'query'"));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_fixed_token_that_x_refuses_is_told_and_nobody_is_asked_for_another() {
+    let (mut fleet, x) = fleet().await;
+    x.seen.lock().unwrap().revoked = Some(user_token());
+    let results = run(&mut fleet, "kelly", &[post("hello")]).await;
+    assert_eq!(outcomes(&results), ["permanent"]);
+    assert_eq!(x.asked(), ["POST /2/tweets"]);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn without_tokens_both_tools_say_that_they_are_not_configured() {
+    let mut fleet = Fleet::start(plan(&[], |_| {})).await;
+    let results = run(&mut fleet, "kelly", &[post("x"), search("x")]).await;
+    for result in &results {
+        assert_eq!(result["error"]["code"], "not_configured", "{result}");
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_that_is_killed_after_the_post_left_never_has_it_posted_twice() {
+    let x = StandIn::start().await;
+    let mut plan = plan_of(&x);
+    plan.workers = 0;
+    plan.store.lease_ms = 1_000;
+    plan.ladder = Ladder::default();
+    let mut fleet = Fleet::start(plan).await;
+    let (told, mut left) = mpsc::unbounded_channel();
+    x.trouble("/2/tweets", Trouble::Silence(told));
+    let doomed = Doomed::start_as(&fleet, Arc::clone(fleet.plan()), "doomed");
+    let call = json!({"name": "post_to_x", "arguments": {"content": "only once"}});
+    fleet.submit_turn(json!({"tenant": "atlas-ux", "agent": "kelly", "calls": [call]})).await;
+    left.recv().await.unwrap();
+    doomed.kill();
+    fleet.add_worker();
+    let reply = fleet.reply_in("atlas-ux:box", tickfleet_tests::fleet::PATIENCE).await.expect("a reply");
+    assert_eq!(reply["results"][0]["outcome"], "outcome_unknown", "{reply:#}");
+    assert_eq!((x.posts(), x.asked().len()), (1, 1));
+    fleet.stop().await;
+}

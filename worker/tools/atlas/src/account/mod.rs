@@ -1,0 +1,54 @@
+//! What an agent may know of its own tenant: the subscription, and who is in the team. Both read only the tenant of the
+//! call.
+
+mod subscription;
+mod team;
+
+pub use subscription::get_subscription_info;
+pub use team::get_team_members;
+
+use std::sync::Arc;
+
+use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
+use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::{Standing, Store, StoreError};
+use tickfleet_tools::{CallContext, ToolError};
+
+/// Agents of one tenant that a call looks at: a fleet may have very many, and Redis answers others in between.
+const AGENTS_SEEN_MAX: usize = 1_000;
+
+/// The policy in force, with the caller's place in it.
+struct Caller {
+    active: Arc<ActivePolicy>,
+    tenant: TenantPolicy,
+    agent: AgentPolicy,
+}
+
+fn caller(active: &PolicyHandle, context: &CallContext) -> Result<Caller, ToolError> {
+    let active = active.load();
+    let found = active.policy.look_up(&context.tenant, &context.agent);
+    // The guards have just let it through: it was taken away in between.
+    let gone = |_| ToolError::Permanent("Your tenant or you are no longer configured here.".into());
+    let (tenant, agent) = found.map(|(tenant, agent)| (tenant.clone(), agent.clone())).map_err(gone)?;
+    Ok(Caller { active, tenant, agent })
+}
+
+impl Caller {
+    /// The tenant's agents: at most [`AGENTS_SEEN_MAX`] by name, and how many there are.
+    fn agents(&self) -> (Vec<AgentId>, usize) {
+        let all = &self.active.policy.agents;
+        if self.tenant.agents.is_empty() {
+            return (all.keys().take(AGENTS_SEEN_MAX).cloned().collect(), all.len());
+        }
+        let mut own = self.tenant.agents.iter().filter(|agent| all.contains_key(*agent));
+        let seen: Vec<AgentId> = own.by_ref().take(AGENTS_SEEN_MAX).cloned().collect();
+        let total = seen.len() + own.count();
+        (seen, total)
+    }
+}
+
+async fn standing(store: &Store, tenant: &TenantId, agents: &[AgentId]) -> Result<Standing, ToolError> {
+    let away = |error: StoreError| ToolError::Transient(error.to_string());
+    store.standing(tenant, agents).await.map_err(away)
+}

@@ -1,0 +1,215 @@
+//! `get_subscription_info`: what the tenant has, what it may do, and what it has done.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_engine::time::rfc3339;
+use tickfleet_model::limit::{LimitMode, OnReach};
+use tickfleet_model::policy::DayCapAction;
+use tickfleet_model::{Effect, day};
+use tickfleet_store::{Standing, Store};
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
+
+use super::{Caller, caller, standing};
+
+/// Rows of `limits.yaml` that are told.
+const ROWS_MAX: usize = 100;
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Nothing {}
+
+#[derive(Serialize, JsonSchema)]
+struct Subscription {
+    /// The plan's name.
+    plan: String,
+    /// `active`, or `daily_cap_reached` while no more actions are allowed today.
+    status: &'static str,
+    /// The features of the plan.
+    features: Vec<String>,
+    /// The time zone in which the tenant's days begin.
+    time_zone: String,
+    /// What is allowed.
+    limits: Limits,
+    /// What has been used.
+    usage: Usage,
+    /// How many agents the tenant has.
+    agent_count: usize,
+    /// How many people are behind it.
+    user_count: usize,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Limits {
+    /// Actions in one day.
+    actions_per_day: Actions,
+    /// Actions of one agent in one tick.
+    calls_per_tick: u32,
+    /// Length of a tick in milliseconds.
+    tick_ms: i64,
+    /// What becomes of actions beyond those of a day: `reject` or `defer`.
+    on_day_cap: DayCap,
+    /// Further limits that apply to you.
+    rows: Vec<Row>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum DayCap {
+    Reject,
+    Defer,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Actions {
+    /// Of all the tenant's agents together; null without such a limit.
+    tenant: Option<u32>,
+    /// Of you.
+    agent: u32,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Row {
+    /// Its name.
+    name: String,
+    /// What it allows, in words.
+    allows: String,
+    /// The tools that it is about, `*` for any characters; empty means all.
+    tools: Vec<String>,
+    /// What becomes of actions beyond it: `wait`, `reject`, or `shadow` where it only counts.
+    beyond: &'static str,
+}
+
+/// What has been used. `tokens` and `money` have their place here: whoever counts what models cost fills them in, and
+/// until then they are left out.
+#[derive(Serialize, JsonSchema)]
+struct Usage {
+    /// Actions used today.
+    actions_today: Used,
+    /// When they are counted from zero again, RFC 3339.
+    resets_at: Resets,
+    /// Turns and tasks of the tenant that have not ended.
+    unfinished_turns: u64,
+    /// Bytes that the tenant's data take, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    storage_bytes: Option<u64>,
+    /// Tokens of models that were used, where they are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<Metered>,
+    /// What models cost, where that is counted, in millionths of the configured currency.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    money: Option<Metered>,
+}
+
+/// An amount that is counted per tenant and day.
+#[derive(Debug, Clone, Serialize, JsonSchema)]
+pub struct Metered {
+    /// Used today.
+    pub used: u64,
+    /// Allowed in a day; left out where there is no such limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub limit: Option<u64>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Used {
+    /// By all the tenant's agents together.
+    tenant: u64,
+    /// By you.
+    agent: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Resets {
+    /// Those of the tenant.
+    tenant: String,
+    /// Yours.
+    agent: String,
+}
+
+/// The tool over this shard.
+#[must_use]
+pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
+    TypedTool::new(
+        "get_subscription_info",
+        "Returns the tenant's subscription: plan, status, features, what is allowed and what was used. It changes \
+         nothing.",
+        Effect::Read,
+        move |context: CallContext, _: Nothing| {
+            let (store, active) = (store.clone(), active.clone());
+            async move {
+                let caller = caller(&active, &context)?;
+                let standing = standing(&store, &context.tenant, std::slice::from_ref(&context.agent)).await?;
+                subscription(&caller, &context, &standing)
+            }
+        },
+    )
+    .category("account")
+}
+
+fn subscription(caller: &Caller, context: &CallContext, standing: &Standing) -> Result<Subscription, ToolError> {
+    let (policy, tenant) = (&caller.active.policy, &caller.tenant);
+    let caps = policy.caps(tenant, &caller.agent);
+    let time_zone = policy.time_zone(tenant);
+    let zone = day::zone(time_zone).map_err(ToolError::internal)?;
+    let (_, today_ends_ms) = day::day_bounds(standing.now_ms, zone);
+    let own = standing.agents.first().copied().unwrap_or_default();
+    // A counter means nothing once its end has passed.
+    let own_ends_ms = Some(own.day_ends_ms).filter(|end| *end > standing.now_ms);
+    let agent_used = own_ends_ms.map_or(0, |_| own.day_used.max(0).unsigned_abs());
+    let is_used_up = agent_used >= u64::from(caps.calls_per_day)
+        || caps.tenant_calls_per_day.is_some_and(|cap| standing.day_used >= u64::from(cap));
+    Ok(Subscription {
+        plan: tenant.plan.clone(),
+        status: if is_used_up { "daily_cap_reached" } else { "active" },
+        features: tenant.features.iter().cloned().collect(),
+        time_zone: time_zone.to_owned(),
+        limits: Limits {
+            actions_per_day: Actions { tenant: caps.tenant_calls_per_day, agent: caps.calls_per_day },
+            calls_per_tick: caps.calls_per_tick,
+            tick_ms: caps.tick_ms,
+            on_day_cap: match caps.on_day_cap {
+                DayCapAction::Reject => DayCap::Reject,
+                DayCapAction::Defer => DayCap::Defer,
+            },
+            rows: rows(caller, context),
+        },
+        usage: Usage {
+            actions_today: Used { tenant: standing.day_used, agent: agent_used },
+            resets_at: Resets {
+                tenant: rfc3339(standing.day_ends_ms.unwrap_or(today_ends_ms)),
+                agent: rfc3339(own_ends_ms.unwrap_or(today_ends_ms)),
+            },
+            unfinished_turns: standing.unfinished,
+            storage_bytes: None,
+            tokens: None,
+            money: None,
+        },
+        agent_count: caller.agents().1,
+        user_count: tenant.users.len(),
+    })
+}
+
+/// The limits that count calls of this agent, with the tenant's own numbers.
+fn rows(caller: &Caller, context: &CallContext) -> Vec<Row> {
+    let tenant = &caller.tenant;
+    let all = caller.active.policy.limits.iter();
+    let mine = all
+        .filter(|limit| limit.matches.fits_tenant(tenant) && limit.matches.fits_agent(&context.agent, &caller.agent));
+    let row = |limit| {
+        let limit = tenant.limit(limit);
+        Row {
+            name: limit.name.clone(),
+            allows: limit.to_string(),
+            tools: limit.matches.tools.clone(),
+            beyond: match (limit.mode, limit.on_reach) {
+                (LimitMode::Shadow, _) => "shadow",
+                (LimitMode::Enforce, OnReach::Wait) => "wait",
+                (LimitMode::Enforce, OnReach::Reject) => "reject",
+            },
+        }
+    };
+    mine.take(ROWS_MAX).map(row).collect()
+}

@@ -1,0 +1,225 @@
+//! A request to X, and what its answer means.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use chrono::DateTime;
+use reqwest::header::{self, HeaderMap, HeaderValue};
+use reqwest::{Method, Url};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use tickfleet_tools::{CallContext, Secrets, ToolError, wording};
+use tickfleet_tools_http::{Client, Request, SendError, read_body, retry_after};
+
+use super::sign_in::Account;
+
+/// Bytes of an answer: a hundred posts with their authors are some hundred kilobytes.
+const ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of X's own words that are passed on.
+const SAID_BYTES_MAX: usize = 600;
+
+/// X under one account.
+#[derive(Debug, Clone)]
+pub(super) struct Api {
+    base: Url,
+    client: Arc<Client>,
+    account: Account,
+}
+
+/// A request to X, before anybody has signed it.
+#[derive(Debug, Clone)]
+pub(super) struct Ask {
+    pub(super) method: Method,
+    pub(super) path: String,
+    pub(super) query: Vec<(&'static str, String)>,
+    /// The body and its content type.
+    pub(super) body: Option<(Bytes, String)>,
+    /// True if the request is the effect itself: what is lost of it may have happened.
+    pub(super) is_effect: bool,
+}
+
+impl Ask {
+    pub(super) fn get(path: impl Into<String>, query: Vec<(&'static str, String)>) -> Self {
+        Self { method: Method::GET, path: path.into(), query, body: None, is_effect: false }
+    }
+
+    pub(super) fn post(path: impl Into<String>, body: Bytes, content_type: impl Into<String>) -> Self {
+        let body = Some((body, content_type.into()));
+        Self { method: Method::POST, path: path.into(), query: Vec::new(), body, is_effect: false }
+    }
+
+    pub(super) fn post_json(path: impl Into<String>, body: &Value) -> Self {
+        Self::post(path, Bytes::from(body.to_string()), "application/json")
+    }
+
+    /// What becomes of the call where nobody knows whether X did what it was asked.
+    fn lost(&self, message: String) -> ToolError {
+        if self.is_effect {
+            ToolError::Transient(message)
+        } else {
+            ToolError::NotExecuted { message, retry_after: None }
+        }
+    }
+}
+
+impl Api {
+    pub(super) const fn new(base: Url, client: Arc<Client>, account: Account) -> Self {
+        Self { base, client, account }
+    }
+
+    /// Asks X. Where it refuses the token, a new one is asked for, and then once more.
+    ///
+    /// # Errors
+    /// [`ToolError`] by what the answer means for this request.
+    pub(super) async fn ask(&self, context: &CallContext, ask: &Ask) -> Result<Value, ToolError> {
+        let token = self.account.token(context).await?;
+        let answered = self.ask_as(ask, &token).await?;
+        if answered.status != 401 {
+            return answered.judged(ask);
+        }
+        // 401 comes before anything is done: asking again repeats nothing.
+        match self.account.after(&token).await? {
+            Some(newer) => self.ask_as(ask, &newer).await?.judged(ask),
+            None => answered.judged(ask),
+        }
+    }
+
+    async fn ask_as(&self, ask: &Ask, token: &SecretString) -> Result<Answered, ToolError> {
+        let request = self.request(ask, token)?;
+        let mut answer = match self.client.send(request, 0, &Secrets::default()).await {
+            Ok(answer) => answer,
+            Err(SendError::Blocked(why)) => return Err(ToolError::Permanent(format!("X was not called: {why}."))),
+            Err(SendError::Redirect(message)) => return Err(ToolError::Permanent(message)),
+            Err(SendError::NotSent { host, why }) => {
+                return Err(ToolError::NotExecuted {
+                    message: format!("Could not connect to {host}: {why}."),
+                    retry_after: None,
+                });
+            }
+            Err(SendError::Lost { host, why }) => return Err(ask.lost(format!("No answer from {host}: {why}."))),
+        };
+        let status = answer.status().as_u16();
+        let headers = answer.headers().clone();
+        let body = read_body(&mut answer, ANSWER_BYTES_MAX).await.ok();
+        // Whatever X repeats of the token stays here.
+        let secrets = Secrets::default().with_token(token);
+        let text = body.map(|body| secrets.scrub(&String::from_utf8_lossy(&body)));
+        Ok(Answered { status, headers, text })
+    }
+
+    fn request(&self, ask: &Ask, token: &SecretString) -> Result<Request, ToolError> {
+        let text = format!("{}{}", self.base.as_str().trim_end_matches('/'), ask.path);
+        let mut url = Url::parse(&text).map_err(ToolError::internal)?;
+        if !ask.query.is_empty() {
+            url.query_pairs_mut().extend_pairs(&ask.query);
+        }
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        let bearer = HeaderValue::try_from(format!("Bearer {}", token.expose_secret()));
+        let mut bearer = bearer.map_err(|_| ToolError::Permanent("X's access token makes no header.".into()))?;
+        bearer.set_sensitive(true);
+        headers.insert(header::AUTHORIZATION, bearer);
+        if let Some((_, kind)) = &ask.body {
+            headers.insert(header::CONTENT_TYPE, HeaderValue::try_from(kind).map_err(ToolError::internal)?);
+        }
+        let body = ask.body.as_ref().map(|(body, _)| body.clone());
+        Ok(Request { method: ask.method.clone(), url, headers, body, body_is_secret: false })
+    }
+}
+
+/// An answer of X. No text where it did not arrive whole, or is too large.
+struct Answered {
+    status: u16,
+    headers: HeaderMap,
+    text: Option<String>,
+}
+
+impl Answered {
+    fn judged(self, ask: &Ask) -> Result<Value, ToolError> {
+        let status = self.status;
+        if (200..300).contains(&status) {
+            let Some(text) = self.text else {
+                return Err(ask.lost("X's answer did not arrive whole, or is too large.".into()));
+            };
+            if text.trim().is_empty() {
+                return Ok(Value::Null);
+            }
+            return serde_json::from_str(&text).map_err(|_| ask.lost("X's answer is no JSON.".into()));
+        }
+        let body: Option<Value> = self.text.as_deref().and_then(|text| serde_json::from_str(text).ok());
+        let said = body.as_ref().and_then(said).map(|said| format!(": {said}")).unwrap_or_default();
+        let message = format!("X answered with status {status}{said}");
+        match status {
+            429 => {
+                let wait = retry_after(&self.headers, None).or_else(|| until_reset(&self.headers));
+                let when = wait.map(|wait| format!(" It allows more in {} s.", wait.as_secs())).unwrap_or_default();
+                let message = format!("{}.{when}", message.trim_end_matches('.'));
+                Err(ToolError::NotExecuted { message, retry_after: wait })
+            }
+            408 | 425 | 500..=599 => Err(ask.lost(message)),
+            _ => Err(ToolError::Refused { message, details: json!({ "status": status }) }),
+        }
+    }
+}
+
+/// Until when X allows nothing more (docs.x.com, Rate limits): a point in time, reckoned from the answer's own `Date`,
+/// so that a clock that is off here changes nothing.
+fn until_reset(headers: &HeaderMap) -> Option<Duration> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::trim);
+    let reset: i64 = text("x-rate-limit-reset")?.parse().ok()?;
+    let now = DateTime::parse_from_rfc2822(text("date")?).ok()?.timestamp();
+    // A second more, for both are cut to seconds.
+    u64::try_from(reset.saturating_sub(now).saturating_add(1).max(0)).ok().map(Duration::from_secs)
+}
+
+/// What X says of a refusal: a problem (RFC 7807), a list of errors, or both.
+fn said(body: &Value) -> Option<String> {
+    const PLACES: [&str; 5] = ["/errors/0/message", "/errors/0/detail", "/detail", "/error_description", "/title"];
+    let said = PLACES.iter().find_map(|place| body.pointer(place)?.as_str()).filter(|said| !said.trim().is_empty())?;
+    let line: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    Some(wording::cut(line.trim(), SAID_BYTES_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn a_reset_counts_from_the_answers_own_clock() {
+        let date = ("date", "Tue, 24 Nov 2026 21:00:00 GMT");
+        let at = DateTime::parse_from_rfc2822(date.1).unwrap().timestamp();
+        let wait = |reset: i64| until_reset(&headers(&[date, ("x-rate-limit-reset", &reset.to_string())]));
+        assert_eq!(wait(at + 12), Some(Duration::from_secs(13)));
+        assert_eq!(wait(at - 900), Some(Duration::ZERO), "long ago");
+        assert_eq!(wait(i64::MAX).map(|wait| wait.as_secs() > 1_000_000), Some(true), "no overflow");
+        assert_eq!(until_reset(&headers(&[("x-rate-limit-reset", "5")])), None, "without a date, nobody knows");
+        assert_eq!(until_reset(&headers(&[date, ("x-rate-limit-reset", "soon")])), None);
+    }
+
+    #[test]
+    fn what_is_lost_of_the_effect_may_have_happened_and_of_nothing_else() {
+        let answered = |status, text: Option<&str>| Answered {
+            status,
+            headers: HeaderMap::new(),
+            text: text.map(ToOwned::to_owned),
+        };
+        let harmless = Ask::post_json("/2/media/upload/initialize", &json!({}));
+        let effect = Ask { is_effect: true, ..harmless.clone() };
+        for (status, text) in [(201, None), (201, Some("<html>")), (500, Some("{}")), (503, None), (408, None)] {
+            let of = |ask: &Ask| answered(status, text).judged(ask).unwrap_err();
+            assert!(matches!(of(&effect), ToolError::Transient(_)), "{status}");
+            assert!(matches!(of(&harmless), ToolError::NotExecuted { .. }), "{status}");
+        }
+        let refused = answered(403, Some(r#"{"detail":"duplicate\ncontent","title":"Forbidden"}"#)).judged(&effect);
+        let expected = "X answered with status 403: duplicate content";
+        assert!(matches!(refused, Err(ToolError::Refused { message, .. }) if message == expected));
+        assert!(matches!(answered(429, None).judged(&effect), Err(ToolError::NotExecuted { .. })));
+    }
+}

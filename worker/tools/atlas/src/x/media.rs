@@ -1,0 +1,202 @@
+//! Pictures and videos of a post, as their addresses give them. The addresses come from a model: they are fetched under
+//! a guard of their own, without redirects, and what is there must be what it says it is.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use reqwest::header::{self, HeaderMap, HeaderValue};
+use reqwest::{Method, Response, Url};
+use tickfleet_tools::{Secrets, ToolError};
+use tickfleet_tools_http::{Client, Request, SendError};
+
+/// Bytes by which every kind shows itself.
+const HEAD_BYTES: usize = 16;
+const MIB: u64 = 1024 * 1024;
+
+/// Fetches media.
+#[derive(Debug, Clone)]
+pub(super) struct Fetcher(Arc<Client>);
+
+/// A kind of media that X takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Kind {
+    /// Its media type.
+    pub(super) mime: &'static str,
+    /// X's word for what it is used for.
+    pub(super) category: &'static str,
+    /// Bytes that one may have: X's own bounds for pictures (docs.x.com, Media best practices); for videos less than
+    /// X's 512 MB, which would not be through in the time of a call.
+    pub(super) bytes_max: u64,
+    /// True if a post shows up to four of them; of the others it shows one alone.
+    pub(super) is_picture: bool,
+}
+
+const fn picture(mime: &'static str) -> Kind {
+    Kind { mime, category: "tweet_image", bytes_max: 5 * MIB, is_picture: true }
+}
+
+const fn video(mime: &'static str) -> Kind {
+    Kind { mime, category: "tweet_video", bytes_max: 128 * MIB, is_picture: false }
+}
+
+const GIF: Kind = Kind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };
+
+impl Kind {
+    /// The kind that data of this beginning are; none where X does not take it.
+    pub(super) fn of(head: &[u8]) -> Option<Self> {
+        match head {
+            [0xff, 0xd8, 0xff, ..] => Some(picture("image/jpeg")),
+            [0x89, b'P', b'N', b'G', 0x0d, 0x0a, 0x1a, 0x0a, ..] => Some(picture("image/png")),
+            [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some(picture("image/webp")),
+            [b'G', b'I', b'F', b'8', b'7' | b'9', b'a', ..] => Some(GIF),
+            [_, _, _, _, b'f', b't', b'y', b'p', b'q', b't', ..] => Some(video("video/quicktime")),
+            [_, _, _, _, b'f', b't', b'y', b'p', ..] => Some(video("video/mp4")),
+            _ => None,
+        }
+    }
+}
+
+/// Media on their way: the beginning is here, the rest is read as it is wanted.
+#[derive(Debug)]
+pub(super) struct Media {
+    pub(super) kind: Kind,
+    /// Bytes in all, where the server says so.
+    pub(super) total: Option<u64>,
+    /// What messages call it.
+    pub(super) name: String,
+    here: BytesMut,
+    read: u64,
+    response: Response,
+}
+
+impl Fetcher {
+    pub(super) const fn new(client: Arc<Client>) -> Self {
+        Self(client)
+    }
+
+    /// Fetches the beginning of what is at `address`, the `at`-th of the call.
+    ///
+    /// # Errors
+    /// [`ToolError::Permanent`] where it is not what X takes, or may not be reached; what may pass is not executed.
+    pub(super) async fn fetch(&self, at: usize, address: &str) -> Result<Media, ToolError> {
+        let name = format!("media_urls[{at}]");
+        let refused = |why: String| ToolError::Permanent(format!("{name} cannot be used: {why} Nothing was posted."));
+        let url = Url::parse(address).map_err(|error| refused(format!("it is no address ({error}).")))?;
+        let headers = HeaderMap::from_iter([(header::ACCEPT, HeaderValue::from_static("image/*, video/*"))]);
+        let request = Request { method: Method::GET, url, headers, body: None, body_is_secret: false };
+        let response = match self.0.send(request, 0, &Secrets::default()).await {
+            Ok(response) => response,
+            Err(SendError::Blocked(why)) => return Err(refused(format!("{why}."))),
+            Err(SendError::Redirect(_)) => {
+                return Err(refused("the address leads on to another one; give that one.".into()));
+            }
+            Err(SendError::NotSent { why, .. } | SendError::Lost { why, .. }) => {
+                return Err(passing(&name, why));
+            }
+        };
+        match response.status().as_u16() {
+            200 => {}
+            status @ (408 | 425 | 429 | 500..=599) => return Err(passing(&name, &format!("status {status}"))),
+            status => return Err(refused(format!("its server answers with status {status}."))),
+        }
+        let said = response.headers().get(header::CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).map(plain);
+        let total = response.content_length();
+        let none = Kind { mime: "", category: "", bytes_max: HEAD_BYTES as u64 * 1024, is_picture: false };
+        let mut media = Media { kind: none, total, name: name.clone(), here: BytesMut::new(), read: 0, response };
+        while media.here.len() < HEAD_BYTES && media.more().await? {}
+        media.kind = Kind::of(&media.here)
+            .ok_or_else(|| refused("it is no JPEG, PNG, WebP, GIF, MP4 or QuickTime file.".into()))?;
+        let (mime, bytes_max) = (media.kind.mime, media.kind.bytes_max);
+        if let Some(said) = said.filter(|said| !agrees(said, mime)) {
+            return Err(refused(format!("its server says {said:?}, and it is {mime}.")));
+        }
+        if total.is_some_and(|total| total > bytes_max) || media.read > bytes_max {
+            return Err(media.too_large());
+        }
+        Ok(media)
+    }
+}
+
+/// A content type without its parameters.
+fn plain(kind: &str) -> String {
+    kind.split(';').next().unwrap_or_default().trim().chars().take(80).collect::<String>().to_ascii_lowercase()
+}
+
+/// Servers that do not know say so; the others must mean the same family.
+fn agrees(said: &str, mime: &str) -> bool {
+    let family = |kind: &str| kind.split('/').next().unwrap_or_default().to_owned();
+    matches!(said, "" | "application/octet-stream" | "binary/octet-stream") || family(said) == family(mime)
+}
+
+/// It may pass, and nothing was posted.
+fn passing(name: &str, why: &str) -> ToolError {
+    ToolError::NotExecuted { message: format!("{name} could not be fetched: {why}."), retry_after: None }
+}
+
+impl Media {
+    /// The next piece: `size` bytes, or what is left at the end; none after that.
+    ///
+    /// # Errors
+    /// [`ToolError`]: it is too large, or its server went away.
+    pub(super) async fn piece(&mut self, size: usize) -> Result<Option<Bytes>, ToolError> {
+        while self.here.len() < size && self.more().await? {}
+        let size = size.min(self.here.len());
+        Ok((size > 0).then(|| self.here.split_to(size).freeze()))
+    }
+
+    /// Reads on; false at the end.
+    async fn more(&mut self) -> Result<bool, ToolError> {
+        let chunk = self.response.chunk().await;
+        let Some(chunk) = chunk.map_err(|_| passing(&self.name, "its server went away in the middle"))? else {
+            return Ok(false);
+        };
+        self.read += chunk.len() as u64;
+        // Before its kind is known, one chunk may be all of it.
+        if !self.kind.mime.is_empty() && self.read > self.kind.bytes_max {
+            return Err(self.too_large());
+        }
+        self.here.extend_from_slice(&chunk);
+        Ok(true)
+    }
+
+    fn too_large(&self) -> ToolError {
+        let Kind { mime, bytes_max, .. } = self.kind;
+        let max = bytes_max / MIB;
+        ToolError::Permanent(format!(
+            "{} is too large: {mime} may have at most {max} MiB. Nothing was posted.",
+            self.name
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn media_are_known_by_their_first_bytes() {
+        let mime = |head: &[u8]| Kind::of(head).map(|kind| kind.mime);
+        assert_eq!(mime(b"\xff\xd8\xff\xe0rest"), Some("image/jpeg"));
+        assert_eq!(mime(b"\x89PNG\r\n\x1a\nrest"), Some("image/png"));
+        assert_eq!(mime(b"RIFF\x01\x02\x03\x04WEBPVP8 "), Some("image/webp"));
+        assert_eq!(mime(b"GIF89a......"), Some("image/gif"));
+        assert_eq!(mime(b"\0\0\0\x18ftypmp42"), Some("video/mp4"));
+        assert_eq!(mime(b"\0\0\0\x14ftypqt  "), Some("video/quicktime"));
+        for other in [&b"<html>"[..], b"", b"%PDF-1.7", b"RIFF....WAVE", b"GIF88a", b"\x7fELF"] {
+            assert_eq!(mime(other), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn a_server_may_not_call_it_something_else() {
+        for said in ["image/png", "image/jpeg", "application/octet-stream", ""] {
+            assert!(agrees(said, "image/jpeg"), "{said}");
+        }
+        for said in ["text/html", "video/mp4", "application/json"] {
+            assert!(!agrees(said, "image/jpeg"), "{said}");
+        }
+        assert_eq!(plain("Image/JPEG; charset=x"), "image/jpeg");
+    }
+}

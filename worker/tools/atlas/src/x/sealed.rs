@@ -1,0 +1,102 @@
+//! A grant as it is kept in Redis: sealed, so that whoever reads Redis learns no token.
+//!
+//! The key follows from the refresh token that the fleet was configured with, which all its workers know and Redis does
+//! not. With another one configured, what was kept under the one before is neither found nor readable.
+
+use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use ring::rand::{SecureRandom, SystemRandom};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Bytes of a sealed grant: more is none of ours.
+const SEALED_BYTES_MAX: usize = 32 * 1024;
+
+/// What a token service granted last.
+#[derive(Clone, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) access: String,
+    /// The refresh token that is good next.
+    pub(super) refresh: String,
+    /// Until when the access token is used, ms of the time of the shard that keeps it.
+    pub(super) good_until_ms: i64,
+    /// Counts the grants.
+    pub(super) number: u64,
+}
+
+/// Seals and opens the grants that follow from one configured refresh token.
+pub(super) struct Seal {
+    key: LessSafeKey,
+    /// The name that they are kept under.
+    pub(super) id: String,
+}
+
+impl Seal {
+    /// Of the grants of this client that begin with this refresh token.
+    ///
+    /// # Errors
+    /// The cipher refuses the key: a bug.
+    pub(super) fn new(client_id: &str, refresh_token: &SecretString) -> Result<Self, String> {
+        let hash = |purpose: &str| {
+            let mut hash = Sha256::new();
+            for part in [purpose, client_id, refresh_token.expose_secret()] {
+                // Lengths, so that no two parts run into each other.
+                hash.update((part.len() as u64).to_be_bytes());
+                hash.update(part);
+            }
+            <[u8; 32]>::from(hash.finalize())
+        };
+        let key = UnboundKey::new(&CHACHA20_POLY1305, &hash("tickfleet grant key"));
+        let key = LessSafeKey::new(key.map_err(|_| "no key for the grants of X")?);
+        let id: String = hash("tickfleet grant name").iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { key, id })
+    }
+
+    pub(super) fn close(&self, kept: &Kept) -> Result<Vec<u8>, String> {
+        let mut nonce = [0_u8; NONCE_LEN];
+        SystemRandom::new().fill(&mut nonce).map_err(|_| "the machine gives no random numbers")?;
+        let mut text = serde_json::to_vec(kept).map_err(|error| error.to_string())?;
+        let aad = Aad::from(self.id.as_bytes());
+        let sealed = self.key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), aad, &mut text);
+        sealed.map_err(|_| "the grant could not be sealed")?;
+        Ok([nonce.as_slice(), &text].concat())
+    }
+
+    /// None where it was not sealed by this seal, or has been changed since.
+    pub(super) fn open(&self, sealed: &[u8]) -> Option<Kept> {
+        if sealed.len() > SEALED_BYTES_MAX {
+            return None;
+        }
+        let (nonce, text) = sealed.split_first_chunk::<NONCE_LEN>()?;
+        let mut text = text.to_vec();
+        let aad = Aad::from(self.id.as_bytes());
+        let opened = self.key.open_in_place(Nonce::assume_unique_for_key(*nonce), aad, &mut text).ok()?;
+        serde_json::from_slice(opened).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_grant_is_read_by_whoever_knows_the_configured_token_and_by_nobody_else() {
+        let seal = |client: &str, token: &str| Seal::new(client, &SecretString::from(token)).unwrap();
+        let ours = seal("me", "refresh-1");
+        let kept = Kept { access: "a-1".into(), refresh: "refresh-2".into(), good_until_ms: 7, number: 1 };
+        let sealed = ours.close(&kept).unwrap();
+        assert!(!sealed.windows(9).any(|window| window == b"refresh-2"));
+        assert_eq!(seal("me", "refresh-1").open(&sealed).unwrap().refresh, "refresh-2");
+        for other in [seal("me", "refresh-2"), seal("merefresh", "-1")] {
+            assert!(other.open(&sealed).is_none() && other.id != ours.id);
+        }
+        let mut changed = sealed.clone();
+        changed[NONCE_LEN] ^= 1;
+        for bad in [&changed[..], &sealed[..8], b"", &[0; 64]] {
+            assert!(ours.open(bad).is_none());
+        }
+        assert_ne!(sealed, ours.close(&kept).unwrap(), "no nonce twice");
+    }
+}

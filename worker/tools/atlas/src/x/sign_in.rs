@@ -1,0 +1,229 @@
+//! Tokens of X: fixed ones, and those of OAuth 2.0 with a refresh token (docs.x.com, OAuth 2.0; scope
+//! `offline.access`). X's access tokens live for two hours, and each of its refresh tokens is good for one use: the next
+//! one is kept in Redis, sealed, before the token that came with it is used, and one worker at a time asks.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reqwest::Url;
+use secrecy::{ExposeSecret, SecretString};
+use tickfleet_store::{Store, StoreError};
+use tickfleet_tools::{CallContext, Environment, ToolError, ToolFailure, TypedTool};
+use tickfleet_tools_http::{Client, Credentials, Granted};
+
+use super::sealed::{Kept, Seal};
+
+/// The time for which one worker alone may ask for the next grant. It is longer than asking takes, and who has lost
+/// asks no sooner.
+const RENEWAL_MS: u64 = 20_000;
+/// Limit of one sign-in.
+const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often whoever waits for another worker's grant looks, and for how long.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+const LOOKS: u32 = 40;
+/// Tries to keep a grant: one that is lost cannot be had again.
+const KEEP_TRIES: u32 = 10;
+/// The time for which a grant is kept. X's refresh tokens live for half a year; each use makes a new one.
+const KEPT_MS: u64 = 190 * 86_400_000;
+
+/// Who asks X.
+#[derive(Clone)]
+pub(super) enum Account {
+    /// A token that is a secret of the tool, by its name.
+    Fixed(&'static str),
+    /// Whoever signed in.
+    SignedIn(Arc<SignIn>),
+}
+
+impl fmt::Debug for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(name) => f.debug_tuple("Fixed").field(name).finish(),
+            Self::SignedIn(_) => f.write_str("SignedIn(..)"),
+        }
+    }
+}
+
+impl Account {
+    /// The user in whose name is posted.
+    pub(super) fn of_user(sign_in: Option<Arc<SignIn>>) -> Self {
+        sign_in.map_or(Self::Fixed("X_USER_TOKEN"), Self::SignedIn)
+    }
+
+    /// Who reads: the app itself where it has a token, else the user.
+    pub(super) fn of_reader(sign_in: Option<Arc<SignIn>>, environment: &Environment) -> Self {
+        let is_set = |name: &str| environment.get(name).is_some();
+        match sign_in {
+            Some(sign_in) if !is_set("X_BEARER_TOKEN") => Self::SignedIn(sign_in),
+            None if !is_set("X_BEARER_TOKEN") && is_set("X_USER_TOKEN") => Self::Fixed("X_USER_TOKEN"),
+            _ => Self::Fixed("X_BEARER_TOKEN"),
+        }
+    }
+
+    /// The tool with the secrets that it needs: without them it is not configured, and none of them shows.
+    pub(super) fn declared_on(&self, tool: TypedTool, environment: &Environment) -> TypedTool {
+        match self {
+            Self::Fixed(name) => tool.secret_from_env(name, name),
+            Self::SignedIn(_) => ["X_REFRESH_TOKEN", "X_CLIENT_ID", "X_CLIENT_SECRET"]
+                .into_iter()
+                .filter(|name| environment.get(name).is_some())
+                .fold(tool, |tool, name| tool.secret_from_env(name, name)),
+        }
+    }
+
+    /// A token that is good, as far as is known.
+    pub(super) async fn token(&self, context: &CallContext) -> Result<SecretString, ToolError> {
+        match self {
+            Self::Fixed(name) => context.secret(name).map(SecretString::from),
+            Self::SignedIn(sign_in) => sign_in.token(None).await,
+        }
+    }
+
+    /// The token after one that X refused; none where there cannot be another.
+    pub(super) async fn after(&self, refused: &SecretString) -> Result<Option<SecretString>, ToolError> {
+        match self {
+            Self::Fixed(_) => Ok(None),
+            Self::SignedIn(sign_in) => sign_in.token(Some(refused)).await.map(Some),
+        }
+    }
+}
+
+/// A sign-in that goes on with each grant.
+pub(super) struct SignIn {
+    token_url: Url,
+    client_id: SecretString,
+    client_secret: Option<SecretString>,
+    /// As the fleet was configured: the first of all.
+    refresh_token: SecretString,
+    client: Arc<Client>,
+    home: Store,
+    seal: Seal,
+    /// What this process knows, where Redis should have lost it.
+    last: Mutex<Option<Kept>>,
+}
+
+impl SignIn {
+    /// The sign-in that the environment configures; none where it has no refresh token.
+    ///
+    /// # Errors
+    /// The variable that is missing or cannot be used.
+    pub(super) fn new(
+        base: &Url,
+        client: &Arc<Client>,
+        home: &Store,
+        environment: &Environment,
+    ) -> Result<Option<Self>, String> {
+        let Some(refresh_token) = environment.get("X_REFRESH_TOKEN").map(SecretString::from) else { return Ok(None) };
+        let client_id = environment.get("X_CLIENT_ID").ok_or("X_REFRESH_TOKEN is set, and X_CLIENT_ID is not")?;
+        let token_url = format!("{}/2/oauth2/token", base.as_str().trim_end_matches('/'));
+        Ok(Some(Self {
+            token_url: Url::parse(&token_url).map_err(|error| format!("X_BASE_URL: {error}"))?,
+            seal: Seal::new(&client_id, &refresh_token)?,
+            client_id: client_id.into(),
+            client_secret: environment.get("X_CLIENT_SECRET").map(SecretString::from),
+            refresh_token,
+            client: client.clone(),
+            home: home.clone(),
+            last: Mutex::default(),
+        }))
+    }
+
+    /// A token that is good and not `refused`. In a task of its own: it goes on where the call is given up, for X has
+    /// then replaced the refresh token.
+    async fn token(self: &Arc<Self>, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
+        let (this, refused) = (Arc::clone(self), refused.cloned());
+        let found = tokio::spawn(async move { this.find(refused.as_ref()).await }).await;
+        found.unwrap_or_else(|error| Err(ToolError::internal(format!("the sign-in ended without a result: {error}"))))
+    }
+
+    async fn find(&self, refused: Option<&SecretString>) -> Result<SecretString, ToolError> {
+        let is_good = |kept: &Kept, now_ms: i64| {
+            kept.good_until_ms > now_ms && refused.is_none_or(|refused| refused.expose_secret() != kept.access)
+        };
+        for _ in 0..LOOKS {
+            let (kept, now_ms) = self.newest().await?;
+            if let Some(kept) = kept.as_ref().filter(|kept| is_good(kept, now_ms)) {
+                return Ok(SecretString::from(kept.access.clone()));
+            }
+            if self.home.may_renew_grant(&self.seal.id, RENEWAL_MS).await.map_err(away)? {
+                // Somebody may have got it between the look and the right to ask.
+                let (kept, now_ms) = self.newest().await?;
+                return match kept.filter(|kept| is_good(kept, now_ms)) {
+                    Some(kept) => Ok(SecretString::from(kept.access)),
+                    None => self.renew().await,
+                };
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Err(not_signed_in("another worker is at it; try again later", None))
+    }
+
+    /// The newest grant that Redis or this process knows, and the time.
+    async fn newest(&self) -> Result<(Option<Kept>, i64), ToolError> {
+        let (kept, now_ms) = tokio::try_join!(self.home.kept_grant(&self.seal.id), self.home.now_ms()).map_err(away)?;
+        let kept = kept.and_then(|sealed| self.seal.open(&sealed));
+        let mut last = self.last.lock();
+        let number = |kept: &Option<Kept>| kept.as_ref().map_or(0, |kept| kept.number);
+        if number(&kept) >= number(&last) {
+            last.clone_from(&kept);
+        }
+        Ok((last.clone(), now_ms))
+    }
+
+    /// Asks for the next grant, and keeps it before it is used.
+    async fn renew(&self) -> Result<SecretString, ToolError> {
+        let (last, _) = self.newest().await?;
+        let refresh = last.as_ref().map_or_else(|| self.refresh_token.clone(), |kept| kept.refresh.clone().into());
+        let (secret, url) = (self.client_secret.clone(), self.token_url.clone());
+        let credentials = Credentials::refreshing(url, self.client_id.clone(), secret, refresh.clone());
+        let asked = tokio::time::timeout(SIGN_IN_TIMEOUT, credentials.ask(&self.client, None)).await;
+        let asked = asked.map_err(|_| not_signed_in("its token service did not answer in time", None))?;
+        let Granted { token, life, refresh_token } = asked.map_err(refused)?;
+        let now_ms = self.home.now_ms().await.unwrap_or(0);
+        let kept = Kept {
+            access: token.expose_secret().to_owned(),
+            refresh: refresh_token.unwrap_or(refresh).expose_secret().to_owned(),
+            good_until_ms: now_ms.saturating_add(i64::try_from(life.as_millis()).unwrap_or(i64::MAX)),
+            number: last.map_or(0, |kept| kept.number) + 1,
+        };
+        *self.last.lock() = Some(kept.clone());
+        self.keep(&kept).await;
+        Ok(token)
+    }
+
+    async fn keep(&self, kept: &Kept) {
+        let sealed = match self.seal.close(kept) {
+            Ok(sealed) => sealed,
+            Err(error) => return tracing::error!(error, "X's next refresh token cannot be sealed; a restart loses it"),
+        };
+        for _ in 0..KEEP_TRIES {
+            match self.home.keep_grant(&self.seal.id, &sealed, KEPT_MS).await {
+                Ok(()) => return,
+                Err(error) => tracing::warn!(%error, "X's next refresh token is not kept yet"),
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        tracing::error!("X's next refresh token could not be kept in Redis; a restart of this worker loses it");
+    }
+}
+
+fn away(error: StoreError) -> ToolError {
+    not_signed_in(&error.to_string(), None)
+}
+
+/// Nothing was asked of X: whatever comes next repeats nothing.
+fn not_signed_in(why: &str, retry_after: Option<Duration>) -> ToolError {
+    ToolError::NotExecuted { message: format!("The tool could not sign in to X: {why}."), retry_after }
+}
+
+fn refused(failure: ToolFailure) -> ToolError {
+    match failure {
+        ToolFailure::Transient { message, retry_after, .. } => ToolError::NotExecuted { message, retry_after },
+        ToolFailure::Permanent { message, .. }
+        | ToolFailure::InvalidArguments { message }
+        | ToolFailure::NotConfigured { message } => ToolError::Permanent(message),
+        ToolFailure::Internal { message } => ToolError::Internal(message),
+    }
+}
