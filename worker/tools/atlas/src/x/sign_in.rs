@@ -225,5 +225,6 @@ fn refused(failure: ToolFailure) -> ToolError {
         | ToolFailure::InvalidArguments { message }
         | ToolFailure::NotConfigured { message } => ToolError::Permanent(message),
         ToolFailure::Internal { message } => ToolError::Internal(message),
+        ToolFailure::Waits { .. } => ToolError::internal("a sign-in begins no work that it could wait for"),
     }
 }
