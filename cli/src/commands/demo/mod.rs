@@ -1,12 +1,16 @@
 //! `tickfleet demo`: a simulated working day of 18 agents, 1 s = 1 hour, with nothing to set up.
 //!
+//! Then a second act: three agents that a model runs ([`agents`], [`model`]).
+//!
 //! [`day`] is what happens, [`stand_in`] the three services that it happens to ([`calendar`] is the MCP server among
 //! them), [`play`] submits and collects, [`report`] counts and looks for broken promises, and [`show`] is what a person
 //! reads.
 
+mod agents;
 mod calendar;
 mod day;
 mod kinds;
+mod model;
 mod play;
 mod played;
 mod report;
@@ -33,14 +37,18 @@ use crate::output::Output;
 use crate::setup::{self, Setup};
 use day::Planned;
 use kinds::Kinds;
+use model::Model;
 use report::Report;
 use stand_in::StandIn;
 
 /// The agent that has a day cap that the day reaches, and what the cap is.
 const CAPPED: (&str, u32) = ("dwight", 6);
 /// Settings that make a day fit into seconds: the name of the variable and its value.
-const HASTE: [(&str, &str); 2] =
-    [("TICKFLEET_CAPS_TICK", "1s"), ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms")];
+const HASTE: [(&str, &str); 3] = [
+    ("TICKFLEET_CAPS_TICK", "1s"),
+    ("TICKFLEET_WORKER_RETRY_LADDER", "200ms,400ms,800ms"),
+    ("TICKFLEET_WORKER_LEASE", "3s"),
+];
 
 /// The files of the demo's configuration folder; all else is built in. The calendar's tools are granted here.
 const FILES: [(&str, &str); 2] = [
@@ -58,6 +66,11 @@ const FILES: [(&str, &str); 2] = [
     ),
 ];
 
+/// The agents of the built-in configuration, and archy among them no runtime outside, but run by a model.
+const AGENTS: &str = include_str!("../../../../config/agents.yaml");
+const OUTSIDE: &str = "task_handler: {external: {lease_ms: 60000}}";
+const BY_MODEL: &str = "task_handler: {llm: {prompt: archy}}";
+
 /// Plays a day and shows what came of it.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "\
@@ -74,32 +87,58 @@ pub(crate) struct Demo {}
 /// The fleet cannot be started or ends too early; [`Failure::Told`] where it broke a promise.
 pub(crate) async fn run(output: &Output) -> Result<(), Failure> {
     let day = day::plan()?;
-    let stand_in = StandIn::start(&day).await?;
+    let (stand_in, model) = (StandIn::start(&day).await?, Model::start().await?);
     let dir = std::env::temp_dir().join(format!("tickfleet-demo-{}", std::process::id()));
     let mut redis = PrivateRedis::start(ServerOptions::new(&dir)).await.map_err(Failure::failed)?;
-    let outcome = on(&redis.url(), &dir, &day, &stand_in, output).await;
+    let outcome = both_acts(&redis.url(), &dir, &day, (&stand_in, &model), output).await;
     let stopped = redis.stop().await;
     // What cannot be tidied up is in the system's folder for temporary files.
     drop(std::fs::remove_dir_all(&dir));
     let report = outcome?;
     stopped.map_err(Failure::failed)?;
-    output.show(&report, |report| show::account(report, output))?;
+    if output.json {
+        output.show(&report, |_| String::new())?;
+    }
     if report.ok { Ok(()) } else { Err(Failure::Told) }
 }
 
-/// Plays the day on a fleet of its own on this Redis.
-async fn on(url: &str, dir: &Path, day: &[Planned], stand_in: &StandIn, output: &Output) -> Result<Report, Failure> {
-    let setup = configured(url, &dir.join("conf"), stand_in).await?;
-    let kinds = Kinds::of(&setup);
+/// Plays the day, tells what came of it, and plays the second act.
+async fn both_acts(
+    url: &str,
+    dir: &Path,
+    day: &[Planned],
+    (stand_in, model): (&StandIn, &Model),
+    output: &Output,
+) -> Result<Report, Failure> {
+    let conf = dir.join("conf");
+    let setup = configured(url, &conf, stand_in, model).await?;
+    let mut report = first_act(&setup, day, stand_in, output).await?;
+    if !output.json {
+        output.print(&show::account(&report, output))?;
+    }
+    let agents = agents::play(&setup, &conf, (stand_in, model), output).await?;
+    let broken = agents.broken();
+    if !output.json {
+        output.print(&show::verdict_on(&broken, output))?;
+    }
+    report.ok &= broken.is_empty();
+    report.broken.extend(broken);
+    report.second_act = Some(agents);
+    Ok(report)
+}
+
+/// Plays the day on a fleet of its own.
+async fn first_act(setup: &Setup, day: &[Planned], stand_in: &StandIn, output: &Output) -> Result<Report, Failure> {
+    let kinds = Kinds::of(setup);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
-    let fleet = fleet::start(&setup, Roles::BOTH, Answer::On(probes), shutdown.clone()).await?;
+    let fleet = fleet::start(setup, Roles::BOTH, Answer::On(probes), shutdown.clone()).await?;
     if !output.json {
         output.print(&show::opening(day, &setup.configuration.policy, &kinds, output))?;
     }
     let mut running = std::pin::pin!(fleet.wait());
     let played = tokio::select! {
-        played = play::day(&setup, day, output) => played,
+        played = play::day(setup, day, output) => played,
         ended = &mut running => {
             ended?;
             return Err(Failure::failed(anyhow::anyhow!("stopped before the day was over")));
@@ -113,7 +152,7 @@ async fn on(url: &str, dir: &Path, day: &[Planned], stand_in: &StandIn, output: 
 
 /// The built-in configuration in haste, its tools pointed at the stand-in; in the folder `dir`, the calendar's tools
 /// are named, granted and pinned.
-async fn configured(url: &str, dir: &Path, stand_in: &StandIn) -> Result<Setup, Failure> {
+async fn configured(url: &str, dir: &Path, stand_in: &StandIn, model: &Model) -> Result<Setup, Failure> {
     let base = stand_in.base_url.as_str();
     let calendar_url = format!("{base}{}", calendar::PATH);
     let pairs = [
@@ -126,6 +165,8 @@ async fn configured(url: &str, dir: &Path, stand_in: &StandIn) -> Result<Setup, 
         ("X_BEARER_TOKEN", stand_in::X_BEARER_TOKEN),
         ("CALENDAR_URL", &calendar_url),
         ("CALENDAR_TOKEN", calendar::TOKEN),
+        ("OPENAI_BASE_URL", &model.base_url),
+        ("OPENAI_MODEL", "scripted"),
     ];
     let pairs = pairs.into_iter().chain(HASTE);
     let environment: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
@@ -149,5 +190,6 @@ async fn configured(url: &str, dir: &Path, stand_in: &StandIn) -> Result<Setup, 
 
 fn write_all(dir: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
+    std::fs::write(dir.join("agents.yaml"), AGENTS.replace(OUTSIDE, BY_MODEL))?;
     FILES.iter().try_for_each(|(name, text)| std::fs::write(dir.join(name), text))
 }

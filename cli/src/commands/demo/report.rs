@@ -7,6 +7,7 @@ use serde::Serialize;
 use tickfleet_client::Reply;
 use tickfleet_model::{CallResult, Outcome};
 
+use super::agents::Agents;
 use super::day::{Answer, Planned};
 use super::kinds::{Kind, Kinds};
 use super::played::{Played, PlayedTurn};
@@ -33,6 +34,8 @@ pub(super) struct Report {
     pub(super) latency: Latency,
     pub(super) stand_in: Seen,
     pub(super) day: Vec<Row>,
+    /// What the agents came to that a model runs, once they have played.
+    pub(super) second_act: Option<Agents>,
 }
 
 /// A turn that waited for its agent's windows.
@@ -150,6 +153,7 @@ impl Report {
             latency: Latency::new(&played.turns),
             stand_in: seen,
             day: day.iter().zip(&played.turns).map(|(planned, turn)| row(planned, turn, kinds)).collect(),
+            second_act: None,
         }
     }
 }

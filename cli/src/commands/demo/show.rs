@@ -267,6 +267,16 @@ fn verdict(report: &Report, output: &Output) -> String {
     format!("{}\n{broken}", output.paint(Mood::Bad, "Promises were broken:"))
 }
 
+/// What the second act says of itself.
+pub(super) fn verdict_on(broken: &[String], output: &Output) -> String {
+    if broken.is_empty() {
+        let kept = "Both tasks were answered, and each post was published once.";
+        return format!("\n{}\n", output.paint(Mood::Good, kept));
+    }
+    let broken: String = broken.iter().map(|promise| format!("  {promise}\n")).collect();
+    format!("\n{}\n{broken}", output.paint(Mood::Bad, "Promises were broken:"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,210 @@
+//! The second act: a service gives atlas a task, and three agents that a model runs bring it to an end; then once more,
+//! with the worker killed when kelly's post is out.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use serde::Serialize;
+use tickfleet_client::{Client, Reply, private_inbox};
+use tickfleet_config::Environment;
+use tickfleet_model::{AgentId, InboxName, Outcome, Priority, Task, TaskGrant, TaskId, limits};
+use tickfleet_ops::shutdown::Shutdown;
+use tokio::process::{Child, Command};
+
+use super::day::tenant;
+use super::model::{Model, Said};
+use super::stand_in::StandIn;
+use crate::failure::Failure;
+use crate::fleet::{self, Answer, Roles};
+use crate::output::{Mood, Output};
+use crate::setup::Setup;
+
+/// The longest wait for an answer: a killed worker's lease has to end first.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the ledger is looked at for the post after which the worker is killed.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+/// What is published in each round.
+const POSTS: [&str; 2] =
+    ["Argue in one place: research boards are shared now.", "Shared boards, second day: now with tags."];
+
+/// What the agents came to.
+#[derive(Debug, Serialize)]
+pub(super) struct Agents {
+    /// One for each time that the task was given.
+    pub(super) rounds: Vec<Round>,
+}
+
+/// One task for atlas.
+#[derive(Debug, Serialize)]
+pub(super) struct Round {
+    pub(super) answer: String,
+    pub(super) outcome: &'static str,
+    /// How often the model was asked.
+    pub(super) asked: usize,
+    /// How often the post was published.
+    pub(super) posted: usize,
+    /// True if the worker was killed in the middle.
+    pub(super) killed: bool,
+}
+
+impl Agents {
+    /// What was promised and not kept.
+    pub(super) fn broken(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        for (round, number) in self.rounds.iter().zip(1..) {
+            if round.outcome != Outcome::Ok.as_str() {
+                broken.push(format!("atlas' task {number} ended as {}", round.outcome));
+            }
+            if round.posted != 1 {
+                broken.push(format!("the post of atlas' task {number} was published {} times", round.posted));
+            }
+        }
+        broken
+    }
+}
+
+/// Plays it, on the fleet of `setup` with workers that are processes of their own.
+///
+/// # Errors
+/// The fleet cannot be started, or no answer comes.
+pub(super) async fn play(
+    setup: &Setup,
+    dir: &Path,
+    (stand_in, model): (&StandIn, &Model),
+    output: &Output,
+) -> Result<Agents, Failure> {
+    let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
+    let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
+    let fleet = fleet::start(setup, Roles::SCHEDULER, Answer::On(probes), shutdown.clone()).await?;
+    if !output.json {
+        output.print(&opening(output))?;
+    }
+    let mut running = std::pin::pin!(fleet.wait());
+    let played = tokio::select! {
+        played = rounds(setup, dir, stand_in, model, output) => played,
+        ended = &mut running => {
+            ended?;
+            return Err(Failure::failed(anyhow!("stopped before the agents had answered")));
+        }
+    };
+    shutdown.drain();
+    running.await?;
+    played
+}
+
+async fn rounds(
+    setup: &Setup,
+    dir: &Path,
+    stand_in: &StandIn,
+    model: &Model,
+    output: &Output,
+) -> Result<Agents, Failure> {
+    let environment = &setup.sources().environment;
+    let client = setup.client().await?;
+    let mut rounds = Vec::new();
+    let mut worker = worker(environment, dir)?;
+    for (post, kills) in POSTS.into_iter().zip([false, true]) {
+        let from = model.said(0).len();
+        let inbox = private_inbox("agents");
+        client.delegate(task(post, &inbox)?).await?;
+        let reply = answer(&client, &inbox);
+        let reply = if kills {
+            let killed = async {
+                while stand_in.ledger().times(post) == 0 {
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
+                // SIGKILL: it says no word to anybody.
+                worker.kill().await.context("the worker cannot be killed")?;
+                self::worker(environment, dir)
+            };
+            let (reply, another) = tokio::try_join!(reply, async { killed.await.map_err(Failure::failed) })?;
+            worker = another;
+            reply
+        } else {
+            reply.await?
+        };
+        let said = model.said(from);
+        let round = round(&reply, &said, stand_in.ledger().times(post), kills)?;
+        if !output.json {
+            output.print(&told(&round, &said, output))?;
+        }
+        rounds.push(round);
+    }
+    drop(worker.kill().await);
+    Ok(Agents { rounds })
+}
+
+/// A worker of its own process, on the demo's configuration and nothing else.
+fn worker(environment: &Environment, dir: &Path) -> anyhow::Result<Child> {
+    let program = std::env::current_exe().context("the program's own file is not known")?;
+    let mut command = Command::new(program);
+    command.env_clear().envs(environment.iter()).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0");
+    command.env("TICKFLEET_LOG_LEVEL", "error").arg("worker").arg("--config").arg(dir);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
+    command.spawn().context("a worker cannot be started")
+}
+
+fn task(post: &str, inbox: &InboxName) -> anyhow::Result<Task> {
+    Ok(Task {
+        id: Some(TaskId::new(private_inbox("job").as_str())?),
+        tenant: tenant()?,
+        target: AgentId::new("atlas")?,
+        delegator: None,
+        description: format!("Find out what people ask, then have this published: {post}"),
+        input: None,
+        priority: Priority::default(),
+        deadline_ms: None,
+        reply_to: Some(inbox.clone()),
+        parent: None,
+        grant: TaskGrant { budget: limits::TASK_BUDGET_DEFAULT, ..TaskGrant::default() },
+        context: tickfleet_model::Context::default(),
+    })
+}
+
+/// The reply of atlas' task; those of the tasks that atlas gives out come to the same inbox.
+async fn answer(client: &Client, inbox: &InboxName) -> Result<Reply, Failure> {
+    let mut replies = client.replies(&tenant()?, inbox);
+    loop {
+        let Some(reply) = replies.next(PATIENCE).await? else {
+            return Err(Failure::failed(anyhow!("atlas gave no answer within {} s", PATIENCE.as_secs())));
+        };
+        if reply.delegator.is_none() {
+            replies.forget().await?;
+            return Ok(reply);
+        }
+    }
+}
+
+fn round(reply: &Reply, said: &[Said], posted: usize, killed: bool) -> Result<Round, Failure> {
+    let result = reply.results.first().ok_or_else(|| Failure::failed(anyhow!("a task without a result")))?;
+    let output = result.output.as_ref().and_then(|json| serde_json::from_str::<serde_json::Value>(json.get()).ok());
+    let words = output.as_ref().and_then(|output| output["answer"].as_str());
+    let error = result.error.as_ref().map(|error| error.message.as_str());
+    let answer = words.or(error).unwrap_or_default().to_owned();
+    Ok(Round { answer, outcome: result.outcome.as_str(), asked: said.len(), posted, killed })
+}
+
+fn opening(output: &Output) -> String {
+    let title = "Second act: a service gives atlas a task, and a model runs the agents";
+    format!(
+        "\n{}\n\n\
+         The workers are processes of their own now. The model is scripted: it answers as an OpenAI-like server on a\n\
+         port of this machine. What it says:\n",
+        output.paint(Mood::Strong, title)
+    )
+}
+
+fn told(round: &Round, said: &[Said], output: &Output) -> String {
+    let mut text = String::new();
+    for Said { agent, what } in said {
+        text.push_str(&format!("  {agent:6} {what}\n"));
+    }
+    let killed = if round.killed { "The worker was killed when the post was out; another one took over. " } else { "" };
+    let posted = format!("Published {} time{}.", round.posted, if round.posted == 1 { "" } else { "s" });
+    let mood = if round.posted == 1 { Mood::Good } else { Mood::Bad };
+    text.push_str(&format!("{killed}Atlas' task: {}. {}\n", round.outcome, output.paint(mood, &posted)));
+    text
+}

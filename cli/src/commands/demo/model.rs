@@ -1,0 +1,152 @@
+//! A model that the demo scripts, behind the address of an OpenAI-like server: it plays atlas, archy and kelly by what
+//! they were told that they are, and keeps a log of what it said.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use axum::extract::State;
+use axum::routing::post;
+use axum::{Json, Router};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+/// What stands before the words of a post in kelly's task.
+pub(super) const PUBLISH: &str = "Publish this post, word for word: ";
+/// What archy is asked.
+const QUESTION: &str = "What do we tell people about shared research boards?";
+
+/// The running model. Dropping it ends it.
+pub(super) struct Model {
+    /// What `OPENAI_BASE_URL` has to be.
+    pub(super) base_url: String,
+    said: Arc<Mutex<Vec<Said>>>,
+    serving: tokio::task::JoinHandle<()>,
+}
+
+/// One answer.
+#[derive(Debug, Clone)]
+pub(super) struct Said {
+    /// The agent that it was given to.
+    pub(super) agent: &'static str,
+    /// What it says, in short.
+    pub(super) what: String,
+}
+
+impl Model {
+    /// Starts it on a free port of the loopback interface.
+    ///
+    /// # Errors
+    /// No port is to be had.
+    pub(super) async fn start() -> Result<Self> {
+        let said: Arc<Mutex<Vec<Said>>> = Arc::default();
+        let listener =
+            tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("no port for the model")?;
+        let base_url = format!("http://{}/v1", listener.local_addr()?);
+        let app = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::clone(&said));
+        let serving = tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, app).await {
+                tracing::error!(%error, "the scripted model ended");
+            }
+        });
+        Ok(Self { base_url, said, serving })
+    }
+
+    /// What it has said, from the `from`th answer on.
+    pub(super) fn said(&self, from: usize) -> Vec<Said> {
+        self.said.lock().iter().skip(from).cloned().collect()
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.serving.abort();
+    }
+}
+
+async fn answer(State(said): State<Arc<Mutex<Vec<Said>>>>, Json(request): Json<Value>) -> Json<Value> {
+    let asked = Asked::of(&request);
+    let next = asked.next();
+    let (what, message, finish) = match &next {
+        Next::Words(words) => (words.clone(), json!({"role": "assistant", "content": words}), "stop"),
+        Next::Call(tool, arguments) => {
+            let function = json!({"name": tool, "arguments": arguments.to_string()});
+            let call = json!({"id": "call", "type": "function", "function": function});
+            let message = json!({"role": "assistant", "content": null, "tool_calls": [call]});
+            (called(tool, arguments), message, "tool_calls")
+        }
+    };
+    said.lock().push(Said { agent: asked.agent, what });
+    // Tokens are counted as words are: about.
+    let count = |text: &Value| text.to_string().split_whitespace().count() * 4 / 3;
+    let usage = json!({"prompt_tokens": count(&request["messages"]), "completion_tokens": count(&message)});
+    Json(json!({"choices": [{"message": message, "finish_reason": finish}], "usage": usage}))
+}
+
+/// A call in short: the tool, and to whom or what.
+fn called(tool: &str, arguments: &Value) -> String {
+    let about = ["target_agent", "query", "content"].iter().find_map(|name| arguments[name].as_str());
+    about.map_or_else(|| tool.to_owned(), |about| format!("{tool}: {about}"))
+}
+
+/// What the model does next.
+enum Next {
+    Words(String),
+    Call(&'static str, Value),
+}
+
+/// One request.
+struct Asked<'a> {
+    agent: &'static str,
+    task: &'a str,
+    /// How often it has answered before.
+    answers: usize,
+    /// The last result; empty where there is none.
+    result: &'a str,
+}
+
+impl<'a> Asked<'a> {
+    fn of(request: &'a Value) -> Self {
+        let messages = request["messages"].as_array().map_or(&[][..], Vec::as_slice);
+        let of = |role: &str| messages.iter().filter(move |message| message["role"] == role).collect::<Vec<_>>();
+        let text = |message: Option<&&'a Value>| message.and_then(|m| m["content"].as_str()).unwrap_or_default();
+        let system = text(of("system").first());
+        let agent = ["atlas", "archy", "kelly"]
+            .into_iter()
+            .find(|name| system.to_lowercase().contains(&format!("you are {name}")));
+        Self {
+            agent: agent.unwrap_or("an agent"),
+            task: text(of("user").first()),
+            answers: of("assistant").len(),
+            result: text(of("tool").last()),
+        }
+    }
+
+    fn next(&self) -> Next {
+        match (self.agent, self.answers) {
+            ("atlas", 0) => delegate("archy", QUESTION.to_owned()),
+            ("atlas", 1) => delegate("kelly", format!("{PUBLISH}{}", self.post())),
+            ("atlas", _) => Next::Words("Archy has looked it up, and Kelly has published it.".to_owned()),
+            ("archy", 0) => Next::Call("search_x", json!({"query": "\"research board\" lang:en"})),
+            ("archy", _) => Next::Words("People ask how to argue in one place: say that boards are shared.".to_owned()),
+            ("kelly", 0) if self.task.starts_with(PUBLISH) => Next::Call("post_to_x", json!({"content": self.post()})),
+            ("kelly", _) if self.task.starts_with(PUBLISH) => {
+                let sure = self.result.contains("post_url") || self.result.contains("\"id\"");
+                let words =
+                    if sure { "It is published." } else { "It may have been published: I do not post it again." };
+                Next::Words(words.to_owned())
+            }
+            _ => Next::Words("It is drafted.".to_owned()),
+        }
+    }
+
+    /// The words of the post that the task is about: its first line, behind what is to be done with it.
+    fn post(&self) -> &'a str {
+        let line = self.task.lines().next().unwrap_or_default();
+        line.split_once(": ").map_or(line, |(_, words)| words)
+    }
+}
+
+fn delegate(agent: &str, description: String) -> Next {
+    Next::Call("delegate_task", json!({"target_agent": agent, "task_description": description, "wait": true}))
+}
