@@ -66,11 +66,11 @@ fn nothing_is_written_outside_the_workspace() {
     {
         let said =
             tried(folder.path(), "example", "writer", "write_file", &format!(r#"{{"path":"{path}","content":"x"}}"#));
-        assert!(!said.contains(r#""outcome":"ok""#), "{path}: {said}");
+        assert!(!said.contains(r#""outcome": "ok""#), "{path}: {said}");
     }
     // A link in the place of the file is replaced, and what it led to stays as it was.
     let said = tried(folder.path(), "example", "writer", "write_file", r#"{"path":"file-link","content":"new"}"#);
-    assert!(said.contains(r#""outcome":"ok""#), "{said}");
+    assert!(said.contains(r#""outcome": "ok""#), "{said}");
     assert_eq!(std::fs::read_to_string(outside.join("target")).unwrap(), "as it was");
     assert_eq!(std::fs::read_to_string(work.join("file-link")).unwrap(), "new");
     assert_eq!(std::fs::read_dir(&outside).unwrap().count(), 1);
