@@ -1,0 +1,134 @@
+//! A folder that nothing leads out of: every step is opened from the one before it, and no step may be a link, `..` or a
+//! hidden name. So a link that somebody puts there while a path is walked leads nowhere either.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use tickfleet::{CallContext, ToolError};
+
+/// Steps of a path, and bytes of one of them.
+const STEPS_MAX: usize = 8;
+const NAME_BYTES_MAX: usize = 100;
+
+/// A folder below `data/<tenant>`.
+pub struct Folder(OwnedFd);
+
+/// A file's name in the folder that it lies in.
+type Place<'a> = (Folder, &'a str);
+
+/// The steps of a path.
+fn steps(path: &str) -> Result<Vec<&str>, ToolError> {
+    let steps: Vec<&str> = path.split('/').collect();
+    let sound = |name: &&str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+        !name.is_empty() && name.len() <= NAME_BYTES_MAX && !name.starts_with('.') && name.chars().all(plain)
+    };
+    if steps.len() > STEPS_MAX || !steps.iter().all(sound) {
+        return Err(ToolError::InvalidArguments(format!(
+            "{path:?} is no path here: at most {STEPS_MAX} names of letters, digits, _ - and ., none of which begins \
+             with a point, with / between them."
+        )));
+    }
+    Ok(steps)
+}
+
+fn failed(what: &str, error: Errno) -> ToolError {
+    match error {
+        Errno::ELOOP | Errno::ENOTDIR => ToolError::Permanent(format!("{what} is not what it has to be here.")),
+        Errno::ENOENT => ToolError::Permanent(format!("There is no {what}.")),
+        error => ToolError::Internal(format!("{what}: {error}")),
+    }
+}
+
+const FOLDER: OFlag = OFlag::O_RDONLY.union(OFlag::O_DIRECTORY).union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
+
+impl Folder {
+    /// The folder `path` of the calling tenant, whose own it is where there is no path; `make` says whether missing ones
+    /// are made.
+    pub fn of(context: &CallContext, path: Option<&str>, make: bool) -> Result<Self, ToolError> {
+        let data = openat(AT_FDCWD, "data", FOLDER, Mode::empty()).map_err(|error| failed("folder data", error))?;
+        let tenant = context.tenant.to_string();
+        let path = path.map_or_else(|| tenant.clone(), |path| format!("{tenant}/{path}"));
+        steps(&path)?.into_iter().try_fold(Self(data), |folder, name| folder.step(name, make))
+    }
+
+    fn step(&self, name: &str, make: bool) -> Result<Self, ToolError> {
+        if make {
+            match mkdirat(&self.0, name, Mode::S_IRWXU) {
+                Ok(()) | Err(Errno::EEXIST) => {}
+                Err(error) => return Err(failed(name, error)),
+            }
+        }
+        openat(&self.0, name, FOLDER, Mode::empty()).map(Self).map_err(|error| failed(name, error))
+    }
+
+    /// The folder in which the file at `path` lies, and its name there.
+    fn place<'a>(self, path: &'a str, make: bool) -> Result<Place<'a>, ToolError> {
+        let mut steps = steps(path)?;
+        let name = steps.pop().unwrap_or_default();
+        Ok((steps.into_iter().try_fold(self, |folder, step| folder.step(step, make))?, name))
+    }
+
+    /// Reads a file of at most `bytes_max` bytes; none where there is none.
+    pub fn read(self, path: &str, bytes_max: u64) -> Result<Option<String>, ToolError> {
+        let (folder, name) = self.place(path, false)?;
+        let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file = match openat(&folder.0, name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::ENOENT) => return Ok(None),
+            Err(error) => return Err(failed(name, error)),
+        };
+        let mut text = String::new();
+        let is_file = file.metadata().is_ok_and(|about| about.is_file());
+        let read = file.take(bytes_max + 1).read_to_string(&mut text);
+        match read {
+            Ok(read) if is_file && read as u64 <= bytes_max => Ok(Some(text)),
+            Ok(_) if is_file => Err(ToolError::Permanent(format!("{name} has more than {bytes_max} bytes."))),
+            _ => Err(ToolError::Permanent(format!("{name} is no text file."))),
+        }
+    }
+
+    /// Writes a file as a whole: whoever reads it meanwhile sees the one before or this one.
+    pub fn write(self, path: &str, text: &str, unique: &str) -> Result<(), ToolError> {
+        let (folder, name) = self.place(path, true)?;
+        let draft = format!(".draft-{unique}");
+        let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+        // One that a killed worker has left.
+        let _ = unlinkat(&folder.0, draft.as_str(), UnlinkatFlags::NoRemoveDir);
+        let file = openat(&folder.0, draft.as_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR);
+        let mut file = File::from(file.map_err(|error| failed(name, error))?);
+        let written = file.write_all(text.as_bytes()).and_then(|()| file.sync_all());
+        let moved = match written {
+            // A link of that name is replaced, not followed.
+            Ok(()) => renameat(&folder.0, draft.as_str(), &folder.0, name).map_err(|error| failed(name, error)),
+            Err(error) => Err(ToolError::Transient(format!("{name} could not be written: {error}"))),
+        };
+        if moved.is_err() {
+            let _ = unlinkat(&folder.0, draft.as_str(), UnlinkatFlags::NoRemoveDir);
+        }
+        moved
+    }
+
+    /// The names of at most `count_max` files that end in `end`, in their order.
+    pub fn names(&self, end: &str, count_max: usize) -> Result<Vec<String>, ToolError> {
+        let copy = openat(&self.0, ".", FOLDER, Mode::empty()).map_err(|error| failed("folder", error))?;
+        let mut folder = nix::dir::Dir::from_fd(copy).map_err(|error| failed("folder", error))?;
+        let names = folder.iter().flatten().filter_map(|entry| entry.file_name().to_str().ok().map(ToOwned::to_owned));
+        let mut names: Vec<String> =
+            names.filter(|name| name.ends_with(end) && !name.starts_with('.')).take(count_max).collect();
+        names.sort();
+        Ok(names)
+    }
+}
+
+/// Runs what waits for the disk on a thread of its own.
+pub async fn on_disk<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ToolError> + Send + 'static,
+) -> Result<T, ToolError> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(ToolError::internal(error)))
+}
