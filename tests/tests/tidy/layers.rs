@@ -4,7 +4,7 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
-const CRATES: [(&str, &[&str]); 16] = [
+const CRATES: [(&str, &[&str]); 17] = [
     ("shared/model", &[]),
     ("shared/protocol", &["model"]),
     ("shared/store", &["model"]),
@@ -19,6 +19,7 @@ const CRATES: [(&str, &[&str]); 16] = [
     ("worker/tools/core", &["model", "protocol", "config", "ops", "engine"]),
     ("worker/tools/http", &["model", "config", "ops", "outbound", "tools"]),
     ("worker/tools/mcp", &["model", "config", "ops", "outbound", "tools"]),
+    ("worker/tools/knowledge", &["model", "store", "outbound", "tools"]),
     // It knows no kind of tool: whoever puts a process together hands it those that there are.
     ("worker", &["model", "protocol", "store", "config", "ops", "client", "engine", "tools"]),
     (
@@ -37,6 +38,7 @@ const CRATES: [(&str, &[&str]); 16] = [
             "tools",
             "tools-http",
             "tools-mcp",
+            "tools-knowledge",
         ],
     ),
 ];
