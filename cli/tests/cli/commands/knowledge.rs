@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tickfleet_testkit::RedisServer;
 use tokio::sync::Notify;
 
-use crate::support::binary::{Said, command};
+use crate::support::binary::{DevFleet, Said, command};
 
 /// A Redis, and a folder to import from.
 struct Place {
@@ -228,4 +228,58 @@ async fn memories_are_added_listed_and_forgotten_for_one_agent() {
     assert_eq!(memory(&["forget", id], "kelly").exits(0).json()["forgotten"], 1);
     assert_eq!(memory(&["forget", "--all"], "kelly").exits(0).json()["forgotten"], 4);
     memory(&["list"], "kely").exits(1).complains("Did you mean \"kelly\"?");
+}
+
+/// Submits one call; answers its result.
+fn call(fleet: &DevFleet, tenant: &str, agent: &str, tool: &str, arguments: &Value, more: &[&str]) -> Value {
+    let call = format!("{tool} {arguments}");
+    let turn = ["submit", "--tenant", tenant, "--agent", agent, "--call", &call, "--wait", "--json"];
+    let reply = fleet.run(&[&turn, more].concat()).json();
+    reply["results"][0].clone()
+}
+
+/// What `search_my_memories` finds for an agent, as (source, text).
+fn recalled(fleet: &DevFleet, (tenant, agent): (&str, &str), arguments: &Value) -> Vec<(String, String)> {
+    let result = call(fleet, tenant, agent, "search_my_memories", arguments, &[]);
+    assert_eq!((&result["outcome"], &result["output"]["incomplete"]), (&json!("ok"), &json!([])), "{result:#}");
+    let text = |found: &Value, member: &str| found[member].as_str().unwrap().to_owned();
+    let results = result["output"]["results"].as_array().unwrap();
+    results.iter().map(|found| (text(found, "source"), text(found, "text"))).collect()
+}
+
+#[tokio::test]
+async fn agents_recall_what_they_noted_did_and_worked_on_and_nobody_elses() {
+    let redis = RedisServer::start().await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    let (kelly, atlas) = (("demo", "kelly"), ("demo", "atlas"));
+    // Noted once, however often the turn is submitted.
+    let note = json!({"text": "The zeppelin post goes out on Friday.", "tags": ["plans"]});
+    for _ in 0..2 {
+        call(&fleet, "demo", "kelly", "remember", &note, &["--turn-id", "note-1"]);
+    }
+    let noted = fleet.run(&["memory", "list", "--tenant", "demo", "--agent", "kelly", "--json"]).exits(0).json();
+    assert_eq!(noted.as_array().unwrap().len(), 1);
+    // A call, and a task that kelly was given.
+    call(&fleet, "demo", "kelly", "echo", &json!({"text": "a zeppelin over the lake"}), &[]);
+    fleet.run(&["delegate", "--tenant", "demo", "--to", "kelly", "Describe the zeppelin hangar.", "--wait"]).exits(0);
+    let found = recalled(&fleet, kelly, &json!({"query": "zeppelin"}));
+    for (source, text) in [("memory", "goes out on Friday"), ("workflows", "zeppelin hangar")] {
+        assert!(found.iter().any(|(of, said)| of == source && said.contains(text)), "no {text:?} in {found:#?}");
+    }
+    let lake = found.iter().filter(|(_, text)| text.contains("over the lake")).count();
+    assert_eq!(lake, 1, "a call and its turn are one: {found:#?}");
+    let calls = recalled(&fleet, kelly, &json!({"query": "zeppelin", "sources": ["audit"]}));
+    assert_eq!(calls.len(), 1, "looking up is not found: {calls:#?}");
+    assert!(calls[0].1.contains("over the lake") && calls[0].0 == "audit");
+    // Nobody else recalls any of it.
+    assert_eq!(recalled(&fleet, atlas, &json!({"query": "zeppelin"})), []);
+    assert_eq!(recalled(&fleet, ("atlas-ux", "kelly"), &json!({"query": "zeppelin"})), []);
+    // Arguments that the schema knows are judged by it.
+    let wrong = call(&fleet, "demo", "kelly", "search_my_memories", &json!({"query": "x", "sources": ["mail"]}), &[]);
+    assert_eq!(wrong["outcome"], "invalid_arguments");
+    let long = "x".repeat(2_000);
+    let wrong = call(&fleet, "demo", "kelly", "search_atlasux_knowledge", &json!({"query": long}), &[]);
+    assert_eq!(wrong["outcome"], "invalid_arguments");
+    let blank = call(&fleet, "demo", "kelly", "remember", &json!({"text": " \u{1}"}), &[]);
+    assert_eq!(blank["outcome"], "invalid_arguments");
 }
