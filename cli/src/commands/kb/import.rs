@@ -187,7 +187,7 @@ fn told(report: &Report) -> String {
     if report.removed > 0 {
         text.push_str(&format!(", {} removed", report.removed));
     } else if report.gone > 0 {
-        text.push_str(&format!("; {} came from there and are gone (--prune removes them)", report.gone));
+        text.push_str(&format!("; {} no longer there (--prune removes what is gone)", report.gone));
     }
     match &report.model {
         Some(model) => text.push_str(&format!("; embedded by {model}")),

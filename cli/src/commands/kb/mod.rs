@@ -141,7 +141,7 @@ async fn remove(setup: &Setup, args: &Remove, output: &Output) -> Result<(), Fai
     let gone = documents.iter().filter(|document| args.all || args.sources.iter().any(|name| named(name, document)));
     let ids: Vec<String> = gone.map(|document| document.id.clone()).collect();
     let removed = Removed { removed: store.drop_documents(&args.tenant, &ids).await? };
-    output.show(&removed, |removed| format!("{} documents are removed", removed.removed))
+    output.show(&removed, |removed| format!("documents removed: {}", removed.removed))
 }
 
 fn listed(documents: &[Document]) -> String {

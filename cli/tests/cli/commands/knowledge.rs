@@ -91,8 +91,8 @@ async fn a_folder_is_imported_again_at_no_cost_and_what_is_gone_is_pruned_when_a
     assert_eq!(other["passages"], json!([]));
 
     place.run(&["kb", "remove", "--tenant", "demo", "docs/a.md", "nothing"]).exits(1).complains("Nothing is removed");
-    place.run(&["kb", "remove", "--tenant", "demo", "docs/"]).exits(0).says("2 documents are removed");
-    place.run(&["kb", "remove", "--tenant", "demo", "--all"]).exits(0).says("1 documents are removed");
+    place.run(&["kb", "remove", "--tenant", "demo", "docs/"]).exits(0).says("documents removed: 2");
+    place.run(&["kb", "remove", "--tenant", "demo", "--all"]).exits(0).says("documents removed: 1");
     place.run(&["kb", "list", "--tenant", "demo"]).exits(0).says("no documents");
 }
 
