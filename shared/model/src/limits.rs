@@ -101,6 +101,8 @@ pub const DOCUMENTS_MAX: usize = 10_000;
 pub const KNOWLEDGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// Bytes of one document's text: a book of 80 pages. It is replaced in one script.
 pub const DOCUMENT_BYTES_MAX: usize = 512 * 1024;
+/// Passages of one document: each is embedded, and a text of nothing but headings would have tens of thousands.
+pub const DOCUMENT_PASSAGES_MAX: usize = 4_096;
 /// Bytes of a document's title, source or category.
 pub const DOCUMENT_NAME_BYTES_MAX: usize = 512;
 /// Numbers in one embedding; the largest public models have 4,096.

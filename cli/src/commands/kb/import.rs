@@ -97,7 +97,9 @@ pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result
     }
     let is_good = report.problems.is_empty() && report.stopped.is_none();
     for problem in report.problems.iter().take(PROBLEMS_TOLD).filter(|_| !output.json) {
-        output.note(&format!("{}: {}", problem.place, problem.why));
+        // A file's name may hold anything.
+        let line = format!("{}: {}", problem.place, problem.why);
+        output.note(&line.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>());
     }
     output.show(&report, told)?;
     if is_good { Ok(()) } else { Err(Failure::Told) }

@@ -143,6 +143,10 @@ fn draft(named: Named<'_>, passages: Vec<Passage>) -> Result<Draft, String> {
     if passages.is_empty() {
         return Err("it has no text".to_owned());
     }
+    if passages.len() > limits::DOCUMENT_PASSAGES_MAX {
+        let (count, max) = (passages.len(), limits::DOCUMENT_PASSAGES_MAX);
+        return Err(format!("it has {count} sections and passages; at most {max} are taken"));
+    }
     let mut parts = vec![CUT_VERSION, source, title, category, file];
     for passage in &passages {
         parts.extend(passage.headings.iter().map(String::as_str));
@@ -184,6 +188,7 @@ mod tests {
         assert!(why(Form::Text, b"abc\xff\xfe").contains("byte 3 is not UTF-8"));
         assert!(why(Form::Markdown, &vec![b'x'; 10 << 20]).contains("10485760 bytes"));
         assert!(why(Form::Markdown, b" \n\n").contains("no text"));
+        assert!(why(Form::Markdown, "# a\nb\n".repeat(5_000).as_bytes()).contains("5000 sections"));
         assert!(why(Form::Lines, b"{\"title\": 1}").contains("expected {\"text\""));
         assert!(why(Form::Lines, br#"{"text":"a\u0000b"}"#).contains("NUL"));
         assert!(why(Form::Lines, br#"{"text":"a","title":"x\ny"}"#).contains("title"));

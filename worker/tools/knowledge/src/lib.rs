@@ -11,6 +11,7 @@ pub mod documents;
 mod embeddings;
 pub mod import;
 mod lexicon;
+mod notes;
 pub mod recall;
 pub mod search;
 pub mod tools;

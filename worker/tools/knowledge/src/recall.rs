@@ -157,18 +157,14 @@ impl<'a> Asker<'a> {
     }
 
     async fn memories(self) -> Searched {
-        let memories = self.store.memories(self.tenant, self.agent).await?;
-        let texts = memories.iter().map(|memory| {
-            let mut said = words(&memory.text);
-            said.extend(memory.tags.iter().flat_map(|tag| words(tag)));
-            said
-        });
-        let found = self.best(texts).into_iter().map(|(at, score)| Recalled {
+        let notes = self.knowledge.notes.of(self.store, self.tenant, self.agent).await?;
+        let found = notes.lexicon.find(self.asked, CONSIDERED, |_| true);
+        let found = found.into_iter().map(|(at, score)| Recalled {
             source: Source::Memory,
-            text: memories[at].text.clone(),
-            score,
-            at: rfc3339(memories[at].at_ms),
-            from: memories[at].id.clone(),
+            text: notes.memories[at].text.clone(),
+            score: rounded(score),
+            at: rfc3339(notes.memories[at].at_ms),
+            from: notes.memories[at].id.clone(),
             same: None,
         });
         Ok((found.collect(), Ranking::Words))

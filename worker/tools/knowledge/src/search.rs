@@ -14,6 +14,7 @@ use tickfleet_tools::{Environment, wording};
 use crate::audit::Logs;
 use crate::base::{Base, Place};
 use crate::embeddings::Embedder;
+use crate::notes::AllNotes;
 use crate::words::asked_words;
 
 /// Bytes of all knowledge bases that a process holds, about; those that were asked last stay.
@@ -32,6 +33,7 @@ pub struct Knowledge {
     embedder: Result<Option<Embedder>, String>,
     bases: Mutex<Bases>,
     pub(crate) logs: Logs,
+    pub(crate) notes: AllNotes,
 }
 
 #[derive(Debug, Default)]
@@ -90,7 +92,7 @@ impl Knowledge {
     #[must_use]
     pub fn new(environment: &Environment) -> Self {
         let embedder = Embedder::from_environment(environment);
-        Self { embedder, bases: Mutex::default(), logs: Logs::default() }
+        Self { embedder, bases: Mutex::default(), logs: Logs::default(), notes: AllNotes::default() }
     }
 
     /// The endpoint of embeddings, where there is one.

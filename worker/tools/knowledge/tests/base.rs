@@ -70,6 +70,11 @@ async fn nobody_sees_the_documents_of_another_tenant_or_the_memories_of_another_
     assert_eq!(recall("acme", "atlas", &[Source::Memory]).await, 0);
     assert_eq!(recall("acme2", "kelly", &[]).await, 0);
     assert_eq!(recall("acme", "kelly", &[]).await, 2, "the note and the passage");
+    // A note that comes or goes is seen at the next question.
+    store.remember(&tenant("acme"), &agent("kelly"), &memory("n", "Saffron is dear.", 2)).await.unwrap();
+    assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 2);
+    assert_eq!(store.forget(&tenant("acme"), &agent("kelly"), &["n".into()]).await.unwrap(), 1);
+    assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 1);
     // Neither is anybody's to take away.
     assert_eq!(store.forget(&tenant("acme"), &agent("atlas"), &["m".into()]).await.unwrap(), 0);
     let id = store.documents(&tenant("acme")).await.unwrap()[0].id.clone();
