@@ -10,8 +10,10 @@ use crate::commands::demo;
 use crate::commands::dev;
 use crate::commands::doctor;
 use crate::commands::explain;
+use crate::commands::kb;
 use crate::commands::limits;
 use crate::commands::mcp;
+use crate::commands::memory;
 use crate::commands::reply;
 use crate::commands::submit;
 use crate::commands::tenant;
@@ -68,6 +70,10 @@ pub(crate) enum Command {
     Limits(limits::Limits),
     /// List tools, or define those of one agent for a model.
     Tools(tools::Tools),
+    /// Fill, list, search or empty a tenant's knowledge base.
+    Kb(kb::Kb),
+    /// Add, import, list or forget an agent's memories.
+    Memory(memory::Memory),
     /// Pin the tools of MCP servers, or check that they still are what was pinned.
     Mcp(mcp::Mcp),
     /// Check Redis and the health of the queues; each finding says what to do.

@@ -35,8 +35,8 @@ pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool}
 
 use args::{Cli, Command};
 use commands::{
-    bench, cancel, config, delegate, demo, deploy, dev, doctor, explain, import, limits, mcp, reply, submit, tenant,
-    tools, top, try_tool,
+    bench, cancel, config, delegate, demo, deploy, dev, doctor, explain, import, kb, limits, mcp, memory, reply,
+    submit, tenant, tools, top, try_tool,
 };
 use failure::Failure;
 use output::Output;
@@ -79,6 +79,8 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Explain(args) => explain::run(&setup, &args, output).await,
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
         Command::Limits(args) => limits::run(&setup, &args, output).await,
+        Command::Kb(args) => kb::run(&setup, &args, output).await,
+        Command::Memory(args) => memory::run(&setup, &args, output).await,
         Command::Tools(tools::Tools { what: Some(tools::What::Try(args)), .. }) => {
             try_tool::run(&setup, &args, output).await
         }

@@ -17,6 +17,7 @@ use tickfleet_ops::traces::{TraceOptions, Traces};
 use tickfleet_store::{Pool, Store, StoreOptions};
 use tickfleet_tools::{Registry, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
+use tickfleet_tools_knowledge::Knowledge;
 use tickfleet_tools_mcp::Servers;
 use worker::agents::TaskHandlers;
 
@@ -41,6 +42,8 @@ pub(crate) struct Setup {
     pub(crate) mcp: Arc<Servers>,
     /// The models that agents are run on: all workers of the process share their circuit breakers.
     models: Arc<ModelSet>,
+    /// What the tools of the process hold in memory to look things up.
+    pub(crate) knowledge: Arc<Knowledge>,
     /// The program's own tools.
     pub(crate) extensions: Extensions,
 }
@@ -72,7 +75,9 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     let builtin = tickfleet_tools::builtin::all();
     let tools = builtin.iter().map(name).filter(|name| !standard.contains(name)).chain([TASK_TOOL.to_owned()]);
     let tools = tools.chain(tickfleet_tools_atlas::NAMES.map(String::from));
-    let tools = tools.chain(META_TOOLS.map(String::from)).chain(global.extensions.tools.iter().map(name));
+    let tools =
+        tools.chain(META_TOOLS.map(String::from)).chain(tickfleet_tools_knowledge::tools::NAMES.map(String::from));
+    let tools = tools.chain(global.extensions.tools.iter().map(name));
     Ok(Sources {
         dir: global.config.clone(),
         environment,
@@ -129,13 +134,15 @@ impl Setup {
             sources: sources.clone(),
             fingerprint,
             mcp: Arc::new(Servers::new(tool_environment(&sources.environment))),
+            knowledge: Arc::new(Knowledge::new(&tool_environment(&sources.environment))),
             extensions: extensions.clone(),
         })
     }
 
-    /// The same configuration over these MCP servers: their connections are kept where nothing has changed.
-    pub(crate) fn sharing(mut self, mcp: &Arc<Servers>) -> Self {
-        self.mcp = Arc::clone(mcp);
+    /// The same configuration over these MCP servers, and what tools have read already: connections are kept where nothing
+    /// has changed.
+    pub(crate) fn sharing(mut self, mcp: &Arc<Servers>, knowledge: &Arc<Knowledge>) -> Self {
+        (self.mcp, self.knowledge) = (Arc::clone(mcp), Arc::clone(knowledge));
         self
     }
 
@@ -266,6 +273,8 @@ impl Setup {
         let granted = |name: &str| self.configuration.policy.permissions.matrix.contains_key(name);
         typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || granted(&tool.spec().name));
         typed.extend(self.atlas_tools(store, active)?);
+        self.knowledge.embedder().map_err(|why| Failure::failed(anyhow::anyhow!(why)))?;
+        typed.extend(tickfleet_tools_knowledge::tools::all(store, &self.knowledge));
         typed.extend(self.extensions.tools_now());
         let timeout = self.settings().worker.tool_timeout;
         let built = Registry::build(typed, &self.configuration.tools, &self.kinds(), &self.tool_environment(), timeout);

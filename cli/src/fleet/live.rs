@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_ops::metrics::Metrics;
+use tickfleet_tools_knowledge::Knowledge;
 use tickfleet_tools_mcp::Servers;
 use worker::Worker;
 
@@ -17,6 +18,8 @@ pub(crate) struct Live {
     pub(crate) workers: Vec<Arc<Worker>>,
     /// The MCP servers: a reload keeps the connections that stay as they are.
     pub(crate) mcp: Arc<Servers>,
+    /// What tools have read to look things up: a reload must not read it again.
+    pub(crate) knowledge: Arc<Knowledge>,
     /// The program's own tools: they live as long as the process.
     pub(crate) extensions: Extensions,
 }

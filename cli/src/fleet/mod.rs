@@ -114,6 +114,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
         metrics: Arc::clone(&shared.metrics),
         workers: workers.clone(),
         mcp: Arc::clone(&setup.mcp),
+        knowledge: Arc::clone(&setup.knowledge),
         extensions: setup.extensions.clone(),
     };
     let mut running = JoinSet::new();

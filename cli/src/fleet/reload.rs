@@ -201,7 +201,7 @@ impl Reload {
 /// Reads, checks and builds everything. Answers the state of the folder, too.
 fn make(sources: &Sources, live: &Live) -> (String, Result<Made, Failure>) {
     let (fingerprint, setup) = match Setup::of(sources, &live.extensions) {
-        Ok(setup) => (setup.fingerprint.clone(), setup.sharing(&live.mcp)),
+        Ok(setup) => (setup.fingerprint.clone(), setup.sharing(&live.mcp, &live.knowledge)),
         Err(failure) => {
             return (sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default(), Err(failure));
         }

@@ -78,6 +78,11 @@ pub(crate) fn clock(ms: i64) -> String {
     DateTime::from_timestamp_millis(ms).unwrap_or_default().format("%Y-%m-%d %H:%M:%S%.3f UTC").to_string()
 }
 
+/// A day and time in UTC.
+pub(crate) fn stamp(ms: i64) -> String {
+    DateTime::from_timestamp_millis(ms).map_or_else(|| "-".into(), |time| time.format("%Y-%m-%d %H:%M").to_string())
+}
+
 /// Writes how long something takes or took, to two figures that matter: `850 ms`, `4.2 s`, `3 min`, `5 h`, `2 days`.
 pub(crate) fn span(ms: i64) -> String {
     let ms = ms.max(0);

@@ -97,6 +97,33 @@ pub const MCP_SCHEMA_DEPTH_MAX: usize = 48;
 /// Bytes of a member's name in it. YAML takes 1,024 characters, and a byte may take six of them.
 pub const MCP_SCHEMA_KEY_BYTES_MAX: usize = 160;
 
+/// Documents of one tenant's knowledge base: their list is read whole when something has changed, some 4 MB.
+pub const DOCUMENTS_MAX: usize = 10_000;
+/// Bytes of one tenant's knowledge base in Redis, vectors included. A worker that searches it holds about three times as
+/// much.
+pub const KNOWLEDGE_BYTES_MAX: u64 = 64 * 1024 * 1024;
+/// Bytes of one document's text: a book of 80 pages. It is replaced in one script.
+pub const DOCUMENT_BYTES_MAX: usize = 512 * 1024;
+/// Passages of one document: each is embedded, and a text of nothing but headings would have tens of thousands.
+pub const DOCUMENT_PASSAGES_MAX: usize = 4_096;
+/// Bytes of a document's title, source or category.
+pub const DOCUMENT_NAME_BYTES_MAX: usize = 512;
+/// Numbers in one embedding; the largest public models have 4,096.
+pub const EMBEDDING_NUMBERS_MAX: usize = 4_096;
+/// Characters of a passage: what an embedding model reads whole, and a few of which fit a result.
+pub const PASSAGE_CHARS: usize = 1_000;
+/// Bytes of what is searched for.
+pub const QUERY_BYTES_MAX: usize = 4 * 1024;
+
+/// Memories of one agent; the oldest go first.
+pub const MEMORIES_MAX: usize = 1_000;
+/// Bytes of one agent's memories: they are read whole when something has changed.
+pub const MEMORIES_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of one memory's text.
+pub const MEMORY_BYTES_MAX: usize = 8 * 1024;
+/// Tags of one memory.
+pub const MEMORY_TAGS_MAX: usize = 16;
+
 /// Bytes of the dead stream in one shard: its 10,000 entries at their usual size.
 pub const DEAD_BYTES_MAX: u64 = 32 * 1024 * 1024;
 
@@ -151,3 +178,6 @@ const _: () = assert!(CALLS_PER_TURN_MAX * 4 < UNPACK_MAX);
 /// One turn fits a batch.
 const _: () = assert!(TURN_BYTES_MAX <= BATCH_BYTES_MAX && CALLS_PER_TURN_MAX <= BATCH_CALLS_MAX);
 const _: () = assert!(ARGUMENTS_BYTES_MAX < TURN_BYTES_MAX && CONTEXT_BYTES_MAX < TURN_BYTES_MAX);
+/// A document fits the knowledge base with room for its vectors, a memory its agent's, whatever is in them already.
+const _: () =
+    assert!((DOCUMENT_BYTES_MAX as u64) * 16 < KNOWLEDGE_BYTES_MAX && MEMORY_BYTES_MAX * 16 < MEMORIES_BYTES_MAX);

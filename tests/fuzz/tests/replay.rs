@@ -45,6 +45,7 @@ targets!(
     openapi,
     records,
     words,
+    document,
 );
 
 #[test]

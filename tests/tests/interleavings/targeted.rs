@@ -381,5 +381,10 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
     for verb in ["admit", "release", "promote", "delegate"] {
         assert_eq!(flags[verb], [false, true], "{verb} drains, and is bounded where memory is full");
     }
-    assert_eq!(flags["submit"], [false], "it takes new work in");
+    for verb in ["drop_documents", "forget"] {
+        assert_eq!(flags[verb], [true], "{verb} makes room");
+    }
+    for verb in ["submit", "keep_document", "remember"] {
+        assert_eq!(flags[verb], [false], "{verb} takes in what is new");
+    }
 }

@@ -4,7 +4,7 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
-const CRATES: [(&str, &[&str]); 18] = [
+const CRATES: [(&str, &[&str]); 19] = [
     ("shared/model", &[]),
     ("shared/protocol", &["model"]),
     ("shared/store", &["model"]),
@@ -21,6 +21,7 @@ const CRATES: [(&str, &[&str]); 18] = [
     ("worker/tools/http", &["model", "config", "ops", "outbound", "tools"]),
     ("worker/tools/atlas", &["model", "store", "engine", "outbound", "tools", "tools-http"]),
     ("worker/tools/mcp", &["model", "config", "ops", "outbound", "tools"]),
+    ("worker/tools/knowledge", &["model", "store", "outbound", "tools"]),
     // It knows no kind of tool: whoever puts a process together hands it those that there are.
     ("worker", &["model", "protocol", "store", "config", "ops", "client", "engine", "tools"]),
     (
@@ -41,6 +42,7 @@ const CRATES: [(&str, &[&str]); 18] = [
             "tools-atlas",
             "tools-http",
             "tools-mcp",
+            "tools-knowledge",
         ],
     ),
 ];

@@ -17,7 +17,7 @@ fn the_smallest_configuration_of_ones_own_runs_and_dev_shows_commands_that_fit_i
     let conf = folder.path().join("conf");
     let conf = conf.to_str().unwrap();
     let check = tickfleet(&["config", "check", "--config", conf]).exits(0);
-    check.says("valid: 1 tenant, 1 agent, 7 declared tools").says("built-in samples in use: tools.yaml");
+    check.says("valid: 1 tenant, 1 agent, 8 declared tools").says("built-in samples in use: tools.yaml");
     tickfleet(&[
         "tools",
         "--config",

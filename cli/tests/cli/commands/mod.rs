@@ -6,6 +6,7 @@ mod explained;
 mod first_steps;
 mod import;
 mod inspect;
+mod knowledge;
 mod limits;
 mod submit;
 mod top;

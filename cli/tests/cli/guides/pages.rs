@@ -15,8 +15,14 @@ async fn the_readme_shows_what_its_commands_print() {
 }
 
 /// The pages with `console` blocks that go by themselves, beside the README.
-const GUIDES: [&str; 5] =
-    ["docs/tutorial.md", "docs/producers.md", "docs/configuration.md", "docs/operating.md", "docs/troubleshooting.md"];
+const GUIDES: [&str; 6] = [
+    "docs/tutorial.md",
+    "docs/producers.md",
+    "docs/configuration.md",
+    "docs/operating.md",
+    "docs/troubleshooting.md",
+    "docs/knowledge.md",
+];
 
 #[tokio::test]
 async fn the_guides_show_what_their_commands_print() {

@@ -10,10 +10,11 @@ use tickfleet_model::{AgentId, Effect, TenantId, ToolSpec};
 const COLUMNS: [&str; 8] = ["atlas", "binky", "tina", "sunday", "archy", "daily-intel", "kelly", "petra"];
 
 /// Y: may call it. Kelly stands for herself; the other publishers are below.
-const MATRIX: [(&str, [char; 8]); 8] = [
+const MATRIX: [(&str, [char; 8]); 9] = [
     //                            atlas binky tina sunday archy daily kelly petra
     ("search_atlasux_knowledge", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
     ("search_my_memories", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
+    ("remember", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
     ("send_telegram_message", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
     ("get_subscription_info", ['Y', 'Y', 'Y', '-', '-', '-', '-', '-']),
     ("get_team_members", ['Y', 'Y', '-', '-', '-', '-', '-', 'Y']),
@@ -25,7 +26,7 @@ const MATRIX: [(&str, [char; 8]); 8] = [
 /// The publishers beside kelly: what everybody may, and nothing else.
 const PUBLISHERS: [&str; 10] =
     ["fran", "dwight", "timmy", "terry", "cornwall", "link", "emma", "donna", "reynolds", "penny"];
-const EVERYBODYS: [&str; 3] = ["search_atlasux_knowledge", "search_my_memories", "send_telegram_message"];
+const EVERYBODYS: [&str; 4] = ["search_atlasux_knowledge", "search_my_memories", "remember", "send_telegram_message"];
 
 fn decide(configuration: &Configuration, tool: &str, agent: &str) -> Result<(), Denial> {
     let policy = &configuration.policy;

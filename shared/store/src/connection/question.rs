@@ -59,6 +59,10 @@ questions! {
     Watch: "watch",
     /// Streams of runtimes outside are looked for.
     Externals: "retire",
+    /// What agents may look up is read.
+    Knowledge: "knowledge",
+    /// The newest entries of the audit log.
+    AuditLog: "audit_log",
     /// A task's message is put on the inbound stream.
     EnqueueTask: "enqueue_task",
     /// An inbox is removed.

@@ -4,6 +4,7 @@ pub(crate) mod audit;
 pub(crate) mod backlog;
 pub(crate) mod diagnosis;
 mod held;
+pub(crate) mod knowledge;
 pub(crate) mod limits;
 pub(crate) mod load;
 pub(crate) mod look;

@@ -4,6 +4,7 @@ pub(crate) mod budgets;
 pub(crate) mod finished;
 pub(crate) mod node;
 pub(crate) mod notes;
+pub(crate) mod passages;
 pub mod schema;
 pub(crate) mod shard;
 pub(crate) mod slice;

@@ -35,6 +35,8 @@ pub(crate) const EARLY: Fragment = fragment!("early");
 pub(crate) const INBOX: Fragment = fragment!("inbox");
 /// Replies into inboxes.
 pub(crate) const REPLY: Fragment = fragment!("reply");
+/// Whether there is room for what is kept for good.
+pub(crate) const MEMORY: Fragment = fragment!("memory");
 /// Replies for what kills its readers.
 pub(crate) const POISON: Fragment = fragment!("poison");
 /// The rule for what may still go out while memory is short.

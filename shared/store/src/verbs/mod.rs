@@ -9,7 +9,7 @@ mod scripts;
 
 pub use scripts::Scripts;
 
-use crate::script::fragments::{BUDGET, EARLY, INBOX, LIMITS, POISON, PRESSURE, REPLY, SLICE, TENANTS};
+use crate::script::fragments::{BUDGET, EARLY, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, TENANTS};
 use crate::script::verbs;
 
 verbs! {
@@ -42,6 +42,10 @@ verbs! {
     SetTenant: "run_time" / "set_tenant" [],
     SwitchTool: "run_time" / "switch_tool" [],
     ResetLimit: "run_time" / "reset_limit" [LIMITS],
+    KeepDocument: "knowledge" / "keep_document" [MEMORY],
+    DropDocuments: "knowledge" / "drop_documents" [],
+    Remember: "knowledge" / "remember" [MEMORY],
+    Forget: "knowledge" / "forget" [],
     Weigh: "upkeep" / "weigh" [],
     Prune: "upkeep" / "prune" [],
 }
@@ -134,6 +138,17 @@ pub(crate) mod run_time {
     pub use announce::*;
     pub use at_run_time::*;
     pub use reset_limit::*;
+}
+
+/// What agents may look up: documents and memories.
+pub(crate) mod knowledge {
+    mod drop_documents;
+    mod forget;
+    mod keep_document;
+    mod remember;
+
+    pub use keep_document::*;
+    pub use remember::*;
 }
 
 /// Bounds that are kept once in a while.

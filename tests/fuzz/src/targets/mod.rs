@@ -1,6 +1,7 @@
 //! The targets, a module a subject.
 
 mod dictionary;
+mod documents;
 mod files;
 mod messages;
 mod plain;
@@ -141,5 +142,13 @@ pub static TARGETS: &[Target] = &[
         corpus: &[Source::Json],
         words: &dictionary::WORDS,
         mutations: 4_000,
+    },
+    Target {
+        name: "document",
+        parses: "a document of a knowledge base: Markdown, text, lines of JSON, by anybody",
+        run: documents::document,
+        corpus: &[Source::Json, Source::Answers],
+        words: &dictionary::DOCUMENT,
+        mutations: 3_000,
     },
 ];

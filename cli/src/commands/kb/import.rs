@@ -1,0 +1,218 @@
+//! `tickfleet kb import`: files become documents of a tenant.
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+use tickfleet_model::TenantId;
+use tickfleet_store::{Kept, Store};
+use tickfleet_tools_knowledge::documents::{self, Problem};
+use tickfleet_tools_knowledge::import::{Import as Importer, Imported};
+
+use super::files::{Found, Tree};
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::setup::Setup;
+
+/// Problems that are told one by one.
+const PROBLEMS_TOLD: usize = 20;
+
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A file .md, .markdown, .txt or .text is one document, called by its path; import from the same folder again, or it is
+another one. A line of .jsonl or .ndjson is one document:
+  {\"title\": \"Refunds\", \"text\": \"…\", \"category\": \"policies\", \"source\": \"https://…\"}
+Only text is needed. Documents of one source are told apart by their titles.")]
+pub(super) struct Import {
+    /// Files, or folders with all documents below them.
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<String>,
+    /// Whose knowledge base.
+    #[arg(long)]
+    tenant: TenantId,
+    /// The category of documents that name none themselves.
+    #[arg(long, default_value = "", hide_default_value = true)]
+    category: String,
+    /// Remove the documents that came from these paths and are no longer there. Nothing is removed where anything could
+    /// not be read.
+    #[arg(long)]
+    prune: bool,
+}
+
+/// What an import came to.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    new: usize,
+    replaced: usize,
+    unchanged: usize,
+    removed: u64,
+    /// Documents that came from these paths and are no longer there.
+    gone: usize,
+    /// Files of other kinds.
+    left_out: usize,
+    /// The model that embeds passages; none where there is none.
+    model: Option<String>,
+    /// What is no document, and why.
+    problems: Vec<Told>,
+    /// Why the import stopped before its end.
+    stopped: Option<&'static str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Told {
+    place: String,
+    why: String,
+}
+
+impl From<Problem> for Told {
+    fn from(Problem { place, why }: Problem) -> Self {
+        Self { place, why }
+    }
+}
+
+/// Imports.
+///
+/// # Errors
+/// An unknown tenant; Redis; anything that is no document.
+pub(super) async fn run(setup: &Setup, args: &Import, output: &Output) -> Result<(), Failure> {
+    let store = super::store(setup, &args.tenant).await?;
+    let embedder = setup.knowledge.embedder().map_err(|why| Failure::failed(anyhow::anyhow!(why)))?;
+    let mut report = Report { model: embedder.map(|embedder| embedder.model().to_owned()), ..Report::default() };
+    let roots: Vec<String> = args.paths.iter().map(|path| tidy(path)).collect();
+    let tree = Tree::below(&roots);
+    (report.left_out, report.problems) = (tree.others, tree.problems.into_iter().map(Told::from).collect());
+    let mut importer = Importer::begin(&store, &args.tenant, embedder).await?;
+    let bar = progress(tree.files.len());
+    for file in &tree.files {
+        bar.set_message(file.name.clone());
+        one_file(file, args, &mut importer, &mut report).await?;
+        bar.inc(1);
+        if report.stopped.is_some() {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    prune(&store, args, (&importer, &roots), &mut report).await?;
+    if let Some(why) = importer.without_meaning() {
+        output.note(&format!("passages are not embedded ({why}): they are found by their words, until another import"));
+    }
+    let is_good = report.problems.is_empty() && report.stopped.is_none();
+    for problem in report.problems.iter().take(PROBLEMS_TOLD).filter(|_| !output.json) {
+        // A file's name may hold anything.
+        let line = format!("{}: {}", problem.place, problem.why);
+        output.note(&line.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>());
+    }
+    output.show(&report, told)?;
+    if is_good { Ok(()) } else { Err(Failure::Told) }
+}
+
+/// A path as documents name it: without what says nothing.
+fn tidy(path: &str) -> String {
+    let mut tidy = path;
+    while let Some(rest) = tidy.strip_prefix("./").filter(|rest| !rest.is_empty()) {
+        tidy = rest;
+    }
+    let short = tidy.trim_end_matches('/');
+    if short.is_empty() { tidy.to_owned() } else { short.to_owned() }
+}
+
+async fn one_file(
+    file: &Found,
+    args: &Import,
+    importer: &mut Importer<'_>,
+    report: &mut Report,
+) -> Result<(), Failure> {
+    let content = match file.read() {
+        Ok(content) => content,
+        Err(problem) => {
+            report.problems.push(problem.into());
+            return Ok(());
+        }
+    };
+    for draft in documents::read(&file.name, file.form, &content, &args.category) {
+        let draft = match draft {
+            Ok(draft) => draft,
+            Err(problem) => {
+                report.problems.push(problem.into());
+                continue;
+            }
+        };
+        let named = format!("{} {:?}", draft.document.source, draft.document.title);
+        match importer.keep(draft).await? {
+            Imported::New => report.new += 1,
+            Imported::Replaced => report.replaced += 1,
+            Imported::Unchanged => report.unchanged += 1,
+            Imported::Twice => {
+                let why = format!("{named} came before; documents of one source need titles that differ");
+                report.problems.push(Told { place: file.name.clone(), why });
+            }
+            Imported::Refused(kept) => {
+                report.stopped = Some(match kept {
+                    Kept::Pressure => "Redis' memory is short (80 % of maxmemory is used)",
+                    Kept::TooManyDocuments => "the base has as many documents as it may have",
+                    _ => "the base has as many bytes as it may have",
+                });
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Removes what is gone where that is asked for and certain: what could not be read is not gone.
+async fn prune(
+    store: &Store,
+    args: &Import,
+    (importer, roots): (&Importer<'_>, &[String]),
+    report: &mut Report,
+) -> Result<(), Failure> {
+    if !report.problems.is_empty() || report.stopped.is_some() {
+        return Ok(());
+    }
+    let gone: Vec<String> = importer.gone(roots).into_iter().map(|document| document.id).collect();
+    report.gone = gone.len();
+    if args.prune {
+        report.removed = store.drop_documents(&args.tenant, &gone).await?;
+    }
+    Ok(())
+}
+
+fn progress(files: usize) -> ProgressBar {
+    let bar = ProgressBar::new(files as u64);
+    if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {wide_msg}") {
+        bar.set_style(style);
+    }
+    bar
+}
+
+fn told(report: &Report) -> String {
+    let mut text = format!("{} new, {} replaced, {} unchanged", report.new, report.replaced, report.unchanged);
+    if report.removed > 0 {
+        text.push_str(&format!(", {} removed", report.removed));
+    } else if report.gone > 0 {
+        text.push_str(&format!("; {} no longer there (--prune removes what is gone)", report.gone));
+    }
+    match &report.model {
+        Some(model) => text.push_str(&format!("; embedded by {model}")),
+        None => text.push_str("; found by words (EMBEDDINGS_MODEL names no model)"),
+    }
+    if !report.problems.is_empty() {
+        text.push_str(&format!("\n{} could not be imported", report.problems.len()));
+    }
+    if let Some(why) = report.stopped {
+        text.push_str(&format!("\nstopped: {why}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_folder_has_one_name_however_it_is_written() {
+        for path in ["docs", "./docs", "docs/", "././docs//"] {
+            assert_eq!(tidy(path), "docs");
+        }
+        assert_eq!((tidy("/"), tidy("."), tidy("./")), ("/".into(), ".".into(), ".".into()));
+    }
+}

@@ -1,0 +1,183 @@
+//! `tickfleet kb`: a tenant's knowledge base, filled, listed, searched and emptied.
+
+mod files;
+mod import;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use tickfleet_model::TenantId;
+use tickfleet_model::knowledge::Document;
+use tickfleet_store::Store;
+use tickfleet_tools_knowledge::search::{Findings, Ranking};
+
+use crate::caller::with_tenant;
+use crate::failure::Failure;
+use crate::output::time_format::stamp;
+use crate::output::{Mood, Output, lines, short, table};
+use crate::setup::Setup;
+
+/// Fill, list, search or empty a tenant's knowledge base, which its agents search with search_atlasux_knowledge.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet kb import docs/ --tenant demo --category handbook
+  tickfleet kb import docs/ --tenant demo --category handbook --prune
+  tickfleet kb list --tenant demo
+  tickfleet kb search --tenant demo 'how many calls may an agent make?'
+  tickfleet kb remove --tenant demo docs/limits.md
+
+Passages are found by their words. Where EMBEDDINGS_MODEL names a model, they are found by their meaning, too: it is asked
+at EMBEDDINGS_BASE_URL with EMBEDDINGS_API_KEY, or where OPENAI_BASE_URL and OPENAI_API_KEY say. Workers need the same
+variables.")]
+pub(crate) struct Kb {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Import Markdown, text and lines of JSON. What has not changed since the last import costs nothing.
+    Import(import::Import),
+    /// List the documents.
+    List {
+        /// Whose.
+        #[arg(long)]
+        tenant: TenantId,
+        /// Only those of this category.
+        #[arg(long)]
+        category: Option<String>,
+    },
+    /// Remove documents by their source or id.
+    Remove(Remove),
+    /// Search as an agent would.
+    Search {
+        /// Whose.
+        #[arg(long)]
+        tenant: TenantId,
+        /// What to look for.
+        query: String,
+        /// Only documents of this category.
+        #[arg(long)]
+        category: Option<String>,
+        /// The most passages to show.
+        #[arg(long, value_name = "NUMBER", default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..=100))]
+        max_results: u8,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Remove {
+    /// Whose.
+    #[arg(long)]
+    tenant: TenantId,
+    /// Sources or ids, as `kb list` shows them. One that ends in / is a folder with all that came from it.
+    #[arg(value_name = "SOURCE", required_unless_present = "all")]
+    sources: Vec<String>,
+    /// All documents.
+    #[arg(long, conflicts_with = "sources")]
+    all: bool,
+}
+
+#[derive(Serialize)]
+struct Removed {
+    removed: u64,
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// An unknown tenant, files that are no documents, a full base; Redis.
+pub(crate) async fn run(setup: &Setup, args: &Kb, output: &Output) -> Result<(), Failure> {
+    match &args.what {
+        What::Import(args) => import::run(setup, args, output).await,
+        What::List { tenant, category } => {
+            let documents = documents(&store(setup, tenant).await?, tenant, category.as_deref()).await?;
+            output.show(&documents, |documents| listed(documents))
+        }
+        What::Remove(args) => remove(setup, args, output).await,
+        What::Search { tenant, query, category, max_results } => {
+            let store = store(setup, tenant).await?;
+            setup.knowledge.embedder().map_err(|why| Failure::failed(anyhow::anyhow!(why)))?;
+            let most = usize::from(*max_results);
+            let found = setup.knowledge.search(&store, tenant, query, category.as_deref(), most).await?;
+            output.show(&found, |found| shown(found, output))
+        }
+    }
+}
+
+/// The shard of a tenant that there is.
+///
+/// # Errors
+/// An unknown tenant; Redis.
+async fn store(setup: &Setup, tenant: &TenantId) -> Result<Store, Failure> {
+    let active = setup.active();
+    with_tenant(setup, &active, tenant).await?;
+    if !active.load().policy.tenants.contains_key(tenant) {
+        let unknown = format!("there is no tenant {:?}; see tickfleet tenant list", tenant.as_str());
+        return Err(Failure::failed(anyhow::anyhow!(unknown)));
+    }
+    Ok(setup.client().await?.store(tenant).clone())
+}
+
+async fn documents(store: &Store, tenant: &TenantId, category: Option<&str>) -> Result<Vec<Document>, Failure> {
+    let mut documents = store.documents(tenant).await?;
+    let wanted = category.map(str::to_lowercase);
+    documents.retain(|document| wanted.as_ref().is_none_or(|wanted| document.category.to_lowercase() == *wanted));
+    documents.sort_by(|a, b| (&a.source, &a.title).cmp(&(&b.source, &b.title)));
+    Ok(documents)
+}
+
+async fn remove(setup: &Setup, args: &Remove, output: &Output) -> Result<(), Failure> {
+    let store = store(setup, &args.tenant).await?;
+    let documents = documents(&store, &args.tenant, None).await?;
+    let named = |name: &str, document: &Document| {
+        document.id == name || document.source == name || (name.ends_with('/') && document.source.starts_with(name))
+    };
+    if let Some(nothing) = args.sources.iter().find(|name| !documents.iter().any(|document| named(name, document))) {
+        let unknown =
+            format!("no document has the source or id {nothing:?}; see tickfleet kb list. Nothing is removed");
+        return Err(Failure::failed(anyhow::anyhow!(unknown)));
+    }
+    let gone = documents.iter().filter(|document| args.all || args.sources.iter().any(|name| named(name, document)));
+    let ids: Vec<String> = gone.map(|document| document.id.clone()).collect();
+    let removed = Removed { removed: store.drop_documents(&args.tenant, &ids).await? };
+    output.show(&removed, |removed| format!("documents removed: {}", removed.removed))
+}
+
+fn listed(documents: &[Document]) -> String {
+    if documents.is_empty() {
+        return "no documents; tickfleet kb import puts some there".to_owned();
+    }
+    let mut table = table(&["SOURCE", "TITLE", "CATEGORY", "PASSAGES", "EMBEDDED BY", "IMPORTED", "ID"]);
+    for document in documents {
+        let model = if document.model.is_empty() { "-" } else { &document.model };
+        table.add_row([
+            document.source.clone(),
+            short(&document.title, 50),
+            document.category.clone(),
+            document.passages.to_string(),
+            model.to_owned(),
+            stamp(document.at_ms),
+            document.id.clone(),
+        ]);
+    }
+    lines(table)
+}
+
+fn shown(found: &Findings, output: &Output) -> String {
+    let ranking = match found.ranking {
+        Ranking::Words => "words",
+        Ranking::Meaning => "meaning",
+    };
+    let note = found.note.as_ref().map(|note| format!(" {note}")).unwrap_or_default();
+    let mut text = format!("{} passages, ranked by {ranking}.{note}\n", found.passages.len());
+    for passage in &found.passages {
+        let category = if passage.category.is_empty() { String::new() } else { format!(", {}", passage.category) };
+        let head = output.paint(Mood::Strong, &short(&passage.title, 100));
+        text.push_str(&format!("\n{head}\n{}{category}  {:.3}\n", passage.source, passage.score));
+        // Terminals must not be told anything by what others wrote.
+        let clean = |line: &str| line.chars().filter(|c| !c.is_control()).collect::<String>();
+        passage.text.lines().for_each(|line| text.push_str(&format!("  {}\n", clean(line))));
+    }
+    text
+}

@@ -1,0 +1,196 @@
+//! `tickfleet memory`: what an agent has noted down, seen and changed by people.
+
+use std::fs;
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use serde::{Deserialize, Serialize};
+use tickfleet_model::knowledge::{Memory as Note, digest};
+use tickfleet_model::{AgentId, TenantId, limits};
+use tickfleet_store::{MemoryKept, Store};
+use tickfleet_tools_knowledge::tools::sound;
+
+use crate::caller::{nobody, with_tenant};
+use crate::failure::Failure;
+use crate::output::time_format::stamp;
+use crate::output::{Output, lines, short, table};
+use crate::setup::Setup;
+
+/// Bytes of a file of memories: many times what is kept of it.
+const FILE_BYTES_MAX: u64 = 64 * limits::MEMORIES_BYTES_MAX as u64;
+
+/// Add, import, list or forget an agent's memories, which it searches with search_my_memories.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet memory add --tenant demo --agent kelly 'Ben wants posts before nine.' --tag ben
+  tickfleet memory import notes.jsonl --tenant demo --agent kelly
+  tickfleet memory list --tenant demo --agent kelly
+  tickfleet memory forget --tenant demo --agent kelly p-0f1e2d3c4b5a69788796a5b4c3d2e1f0")]
+pub(crate) struct Memory {
+    #[command(subcommand)]
+    what: What,
+}
+
+/// Whose memories.
+#[derive(Debug, Args)]
+struct Owner {
+    /// The agent's tenant.
+    #[arg(long)]
+    tenant: TenantId,
+    /// Whose.
+    #[arg(long)]
+    agent: AgentId,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Add one. The same text is there once.
+    Add {
+        /// What to remember.
+        text: String,
+        #[command(flatten)]
+        owner: Owner,
+        /// A word to find it by. Repeatable.
+        #[arg(long, value_name = "WORD")]
+        tag: Vec<String>,
+    },
+    /// Add many: a line of .jsonl each, {"text": "…", "tags": ["…"]}, or a paragraph each of any other text.
+    Import {
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        #[command(flatten)]
+        owner: Owner,
+    },
+    /// List them, the newest first.
+    List {
+        #[command(flatten)]
+        owner: Owner,
+    },
+    /// Take some away.
+    Forget {
+        /// Their ids.
+        #[arg(value_name = "ID", required_unless_present = "all")]
+        ids: Vec<String>,
+        #[command(flatten)]
+        owner: Owner,
+        /// All of them.
+        #[arg(long, conflicts_with = "ids")]
+        all: bool,
+    },
+}
+
+/// What was done.
+#[derive(Debug, Default, Serialize)]
+struct Done {
+    added: usize,
+    known: usize,
+    forgotten: u64,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    text: String,
+    #[serde(default)]
+    tags: Vec<String>,
+}
+
+/// Does what was asked.
+///
+/// # Errors
+/// An unknown agent, a text that cannot be kept; Redis.
+pub(crate) async fn run(setup: &Setup, args: &Memory, output: &Output) -> Result<(), Failure> {
+    let done = match &args.what {
+        What::Add { text, owner, tag } => {
+            let note = sound(text, tag).map_err(Failure::usage)?;
+            add(&store(setup, owner).await?, owner, vec![note]).await?
+        }
+        What::Import { file, owner } => {
+            let notes = read(file)?;
+            add(&store(setup, owner).await?, owner, notes).await?
+        }
+        What::List { owner } => {
+            let memories = store(setup, owner).await?.memories(&owner.tenant, &owner.agent).await?;
+            return output.show(&memories, |memories| listed(memories));
+        }
+        What::Forget { ids, owner, all } => {
+            let store = store(setup, owner).await?;
+            let memories = store.memories(&owner.tenant, &owner.agent).await?;
+            if let Some(unknown) = ids.iter().find(|id| !memories.iter().any(|memory| memory.id == **id)) {
+                let why = format!("{} has no memory {unknown:?}; nothing is forgotten", owner.agent);
+                return Err(Failure::failed(anyhow::anyhow!(why)));
+            }
+            let every = || memories.iter().map(|memory| memory.id.clone()).collect();
+            let ids = if *all { every() } else { ids.clone() };
+            Done { forgotten: store.forget(&owner.tenant, &owner.agent, &ids).await?, ..Done::default() }
+        }
+    };
+    output
+        .show(&done, |done| format!("{} added, {} known already, {} forgotten", done.added, done.known, done.forgotten))
+}
+
+/// The shard of an agent that there is.
+async fn store(setup: &Setup, owner: &Owner) -> Result<Store, Failure> {
+    let active = setup.active();
+    with_tenant(setup, &active, &owner.tenant).await?;
+    let in_force = active.load();
+    let found = in_force.policy.look_up(&owner.tenant, &owner.agent);
+    found.map_err(|unknown| nobody(unknown, &in_force.policy, &owner.tenant, &owner.agent))?;
+    Ok(setup.client().await?.store(&owner.tenant).clone())
+}
+
+/// The memories of a file: all of them, or none where one cannot be kept.
+fn read(file: &PathBuf) -> Result<Vec<(String, Vec<String>)>, Failure> {
+    let failed = |why: String| Failure::failed(anyhow::anyhow!("{}: {why}", file.display()));
+    let bytes = fs::metadata(file).map_err(|error| failed(error.to_string()))?.len();
+    if bytes > FILE_BYTES_MAX {
+        return Err(failed(format!("it has {bytes} bytes; at most {FILE_BYTES_MAX} are read")));
+    }
+    let text = fs::read_to_string(file).map_err(|error| failed(error.to_string()))?;
+    let is_lines = file.extension().is_some_and(|end| end == "jsonl" || end == "ndjson");
+    let parts: Vec<&str> = if is_lines { text.lines().collect() } else { text.split("\n\n").collect() };
+    let mut notes = Vec::new();
+    for (number, part) in parts.into_iter().enumerate().filter(|(_, part)| !part.trim().is_empty()) {
+        let what = if is_lines { "line" } else { "paragraph" };
+        let at = |why: String| failed(format!("{what} {}: {why}", number + 1));
+        let line = if is_lines {
+            serde_json::from_str(part).map_err(|error| at(format!("{error}; expected {{\"text\": …}}")))?
+        } else {
+            Line { text: part.to_owned(), tags: Vec::new() }
+        };
+        notes.push(sound(&line.text, &line.tags).map_err(at)?);
+    }
+    Ok(notes)
+}
+
+async fn add(store: &Store, owner: &Owner, notes: Vec<(String, Vec<String>)>) -> Result<Done, Failure> {
+    let at_ms = store.now_ms().await?;
+    let mut done = Done::default();
+    for (text, tags) in notes {
+        // By its text, so that it is there once however often it is added.
+        let id = format!("p-{}", digest(&[&text]));
+        let note = Note { id, text, tags, at_ms };
+        match store.remember(&owner.tenant, &owner.agent, &note).await? {
+            MemoryKept::Ok { forgotten } => (done.added, done.forgotten) = (done.added + 1, done.forgotten + forgotten),
+            MemoryKept::Known => done.known += 1,
+            MemoryKept::Pressure => {
+                let why = "Redis' memory is short (80 % of maxmemory is used); nothing more is remembered";
+                return Err(Failure::failed(anyhow::anyhow!("{why}. {} were added before that", done.added)));
+            }
+        }
+    }
+    Ok(done)
+}
+
+fn listed(memories: &[Note]) -> String {
+    if memories.is_empty() {
+        return "no memories".to_owned();
+    }
+    let mut table = table(&["ID", "MADE", "TAGS", "TEXT"]);
+    for memory in memories {
+        let tags = short(&memory.tags.join(", "), 40);
+        table.add_row([memory.id.clone(), stamp(memory.at_ms), tags, short(&memory.text, 100)]);
+    }
+    lines(table)
+}

@@ -1,0 +1,46 @@
+//! Documents of a knowledge base, and the questions that are asked of it.
+
+use std::collections::BTreeSet;
+
+use tickfleet_model::limits;
+use tickfleet_tools_knowledge::documents::{Form, read};
+
+/// A passage may begin with a little of the one before it.
+const PASSAGE_CHARS_MAX: usize = limits::PASSAGE_CHARS + 200;
+
+/// A file in the form that its first byte says: what is accepted is within bounds, and nothing of it is lost.
+pub(super) fn document(bytes: &[u8]) {
+    let Some((first, content)) = bytes.split_first() else { return };
+    let form = match first {
+        b'l' => Form::Lines,
+        b't' => Form::Text,
+        _ => Form::Markdown,
+    };
+    let drafts = read("folder/file.md", form, content, "category");
+    assert!(form == Form::Lines || drafts.len() == 1, "a file is one document");
+    for draft in drafts.into_iter().flatten() {
+        let document = &draft.document;
+        assert_eq!((document.id.len(), document.digest.len(), document.passages), (32, 32, draft.passages.len()));
+        for name in [&document.source, &document.title, &document.category] {
+            assert!(name.len() <= limits::DOCUMENT_NAME_BYTES_MAX && !name.chars().any(char::is_control), "{name:?}");
+        }
+        for passage in &draft.passages {
+            assert!(!passage.text.trim().is_empty(), "a passage says something");
+            let chars = passage.text.chars().count();
+            assert!(chars <= PASSAGE_CHARS_MAX, "a passage of {chars} characters");
+        }
+        if form == Form::Text {
+            nothing_is_lost(content, draft.passages.iter().map(|passage| passage.text.as_str()));
+        }
+    }
+}
+
+/// Every word of a text stands in a passage, but for what a cut goes through.
+fn nothing_is_lost<'a>(content: &[u8], passages: impl Iterator<Item = &'a str>) {
+    let text = String::from_utf8_lossy(content);
+    let kept: BTreeSet<&str> = passages.flat_map(str::split_whitespace).collect();
+    let short = |word: &&str| word.chars().count() < limits::PASSAGE_CHARS / 4;
+    let lost = text.split_whitespace().filter(short).find(|word| !kept.contains(word));
+    // A word beside one of a thousand characters may be cut where that one is.
+    assert!(lost.is_none() || text.split_whitespace().any(|word| !short(&word)), "{lost:?} is in no passage");
+}

@@ -1,0 +1,216 @@
+//! What agents did, as the newest part of the audit log tells it: held in memory, agent by agent, and read on from where
+//! it ended.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::{Store, StoreError};
+use tickfleet_tools::wording;
+
+/// Entries that one command reads.
+const PAGE: usize = 500;
+/// Entries that are read at once, at most: what is older than that many newer ones is not looked at.
+const READ_MAX: usize = 5_000;
+/// Entries of a shard that are held.
+const HELD_MAX: usize = 20_000;
+/// Entries of one agent that are searched.
+const OF_AGENT_MAX: usize = 500;
+/// Bytes of an entry's words.
+const TEXT_BYTES_MAX: usize = 1_500;
+/// Calls that look things up repeat the question: they would be found before what was asked for.
+const LOOKUPS: [&str; 3] = ["tool_search_my_memories", "tool_search_atlasux_knowledge", "tool_remember"];
+
+/// What an agent did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Deed {
+    /// The turn or task.
+    pub(crate) turn: String,
+    /// Whether it was a task that the agent carried out, whole.
+    pub(crate) is_task: bool,
+    /// When it ended, as the log says.
+    pub(crate) at: String,
+    /// What was called, with what it came to.
+    pub(crate) text: String,
+    /// The same in a few words.
+    pub(crate) brief: String,
+}
+
+/// The logs of the shards of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Logs {
+    by_shard: Mutex<HashMap<u32, Arc<tokio::sync::Mutex<Log>>>>,
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    newest: Option<String>,
+    by_agent: HashMap<(TenantId, AgentId), VecDeque<Arc<Deed>>>,
+    order: VecDeque<(TenantId, AgentId)>,
+}
+
+/// The members of an entry that matter here.
+#[derive(Deserialize)]
+struct Entry<'a> {
+    action: String,
+    tenant: TenantId,
+    actor_type: String,
+    actor_id: String,
+    entity_id: String,
+    timestamp: String,
+    message: String,
+    #[serde(borrow)]
+    meta: Meta<'a>,
+}
+
+#[derive(Deserialize)]
+struct Meta<'a> {
+    turn: String,
+    agent: Option<AgentId>,
+    #[serde(borrow)]
+    arguments: Option<&'a RawValue>,
+    result: Option<String>,
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    outcome: String,
+}
+
+impl Logs {
+    /// What this agent of this tenant did last, the newest first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) async fn of_agent(
+        &self,
+        store: &Store,
+        tenant: &TenantId,
+        agent: &AgentId,
+    ) -> Result<Vec<Arc<Deed>>, StoreError> {
+        let log = Arc::clone(self.by_shard.lock().entry(store.shard()).or_default());
+        let mut log = log.lock().await;
+        log.read_on(store).await?;
+        let deeds = log.by_agent.get(&(tenant.clone(), agent.clone()));
+        Ok(deeds.map(|deeds| deeds.iter().rev().take(OF_AGENT_MAX).cloned().collect()).unwrap_or_default())
+    }
+}
+
+impl Log {
+    /// Takes in what was written since, or the newest of all at first.
+    async fn read_on(&mut self, store: &Store) -> Result<(), StoreError> {
+        let (mut before, mut found): (Option<String>, Vec<String>) = (None, Vec::new());
+        let mut newest = None;
+        loop {
+            let page = store.newest_audit(before.as_deref(), self.newest.as_deref(), PAGE).await?;
+            let count = page.len();
+            newest = newest.or_else(|| page.first().map(|entry| entry.id.clone()));
+            before = page.last().map(|entry| entry.id.clone());
+            found.extend(page.into_iter().map(|entry| entry.json));
+            if count < PAGE || found.len() >= READ_MAX {
+                break;
+            }
+        }
+        found.iter().rev().for_each(|json| self.take_in(json));
+        if newest.is_some() {
+            self.newest = newest;
+        }
+        Ok(())
+    }
+
+    fn take_in(&mut self, json: &str) {
+        // What no build can read is nobody's deed.
+        let Ok(entry) = serde_json::from_str::<Entry<'_>>(json) else { return };
+        if entry.action != "TOOL_CALL" || LOOKUPS.contains(&entry.entity_id.as_str()) {
+            return;
+        }
+        let actor = AgentId::new(&entry.actor_id).ok().filter(|_| entry.actor_type == "agent");
+        let worker = entry.meta.agent.clone();
+        let deed = |is_task| Arc::new(deed(&entry, is_task));
+        if let Some(actor) = actor.filter(|actor| Some(actor) != worker.as_ref()) {
+            self.hold((entry.tenant.clone(), actor), deed(false));
+        }
+        if let Some(worker) = worker {
+            self.hold((entry.tenant.clone(), worker), deed(true));
+        }
+    }
+
+    fn hold(&mut self, whose: (TenantId, AgentId), deed: Arc<Deed>) {
+        self.by_agent.entry(whose.clone()).or_default().push_back(deed);
+        self.order.push_back(whose);
+        while self.order.len() > HELD_MAX {
+            let Some(oldest) = self.order.pop_front() else { break };
+            let deeds = self.by_agent.get_mut(&oldest);
+            if deeds.is_some_and(|deeds| deeds.pop_front().is_some() && deeds.is_empty()) {
+                self.by_agent.remove(&oldest);
+            }
+        }
+    }
+}
+
+fn deed(entry: &Entry<'_>, is_task: bool) -> Deed {
+    let meta = &entry.meta;
+    let mut text = entry.message.clone();
+    for (word, said) in [
+        ("arguments", meta.arguments.map(RawValue::get)),
+        ("result", meta.result.as_deref()),
+        ("error", meta.error.map(RawValue::get)),
+    ] {
+        if let Some(said) = said.filter(|said| !matches!(*said, "null" | "{}")) {
+            text.push_str(&format!("\n{word}: {}", wording::cut(said, TEXT_BYTES_MAX / 2)));
+        }
+    }
+    let arguments = meta.arguments.map_or("", RawValue::get);
+    let tool = entry.entity_id.strip_prefix("tool_").unwrap_or(&entry.entity_id);
+    Deed {
+        turn: meta.turn.clone(),
+        is_task,
+        at: entry.timestamp.clone(),
+        text: wording::cut(&text, TEXT_BYTES_MAX),
+        brief: format!("{tool} {}: {}", wording::cut(arguments, 200), meta.outcome),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn entry(tenant: &str, actor: (&str, &str), agent: Option<&str>, turn: usize) -> String {
+        serde_json::json!({
+            "timestamp": "2026-01-01T00:00:00.123Z", "level": "info", "action": "TOOL_CALL", "entity_id": "tool_send",
+            "actor_type": actor.0, "actor_id": actor.1, "tenant": tenant, "message": "called send: ok in 12 ms",
+            "meta": {"turn": format!("t{turn}"), "agent": agent, "arguments": {"to": "x"}, "result": "{}",
+                "error": null, "outcome": "ok"},
+        })
+        .to_string()
+    }
+
+    fn of(log: &Log, tenant: &str, agent: &str) -> usize {
+        let whose = (TenantId::new(tenant).unwrap(), AgentId::new(agent).unwrap());
+        log.by_agent.get(&whose).map_or(0, VecDeque::len)
+    }
+
+    #[test]
+    fn a_deed_is_of_who_did_it_and_a_task_of_who_gave_it_too() {
+        let mut log = Log::default();
+        log.take_in(&entry("acme", ("agent", "kelly"), None, 1));
+        log.take_in(&entry("acme", ("agent", "atlas"), Some("kelly"), 2));
+        log.take_in(&entry("acme", ("service", "producer"), Some("kelly"), 3));
+        log.take_in("{}");
+        assert_eq!((of(&log, "acme", "kelly"), of(&log, "acme", "atlas"), of(&log, "other", "kelly")), (3, 1, 0));
+        assert_eq!(of(&log, "acme", "producer"), 0);
+    }
+
+    #[test]
+    fn no_more_is_held_than_is_allowed_and_the_oldest_goes() {
+        let mut log = Log::default();
+        for turn in 0..HELD_MAX + 10 {
+            log.take_in(&entry("acme", ("agent", if turn < 5 { "old" } else { "new" }), None, turn));
+        }
+        assert_eq!((of(&log, "acme", "old"), of(&log, "acme", "new")), (0, HELD_MAX));
+        assert_eq!(log.by_agent.len(), 1);
+    }
+}

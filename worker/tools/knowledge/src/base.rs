@@ -1,0 +1,214 @@
+//! A tenant's knowledge base in memory: brought up to date when its generation has changed, and searched there.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+use tickfleet_model::TenantId;
+use tickfleet_model::knowledge::{Document, Passages};
+use tickfleet_store::{Store, StoreError};
+
+use crate::embeddings::likeness;
+use crate::lexicon::{Lexicon, best_first};
+use crate::words::words;
+
+/// Passages that are read from Redis in one step, about: a megabyte or two.
+const STEP_PASSAGES: usize = 512;
+/// Vectors that are compared before other calls of the worker have their turn.
+const STEP_VECTORS: usize = 2_048;
+/// Passages that are less like a question than this have nothing to do with it.
+const LIKE_MIN: f32 = 0.1;
+
+/// A document that is held.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub(crate) document: Document,
+    pub(crate) passages: Passages,
+}
+
+/// A passage: its document, and which of its passages.
+pub(crate) type Place = (Arc<Held>, usize);
+
+/// The knowledge base of one tenant.
+#[derive(Debug, Default)]
+pub(crate) struct Base {
+    index: RwLock<Index>,
+    /// Held by who brings it up to date.
+    refreshing: tokio::sync::Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Index {
+    /// What it was brought up to date with.
+    generation: u64,
+    documents: HashMap<String, Vec<usize>>,
+    lexicon: Lexicon,
+    /// By the number of the text in the lexicon.
+    places: Vec<Option<Place>>,
+    bytes: usize,
+}
+
+impl Base {
+    /// Brings it up to date: one question where nothing has changed.
+    ///
+    /// # Errors
+    /// [`StoreError`]; what was read stays.
+    pub(crate) async fn refresh(&self, store: &Store, tenant: &TenantId) -> Result<(), StoreError> {
+        let _refreshing = self.refreshing.lock().await;
+        // Asked before the documents are read: what changes meanwhile makes it different again.
+        let generation = store.knowledge_state(tenant, None).await?.documents;
+        if generation == self.index.read().generation {
+            return Ok(());
+        }
+        let listed = store.documents(tenant).await?;
+        let missing = self.index.write().forget_all_but(&listed);
+        for step in steps(missing) {
+            let ids: Vec<&str> = step.iter().map(|document| document.id.as_str()).collect();
+            let passages = store.passages(tenant, &ids).await?;
+            let mut index = self.index.write();
+            for (document, passages) in step.into_iter().zip(passages) {
+                if let Some(passages) = passages {
+                    index.add(document, passages);
+                }
+            }
+        }
+        let mut index = self.index.write();
+        index.generation = generation;
+        if index.lexicon.is_worn() {
+            index.make_anew();
+        }
+        Ok(())
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        let index = self.index.read();
+        index.bytes + index.lexicon.bytes()
+    }
+
+    /// Whether any passage was embedded by this model.
+    pub(crate) fn has_vectors_of(&self, model: &str) -> bool {
+        let index = self.index.read();
+        index.places.iter().flatten().any(|(held, _)| held.document.model == model && !held.passages.vectors.is_empty())
+    }
+
+    /// The passages that have the most of these words, best first.
+    pub(crate) fn by_words(&self, asked: &[String], category: Option<&str>, most: usize) -> Vec<(Place, f32)> {
+        let index = self.index.read();
+        let wanted = |text: usize| index.places[text].as_ref().is_some_and(|(held, _)| is_of(held, category));
+        let found = index.lexicon.find(asked, most, wanted);
+        found.into_iter().filter_map(|(text, score)| Some((index.places[text].clone()?, score))).collect()
+    }
+
+    /// The passages that are most like this vector of `model`, best first. Every one is compared, some at a time.
+    pub(crate) async fn by_meaning(
+        &self,
+        vector: &[i8],
+        model: &str,
+        category: Option<&str>,
+        most: usize,
+    ) -> Vec<(Place, f32)> {
+        let places: Vec<Place> = {
+            let index = self.index.read();
+            let fits = |(held, _): &&Place| held.document.model == model && is_of(held, category);
+            index.places.iter().flatten().filter(fits).cloned().collect()
+        };
+        let mut found: Vec<(usize, f32)> = Vec::new();
+        for (step, some) in places.chunks(STEP_VECTORS).enumerate() {
+            for (at, (held, number)) in some.iter().enumerate() {
+                let likeness = held.passages.vectors.get(*number).map_or(0.0, |other| likeness(vector, other));
+                if likeness >= LIKE_MIN {
+                    found.push((step * STEP_VECTORS + at, likeness));
+                }
+            }
+            best_first(&mut found, most);
+            tokio::task::yield_now().await;
+        }
+        found.into_iter().map(|(at, score)| (places[at].clone(), score)).collect()
+    }
+}
+
+fn is_of(held: &Held, category: Option<&str>) -> bool {
+    category.is_none_or(|category| held.document.category.to_lowercase() == category)
+}
+
+/// Documents in steps of so many passages.
+fn steps(documents: Vec<Document>) -> Vec<Vec<Document>> {
+    let (mut steps, mut passages) = (Vec::<Vec<Document>>::new(), usize::MAX);
+    for document in documents {
+        let more = document.passages.max(1);
+        if passages.saturating_add(more) > STEP_PASSAGES {
+            steps.push(Vec::new());
+            passages = 0;
+        }
+        passages += more;
+        if let Some(step) = steps.last_mut() {
+            step.push(document);
+        }
+    }
+    steps
+}
+
+impl Index {
+    /// Forgets what is not listed as it is held; answers what is listed and not held.
+    fn forget_all_but(&mut self, listed: &[Document]) -> Vec<Document> {
+        let held = |places: &Vec<Option<Place>>, texts: &[usize]| {
+            texts.first().and_then(|text| places[*text].as_ref().map(|(held, _)| held.document.clone()))
+        };
+        let known: HashMap<String, Document> =
+            self.documents.iter().filter_map(|(id, texts)| Some((id.clone(), held(&self.places, texts)?))).collect();
+        let same: HashSet<&str> = listed
+            .iter()
+            .filter(|document| known.get(&document.id) == Some(document))
+            .map(|document| document.id.as_str())
+            .collect();
+        let gone: Vec<String> = self.documents.keys().filter(|id| !same.contains(id.as_str())).cloned().collect();
+        gone.iter().for_each(|id| self.remove(id));
+        listed.iter().filter(|document| !same.contains(document.id.as_str())).cloned().collect()
+    }
+
+    fn add(&mut self, document: Document, passages: Passages) {
+        self.remove(&document.id);
+        self.hold(Arc::new(Held { document, passages }));
+    }
+
+    fn hold(&mut self, held: Arc<Held>) {
+        let title = words(&held.document.title);
+        let mut texts = Vec::new();
+        for (number, passage) in held.passages.passages.iter().enumerate() {
+            let mut said = words(&passage.text);
+            // What it stands under says what it is about.
+            said.extend(passage.headings.iter().flat_map(|heading| words(heading)));
+            said.extend(title.iter().cloned());
+            let text = self.lexicon.add(&said);
+            self.places.resize(text, None);
+            self.places.push(Some((Arc::clone(&held), number)));
+            texts.push(text);
+        }
+        self.bytes += weight(&held);
+        self.documents.insert(held.document.id.clone(), texts);
+    }
+
+    fn remove(&mut self, id: &str) {
+        for (nth, text) in self.documents.remove(id).unwrap_or_default().into_iter().enumerate() {
+            self.lexicon.remove(text);
+            let place = self.places.get_mut(text).and_then(Option::take);
+            if let Some((held, _)) = place.filter(|_| nth == 0) {
+                self.bytes = self.bytes.saturating_sub(weight(&held));
+            }
+        }
+    }
+
+    /// Leaves behind what went.
+    fn make_anew(&mut self) {
+        let held: Vec<Arc<Held>> =
+            self.places.iter().flatten().filter(|(_, number)| *number == 0).map(|(held, _)| Arc::clone(held)).collect();
+        *self = Self { generation: self.generation, ..Self::default() };
+        held.into_iter().for_each(|held| self.hold(held));
+    }
+}
+
+fn weight(held: &Held) -> usize {
+    let texts = held.passages.passages.iter().map(|passage| passage.text.len() + 128);
+    texts.sum::<usize>() + held.passages.vectors.iter().map(Vec::len).sum::<usize>() + 512
+}

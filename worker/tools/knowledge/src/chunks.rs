@@ -1,0 +1,217 @@
+//! Documents are cut into passages: along headings and paragraphs, at about [`limits::PASSAGE_CHARS`] characters, with a
+//! little of what came before.
+
+use tickfleet_model::knowledge::Passage;
+use tickfleet_model::limits;
+
+/// The characters of the passage before that a passage begins with, at most.
+const OVERLAP_CHARS: usize = 120;
+/// The bytes of one heading that are kept.
+const HEADING_BYTES_MAX: usize = 200;
+
+/// A document as it is read: its title, where it has one, and its passages.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cut {
+    /// The first heading of the first level.
+    pub(crate) title: Option<String>,
+    /// The passages in their order.
+    pub(crate) passages: Vec<Passage>,
+}
+
+/// Cuts Markdown. Headings within blocks of code are none.
+pub(crate) fn markdown(text: &str) -> Cut {
+    let mut cutter = Cutter::default();
+    let mut fence: Option<&str> = None;
+    for line in body(text).lines() {
+        let trimmed = line.trim_start();
+        match fence {
+            Some(mark) if trimmed.starts_with(mark) => fence = None,
+            None => fence = ["```", "~~~"].into_iter().find(|mark| trimmed.starts_with(mark)),
+            Some(_) => {}
+        }
+        match heading(line).filter(|_| fence.is_none()) {
+            Some((level, words)) => cutter.heading(level, words),
+            None if line.trim().is_empty() && fence.is_none() => cutter.end_block(),
+            None => cutter.line(line),
+        }
+    }
+    cutter.end()
+}
+
+/// Cuts a text without headings.
+pub(crate) fn plain(text: &str) -> Cut {
+    let mut cutter = Cutter::default();
+    for line in text.lines() {
+        if line.trim().is_empty() { cutter.end_block() } else { cutter.line(line) }
+    }
+    cutter.end()
+}
+
+/// The text without its front matter.
+fn body(text: &str) -> &str {
+    let text = text.trim_start_matches('\u{feff}');
+    let matter = text.strip_prefix("---\n").and_then(|rest| rest.split_once("\n---\n"));
+    matter.map_or(text, |(_, body)| body)
+}
+
+/// The level and the words of a line that is a heading.
+fn heading(line: &str) -> Option<(usize, &str)> {
+    let level = line.bytes().take_while(|b| *b == b'#').count();
+    let words = line.get(level..)?.strip_prefix(' ')?;
+    let words = words.trim().trim_end_matches('#').trim();
+    ((1..=6).contains(&level) && !words.is_empty()).then_some((level, words))
+}
+
+#[derive(Default)]
+struct Cutter {
+    cut: Cut,
+    /// The headings in force, with their levels.
+    headings: Vec<(usize, String)>,
+    /// The paragraph that is read.
+    block: String,
+    /// The passage that grows.
+    passage: String,
+    /// Whether it has more than what it begins with of the one before.
+    is_new: bool,
+}
+
+impl Cutter {
+    fn line(&mut self, line: &str) {
+        if !self.block.is_empty() {
+            self.block.push('\n');
+        }
+        self.block.push_str(line.trim_end());
+    }
+
+    fn heading(&mut self, level: usize, words: &str) {
+        self.end_section();
+        let words = tickfleet_tools::wording::cut(words, HEADING_BYTES_MAX);
+        if level == 1 && self.cut.title.is_none() {
+            self.cut.title = Some(words);
+            return;
+        }
+        self.headings.retain(|(above, _)| *above < level);
+        self.headings.push((level, words));
+    }
+
+    /// A paragraph goes whole into the passage, or begins the next; one that is longer than a passage is cut.
+    fn end_block(&mut self) {
+        let block = std::mem::take(&mut self.block);
+        let block = block.trim_end();
+        if block.trim().is_empty() {
+            return;
+        }
+        for piece in pieces(block, limits::PASSAGE_CHARS) {
+            if self.is_new && chars(&self.passage) + chars(piece) > limits::PASSAGE_CHARS {
+                self.end_passage(true);
+            }
+            if !self.passage.is_empty() {
+                self.passage.push_str("\n\n");
+            }
+            self.passage.push_str(piece);
+            self.is_new = true;
+        }
+    }
+
+    fn end_passage(&mut self, goes_on: bool) {
+        let text = std::mem::take(&mut self.passage);
+        if !self.is_new {
+            return;
+        }
+        if goes_on {
+            tail(&text, OVERLAP_CHARS).clone_into(&mut self.passage);
+        }
+        self.is_new = false;
+        let headings = self.headings.iter().map(|(_, words)| words.clone()).collect();
+        self.cut.passages.push(Passage { headings, text });
+    }
+
+    fn end_section(&mut self) {
+        self.end_block();
+        self.end_passage(false);
+    }
+
+    fn end(mut self) -> Cut {
+        self.end_section();
+        self.cut
+    }
+}
+
+fn chars(text: &str) -> usize {
+    text.chars().count()
+}
+
+/// Cuts a text into pieces of at most `most` characters: behind a line, a sentence or a word where one ends in the second
+/// half of a piece, else between characters.
+fn pieces(mut text: &str, most: usize) -> Vec<&str> {
+    let mut found = Vec::new();
+    while let Some((end, _)) = text.char_indices().nth(most) {
+        let (window, half) = (&text[..end], end / 2);
+        let behind = |at: usize| Some(at).filter(|at| *at > half);
+        let line = window.rfind('\n').and_then(behind);
+        let sentence = || window.rfind(". ").map(|at| at + 1).and_then(behind);
+        let word = || window.rfind(' ').and_then(behind);
+        let at = line.or_else(sentence).or_else(word).unwrap_or(end);
+        found.push(text[..at].trim_end());
+        text = text[at..].trim_start();
+    }
+    if !text.is_empty() {
+        found.push(text);
+    }
+    found
+}
+
+/// The last sentence of a text where it is short enough, else its last words.
+fn tail(text: &str, most: usize) -> &str {
+    let from = text.char_indices().rev().nth(most.saturating_sub(1)).map_or(0, |(at, _)| at);
+    let end = &text[from..];
+    let begins = end.find(". ").map(|at| at + 2).or_else(|| end.find([' ', '\n']).map(|at| at + 1));
+    if from == 0 { end } else { begins.map_or("", |at| end[at..].trim_start()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passages_know_the_headings_that_they_stand_under() {
+        let text = "---\nx: y\n---\n# The Guide #\nIntro.\n\n## Caps\nTen.\n\n### Days\nMany.\n```sh\n# no heading\n```\n## Other\nEnd.";
+        let cut = markdown(text);
+        assert_eq!(cut.title.as_deref(), Some("The Guide"));
+        let found: Vec<(String, &str)> =
+            cut.passages.iter().map(|passage| (passage.headings.join("/"), passage.text.as_str())).collect();
+        assert_eq!(
+            found,
+            [
+                (String::new(), "Intro."),
+                ("Caps".into(), "Ten."),
+                ("Caps/Days".into(), "Many.\n```sh\n# no heading\n```"),
+                ("Other".into(), "End.")
+            ]
+        );
+    }
+
+    #[test]
+    fn long_texts_are_cut_where_something_ends_and_overlap_a_little() {
+        let sentence = "Every agent has a cap of ten calls, which nobody ever passes. ";
+        let cut = plain(&sentence.repeat(100));
+        assert!(cut.passages.len() > 5);
+        for passage in &cut.passages {
+            assert!(chars(&passage.text) <= limits::PASSAGE_CHARS + OVERLAP_CHARS + 2, "{}", chars(&passage.text));
+            assert!(passage.text.ends_with('.'), "{:?}", passage.text);
+        }
+        assert!(cut.passages[1].text.starts_with("Every agent"), "{:?}", cut.passages[1].text);
+    }
+
+    #[test]
+    fn no_character_is_cut_in_two_and_no_text_is_lost() {
+        let text = "äöü🦀".repeat(2_000);
+        let cut = plain(&text);
+        let without_blanks: String = cut.passages.iter().map(|passage| passage.text.as_str()).collect();
+        assert!(chars(&without_blanks) >= chars(&text));
+        for empty in ["", "\n\n\n", "# \n", "```\n", "---\n"] {
+            assert!(markdown(empty).passages.len() <= 1, "{empty:?}");
+        }
+        assert_eq!(plain("one\n\ntwo").passages[0].text, "one\n\ntwo");
+    }
+}

@@ -1,0 +1,219 @@
+//! Files become documents: Markdown, text, and lines of JSON.
+
+use serde::Deserialize;
+use tickfleet_model::knowledge::{Document, Passage, digest, document_id};
+use tickfleet_model::limits;
+
+use crate::chunks::{self, Cut};
+
+/// Changes with the way in which documents are cut: the next import then replaces them all.
+const CUT_VERSION: &str = "1";
+
+/// A document that was read, and not yet kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Draft {
+    /// What a list will show of it.
+    pub document: Document,
+    /// Its passages.
+    pub passages: Vec<Passage>,
+}
+
+/// A part of a file that is no document.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where: the file, and the line where that is known.
+    pub place: String,
+    /// Why.
+    pub why: String,
+}
+
+/// The form of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// One document with headings.
+    Markdown,
+    /// One document.
+    Text,
+    /// A document a line: `{"title", "text", "category", "source"}`.
+    Lines,
+}
+
+impl Form {
+    /// The form of a file by its name; none for a file of another kind.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
+            "md" | "markdown" => Some(Self::Markdown),
+            "txt" | "text" => Some(Self::Text),
+            "jsonl" | "ndjson" => Some(Self::Lines),
+            _ => None,
+        }
+    }
+
+    /// The bytes that a file of this form may have.
+    #[must_use]
+    pub const fn bytes_max(self) -> u64 {
+        match self {
+            Self::Markdown | Self::Text => limits::DOCUMENT_BYTES_MAX as u64,
+            Self::Lines => limits::KNOWLEDGE_BYTES_MAX,
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Line {
+    text: String,
+    #[serde(default)]
+    title: Option<String>,
+    #[serde(default)]
+    category: Option<String>,
+    #[serde(default)]
+    source: Option<String>,
+}
+
+/// Reads a file's content, in its order. `file` is what the file is called, `category` that of documents that name none.
+#[must_use]
+pub fn read(file: &str, form: Form, content: &[u8], category: &str) -> Vec<Result<Draft, Problem>> {
+    let problem = |why: String| vec![Err(Problem { place: file.to_owned(), why })];
+    if content.len() as u64 > form.bytes_max() {
+        return problem(format!("it has {} bytes; at most {} are taken", content.len(), form.bytes_max()));
+    }
+    let text = match std::str::from_utf8(content) {
+        Ok(text) if !text.contains('\0') => text,
+        Ok(_) => return problem("it has NUL bytes: it is no text".to_owned()),
+        Err(error) => return problem(format!("byte {} is not UTF-8: it is no text", error.valid_up_to())),
+    };
+    let whole = |cut: Cut| {
+        let title = cut.title.clone().unwrap_or_else(|| stem(file));
+        let draft = draft(Named { source: file, title: &title, category, file, titled: false }, cut.passages);
+        vec![draft.map_err(|why| Problem { place: file.to_owned(), why })]
+    };
+    match form {
+        Form::Markdown => whole(chunks::markdown(text)),
+        Form::Text => whole(chunks::plain(text)),
+        Form::Lines => text
+            .lines()
+            .zip(1_usize..)
+            .filter(|(line, _)| !line.trim().is_empty())
+            .map(|(line, number)| {
+                read_line(file, line, category).map_err(|why| Problem { place: format!("{file}:{number}"), why })
+            })
+            .collect(),
+    }
+}
+
+fn read_line(file: &str, line: &str, category: &str) -> Result<Draft, String> {
+    if line.len() > 2 * limits::DOCUMENT_BYTES_MAX {
+        return Err(format!("the line has {} bytes; at most {}", line.len(), 2 * limits::DOCUMENT_BYTES_MAX));
+    }
+    let expected = r#"expected {"text": …} with "title", "category" and "source" where there are any"#;
+    let line: Line = serde_json::from_str(line).map_err(|error| format!("{error}; {expected}"))?;
+    if line.text.contains('\0') {
+        return Err("the text has NUL bytes".to_owned());
+    }
+    if line.text.len() > limits::DOCUMENT_BYTES_MAX {
+        let bytes = line.text.len();
+        return Err(format!("the text has {bytes} bytes; at most {} are taken", limits::DOCUMENT_BYTES_MAX));
+    }
+    let cut = chunks::markdown(&line.text);
+    let title = line.title.or_else(|| cut.title.clone()).unwrap_or_default();
+    let category = line.category.as_deref().unwrap_or(category);
+    let source = line.source.as_deref().unwrap_or(file);
+    draft(Named { source, title: &title, category, file, titled: true }, cut.passages)
+}
+
+/// What a document is called.
+struct Named<'a> {
+    source: &'a str,
+    title: &'a str,
+    category: &'a str,
+    file: &'a str,
+    /// Whether its origin may have other documents, which its title tells it from.
+    titled: bool,
+}
+
+fn draft(named: Named<'_>, passages: Vec<Passage>) -> Result<Draft, String> {
+    let Named { source, title, category, file, titled } = named;
+    for (what, text) in [("source", source), ("title", title), ("category", category)] {
+        if text.len() > limits::DOCUMENT_NAME_BYTES_MAX || text.chars().any(char::is_control) {
+            let max = limits::DOCUMENT_NAME_BYTES_MAX;
+            return Err(format!("{what}: expected at most {max} bytes without control characters"));
+        }
+    }
+    if passages.is_empty() {
+        return Err("it has no text".to_owned());
+    }
+    if passages.len() > limits::DOCUMENT_PASSAGES_MAX {
+        let (count, max) = (passages.len(), limits::DOCUMENT_PASSAGES_MAX);
+        return Err(format!("it has {count} sections and passages; at most {max} are taken"));
+    }
+    let mut parts = vec![CUT_VERSION, source, title, category, file];
+    for passage in &passages {
+        parts.extend(passage.headings.iter().map(String::as_str));
+        parts.push(&passage.text);
+    }
+    let document = Document {
+        id: document_id(source, if titled { title } else { "" }),
+        source: source.to_owned(),
+        title: title.to_owned(),
+        category: category.trim().to_owned(),
+        file: file.to_owned(),
+        digest: digest(&parts),
+        model: String::new(),
+        passages: passages.len(),
+        at_ms: 0,
+    };
+    Ok(Draft { document, passages })
+}
+
+/// A file's name without its folder and ending.
+fn stem(file: &str) -> String {
+    let name = file.rsplit_once(['/', '\\']).map_or(file, |(_, name)| name);
+    name.rsplit_once('.').map_or(name, |(stem, _)| stem).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn why(form: Form, content: &[u8]) -> String {
+        read("a/b.md", form, content, "").remove(0).unwrap_err().why
+    }
+
+    #[test]
+    fn what_is_no_text_is_refused_with_the_reason() {
+        assert!(why(Form::Markdown, b"a\0b").contains("NUL"));
+        assert!(why(Form::Text, b"abc\xff\xfe").contains("byte 3 is not UTF-8"));
+        assert!(why(Form::Markdown, &vec![b'x'; 10 << 20]).contains("10485760 bytes"));
+        assert!(why(Form::Markdown, b" \n\n").contains("no text"));
+        assert!(why(Form::Markdown, "# a\nb\n".repeat(5_000).as_bytes()).contains("5000 sections"));
+        assert!(why(Form::Lines, b"{\"title\": 1}").contains("expected {\"text\""));
+        assert!(why(Form::Lines, br#"{"text":"a\u0000b"}"#).contains("NUL"));
+        assert!(why(Form::Lines, br#"{"text":"a","title":"x\ny"}"#).contains("title"));
+        assert!(why(Form::Lines, "[".repeat(100_000).as_bytes()).contains("expected"));
+        assert_eq!(Form::of("x.exe"), None);
+        assert_eq!(Form::of("x.MD"), Some(Form::Markdown));
+    }
+
+    #[test]
+    fn the_lines_of_a_file_are_documents_and_a_bad_one_costs_itself() {
+        let lines = b"{\"text\":\"one\",\"title\":\"A\",\"source\":\"s\"}\n\nno\n{\"text\":\"two\",\"category\":\"c\"}";
+        let read = read("x.jsonl", Form::Lines, lines, "given");
+        let documents: Vec<_> = read.iter().map(|draft| draft.as_ref().map(|draft| &draft.document)).collect();
+        let (first, last) = (documents[0].unwrap(), documents[2].unwrap());
+        assert_eq!((first.source.as_str(), first.category.as_str()), ("s", "given"));
+        assert_eq!((last.source.as_str(), last.category.as_str()), ("x.jsonl", "c"));
+        assert_eq!(documents[1].unwrap_err().place, "x.jsonl:3");
+    }
+
+    #[test]
+    fn a_document_stays_the_same_one_when_its_text_or_title_changes() {
+        let of = |text: &str| read("a/b.md", Form::Markdown, text.as_bytes(), "").remove(0).unwrap().document;
+        let (one, other) = (of("# A\n\nx"), of("# B\n\nx"));
+        assert_eq!(one.id, other.id);
+        assert_ne!(one.digest, other.digest);
+        assert_eq!(of("x").title, "b");
+    }
+}

@@ -1,0 +1,225 @@
+//! What texts mean to a model, from any endpoint that speaks OpenAI's `/embeddings`.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use reqwest::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use tickfleet_model::limits;
+use tickfleet_outbound::client_for;
+use tickfleet_tools::Environment;
+use tokio::time::Instant;
+
+/// Where OpenAI itself answers.
+const OPENAI: &str = "https://api.openai.com/v1";
+/// Texts of one request.
+pub(crate) const TEXTS_MAX: usize = 64;
+/// Bytes of an answer: so many vectors of the longest, written with all their digits.
+const ANSWER_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Limit of resolving, connecting and the TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// An endpoint that failed is not asked about a question for so long: the question after it need not wait, too.
+const REST: Duration = Duration::from_secs(15);
+/// What a value of an embedding is multiplied by, where it is the largest of its vector.
+const LARGEST: f32 = 127.0;
+
+/// An endpoint with a model. Its key is never printed.
+#[derive(Debug)]
+pub struct Embedder {
+    url: String,
+    key: Option<SecretString>,
+    model: String,
+    client: reqwest::Client,
+    rests_until: Mutex<Option<Instant>>,
+}
+
+#[derive(Serialize)]
+struct Question<'a> {
+    model: &'a str,
+    input: &'a [String],
+    encoding_format: &'a str,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    data: Vec<Embedding>,
+}
+
+#[derive(Deserialize)]
+struct Embedding {
+    index: usize,
+    embedding: Vec<f32>,
+}
+
+impl Embedder {
+    /// The endpoint that the environment names: `EMBEDDINGS_MODEL`, with `EMBEDDINGS_BASE_URL` and `EMBEDDINGS_API_KEY`,
+    /// or OpenAI's variables in their place. None where no model is named. The key of one address is never sent to
+    /// another.
+    ///
+    /// # Errors
+    /// What is wrong with a variable, without its value where that is secret.
+    pub fn from_environment(environment: &Environment) -> Result<Option<Self>, String> {
+        let value = |name: &str| environment.get(name).map(|v| v.trim().to_owned()).filter(|v| !v.is_empty());
+        let Some(model) = value("EMBEDDINGS_MODEL") else { return Ok(None) };
+        if model.len() > limits::DOCUMENT_NAME_BYTES_MAX || model.chars().any(char::is_control) {
+            return Err("EMBEDDINGS_MODEL: expected the name of a model".to_owned());
+        }
+        let own = value("EMBEDDINGS_BASE_URL");
+        let (base, key) = match own {
+            Some(base) => (base, value("EMBEDDINGS_API_KEY")),
+            None => (
+                value("OPENAI_BASE_URL").unwrap_or_else(|| OPENAI.to_owned()),
+                value("EMBEDDINGS_API_KEY").or_else(|| value("OPENAI_API_KEY")),
+            ),
+        };
+        let allowed = value("TICKFLEET_ALLOW_PRIVATE").unwrap_or_default();
+        let allowed: BTreeSet<String> = allowed.split(',').map(|entry| entry.trim().to_owned()).collect();
+        let allowed = allowed.into_iter().filter(|entry| !entry.is_empty()).collect();
+        let url = format!("{}/embeddings", base.trim_end_matches('/'));
+        let client = client_for(&url, &allowed, CONNECT_TIMEOUT);
+        let client = client.map_err(|why| format!("the endpoint of embeddings (EMBEDDINGS_BASE_URL): {why}"))?;
+        Ok(Some(Self { url, key: key.map(SecretString::from), model, client, rests_until: Mutex::default() }))
+    }
+
+    /// The model's name.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// What one question means; none where the endpoint failed just now.
+    ///
+    /// # Errors
+    /// Why there is no answer.
+    pub(crate) async fn of_question(&self, question: &str, timeout: Duration) -> Result<Vec<i8>, String> {
+        if self.rests_until.lock().is_some_and(|until| Instant::now() < until) {
+            return Err("the endpoint of embeddings has failed just now".to_owned());
+        }
+        let text = [clean(question)];
+        let answer = self.of_texts(&text, timeout).await;
+        *self.rests_until.lock() = answer.is_err().then(|| Instant::now() + REST);
+        answer?.pop().ok_or_else(|| "no vector came back".to_owned())
+    }
+
+    /// What these texts mean, at most [`TEXTS_MAX`] of them: a vector for each, all of one length.
+    ///
+    /// # Errors
+    /// Why there is no answer, or what is wrong with it.
+    pub(crate) async fn of_texts(&self, texts: &[String], timeout: Duration) -> Result<Vec<Vec<i8>>, String> {
+        let asked = tokio::time::timeout(timeout, self.ask(texts));
+        let body = asked.await.map_err(|_| format!("no answer within {} ms", timeout.as_millis()))??;
+        let answer: Answer = serde_json::from_slice(&body).map_err(|_| "the answer is no list of embeddings")?;
+        let mut vectors: Vec<Option<Vec<i8>>> = vec![None; texts.len()];
+        for Embedding { index, embedding } in answer.data {
+            let place = vectors.get_mut(index).ok_or("the answer has more embeddings than there are texts")?;
+            *place = Some(in_bytes(&embedding)?);
+        }
+        let vectors: Option<Vec<Vec<i8>>> = vectors.into_iter().collect();
+        let vectors = vectors.ok_or("the answer has fewer embeddings than there are texts")?;
+        if vectors.windows(2).any(|pair| pair[0].len() != pair[1].len()) {
+            return Err("the embeddings have different lengths".to_owned());
+        }
+        Ok(vectors)
+    }
+
+    async fn ask(&self, texts: &[String]) -> Result<Vec<u8>, String> {
+        let question = Question { model: &self.model, input: texts, encoding_format: "float" };
+        let body = serde_json::to_vec(&question).map_err(|error| error.to_string())?;
+        let mut request = self.client.post(&self.url).header(CONTENT_TYPE, "application/json").body(body);
+        if let Some(key) = &self.key {
+            let value = HeaderValue::from_str(&format!("Bearer {}", key.expose_secret()));
+            let mut value = value.map_err(|_| "the key has characters of no key")?;
+            value.set_sensitive(true);
+            request = request.header(AUTHORIZATION, value);
+        }
+        // The error of the client would repeat the address, which may carry what nobody should read.
+        let mut response = request.send().await.map_err(|error| match error {
+            error if error.is_connect() => "the endpoint cannot be reached".to_owned(),
+            _ => "the connection ended before the answer".to_owned(),
+        })?;
+        if !response.status().is_success() {
+            return Err(format!("the endpoint answered status {}", response.status().as_u16()));
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|_| "the connection ended within the answer")? {
+            if body.len() + chunk.len() > ANSWER_BYTES_MAX {
+                return Err(format!("the answer has more than {ANSWER_BYTES_MAX} bytes"));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+}
+
+/// A text as a model takes it: endpoints refuse control characters, and texts of nothing.
+pub(crate) fn clean(text: &str) -> String {
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.trim().is_empty() { "-".to_owned() } else { text }
+}
+
+/// A vector in a quarter of its bytes: what is compared is its direction alone, which a byte a number keeps.
+fn in_bytes(vector: &[f32]) -> Result<Vec<i8>, String> {
+    if vector.is_empty() || vector.len() > limits::EMBEDDING_NUMBERS_MAX {
+        return Err(format!("an embedding has {} numbers; at most {}", vector.len(), limits::EMBEDDING_NUMBERS_MAX));
+    }
+    let largest = vector.iter().fold(0.0_f32, |largest, number| largest.max(number.abs()));
+    if !largest.is_finite() || largest == 0.0 || vector.iter().any(|number| !number.is_finite()) {
+        return Err("an embedding has numbers that are none".to_owned());
+    }
+    Ok(vector.iter().map(|number| (number / largest * LARGEST).round() as i8).collect())
+}
+
+/// How alike two directions are, -1 to 1; 0 where they cannot be compared.
+pub(crate) fn likeness(a: &[i8], b: &[i8]) -> f32 {
+    if a.len() != b.len() {
+        return 0.0;
+    }
+    let (mut both, mut of_a, mut of_b) = (0_i64, 0_i64, 0_i64);
+    for (a, b) in a.iter().zip(b) {
+        let (a, b) = (i64::from(*a), i64::from(*b));
+        both += a * b;
+        of_a += a * a;
+        of_b += b * b;
+    }
+    let lengths = (of_a as f64).sqrt() * (of_b as f64).sqrt();
+    if lengths == 0.0 { 0.0 } else { (both as f64 / lengths) as f32 }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_byte_a_number_keeps_the_direction() {
+        let vector: Vec<f32> = (0..384).map(|i| (i as f32 * 0.37).sin() / 20.0).collect();
+        let other: Vec<f32> = (0..384).map(|i| (i as f32 * 0.37 + 1.0).sin() * 3.0).collect();
+        let exact: f32 = vector.iter().zip(&other).map(|(a, b)| a * b).sum::<f32>()
+            / (vector.iter().map(|a| a * a).sum::<f32>().sqrt() * other.iter().map(|b| b * b).sum::<f32>().sqrt());
+        let (short, other) = (in_bytes(&vector).unwrap(), in_bytes(&other).unwrap());
+        assert!((likeness(&short, &other) - exact).abs() < 0.01);
+        assert!((likeness(&short, &short) - 1.0).abs() < 1e-6);
+        assert_eq!(likeness(&short, &short[1..]), 0.0);
+        for bad in [&[][..], &[0.0], &[f32::NAN, 1.0], &[f32::INFINITY]] {
+            assert!(in_bytes(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_key_of_one_address_is_never_sent_to_another() {
+        tickfleet_outbound::install_crypto_provider();
+        let of = |variables: &[(&str, &str)]| Embedder::from_environment(&Environment::of(variables.to_vec()));
+        let key = |embedder: &Embedder| embedder.key.as_ref().map(|key| key.expose_secret().to_owned());
+        assert!(of(&[("OPENAI_API_KEY", "k"), ("OPENAI_BASE_URL", "https://a.example/v1")]).unwrap().is_none());
+        let openai = of(&[("EMBEDDINGS_MODEL", "m"), ("OPENAI_API_KEY", "k")]).unwrap().unwrap();
+        assert_eq!((openai.url.as_str(), key(&openai)), ("https://api.openai.com/v1/embeddings", Some("k".into())));
+        let other = [("EMBEDDINGS_MODEL", "m"), ("OPENAI_API_KEY", "k"), ("EMBEDDINGS_BASE_URL", "https://b.example/")];
+        let other = of(&other).unwrap().unwrap();
+        assert_eq!((other.url.as_str(), key(&other)), ("https://b.example/embeddings", None));
+        let private = [("EMBEDDINGS_MODEL", "m"), ("EMBEDDINGS_BASE_URL", "http://127.0.0.1:9/v1")];
+        assert!(of(&private).unwrap_err().contains("allow_private"));
+    }
+}

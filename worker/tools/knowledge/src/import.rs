@@ -1,0 +1,150 @@
+//! Documents come into a knowledge base: those that have not changed cost nothing, others are replaced whole.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use tickfleet_model::TenantId;
+use tickfleet_model::knowledge::{Document, Passages};
+use tickfleet_store::{Kept, Store, StoreError};
+
+use crate::documents::Draft;
+use crate::embeddings::{Embedder, TEXTS_MAX, clean};
+
+/// How long one request for embeddings may take.
+const EMBED_TIMEOUT: Duration = Duration::from_secs(60);
+/// Waits before the tries of a request after the first: an endpoint that is busy often is not a moment later.
+const EMBED_WAITS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(4)];
+
+/// What became of a document.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Imported {
+    /// It is there, and was not before.
+    New,
+    /// It is there in place of what it was.
+    Replaced,
+    /// It was there already.
+    Unchanged,
+    /// Its source and title are those of a document that came before it in this import; it is not kept.
+    Twice,
+    /// The base is full, or memory is short; what was there before is there still.
+    Refused(Kept),
+}
+
+/// An import into the knowledge base of one tenant.
+pub struct Import<'a> {
+    store: &'a Store,
+    tenant: &'a TenantId,
+    embedder: Option<&'a Embedder>,
+    known: HashMap<String, Document>,
+    seen: HashSet<String>,
+    at_ms: i64,
+    /// Why passages are no longer embedded, where that is so.
+    without_meaning: Option<String>,
+}
+
+impl<'a> Import<'a> {
+    /// An import that begins now. Passages are embedded where there is an endpoint for that.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn begin(
+        store: &'a Store,
+        tenant: &'a TenantId,
+        embedder: Option<&'a Embedder>,
+    ) -> Result<Self, StoreError> {
+        let known =
+            store.documents(tenant).await?.into_iter().map(|document| (document.id.clone(), document)).collect();
+        let at_ms = store.now_ms().await?;
+        Ok(Self { store, tenant, embedder, known, seen: HashSet::new(), at_ms, without_meaning: None })
+    }
+
+    /// Why passages were not embedded although there is an endpoint: they are found by their words, and embedded by the
+    /// next import.
+    #[must_use]
+    pub fn without_meaning(&self) -> Option<&str> {
+        self.without_meaning.as_deref()
+    }
+
+    /// Keeps a document, unless it is there as it is.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn keep(&mut self, draft: Draft) -> Result<Imported, StoreError> {
+        if !self.seen.insert(draft.document.id.clone()) {
+            return Ok(Imported::Twice);
+        }
+        let model = self.embedder.filter(|_| self.without_meaning.is_none()).map(Embedder::model).unwrap_or_default();
+        let before = self.known.get(&draft.document.id);
+        if before
+            .is_some_and(|before| before.digest == draft.document.digest && (model.is_empty() || before.model == model))
+        {
+            return Ok(Imported::Unchanged);
+        }
+        let is_new = before.is_none();
+        let vectors = self.vectors(&draft).await;
+        let model = if vectors.is_empty() { String::new() } else { model.to_owned() };
+        // An endpoint that is away takes no meaning away that the very same text has.
+        let same_text = |before: &&Document| before.digest == draft.document.digest && model.is_empty();
+        if self.known.get(&draft.document.id).as_ref().is_some_and(same_text) {
+            return Ok(Imported::Unchanged);
+        }
+        let document = Document { model, at_ms: self.at_ms, ..draft.document };
+        let passages = Passages { passages: draft.passages, vectors };
+        Ok(match self.store.keep_document(self.tenant, &document, &passages).await? {
+            Kept::Ok if is_new => Imported::New,
+            Kept::Ok => Imported::Replaced,
+            refused => Imported::Refused(refused),
+        })
+    }
+
+    /// The documents that came from below `roots` (files, folders) and are not among those that this import has seen.
+    #[must_use]
+    pub fn gone(&self, roots: &[String]) -> Vec<Document> {
+        let below = |file: &str| {
+            roots.iter().any(|root| {
+                let folder = format!("{}/", root.trim_end_matches('/'));
+                file == root || file.starts_with(&folder) || matches!(root.as_str(), "." | "")
+            })
+        };
+        let gone = self.known.values().filter(|known| !self.seen.contains(&known.id) && below(&known.file));
+        let mut gone: Vec<Document> = gone.cloned().collect();
+        gone.sort_by(|a, b| (&a.source, &a.title).cmp(&(&b.source, &b.title)));
+        gone
+    }
+
+    /// What the passages mean; nothing where nobody can say. After a failure the rest of the import does without: each of
+    /// its requests would fail likewise, after its time.
+    async fn vectors(&mut self, draft: &Draft) -> Vec<Vec<i8>> {
+        let Some(embedder) = self.embedder.filter(|_| self.without_meaning.is_none()) else { return Vec::new() };
+        let texts: Vec<String> = draft
+            .passages
+            .iter()
+            .map(|passage| {
+                let headings = passage.headings.join(" > ");
+                clean(&format!("{}\n{headings}\n{}", draft.document.title, passage.text))
+            })
+            .collect();
+        let mut vectors: Vec<Vec<i8>> = Vec::new();
+        for some in texts.chunks(TEXTS_MAX) {
+            match embed(embedder, some).await {
+                Ok(more) if vectors.first().is_none_or(|first| first.len() == more[0].len()) => vectors.extend(more),
+                Ok(_) => self.without_meaning = Some("the embeddings have different lengths".to_owned()),
+                Err(why) => self.without_meaning = Some(why),
+            }
+            if self.without_meaning.is_some() {
+                return Vec::new();
+            }
+        }
+        vectors
+    }
+}
+
+async fn embed(embedder: &Embedder, texts: &[String]) -> Result<Vec<Vec<i8>>, String> {
+    let mut waits = EMBED_WAITS.into_iter();
+    loop {
+        match (embedder.of_texts(texts, EMBED_TIMEOUT).await, waits.next()) {
+            (Err(_), Some(wait)) => tokio::time::sleep(wait).await,
+            (answer, _) => return answer,
+        }
+    }
+}

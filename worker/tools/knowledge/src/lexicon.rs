@@ -1,0 +1,153 @@
+//! An index of texts by their words, ranked by BM25. It is in memory, and grows and shrinks text by text.
+
+use std::collections::HashMap;
+
+/// How soon another mention of a word stops to matter.
+const SATURATION: f32 = 1.2;
+/// How far longer texts are held to say a word by chance.
+const LENGTH: f32 = 0.75;
+/// Texts that went leave their words behind until they are a part of this many.
+const GONE_SHARE: usize = 3;
+
+/// One text that has a word.
+#[derive(Debug, Clone, Copy)]
+struct Posting {
+    text: u32,
+    times: u16,
+}
+
+/// The words of many texts.
+#[derive(Debug, Default)]
+pub(crate) struct Lexicon {
+    words: HashMap<Box<str>, Vec<Posting>>,
+    /// The number of words of each text; none for one that went.
+    lengths: Vec<Option<u32>>,
+    live: usize,
+    length: u64,
+    bytes: usize,
+}
+
+impl Lexicon {
+    /// Adds a text; answers its number.
+    pub(crate) fn add(&mut self, words: &[String]) -> usize {
+        let number = self.lengths.len();
+        let text = u32::try_from(number).unwrap_or(u32::MAX);
+        let mut times: HashMap<&str, u16> = HashMap::new();
+        for word in words {
+            let times = times.entry(word).or_default();
+            *times = times.saturating_add(1);
+        }
+        for (word, times) in times {
+            let posting = Posting { text, times };
+            self.bytes += size_of::<Posting>();
+            match self.words.get_mut(word) {
+                Some(postings) => postings.push(posting),
+                None => {
+                    self.bytes += word.len() + 64;
+                    self.words.insert(word.into(), vec![posting]);
+                }
+            }
+        }
+        let length = u32::try_from(words.len()).unwrap_or(u32::MAX);
+        self.lengths.push(Some(length));
+        self.live += 1;
+        self.length += u64::from(length);
+        number
+    }
+
+    /// Takes a text out. Its number is not given again.
+    pub(crate) fn remove(&mut self, number: usize) {
+        if let Some(length) = self.lengths.get_mut(number).and_then(Option::take) {
+            self.live -= 1;
+            self.length -= u64::from(length);
+        }
+    }
+
+    /// Returns true if so much of it went that it should be made anew.
+    pub(crate) fn is_worn(&self) -> bool {
+        self.lengths.len() > 1_000 && (self.lengths.len() - self.live) * GONE_SHARE > self.lengths.len()
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The texts among those that `wanted` takes which have any of these words, with how much of the question each
+    /// answers: 1 is a text that is about nothing else. The best first, at most `most`.
+    pub(crate) fn find(&self, asked: &[String], most: usize, wanted: impl Fn(usize) -> bool) -> Vec<(usize, f32)> {
+        let mean = (self.length as f32 / self.live.max(1) as f32).max(1.0);
+        let (mut scores, mut best) = (HashMap::<u32, f32>::new(), 0.0);
+        for word in asked {
+            let postings = self.words.get(word.as_str()).map_or(&[][..], Vec::as_slice);
+            let live = |posting: &&Posting| self.lengths[posting.text as usize].is_some();
+            let having = postings.iter().filter(live).count();
+            let rarity = (1.0 + (self.live as f32 - having as f32 + 0.5) / (having as f32 + 0.5)).ln();
+            best += rarity * (SATURATION + 1.0);
+            for posting in postings {
+                let Some(length) = self.lengths[posting.text as usize] else { continue };
+                if !wanted(posting.text as usize) {
+                    continue;
+                }
+                let times = f32::from(posting.times);
+                let norm = SATURATION * (1.0 - LENGTH + LENGTH * length as f32 / mean);
+                *scores.entry(posting.text).or_default() += rarity * times * (SATURATION + 1.0) / (times + norm);
+            }
+        }
+        let mut found: Vec<(usize, f32)> =
+            scores.into_iter().map(|(text, score)| (text as usize, score / best)).collect();
+        best_first(&mut found, most);
+        found
+    }
+}
+
+/// Puts the best first, those that are as good in the order of their numbers, and keeps at most `most`.
+pub(crate) fn best_first(found: &mut Vec<(usize, f32)>, most: usize) {
+    found.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    found.truncate(most);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::words::{asked_words, words};
+
+    fn lexicon(texts: &[&str]) -> Lexicon {
+        let mut lexicon = Lexicon::default();
+        for text in texts {
+            lexicon.add(&words(text));
+        }
+        lexicon
+    }
+
+    #[test]
+    fn a_rare_word_counts_more_than_a_common_one_and_a_short_text_more_than_a_long_one() {
+        let lexicon = lexicon(&[
+            "the fleet has agents and the agents have calls",
+            "agents wait for the quarantine",
+            "quarantine of agents, with much else said beside it about other things that nobody asked for at all",
+            "nothing of it",
+        ]);
+        let found = lexicon.find(&asked_words("quarantine of agents"), 9, |_| true);
+        let order: Vec<usize> = found.iter().map(|(text, _)| *text).collect();
+        assert_eq!(order, [1, 2, 0]);
+        assert!(found.iter().all(|(_, score)| *score > 0.0 && *score <= 1.0), "{found:?}");
+        assert_eq!(
+            lexicon.find(&asked_words("quarantine"), 1, |text| text != 1),
+            [(2, lexicon.find(&asked_words("quarantine"), 9, |_| true)[1].1)]
+        );
+        assert!(lexicon.find(&[], 9, |_| true).is_empty());
+    }
+
+    #[test]
+    fn what_went_is_neither_found_nor_counted() {
+        let mut lexicon = lexicon(&["alpha beta", "alpha gamma"]);
+        lexicon.remove(0);
+        lexicon.remove(0);
+        let only = Lexicon::find(&lexicon, &asked_words("alpha"), 9, |_| true);
+        let mut fresh = Lexicon::default();
+        fresh.add(&words("alpha gamma"));
+        assert_eq!(only.len(), 1);
+        assert_eq!(only[0].1, fresh.find(&asked_words("alpha"), 9, |_| true)[0].1);
+    }
+}

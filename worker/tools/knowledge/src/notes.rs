@@ -1,0 +1,111 @@
+//! Agents' memories as a process holds them: read again when an agent's generation has changed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tickfleet_model::knowledge::Memory;
+use tickfleet_model::{AgentId, TenantId};
+use tickfleet_store::{Store, StoreError};
+
+use crate::lexicon::Lexicon;
+use crate::words::words;
+
+/// Bytes of all memories that a process holds, about; those of who asked last stay.
+const HELD_BYTES_MAX: usize = 64 * 1024 * 1024;
+
+/// The memories of one agent.
+#[derive(Debug)]
+pub(crate) struct Notes {
+    generation: u64,
+    /// The newest first, in the order of the lexicon.
+    pub(crate) memories: Vec<Memory>,
+    pub(crate) lexicon: Lexicon,
+}
+
+/// Those of the agents that asked last.
+#[derive(Debug, Default)]
+pub(crate) struct AllNotes {
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    of_agent: HashMap<(TenantId, AgentId), (Arc<Notes>, u64)>,
+    asked: u64,
+}
+
+impl Notes {
+    fn new(generation: u64, memories: Vec<Memory>) -> Self {
+        let mut lexicon = Lexicon::default();
+        for memory in &memories {
+            let mut said = words(&memory.text);
+            said.extend(memory.tags.iter().flat_map(|tag| words(tag)));
+            lexicon.add(&said);
+        }
+        Self { generation, memories, lexicon }
+    }
+
+    fn bytes(&self) -> usize {
+        self.lexicon.bytes() + self.memories.iter().map(|memory| memory.text.len() + 256).sum::<usize>()
+    }
+}
+
+impl AllNotes {
+    /// The memories of an agent: one question to Redis where nothing has changed, two where something has.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub(crate) async fn of(&self, store: &Store, tenant: &TenantId, agent: &AgentId) -> Result<Arc<Notes>, StoreError> {
+        // Asked before they are read: what changes meanwhile makes it different again.
+        let generation = store.knowledge_state(tenant, Some(agent)).await?.memories;
+        let whose = (tenant.clone(), agent.clone());
+        if let Some(notes) = self.held.lock().look(&whose).filter(|notes| notes.generation == generation) {
+            return Ok(notes);
+        }
+        let notes = Arc::new(Notes::new(generation, store.memories(tenant, agent).await?));
+        self.held.lock().hold(whose, Arc::clone(&notes));
+        Ok(notes)
+    }
+}
+
+impl Held {
+    fn look(&mut self, whose: &(TenantId, AgentId)) -> Option<Arc<Notes>> {
+        self.asked += 1;
+        let (notes, asked) = self.of_agent.get_mut(whose)?;
+        *asked = self.asked;
+        Some(Arc::clone(notes))
+    }
+
+    /// Those that nobody asked for longest make room.
+    fn hold(&mut self, whose: (TenantId, AgentId), notes: Arc<Notes>) {
+        self.of_agent.insert(whose, (notes, self.asked));
+        let mut bytes: usize = self.of_agent.values().map(|(notes, _)| notes.bytes()).sum();
+        while bytes > HELD_BYTES_MAX && self.of_agent.len() > 1 {
+            let oldest = self.of_agent.iter().min_by_key(|(_, (_, asked))| *asked).map(|(whose, _)| whose.clone());
+            let Some((notes, _)) = oldest.and_then(|whose| self.of_agent.remove(&whose)) else { break };
+            bytes = bytes.saturating_sub(notes.bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn no_more_is_held_than_is_allowed_and_who_asked_last_stays() {
+        let whose = |agent: usize| (TenantId::new("acme").unwrap(), AgentId::new(format!("a{agent}")).unwrap());
+        let memory = || Memory { id: "m".into(), text: "x".repeat(8 << 20), tags: Vec::new(), at_ms: 0 };
+        let mut held = Held::default();
+        for agent in 0..9 {
+            held.look(&whose(0));
+            held.hold(whose(agent), Arc::new(Notes::new(1, vec![memory()])));
+        }
+        assert_eq!(held.of_agent.len(), 7);
+        assert!(held.look(&whose(0)).is_some() && held.look(&whose(8)).is_some());
+        assert!(held.look(&whose(1)).is_none() && held.look(&whose(2)).is_none());
+    }
+}

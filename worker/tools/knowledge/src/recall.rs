@@ -1,0 +1,301 @@
+//! `search_my_memories`: what an agent noted down, did and worked on, and the knowledge base, searched side by side, each
+//! under a deadline of its own.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use futures::future::{BoxFuture, join_all};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tickfleet_model::{AgentId, TenantId, TurnId, limits};
+use tickfleet_store::{Store, StoreError, TurnName};
+use tickfleet_tools::wording;
+
+use crate::lexicon::Lexicon;
+use crate::search::{Knowledge, Ranking, rounded};
+use crate::words::{asked_words, words};
+
+/// How long a source may take. What it has not found by then is not waited for.
+const SOURCE_DEADLINE: Duration = Duration::from_secs(2);
+/// The findings of one source that are considered.
+const CONSIDERED: usize = 50;
+/// Bytes of a turn's story.
+const STORY_BYTES_MAX: usize = 2_000;
+
+/// Where to look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Source {
+    /// What the agent noted down.
+    Memory,
+    /// Its calls.
+    Audit,
+    /// Its turns that have ended, and the tasks that it worked on.
+    Workflows,
+    /// The knowledge base of its tenant.
+    Kb,
+}
+
+impl Source {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::Memory, Self::Audit, Self::Workflows, Self::Kb];
+}
+
+/// Something that was found.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Recalled {
+    /// Where: memory, audit, workflows or kb.
+    pub source: Source,
+    /// What.
+    pub text: String,
+    /// How well it fits, 0 to 1.
+    pub score: f32,
+    /// When it was, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub at: Option<String>,
+    /// The turn or task, the memory's id, or the passage's title and origin.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub from: String,
+    /// What else a finding has in common with one that says the same.
+    #[serde(skip)]
+    #[schemars(skip)]
+    same: Option<String>,
+}
+
+/// What a search came to.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Recollection {
+    /// What fits best, the best first.
+    pub results: Vec<Recalled>,
+    /// By what passages of the knowledge base were ranked; everything else is ranked by words.
+    pub ranking: Ranking,
+    /// Sources that did not answer in time, or not at all: ask again for what they may have.
+    pub incomplete: Vec<Source>,
+}
+
+type Searched = Result<(Vec<Recalled>, Ranking), StoreError>;
+
+/// Whose memories, in which shard.
+#[derive(Clone, Copy)]
+struct Asker<'a> {
+    knowledge: &'a Knowledge,
+    store: &'a Store,
+    tenant: &'a TenantId,
+    agent: &'a AgentId,
+    query: &'a str,
+    asked: &'a [String],
+}
+
+impl Knowledge {
+    /// Searches what an agent may remember. A source that fails or is slow leaves the others' findings whole.
+    pub async fn recall(
+        &self,
+        store: &Store,
+        (tenant, agent): (&TenantId, &AgentId),
+        query: &str,
+        sources: &[Source],
+        most: usize,
+    ) -> Recollection {
+        let query = &*wording::cut(query, limits::QUERY_BYTES_MAX);
+        let asked = asked_words(query);
+        let asker = Asker { knowledge: self, store, tenant, agent, query, asked: &asked };
+        let wanted = Source::ALL.into_iter().filter(|source| sources.is_empty() || sources.contains(source));
+        let searches = wanted.map(|source| (source, asker.search(source))).collect();
+        gathered(searches, SOURCE_DEADLINE, most).await
+    }
+}
+
+/// Asks all sources at once, each under the deadline, and merges what they found.
+async fn gathered(searches: Vec<(Source, BoxFuture<'_, Searched>)>, deadline: Duration, most: usize) -> Recollection {
+    let timed = searches.into_iter().map(|(source, search)| async move {
+        match tokio::time::timeout(deadline, search).await {
+            Ok(Ok(found)) => (source, Some(found)),
+            Ok(Err(error)) => {
+                tracing::warn!(?source, %error, "a source of memories does not answer");
+                (source, None)
+            }
+            Err(_) => (source, None),
+        }
+    });
+    let mut all = Recollection { results: Vec::new(), ranking: Ranking::Words, incomplete: Vec::new() };
+    for (source, answer) in join_all(timed).await {
+        match answer {
+            Some((found, ranking)) => {
+                all.results.extend(found);
+                if ranking == Ranking::Meaning {
+                    all.ranking = ranking;
+                }
+            }
+            None => all.incomplete.push(source),
+        }
+    }
+    all.results.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| b.at.cmp(&a.at)));
+    keep_first_of_same(&mut all.results);
+    all.results.truncate(most);
+    all
+}
+
+/// Of findings that say the same, or tell of the same turn, the best stays.
+fn keep_first_of_same(results: &mut Vec<Recalled>) {
+    let mut seen = std::collections::HashSet::new();
+    results.retain(|found| {
+        let text: String = found.text.split_whitespace().flat_map(|word| [word, " "]).collect();
+        let is_new_text = seen.insert(text.to_lowercase());
+        let is_new_subject = found.same.as_ref().is_none_or(|same| seen.insert(format!("\0{same}")));
+        is_new_text && is_new_subject
+    });
+}
+
+impl<'a> Asker<'a> {
+    fn search(self, source: Source) -> BoxFuture<'a, Searched> {
+        match source {
+            Source::Memory => Box::pin(self.memories()),
+            Source::Audit => Box::pin(self.calls()),
+            Source::Workflows => Box::pin(self.workflows()),
+            Source::Kb => Box::pin(self.passages()),
+        }
+    }
+
+    async fn memories(self) -> Searched {
+        let notes = self.knowledge.notes.of(self.store, self.tenant, self.agent).await?;
+        let found = notes.lexicon.find(self.asked, CONSIDERED, |_| true);
+        let found = found.into_iter().map(|(at, score)| Recalled {
+            source: Source::Memory,
+            text: notes.memories[at].text.clone(),
+            score: rounded(score),
+            at: rfc3339(notes.memories[at].at_ms),
+            from: notes.memories[at].id.clone(),
+            same: None,
+        });
+        Ok((found.collect(), Ranking::Words))
+    }
+
+    async fn calls(self) -> Searched {
+        let deeds = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
+        let deeds: Vec<_> = deeds.into_iter().filter(|deed| !deed.is_task).collect();
+        let found = self.best(deeds.iter().map(|deed| words(&deed.text))).into_iter().map(|(at, score)| Recalled {
+            source: Source::Audit,
+            text: deeds[at].text.clone(),
+            score,
+            at: Some(deeds[at].at.clone()),
+            from: deeds[at].turn.clone(),
+            same: Some(deeds[at].turn.clone()),
+        });
+        Ok((found.collect(), Ranking::Words))
+    }
+
+    /// Turns, each told as one story of its calls, and tasks. What has not ended is none yet.
+    async fn workflows(self) -> Searched {
+        let deeds = self.knowledge.logs.of_agent(self.store, self.tenant, self.agent).await?;
+        let (mut stories, mut of_turn): (Vec<Recalled>, HashMap<&str, usize>) = (Vec::new(), HashMap::new());
+        for deed in &deeds {
+            let text = if deed.is_task { &deed.text } else { &deed.brief };
+            match of_turn.get(deed.turn.as_str()) {
+                // The newest comes first, and is the turn's last.
+                Some(story) => {
+                    stories[*story].text = wording::cut(&format!("{text}\n{}", stories[*story].text), STORY_BYTES_MAX);
+                }
+                None => {
+                    of_turn.insert(&deed.turn, stories.len());
+                    stories.push(Recalled {
+                        source: Source::Workflows,
+                        text: text.clone(),
+                        score: 0.0,
+                        at: Some(deed.at.clone()),
+                        from: deed.turn.clone(),
+                        same: Some(deed.turn.clone()),
+                    });
+                }
+            }
+        }
+        let best = self.best(stories.iter().map(|story| words(&story.text)));
+        let name =
+            |story: &Recalled| TurnId::new(&story.from).ok().map(|turn| TurnName { tenant: self.tenant.clone(), turn });
+        let found: Vec<(TurnName, Recalled)> = best
+            .into_iter()
+            .filter_map(|(at, score)| Some((name(&stories[at])?, Recalled { score, ..stories[at].clone() })))
+            .collect();
+        let names: Vec<TurnName> = found.iter().map(|(name, _)| name.clone()).collect();
+        let under_way = self.store.are_under_way(&names).await?;
+        let ended = found.into_iter().zip(under_way).filter(|(_, under_way)| !under_way);
+        Ok((ended.map(|((_, story), _)| story).collect(), Ranking::Words))
+    }
+
+    async fn passages(self) -> Searched {
+        let found = self.knowledge.search(self.store, self.tenant, self.query, None, CONSIDERED).await?;
+        let passages = found.passages.into_iter().map(|passage| Recalled {
+            source: Source::Kb,
+            text: passage.text,
+            score: passage.fit,
+            at: None,
+            from: format!("{} ({})", passage.title, passage.source),
+            same: None,
+        });
+        Ok((passages.collect(), found.ranking))
+    }
+
+    /// The places of the texts that have the most of the words that are asked for.
+    fn best(self, texts: impl Iterator<Item = Vec<String>>) -> Vec<(usize, f32)> {
+        let mut lexicon = Lexicon::default();
+        for text in texts {
+            lexicon.add(&text);
+        }
+        let mut found = lexicon.find(self.asked, CONSIDERED, |_| true);
+        found.iter_mut().for_each(|(_, score)| *score = rounded(*score));
+        found
+    }
+}
+
+/// A time of shard time as people write it.
+pub(crate) fn rfc3339(ms: i64) -> Option<String> {
+    let time = chrono::DateTime::from_timestamp_millis(ms)?;
+    Some(time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(source: Source, text: &str, score: f32, same: Option<&str>) -> Recalled {
+        let (text, same) = (text.to_owned(), same.map(str::to_owned));
+        Recalled { source, text, score, at: None, from: String::new(), same }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_source_is_named_and_the_others_findings_come() {
+        let quick = found(Source::Memory, "quick", 0.5, None);
+        let searches: Vec<(Source, BoxFuture<'_, Searched>)> = vec![
+            (Source::Memory, Box::pin(async { Ok((vec![quick.clone()], Ranking::Words)) })),
+            (Source::Audit, Box::pin(std::future::pending())),
+            (Source::Kb, Box::pin(async { Err(StoreError::StateLost("gone".into())) })),
+        ];
+        let all = gathered(searches, SOURCE_DEADLINE, 9).await;
+        assert_eq!(all.results, [quick]);
+        assert_eq!(all.incomplete, [Source::Audit, Source::Kb]);
+    }
+
+    #[tokio::test]
+    async fn what_says_the_same_comes_once_and_the_best_of_it() {
+        let searches: Vec<(Source, BoxFuture<'_, Searched>)> = vec![
+            (
+                Source::Memory,
+                Box::pin(async { Ok((vec![found(Source::Memory, "The  sky is blue", 0.3, None)], Ranking::Words)) }),
+            ),
+            (
+                Source::Kb,
+                Box::pin(async { Ok((vec![found(Source::Kb, "the sky\nis blue", 0.7, None)], Ranking::Words)) }),
+            ),
+            (
+                Source::Audit,
+                Box::pin(async {
+                    let two =
+                        vec![found(Source::Audit, "a", 0.2, Some("t1")), found(Source::Audit, "b", 0.1, Some("t1"))];
+                    Ok((two, Ranking::Words))
+                }),
+            ),
+        ];
+        let all = gathered(searches, SOURCE_DEADLINE, 9).await;
+        let texts: Vec<&str> = all.results.iter().map(|found| found.text.as_str()).collect();
+        assert_eq!(texts, ["the sky\nis blue", "a"]);
+    }
+}

@@ -1,0 +1,199 @@
+//! Searching a tenant's knowledge base: by words, and by meaning where there is a model to ask.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use schemars::JsonSchema;
+use serde::Serialize;
+use tickfleet_model::{TenantId, limits};
+use tickfleet_store::{Store, StoreError};
+use tickfleet_tools::{Environment, wording};
+
+use crate::audit::Logs;
+use crate::base::{Base, Place};
+use crate::embeddings::Embedder;
+use crate::notes::AllNotes;
+use crate::words::asked_words;
+
+/// Bytes of all knowledge bases that a process holds, about; those that were asked last stay.
+const BASES_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// How long a question may wait for what it means; words answer without.
+const QUESTION_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// Passages of each ranking that are considered.
+const CONSIDERED: usize = 50;
+/// How much less a place in a ranking says than the one before it: the usual number for joined rankings.
+const RANK_DAMPING: f32 = 60.0;
+
+/// What a process knows for its tools: bases, the audit logs of its shards, and the endpoint of embeddings. One for all
+/// shards, and for as long as the process lives: a reload must not read everything anew.
+#[derive(Debug)]
+pub struct Knowledge {
+    embedder: Result<Option<Embedder>, String>,
+    bases: Mutex<Bases>,
+    pub(crate) logs: Logs,
+    pub(crate) notes: AllNotes,
+}
+
+#[derive(Debug, Default)]
+struct Bases {
+    by_tenant: HashMap<TenantId, (Arc<Base>, u64)>,
+    asked: u64,
+}
+
+/// By what passages were ranked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Ranking {
+    /// By the words of the question alone.
+    Words,
+    /// By what the question means to a model, and by its words.
+    Meaning,
+}
+
+/// A passage that was found.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct FoundPassage {
+    /// The document's title, and the headings that the passage stands under.
+    pub title: String,
+    /// The document's origin.
+    pub source: String,
+    /// The document's category; empty for none.
+    pub category: String,
+    /// The passage.
+    pub text: String,
+    /// How well it fits, 0 to 1.
+    pub score: f32,
+    /// The same by itself, where `score` is a place in joined rankings: comparable with what is found elsewhere.
+    #[serde(skip)]
+    #[schemars(skip)]
+    pub(crate) fit: f32,
+}
+
+/// A passage with its score, and how well it fits by itself.
+type Ranked = (Place, f32, f32);
+
+/// What a search came to.
+#[derive(Debug, Clone, PartialEq, Serialize, JsonSchema)]
+pub struct Findings {
+    /// The passages that fit best, the best first.
+    pub passages: Vec<FoundPassage>,
+    /// By what they were ranked: words, or meaning.
+    pub ranking: Ranking,
+    /// Why only words were looked at, where meaning should have been.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+impl Knowledge {
+    /// Nothing is read or asked yet. Whether the environment names an endpoint that can be asked, [`Self::embedder`]
+    /// tells.
+    #[must_use]
+    pub fn new(environment: &Environment) -> Self {
+        let embedder = Embedder::from_environment(environment);
+        Self { embedder, bases: Mutex::default(), logs: Logs::default(), notes: AllNotes::default() }
+    }
+
+    /// The endpoint of embeddings, where there is one.
+    ///
+    /// # Errors
+    /// What is wrong with the variables that name one.
+    pub fn embedder(&self) -> Result<Option<&Embedder>, String> {
+        self.embedder.as_ref().map(Option::as_ref).map_err(Clone::clone)
+    }
+
+    /// Searches a tenant's knowledge base.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn search(
+        &self,
+        store: &Store,
+        tenant: &TenantId,
+        query: &str,
+        category: Option<&str>,
+        most: usize,
+    ) -> Result<Findings, StoreError> {
+        let query = &*wording::cut(query, limits::QUERY_BYTES_MAX);
+        let category = category.map(|category| category.trim().to_lowercase()).filter(|category| !category.is_empty());
+        let base = self.base(tenant);
+        base.refresh(store, tenant).await?;
+        let by_words = base.by_words(&asked_words(query), category.as_deref(), CONSIDERED);
+        let embedder = self.embedder.as_ref().ok().and_then(Option::as_ref);
+        let embedder = embedder.filter(|embedder| base.has_vectors_of(embedder.model()));
+        let alone = |found: Vec<(Place, f32)>| found.into_iter().map(|(place, score)| (place, score, score)).collect();
+        let Some(embedder) = embedder else {
+            return Ok(Findings { passages: shown(alone(by_words), most), ranking: Ranking::Words, note: None });
+        };
+        match embedder.of_question(query, QUESTION_TIMEOUT).await {
+            Ok(vector) => {
+                let by_meaning = base.by_meaning(&vector, embedder.model(), category.as_deref(), CONSIDERED).await;
+                let joined = joined(by_meaning, by_words);
+                Ok(Findings { passages: shown(joined, most), ranking: Ranking::Meaning, note: None })
+            }
+            Err(why) => {
+                tracing::warn!(why, "a question is searched for by its words alone");
+                let note = Some(format!("Ranked by words alone: {why}."));
+                Ok(Findings { passages: shown(alone(by_words), most), ranking: Ranking::Words, note })
+            }
+        }
+    }
+
+    /// The base of a tenant. Those that nobody asked for longest make room.
+    fn base(&self, tenant: &TenantId) -> Arc<Base> {
+        let mut bases = self.bases.lock();
+        bases.asked += 1;
+        let now = bases.asked;
+        let (base, asked) = bases.by_tenant.entry(tenant.clone()).or_default();
+        *asked = now;
+        let base = Arc::clone(base);
+        let mut bytes: usize = bases.by_tenant.values().map(|(base, _)| base.bytes()).sum();
+        while bytes > BASES_BYTES_MAX && bases.by_tenant.len() > 1 {
+            let oldest = bases.by_tenant.iter().min_by_key(|(_, (_, asked))| *asked);
+            let Some((tenant, weight)) = oldest.map(|(tenant, (base, _))| (tenant.clone(), base.bytes())) else {
+                break;
+            };
+            bases.by_tenant.remove(&tenant);
+            bytes = bytes.saturating_sub(weight);
+        }
+        base
+    }
+}
+
+/// Two rankings made one: what stands high in both stands highest. At the top of both, the score is 1.
+fn joined(one: Vec<(Place, f32)>, other: Vec<(Place, f32)>) -> Vec<Ranked> {
+    let mut found: Vec<Ranked> = Vec::new();
+    for (rank, (place, own)) in one.into_iter().enumerate().chain(other.into_iter().enumerate()) {
+        let score = (RANK_DAMPING + 1.0) / (RANK_DAMPING + 1.0 + rank as f32) / 2.0;
+        let same = |(held, number): &Place| Arc::ptr_eq(held, &place.0) && *number == place.1;
+        match found.iter_mut().find(|(place, ..)| same(place)) {
+            Some((_, sum, fit)) => (*sum, *fit) = (*sum + score, fit.max(own)),
+            None => found.push((place, score, own)),
+        }
+    }
+    found.sort_by(|a, b| b.1.total_cmp(&a.1));
+    found
+}
+
+fn shown(found: Vec<Ranked>, most: usize) -> Vec<FoundPassage> {
+    let passage = |((held, number), score, fit): Ranked| {
+        let (document, passage) = (&held.document, held.passages.passages.get(number)?);
+        let headings = std::iter::once(&document.title).chain(&passage.headings);
+        let title: Vec<&str> = headings.map(String::as_str).filter(|part| !part.is_empty()).collect();
+        Some(FoundPassage {
+            title: wording::cut(&title.join(" > "), 2 * limits::DOCUMENT_NAME_BYTES_MAX),
+            source: document.source.clone(),
+            category: document.category.clone(),
+            text: passage.text.clone(),
+            score: rounded(score),
+            fit: rounded(fit),
+        })
+    };
+    found.into_iter().take(most).filter_map(passage).collect()
+}
+
+/// Three digits: what is behind them says nothing.
+pub(crate) fn rounded(score: f32) -> f32 {
+    (score * 1_000.0).round() / 1_000.0
+}

@@ -1,0 +1,283 @@
+//! Knowledge bases and memories over a real Redis: who sees what, what an import costs, and what happens where something
+//! is away, full or hostile.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use axum::Json;
+use axum::http::StatusCode;
+use axum::routing::post;
+use serde_json::{Value, json};
+use tickfleet_model::knowledge::{Document, Memory, Passage, Passages};
+use tickfleet_model::{AgentId, TenantId, limits};
+use tickfleet_store::{Kept, MemoryKept, Store, StoreOptions};
+use tickfleet_testkit::{RedisOptions, RedisServer};
+use tickfleet_tools::Environment;
+use tickfleet_tools_knowledge::Knowledge;
+use tickfleet_tools_knowledge::documents::{Form, read};
+use tickfleet_tools_knowledge::import::{Import, Imported};
+use tickfleet_tools_knowledge::recall::Source;
+use tickfleet_tools_knowledge::search::Ranking;
+
+fn tenant(name: &str) -> TenantId {
+    TenantId::new(name).unwrap()
+}
+
+fn agent(name: &str) -> AgentId {
+    AgentId::new(name).unwrap()
+}
+
+fn store(server: &RedisServer) -> Store {
+    Store::open(&server.url(), 0, Arc::new(StoreOptions::default())).unwrap()
+}
+
+fn wordy() -> Knowledge {
+    Knowledge::new(&Environment::of([]))
+}
+
+/// Imports one Markdown file; answers what became of it.
+async fn import(store: &Store, of: &str, knowledge: &Knowledge, file: &str, text: &str, category: &str) -> Imported {
+    let tenant = tenant(of);
+    let mut import = Import::begin(store, &tenant, knowledge.embedder().unwrap()).await.unwrap();
+    let draft = read(file, Form::Markdown, text.as_bytes(), category).remove(0).unwrap();
+    import.keep(draft).await.unwrap()
+}
+
+async fn found(knowledge: &Knowledge, store: &Store, of: &str, query: &str) -> Vec<String> {
+    let found = knowledge.search(store, &tenant(of), query, None, 5).await.unwrap();
+    found.passages.into_iter().map(|passage| passage.text).collect()
+}
+
+fn memory(id: &str, text: &str, at_ms: i64) -> Memory {
+    Memory { id: id.into(), text: text.into(), tags: Vec::new(), at_ms }
+}
+
+#[tokio::test]
+async fn nobody_sees_the_documents_of_another_tenant_or_the_memories_of_another_agent() {
+    let server = RedisServer::start().await;
+    let (store, knowledge) = (store(&server), wordy());
+    import(&store, "acme", &knowledge, "a.md", "The secret recipe has saffron.", "").await;
+    import(&store, "acme2", &knowledge, "a.md", "Nothing of it.", "").await;
+    assert_eq!(found(&knowledge, &store, "acme", "saffron recipe").await.len(), 1);
+    assert!(found(&knowledge, &store, "acme2", "saffron recipe").await.is_empty());
+    assert!(found(&knowledge, &store, "unknown", "saffron recipe").await.is_empty());
+    store.remember(&tenant("acme"), &agent("kelly"), &memory("m", "Ben likes saffron.", 1)).await.unwrap();
+    let recall = async |of: &str, who: &str, sources: &[Source]| {
+        knowledge.recall(&store, (&tenant(of), &agent(who)), "saffron", sources, 9).await.results.len()
+    };
+    assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 1);
+    assert_eq!(recall("acme", "atlas", &[Source::Memory]).await, 0);
+    assert_eq!(recall("acme2", "kelly", &[]).await, 0);
+    assert_eq!(recall("acme", "kelly", &[]).await, 2, "the note and the passage");
+    // A note that comes or goes is seen at the next question.
+    store.remember(&tenant("acme"), &agent("kelly"), &memory("n", "Saffron is dear.", 2)).await.unwrap();
+    assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 2);
+    assert_eq!(store.forget(&tenant("acme"), &agent("kelly"), &["n".into()]).await.unwrap(), 1);
+    assert_eq!(recall("acme", "kelly", &[Source::Memory]).await, 1);
+    // Neither is anybody's to take away.
+    assert_eq!(store.forget(&tenant("acme"), &agent("atlas"), &["m".into()]).await.unwrap(), 0);
+    let id = store.documents(&tenant("acme")).await.unwrap()[0].id.clone();
+    assert_eq!(store.drop_documents(&tenant("other"), &[id]).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn another_import_costs_nothing_where_nothing_has_changed_and_every_worker_sees_a_change_at_once() {
+    let server = RedisServer::start().await;
+    let store = store(&server);
+    let (one, other) = (wordy(), wordy());
+    assert_eq!(import(&store, "acme", &one, "a.md", "# A\n\nBlue whales.", "sea").await, Imported::New);
+    assert_eq!(found(&other, &store, "acme", "whales").await, ["Blue whales."]);
+    let before = store.knowledge_state(&tenant("acme"), None).await.unwrap();
+    assert_eq!(import(&store, "acme", &one, "a.md", "# A\n\nBlue whales.", "sea").await, Imported::Unchanged);
+    assert_eq!(store.knowledge_state(&tenant("acme"), None).await.unwrap(), before);
+    assert_eq!(import(&store, "acme", &one, "a.md", "# A\n\nGrey whales.", "sea").await, Imported::Replaced);
+    for knowledge in [&one, &other] {
+        assert_eq!(found(knowledge, &store, "acme", "whales").await, ["Grey whales."]);
+        assert!(found(knowledge, &store, "acme", "blue").await.is_empty());
+    }
+    // The category filters, however it is written, and what is removed is found no more.
+    let sea = one.search(&store, &tenant("acme"), "whales", Some(" SEA "), 5).await.unwrap();
+    assert_eq!((sea.passages.len(), sea.passages[0].title.as_str(), sea.passages[0].source.as_str()), (1, "A", "a.md"));
+    assert!(one.search(&store, &tenant("acme"), "whales", Some("sky"), 5).await.unwrap().passages.is_empty());
+    let id = store.documents(&tenant("acme")).await.unwrap()[0].id.clone();
+    assert_eq!(store.drop_documents(&tenant("acme"), &[id]).await.unwrap(), 1);
+    assert!(found(&other, &store, "acme", "whales").await.is_empty());
+    assert_eq!(store.knowledge_state(&tenant("acme"), None).await.unwrap().bytes, 0);
+}
+
+/// An endpoint of embeddings for which a text is about whales or about bread, whatever words it says that with.
+struct Endpoint {
+    url: String,
+    asked: Arc<AtomicUsize>,
+    broken: Arc<AtomicBool>,
+}
+
+impl Endpoint {
+    async fn start() -> Self {
+        let (asked, broken) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
+        let (count, is_broken) = (Arc::clone(&asked), Arc::clone(&broken));
+        let answer = move |Json(question): Json<Value>| {
+            count.fetch_add(1, Ordering::SeqCst);
+            let is_broken = is_broken.load(Ordering::SeqCst);
+            async move {
+                if is_broken {
+                    return (StatusCode::SERVICE_UNAVAILABLE, Json(json!({"error": "gone"})));
+                }
+                let about = |text: &str, words: &[&str]| words.iter().any(|word| text.contains(word));
+                let vector = |text: &str| match text {
+                    text if about(text, &["whale", "cetacean"]) => json!([1.0, 0.1]),
+                    text if about(text, &["bread", "loaf"]) => json!([0.1, 1.0]),
+                    _ => json!([-1.0, -1.0]),
+                };
+                let texts = question["input"].as_array().unwrap().iter().enumerate();
+                let data: Vec<Value> = texts
+                    .map(|(index, text)| json!({"index": index, "embedding": vector(&text.as_str().unwrap().to_lowercase())}))
+                    .collect();
+                (StatusCode::OK, Json(json!({"data": data})))
+            }
+        };
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/v1", listener.local_addr().unwrap());
+        let app = axum::Router::new().route("/v1/embeddings", post(answer));
+        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        Self { url, asked, broken }
+    }
+
+    fn knowledge(&self) -> Knowledge {
+        tickfleet_outbound::install_crypto_provider();
+        let variables =
+            [("EMBEDDINGS_MODEL", "m"), ("EMBEDDINGS_BASE_URL", &*self.url), ("TICKFLEET_ALLOW_PRIVATE", "127.0.0.1")];
+        Knowledge::new(&Environment::of(variables))
+    }
+}
+
+#[tokio::test]
+async fn what_is_meant_is_found_in_other_words_and_words_are_left_where_the_endpoint_is_down() {
+    let (server, endpoint) = (RedisServer::start().await, Endpoint::start().await);
+    let (store, knowledge) = (store(&server), endpoint.knowledge());
+    // A base that was imported by words is embedded by the next import, unchanged as its texts are.
+    assert_eq!(import(&store, "acme", &wordy(), "w.md", "The whale is a mammal.", "").await, Imported::New);
+    assert_eq!(import(&store, "acme", &knowledge, "w.md", "The whale is a mammal.", "").await, Imported::Replaced);
+    import(&store, "acme", &knowledge, "b.md", "Bread needs time.", "").await;
+    let asked = endpoint.asked.load(Ordering::SeqCst);
+    assert_eq!(import(&store, "acme", &knowledge, "b.md", "Bread needs time.", "").await, Imported::Unchanged);
+    assert_eq!(endpoint.asked.load(Ordering::SeqCst), asked);
+    let search = async |query: &str| knowledge.search(&store, &tenant("acme"), query, None, 1).await.unwrap();
+    let cetaceans = search("cetaceans").await;
+    assert_eq!((cetaceans.ranking, cetaceans.passages[0].source.as_str()), (Ranking::Meaning, "w.md"));
+    assert_eq!(search("how long must a loaf rise?").await.passages[0].source, "b.md");
+    // Without the endpoint, and while it rests: by words, and it says so.
+    endpoint.broken.store(true, Ordering::SeqCst);
+    for _ in 0..2 {
+        let bread = search("bread").await;
+        assert_eq!((bread.ranking, bread.passages[0].source.as_str()), (Ranking::Words, "b.md"));
+        assert!(bread.note.is_some());
+    }
+    assert_eq!(endpoint.asked.load(Ordering::SeqCst), asked + 3, "one that failed is not asked at once again");
+    // An import without the endpoint takes no meaning away from what has not changed.
+    assert_eq!(
+        import(&store, "acme", &endpoint.knowledge(), "w.md", "The whale is a mammal.", "").await,
+        Imported::Unchanged
+    );
+}
+
+#[tokio::test]
+async fn hostile_questions_find_nothing_and_break_nothing() {
+    let server = RedisServer::start().await;
+    let (store, knowledge) = (store(&server), wordy());
+    import(&store, "acme", &knowledge, "a.md", "Whales.", "").await;
+    let huge = "whales ä".repeat(500_000);
+    for (query, hits) in
+        [(huge.as_str(), 1), ("\0\0\0", 0), ("whales\0", 1), ("", 0), ("{{}} ${x} \u{202e}", 0), ("%n%s", 0)]
+    {
+        assert_eq!(found(&knowledge, &store, "acme", query).await.len(), hits, "{:?}", query.get(..20));
+        let recalled = knowledge.recall(&store, (&tenant("acme"), &agent("kelly")), query, &[], 5).await;
+        assert_eq!((recalled.results.len(), recalled.incomplete.len()), (hits, 0));
+    }
+}
+
+#[tokio::test]
+async fn foreign_bytes_in_redis_cost_their_own_document_alone() {
+    let server = RedisServer::start().await;
+    let (store, knowledge) = (store(&server), wordy());
+    import(&store, "acme", &knowledge, "a.md", "Whales.", "").await;
+    import(&store, "acme", &knowledge, "b.md", "Whales too.", "").await;
+    let id = store.documents(&tenant("acme")).await.unwrap()[0].id.clone();
+    let mut redis = server.connection().await;
+    let set = async |redis: &mut _, key: &str, field: &str, value: &[u8]| {
+        redis::cmd("HSET").arg(store.keys().key(key)).arg(field).arg(value).query_async::<()>(redis).await.unwrap();
+    };
+    set(&mut redis, "kb:acme", &id, b"\xff\xfe").await;
+    set(&mut redis, "kbd:acme", "odd", b"no json").await;
+    set(&mut redis, "memories:acme:kelly", "odd", b"\0").await;
+    assert_eq!(found(&knowledge, &store, "acme", "whales").await.len(), 1);
+    let recalled = knowledge.recall(&store, (&tenant("acme"), &agent("kelly")), "whales", &[], 5).await;
+    assert_eq!((recalled.results.len(), recalled.incomplete.len()), (1, 0));
+}
+
+#[tokio::test]
+async fn the_oldest_memories_go_beyond_the_bounds_and_one_is_there_once() {
+    let server = RedisServer::start().await;
+    let store = store(&server);
+    let (acme, kelly) = (tenant("acme"), agent("kelly"));
+    let remember = async |memory: &Memory| store.remember(&acme, &kelly, memory).await.unwrap();
+    for number in 0..limits::MEMORIES_MAX {
+        let note = memory(&format!("m{number:05}"), "note", i64::try_from(number).unwrap());
+        assert_eq!(remember(&note).await, MemoryKept::Ok { forgotten: 0 });
+    }
+    assert_eq!(remember(&memory("m00007", "other", 1)).await, MemoryKept::Known);
+    assert_eq!(remember(&memory("new", "note", 1_000_000)).await, MemoryKept::Ok { forgotten: 1 });
+    let ids: Vec<String> = store.memories(&acme, &kelly).await.unwrap().into_iter().map(|memory| memory.id).collect();
+    assert_eq!(ids.len(), limits::MEMORIES_MAX);
+    assert!(ids[0] == "new" && ids.contains(&"m00001".to_owned()) && !ids.contains(&"m00000".to_owned()));
+    // And in bytes.
+    for number in 0..200 {
+        remember(&memory(&format!("l{number}"), &"x".repeat(limits::MEMORY_BYTES_MAX), 2_000_000 + number)).await;
+    }
+    let memories = store.memories(&acme, &kelly).await.unwrap();
+    let bytes: usize = memories.iter().map(|memory| memory.text.len()).sum();
+    assert!(bytes <= limits::MEMORIES_BYTES_MAX && memories[0].id == "l199" && memories.len() > 100, "{bytes}");
+}
+
+#[tokio::test]
+async fn short_memory_refuses_what_is_new_and_never_what_makes_room() {
+    let options = RedisOptions { maxmemory: Some(8 << 20), ..RedisOptions::default() };
+    let server = RedisServer::start_with(options).await;
+    let store = store(&server);
+    let (acme, kelly) = (tenant("acme"), agent("kelly"));
+    let document = |number: usize| Document {
+        id: format!("d{number}"),
+        source: "s".into(),
+        title: String::new(),
+        category: String::new(),
+        file: String::new(),
+        digest: "x".into(),
+        model: String::new(),
+        passages: 1,
+        at_ms: 0,
+    };
+    let passages =
+        Passages { passages: vec![Passage { headings: Vec::new(), text: "x".repeat(256 << 10) }], vectors: Vec::new() };
+    store.remember(&acme, &kelly, &memory("m", "note", 1)).await.unwrap();
+    let mut kept = 0;
+    while store.keep_document(&acme, &document(kept), &passages).await.unwrap() == Kept::Ok {
+        kept += 1;
+        assert!(kept < 40, "nothing is refused");
+    }
+    assert_eq!(store.keep_document(&acme, &document(kept), &passages).await.unwrap(), Kept::Pressure);
+    assert_eq!(store.documents(&acme).await.unwrap().len(), kept, "what is refused leaves nothing behind");
+    // A note is short: nine tenths of the memory, and it is refused too.
+    let mut redis = server.connection().await;
+    let info: String = redis::cmd("INFO").arg("memory").query_async(&mut redis).await.unwrap();
+    let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap().trim().parse::<u64>().unwrap();
+    let set = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg(used * 10 / 9).to_owned();
+    set.query_async::<()>(&mut redis).await.unwrap();
+    assert_eq!(store.remember(&acme, &kelly, &memory("n", "note", 2)).await.unwrap(), MemoryKept::Pressure);
+    // However full it is, what makes room passes.
+    redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("1mb").query_async::<()>(&mut redis).await.unwrap();
+    assert_eq!(store.keep_document(&acme, &document(kept), &passages).await.unwrap(), Kept::Pressure);
+    assert_eq!(store.forget(&acme, &kelly, &["m".into()]).await.unwrap(), 1);
+    let ids: Vec<String> = (0..kept).map(|number| format!("d{number}")).collect();
+    assert_eq!(store.drop_documents(&acme, &ids).await.unwrap() as usize, kept);
+}
