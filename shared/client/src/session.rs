@@ -191,7 +191,7 @@ impl Session {
         self.client.delegate(self.task(&task, text)).await?;
         let name = TurnName::task(&self.tenant, &task);
         let watch = Watch::new(self.store().clone(), name);
-        Ok(Exchange { session: self.clone(), place, task, watch })
+        Ok(Exchange { session: self.clone(), place, task, watch, answer: None })
     }
 
     /// Writes down what the user says, at the next place that is free.
@@ -248,6 +248,8 @@ pub struct Exchange {
     place: Place,
     task: TaskId,
     watch: Watch,
+    /// The answer, while it is written down: whoever gives up meanwhile gets it when it asks again.
+    answer: Option<Progress>,
 }
 
 impl Exchange {
@@ -262,13 +264,19 @@ impl Exchange {
     /// # Errors
     /// [`StoreError`]; ask again, nothing is lost.
     pub async fn next(&mut self) -> Result<Option<Progress>, StoreError> {
-        let progress = self.watch.next().await?;
-        if let Some(Progress { event: TaskEvent::Answer { answer, .. }, .. }) = &progress {
+        if self.answer.is_none() {
+            let progress = self.watch.next().await?;
+            match progress {
+                Some(progress) if matches!(progress.event, TaskEvent::Answer { .. }) => self.answer = Some(progress),
+                other => return Ok(other),
+            }
+        }
+        if let Some(Progress { event: TaskEvent::Answer { answer, .. }, .. }) = &self.answer {
             // Agents that a model runs have done so themselves; for others, whoever asked does.
             let session = &self.session;
             answered(session.store(), &session.tenant, &session.agent, &self.place, answer).await?;
         }
-        Ok(progress)
+        Ok(self.answer.take())
     }
 
     /// Asks for its end: the task, its turn that is out, and the tasks below it.

@@ -77,6 +77,18 @@ impl Step {
     }
 }
 
+/// The step that a task is in by its history, and how often its model has answered; none where it has no history.
+#[must_use]
+pub fn step_of(steps: &[Step]) -> Option<(&'static str, usize)> {
+    let iterations = steps.iter().filter(|step| matches!(step, Step::Plan(_))).count();
+    let step = match steps.last()? {
+        Step::Plan(plan) if plan.calls.is_empty() => "answer",
+        Step::Plan(_) => "execute",
+        Step::Result(_) | Step::Note { .. } | Step::Heard { .. } | Step::Other => "plan",
+    };
+    Some((step, iterations))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

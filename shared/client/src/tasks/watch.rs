@@ -216,7 +216,6 @@ impl Watch {
     }
 
     async fn accept(&mut self, live: Option<&TurnRecord>) -> Result<(), StoreError> {
-        self.accepted = true;
         let (agent, at_ms) = match live {
             Some(record) => (record.agent.clone(), record.admitted_ms),
             None => match self.store.look(&self.name).await? {
@@ -227,6 +226,7 @@ impl Watch {
                 TurnView::Live(_) | TurnView::Unknown => (None, None),
             },
         };
+        self.accepted = true;
         self.tell(TaskEvent::Accepted { agent: agent.unwrap_or_default(), at_ms: at_ms.unwrap_or_default() });
         Ok(())
     }
