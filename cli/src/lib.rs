@@ -35,8 +35,8 @@ pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool}
 
 use args::{Cli, Command};
 use commands::{
-    bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, import, limits, mcp, reply, submit, tasks,
-    tenant, tools, top, try_tool,
+    bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, import, limits, mcp, reply, submit,
+    tasks, tenant, tools, top, try_tool,
 };
 use failure::Failure;
 use output::Output;

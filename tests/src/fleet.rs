@@ -11,7 +11,7 @@ use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_llm::{LlmKind, ModelSet};
-use tickfleet_model::policy::{DefaultCaps, Permissions, TEAM_TOOLS, TenantPolicy, ToolGrant};
+use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, AgentPolicy, Policy, Priorities, TenantId};
 use tickfleet_ops::metrics::Metrics;
@@ -117,7 +117,6 @@ impl Plan {
             return Arc::new(PolicyHandle::new(active.clone()));
         }
         let standard = ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from);
-        let standard = standard.into_iter().chain(TEAM_TOOLS.map(String::from));
         let typed = self.tools.iter().map(|t| t.spec().name.clone());
         let registered = self.registered.iter().map(|t| t.spec.name.clone());
         let every = ToolGrant { everyone: true, ..ToolGrant::default() };

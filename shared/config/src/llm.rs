@@ -34,7 +34,12 @@ pub struct LlmDef {
 }
 
 /// Reads the section `llm` of a task handler. `prompts` are those of agents by name, `models` those of `models.yaml`.
-pub(super) fn read(cursor: &Cursor<'_>, prompts: &AgentPrompts, known: Option<&Models>, check: SchemaCheck) -> Option<LlmDef> {
+pub(super) fn read(
+    cursor: &Cursor<'_>,
+    prompts: &AgentPrompts,
+    known: Option<&Models>,
+    check: SchemaCheck,
+) -> Option<LlmDef> {
     let mut s = cursor.section();
     let system = s.optional("system").and_then(|c| c.some_text());
     let prompt = s.optional("prompt");

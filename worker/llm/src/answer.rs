@@ -76,7 +76,9 @@ pub(crate) fn asked_of_model(schema: &Value) -> String {
 
 /// What the model is told of an answer that does not fit.
 pub(crate) fn told(problem: &str) -> String {
-    format!("Your answer does not have the form that it must have. {problem} Give the whole answer again, as one JSON object and nothing around it.")
+    format!(
+        "Your answer does not have the form that it must have. {problem} Give the whole answer again, as one JSON object and nothing around it."
+    )
 }
 
 /// The words without the fence that many models put around JSON.

@@ -8,10 +8,10 @@ use tickfleet_models::{Answered, Class, Models, Stop, Unanswered};
 use tickfleet_store::{Stepped, StoreError, TurnName};
 use tickfleet_tools::{CallContext, ToolFailure, ToolOutput};
 
-use crate::{LlmAgent, answer, around};
 use crate::history::{Entry, History, Next, Plan};
 use crate::prompt::{self, TaskArguments};
 use crate::turns::{self, LOOK_AGAIN, Results};
+use crate::{LlmAgent, answer, around};
 
 /// What the model is told that makes the same calls again and again.
 const IN_CIRCLES: &str = "You have made the same calls with the same arguments several times in a row, and each time got \
@@ -156,7 +156,8 @@ impl Running<'_> {
                 }
                 Err(problem) => {
                     let times = UNFIT_MAX + 1;
-                    let why = format!("The model gave {times} answers that do not fit the agent's answer_schema. {problem}");
+                    let why =
+                        format!("The model gave {times} answers that do not fit the agent's answer_schema. {problem}");
                     return Err(refused(why));
                 }
             },

@@ -53,7 +53,8 @@ async fn end(store: &Store, context: &CallContext, args: &CancelTask) -> Result<
     let is_live = match store.look(&name).await.map_err(away)? {
         TurnView::Live(live) if is_delegator(&live, &context.agent) => true,
         TurnView::Finished(finished) => {
-            let reply = serde_json::from_str::<tickfleet_client::Reply>(&finished.reply).map_err(ToolError::internal)?;
+            let reply =
+                serde_json::from_str::<tickfleet_client::Reply>(&finished.reply).map_err(ToolError::internal)?;
             if reply.delegator.as_deref() != Some(context.agent.as_str()) {
                 return Err(not_yours("task", &args.task_id));
             }

@@ -76,10 +76,8 @@ async fn send(
     let to = AgentId::new(&args.recipient_agent).ok();
     let Some(to) = to.filter(|agent| active.policy.look_up(&context.tenant, agent).is_ok()) else {
         let agents = active.policy.agents.keys();
-        let names: Vec<&str> = agents
-            .filter(|agent| active.policy.look_up(&context.tenant, agent).is_ok())
-            .map(AgentId::as_str)
-            .collect();
+        let names: Vec<&str> =
+            agents.filter(|agent| active.policy.look_up(&context.tenant, agent).is_ok()).map(AgentId::as_str).collect();
         let list = suggest::list(names.iter().copied());
         return refused(format!("There is no agent {:?}. The agents: {list}.", short(&args.recipient_agent)));
     };

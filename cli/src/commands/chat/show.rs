@@ -43,7 +43,8 @@ impl<'a> Show<'a> {
     pub(super) fn greeting(&self, session: &Session, before: usize) {
         let goes_on = if before == 0 { String::new() } else { format!(", going on after {before} exchanges") };
         let agent = self.agent;
-        self.output.note(&format!("Session {} with {agent}{goes_on}. Ctrl-C ends a task, Ctrl-D the talk.", session.id()));
+        self.output
+            .note(&format!("Session {} with {agent}{goes_on}. Ctrl-C ends a task, Ctrl-D the talk.", session.id()));
     }
 
     /// Asks for a line.
@@ -108,11 +109,14 @@ impl Shown<'_> {
             TaskEvent::Plan { calls, .. } if calls.is_empty() => Vec::new(),
             TaskEvent::Plan { model, text, calls } => {
                 let said = if text.trim().is_empty() { model.clone() } else { format!("{model}: {}", text.trim()) };
-                let calls = calls.iter().map(|call| step(Mood::Strong, "", &format!("{} {}", call.tool, call.arguments)));
+                let calls =
+                    calls.iter().map(|call| step(Mood::Strong, "", &format!("{} {}", call.tool, call.arguments)));
                 [step(Mood::Strong, "plan", &said)].into_iter().chain(calls).collect()
             }
             TaskEvent::Execute { turn } => vec![step(Mood::Strong, "execute", &format!("turn {turn}"))],
-            TaskEvent::Result { tool, ok: true, content } => vec![step(Mood::Good, "ok", &format!("{tool}: {content}"))],
+            TaskEvent::Result { tool, ok: true, content } => {
+                vec![step(Mood::Good, "ok", &format!("{tool}: {content}"))]
+            }
             TaskEvent::Result { tool, ok: false, content } => {
                 vec![step(Mood::Bad, "failed", &format!("{tool}: {content}"))]
             }

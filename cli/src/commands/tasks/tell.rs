@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use tickfleet_client::tasks::{CancelledTask, Round, StoryCall, TaskState, TaskStory, TaskSummary, TaskWait, WaitReason, Word};
+use tickfleet_client::tasks::{
+    CancelledTask, Round, StoryCall, TaskState, TaskStory, TaskSummary, TaskWait, WaitReason, Word,
+};
 
 use super::good;
 use crate::output::time_format::{clock, from_now, span};
@@ -39,7 +41,13 @@ fn one(story: &TaskStory, now_ms: i64, output: &Output, text: &mut String) {
     let task = &story.summary;
     let (mood, word) = state(task);
     let agent = task.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
-    let _ = writeln!(text, "Task {}:{}{agent} {}", task.tenant, output.paint(Mood::Strong, task.id.as_str()), output.paint(mood, &word));
+    let _ = writeln!(
+        text,
+        "Task {}:{}{agent} {}",
+        task.tenant,
+        output.paint(Mood::Strong, task.id.as_str()),
+        output.paint(mood, &word)
+    );
     if let Some(description) = &task.description {
         let from = task.delegator.as_ref().map(|agent| format!(" (from {agent})")).unwrap_or_default();
         let _ = writeln!(text, "  To do{from}: {}", short(description, TEXT_CHARS));
@@ -99,7 +107,11 @@ pub(crate) fn steps(story: &TaskStory) -> Vec<String> {
 
 fn plan(round: &Round, lines: &mut Vec<String>) {
     let step = if round.calls.is_empty() { "answer  " } else { "plan    " };
-    let said = if round.text.trim().is_empty() { String::new() } else { format!(": {}", short(round.text.trim(), TEXT_CHARS)) };
+    let said = if round.text.trim().is_empty() {
+        String::new()
+    } else {
+        format!(": {}", short(round.text.trim(), TEXT_CHARS))
+    };
     lines.push(format!("{step}  {} ({} + {} tokens){said}", round.model, round.input_tokens, round.output_tokens));
 }
 

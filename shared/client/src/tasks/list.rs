@@ -149,7 +149,8 @@ fn of_live(blank: TaskSummary, live: &LiveTurn) -> TaskSummary {
 
 fn of_finished(blank: TaskSummary, finished: &FinishedTurn) -> TaskSummary {
     let reply = serde_json::from_str::<Reply>(&finished.reply).ok();
-    let outcome = reply.as_ref().and_then(|reply| reply.results.first()).map(|result| result.outcome.as_str().to_owned());
+    let outcome =
+        reply.as_ref().and_then(|reply| reply.results.first()).map(|result| result.outcome.as_str().to_owned());
     TaskSummary {
         state: TaskState::Ended,
         agent: reply.as_ref().map(|reply| reply.agent.clone()),

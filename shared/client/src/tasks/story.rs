@@ -191,8 +191,11 @@ fn rounds(steps: impl Iterator<Item = Step>) -> Vec<Round> {
         match (step, rounds.last_mut()) {
             (Step::Plan(plan), _) => {
                 answered = 0;
-                let call = |call: super::PlannedCall| {
-                    StoryCall { tool: call.tool, arguments: call.arguments, ok: None, content: None }
+                let call = |call: super::PlannedCall| StoryCall {
+                    tool: call.tool,
+                    arguments: call.arguments,
+                    ok: None,
+                    content: None,
                 };
                 rounds.push(Round {
                     number: rounds.len() + 1,
