@@ -4,7 +4,7 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
-const CRATES: [(&str, &[&str]); 17] = [
+const CRATES: [(&str, &[&str]); 18] = [
     ("shared/model", &[]),
     ("shared/protocol", &["model"]),
     ("shared/store", &["model"]),
