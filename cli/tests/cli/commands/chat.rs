@@ -52,7 +52,9 @@ fn configure(folder: &Path, model: &str) {
         ("permissions.yaml", "permissions:\n  echo: {everyone: true}\n  sleep: {everyone: true}\n".to_owned()),
         (
             "models.yaml",
-            format!("models:\n  default: {{api: openai, model: stand-in, base_url: {model:?}, allow_private: [127.0.0.1]}}\n"),
+            format!(
+                "models:\n  default: {{api: openai, model: stand-in, base_url: {model:?}, allow_private: [127.0.0.1]}}\n"
+            ),
         ),
     ];
     for (name, text) in files {
@@ -107,7 +109,10 @@ async fn a_talk_shows_steps_goes_on_later_and_ends_a_task_by_ctrl_c() {
     let explained = fleet.run(&["--config", config, "explain", "demo:ses-talk-1"]).exits(0);
     explained.says("execute   turn ses-talk-1.step-1").says("Tokens: 20 in, 4 out");
     fleet.run(&["--config", config, "tasks", "cancel", "demo:ses-talk-1"]).exits(0).says("it had ended already");
-    fleet.run(&["--config", config, "tasks", "show", "demo:no-such"]).exits(1).complains("no task demo:no-such is known");
+    fleet
+        .run(&["--config", config, "tasks", "show", "demo:no-such"])
+        .exits(1)
+        .complains("no task demo:no-such is known");
 }
 
 #[tokio::test]
