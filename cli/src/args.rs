@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::bench;
 use crate::commands::cancel;
+use crate::commands::chat;
 use crate::commands::config;
 use crate::commands::delegate;
 use crate::commands::demo;
@@ -16,6 +17,7 @@ use crate::commands::mcp;
 use crate::commands::memory;
 use crate::commands::reply;
 use crate::commands::submit;
+use crate::commands::tasks;
 use crate::commands::tenant;
 use crate::commands::tools;
 use crate::commands::top;
@@ -62,6 +64,10 @@ pub(crate) enum Command {
     Cancel(cancel::Cancel),
     /// Print the reply to a turn or task once more.
     Reply(reply::ReplyArgs),
+    /// List tasks, tell the story of one, or end one with all that it has begun.
+    Tasks(tasks::Tasks),
+    /// Talk with an agent: what it plans, calls, waits for and answers, as it happens.
+    Chat(chat::Chat),
     /// Tell the whole story of a turn, call or task: what decided, where it waits, how it ended.
     Explain(explain::Explain),
     /// Show tenants, or set one while the fleet runs.

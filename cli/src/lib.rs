@@ -35,8 +35,8 @@ pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool}
 
 use args::{Cli, Command};
 use commands::{
-    bench, cancel, config, delegate, demo, deploy, dev, doctor, explain, import, kb, limits, mcp, memory, reply,
-    submit, tenant, tools, top, try_tool,
+    bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, import, kb, limits, mcp, memory, reply,
+    submit, tasks, tenant, tools, top, try_tool,
 };
 use failure::Failure;
 use output::Output;
@@ -76,6 +76,8 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Delegate(args) => delegate::run(&setup, &args, output).await,
         Command::Cancel(args) => cancel::run(&setup, &args, output).await,
         Command::Reply(args) => reply::run(&setup, &args, output).await,
+        Command::Tasks(args) => tasks::run(&setup, &args, output).await,
+        Command::Chat(args) => chat::run(&setup, &args, output).await,
         Command::Explain(args) => explain::run(&setup, &args, output).await,
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
         Command::Limits(args) => limits::run(&setup, &args, output).await,

@@ -9,7 +9,7 @@ use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_llm::{LlmKind, ModelSet};
-use tickfleet_model::policy::{META_TOOLS, TRIAL_TOOLS};
+use tickfleet_model::policy::{META_TOOLS, TEAM_TOOLS, TRIAL_TOOLS};
 use tickfleet_model::{Redactor, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::telemetry::{self, LogFormat, LogOptions};
@@ -77,6 +77,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     let tools = tools.chain(tickfleet_tools_atlas::NAMES.map(String::from));
     let tools =
         tools.chain(META_TOOLS.map(String::from)).chain(tickfleet_tools_knowledge::tools::NAMES.map(String::from));
+    let tools = tools.chain(TEAM_TOOLS.map(String::from));
     let tools = tools.chain(global.extensions.tools.iter().map(name));
     Ok(Sources {
         dir: global.config.clone(),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
+use tickfleet_client::tasks::{Step, step_of};
 use tickfleet_model::{AgentId, Dialect, Effect, TaskId, TurnId};
 use tickfleet_protocol::define;
 use tickfleet_store::{FinishedTurn, LiveTurn, SliceMeta, Store, TurnName, TurnView};
@@ -87,6 +88,12 @@ struct TaskStatus {
     status: &'static str,
     /// Who does it.
     agent: String,
+    /// The step that it is in, where a model carries it out: `plan`, `execute` or `answer`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<&'static str>,
+    /// How often its model has answered so far.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iterations: Option<usize>,
     /// When it expires unless it is done; of a task that has not ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     deadline: Option<String>,
@@ -110,7 +117,13 @@ fn check_task(store: Store) -> TypedTool {
                 let task = TaskId::new(&args.task_id).map_err(|_| not_yours("task", &args.task_id))?;
                 let name = TurnName::task(&context.tenant, &task);
                 match look(&store, &name).await? {
-                    TurnView::Live(live) => live_task(&live, &context.agent, &args.task_id),
+                    TurnView::Live(live) => {
+                        let status = live_task(&live, &context.agent, &args.task_id)?;
+                        let steps = store.steps(&name, 0).await.map_err(|e| ToolError::Transient(e.to_string()))?;
+                        let steps: Vec<Step> = steps.iter().map(|entry| Step::read(entry)).collect();
+                        let (step, iterations) = step_of(&steps).unzip();
+                        Ok(TaskStatus { step, iterations, ..status })
+                    }
                     TurnView::Finished(finished) => ended_task(&finished, &context.agent, &args.task_id),
                     TurnView::Unknown => Err(not_yours("task", &args.task_id)),
                 }
@@ -127,10 +140,17 @@ fn live_task(live: &LiveTurn, asker: &AgentId, task_id: &str) -> Result<TaskStat
         task_id: task_id.to_owned(),
         status: if live.holder.is_some() { "running" } else { "waiting" },
         agent: meta.agent.to_string(),
+        step: None,
+        iterations: None,
         deadline: Some(tickfleet_engine::time::rfc3339(meta.deadline_ms)),
         outcome: None,
         error: None,
     })
+}
+
+/// Whether a task that is under way was asked for by this agent.
+pub(crate) fn is_delegator(live: &LiveTurn, asker: &AgentId) -> bool {
+    live.record.slice_meta().is_some_and(|meta| meta.is_task && delegator(&meta) == Some(asker))
 }
 
 /// Returns who asked for the task: the last of the agents above it.
@@ -148,6 +168,8 @@ fn ended_task(finished: &FinishedTurn, asker: &AgentId, task_id: &str) -> Result
         task_id: task_id.to_owned(),
         status: "ended",
         agent: reply.agent,
+        step: None,
+        iterations: None,
         deadline: None,
         outcome: result.map(|result| result.outcome.as_str().to_owned()),
         error: result.and_then(|result| result.error.as_ref()).map(|error| error.message.clone()),
@@ -238,7 +260,7 @@ fn reply(finished: &FinishedTurn) -> Result<Reply, ToolError> {
 }
 
 /// The same words whether it is unknown, forgotten or somebody else's: ids of others are not to be found out.
-fn not_yours(what: &str, id: &str) -> ToolError {
+pub(crate) fn not_yours(what: &str, id: &str) -> ToolError {
     let id = wording::cut(id, 80);
     ToolError::Permanent(format!(
         "You have no {what} {id:?}: it is unknown, belongs to another agent, or ended longer ago than results are kept."

@@ -166,14 +166,17 @@ impl Worker {
     }
 }
 
-/// The typed tools of every fleet: the built-in ones, and those over `store`: `delegate_task` and the tools about the
-/// fleet.
+/// The typed tools of every fleet: the built-in ones, and those over `store`: for work and messages between
+/// agents, and about the fleet.
 #[must_use]
 pub fn standard_tools(store: &Store, active: &Arc<PolicyHandle>) -> Vec<tools::TypedTool> {
     let mut typed = tools::builtin::all();
     // `note` is a task handler, not a tool that models call.
     typed.retain(|tool| tool.spec().name != "note");
     typed.push(agents::delegate_task(store.clone(), active.clone()));
+    typed.push(agents::cancel_task(store.clone()));
+    typed.push(agents::send_mcp_message(store.clone(), active.clone()));
+    typed.push(agents::read_messages(store.clone()));
     typed.extend(fleet_tools::all(store));
     typed
 }

@@ -3,6 +3,7 @@
 pub(crate) mod answer;
 pub(crate) mod bench;
 pub(crate) mod cancel;
+pub(crate) mod chat;
 pub(crate) mod config;
 pub(crate) mod delegate;
 pub(crate) mod demo;
@@ -18,6 +19,7 @@ pub(crate) mod mcp;
 pub(crate) mod memory;
 pub(crate) mod reply;
 pub(crate) mod submit;
+pub(crate) mod tasks;
 pub(crate) mod tenant;
 pub(crate) mod tools;
 pub(crate) mod top;

@@ -27,6 +27,8 @@
 //! carried out once. One without an id may have been taken in although an error was returned.
 
 mod replies;
+pub mod session;
+pub mod tasks;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,6 +36,8 @@ use std::sync::Arc;
 use futures::future::join_all;
 
 pub use replies::{Recorded, Replies, Reply, ReplyStatus};
+pub use session::{Exchange, InvalidSession, Session, SessionError, SessionId};
+pub use tasks::{Progress, TaskEvent, Watch};
 /// The types of turns, tasks and ids.
 pub use tickfleet_model as model;
 pub use tickfleet_protocol::{RejectedMessage, parse_turn};
@@ -199,6 +203,46 @@ impl Client {
     /// [`StoreError`].
     pub async fn reply(&self, name: &TurnName) -> Result<Recorded, StoreError> {
         replies::recorded(self.store(&name.tenant), name).await
+    }
+
+    /// Watches a task: what happens to it as a stream of events, from the beginning to its end.
+    #[must_use]
+    pub fn watch(&self, task: &TurnName) -> Watch {
+        Watch::new(self.store(&task.tenant).clone(), task.clone())
+    }
+
+    /// Watches a task from a [position](Progress::position) on.
+    #[must_use]
+    pub fn watch_from(&self, task: &TurnName, position: usize) -> Watch {
+        Watch::from(self.store(&task.tenant).clone(), task.clone(), position)
+    }
+
+    /// A tenant's tasks, the newest first.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn tasks(
+        &self,
+        tenant: &TenantId,
+        filter: &tasks::TaskFilter,
+    ) -> Result<Vec<tasks::TaskSummary>, StoreError> {
+        tasks::list_tasks(self.store(tenant), tenant, filter).await
+    }
+
+    /// The story of a task with the tasks below it; none where nothing is known.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn task(&self, task: &TurnName) -> Result<Option<tasks::TaskStory>, StoreError> {
+        tasks::task_story(self.store(&task.tenant), task).await
+    }
+
+    /// Ends a task, its turn that is out, and the tasks below it.
+    ///
+    /// # Errors
+    /// [`StoreError`]; the same may be asked again.
+    pub async fn cancel_task(&self, task: &TurnName, reason: &str) -> Result<tasks::CancelledTask, StoreError> {
+        tasks::cancel_task(self.store(&task.tenant), task, reason).await
     }
 
     /// Reads the replies of an inbox, from the oldest that is there.

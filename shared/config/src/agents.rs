@@ -130,7 +130,7 @@ fn task_handler(cursor: &Cursor<'_>, known: &Surroundings<'_>) -> Option<TaskHan
     const KINDS: [&str; 4] = ["typed", "http", "llm", "external"];
     let mut s = cursor.section();
     let typed = s.optional("typed").and_then(|c| typed(&c, known.sources));
-    let llm = s.optional("llm").and_then(|c| llm::read(&c, known.prompts, known.models));
+    let llm = s.optional("llm").and_then(|c| llm::read(&c, known.prompts, known.models, known.sources.schema_check));
     let llm = llm.map(|llm| TaskHandlerDef::Llm(Box::new(llm)));
     let http = s.optional("http");
     let external = s.optional("external").map(|c| external(&c));

@@ -6,6 +6,7 @@ use crate::document::reader::Cursor;
 use crate::models::{self, Models};
 use crate::prompts::AgentPrompts;
 use crate::tools::read::TIMEOUT_MS_MAX;
+use crate::tools::schema::{SchemaCheck, SchemaUse};
 
 /// How an agent's tasks are carried out by a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,12 +27,19 @@ pub struct LlmDef {
     pub context_bytes_max: usize,
     /// The times that the same calls with the same results are let pass.
     pub repeats_max: u32,
+    /// The form that the answer must have, a JSON Schema; words where none.
+    pub answer_schema: Option<serde_json::Value>,
     /// Limit of one step, a request to a model with its fallbacks.
     pub timeout: Duration,
 }
 
 /// Reads the section `llm` of a task handler. `prompts` are those of agents by name, `models` those of `models.yaml`.
-pub(super) fn read(cursor: &Cursor<'_>, prompts: &AgentPrompts, known: Option<&Models>) -> Option<LlmDef> {
+pub(super) fn read(
+    cursor: &Cursor<'_>,
+    prompts: &AgentPrompts,
+    known: Option<&Models>,
+    check: SchemaCheck,
+) -> Option<LlmDef> {
     let mut s = cursor.section();
     let system = s.optional("system").and_then(|c| c.some_text());
     let prompt = s.optional("prompt");
@@ -46,6 +54,7 @@ pub(super) fn read(cursor: &Cursor<'_>, prompts: &AgentPrompts, known: Option<&M
     let repeats_max = number(s.optional("repeats_max"), 1, 100, 3);
     let temperature = s.optional("temperature").and_then(|c| temperature(&c));
     let timeout = s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX)).map(Duration::from_millis);
+    let answer_schema = s.optional("answer_schema").map(|c| check.read(&c, SchemaUse::Output));
     s.close();
     if system.is_some() == prompt.is_some() {
         cursor.refuse("exactly one of prompt (a file of the folder prompts) and system (the text itself)");
@@ -60,6 +69,7 @@ pub(super) fn read(cursor: &Cursor<'_>, prompts: &AgentPrompts, known: Option<&M
         result_bytes_max,
         context_bytes_max,
         repeats_max: u32::try_from(repeats_max).unwrap_or(u32::MAX),
+        answer_schema,
         timeout: timeout.unwrap_or(models::MODEL_TIMEOUT_DEFAULT),
     })
 }

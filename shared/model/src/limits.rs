@@ -35,6 +35,31 @@ pub const TASK_DESCRIPTION_BYTES_MAX: usize = 64 * 1024;
 /// Bytes of the history of one task that is carried out in steps: some 1,000 results of 16 KiB.
 pub const TASK_HISTORY_BYTES_MAX: usize = 16 * 1024 * 1024;
 
+/// Tasks that are listed of a tenant, and as delegated from one task; older ones are left out first.
+pub const TASKS_LISTED_MAX: u64 = 10_000;
+/// How long such a list is kept after the last task was added: no task is under way longer.
+pub const TASKS_LISTED_MS: i64 = DEADLINE_MS_MAX + 24 * 3_600_000;
+
+/// Bytes of a message from agent to agent.
+pub const MESSAGE_BYTES_MAX: usize = 8 * 1024;
+/// Messages of one agent that are unread: whoever tells it more is refused.
+pub const MESSAGES_UNREAD_MAX: usize = 100;
+/// Messages of one agent that have been read and are remembered, so that they are not told twice.
+pub const MESSAGES_READ_MAX: usize = 100;
+/// How long a message is kept.
+pub const MESSAGES_KEPT_MS: i64 = 7 * 24 * 3_600_000;
+/// How long it is known which messages a call has read: as long as that call may be made again.
+pub const MESSAGES_HEARD_MS: i64 = DEADLINE_DEFAULT_MS;
+
+/// Exchanges of a session that are kept.
+pub const SESSION_EXCHANGES_MAX: u64 = 50;
+/// Bytes of a session that are kept.
+pub const SESSION_BYTES_MAX: usize = 256 * 1024;
+/// Bytes of an answer that a session keeps.
+pub const SESSION_ANSWER_BYTES_MAX: usize = 32 * 1024;
+/// How long a session is kept after something was said last.
+pub const SESSION_KEPT_MS: i64 = 7 * 24 * 3_600_000;
+
 /// Bytes of a reason or message that a producer gives (cancel, fail).
 pub const REASON_BYTES_MAX: usize = 1_000;
 /// Bytes of a cancel's reason that are kept, for results, records and marks of cancels that came early.

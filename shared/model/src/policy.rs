@@ -134,6 +134,9 @@ pub const TRIAL_TOOLS: [&str; 4] = ["echo", "sleep", "fail", "fail_once"];
 /// other tool. They debit like any call.
 pub const META_TOOLS: [&str; 3] = ["list_tools", "check_task", "fetch_result"];
 
+/// Tools for work and messages between agents, beside `delegate_task`. As any other, they need a row.
+pub const TEAM_TOOLS: [&str; 3] = ["cancel_task", "send_mcp_message", "read_messages"];
+
 /// Why a call is not allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Denial {

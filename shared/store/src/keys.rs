@@ -50,6 +50,24 @@ impl Keys {
         self.key(format_args!("steps:{task}"))
     }
 
+    /// The tasks of a tenant.
+    #[must_use]
+    pub fn tasks(&self, tenant: &TenantId) -> String {
+        self.key(format_args!("tasks:{tenant}"))
+    }
+
+    /// The tasks that were delegated from a task.
+    #[must_use]
+    pub fn children(&self, task: &TurnName) -> String {
+        self.key(format_args!("children:{task}"))
+    }
+
+    /// What was said in a session.
+    #[must_use]
+    pub fn session(&self, tenant: &TenantId, session: &str) -> String {
+        self.key(format_args!("session:{tenant}:{session}"))
+    }
+
     /// The reply stream of an inbox.
     #[must_use]
     pub fn replies(&self, tenant: &TenantId, inbox: &InboxName) -> String {

@@ -36,6 +36,7 @@ pub use reads::memory::Memory;
 pub use reads::preflight::ServerFacts;
 pub use reads::standing::Standing;
 pub use reads::sweep::{SweepAt, Swept};
+pub use reads::tasks::{LaneWait, Pulse};
 pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
 pub use records::budgets::AgentBudget;
 pub use records::finished::FinishedTurn;

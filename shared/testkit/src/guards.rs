@@ -6,6 +6,7 @@ pub type Guard = (u8, &'static str, &'static str, &'static str);
 
 /// Budgets, clock, endings.
 pub const RULES_1_TO_3: &[Guard] = &[
+    (1, "what a task leaves of its budget goes to nobody", "if is_task(item) then give_back(item, key) end", ""),
     (
         1,
         "a tick's counter resets when the reckoned window differs from the kept one",

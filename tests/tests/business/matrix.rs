@@ -14,23 +14,26 @@ use tickfleet_tools_http::HttpKind;
 
 use super::configuration;
 
-/// What everybody may call: the three tools of the business that are everybody's, and those about the fleet itself.
-const EVERYBODY: [&str; 6] = [
+/// What everybody may call: the three tools of the business that are everybody's, messages to each other, and those about
+/// the fleet itself.
+const EVERYBODY: [&str; 8] = [
     "check_task",
     "fetch_result",
     "list_tools",
+    "read_messages",
     "search_atlasux_knowledge",
     "search_my_memories",
+    "send_mcp_message",
     "send_telegram_message",
 ];
 
 /// Agent → what it may call beside that. The business has these 18 and no others.
 const AGENTS: [(&str, &[&str]); 18] = [
-    ("atlas", &["delegate_task", "get_subscription_info", "get_team_members", "post_to_x", "search_x"]),
-    ("binky", &["delegate_task", "get_subscription_info", "get_team_members"]),
+    ("atlas", &["cancel_task", "delegate_task", "get_subscription_info", "get_team_members", "post_to_x", "search_x"]),
+    ("binky", &["cancel_task", "delegate_task", "get_subscription_info", "get_team_members"]),
     ("tina", &["get_subscription_info"]),
-    ("sunday", &["delegate_task", "post_to_x", "search_x"]),
-    ("petra", &["delegate_task", "get_team_members"]),
+    ("sunday", &["cancel_task", "delegate_task", "post_to_x", "search_x"]),
+    ("petra", &["cancel_task", "delegate_task", "get_team_members"]),
     ("archy", &["search_x"]),
     ("daily-intel", &["search_x"]),
     ("kelly", &["post_to_x", "search_x"]),
@@ -77,5 +80,5 @@ async fn all_agents_may_call_what_the_business_says_and_nothing_else() {
         assert!(wanted.iter().all(|tool| registry.get(tool).is_some()), "{agent}: every tool is there");
     }
     // echo, fail, fail_once and sleep are there too, for nobody.
-    assert_eq!((registry.len(), decided), (15, 18 * 15));
+    assert_eq!((registry.len(), decided), (18, 18 * 18));
 }

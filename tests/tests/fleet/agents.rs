@@ -25,6 +25,7 @@ fn llm(system: &str) -> TaskHandlerDef {
         result_bytes_max: 2_000,
         context_bytes_max: 20_000,
         repeats_max: 3,
+        answer_schema: None,
         timeout: Duration::from_secs(20),
     }))
 }

@@ -13,3 +13,4 @@ mod settings;
 mod shares;
 mod social;
 mod store;
+mod tasks;

@@ -16,6 +16,27 @@ pub(crate) enum Entry {
         /// In words.
         text: String,
     },
+    /// A message of another agent.
+    Heard {
+        /// Its id.
+        id: String,
+        /// Who sent it.
+        from: String,
+        /// Its words.
+        text: String,
+    },
+    /// An exchange of the session that the task belongs to, from before it.
+    Earlier {
+        /// What the user said.
+        user: String,
+        /// What the agent answered; none where it did not.
+        agent: Option<String>,
+    },
+    /// The answer before it does not fit the agent's schema.
+    Unfit {
+        /// Why not, for the model.
+        text: String,
+    },
 }
 
 /// An answer of the model.
@@ -111,16 +132,28 @@ impl History {
         self.plans().next_back()
     }
 
+    /// Whether the first answer that it gave was the last that it might give: what came after it is about its form.
+    pub(crate) fn was_last(&self) -> bool {
+        self.plans().find(|plan| plan.calls.is_empty() || plan.last).is_some_and(|plan| plan.last)
+    }
+
+    /// How often an answer did not fit.
+    pub(crate) fn unfit(&self) -> usize {
+        self.entries.iter().filter(|entry| matches!(entry, Entry::Unfit { .. })).count()
+    }
+
     /// What is to be done next. `iterations_max` and `repeats_max` are the agent's.
     pub(crate) fn next(&self, iterations_max: u32, repeats_max: u32) -> Next {
         let Some(at) = self.entries.iter().rposition(|entry| matches!(entry, Entry::Plan(_))) else {
             return Next::Plan { last: iterations_max <= 1 };
         };
         let Entry::Plan(plan) = &self.entries[at] else { return Next::Answer };
-        if plan.calls.is_empty() || plan.last {
-            return Next::Answer;
-        }
         let behind = &self.entries[at + 1..];
+        if plan.calls.is_empty() || plan.last {
+            // It has its answer, and only the form is wrong.
+            let is_unfit = behind.iter().any(|entry| matches!(entry, Entry::Unfit { .. }));
+            return if is_unfit { Next::Plan { last: true } } else { Next::Answer };
+        }
         let number = self.plans().count();
         if behind.iter().filter(|entry| matches!(entry, Entry::Result(_))).count() < plan.calls.len() {
             return Next::Execute { number };
@@ -150,7 +183,7 @@ impl History {
     }
 
     /// Each plan's calls with their results.
-    fn rounds(&self) -> impl Iterator<Item = (&[Planned], Vec<&CallOutcome>)> {
+    pub(crate) fn rounds(&self) -> impl Iterator<Item = (&[Planned], Vec<&CallOutcome>)> {
         let is_plan = |entry: &Entry| matches!(entry, Entry::Plan(_));
         let starts = self.entries.iter().enumerate().filter(move |(_, e)| is_plan(e)).map(|(at, _)| at);
         starts.filter_map(move |at| {
@@ -238,6 +271,13 @@ mod tests {
         let mut other = rounds(3);
         other.extend([plan(&["1"]), result("at last")]);
         assert_eq!(of(other), Next::Plan { last: false });
+    }
+
+    #[test]
+    fn an_answer_that_does_not_fit_is_asked_for_once_more_without_tools() {
+        let unfit = || Entry::Unfit { text: "no JSON".into() };
+        assert_eq!(next(vec![plan(&[]), unfit()]), Next::Plan { last: true });
+        assert_eq!(next(vec![plan(&[]), unfit(), plan(&[])]), Next::Answer);
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //! back to the model, until it answers.
 //!
 //! START HERE: [`run`] is one task from wherever it stands to its next wait or its end. Read on in [`history`] (what is
-//! kept of a task, and what follows from it), [`prompt`] (what the model is told), [`turns`] (how calls are submitted and
+//! kept of a task, and what follows from it), [`around`] (what comes to a task from outside: the session that it belongs
+//! to, and messages of other agents), [`prompt`] (what the model is told), [`answer`] (answers in a form), [`turns`] (how calls are submitted and
 //! their results read), and [`models`] (which models there are).
 //!
 //! A task is carried out in steps, each of which is in Redis before the next one begins: `plan` (the model's answer),
@@ -10,6 +11,8 @@
 //! holds no slot: its slice is parked, and the turn's end wakes it. Whoever takes the task over after a crash reads the
 //! history and goes on from there; at most an answer of the model that nobody had written down is asked for again.
 
+mod answer;
+mod around;
 mod history;
 mod models;
 mod prompt;
@@ -50,7 +53,8 @@ impl ToolKind<LlmDef> for LlmKind {
         let models = self.models.chain(&def.models);
         let configured = models.is_ok();
         let (set, metrics) = (Arc::clone(&self.models), Arc::clone(&self.metrics));
-        let agent = LlmAgent { def: def.clone(), store: self.store.clone(), models, set, metrics };
+        let form = def.answer_schema.as_ref().map(answer::AnswerForm::compile).transpose()?;
+        let agent = LlmAgent { def: def.clone(), store: self.store.clone(), models, set, metrics, form };
         Ok(Made { handler: Arc::new(agent), configured })
     }
 }
@@ -64,6 +68,8 @@ struct LlmAgent {
     /// All models, with their prices.
     set: Arc<ModelSet>,
     metrics: Arc<Metrics>,
+    /// The form of its answers, where they have one.
+    form: Option<answer::AnswerForm>,
 }
 
 #[async_trait]

@@ -10,8 +10,11 @@ use tickfleet_models::{Message, Request, ToolCall, ToolDefinition};
 use tickfleet_protocol::define;
 use tickfleet_tools::CallContext;
 
+use crate::answer;
 use crate::history::{Entry, History};
 
+/// What stands for an answer that was never given.
+const NO_ANSWER: &str = "(I gave no answer to this.)";
 /// Bytes that an old result keeps where there is no room for it.
 const OLD_RESULT_BYTES: usize = 200;
 
@@ -43,12 +46,25 @@ pub(crate) fn request(
     last: bool,
 ) -> Request {
     Request {
-        system: def.system.trim().to_owned(),
+        system: system(def),
         messages: messages(def, context, task, history),
         tools: tools(context),
         answer_only: last,
         temperature: def.temperature,
         tokens_max: def.tokens_max,
+    }
+}
+
+/// What the model is told that it is, with the form of its answer.
+fn system(def: &LlmDef) -> String {
+    let system = def.system.trim();
+    match &def.answer_schema {
+        Some(schema) => format!(
+            "{system}\n\nWhen you give your answer, give one JSON object that fits this JSON Schema, and nothing around \
+             it:\n{}",
+            answer::asked_of_model(schema)
+        ),
+        None => system.to_owned(),
     }
 }
 
@@ -89,7 +105,14 @@ fn task_message(context: &CallContext, task: &TaskArguments) -> String {
 
 fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: &History) -> Vec<Message> {
     let whole = whole_results(history, def.context_bytes_max);
-    let mut messages = vec![Message::User(task_message(context, task))];
+    let mut messages = Vec::new();
+    for entry in &history.entries {
+        if let Entry::Earlier { user, agent } = entry {
+            let text = agent.clone().unwrap_or_else(|| NO_ANSWER.to_owned());
+            messages.extend([Message::User(user.clone()), Message::Model { text, calls: Vec::new() }]);
+        }
+    }
+    messages.push(Message::User(task_message(context, task)));
     let mut ids: std::collections::VecDeque<(String, String)> = std::collections::VecDeque::new();
     for (at, entry) in history.entries.iter().enumerate() {
         match entry {
@@ -108,7 +131,11 @@ fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: 
                 let content = if whole[at] { result.content.clone() } else { shortened(&result.content) };
                 messages.push(Message::Result { id, tool, content, is_error: !result.ok });
             }
-            Entry::Note { text } => messages.push(Message::User(text.clone())),
+            Entry::Note { text } | Entry::Unfit { text } => messages.push(Message::User(text.clone())),
+            Entry::Heard { from, text, .. } => {
+                messages.push(Message::User(format!("A message from the agent {from}:\n{text}")));
+            }
+            Entry::Earlier { .. } => {}
         }
     }
     messages

@@ -8,20 +8,26 @@ use tickfleet_models::{Answered, Class, Models, Stop, Unanswered};
 use tickfleet_store::{Stepped, StoreError, TurnName};
 use tickfleet_tools::{CallContext, ToolFailure, ToolOutput};
 
-use crate::LlmAgent;
 use crate::history::{Entry, History, Next, Plan};
 use crate::prompt::{self, TaskArguments};
 use crate::turns::{self, LOOK_AGAIN, Results};
+use crate::{LlmAgent, answer, around};
 
 /// What the model is told that makes the same calls again and again.
 const IN_CIRCLES: &str = "You have made the same calls with the same arguments several times in a row, and each time got \
                           the same results. Doing it again changes nothing: take another way, or answer with what you have.";
+
+/// The answers that a model may give beside the one that fits.
+const UNFIT_MAX: usize = 2;
 
 /// The output of a task.
 #[derive(Serialize)]
 struct Done<'a> {
     /// What the model answered.
     answer: &'a str,
+    /// The answer in the form that the agent's answers have, where they have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output: Option<Box<RawValue>>,
     /// Why it stopped there: `answered`, `max_iterations` or `repeated`.
     stopped: &'static str,
     /// The answers that the model gave in all.
@@ -63,12 +69,19 @@ pub(crate) async fn task(
     let steps = agent.store.steps(&name, 0).await.map_err(away)?;
     let history = History::read(&steps).map_err(internal)?;
     let mut running = Running { agent, models, context, name, task, history };
+    if running.history.entries.is_empty() {
+        running.append(around::said(&agent.store, context).await.map_err(away)?).await?;
+    }
     loop {
         match running.history.next(agent.def.max_iterations, agent.def.repeats_max) {
             Next::Plan { last } => running.plan(last).await?,
             Next::Warn => running.append(vec![Entry::Note { text: IN_CIRCLES.to_owned() }]).await?,
             Next::Execute { number } => running.execute(number).await?,
-            Next::Answer => return running.answer(),
+            Next::Answer => {
+                if let Some(done) = running.answer().await? {
+                    return Ok(done);
+                }
+            }
         }
     }
 }
@@ -76,6 +89,8 @@ pub(crate) async fn task(
 impl Running<'_> {
     /// Asks the model, and writes down what it said before anything follows from it.
     async fn plan(&mut self, last: bool) -> Result<(), ToolFailure> {
+        let known = self.history.entries.len();
+        self.append(around::heard(&self.agent.store, self.context, known).await.map_err(away)?).await?;
         let request = prompt::request(&self.agent.def, self.context, &self.task, &self.history, last);
         let Answered { provider, answer, failed } = self.models.ask(&request).await.map_err(|e| self.unanswered(&e))?;
         for error in &failed {
@@ -128,10 +143,27 @@ impl Running<'_> {
         }
     }
 
-    fn answer(&self) -> Result<ToolOutput, ToolFailure> {
+    /// Gives the answer; none where the model has to give it once more, in the form that it must have.
+    async fn answer(&mut self) -> Result<Option<ToolOutput>, ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Err(internal("it has no answer")) };
+        let output = match &self.agent.form {
+            None => None,
+            Some(form) => match form.read(&plan.text, self.name.turn.as_str(), &self.history).await {
+                Ok(output) => Some(output),
+                Err(problem) if self.history.unfit() < UNFIT_MAX => {
+                    self.append(vec![Entry::Unfit { text: answer::told(&problem) }]).await?;
+                    return Ok(None);
+                }
+                Err(problem) => {
+                    let times = UNFIT_MAX + 1;
+                    let why =
+                        format!("The model gave {times} answers that do not fit the agent's answer_schema. {problem}");
+                    return Err(refused(why));
+                }
+            },
+        };
         let iterations = self.history.plans().count();
-        let stopped = match plan.last {
+        let stopped = match self.history.was_last() {
             false => "answered",
             true if iterations >= self.agent.def.max_iterations as usize => "max_iterations",
             true => "repeated",
@@ -145,12 +177,16 @@ impl Running<'_> {
         }
         usage.cost = tickfleet_model::limit::amount::show(cost);
         self.agent.metrics.task_step("answer");
-        let done = Done { answer: plan.text.trim(), stopped, iterations, usage };
-        Ok(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" })
+        around::answer(&self.agent.store, self.context, plan.text.trim()).await.map_err(away)?;
+        let done = Done { answer: plan.text.trim(), output, stopped, iterations, usage };
+        Ok(Some(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" }))
     }
 
     /// Adds to the history, here and in Redis.
     async fn append(&mut self, entries: Vec<Entry>) -> Result<(), ToolFailure> {
+        if entries.is_empty() {
+            return Ok(());
+        }
         let texts: Vec<String> =
             entries.iter().map(serde_json::to_string).collect::<Result<_, _>>().map_err(internal)?;
         let known = self.history.entries.len();

@@ -1,6 +1,8 @@
 //! Delegated tasks: what carries them out, and the tool that delegates them.
 
+mod cancel;
 mod delegate;
+mod messages;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,7 +11,9 @@ use std::time::Duration;
 use tickfleet_config::{HttpTaskDef, LlmDef, TASK_ARGUMENTS, TaskHandlerDef};
 use tickfleet_model::{AgentId, Effect, ToolSpec};
 
+pub use cancel::cancel_task;
 pub use delegate::delegate_task;
+pub use messages::{read_messages, send_mcp_message};
 
 use crate::tools::{DeclarationError, Environment, Made, RegisteredTool, ToolKind, ToolKinds, TypedTool};
 

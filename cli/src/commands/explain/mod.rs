@@ -10,6 +10,7 @@ use std::collections::BTreeSet;
 use clap::Args;
 use serde::Serialize;
 use tickfleet_client::Client;
+use tickfleet_client::tasks::TaskStory;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::{CallResult, TenantId, TurnId};
 use tickfleet_store::{AdmissionNote, FailedTry, Keys, Pool, Remembered, Store, TurnName, TurnView};
@@ -127,6 +128,9 @@ struct Story {
     #[serde(skip_serializing_if = "Option::is_none")]
     refusal: Option<String>,
     results: Vec<CallResult>,
+    /// Of a task that a model carries out: its steps, what it waits for, the tasks below it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    task: Option<TaskStory>,
     /// The policy that decides now; none before a scheduler has announced one.
     #[serde(skip_serializing_if = "Option::is_none")]
     policy: Option<PolicyInForce>,
@@ -181,6 +185,10 @@ pub(crate) async fn run(setup: &Setup, args: &Explain, output: &Output) -> Resul
         story.audit = audit::of_story(&pool, client.store(&name.tenant).keys(), &name, &story, args).await?;
     }
     record::describe_by_audit(&mut story);
+    if story.is_task {
+        let told = client.task(&name).await?;
+        story.task = told.filter(|task| !task.rounds.is_empty() || !task.children.is_empty() || task.waits.is_some());
+    }
     output.show(&story, |story| story::tell(story, output))
 }
 

@@ -137,6 +137,7 @@ fn blank(name: &TurnName, state: State, now_ms: i64) -> Story {
         cancel_asked: None,
         refusal: None,
         results: Vec::new(),
+        task: None,
         policy: None,
         audit: Audit::default(),
     }

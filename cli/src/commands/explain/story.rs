@@ -3,11 +3,13 @@
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use tickfleet_client::tasks::{TaskWait, WaitReason};
 use tickfleet_store::{AdmissionNote, EndReason, FailedTry};
 
 use super::attendance::Attendance;
 use super::record::{LimitWait, Rule, Wait};
 use super::{State, Story};
+use crate::commands::tasks;
 use crate::output::results;
 use crate::output::time_format::{clock, from_now, span};
 use crate::output::{Mood, Output, short};
@@ -70,6 +72,7 @@ fn head(story: &Story, output: &Output) -> String {
         State::Lane => (Mood::Doubtful, "waits on its agent's lane"),
         State::Ready => (Mood::Doubtful, "waits for a worker"),
         State::Running => (Mood::Good, "runs"),
+        State::Retry if waits_for_work(story).is_some() => (Mood::Doubtful, "waits for what it has begun"),
         State::Retry => (Mood::Doubtful, "waits for its next try"),
         State::Ending => (Mood::Doubtful, "is being ended"),
         State::Done => (Mood::Good, "has ended"),
@@ -116,6 +119,7 @@ fn life(story: &Story) -> Vec<String> {
     } else if story.admissions.is_empty() && story.accepted_ms.is_some() {
         lines.push("None of its calls has been admitted: nothing was debited.".into());
     }
+    lines.extend(story.task.iter().flat_map(tasks::tell::steps));
     // Those that are noted are told above.
     let unnoted = story.retries.saturating_sub(u64::try_from(story.tries.len()).unwrap_or(u64::MAX));
     let trouble = [
@@ -145,6 +149,11 @@ fn life(story: &Story) -> Vec<String> {
     lines
 }
 
+/// What a task waits for that has begun a turn or another task.
+fn waits_for_work(story: &Story) -> Option<&TaskWait> {
+    story.task.as_ref()?.waits.as_ref().filter(|wait| wait.reason != WaitReason::Retry)
+}
+
 /// Says where it stands now.
 fn present(story: &Story) -> Vec<String> {
     let mut lines = Vec::new();
@@ -158,7 +167,10 @@ fn present(story: &Story) -> Vec<String> {
         (None, State::Ready) => lines.extend(story.attendance.as_ref().map(Attendance::in_words)),
         _ => {}
     }
-    lines.extend(story.waits.as_ref().map(|wait| waiting(wait, story.now_ms)));
+    match waits_for_work(story) {
+        Some(wait) => lines.push(format!("It waits: {}", tasks::tell::waits(wait, story.now_ms))),
+        None => lines.extend(story.waits.as_ref().map(|wait| waiting(wait, story.now_ms))),
+    }
     if let Some(deadline) = story.deadline_ms {
         lines.push(format!("It expires {} ({})", clock(deadline), from_now(deadline, story.now_ms)));
     }

@@ -36,6 +36,16 @@ fn an_agent_says_what_it_is_and_has_bounds_without_saying_them() {
 }
 
 #[test]
+fn an_agents_answers_have_a_form_where_it_says_so() {
+    let schema = "{type: object, required: [guidance_message], properties: {guidance_message: {type: string}}}";
+    let def = loaded(agent(&format!("{{prompt: guidance, answer_schema: {schema}}}")));
+    assert!(def.system.contains("guidance_message"), "the built-in prompt names the members");
+    assert_eq!(def.answer_schema.unwrap()["required"][0], "guidance_message");
+    let errors = agent("{system: x, answer_schema: words}").errors();
+    assert!(errors[0].contains("answer_schema"), "{errors:?}");
+}
+
+#[test]
 fn what_an_agent_names_is_there() {
     agent("{system: x, models: [fast]}").assert_refused(
         "agents.yaml:2:50: agents.ada.task_handler.llm.models[0]: found \"fast\"; expected a model of models.yaml: default",

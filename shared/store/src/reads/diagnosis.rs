@@ -331,7 +331,7 @@ impl Pool {
     }
 }
 
-fn dead_letter(entry: &Entry) -> DeadLetter {
+pub(crate) fn dead_letter(entry: &Entry) -> DeadLetter {
     let text = |name: &str| String::from_utf8_lossy(entry.field(name).unwrap_or_default()).into_owned();
     DeadLetter {
         at_ms: entry.id.split('-').next().and_then(|ms| ms.parse().ok()).unwrap_or(0),

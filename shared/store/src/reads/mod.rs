@@ -12,4 +12,5 @@ pub(crate) mod memory;
 pub(crate) mod preflight;
 pub(crate) mod standing;
 pub(crate) mod sweep;
+pub(crate) mod tasks;
 pub(crate) mod watch;

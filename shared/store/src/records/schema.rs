@@ -106,6 +106,8 @@ records! {
         BUDGET = "bm",
         /// Of a task: what is used of that.
         BUDGET_USED = "bu",
+        /// Of a task: the task that it was delegated from, which its budget was carved from.
+        PARENT = "pt",
         /// Of a task: silence after which an outside runtime loses it, ms.
         EXTERNAL_LEASE_MS = "el",
         /// Of a task: since when its runtime holds it, by shard time: `<fence> <ms>`.

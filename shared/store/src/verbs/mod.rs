@@ -31,6 +31,9 @@ verbs! {
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
     Touch: "tasks" / "touch" [],
     Step: "tasks" / "step" [],
+    Say: "tasks" / "say" [],
+    Tell: "tasks" / "tell" [],
+    Hear: "tasks" / "hear" [],
     Retire: "tasks" / "retire" [],
     Beat: "recovery" / "beat" [],
     Reap: "recovery" / "reap" [TENANTS, SLICE, INBOX, POISON],
@@ -104,13 +107,19 @@ pub(crate) mod slices {
 pub(crate) mod tasks {
     mod delegate;
     mod enqueue;
+    mod hear;
     mod retire;
+    mod say;
     mod step;
+    mod tell;
     mod touch;
 
     pub use delegate::*;
     pub use enqueue::*;
+    pub use hear::*;
+    pub use say::*;
     pub use step::*;
+    pub use tell::*;
     pub use touch::*;
 }
 

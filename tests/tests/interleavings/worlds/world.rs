@@ -208,8 +208,16 @@ impl World {
         let Some(turn) = self.turns.get_mut(name) else { return };
         (turn.timer_ms, turn.ended_ms) = (None, now_ms);
         let State::Ended { results, .. } = turn.state.clone() else { return };
-        let spec = turn.spec;
+        let (spec, budget) = (turn.spec, turn.task);
         self.tenant(name).unfinished -= 1;
+        // What a task leaves is its parent's again.
+        if let (Some(budget), Some(parent)) = (budget, self.specs[spec].task.clone()) {
+            let parent = format!("{}:{parent}", tenant_of(name));
+            let above = self.turns.get_mut(&parent).filter(|above| above.state.live().is_some());
+            if let Some(above) = above.and_then(|above| above.task.as_mut()) {
+                above.used = above.used.saturating_sub(budget.left());
+            }
+        }
         if self.specs[spec].given.is_some() {
             self.ids.insert(name.to_owned(), ('e', self.specs[spec].digest.clone()));
         }

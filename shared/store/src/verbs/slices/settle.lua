@@ -9,7 +9,8 @@
 -- reply per item: DONE (the turn has ended) · LANED (it has calls left) · OK (the slice goes on) · CANCELLED (goes
 --       on, but should not) · ALREADY (these results were in) · STALE (the fence is
 --       another's) · GAP (earlier results of the slice are missing)
--- effect XADD audit, replies; HSET turn or SET done and DEL turn; XACK; ZADD lane and timers
+-- effect XADD audit, replies; HSET turn or SET done and DEL turn; XACK; ZADD lane and timers; of a task, HINCRBY its
+--       parent's budget_used
 local now, redis_ms, tight = clock(ARGV[1])
 -- They stay texts: Redis would have to write each number out again.
 local retain, dedupe, reply_retain = ARGV[2], ARGV[3], ARGV[4]
@@ -116,18 +117,33 @@ local function wake(item)
   if awaits == item.turn then call('ZADD', TIMERS, 'LT', now, 't:' .. waiter) end
 end
 
+-- A task's head begins with its id (see the reply's frame).
+local function is_task(item) return string.sub(item.head, 1, 10) == '{"task_id"' end
+
+-- What a task leaves of its budget is its parent's again: once, for its record goes in this script. A parent that has
+-- ended has no use for it. What is there under its name may be anything (rule 18).
+local function give_back(item, key)
+  local parent, budget, used = unpack(call('HMGET', key, TURN.parent, TURN.budget, TURN.budget_used))
+  local left = parent and num(budget or 0) - num(used or 0) or 0
+  if left <= 0 then return end
+  local above = turn_key(item.tenant .. ':' .. parent)
+  local carved = redis.pcall('HGET', above, TURN.budget_used)
+  if type(carved) == 'string' then redis.pcall('HINCRBY', above, TURN.budget_used, -math.min(left, num(carved) or 0)) end
+end
+
 -- The one ending of every turn: reply, finished record, no timer, no live record.
 local function end_turn(item, key, rec)
   local done, trace = done_key(item.tt), trace_of(item, key, rec)
   local long = is_long(item, rec)
   local text = long and join_long(item, key, rec, done, trace) or join_short(item, key, rec)
   local told = reply_to(item.tenant, item.inbox, text)
-  if tight and told and string.sub(item.head, 1, 10) ~= '{"task_id"' then
+  if tight and told and not is_task(item) then
     -- Memory is short: a turn's results are in its inbox, and its record does without. A task's are asked for by agents.
     call('SET', done, trace, 'PX', retain)
   elseif not long then
     call('SET', done, trace .. text, 'PX', retain)
   end
+  if is_task(item) then give_back(item, key) end
   if rec.given then call('SET', id_key(item.tt), 'e' .. string.sub(call('GET', id_key(item.tt)) or 'e', 2), 'PX', dedupe) end
   ended[item.tt] = item.fence
   gone[#gone + 1], records[#records + 1] = 't:' .. item.tt, key

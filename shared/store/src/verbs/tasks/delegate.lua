@@ -3,16 +3,19 @@
 -- outside runtime. A child's budget is carved from its parent's.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 tenant_turns_max · 3 inbox_unread_max · 4 inboxes_max per tenant · 5 reply retain ms ·
---       6 count, then per task: inbound entry or '' ·
+--       6 tasks of a tenant that are listed at most · 7 how long lists are kept, ms ·
+--       8 count, then per task: inbound entry or '' ·
 --       tenant · task id · given ('1' or '') · digest · queue · agent · deadline ms · budget · parent task or '' ·
 --       meta · call · lease of an external runtime ms (0: workers run it) · inbox or ''
 -- reply {now, per task: OK <fence> · DUPLICATE · CONFLICT · REFUSED <code> · PRESSURE (memory is short, see room: an
 --       inbound task waits)}; a refused inbound task is rejected by the caller
 -- A task that was cancelled before it came, or came after its deadline, is written and ended by the next promote.
--- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's budget_used; XACK of the inbound entry
+-- effect XADD queue, HSET turn, ZADD timers, HINCRBY parent's budget_used; ZADD tasks and children; XACK of the inbound
+--       entry
 local now, _, tight = clock(ARGV[1])
 local slices = room(tight)
 local turns_max, inbox_max, inboxes_max, reply_retain = num(ARGV[2]), num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
+local listed_max, listed_ms = num(ARGV[6]), ARGV[7]
 local early_ms = call('HGET', META, 'early_ms')
 local acked = {}
 
@@ -28,6 +31,15 @@ local function no_inbox(tenant, inbox, inbound)
   if inbound and unread(tenant .. ':' .. inbox, inbox_max) >= inbox_max then return 'inbox_full' end
   if has_inbox(tenant, inbox) or has_room_for_inbox(tenant, inboxes_max, now, reply_retain) then return nil end
   return 'too_many_inboxes'
+end
+
+-- What people list: the tenant's newest tasks, and those that were delegated from one. Ids only: what became of them,
+-- their records tell. Only tasks pay for it, never a turn.
+local function list(key, task)
+  call('ZADD', key, now, task)
+  local beyond = call('ZCARD', key) - listed_max
+  if beyond > 0 then call('ZREM', key, unpack(call('ZRANGE', key, 0, math.min(beyond, 100) - 1))) end
+  call('PEXPIRE', key, listed_ms)
 end
 
 local function delegate(at)
@@ -68,6 +80,11 @@ local function delegate(at)
     call('SET', id_key(tt), 'a' .. digest)
   end
   if lease > 0 then record[#record + 1], record[#record + 2] = TURN.external_lease_ms, lease end
+  list(tasks_key(tenant), ARGV[at + 2])
+  if parent ~= '' then
+    record[#record + 1], record[#record + 2] = TURN.parent, parent
+    list(children_key(tenant .. ':' .. parent), ARGV[at + 2])
+  end
   t.unfinished = t.unfinished + 1
   if cancelled or expired then
     local reason, info = 'expired', deadline
@@ -91,8 +108,8 @@ local function delegate(at)
 end
 
 local replies = { tostring(now) }
-for i = 1, num(ARGV[6]) do
-  local at = 7 + (i - 1) * 14
+for i = 1, num(ARGV[8]) do
+  local at = 9 + (i - 1) * 14
   local word = delegate(at)
   replies[i + 1] = word
   if ARGV[at] ~= '' and (string.sub(word, 1, 2) == 'OK' or word == 'DUPLICATE') then acked[#acked + 1] = ARGV[at] end

@@ -4,7 +4,7 @@ use crate::keys::Queue;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
-use tickfleet_model::{AgentId, InboxName, TaskId, TenantId};
+use tickfleet_model::{AgentId, InboxName, TaskId, TenantId, limits};
 
 /// One task to be written.
 #[derive(Debug, Clone)]
@@ -63,6 +63,7 @@ impl Store {
         let mut args = self.args();
         let o = &self.options;
         args.show(o.tenant_turns_max).show(o.inbox_unread_max).show(o.inboxes_max).show(o.reply_retain_ms);
+        args.show(limits::TASKS_LISTED_MAX).show(limits::TASKS_LISTED_MS);
         args.show(tasks.len());
         for t in tasks {
             args.text(t.entry.as_deref().unwrap_or("")).show(&t.tenant).show(&t.task).flag(t.given);

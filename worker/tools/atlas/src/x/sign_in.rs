@@ -224,6 +224,7 @@ fn refused(failure: ToolFailure) -> ToolError {
         ToolFailure::Permanent { message, .. }
         | ToolFailure::InvalidArguments { message }
         | ToolFailure::NotConfigured { message } => ToolError::Permanent(message),
+        ToolFailure::Waits { awaits, at_most } => ToolError::Waits { awaits, at_most },
         ToolFailure::Internal { message } => ToolError::Internal(message),
         ToolFailure::Waits { .. } => ToolError::internal("a sign-in begins no work that it could wait for"),
     }

@@ -1,0 +1,110 @@
+//! `tickfleet chat`: a conversation with an agent in a terminal. [`play`] is one exchange, [`show`] what is seen of it,
+//! [`keys`] what the user types.
+
+mod keys;
+mod play;
+mod show;
+
+use std::io::IsTerminal;
+
+use clap::Args;
+use serde_json::value::RawValue;
+use tickfleet_client::{Session, SessionError, SessionId};
+use tickfleet_model::{AgentId, Context, TenantId};
+
+use self::keys::{Key, Keys};
+use self::play::Played;
+use self::show::Show;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::setup::Setup;
+
+/// Talk with an agent: what it plans, calls, waits for and answers, as it happens.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Keys: Ctrl-C ends the task that runs, a second one leaves; Ctrl-D ends the conversation.
+
+Examples:
+  tickfleet chat --agent atlas
+  tickfleet chat --agent atlas --session release-7       goes on with a conversation
+  tickfleet chat --agent atlas --once 'What is new?'     one exchange, for scripts: exit code 0 if it was answered
+  tickfleet chat --agent atlas --once 'Hi' --json        its events, a line each")]
+pub(crate) struct Chat {
+    /// The agent that is talked with.
+    #[arg(long)]
+    agent: AgentId,
+    /// Whose agent.
+    #[arg(long, default_value = "demo")]
+    tenant: TenantId,
+    /// The conversation that is gone on with; without it, a new one.
+    #[arg(long, value_name = "ID")]
+    session: Option<SessionId>,
+    /// Say this, show what comes of it, and end.
+    #[arg(long, value_name = "TEXT")]
+    once: Option<String>,
+    /// The user that the agent acts for, JSON.
+    #[arg(long, value_name = "JSON", value_parser = parse_json)]
+    user: Option<Box<RawValue>>,
+}
+
+fn parse_json(text: &str) -> Result<Box<RawValue>, String> {
+    RawValue::from_string(text.to_owned()).map_err(|error| format!("no JSON: {error}"))
+}
+
+/// Talks until the user ends it; with `--once`, for one exchange.
+///
+/// # Errors
+/// Redis cannot be reached; with `--once`, an exchange that was not answered.
+pub(crate) async fn run(setup: &Setup, args: &Chat, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    let id = args.session.clone().map_or_else(new_session, Ok)?;
+    let context = Context { user_context: args.user.clone(), ..Context::default() };
+    let session = Session::open(&client, args.tenant.clone(), args.agent.clone(), id, context);
+    let before = session.history().await.map_err(failed)?.len();
+    if let Some(note) = setup.unserved(&client, &args.tenant).await? {
+        output.note(&note);
+    }
+    let mut keys = Keys::listen(args.once.is_none())?;
+    let show = Show::new(output, &args.agent);
+    if let Some(text) = &args.once {
+        return match play::exchange(&session, text, &mut keys, &show).await? {
+            Played::Answered => Ok(()),
+            Played::NotAnswered | Played::Left => Err(Failure::Told),
+        };
+    }
+    show.greeting(&session, before);
+    let is_typed = std::io::stdin().is_terminal();
+    loop {
+        if is_typed {
+            show.prompt();
+        }
+        match keys.next().await {
+            Key::Line(text) if text.trim().is_empty() => {}
+            Key::Line(text) => {
+                if play::exchange(&session, &text, &mut keys, &show).await? == Played::Left {
+                    break;
+                }
+            }
+            Key::Interrupt | Key::End => break,
+        }
+    }
+    show.farewell(&session);
+    Ok(())
+}
+
+/// A name for a new conversation that nobody else has.
+fn new_session() -> Result<SessionId, Failure> {
+    let unique = tickfleet_store::incarnation("c", "chat");
+    let plain: String = unique.as_str().chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    SessionId::new(plain).map_err(Failure::failed)
+}
+
+/// Why something could not be said.
+fn failed(error: SessionError) -> Failure {
+    match error {
+        SessionError::Store(error) => error.into(),
+        SessionError::Submit(error) => error.into(),
+        SessionError::Length { .. } | SessionError::Others(_) => Failure::usage(error.to_string()),
+        SessionError::Busy => Failure::failed(error),
+    }
+}

@@ -1,0 +1,157 @@
+//! What is seen of a conversation.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use tickfleet_client::{Progress, Session, TaskEvent};
+use tickfleet_model::AgentId;
+
+use crate::failure::Failure;
+use crate::output::time_format::clock;
+use crate::output::{Mood, Output, short};
+
+/// Characters of a text within a line.
+const TEXT_CHARS: usize = 140;
+/// The time between two looks of the spinner.
+const SPIN_EVERY: Duration = Duration::from_millis(120);
+
+/// Shows a conversation with one agent: what is said to stdout, everything around it to stderr.
+pub(super) struct Show<'a> {
+    output: &'a Output,
+    agent: &'a AgentId,
+}
+
+/// The sign of life of one exchange; it goes with this.
+pub(super) struct Shown<'a> {
+    output: &'a Output,
+    agent: &'a AgentId,
+    spinner: ProgressBar,
+}
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        self.spinner.finish_and_clear();
+    }
+}
+
+impl<'a> Show<'a> {
+    pub(super) const fn new(output: &'a Output, agent: &'a AgentId) -> Self {
+        Self { output, agent }
+    }
+
+    /// What is said when a conversation begins.
+    pub(super) fn greeting(&self, session: &Session, before: usize) {
+        let goes_on = if before == 0 { String::new() } else { format!(", going on after {before} exchanges") };
+        let agent = self.agent;
+        self.output
+            .note(&format!("Session {} with {agent}{goes_on}. Ctrl-C ends a task, Ctrl-D the talk.", session.id()));
+    }
+
+    /// Asks for a line.
+    pub(super) fn prompt(&self) {
+        use std::io::Write as _;
+        // A prompt that cannot be written changes nothing.
+        let _ = write!(std::io::stderr(), "{} ", self.output.paint(Mood::Strong, "you>"));
+        let _ = std::io::stderr().flush();
+    }
+
+    /// What is said when it ends.
+    pub(super) fn farewell(&self, session: &Session) {
+        let id = session.id();
+        self.output.note(&format!("\nTo go on: tickfleet chat --agent {} --session {id}", self.agent));
+    }
+
+    /// Something that the user should know.
+    pub(super) fn problem(&self, text: &str) {
+        self.output.note(text);
+    }
+
+    /// The beginning of an exchange.
+    pub(super) fn begin(&self) -> Shown<'a> {
+        let spinner = if self.output.json { ProgressBar::hidden() } else { ProgressBar::new_spinner() };
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} ({elapsed})") {
+            spinner.set_style(style);
+        }
+        spinner.set_message("waiting for a scheduler");
+        spinner.enable_steady_tick(SPIN_EVERY);
+        Shown { output: self.output, agent: self.agent, spinner }
+    }
+}
+
+impl Shown<'_> {
+    /// Something that the user should know.
+    pub(super) fn problem(&self, text: &str) {
+        self.spinner.suspend(|| self.output.note(text));
+    }
+
+    /// An event of the task.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
+    pub(super) fn progress(&self, progress: &Progress) -> Result<(), Failure> {
+        if self.output.json {
+            return self.output.print(&serde_json::to_string(progress).map_err(Failure::failed)?);
+        }
+        if let Some(doing) = doing(&progress.event) {
+            self.spinner.set_message(doing);
+        }
+        let lines = self.lines(&progress.event);
+        self.spinner.suspend(|| lines.iter().try_for_each(|line| self.output.print(line)))
+    }
+
+    fn lines(&self, event: &TaskEvent) -> Vec<String> {
+        let step = |mood, word: &str, rest: &str| {
+            format!("  {} {}", self.output.paint(mood, &format!("{word:<9}")), short(rest, TEXT_CHARS))
+        };
+        match event {
+            TaskEvent::Accepted { .. } => Vec::new(),
+            // Its words are the answer, which comes by itself.
+            TaskEvent::Plan { calls, .. } if calls.is_empty() => Vec::new(),
+            TaskEvent::Plan { model, text, calls } => {
+                let said = if text.trim().is_empty() { model.clone() } else { format!("{model}: {}", text.trim()) };
+                let calls =
+                    calls.iter().map(|call| step(Mood::Strong, "", &format!("{} {}", call.tool, call.arguments)));
+                [step(Mood::Strong, "plan", &said)].into_iter().chain(calls).collect()
+            }
+            TaskEvent::Execute { turn } => vec![step(Mood::Strong, "execute", &format!("turn {turn}"))],
+            TaskEvent::Result { tool, ok: true, content } => {
+                vec![step(Mood::Good, "ok", &format!("{tool}: {content}"))]
+            }
+            TaskEvent::Result { tool, ok: false, content } => {
+                vec![step(Mood::Bad, "failed", &format!("{tool}: {content}"))]
+            }
+            TaskEvent::Note { text } => vec![step(Mood::Doubtful, "note", text)],
+            TaskEvent::Heard { from, text } => vec![step(Mood::Good, "message", &format!("from {from}: {text}"))],
+            TaskEvent::Waiting { what, until_ms } => {
+                vec![step(Mood::Doubtful, "waits", &format!("for {what}{}", until(*until_ms)))]
+            }
+            TaskEvent::Capped { limit, until_ms } => {
+                vec![step(Mood::Doubtful, "capped", &format!("{limit} used up{}", until(*until_ms)))]
+            }
+            TaskEvent::Answer { answer, .. } => {
+                vec![format!("{} {answer}", self.output.paint(Mood::Good, &format!("{}>", self.agent)))]
+            }
+            TaskEvent::Failed { outcome, message } => {
+                vec![format!("{} {message}", self.output.paint(Mood::Bad, &format!("{outcome}:")))]
+            }
+        }
+    }
+}
+
+/// What the spinner says while nothing happens.
+fn doing(event: &TaskEvent) -> Option<String> {
+    Some(match event {
+        TaskEvent::Accepted { .. } | TaskEvent::Result { .. } | TaskEvent::Note { .. } | TaskEvent::Heard { .. } => {
+            "thinking".into()
+        }
+        TaskEvent::Plan { calls, .. } if calls.is_empty() => "answering".into(),
+        TaskEvent::Plan { .. } | TaskEvent::Execute { .. } => "its calls are out".into(),
+        TaskEvent::Waiting { what, .. } => format!("waiting for {what}"),
+        TaskEvent::Capped { limit, .. } => format!("{limit} used up, waiting"),
+        TaskEvent::Answer { .. } | TaskEvent::Failed { .. } => return None,
+    })
+}
+
+fn until(ms: Option<i64>) -> String {
+    ms.map(|ms| format!(", until {}", clock(ms))).unwrap_or_default()
+}

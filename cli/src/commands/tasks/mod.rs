@@ -1,0 +1,189 @@
+//! `tickfleet tasks`: which tasks there are, the story of one, and its end before its time. [`tell`] says it in words.
+
+pub(crate) mod tell;
+
+use std::collections::BTreeSet;
+
+use clap::{Args, Subcommand, ValueEnum};
+use comfy_table::Cell;
+use tickfleet_client::Client;
+use tickfleet_client::tasks::{TaskFilter, TaskState, TaskSummary};
+use tickfleet_model::{AgentId, TenantId, TurnId};
+use tickfleet_store::TurnName;
+
+use crate::commands::cancel::named;
+use crate::failure::Failure;
+use crate::output::time_format::{clock, from_now};
+use crate::output::{Mood, Output, lines, short, table};
+use crate::setup::Setup;
+
+/// Tasks that are listed where nobody says how many.
+const LISTED: usize = 20;
+/// And at most.
+const LISTED_MAX: usize = 500;
+/// Characters of a description or outcome in a list.
+const SHORT_CHARS: usize = 48;
+
+/// List tasks, tell the story of one, or end one with all that it has begun.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet tasks list --tenant demo --state waiting
+  tickfleet tasks show demo:d-1f0c…            its steps, its calls, what it waits for, the tasks below it
+  tickfleet tasks cancel demo d-1f0c… --reason 'the user left'")]
+pub(crate) struct Tasks {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// The tasks, the newest first.
+    List(List),
+    /// The story of one task, with the tasks below it.
+    Show(One),
+    /// End a task, its turn that is out, and the tasks below it.
+    Cancel(Cancel),
+}
+
+#[derive(Debug, Args)]
+struct List {
+    /// Whose. Without it, those of every tenant.
+    #[arg(long)]
+    tenant: Option<TenantId>,
+    /// Those that this agent does.
+    #[arg(long)]
+    agent: Option<AgentId>,
+    /// Those that stand there.
+    #[arg(long)]
+    state: Option<State>,
+    /// So many of a tenant at most, from 1 to 500.
+    #[arg(long, default_value_t = LISTED, value_parser = limit)]
+    limit: usize,
+}
+
+/// Where a task stands, on the command line.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum State {
+    /// Nobody holds it.
+    Waiting,
+    /// Somebody carries it out.
+    Running,
+    /// It has ended.
+    Ended,
+}
+
+fn limit(text: &str) -> Result<usize, String> {
+    let limit = text.parse().ok().filter(|limit| (1..=LISTED_MAX).contains(limit));
+    limit.ok_or_else(|| format!("expected a number from 1 to {LISTED_MAX}"))
+}
+
+#[derive(Debug, Args)]
+struct One {
+    /// The tenant, or tenant:id.
+    #[arg(value_name = "TENANT")]
+    tenant: String,
+    /// The task's id.
+    #[arg(value_name = "ID")]
+    id: Option<TurnId>,
+}
+
+#[derive(Debug, Args)]
+struct Cancel {
+    #[command(flatten)]
+    task: One,
+    /// Why, for the record and for whoever waits for the task.
+    #[arg(long, default_value = "cancelled by hand")]
+    reason: String,
+}
+
+/// Lists, tells or ends.
+///
+/// # Errors
+/// Nothing of that name is known; a task that could not be cancelled.
+pub(crate) async fn run(setup: &Setup, args: &Tasks, output: &Output) -> Result<(), Failure> {
+    let client = setup.client().await?;
+    match &args.what {
+        What::List(args) => list(setup, &client, args, output).await,
+        What::Show(one) => {
+            let name = named(&one.tenant, one.id.as_ref())?;
+            let story = client.task(&name).await?.ok_or_else(|| unknown(&name))?;
+            let now_ms = client.store(&name.tenant).now_ms().await?;
+            output.show(&story, |story| tell::story(story, now_ms, output))
+        }
+        What::Cancel(args) => {
+            let name = named(&args.task.tenant, args.task.id.as_ref())?;
+            let cancelled = client.cancel_task(&name, &args.reason).await?;
+            output.show(&cancelled, tell::cancelled)
+        }
+    }
+}
+
+fn unknown(name: &TurnName) -> Failure {
+    Failure::failed(anyhow::anyhow!(
+        "no task {name} is known: never accepted, or it ended longer ago than retention.records. tickfleet explain {name} \
+         searches further"
+    ))
+}
+
+async fn list(setup: &Setup, client: &Client, args: &List, output: &Output) -> Result<(), Failure> {
+    let state = args.state.map(|state| match state {
+        State::Waiting => TaskState::Waiting,
+        State::Running => TaskState::Running,
+        State::Ended => TaskState::Ended,
+    });
+    let filter = TaskFilter { agent: args.agent.clone(), state, limit: args.limit };
+    let tenants = match &args.tenant {
+        Some(tenant) => BTreeSet::from([tenant.clone()]),
+        None => tenants(setup, client).await?,
+    };
+    let mut tasks = Vec::new();
+    for tenant in &tenants {
+        tasks.extend(client.tasks(tenant, &filter).await?);
+    }
+    let now_ms = match tenants.first() {
+        Some(tenant) => client.store(tenant).now_ms().await?,
+        None => 0,
+    };
+    output.show(&tasks, |tasks| listed(tasks, now_ms, output))
+}
+
+/// All tenants that the configuration knows, or that were set at run time.
+async fn tenants(setup: &Setup, client: &Client) -> Result<BTreeSet<TenantId>, Failure> {
+    let mut tenants: BTreeSet<TenantId> = setup.configuration.policy.tenants.keys().cloned().collect();
+    for store in client.stores() {
+        tenants.extend(store.at_run_time().await?.declared.into_keys());
+    }
+    Ok(tenants)
+}
+
+fn listed(tasks: &[TaskSummary], now_ms: i64, output: &Output) -> String {
+    if tasks.is_empty() {
+        return "No such task.".into();
+    }
+    let mut rows = table(&["TASK", "AGENT", "STATE", "ACCEPTED", "WHAT"]);
+    for task in tasks {
+        let (mood, word) = tell::state(task);
+        rows.add_row([
+            Cell::new(format!("{}:{}", task.tenant, task.id)),
+            Cell::new(task.agent.as_deref().unwrap_or_default()),
+            output.cell(mood, &word),
+            Cell::new(task.accepted_ms.map(|at| from_now(at, now_ms)).unwrap_or_default()),
+            Cell::new(what(task)),
+        ]);
+    }
+    lines(rows)
+}
+
+fn what(task: &TaskSummary) -> String {
+    match (&task.description, task.ended_ms) {
+        (Some(description), _) => short(description, SHORT_CHARS),
+        (None, Some(ended)) => format!("ended {}", clock(ended)),
+        (None, None) => String::new(),
+    }
+}
+
+/// A word for an outcome that means well.
+pub(crate) const fn good(is_good: bool) -> Mood {
+    if is_good { Mood::Good } else { Mood::Bad }
+}

@@ -1,0 +1,191 @@
+//! Tasks in words.
+
+use std::fmt::Write as _;
+
+use tickfleet_client::tasks::{
+    CancelledTask, Round, StoryCall, TaskState, TaskStory, TaskSummary, TaskWait, WaitReason, Word,
+};
+
+use super::good;
+use crate::output::time_format::{clock, from_now, span};
+use crate::output::{Mood, Output, short};
+
+/// Characters of a text in a story.
+const TEXT_CHARS: usize = 160;
+
+/// Where a task stands, in a word.
+pub(crate) fn state(task: &TaskSummary) -> (Mood, String) {
+    match (task.state, &task.outcome) {
+        (TaskState::Waiting, _) => (Mood::Doubtful, "waiting".into()),
+        (TaskState::Running, _) => (Mood::Good, "running".into()),
+        (TaskState::Ended, Some(outcome)) => (good(outcome == "ok"), format!("ended: {outcome}")),
+        (TaskState::Ended, None) => (Mood::Doubtful, "ended".into()),
+        (TaskState::Forgotten, _) => (Mood::Doubtful, "forgotten".into()),
+    }
+}
+
+/// The story of a task and of those below it. Writing to a String cannot fail, so what `writeln!` says is dropped.
+pub(super) fn story(story: &TaskStory, now_ms: i64, output: &Output) -> String {
+    let mut text = String::new();
+    one(story, now_ms, output, &mut text);
+    if !story.children.is_empty() {
+        let _ = writeln!(text, "\nTasks below it:");
+        for child in &story.children {
+            tree(child, 1, output, &mut text);
+        }
+    }
+    text
+}
+
+fn one(story: &TaskStory, now_ms: i64, output: &Output, text: &mut String) {
+    let task = &story.summary;
+    let (mood, word) = state(task);
+    let agent = task.agent.as_ref().map(|agent| format!(" of agent {agent}")).unwrap_or_default();
+    let _ = writeln!(
+        text,
+        "Task {}:{}{agent} {}",
+        task.tenant,
+        output.paint(Mood::Strong, task.id.as_str()),
+        output.paint(mood, &word)
+    );
+    if let Some(description) = &task.description {
+        let from = task.delegator.as_ref().map(|agent| format!(" (from {agent})")).unwrap_or_default();
+        let _ = writeln!(text, "  To do{from}: {}", short(description, TEXT_CHARS));
+    }
+    if let Some(at) = task.accepted_ms {
+        let _ = writeln!(text, "  {}  accepted", clock(at));
+    }
+    for line in steps(story) {
+        let _ = writeln!(text, "  {line}");
+    }
+    if let Some(reason) = &story.cancelled {
+        let _ = writeln!(text, "  Its end was asked for: {}", short(reason, TEXT_CHARS));
+    }
+    if let Some(wait) = &story.waits {
+        let _ = writeln!(text, "  It waits: {}", waits(wait, now_ms));
+    }
+    if let Some(error) = &story.error {
+        let _ = writeln!(text, "  It did not succeed: {error}");
+    }
+    match (task.ended_ms, task.deadline_ms) {
+        (Some(end), _) => {
+            let took = task.accepted_ms.map(|at| format!(", {} after it was accepted", span(end - at)));
+            let _ = writeln!(text, "  {}  ended{}", clock(end), took.unwrap_or_default());
+        }
+        (None, Some(deadline)) => {
+            let _ = writeln!(text, "  It expires {} ({})", clock(deadline), from_now(deadline, now_ms));
+        }
+        (None, None) => {}
+    }
+}
+
+/// The steps of a task that a model carries out, a line each.
+pub(crate) fn steps(story: &TaskStory) -> Vec<String> {
+    let mut lines = Vec::new();
+    for round in &story.rounds {
+        plan(round, &mut lines);
+        if round.calls.is_empty() {
+            continue;
+        }
+        if let Some(turn) = &round.turn {
+            let at = round.executed_ms.map(|at| format!(", admitted {}", clock(at))).unwrap_or_default();
+            lines.push(format!("execute   turn {turn}{at}"));
+        }
+        if round.calls.iter().all(|call| call.ok.is_some()) {
+            let at = round.validated_ms.map(|at| format!(", ended {}", clock(at))).unwrap_or_default();
+            lines.push(format!("validate  {}{at}", results(&round.calls)));
+        }
+        lines.extend(round.calls.iter().map(called));
+        lines.extend(round.notes.iter().map(|note| format!("          note: {}", short(note, TEXT_CHARS))));
+    }
+    if let Some((input, out, cost)) = used(story) {
+        let cost = if cost > 0 { format!(", cost {}", money(cost)) } else { String::new() };
+        lines.push(format!("Tokens: {input} in, {out} out{cost}"));
+    }
+    lines
+}
+
+fn plan(round: &Round, lines: &mut Vec<String>) {
+    let step = if round.calls.is_empty() { "answer  " } else { "plan    " };
+    let said = if round.text.trim().is_empty() {
+        String::new()
+    } else {
+        format!(": {}", short(round.text.trim(), TEXT_CHARS))
+    };
+    lines.push(format!("{step}  {} ({} + {} tokens){said}", round.model, round.input_tokens, round.output_tokens));
+}
+
+fn results(calls: &[StoryCall]) -> String {
+    let good = calls.iter().filter(|call| call.ok == Some(true)).count();
+    format!("{good} of {} calls succeeded", calls.len())
+}
+
+fn called(call: &StoryCall) -> String {
+    let (mark, result) = match (call.ok, &call.content) {
+        (Some(true), Some(content)) => ("ok", content.as_str()),
+        (Some(false), Some(content)) => ("failed", content.as_str()),
+        _ => ("out", ""),
+    };
+    let result = if result.is_empty() { String::new() } else { format!(" → {}", short(result, TEXT_CHARS)) };
+    format!("          {mark}: {} {}{result}", call.tool, short(&call.arguments, TEXT_CHARS))
+}
+
+fn used(story: &TaskStory) -> Option<(u64, u64, u64)> {
+    let sum = |of: fn(&Round) -> u64| story.rounds.iter().map(of).sum::<u64>();
+    (!story.rounds.is_empty()).then(|| (sum(|r| r.input_tokens), sum(|r| r.output_tokens), sum(|r| r.cost_micros)))
+}
+
+fn money(micros: u64) -> String {
+    tickfleet_model::limit::amount::show(micros)
+}
+
+/// What a task waits for.
+pub(crate) fn waits(wait: &TaskWait, now_ms: i64) -> String {
+    let until = wait.until_ms.map(|ms| format!(" ({})", from_now(ms, now_ms))).unwrap_or_default();
+    match &wait.reason {
+        WaitReason::Turn { turn } => format!("for its turn {turn}, which is under way"),
+        WaitReason::Capped { turn, limit } => format!("for its turn {turn}; {limit} used up{until}"),
+        WaitReason::Child { turn, task } => format!("for the task {task}, which a call of its turn {turn} waits for"),
+        WaitReason::Retry => format!("for its next try{until}"),
+    }
+}
+
+/// The tasks below a task, a line each.
+fn tree(story: &TaskStory, depth: usize, output: &Output, text: &mut String) {
+    let task = &story.summary;
+    let (mood, word) = state(task);
+    let agent = task.agent.as_deref().unwrap_or("?");
+    let _ = writeln!(text, "{}{} {agent} {}", "  ".repeat(depth), task.id, output.paint(mood, &word));
+    for child in &story.children {
+        tree(child, depth + 1, output, text);
+    }
+}
+
+/// What a cancel did.
+pub(super) fn cancelled(cancelled: &CancelledTask) -> String {
+    let mut text = String::new();
+    ended(cancelled, 0, &mut text);
+    text
+}
+
+fn ended(cancelled: &CancelledTask, depth: usize, text: &mut String) {
+    let indent = "  ".repeat(depth);
+    let _ = writeln!(text, "{indent}task {}: {}", cancelled.task, word(cancelled.answer));
+    for turn in &cancelled.turns {
+        let _ = writeln!(text, "{indent}  turn {}: {}", turn.turn, word(turn.answer));
+    }
+    for child in &cancelled.children {
+        ended(child, depth + 1, text);
+    }
+}
+
+const fn word(word: Word) -> &'static str {
+    match word {
+        Word::Ok => "it ends now",
+        Word::Flagged => "it ends as soon as whoever holds it has heard of it",
+        Word::Ended => "it had ended already",
+        Word::Waiting => "nothing of this name has come yet; should it come within 24 h, it ends without running",
+        Word::Full => "nothing of this name has come yet, and too many cancels wait for what has not come: not kept",
+        Word::Unknown => "it was admitted once, and its record is lost",
+    }
+}

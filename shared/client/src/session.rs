@@ -1,0 +1,353 @@
+//! A conversation with an agent: each thing that the user says becomes a task, and what was said before goes along.
+//!
+//! ```no_run
+//! use tickfleet_client::model::{AgentId, Context, TenantId};
+//! use tickfleet_client::{Client, Session, SessionId, StoreOptions, TaskEvent};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = Client::connect("redis://127.0.0.1/", StoreOptions::default()).await?;
+//! let (tenant, agent) = (TenantId::new("demo")?, AgentId::new("atlas")?);
+//! let session = Session::open(&client, tenant, agent, SessionId::new("release-7")?, Context::default());
+//! let mut exchange = session.send("What is left to do for the release?").await?;
+//! while let Some(progress) = exchange.next().await? {
+//!     if let TaskEvent::Answer { answer, .. } = progress.event {
+//!         println!("{answer}");
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The conversation is in Redis: whoever opens a session of the same name goes on with it. The agent writes its answer down
+//! itself, so that it is there whatever becomes of the one who asked.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use tickfleet_model::{AgentId, Context, Priority, Task, TaskGrant, TaskId, TenantId, limits};
+use tickfleet_store::{Said, SessionRecord, Side, Store, StoreError, TurnName};
+
+use crate::tasks::{CancelledTask, Progress, TaskEvent, Watch, cancel_task};
+use crate::{Client, SubmitError};
+
+/// Bytes of a session's id at most: the ids of its tasks hold it.
+const ID_BYTES_MAX: usize = 64;
+/// The prefix of the ids of a session's tasks.
+const TASKS: &str = "ses-";
+/// The times that the next place of a session is tried for, while others send too.
+const PLACES_TRIED: usize = 8;
+
+/// The name of a session within its tenant.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(transparent)]
+pub struct SessionId(String);
+
+/// A text that names no session.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no name of a session: 1 to 64 letters, digits and _ - are allowed")]
+pub struct InvalidSession(String);
+
+impl SessionId {
+    /// A session's name.
+    ///
+    /// # Errors
+    /// The text is none.
+    pub fn new(id: impl Into<String>) -> Result<Self, InvalidSession> {
+        let id = id.into();
+        let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+        let is_one = !id.is_empty() && id.len() <= ID_BYTES_MAX && id.bytes().all(plain);
+        if is_one { Ok(Self(id)) } else { Err(InvalidSession(id.chars().take(80).collect())) }
+    }
+
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::str::FromStr for SessionId {
+    type Err = InvalidSession;
+
+    fn from_str(text: &str) -> Result<Self, InvalidSession> {
+        Self::new(text)
+    }
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The place of a task in a session: which exchange it answers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The session.
+    pub session: SessionId,
+    /// The number of the exchange, from 1.
+    pub number: u64,
+}
+
+impl Place {
+    /// The place that a task's id tells; none where it is no session's. Whether it really is one's, the session knows.
+    #[must_use]
+    pub fn of_task(task: &str) -> Option<Self> {
+        let (session, number) = task.strip_prefix(TASKS)?.rsplit_once('-')?;
+        let number = number.parse().ok().filter(|number| *number > 0)?;
+        Some(Self { session: SessionId::new(session).ok()?, number })
+    }
+
+    fn task(&self) -> String {
+        format!("{TASKS}{}-{}", self.session, self.number)
+    }
+}
+
+/// What a user and an agent said to each other once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Spoken {
+    /// Its number, from 1.
+    pub number: u64,
+    /// What the user said.
+    pub user: String,
+    /// What the agent answered; none where it has not, or ended otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub agent: Option<String>,
+}
+
+/// What the user said, as a session keeps it: with its task, so that no other passes for it.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    task: String,
+    text: String,
+}
+
+/// Why something could not be said.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// Nothing was said, or too much.
+    #[error("a message has 1 to {max} bytes, this one has {found}", max = limits::TASK_DESCRIPTION_BYTES_MAX)]
+    Length {
+        /// The bytes that it has.
+        found: usize,
+    },
+    /// The session is held with another agent.
+    #[error("the session {0} is held with another agent; take another name for yours")]
+    Others(SessionId),
+    /// Others said too much at the same time.
+    #[error("others say too much in this session at the same time; try again")]
+    Busy,
+    /// The task was not taken in.
+    #[error(transparent)]
+    Submit(#[from] SubmitError),
+    /// Redis did not do what it was asked.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A conversation with one agent.
+#[derive(Debug, Clone)]
+pub struct Session {
+    client: Client,
+    tenant: TenantId,
+    agent: AgentId,
+    id: SessionId,
+    context: Context,
+}
+
+impl Session {
+    /// Opens a session, or goes on with it. `context` goes with every task of it.
+    #[must_use]
+    pub fn open(client: &Client, tenant: TenantId, agent: AgentId, id: SessionId, context: Context) -> Self {
+        Self { client: client.clone(), tenant, agent, id, context }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub const fn id(&self) -> &SessionId {
+        &self.id
+    }
+
+    /// What was said so far, as far as it is kept: 50 exchanges and 256 KiB, for 7 days.
+    ///
+    /// # Errors
+    /// [`SessionError::Others`], [`SessionError::Store`].
+    pub async fn history(&self) -> Result<Vec<Spoken>, SessionError> {
+        let record = self.record().await?;
+        Ok(record.exchanges.into_iter().filter_map(|(number, user, agent)| spoken(number, &user, agent)).collect())
+    }
+
+    /// Says something. It becomes a task of the agent, which is told what was said before.
+    ///
+    /// # Errors
+    /// [`SessionError`]. Where the task was not taken in, what was said stands in the session without an answer.
+    pub async fn send(&self, text: &str) -> Result<Exchange, SessionError> {
+        let found = text.len();
+        if text.trim().is_empty() || found > limits::TASK_DESCRIPTION_BYTES_MAX {
+            return Err(SessionError::Length { found });
+        }
+        let place = self.take_place(text).await?;
+        let task = TaskId::new(place.task()).map_err(|error| SubmitError::Invalid(error.to_string()))?;
+        self.client.delegate(self.task(&task, text)).await?;
+        let name = TurnName::task(&self.tenant, &task);
+        let watch = Watch::new(self.store().clone(), name);
+        Ok(Exchange { session: self.clone(), place, task, watch, answer: None })
+    }
+
+    /// Writes down what the user says, at the next place that is free.
+    async fn take_place(&self, text: &str) -> Result<Place, SessionError> {
+        for _ in 0..PLACES_TRIED {
+            let place = Place { session: self.id.clone(), number: self.record().await?.last + 1 };
+            let kept = Kept { task: place.task(), text: text.to_owned() };
+            let kept = serde_json::to_string(&kept).map_err(|error| SubmitError::Invalid(error.to_string()))?;
+            let session = (&self.tenant, self.id.as_str());
+            match self.store().say(session, &self.agent, place.number, Side::User, &kept).await? {
+                Said::Ok => return Ok(place),
+                Said::Others => return Err(SessionError::Others(self.id.clone())),
+                // The same words of somebody else: theirs is another exchange.
+                Said::Already | Said::Conflict | Said::Gap => {}
+            }
+        }
+        Err(SessionError::Busy)
+    }
+
+    async fn record(&self) -> Result<SessionRecord, SessionError> {
+        let record = self.store().session(&self.tenant, self.id.as_str()).await?;
+        match &record.agent {
+            Some(agent) if agent != self.agent.as_str() => Err(SessionError::Others(self.id.clone())),
+            _ => Ok(record),
+        }
+    }
+
+    fn store(&self) -> &Store {
+        self.client.store(&self.tenant)
+    }
+
+    fn task(&self, id: &TaskId, text: &str) -> Task {
+        Task {
+            id: Some(id.clone()),
+            tenant: self.tenant.clone(),
+            target: self.agent.clone(),
+            delegator: None,
+            description: text.to_owned(),
+            input: None,
+            priority: Priority::High,
+            deadline_ms: None,
+            reply_to: None,
+            parent: None,
+            grant: TaskGrant { budget: limits::TASK_BUDGET_DEFAULT, ..TaskGrant::default() },
+            context: self.context.clone(),
+        }
+    }
+}
+
+/// One thing that the user said, and what comes of it.
+#[derive(Debug)]
+pub struct Exchange {
+    session: Session,
+    place: Place,
+    task: TaskId,
+    watch: Watch,
+    /// The answer, while it is written down: whoever gives up meanwhile gets it when it asks again.
+    answer: Option<Progress>,
+}
+
+impl Exchange {
+    /// The task that it became.
+    #[must_use]
+    pub const fn task(&self) -> &TaskId {
+        &self.task
+    }
+
+    /// The next event of the task; none after the last one.
+    ///
+    /// # Errors
+    /// [`StoreError`]; ask again, nothing is lost.
+    pub async fn next(&mut self) -> Result<Option<Progress>, StoreError> {
+        if self.answer.is_none() {
+            let progress = self.watch.next().await?;
+            match progress {
+                Some(progress) if matches!(progress.event, TaskEvent::Answer { .. }) => self.answer = Some(progress),
+                other => return Ok(other),
+            }
+        }
+        if let Some(Progress { event: TaskEvent::Answer { answer, .. }, .. }) = &self.answer {
+            // Agents that a model runs have done so themselves; for others, whoever asked does.
+            let session = &self.session;
+            answered(session.store(), &session.tenant, &session.agent, &self.place, answer).await?;
+        }
+        Ok(self.answer.take())
+    }
+
+    /// Asks for its end: the task, its turn that is out, and the tasks below it.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn cancel(&self, reason: &str) -> Result<CancelledTask, StoreError> {
+        cancel_task(self.session.store(), &TurnName::task(&self.session.tenant, &self.task), reason).await
+    }
+}
+
+/// What was said before the exchange that a task answers; none where the task is no session's of this agent.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn said_before(
+    store: &Store,
+    tenant: &TenantId,
+    agent: &AgentId,
+    task: &str,
+) -> Result<Option<(Place, Vec<Spoken>)>, StoreError> {
+    let Some(place) = Place::of_task(task) else { return Ok(None) };
+    let record = store.session(tenant, place.session.as_str()).await?;
+    let is_ours = record.exchanges.iter().any(|(number, user, _)| {
+        *number == place.number && serde_json::from_str::<Kept>(user).is_ok_and(|kept| kept.task == task)
+    });
+    if !is_ours || record.agent.as_deref() != Some(agent.as_str()) {
+        return Ok(None);
+    }
+    let before = record.exchanges.into_iter().filter(|(number, ..)| *number < place.number);
+    let before = before.filter_map(|(number, user, answer)| spoken(number, &user, answer)).collect();
+    Ok(Some((place, before)))
+}
+
+/// Writes down what the agent answered in an exchange, once.
+///
+/// # Errors
+/// [`StoreError`]; the same may be said again.
+pub async fn answered(
+    store: &Store,
+    tenant: &TenantId,
+    agent: &AgentId,
+    place: &Place,
+    answer: &str,
+) -> Result<(), StoreError> {
+    let answer = beginning(answer, limits::SESSION_ANSWER_BYTES_MAX);
+    store.say((tenant, place.session.as_str()), agent, place.number, Side::Agent, answer).await.map(|_| ())
+}
+
+fn spoken(number: u64, user: &str, agent: Option<String>) -> Option<Spoken> {
+    Some(Spoken { number, user: serde_json::from_str::<Kept>(user).ok()?.text, agent })
+}
+
+fn beginning(text: &str, bytes_max: usize) -> &str {
+    let end = (0..=bytes_max.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    &text[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn a_tasks_id_tells_its_place_in_a_session() {
+        let place = Place { session: SessionId::new("release-7").unwrap(), number: 12 };
+        assert_eq!(Place::of_task(&place.task()), Some(place));
+        for other in ["job-1", "ses-x", "ses-x-0", "ses--1", "ses-a:b-1", "ses-x-y"] {
+            assert_eq!(Place::of_task(other), None, "{other}");
+        }
+        assert!(SessionId::new("a:b").is_err() && SessionId::new("x".repeat(65)).is_err());
+    }
+}

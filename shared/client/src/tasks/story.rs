@@ -1,0 +1,283 @@
+//! All that is known of a task: its steps, what it waits for, and the tasks below it.
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tickfleet_model::{TaskId, TurnId};
+use tickfleet_store::{Lane, LaneWait, Store, StoreError, TurnName, TurnRecord, TurnView};
+
+use super::history::Step;
+use super::list::{TaskState, TaskSummary, summary};
+use super::{task_id, turn_of};
+use crate::replies::Reply;
+
+/// Tasks of a tree that are told.
+const TREE_MAX: usize = 200;
+/// Children of one task that are told.
+const CHILDREN_MAX: usize = 50;
+
+/// The story of a task.
+#[derive(Debug, Serialize)]
+pub struct TaskStory {
+    /// What a list says of it.
+    #[serde(flatten)]
+    pub summary: TaskSummary,
+    /// Its steps, where a model carries it out.
+    pub rounds: Vec<Round>,
+    /// What it waits for now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waits: Option<TaskWait>,
+    /// What it came to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output: Option<Box<RawValue>>,
+    /// Why it did not end well.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// Why its end was asked for, where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cancelled: Option<String>,
+    /// The tasks that were delegated from it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub children: Vec<TaskStory>,
+}
+
+/// One answer of the model, and what followed from it: the steps `plan`, `execute` and `validate`, or `answer`.
+#[derive(Debug, Default, Serialize)]
+pub struct Round {
+    /// Its number, from 1.
+    pub number: usize,
+    /// The model.
+    pub model: String,
+    /// Its words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub text: String,
+    /// Tokens of the request.
+    pub input_tokens: u64,
+    /// Tokens of the answer.
+    pub output_tokens: u64,
+    /// What they cost, in millionths of the currency.
+    pub cost_micros: u64,
+    /// The turn of its calls.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<String>,
+    /// When that was admitted, ms of shard time, while its record is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub executed_ms: Option<i64>,
+    /// When that ended, ms of shard time, while its record is kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub validated_ms: Option<i64>,
+    /// The calls.
+    pub calls: Vec<StoryCall>,
+    /// What the model was told beside results.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// A call of a round.
+#[derive(Debug, Serialize)]
+pub struct StoryCall {
+    /// The tool.
+    pub tool: String,
+    /// Its arguments, as the model wrote them.
+    pub arguments: String,
+    /// Whether it succeeded; none while it has no result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ok: Option<bool>,
+    /// The result as the model reads it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub content: Option<String>,
+}
+
+/// What a task waits for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TaskWait {
+    /// What it is.
+    #[serde(flatten)]
+    pub reason: WaitReason,
+    /// Until when, or when it is looked at again, ms of shard time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until_ms: Option<i64>,
+}
+
+/// The kinds of waits.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "waits", rename_all = "snake_case")]
+pub enum WaitReason {
+    /// For the turn of its calls, which is under way.
+    Turn {
+        /// The turn.
+        turn: String,
+    },
+    /// For the turn of its calls, which waits for a cap or limit.
+    Capped {
+        /// The turn.
+        turn: String,
+        /// The cap or limit.
+        limit: String,
+    },
+    /// For the turn of its calls, one of which waits for another task.
+    Child {
+        /// The turn.
+        turn: String,
+        /// The task.
+        task: String,
+    },
+    /// For its next try.
+    Retry,
+}
+
+impl WaitReason {
+    /// The turn that is out.
+    pub(super) fn turn(&self) -> Option<&str> {
+        match self {
+            Self::Turn { turn } | Self::Capped { turn, .. } | Self::Child { turn, .. } => Some(turn),
+            Self::Retry => None,
+        }
+    }
+}
+
+/// The story of a task with the tasks below it; none where nothing is known.
+///
+/// # Errors
+/// [`StoreError`].
+pub async fn task_story(store: &Store, name: &TurnName) -> Result<Option<TaskStory>, StoreError> {
+    let mut left = TREE_MAX;
+    let story = one(store, name, &mut left).await?;
+    Ok(Some(story).filter(|story| story.summary.state != TaskState::Forgotten || !story.rounds.is_empty()))
+}
+
+async fn one(store: &Store, name: &TurnName, left: &mut usize) -> Result<TaskStory, StoreError> {
+    let (view, steps) = (store.look(name).await?, store.steps(name, 0).await?);
+    let id = task_id(name).ok_or_else(|| StoreError::Reply { verb: "look", found: format!("{name} names no task") })?;
+    let mut story = TaskStory {
+        summary: summary(&name.tenant, id, &view),
+        rounds: rounds(steps.iter().map(|entry| Step::read(entry))),
+        waits: None,
+        output: None,
+        error: None,
+        cancelled: None,
+        children: Vec::new(),
+    };
+    match view {
+        TurnView::Live(live) => {
+            story.waits = wait_of(store, name, &live.record, live.timer_ms).await?;
+            story.cancelled = live.record.cancelled;
+        }
+        TurnView::Finished(finished) => {
+            let reply = serde_json::from_str::<Reply>(&finished.reply).ok();
+            if let Some(result) = reply.and_then(|reply| reply.results.into_iter().next()) {
+                story.error = result.error.map(|error| error.message);
+                story.output = result.output;
+            }
+            story.cancelled = finished.cancelled;
+        }
+        TurnView::Unknown => {}
+    }
+    times(store, name, &mut story.rounds).await?;
+    for child in store.children(name, CHILDREN_MAX).await? {
+        if *left == 0 {
+            break;
+        }
+        *left -= 1;
+        story.children.push(Box::pin(one(store, &TurnName::task(&name.tenant, &child), left)).await?);
+    }
+    Ok(story)
+}
+
+/// The rounds of a history.
+fn rounds(steps: impl Iterator<Item = Step>) -> Vec<Round> {
+    let mut rounds: Vec<Round> = Vec::new();
+    let mut answered = 0;
+    for step in steps {
+        match (step, rounds.last_mut()) {
+            (Step::Plan(plan), _) => {
+                answered = 0;
+                let call = |call: super::PlannedCall| StoryCall {
+                    tool: call.tool,
+                    arguments: call.arguments,
+                    ok: None,
+                    content: None,
+                };
+                rounds.push(Round {
+                    number: rounds.len() + 1,
+                    model: plan.model,
+                    text: plan.text,
+                    input_tokens: plan.input,
+                    output_tokens: plan.output,
+                    cost_micros: plan.cost,
+                    calls: plan.calls.into_iter().map(call).collect(),
+                    ..Round::default()
+                });
+            }
+            (Step::Result(result), Some(round)) => {
+                if let Some(call) = round.calls.get_mut(answered) {
+                    (call.ok, call.content) = (Some(result.ok), Some(result.content));
+                }
+                answered += 1;
+            }
+            (Step::Note { text }, Some(round)) => round.notes.push(text),
+            (Step::Heard { from, text }, Some(round)) => round.notes.push(format!("{from} wrote: {text}")),
+            (Step::Result(_) | Step::Note { .. } | Step::Heard { .. } | Step::Other, _) => {}
+        }
+    }
+    rounds
+}
+
+/// Adds when the turns of the rounds were admitted and ended, as far as their records are kept.
+async fn times(store: &Store, name: &TurnName, rounds: &mut [Round]) -> Result<(), StoreError> {
+    for round in rounds.iter_mut().filter(|round| !round.calls.is_empty()) {
+        let Some(turn) = turn_of(name, round.number) else { continue };
+        match store.look(&turn).await? {
+            TurnView::Live(live) => round.executed_ms = live.record.admitted_ms,
+            TurnView::Finished(finished) => {
+                (round.executed_ms, round.validated_ms) = (finished.admitted_ms, finished.ended_ms);
+            }
+            TurnView::Unknown => {}
+        }
+        round.turn = Some(turn.turn.to_string());
+    }
+    Ok(())
+}
+
+/// What a task waits for, by its record.
+pub(super) async fn wait_of(
+    store: &Store,
+    name: &TurnName,
+    record: &TurnRecord,
+    timer_ms: Option<i64>,
+) -> Result<Option<TaskWait>, StoreError> {
+    if record.fence.is_some() {
+        return Ok(None);
+    }
+    let Some(awaits) = record.awaits.as_deref().and_then(|turn| TurnId::new(turn).ok()) else {
+        let retry = TaskWait { reason: WaitReason::Retry, until_ms: timer_ms };
+        return Ok((record.attempts > 0).then_some(retry));
+    };
+    let turn = TurnName { tenant: name.tenant.clone(), turn: awaits };
+    let Some(wait) = store.lane_wait(&turn).await? else {
+        return Ok(Some(TaskWait { reason: WaitReason::Turn { turn: turn.turn.to_string() }, until_ms: None }));
+    };
+    Ok(Some(of_turn(turn.turn.to_string(), &wait)))
+}
+
+/// What the turn of a task's calls waits for.
+fn of_turn(turn: String, wait: &LaneWait) -> TaskWait {
+    let record = &wait.record;
+    let on_its_way = TaskWait { reason: WaitReason::Turn { turn: turn.clone() }, until_ms: None };
+    if record.fence.is_some() {
+        return on_its_way;
+    }
+    let child = record.awaits.as_deref().filter(|awaits| TaskId::new(*awaits).is_ok());
+    if let Some(task) = child {
+        return TaskWait { reason: WaitReason::Child { turn, task: task.to_owned() }, until_ms: record.deadline_ms };
+    }
+    // A call of it waits for its next try.
+    if record.attempts > 0 {
+        return on_its_way;
+    }
+    let limit = match &record.lane {
+        Some(Lane::Counter { limit, .. }) => limit.clone(),
+        Some(Lane::Agent(..)) | None if wait.due_ms == Some(wait.budget.day_ends_ms) => "actions per day".into(),
+        Some(Lane::Agent(..)) | None => "calls per tick".into(),
+    };
+    TaskWait { reason: WaitReason::Capped { turn, limit }, until_ms: wait.due_ms }
+}

@@ -1,0 +1,345 @@
+//! One task as a stream of events, from where the watcher left off to the task's end.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use futures::Stream;
+use serde::Serialize;
+use serde_json::value::RawValue;
+use tickfleet_store::{DeadLetter, Pulse, Store, StoreError, TurnName, TurnRecord, TurnView};
+use tokio::time::Instant;
+
+use super::history::{PlannedCall, Step};
+use super::story::{TaskWait, WaitReason, wait_of};
+use crate::replies::Reply;
+
+/// The time between two looks.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// A task that nothing is known of after this time may have been refused.
+const REFUSED_AFTER: Duration = Duration::from_secs(1);
+/// Dead letters that are searched for the task.
+const LETTERS: usize = 100;
+
+/// What happens to a task.
+#[derive(Debug, Clone, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum TaskEvent {
+    /// It was written durably, and is offered to whoever carries it out.
+    Accepted {
+        /// The agent that does it.
+        agent: String,
+        /// When, ms of shard time.
+        at_ms: i64,
+    },
+    /// The model has answered: with calls, or with its answer, which follows as an event of its own.
+    Plan {
+        /// The model.
+        model: String,
+        /// Its words.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        text: String,
+        /// The calls that it asked for.
+        calls: Vec<PlannedCall>,
+    },
+    /// The calls are out as a turn.
+    Execute {
+        /// The turn.
+        turn: String,
+    },
+    /// A call has its result.
+    Result {
+        /// The tool.
+        tool: String,
+        /// True if it succeeded.
+        ok: bool,
+        /// The result as the model reads it.
+        content: String,
+    },
+    /// The model was told something beside results.
+    Note {
+        /// In words.
+        text: String,
+    },
+    /// The model was given a message of another agent.
+    Heard {
+        /// Who sent it.
+        from: String,
+        /// Its words.
+        text: String,
+    },
+    /// It waits for another turn or task, or for its next try.
+    Waiting {
+        /// For what, in words or by its id.
+        #[serde(rename = "for")]
+        what: String,
+        /// Until when at most, ms of shard time, where that is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        until_ms: Option<i64>,
+    },
+    /// Its calls wait because a cap or limit is used up.
+    Capped {
+        /// Which.
+        limit: String,
+        /// When they are looked at again, ms of shard time, where that is known.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        until_ms: Option<i64>,
+    },
+    /// It has ended well.
+    Answer {
+        /// The answer in words; where there are none, the output as it is.
+        answer: String,
+        /// The whole output.
+        output: Box<RawValue>,
+    },
+    /// It has ended otherwise.
+    Failed {
+        /// How: an outcome of calls, or `rejected` and `forgotten`.
+        outcome: String,
+        /// Why.
+        message: String,
+    },
+}
+
+impl TaskEvent {
+    /// Returns true if nothing comes after it.
+    #[must_use]
+    pub const fn is_end(&self) -> bool {
+        matches!(self, Self::Answer { .. } | Self::Failed { .. })
+    }
+}
+
+/// An event, and where to go on after it.
+#[derive(Debug, Clone, Serialize)]
+pub struct Progress {
+    /// Entries of the task's history that were told so far: [`Watch::from`] goes on there.
+    pub position: usize,
+    /// What happened.
+    #[serde(flatten)]
+    pub event: TaskEvent,
+}
+
+/// A watcher of one task. It holds no connection of its own, and looks four times a second; the looks of all watchers of a
+/// process share a connection.
+#[derive(Debug)]
+pub struct Watch {
+    store: Store,
+    name: TurnName,
+    position: usize,
+    accepted: bool,
+    since: Instant,
+    /// The wait that was told last.
+    told: Option<WaitReason>,
+    ready: VecDeque<Progress>,
+    ended: bool,
+    looked: bool,
+}
+
+impl Watch {
+    /// Watches a task from the beginning.
+    #[must_use]
+    pub fn new(store: Store, name: TurnName) -> Self {
+        Self::from(store, name, 0)
+    }
+
+    /// Watches a task from a position on: events of its history before it are not told again.
+    #[must_use]
+    pub fn from(store: Store, name: TurnName, position: usize) -> Self {
+        let (ready, since) = (VecDeque::new(), Instant::now());
+        let accepted = position > 0;
+        Self { store, name, position, accepted, since, told: None, ready, ended: false, looked: false }
+    }
+
+    /// The task.
+    #[must_use]
+    pub const fn name(&self) -> &TurnName {
+        &self.name
+    }
+
+    /// The next event, waited for as long as it takes; none after the last one.
+    ///
+    /// # Errors
+    /// [`StoreError`]; ask again, nothing is lost.
+    pub async fn next(&mut self) -> Result<Option<Progress>, StoreError> {
+        loop {
+            if let Some(progress) = self.ready.pop_front() {
+                self.ended = progress.event.is_end();
+                return Ok(Some(progress));
+            }
+            if self.ended {
+                return Ok(None);
+            }
+            // Whoever gives up while it sleeps has lost nothing.
+            if self.looked {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+            self.look().await?;
+            self.looked = self.ready.is_empty();
+        }
+    }
+
+    /// The events as a stream, which ends behind the last one, or behind an error.
+    pub fn into_stream(self) -> impl Stream<Item = Result<Progress, StoreError>> {
+        futures::stream::unfold(Some(self), |watch| async {
+            let mut watch = watch?;
+            match watch.next().await {
+                Ok(Some(progress)) => Some((Ok(progress), Some(watch))),
+                Ok(None) => None,
+                Err(error) => Some((Err(error), None)),
+            }
+        })
+    }
+
+    async fn look(&mut self) -> Result<(), StoreError> {
+        let pulse = self.store.pulse(&self.name, self.position).await?;
+        if !self.accepted && (pulse.live.is_some() || pulse.ended) {
+            self.accept(pulse.live.as_ref()).await?;
+        }
+        for entry in &pulse.steps {
+            self.position += 1;
+            self.told = None;
+            if let Some(event) = event_of(Step::read(entry)) {
+                self.tell(event);
+            }
+        }
+        if !pulse.steps.is_empty() {
+            return Ok(());
+        }
+        match &pulse.live {
+            Some(record) => self.wait(record, &pulse).await,
+            None if pulse.ended => self.end().await,
+            None => self.unknown().await,
+        }
+    }
+
+    fn tell(&mut self, event: TaskEvent) {
+        self.ready.push_back(Progress { position: self.position, event });
+    }
+
+    async fn accept(&mut self, live: Option<&TurnRecord>) -> Result<(), StoreError> {
+        let (agent, at_ms) = match live {
+            Some(record) => (record.agent.clone(), record.admitted_ms),
+            None => match self.store.look(&self.name).await? {
+                TurnView::Finished(finished) => {
+                    let agent = serde_json::from_str::<Reply>(&finished.reply).ok().map(|reply| reply.agent);
+                    (agent, finished.admitted_ms)
+                }
+                TurnView::Live(_) | TurnView::Unknown => (None, None),
+            },
+        };
+        self.accepted = true;
+        self.tell(TaskEvent::Accepted { agent: agent.unwrap_or_default(), at_ms: at_ms.unwrap_or_default() });
+        Ok(())
+    }
+
+    /// Tells what it waits for, once for each wait.
+    async fn wait(&mut self, record: &TurnRecord, pulse: &Pulse) -> Result<(), StoreError> {
+        let Some(TaskWait { reason, until_ms }) = wait_of(&self.store, &self.name, record, pulse.timer_ms).await?
+        else {
+            return Ok(());
+        };
+        if self.told.as_ref() == Some(&reason) {
+            return Ok(());
+        }
+        // That the turn is out is told before why it waits.
+        let turn = match &reason {
+            WaitReason::Turn { turn } | WaitReason::Capped { turn, .. } | WaitReason::Child { turn, .. } => Some(turn),
+            WaitReason::Retry => None,
+        };
+        let known = self.told.as_ref().and_then(WaitReason::turn);
+        if let Some(turn) = turn.filter(|turn| known != Some(turn.as_str())) {
+            self.tell(TaskEvent::Execute { turn: turn.clone() });
+        }
+        match &reason {
+            WaitReason::Turn { .. } => {}
+            WaitReason::Capped { limit, .. } => self.tell(TaskEvent::Capped { limit: limit.clone(), until_ms }),
+            WaitReason::Child { task, .. } => self.tell(TaskEvent::Waiting { what: task.clone(), until_ms }),
+            WaitReason::Retry => self.tell(TaskEvent::Waiting { what: "its next try".into(), until_ms }),
+        }
+        self.told = Some(reason);
+        Ok(())
+    }
+
+    async fn end(&mut self) -> Result<(), StoreError> {
+        let event = match self.store.look(&self.name).await? {
+            TurnView::Finished(finished) => ended(&finished.reply),
+            TurnView::Live(_) => return Ok(()),
+            TurnView::Unknown => forgotten(),
+        };
+        self.tell(event);
+        Ok(())
+    }
+
+    /// Nothing is known of it: it has not come yet, was refused, or its record has gone.
+    async fn unknown(&mut self) -> Result<(), StoreError> {
+        if self.accepted {
+            self.tell(forgotten());
+            return Ok(());
+        }
+        if self.since.elapsed() < REFUSED_AFTER {
+            return Ok(());
+        }
+        self.since = Instant::now();
+        let letters = self.store.dead_letters(LETTERS).await?;
+        if let Some(letter) = letters.into_iter().find(|letter| is_about(letter, &self.name)) {
+            let message = format!("The task was refused: {}.", letter.reason);
+            self.tell(TaskEvent::Failed { outcome: "rejected".into(), message });
+        }
+        Ok(())
+    }
+}
+
+/// Whether a dead letter is this task's message. Of a message that asked for no reply, the tenant may not be noted.
+fn is_about(letter: &DeadLetter, name: &TurnName) -> bool {
+    let says = |member: &str, value: &str| {
+        ["", " "].iter().any(|blank| letter.raw.contains(&format!("\"{member}\":{blank}\"{value}\"")))
+    };
+    let tenant = name.tenant.as_str();
+    let minted = name.turn.as_str().strip_prefix('k').is_some_and(|entry| entry == letter.entry);
+    let of_tenant = letter.tenant == tenant || letter.tenant.is_empty() && says("tenant", tenant);
+    letter.from == "tasks" && of_tenant && (minted || says("task_id", name.turn.as_str()))
+}
+
+fn event_of(step: Step) -> Option<TaskEvent> {
+    Some(match step {
+        Step::Plan(plan) => TaskEvent::Plan { model: plan.model, text: plan.text, calls: plan.calls },
+        Step::Result(result) => TaskEvent::Result { tool: result.tool, ok: result.ok, content: result.content },
+        Step::Note { text } => TaskEvent::Note { text },
+        Step::Heard { from, text } => TaskEvent::Heard { from, text },
+        Step::Other => return None,
+    })
+}
+
+fn forgotten() -> TaskEvent {
+    TaskEvent::Failed {
+        outcome: "forgotten".into(),
+        message: "The task has ended, and its record is no longer kept.".into(),
+    }
+}
+
+/// The end of a task, by its reply.
+fn ended(reply: &str) -> TaskEvent {
+    let failed = |outcome: &str, message: String| TaskEvent::Failed { outcome: outcome.to_owned(), message };
+    let result = serde_json::from_str::<Reply>(reply).ok().and_then(|reply| reply.results.into_iter().next());
+    let Some(result) = result else { return failed("internal", "Its result cannot be read.".into()) };
+    match (result.success, result.output) {
+        (true, Some(output)) => TaskEvent::Answer { answer: answer_of(&output), output },
+        _ => {
+            let message = result.error.map_or_else(String::new, |error| error.message);
+            failed(result.outcome.as_str(), message)
+        }
+    }
+}
+
+/// The words of an output: what a model answered; of another handler, a text, or the output as it is.
+pub(crate) fn answer_of(output: &RawValue) -> String {
+    #[derive(serde::Deserialize)]
+    #[serde(untagged)]
+    enum Words {
+        Answer { answer: String },
+        Text(String),
+    }
+    match serde_json::from_str(output.get()) {
+        Ok(Words::Answer { answer: text } | Words::Text(text)) => text,
+        Err(_) => output.get().to_owned(),
+    }
+}

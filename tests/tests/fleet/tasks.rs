@@ -1,0 +1,395 @@
+//! Tasks for those who look on and talk: watching, listing, cancelling, sessions, messages, answers in a form.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tickfleet_client::tasks::{TaskFilter, TaskState, WaitReason, Word};
+use tickfleet_client::{Client, Session, SessionError, SessionId, TaskEvent};
+use tickfleet_config::{LlmDef, TaskHandlerDef};
+use tickfleet_model::policy::{TEAM_TOOLS, ToolGrant};
+use tickfleet_model::{AgentId, Context, TenantId};
+use tickfleet_store::TurnName;
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
+
+/// An agent of these tests.
+fn llm(system: &str, answer_schema: Option<Value>) -> TaskHandlerDef {
+    TaskHandlerDef::Llm(Box::new(LlmDef {
+        system: system.to_owned(),
+        models: vec!["default".into()],
+        max_iterations: 8,
+        temperature: None,
+        tokens_max: 500,
+        result_bytes_max: 2_000,
+        context_bytes_max: 20_000,
+        repeats_max: 5,
+        answer_schema,
+        timeout: Duration::from_secs(20),
+    }))
+}
+
+/// atlas leads, kelly works; both are run by the model.
+fn plan(model: &ScriptedModel) -> Plan {
+    let handlers = [("atlas", llm("You are atlas.", None)), ("kelly", llm("You are kelly.", None))];
+    Plan {
+        agents: ["atlas", "kelly"].map(String::from).into(),
+        handlers: handlers.map(|(agent, def)| (AgentId::new(agent).unwrap(), def)).into(),
+        models: model.models(),
+        policy: |policy| {
+            let everyone = || ToolGrant { everyone: true, ..ToolGrant::default() };
+            policy.permissions.matrix.extend(TEAM_TOOLS.map(|tool| (tool.to_owned(), everyone())));
+        },
+        ..Plan::default()
+    }
+}
+
+fn client(fleet: &Fleet) -> Client {
+    Client::over(vec![fleet.store.clone()])
+}
+
+fn name(task: &str) -> TurnName {
+    TurnName::parse(&format!("acme:{task}")).unwrap()
+}
+
+async fn enqueue(fleet: &Fleet, id: &str, agent: &str, description: &str) {
+    let task = json!({"task_id": id, "tenant": "acme", "target_agent": agent, "task_description": description, "reply_to": "box"});
+    fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
+}
+
+/// The one result of a task's reply.
+fn result(reply: &Value) -> &Value {
+    let [result] = reply["results"].as_array().unwrap().as_slice() else { panic!("one result: {reply}") };
+    result
+}
+
+/// Waits until the model has been asked so often.
+async fn asked(model: &ScriptedModel, times: usize) {
+    while model.asked() < times {
+        // A model tells nobody when it is asked; the test's own limit bounds the wait.
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn delegate(to: &str, wait: bool) -> Said {
+    Said::call("delegate_task", json!({"target_agent": to, "task_description": "Do it.", "wait": wait}))
+}
+
+#[tokio::test]
+async fn what_a_child_leaves_of_its_budget_is_its_parents_again() {
+    let model = ScriptedModel::start(|asked: &Asked| match (asked.system.as_str(), asked.answers()) {
+        // Each child gets half of what the task was given: without what they leave, the third would be refused.
+        ("You are atlas.", 0..=4) => delegate("kelly", true),
+        ("You are atlas.", _) => Said::words(asked.results()[0]),
+        _ => Said::words("done"),
+    })
+    .await;
+    let mut fleet = Fleet::start(plan(&model)).await;
+    enqueue(&fleet, "job", "atlas", "Delegate five times.").await;
+    let reply = fleet.reply().await;
+    let answer = result(&reply)["output"]["answer"].as_str().unwrap();
+    assert!(answer.contains("\"outcome\":\"ok\""), "{answer}");
+    let delegated = model.seen().iter().filter(|asked| asked.system == "You are kelly.").count();
+    assert_eq!(delegated, 5);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_is_watched_from_its_acceptance_to_its_answer_and_from_any_position_on() {
+    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
+        0 => Said::Calls(vec![("echo".into(), json!({"text": "hi"})), ("sleep".into(), json!({"ms": 600}))]),
+        _ => Said::words("Said hi."),
+    })
+    .await;
+    let fleet = Fleet::start(plan(&model)).await;
+    let mut watch = client(&fleet).watch(&name("job"));
+    enqueue(&fleet, "job", "kelly", "Say hi.").await;
+    let mut seen = Vec::new();
+    while let Some(progress) = watch.next().await.unwrap() {
+        seen.push(progress);
+    }
+    let words = |event: &TaskEvent| match event {
+        TaskEvent::Accepted { agent, .. } => format!("accepted {agent}"),
+        TaskEvent::Plan { calls, .. } => format!("plan {}", calls.len()),
+        TaskEvent::Execute { turn } => format!("execute {turn}"),
+        TaskEvent::Result { tool, ok, .. } => format!("{tool} {ok}"),
+        TaskEvent::Answer { answer, .. } => answer.clone(),
+        other => panic!("{other:?}"),
+    };
+    let told: Vec<String> = seen.iter().map(|progress| words(&progress.event)).collect();
+    let expected = ["accepted kelly", "plan 2", "execute job.step-1", "echo true", "sleep true", "plan 0", "Said hi."];
+    assert_eq!(told, expected);
+    // Whoever comes back goes on behind what it knows.
+    let mut later = client(&fleet).watch_from(&name("job"), 2);
+    let mut told = Vec::new();
+    while let Some(progress) = later.next().await.unwrap() {
+        told.push(words(&progress.event));
+    }
+    assert_eq!(told, expected[4..]);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_is_refused_or_fails_ends_its_watch_with_why() {
+    let model = ScriptedModel::start(|_: &Asked| Said::Status(401, 0)).await;
+    let fleet = Fleet::start(plan(&model)).await;
+    let mut refused = client(&fleet).watch(&name("nobody"));
+    let mut failed = client(&fleet).watch(&name("job"));
+    let task = json!({"task_id": "nobody", "tenant": "acme", "target_agent": "nobody", "task_description": "x"});
+    fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
+    enqueue(&fleet, "job", "kelly", "Fail.").await;
+    let Some(progress) = refused.next().await.unwrap() else { panic!("an end") };
+    assert!(
+        matches!(&progress.event, TaskEvent::Failed { outcome, message } if outcome == "rejected" && message.contains("unknown_agent")),
+        "{progress:?}"
+    );
+    let mut last = None;
+    while let Some(progress) = failed.next().await.unwrap() {
+        last = Some(progress.event);
+    }
+    assert!(
+        matches!(&last, Some(TaskEvent::Failed { outcome, message }) if outcome == "permanent" && message.contains("401")),
+        "{last:?}"
+    );
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn cancelling_a_task_ends_its_turn_and_the_tasks_below_it() {
+    let model = ScriptedModel::start(|asked: &Asked| match asked.system.as_str() {
+        "You are atlas." => delegate("kelly", true),
+        _ => Said::call("sleep", json!({"ms": 20_000})),
+    })
+    .await;
+    let mut fleet = Fleet::start(plan(&model)).await;
+    enqueue(&fleet, "job", "atlas", "Have it done.").await;
+    asked(&model, 2).await;
+    let client = client(&fleet);
+    let tenant = TenantId::new("acme").unwrap();
+    // All is told before it ends: who waits for whom.
+    let story = loop {
+        let story = client.task(&name("job")).await.unwrap().unwrap();
+        let child = story.children.first();
+        if child.is_some_and(|child| child.waits.is_some()) && story.waits.is_some() {
+            break story;
+        }
+        // Nothing tells when the child has parked; the test's own limit bounds the wait.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    let child = story.children[0].summary.id.clone();
+    let waits = story.waits.clone().unwrap().reason;
+    assert_eq!(waits, WaitReason::Child { turn: "job.step-1".into(), task: child.to_string() });
+    assert_eq!(story.rounds[0].calls[0].tool, "delegate_task");
+    let waiting = TaskFilter { agent: None, state: Some(TaskState::Waiting), limit: 10 };
+    let listed = client.tasks(&tenant, &waiting).await.unwrap();
+    assert_eq!(listed.iter().map(|task| task.id.as_str()).collect::<Vec<_>>(), [child.as_str(), "job"]);
+
+    let cancelled = client.cancel_task(&name("job"), "no longer wanted").await.unwrap();
+    assert_eq!(cancelled.answer, Word::Ok);
+    assert_eq!(cancelled.turns[0].turn.as_str(), "job.step-1");
+    assert_eq!(cancelled.children[0].task.as_str(), child.as_str());
+    assert_eq!(cancelled.children[0].turns.len(), 1);
+    let replies: BTreeMap<String, Value> = fleet.replies(2).await;
+    for id in ["job", child.as_str()] {
+        assert_eq!(result(&replies[id])["outcome"], "cancelled", "{}", replies[id]);
+    }
+    let ended = TaskFilter { agent: AgentId::new("kelly").ok(), state: Some(TaskState::Ended), limit: 10 };
+    let listed = client.tasks(&tenant, &ended).await.unwrap();
+    assert_eq!((listed.len(), listed[0].outcome.as_deref()), (1, Some("cancelled")));
+    // Nothing goes on behind.
+    loop {
+        let left = fleet.store.look(&name(&format!("{child}.step-1"))).await.unwrap();
+        if !matches!(left, tickfleet_store::TurnView::Live(_)) {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_agent_looks_after_the_tasks_that_it_gave_and_after_no_others() {
+    let model = ScriptedModel::start(|asked: &Asked| match asked.system.as_str() {
+        "You are kelly." => Said::call("sleep", json!({"ms": 20_000})),
+        _ => Said::words("done"),
+    })
+    .await;
+    let mut fleet = Fleet::start(plan(&model)).await;
+    let turn = json!({"agent": "atlas", "calls": [{"name": "delegate_task", "arguments": {"target_agent": "kelly", "task_description": "Sleep."}}]});
+    fleet.submit_turn(turn).await;
+    let job = result(&fleet.reply().await)["output"]["job_id"].as_str().unwrap().to_owned();
+    asked(&model, 1).await;
+    let call =
+        |agent: &str, tool: &str| json!({"agent": agent, "calls": [{"name": tool, "arguments": {"task_id": job}}]});
+    let status = loop {
+        fleet.submit_turn(call("atlas", "check_task")).await;
+        let reply = fleet.reply().await;
+        let status = result(&reply)["output"].clone();
+        if status["step"] == "execute" {
+            break status;
+        }
+    };
+    assert_eq!((&status["iterations"], &status["agent"]), (&json!(1), &json!("kelly")), "{status}");
+    fleet.submit_turn(call("kelly", "cancel_task")).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["outcome"], "permanent", "{reply}");
+    fleet.submit_turn(call("atlas", "cancel_task")).await;
+    // The task's own reply may come before the turn's.
+    let replies: BTreeMap<String, Value> = fleet.replies(2).await;
+    assert_eq!(result(&replies[&job])["outcome"], "cancelled", "{replies:?}");
+    let ending = replies.values().find(|reply| reply["turn_id"].is_string()).unwrap();
+    assert_eq!(result(ending)["output"]["status"], "ending", "{ending}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_goes_on_over_several_sends_and_the_model_reads_what_was_said() {
+    let model = ScriptedModel::start(|asked: &Asked| {
+        let said = asked.messages.iter().filter_map(|message| message["content"].as_str()).collect::<Vec<_>>();
+        Said::words(&format!("heard {}", said.join(" / ")))
+    })
+    .await;
+    let fleet = Fleet::start(plan(&model)).await;
+    let (tenant, kelly) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+    let id = SessionId::new("talk").unwrap();
+    let open =
+        |agent: &AgentId| Session::open(&client(&fleet), tenant.clone(), agent.clone(), id.clone(), Context::default());
+    let answer = async |session: &Session, text: &str| {
+        let mut exchange = session.send(text).await.unwrap();
+        loop {
+            match exchange.next().await.unwrap().unwrap().event {
+                TaskEvent::Answer { answer, .. } => break answer,
+                TaskEvent::Failed { message, .. } => panic!("{message}"),
+                _ => {}
+            }
+        }
+    };
+    assert_eq!(answer(&open(&kelly), "one").await, "heard one");
+    // Another process goes on.
+    assert_eq!(answer(&open(&kelly), "two").await, "heard one / heard one / two");
+    let history = open(&kelly).history().await.unwrap();
+    assert_eq!(history.len(), 2);
+    assert_eq!((history[1].user.as_str(), history[1].agent.as_deref()), ("two", Some("heard one / heard one / two")));
+    // A session is held with one agent: no other reads it.
+    let other = open(&AgentId::new("atlas").unwrap());
+    assert!(matches!(other.send("x").await, Err(SessionError::Others(_))));
+    assert!(matches!(open(&kelly).send(" ").await, Err(SessionError::Length { .. })));
+    // Nor does a task that only bears such a name.
+    enqueue(&fleet, "ses-talk-9", "kelly", "three").await;
+    let mut watch = client(&fleet).watch(&name("ses-talk-9"));
+    while let Some(progress) = watch.next().await.unwrap() {
+        if let TaskEvent::Answer { answer, .. } = progress.event {
+            assert_eq!(answer, "heard three");
+        }
+    }
+    assert_eq!(open(&kelly).history().await.unwrap().len(), 2);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_from_agent_to_agent_is_read_once_with_the_next_step() {
+    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
+        0 => Said::call("echo", json!({"text": "x"})),
+        _ => Said::words("done"),
+    })
+    .await;
+    let mut fleet = Fleet::start(plan(&model)).await;
+    let send = json!({"agent": "atlas", "calls": [
+        {"name": "send_mcp_message", "arguments": {"recipient_agent": "kelly", "message_body": "The price is 7."}},
+        {"name": "send_mcp_message", "arguments": {"recipient_agent": "nobody", "message_body": "x"}},
+        {"name": "send_mcp_message", "arguments": {"recipient_agent": "kelly", "message_body": " "}}]});
+    fleet.submit_turn(send).await;
+    let reply = fleet.reply().await;
+    let outcomes: Vec<&Value> = reply["results"].as_array().unwrap().iter().map(|result| &result["outcome"]).collect();
+    assert_eq!(outcomes, ["ok", "permanent", "permanent"], "{reply}");
+    enqueue(&fleet, "job", "kelly", "Go.").await;
+    fleet.reply().await;
+    enqueue(&fleet, "job-2", "kelly", "Go.").await;
+    fleet.reply().await;
+    let told = |asked: &Asked| {
+        let says = |message: &&Value| message["content"].as_str().is_some_and(|text| text.contains("The price is 7."));
+        asked.messages.iter().filter(says).count()
+    };
+    // With the first step, and in the history of that task from there on; the next task does not hear it again.
+    let counts: Vec<usize> = model.seen().iter().map(told).collect();
+    assert_eq!(counts, [1, 1, 0, 0]);
+    let first = &model.seen()[0];
+    assert!(first.messages.iter().any(|message| message["content"].as_str().unwrap().contains("the agent atlas")));
+    // Other agents fetch theirs.
+    let send = json!({"agent": "kelly", "calls": [{"name": "send_mcp_message", "arguments": {"recipient_agent": "atlas", "message_body": "Thanks."}}]});
+    fleet.submit_turn(send).await;
+    fleet.reply().await;
+    let read = |agent: &str| json!({"agent": agent, "calls": [{"name": "read_messages", "arguments": {}}]});
+    let mut texts = Vec::new();
+    for agent in ["kelly", "atlas", "atlas"] {
+        fleet.submit_turn(read(agent)).await;
+        let reply = fleet.reply().await;
+        texts.push(result(&reply)["output"]["messages"].as_array().unwrap().clone());
+    }
+    assert_eq!(texts.iter().map(Vec::len).collect::<Vec<_>>(), [0, 1, 0], "{texts:?}");
+    assert_eq!((&texts[1][0]["from"], &texts[1][0]["text"]), (&json!("kelly"), &json!("Thanks.")));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_message_is_told_once_and_heard_once_whatever_is_repeated_and_a_full_box_refuses_more() {
+    let fleet = Fleet::start(Plan { schedulers: 0, workers: 0, ..Plan::default() }).await;
+    let (tenant, kelly) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+    let store = &fleet.store;
+    let told = async |text: &str| store.tell(&tenant, &kelly, text).await.unwrap();
+    let heard = async |by: &str, count| {
+        let heard = store.hear(&tenant, &kelly, by, count).await.unwrap();
+        heard.into_iter().map(|heard| heard.message).collect::<Vec<_>>()
+    };
+    use tickfleet_store::Told;
+    assert_eq!((told("one").await, told("one").await, told("two").await), (Told::Ok, Told::Already, Told::Ok));
+    assert_eq!(heard("a", 1).await, ["one"]);
+    assert_eq!(heard("a", 1).await, ["one"], "the answer may have been lost");
+    assert_eq!(heard("b", 9).await, ["two"]);
+    assert_eq!(told("one").await, Told::Already, "its call was repeated after it was read");
+    assert!(heard("c", 9).await.is_empty());
+    for n in 0..tickfleet_model::limits::MESSAGES_UNREAD_MAX {
+        assert_eq!(told(&format!("m{n}")).await, Told::Ok);
+    }
+    assert_eq!(told("one more").await, Told::Full);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_answer_that_does_not_fit_its_schema_goes_back_to_the_model_at_most_twice() {
+    let schema = json!({"type": "object", "required": ["guidance_message", "tool_call_audits"], "properties": {
+        "guidance_message": {"type": "string"}, "tool_call_audits": {"type": "array"}}});
+    let model = ScriptedModel::start(|asked: &Asked| {
+        let stubborn = asked.messages[0]["content"].as_str().unwrap().starts_with("never");
+        match asked.answers() {
+            0 => Said::call("echo", json!({"text": "x"})),
+            1 => Said::words("Do this next."),
+            _ if stubborn => Said::words("{\"guidance_message\": 7}"),
+            _ => Said::words("```json\n{\"guidance_message\": \"Do this next.\"}\n```"),
+        }
+    })
+    .await;
+    let handler = llm("You guide.", Some(schema));
+    let base = plan(&model);
+    let mut fleet = Fleet::start(Plan { handlers: [(AgentId::new("kelly").unwrap(), handler)].into(), ..base }).await;
+    enqueue(&fleet, "job", "kelly", "Guide.").await;
+    let reply = fleet.reply().await;
+    let output = &result(&reply)["output"];
+    assert_eq!(
+        (&output["output"]["guidance_message"], &output["stopped"]),
+        (&json!("Do this next."), &json!("answered")),
+        "{reply}"
+    );
+    let audits = &output["output"]["tool_call_audits"];
+    assert_eq!((&audits[0]["tool"], &audits[0]["call"]), (&json!("echo"), &json!("job.step-1/0")), "{reply}");
+    assert!(
+        model.seen()[0].system.contains("guidance_message") && !model.seen()[0].system.contains("tool_call_audits")
+    );
+    assert!(model.seen()[2].last, "only the form is asked for again");
+    enqueue(&fleet, "stubborn", "kelly", "never").await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["outcome"], "permanent", "{reply}");
+    let why = result(&reply)["error"]["message"].as_str().unwrap();
+    assert!(why.contains("3 answers") && why.contains("guidance_message"), "{why}");
+    fleet.stop().await;
+}

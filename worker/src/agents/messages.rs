@@ -1,0 +1,148 @@
+//! Messages from agent to agent: `send_mcp_message` puts one where the other finds it, `read_messages` gives an agent its
+//! own. An agent that a model runs is given them with its next step.
+
+use std::sync::Arc;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_model::{AgentId, Effect, limits, suggest};
+use tickfleet_store::{Store, StoreError, Told};
+
+use crate::tools::{CallContext, ToolError, TypedTool};
+
+/// Messages that one call reads.
+const READ_MAX: usize = 20;
+
+/// A message as it is kept.
+#[derive(Serialize, Deserialize)]
+struct Message {
+    /// Unique: it is made of the key of the call that sends it, so that a call that is repeated sends one message.
+    id: String,
+    /// Who sent it.
+    from: String,
+    /// Its words.
+    text: String,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SendMessage {
+    /// Name of the agent that is to get the message.
+    recipient_agent: String,
+    /// The message.
+    message_body: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Sent {
+    /// The message's id.
+    message_id: String,
+    /// Who gets it.
+    recipient_agent: String,
+    /// What happened, in words.
+    message: &'static str,
+}
+
+/// The tool that sends.
+#[must_use]
+pub fn send_mcp_message(store: Store, active: Arc<PolicyHandle>) -> TypedTool {
+    TypedTool::new(
+        "send_mcp_message",
+        "Sends a message to another agent of your team. It reads it with its next step or task; it does not answer at \
+         once. To give it work, use delegate_task.",
+        Effect::Idempotent,
+        move |context: CallContext, args: SendMessage| {
+            let (store, active) = (store.clone(), active.clone());
+            async move { send(&store, &active, &context, args).await }
+        },
+    )
+    .category("messages")
+}
+
+async fn send(
+    store: &Store,
+    active: &PolicyHandle,
+    context: &CallContext,
+    args: SendMessage,
+) -> Result<Sent, ToolError> {
+    let refused = |message: String| Err(ToolError::Permanent(message));
+    let bytes = args.message_body.len();
+    if args.message_body.trim().is_empty() || bytes > limits::MESSAGE_BYTES_MAX {
+        let max = limits::MESSAGE_BYTES_MAX;
+        return refused(format!("A message has 1 to {max} bytes, and not blanks alone; this one has {bytes}."));
+    }
+    let active = active.load();
+    let to = AgentId::new(&args.recipient_agent).ok();
+    let Some(to) = to.filter(|agent| active.policy.look_up(&context.tenant, agent).is_ok()) else {
+        let agents = active.policy.agents.keys();
+        let names: Vec<&str> =
+            agents.filter(|agent| active.policy.look_up(&context.tenant, agent).is_ok()).map(AgentId::as_str).collect();
+        let list = suggest::list(names.iter().copied());
+        return refused(format!("There is no agent {:?}. The agents: {list}.", short(&args.recipient_agent)));
+    };
+    let id = format!("m-{}", &context.idempotency_key[..32.min(context.idempotency_key.len())]);
+    let message = Message { id, from: context.agent.to_string(), text: args.message_body };
+    let json = serde_json::to_string(&message).map_err(ToolError::internal)?;
+    match store.tell(&context.tenant, &to, &json).await.map_err(away)? {
+        Told::Ok | Told::Already => Ok(Sent {
+            message_id: message.id,
+            recipient_agent: to.to_string(),
+            message: "The message is delivered. It is read with the agent's next step or task.",
+        }),
+        Told::Full => refused(format!("{to} has too many unread messages. Try again when it has read some.")),
+    }
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ReadMessages {}
+
+#[derive(Serialize, JsonSchema)]
+struct Received {
+    /// The messages, the oldest first.
+    messages: Vec<OneMessage>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct OneMessage {
+    /// Who sent it.
+    from: String,
+    /// When it came.
+    at: String,
+    /// Its words.
+    text: String,
+}
+
+/// The tool that reads. A call that is repeated reads the same messages again.
+#[must_use]
+pub fn read_messages(store: Store) -> TypedTool {
+    TypedTool::new(
+        "read_messages",
+        "Gives the messages that other agents sent to you and that you have not read, at most 20. They count as read \
+         afterwards.",
+        Effect::Idempotent,
+        move |context: CallContext, _: ReadMessages| {
+            let store = store.clone();
+            async move {
+                let name = &context.idempotency_key;
+                let heard = store.hear(&context.tenant, &context.agent, name, READ_MAX).await.map_err(away)?;
+                let read = heard.into_iter().filter_map(|heard| {
+                    let message: Message = serde_json::from_str(&heard.message).ok()?;
+                    let at = tickfleet_engine::time::rfc3339(heard.at_ms);
+                    Some(OneMessage { from: message.from, at, text: message.text })
+                });
+                Ok::<_, ToolError>(Received { messages: read.collect() })
+            }
+        },
+    )
+    .category("messages")
+}
+
+fn away(error: StoreError) -> ToolError {
+    ToolError::Transient(error.to_string())
+}
+
+fn short(name: &str) -> String {
+    name.chars().take(limits::NAME_BYTES_MAX).collect()
+}
