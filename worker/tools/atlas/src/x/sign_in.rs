@@ -226,6 +226,5 @@ fn refused(failure: ToolFailure) -> ToolError {
         | ToolFailure::NotConfigured { message } => ToolError::Permanent(message),
         ToolFailure::Waits { awaits, at_most } => ToolError::Waits { awaits, at_most },
         ToolFailure::Internal { message } => ToolError::Internal(message),
-        ToolFailure::Waits { .. } => ToolError::internal("a sign-in begins no work that it could wait for"),
     }
 }
