@@ -1,6 +1,8 @@
 //! The rules of who may do what, and how much of it: permission and caps. One function decides, and the same one
 //! filters the tools that an agent is shown.
 
+mod tenant_user;
+
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,7 +10,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::tool::ToolTraits;
-use super::{AgentId, Limit, Outcome, TenantId, TenantUser, ToolSpec};
+use super::{AgentId, Limit, Outcome, TenantId, ToolSpec};
+
+pub use tenant_user::TenantUser;
 
 /// The action when the day's budget is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]

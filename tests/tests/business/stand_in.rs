@@ -219,13 +219,7 @@ impl StandIn {
                 }
                 _ => problem(400, "Invalid or incomplete upload"),
             },
-            ("GET", []) => {
-                let id = asked.uri.query().and_then(|q| q.strip_prefix("command=STATUS&media_id=")).unwrap_or_default();
-                let Some(upload) = seen.uploads.get_mut(id) else { return problem(404, "no such upload") };
-                upload.looks_left = upload.looks_left.saturating_sub(1);
-                let state = if upload.looks_left == 0 { "succeeded" } else { "in_progress" };
-                axum::Json(processing(id, state)).into_response()
-            }
+            ("GET", []) => looked(asked, &mut seen),
             _ => problem(404, "no such endpoint"),
         }
     }
@@ -254,6 +248,15 @@ impl StandIn {
             }
         }
     }
+}
+
+/// How far X is with an upload: the last look that is wanted finds it done.
+fn looked(asked: &Asked, seen: &mut Seen) -> Response {
+    let id = asked.uri.query().and_then(|q| q.strip_prefix("command=STATUS&media_id=")).unwrap_or_default();
+    let Some(upload) = seen.uploads.get_mut(id) else { return problem(404, "no such upload") };
+    upload.looks_left = upload.looks_left.saturating_sub(1);
+    let state = if upload.looks_left == 0 { "succeeded" } else { "in_progress" };
+    axum::Json(processing(id, state)).into_response()
 }
 
 fn processing(id: &str, state: &str) -> Value {

@@ -28,8 +28,16 @@ fn the_demo_plays_its_day_and_every_promise_holds() {
     has_every_kind(&report);
 }
 
-const TYPED: [&str; 7] =
-    ["delegate_task", "get_subscription_info", "get_team_members", "list_tools", "post_to_x", "search_x", "sleep"];
+const TYPED: [&str; 8] = [
+    "delegate_task",
+    "get_subscription_info",
+    "get_team_members",
+    "list_tools",
+    "post_to_x",
+    "search_my_memories",
+    "search_x",
+    "sleep",
+];
 
 /// The demo calls tools of every kind, and says which is which.
 fn has_every_kind(report: &Value) {

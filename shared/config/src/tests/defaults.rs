@@ -66,7 +66,7 @@ fn the_declared_tools_are_those_of_their_services() {
         (post.effect, post.input_schema["properties"]["content"]["maxLength"].as_u64()),
         (Effect::Once, Some(280))
     );
-    assert!(post.http.is_none() && post.timeout_ms == Some(120_000), "it comes with the worker");
+    assert!(post.http.is_none() && post.timeout_ms == Some(40_000), "it comes with the worker");
     let search = &tools["search_x"];
     assert!(search.http.is_none() && search.effect == Effect::Read);
 

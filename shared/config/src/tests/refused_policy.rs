@@ -104,6 +104,30 @@ fn a_policy_field_that_nothing_enforces_assert_refused() {
 }
 
 #[test]
+fn users_are_names_or_sections_and_each_name_comes_once() {
+    let users = |list: &str| {
+        let tenants = format!("tenants:\n  acme:\n    users: {list}\n");
+        agents("agents: {}\n").file("permissions.yaml", "permissions: {}\n").file("tenants.yaml", tenants)
+    };
+    let loaded = users("[owner, {name: Ada, roles: [operations], email: ada@example.com, status: invited}]").load();
+    let policy = loaded.unwrap().policy;
+    let found: Vec<_> = policy.tenants.values().next().unwrap().users.iter().collect();
+    assert_eq!((found[0].name.as_str(), found[0].email.as_deref()), ("Ada", Some("ada@example.com")));
+    assert_eq!(found[1], &tickfleet_model::TenantUser::named("owner"));
+    let long = format!("[{{name: {}}}]", "x".repeat(300));
+    for (list, expected) in [
+        ("[owner, {name: owner}]", "tenants.acme.users[1]"),
+        ("[{email: ada@example.com}]", "`name` is required"),
+        ("[{name: Ada, e-mail: x}]", "did you mean `email`?"),
+        ("[[owner]]", "expected text"),
+        (&long, "at most 254 bytes"),
+    ] {
+        let errors = users(list).errors();
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{list}: {errors:?}");
+    }
+}
+
+#[test]
 fn a_file_without_its_root_assert_refused() {
     let errors = agents("agents: {}\n").file("tenants.yaml", "acme: {}\n").errors();
     assert_eq!(

@@ -36,7 +36,7 @@ const fn picture(mime: &'static str) -> Kind {
 }
 
 const fn video(mime: &'static str) -> Kind {
-    Kind { mime, category: "tweet_video", bytes_max: 128 * MIB, is_picture: false }
+    Kind { mime, category: "tweet_video", bytes_max: 32 * MIB, is_picture: false }
 }
 
 const GIF: Kind = Kind { mime: "image/gif", category: "tweet_gif", bytes_max: 15 * MIB, is_picture: false };

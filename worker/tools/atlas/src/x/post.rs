@@ -22,9 +22,9 @@ const ADDRESS_BYTES_MAX: usize = 2_048;
 /// Characters of a post.
 const CONTENT_CHARS_MAX: usize = 280;
 /// Limit of the whole call, and of all that comes before the post: what is not through by then is told as not executed,
-/// before the call's own limit tells it as unknown.
-const TIMEOUT: Duration = Duration::from_secs(120);
-const MEDIA_TIMEOUT: Duration = Duration::from_secs(90);
+/// before the call's own limit tells it as unknown. A worker that drains waits 45 s for its calls: more is not to be had.
+const TIMEOUT: Duration = Duration::from_secs(40);
+const MEDIA_TIMEOUT: Duration = Duration::from_secs(30);
 /// Posts whose media are on their way at the same time in one process: each holds some megabytes.
 const UPLOADS_MAX: usize = 4;
 
