@@ -102,7 +102,8 @@ mod tests {
         let mut held = Held::default();
         for agent in 0..9 {
             held.look(&whose(0));
-            held.hold(whose(agent), Arc::new(Notes::new(1, vec![memory()])));
+            let notes = Notes { generation: 1, memories: vec![memory()], lexicon: Lexicon::default() };
+            held.hold(whose(agent), Arc::new(notes));
         }
         assert_eq!(held.of_agent.len(), 7);
         assert!(held.look(&whose(0)).is_some() && held.look(&whose(8)).is_some());

@@ -2,6 +2,7 @@
 //! named. They were written down before the first search, by somebody who had read the pages,
 //! and are not changed to be found.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![allow(clippy::print_stdout, reason = "what is found is to be read, and the rates are published")]
 
 use std::path::Path;
 use std::sync::Arc;
