@@ -16,6 +16,10 @@ use std::fs;
 
 use super::{ConfigErrors, Configuration, Sources, load};
 
+/// Tools that come with a worker.
+const BUILT_IN: [&str; 8] =
+    ["cancel_task", "delegate_task", "echo", "fail", "fail_once", "read_messages", "send_mcp_message", "sleep"];
+
 /// A configuration folder with these files, these variables, and the usual built-in tools.
 struct Given {
     files: Vec<(&'static str, String)>,
@@ -54,7 +58,7 @@ impl Given {
         load(&Sources {
             dir: Some(dir.path().to_owned()),
             environment: self.variables.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect(),
-            built_in_tools: set(&["delegate_task", "echo", "sleep", "fail", "fail_once"]),
+            built_in_tools: set(&BUILT_IN),
             built_in_handlers: set(&["note"]),
             ..Sources::default()
         })

@@ -13,14 +13,15 @@ use serde_json::{Value, json};
 use tickfleet_config::{Configuration, Sources, load};
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_model::Policy;
+use tickfleet_model::policy::TEAM_TOOLS;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 
 /// What the binary brings along, as the configuration's loader has to know.
 fn built_in() -> Sources {
-    let standard = ["delegate_task", "list_tools", "check_task", "fetch_result"];
+    let standard = ["delegate_task", "list_tools", "check_task", "fetch_result"].into_iter().chain(TEAM_TOOLS);
     Sources {
         dir: None,
-        built_in_tools: standard.into_iter().chain(tickfleet_tools_atlas::NAMES).map(String::from).collect(),
+        built_in_tools: standard.chain(tickfleet_tools_atlas::NAMES).map(String::from).collect(),
         built_in_handlers: ["note"].map(String::from).into(),
         ..Sources::default()
     }

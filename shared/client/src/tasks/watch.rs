@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use super::history::{PlannedCall, Step};
 use super::story::{TaskWait, WaitReason, wait_of};
+use super::turn_of;
 use crate::replies::Reply;
 
 /// The time between two looks.
@@ -129,6 +130,10 @@ pub struct Watch {
     since: Instant,
     /// The wait that was told last.
     told: Option<WaitReason>,
+    /// The plans of its history so far; none where the history before the position is not counted yet.
+    plans: Option<usize>,
+    /// Whether it was told that the calls of the last plan are out.
+    executed: bool,
     ready: VecDeque<Progress>,
     ended: bool,
     looked: bool,
@@ -146,7 +151,9 @@ impl Watch {
     pub fn from(store: Store, name: TurnName, position: usize) -> Self {
         let (ready, since) = (VecDeque::new(), Instant::now());
         let accepted = position > 0;
-        Self { store, name, position, accepted, since, told: None, ready, ended: false, looked: false }
+        let plans = (position == 0).then_some(0);
+        let (told, executed, ended, looked) = (None, false, false, false);
+        Self { store, name, position, accepted, since, told, plans, executed, ready, ended, looked }
     }
 
     /// The task.
@@ -189,7 +196,25 @@ impl Watch {
         })
     }
 
+    /// Counts the plans before the position that it goes on from.
+    async fn catch_up(&mut self) -> Result<(), StoreError> {
+        let steps = self.store.steps(&self.name, 0).await?;
+        let mut plans = 0;
+        for entry in steps.iter().take(self.position) {
+            match Step::read(entry) {
+                Step::Plan(_) => (plans, self.executed) = (plans + 1, false),
+                Step::Result(_) => self.executed = true,
+                Step::Note { .. } | Step::Heard { .. } | Step::Other => {}
+            }
+        }
+        self.plans = Some(plans);
+        Ok(())
+    }
+
     async fn look(&mut self) -> Result<(), StoreError> {
+        if self.plans.is_none() {
+            self.catch_up().await?;
+        }
         let pulse = self.store.pulse(&self.name, self.position).await?;
         if !self.accepted && (pulse.live.is_some() || pulse.ended) {
             self.accept(pulse.live.as_ref()).await?;
@@ -197,9 +222,7 @@ impl Watch {
         for entry in &pulse.steps {
             self.position += 1;
             self.told = None;
-            if let Some(event) = event_of(Step::read(entry)) {
-                self.tell(event);
-            }
+            self.step(Step::read(entry));
         }
         if !pulse.steps.is_empty() {
             return Ok(());
@@ -208,6 +231,33 @@ impl Watch {
             Some(record) => self.wait(record, &pulse).await,
             None if pulse.ended => self.end().await,
             None => self.unknown().await,
+        }
+    }
+
+    fn step(&mut self, step: Step) {
+        match &step {
+            Step::Plan(_) => {
+                self.plans = self.plans.map(|plans| plans + 1);
+                self.executed = false;
+            }
+            // A turn that came back at once was not seen while it was out.
+            Step::Result(_) => {
+                if let Some(turn) = turn_of(&self.name, self.plans.unwrap_or_default()) {
+                    self.execute(turn.turn.as_str());
+                }
+            }
+            Step::Note { .. } | Step::Heard { .. } | Step::Other => {}
+        }
+        if let Some(event) = event_of(step) {
+            self.tell(event);
+        }
+    }
+
+    /// Tells that the calls of the last plan are out, once.
+    fn execute(&mut self, turn: &str) {
+        if !self.executed {
+            self.executed = true;
+            self.tell(TaskEvent::Execute { turn: turn.to_owned() });
         }
     }
 
@@ -241,13 +291,8 @@ impl Watch {
             return Ok(());
         }
         // That the turn is out is told before why it waits.
-        let turn = match &reason {
-            WaitReason::Turn { turn } | WaitReason::Capped { turn, .. } | WaitReason::Child { turn, .. } => Some(turn),
-            WaitReason::Retry => None,
-        };
-        let known = self.told.as_ref().and_then(WaitReason::turn);
-        if let Some(turn) = turn.filter(|turn| known != Some(turn.as_str())) {
-            self.tell(TaskEvent::Execute { turn: turn.clone() });
+        if let Some(turn) = reason.turn() {
+            self.execute(turn);
         }
         match &reason {
             WaitReason::Turn { .. } => {}

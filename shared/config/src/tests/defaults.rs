@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::super::*;
-use super::{given, set};
+use super::{BUILT_IN, given, set};
 use tickfleet_model::policy::{DefaultCaps, TenantPolicy};
 use tickfleet_model::{DayCapAction, Effect, Priority, limits};
 
@@ -40,11 +40,7 @@ fn defaults_of_the_model_are_those_of_the_configuration() {
 
 #[test]
 fn a_process_without_a_folder_takes_the_built_in_configuration() {
-    let sources = Sources {
-        built_in_tools: set(&["delegate_task", "echo", "sleep", "fail", "fail_once"]),
-        built_in_handlers: set(&["note"]),
-        ..Sources::default()
-    };
+    let sources = Sources { built_in_tools: set(&BUILT_IN), built_in_handlers: set(&["note"]), ..Sources::default() };
     assert_eq!(load(&sources).unwrap().digest, given().load().unwrap().digest);
 }
 

@@ -10,7 +10,7 @@ use tickfleet_model::{AgentId, Effect, TenantId, ToolSpec};
 const COLUMNS: [&str; 8] = ["atlas", "binky", "tina", "sunday", "archy", "daily-intel", "kelly", "petra"];
 
 /// Y: may call it. Kelly stands for herself; the other publishers are below.
-const MATRIX: [(&str, [char; 8]); 9] = [
+const MATRIX: [(&str, [char; 8]); 12] = [
     //                            atlas binky tina sunday archy daily kelly petra
     ("search_atlasux_knowledge", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
     ("search_my_memories", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
@@ -21,12 +21,22 @@ const MATRIX: [(&str, [char; 8]); 9] = [
     ("post_to_x", ['Y', '-', '-', 'Y', '-', '-', 'Y', '-']),
     ("search_x", ['Y', '-', '-', 'Y', 'Y', 'Y', 'Y', '-']),
     ("delegate_task", ['Y', 'Y', '-', 'Y', '-', '-', '-', 'Y']),
+    ("cancel_task", ['Y', 'Y', '-', 'Y', '-', '-', '-', 'Y']),
+    ("send_mcp_message", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
+    ("read_messages", ['Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y', 'Y']),
 ];
 
 /// The publishers beside kelly: what everybody may, and nothing else.
 const PUBLISHERS: [&str; 10] =
     ["fran", "dwight", "timmy", "terry", "cornwall", "link", "emma", "donna", "reynolds", "penny"];
-const EVERYBODYS: [&str; 4] = ["search_atlasux_knowledge", "search_my_memories", "remember", "send_telegram_message"];
+const EVERYBODYS: [&str; 6] = [
+    "read_messages",
+    "remember",
+    "search_atlasux_knowledge",
+    "search_my_memories",
+    "send_mcp_message",
+    "send_telegram_message",
+];
 
 fn decide(configuration: &Configuration, tool: &str, agent: &str) -> Result<(), Denial> {
     let policy = &configuration.policy;

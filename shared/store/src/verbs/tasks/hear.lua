@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- hear: gives an agent the messages that it has not read, and takes them for read. Whoever asks again under the same name
 -- gets the same ones: the answer may have been lost.
 -- KEYS  1 prefix

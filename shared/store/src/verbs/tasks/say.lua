@@ -1,4 +1,4 @@
-#!lua
+#!lua flags=allow-oom
 -- say: writes down what was said in a session: by its user, which makes the next exchange, or by its agent, which answers
 -- one. Once for each place, so that whoever is not sure says it again.
 -- KEYS  1 prefix
