@@ -34,6 +34,7 @@ pub use reads::look::{LiveTurn, TurnView};
 pub use reads::memory::Memory;
 pub use reads::preflight::ServerFacts;
 pub use reads::sweep::{SweepAt, Swept};
+pub use reads::usage::{DayUsage, Used};
 pub use reads::watch::{EndedCall, LaneView, NodeView, ServerLoad, ShardView, StreamView, Watch};
 pub use records::budgets::AgentBudget;
 pub use records::finished::FinishedTurn;

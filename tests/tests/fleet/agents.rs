@@ -41,6 +41,8 @@ fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
     }
 }
 
+mod budgets;
+
 #[derive(Deserialize, JsonSchema)]
 struct Post {
     /// What is posted.

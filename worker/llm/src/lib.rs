@@ -2,7 +2,7 @@
 //! back to the model, until it answers.
 //!
 //! START HERE: [`run`] is one task from wherever it stands to its next wait or its end. Read on in [`history`] (what is
-//! kept of a task, and what follows from it), [`prompt`] (what the model is told), [`turns`] (how calls are submitted and
+//! kept of a task, and what follows from it), [`prompt`] (what the model is told), [`budget`] (what it may use), [`turns`] (how calls are submitted and
 //! their results read), and [`models`] (which models there are).
 //!
 //! A task is carried out in steps, each of which is in Redis before the next one begins: `plan` (the model's answer),
@@ -10,6 +10,8 @@
 //! holds no slot: its slice is parked, and the turn's end wakes it. Whoever takes the task over after a crash reads the
 //! history and goes on from there; at most an answer of the model that nobody had written down is asked for again.
 
+mod budget;
+mod failure;
 mod history;
 mod models;
 mod prompt;
@@ -21,6 +23,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tickfleet_config::LlmDef;
+use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::Effect;
 use tickfleet_models::Models;
 use tickfleet_ops::metrics::Metrics;
@@ -34,14 +37,15 @@ pub use models::ModelSet;
 pub struct LlmKind {
     store: Store,
     models: Arc<ModelSet>,
+    active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
 }
 
 impl LlmKind {
-    /// Handlers for tasks of the shard of `store`, run on `models`.
+    /// Handlers for tasks of the shard of `store`, run on `models`, within the budgets of what is in force.
     #[must_use]
-    pub fn new(store: Store, models: Arc<ModelSet>, metrics: Arc<Metrics>) -> Self {
-        Self { store, models, metrics }
+    pub fn new(store: Store, models: Arc<ModelSet>, active: Arc<PolicyHandle>, metrics: Arc<Metrics>) -> Self {
+        Self { store, models, active, metrics }
     }
 }
 
@@ -49,8 +53,8 @@ impl ToolKind<LlmDef> for LlmKind {
     fn make(&self, def: &LlmDef, _: &serde_json::Value, _: Effect) -> Result<Made, DeclarationError> {
         let models = self.models.chain(&def.models);
         let configured = models.is_ok();
-        let (set, metrics) = (Arc::clone(&self.models), Arc::clone(&self.metrics));
-        let agent = LlmAgent { def: def.clone(), store: self.store.clone(), models, set, metrics };
+        let (set, active, metrics) = (Arc::clone(&self.models), Arc::clone(&self.active), Arc::clone(&self.metrics));
+        let agent = LlmAgent { def: def.clone(), store: self.store.clone(), models, set, active, metrics };
         Ok(Made { handler: Arc::new(agent), configured })
     }
 }
@@ -63,6 +67,8 @@ struct LlmAgent {
     models: Result<Models, String>,
     /// All models, with their prices.
     set: Arc<ModelSet>,
+    /// Limits, tenants and agents.
+    active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
 }
 

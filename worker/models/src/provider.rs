@@ -127,7 +127,9 @@ impl Provider {
         }
         match error {
             e if e.is_timeout() => self.error(Failure::Timeout, "no connection in time"),
-            e if e.is_connect() => self.error(Failure::Disconnected, "no connection"),
+            e if e.is_connect() => {
+                ModelError { may_have_run: false, ..self.error(Failure::Disconnected, "no connection") }
+            }
             _ => self.error(Failure::Disconnected, "the connection ended before the answer"),
         }
     }
@@ -158,7 +160,9 @@ impl Provider {
         let key = self.settings.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty());
         let detail = key.map_or_else(|| detail.to_owned(), |key| detail.replace(key, "[REDACTED]"));
         let detail = Redactor::new::<&str>([]).text(&detail).chars().take(DETAIL_CHARS_MAX).collect();
-        ModelError { provider: self.settings.name.clone(), failure, detail, retry_after: None }
+        let may_have_run =
+            matches!(failure, Failure::Timeout | Failure::Disconnected | Failure::TooLarge | Failure::Malformed);
+        ModelError { provider: self.settings.name.clone(), failure, detail, retry_after: None, may_have_run }
     }
 }
 

@@ -10,4 +10,5 @@ pub(crate) mod look;
 pub(crate) mod memory;
 pub(crate) mod preflight;
 pub(crate) mod sweep;
+pub(crate) mod usage;
 pub(crate) mod watch;

@@ -9,7 +9,7 @@ mod scripts;
 
 pub use scripts::Scripts;
 
-use crate::script::fragments::{BUDGET, EARLY, INBOX, LIMITS, POISON, PRESSURE, REPLY, SLICE, TENANTS};
+use crate::script::fragments::{BUDGET, EARLY, INBOX, LIMITS, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS};
 use crate::script::verbs;
 
 verbs! {
@@ -25,12 +25,13 @@ verbs! {
     Assert: "slices" / "assert" [],
     Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY],
     Retry: "slices" / "retry" [TENANTS, SLICE],
-    Wait: "slices" / "wait" [TENANTS, SLICE],
+    Wait: "slices" / "wait" [TENANTS, SLICE, SPEND],
     HandBack: "slices" / "hand_back" [TENANTS, SLICE],
     PutAside: "slices" / "put_aside" [TENANTS, SLICE],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
     Touch: "tasks" / "touch" [],
-    Step: "tasks" / "step" [],
+    Reserve: "tasks" / "reserve" [SLICE, LIMITS, SPEND],
+    Step: "tasks" / "step" [LIMITS, SPEND],
     Retire: "tasks" / "retire" [],
     Beat: "recovery" / "beat" [],
     Reap: "recovery" / "reap" [TENANTS, SLICE, INBOX, POISON],
@@ -100,12 +101,14 @@ pub(crate) mod slices {
 pub(crate) mod tasks {
     mod delegate;
     mod enqueue;
+    mod reserve;
     mod retire;
     mod step;
     mod touch;
 
     pub use delegate::*;
     pub use enqueue::*;
+    pub use reserve::*;
     pub use step::*;
     pub use touch::*;
 }

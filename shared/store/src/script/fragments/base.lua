@@ -11,6 +11,7 @@ local num = tonumber
 local function turn_key(tt) return P .. 'turn:' .. tt end
 local function done_key(tt) return P .. 'done:' .. tt end
 local function steps_key(tt) return P .. 'steps:' .. tt end
+local function usage_key(tenant, day) return P .. 'usage:' .. tenant .. ':' .. day end
 local function id_key(tt) return P .. 'id:' .. tt end
 local function lane_key(tenant, agent) return P .. 'lane:' .. tenant .. ':' .. agent end
 local function tenant_key(tenant) return P .. 'tenant:' .. tenant end
