@@ -17,6 +17,7 @@ use crate::commands::submit;
 use crate::commands::tenant;
 use crate::commands::tools;
 use crate::commands::top;
+use crate::commands::usage;
 use crate::global::Global;
 
 const EXAMPLES: &str = "\
@@ -66,6 +67,8 @@ pub(crate) enum Command {
     Tenant(tenant::Tenant),
     /// Show the limits with their fullest counters, or set a counter to zero.
     Limits(limits::Limits),
+    /// Show what models have used: tokens and money of a tenant, by day and agent.
+    Usage(usage::Usage),
     /// List tools, or define those of one agent for a model.
     Tools(tools::Tools),
     /// Pin the tools of MCP servers, or check that they still are what was pinned.

@@ -36,7 +36,7 @@ pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool}
 use args::{Cli, Command};
 use commands::{
     bench, cancel, config, delegate, demo, deploy, dev, doctor, explain, import, limits, mcp, reply, submit, tenant,
-    tools, top, try_tool,
+    tools, top, try_tool, usage,
 };
 use failure::Failure;
 use output::Output;
@@ -78,6 +78,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Reply(args) => reply::run(&setup, &args, output).await,
         Command::Explain(args) => explain::run(&setup, &args, output).await,
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
+        Command::Usage(args) => usage::run(&setup, &args, output).await,
         Command::Limits(args) => limits::run(&setup, &args, output).await,
         Command::Tools(tools::Tools { what: Some(tools::What::Try(args)), .. }) => {
             try_tool::run(&setup, &args, output).await

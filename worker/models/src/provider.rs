@@ -14,6 +14,7 @@ use crate::breaker::Breaker;
 use crate::error::{Failure, ModelError};
 use crate::message::{Answer, CALLS_MAX, REQUEST_BYTES_MAX, Request};
 use crate::planner;
+use crate::rate::used_up;
 use crate::wire::{Api, Written};
 
 /// The bytes of an answer that are read at most.
@@ -110,6 +111,9 @@ impl Provider {
             let status = response.status().as_u16();
             let body = read_at_most(&mut response, REFUSAL_BYTES_MAX).await.unwrap_or_else(|(read, _)| read);
             return Err(self.refused(status, response.headers(), &body));
+        }
+        if let Some(rest) = used_up(response.headers()) {
+            self.breaker.rest(rest);
         }
         read_at_most(&mut response, ANSWER_BYTES_MAX).await.map_err(|(_, failure)| match failure {
             Failure::TooLarge => self.error(failure, &format!("the answer has more than {ANSWER_BYTES_MAX} bytes")),
