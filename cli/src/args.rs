@@ -21,6 +21,7 @@ use crate::commands::tasks;
 use crate::commands::tenant;
 use crate::commands::tools;
 use crate::commands::top;
+use crate::commands::usage;
 use crate::global::Global;
 
 const EXAMPLES: &str = "\
@@ -74,6 +75,8 @@ pub(crate) enum Command {
     Tenant(tenant::Tenant),
     /// Show the limits with their fullest counters, or set a counter to zero.
     Limits(limits::Limits),
+    /// Show what models have used: tokens and money of a tenant, by day and agent.
+    Usage(usage::Usage),
     /// List tools, or define those of one agent for a model.
     Tools(tools::Tools),
     /// Fill, list, search or empty a tenant's knowledge base.

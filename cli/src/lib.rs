@@ -36,7 +36,7 @@ pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool}
 use args::{Cli, Command};
 use commands::{
     bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, import, kb, limits, mcp, memory, reply,
-    submit, tasks, tenant, tools, top, try_tool,
+    submit, tasks, tenant, tools, top, try_tool, usage,
 };
 use failure::Failure;
 use output::Output;
@@ -80,6 +80,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Chat(args) => chat::run(&setup, &args, output).await,
         Command::Explain(args) => explain::run(&setup, &args, output).await,
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
+        Command::Usage(args) => usage::run(&setup, &args, output).await,
         Command::Limits(args) => limits::run(&setup, &args, output).await,
         Command::Kb(args) => kb::run(&setup, &args, output).await,
         Command::Memory(args) => memory::run(&setup, &args, output).await,

@@ -322,19 +322,25 @@ impl Setup {
     pub(crate) fn check_tools(&self) -> Result<(), Failure> {
         // Nothing connects: tools are only made here.
         let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
-        self.task_handlers(&store, &Arc::new(Metrics::new().map_err(Failure::failed)?))?;
-        self.registry(&store, &self.active()).map(drop)
+        let active = self.active();
+        self.task_handlers(&store, &active, &Arc::new(Metrics::new().map_err(Failure::failed)?))?;
+        self.registry(&store, &active).map(drop)
     }
 
     /// Builds the handlers of tasks of this shard.
     ///
     /// # Errors
     /// Every handler that cannot be used.
-    pub(crate) fn task_handlers(&self, store: &Store, metrics: &Arc<Metrics>) -> Result<TaskHandlers, Failure> {
+    pub(crate) fn task_handlers(
+        &self,
+        store: &Store,
+        active: &Arc<PolicyHandle>,
+        metrics: &Arc<Metrics>,
+    ) -> Result<TaskHandlers, Failure> {
         let (defs, timeout) = (&self.configuration.task_handlers, self.settings().worker.tool_timeout);
         let mut typed = worker::standard_handlers();
         typed.extend(self.extensions.task_handlers.iter().cloned());
-        let llm = LlmKind::new(store.clone(), Arc::clone(&self.models), Arc::clone(metrics));
+        let llm = LlmKind::new(store.clone(), Arc::clone(&self.models), Arc::clone(active), Arc::clone(metrics));
         worker::agents::bind(defs, typed, &self.kinds(), &llm, &self.tool_environment(), timeout).map_err(|errors| {
             Failure::failed(anyhow::anyhow!("the task handlers cannot be used:\n  {}", errors.join("\n  ")))
         })

@@ -198,7 +198,7 @@ impl Plan {
         task_tools.extend(self.task_tools.iter().cloned());
         let variables = self.environment.iter().cloned().collect();
         let models = Arc::new(ModelSet::new(&self.models, &variables));
-        let llm = LlmKind::new(store.clone(), models, Arc::clone(&metrics));
+        let llm = LlmKind::new(store.clone(), models, Arc::clone(&active), Arc::clone(&metrics));
         let (defs, kinds) = (&active.load().task_handlers, kinds(&environment));
         let handlers = worker::agents::bind(defs, task_tools, &kinds, &llm, &environment, timeout).unwrap();
         let surroundings = worker::Surroundings {

@@ -99,6 +99,7 @@ impl Fleet {
                 "stream" => redis::cmd("XRANGE").arg(&key).arg("-").arg("+").to_owned(),
                 "hash" => redis::cmd("HGETALL").arg(&key).to_owned(),
                 "zset" => redis::cmd("ZRANGE").arg(&key).arg(0).arg(-1).to_owned(),
+                "list" => redis::cmd("LRANGE").arg(&key).arg(0).arg(-1).to_owned(),
                 "set" => redis::cmd("SMEMBERS").arg(&key).to_owned(),
                 _ => redis::cmd("GET").arg(&key).to_owned(),
             };

@@ -24,3 +24,4 @@ pub(crate) mod tenant;
 pub(crate) mod tools;
 pub(crate) mod top;
 pub(crate) mod try_tool;
+pub(crate) mod usage;

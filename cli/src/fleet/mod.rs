@@ -224,7 +224,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
             metrics: Arc::clone(&shared.metrics),
             progress: shared.progress.clone(),
             registry: Arc::new(setup.registry(store, &shared.active)?),
-            task_handlers: setup.task_handlers(store, &shared.metrics)?,
+            task_handlers: setup.task_handlers(store, &shared.active, &shared.metrics)?,
         };
         Ok(Worker::new(store.clone(), surroundings, options.clone(), shutdown.now.child_token()))
     };

@@ -219,7 +219,10 @@ fn registries(setup: &Setup, live: &Live) -> Result<Vec<Arc<Registry>>, Failure>
 
 /// The handlers of each worker's tasks, likewise.
 fn task_handlers(setup: &Setup, live: &Live) -> Result<Vec<Arc<TaskHandlers>>, Failure> {
-    live.workers.iter().map(|worker| setup.task_handlers(worker.store(), &live.metrics).map(Arc::new)).collect()
+    live.workers
+        .iter()
+        .map(|worker| setup.task_handlers(worker.store(), &live.active, &live.metrics).map(Arc::new))
+        .collect()
 }
 
 /// The next hangup; never where there are none.

@@ -11,6 +11,7 @@ use slots::Slots;
 
 use arc_swap::ArcSwap;
 use tickfleet_engine::active_policy::{ActivePolicy, short_digest};
+pub use tickfleet_engine::time::counter_stagger_ms;
 use tickfleet_model::day;
 use tickfleet_model::limit::LimitBound;
 use tickfleet_model::limit::counters::{Debits, Maker, counters};
@@ -139,16 +140,6 @@ pub fn stagger_ms(tenant: &TenantId, agent: &AgentId, tick_ms: i64) -> i64 {
     hash.update(b":");
     hash.update(agent.as_str().as_bytes());
     i64::from(hash.finalize()) % tick_ms.max(1)
-}
-
-/// The offset of a counter's windows in their length, ms: likewise.
-#[must_use]
-pub fn counter_stagger_ms(limit: &str, counter: &str, period_ms: i64) -> i64 {
-    let mut hash = crc32fast::Hasher::new();
-    hash.update(limit.as_bytes());
-    hash.update(b"@");
-    hash.update(counter.as_bytes());
-    i64::from(hash.finalize()) % period_ms.max(1)
 }
 
 /// The policies of one batch, each once.

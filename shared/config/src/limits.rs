@@ -53,6 +53,9 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
     let matches = s.optional("match").map(|c| matches(&c, known)).unwrap_or_default();
     let per = s.optional("per").map(|c| per(&c)).unwrap_or_default();
     let bound = bound(&mut s, cursor);
+    if bound.as_ref().is_some_and(LimitBound::is_of_models) {
+        of_models(&mut s, &per);
+    }
     let is_held = s.optional("concurrent").is_some();
     // Places have no windows, and as many counters as there are calls that hold one.
     let every = if is_held {
@@ -89,18 +92,35 @@ fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
     Some(Limit { name, matches, per, bound, every, on_reach, mode, keys_max: keys_max.unwrap_or(KEYS_MAX_DEFAULT) })
 }
 
-/// `max`, `concurrent` or `sum`: one of them.
+/// `max`, `concurrent`, `sum`, `tokens` or `money`: one of them.
 fn bound(s: &mut Section<'_>, cursor: &Cursor<'_>) -> Option<LimitBound> {
-    let given = [s.optional("max"), s.optional("concurrent"), s.optional("sum")];
-    let mut found = given.iter().flatten();
-    let (Some(_), None) = (found.next(), found.next()) else {
-        cursor.refuse("one of `max`, `concurrent` and `sum`");
+    let given = ["max", "concurrent", "sum", "tokens", "money"].map(|word| (word, s.optional(word)));
+    let mut found = given.iter().filter_map(|(word, c)| Some((*word, c.as_ref()?)));
+    let (Some((word, c)), None) = (found.next(), found.next()) else {
+        cursor.refuse("one of `max`, `concurrent`, `sum`, `tokens` and `money`");
         return None;
     };
-    match &given {
-        [Some(max), ..] => max.integer(0, i128::from(u32::MAX)).map(LimitBound::Calls),
-        [_, Some(c), _] => places(c),
-        [.., sum] => sum.as_ref().and_then(sum_of),
+    match word {
+        "max" => c.integer(0, i128::from(u32::MAX)).map(LimitBound::Calls),
+        "concurrent" => places(c),
+        "sum" => sum_of(c),
+        "tokens" => c.integer(0, i128::from(amount::AMOUNT_MAX)).map(LimitBound::Tokens),
+        _ => amount_of(c).map(LimitBound::Money),
+    }
+}
+
+/// A request to a model is no call: it has no tool and no arguments, and its budget is no matter of a tick.
+fn of_models(s: &mut Section<'_>, per: &BTreeSet<LimitKey>) {
+    let of_calls = |key: &&LimitKey| matches!(key, LimitKey::Tool | LimitKey::Category | LimitKey::Argument(_));
+    if let (Some(place), Some(key)) = (s.optional("per"), per.iter().find(of_calls)) {
+        place.refuse(format!("no {key}: a limit of tokens or money counts requests to models, not calls"));
+    }
+    let Some(place) = s.optional("match") else { return };
+    let mut wanted = place.section();
+    for word in ["tools", "effects", "categories"] {
+        if let Some(c) = wanted.optional(word) {
+            c.refuse("nothing: a limit of tokens or money counts requests to models, not calls");
+        }
     }
 }
 
@@ -204,18 +224,19 @@ fn sum_of(cursor: &Cursor<'_>) -> Option<LimitBound> {
         }
         Some(text)
     });
-    let max = s.required("max").and_then(|c| {
-        let read = amount::of(&c.node.to_json());
-        if read.is_none() {
-            c.refuse(format!(
-                "a number up to {}, with at most six digits behind the point",
-                amount::show(amount::AMOUNT_MAX)
-            ));
-        }
-        read
-    });
+    let max = s.required("max").and_then(|c| amount_of(&c));
     s.close();
     Some(LimitBound::Sum { argument: argument?, max: max? })
+}
+
+/// An amount, in millionths.
+fn amount_of(cursor: &Cursor<'_>) -> Option<u64> {
+    let read = amount::of(&cursor.node.to_json());
+    if read.is_none() {
+        let most = amount::show(amount::AMOUNT_MAX);
+        cursor.refuse(format!("a number up to {most}, with at most six digits behind the point"));
+    }
+    read
 }
 
 fn every(cursor: &Cursor<'_>) -> Option<Every> {

@@ -20,6 +20,8 @@ pub const MODEL_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 pub enum ModelApi {
     /// OpenAI's Chat Completions.
     OpenAi,
+    /// OpenAI's Responses.
+    OpenAiResponses,
     /// Anthropic's Messages.
     Anthropic,
     /// Google's `generateContent`.
@@ -27,8 +29,12 @@ pub enum ModelApi {
 }
 
 /// The words for them.
-const APIS: [(&str, ModelApi); 3] =
-    [("openai", ModelApi::OpenAi), ("anthropic", ModelApi::Anthropic), ("gemini", ModelApi::Gemini)];
+const APIS: [(&str, ModelApi); 4] = [
+    ("openai", ModelApi::OpenAi),
+    ("openai-responses", ModelApi::OpenAiResponses),
+    ("anthropic", ModelApi::Anthropic),
+    ("gemini", ModelApi::Gemini),
+];
 
 /// What a million tokens cost, in millionths of the currency.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

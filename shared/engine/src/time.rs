@@ -1,8 +1,18 @@
-//! Points in time as results and replies show them.
+//! Points in time as results and replies show them, and where windows begin.
 
 /// A time for people and programs: RFC 3339 in UTC, to the second.
 #[must_use]
 pub fn rfc3339(ms: i64) -> String {
     let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
     time.to_rfc3339_opts(chrono::SecondsFormat::Secs, true)
+}
+
+/// The offset of a counter's windows in their length, ms: a stable hash, so that not all of them begin in one instant.
+#[must_use]
+pub fn counter_stagger_ms(limit: &str, counter: &str, period_ms: i64) -> i64 {
+    let mut hash = crc32fast::Hasher::new();
+    hash.update(limit.as_bytes());
+    hash.update(b"@");
+    hash.update(counter.as_bytes());
+    i64::from(hash.finalize()) % period_ms.max(1)
 }

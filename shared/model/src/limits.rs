@@ -99,6 +99,14 @@ pub const fn output_bytes_max(calls: usize) -> usize {
 }
 /// Bytes of an error message that a model reads.
 pub const ERROR_BYTES_MAX: usize = 1_000;
+/// The days for which what models have used is kept.
+pub const USAGE_DAYS_MAX: i64 = 40;
+/// Agents that a tenant's day tells apart there; all others count as one.
+pub const USAGE_AGENTS_MAX: usize = 1_000;
+/// Tokens that are believed of one answer: no model takes as many. What a provider says is added up for a day.
+pub const ANSWER_TOKENS_MAX: u64 = 1_000_000_000;
+/// Millionths that one answer may cost: likewise.
+pub const ANSWER_COST_MAX: u64 = 1_000_000_000_000;
 /// Bytes of a turn's log of admissions and failed tries: every verb that ends the turn reads it.
 pub const LOG_BYTES_MAX: usize = 4 * 1024;
 /// Characters of a result in the audit log.

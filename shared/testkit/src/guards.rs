@@ -338,6 +338,19 @@ pub const LIMITS: &[Guard] = &[
     ),
 ];
 
+/// Budgets of tokens and money, and what is counted of models. No interleaving asks a model: a test of their own notices.
+pub const BUDGETS: &[Guard] = &[
+    (1, "a repeated reservation is debited again", "if is_mine then return { 'OK', now } end", ""),
+    (
+        1,
+        "a debit is not corrected to what was used",
+        "    correct(reserved, num(input) + num(output), num(cost), now)\n",
+        "",
+    ),
+    (1, "a debit of what was not carried out is not given back", "    correct(reserved, 0, 0, now)\n", ""),
+    (6, "an answer is counted again when its step is repeated", "if counted == id then return end", ""),
+];
+
 /// All of them; those of limits come last.
 pub const ALL: &[&[Guard]] = &[
     RULES_1_TO_3,

@@ -42,6 +42,8 @@ fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
     }
 }
 
+mod budgets;
+
 #[derive(Deserialize, JsonSchema)]
 struct Post {
     /// What is posted.

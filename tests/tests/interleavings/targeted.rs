@@ -15,6 +15,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 
 mod alone;
 mod bounds;
+mod budgets;
 mod external;
 mod inbound;
 mod places;
@@ -370,7 +371,20 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
     for (verb, text) in Scripts::embedded().iter() {
         flags.entry(verb).or_default().push(text.starts_with("#!lua flags=allow-oom"));
     }
-    let whenever = ["settle", "beat", "reap", "retry", "hand_back", "cancel", "touch", "begin", "reject", "announce"];
+    let whenever = [
+        "settle",
+        "beat",
+        "reap",
+        "retry",
+        "hand_back",
+        "cancel",
+        "touch",
+        "step",
+        "reserve",
+        "begin",
+        "reject",
+        "announce",
+    ];
     let operators = ["set_tenant", "switch_tool", "reset_limit"];
     for verb in operators {
         assert_eq!(flags[verb], [true], "{verb}: who mends a full fleet is not refused");

@@ -16,7 +16,7 @@ const CRATES: [(&str, &[&str]); 19] = [
     ("scheduler", &["model", "protocol", "store", "config", "ops", "engine"]),
     ("worker/tools/outbound", &[]),
     ("worker/models", &["model", "protocol", "outbound"]),
-    ("worker/llm", &["model", "protocol", "store", "config", "ops", "client", "tools", "models"]),
+    ("worker/llm", &["model", "protocol", "store", "config", "ops", "client", "engine", "tools", "models"]),
     ("worker/tools/core", &["model", "protocol", "config", "ops", "engine"]),
     ("worker/tools/http", &["model", "config", "ops", "outbound", "tools"]),
     ("worker/tools/atlas", &["model", "store", "engine", "outbound", "tools", "tools-http"]),

@@ -3,7 +3,8 @@
 //!
 //! START HERE: [`run`] is one task from wherever it stands to its next wait or its end. Read on in [`history`] (what is
 //! kept of a task, and what follows from it), [`around`] (what comes to a task from outside: the session that it belongs
-//! to, and messages of other agents), [`prompt`] (what the model is told), [`answer`] (answers in a form), [`turns`] (how calls are submitted and
+//! to, and messages of other agents), [`prompt`] (what the model is told), [`budget`] (what it may use), [`answer`]
+//! (answers in a form), [`turns`] (how calls are submitted and
 //! their results read), and [`models`] (which models there are).
 //!
 //! A task is carried out in steps, each of which is in Redis before the next one begins: `plan` (the model's answer),
@@ -13,6 +14,8 @@
 
 mod answer;
 mod around;
+mod budget;
+mod failure;
 mod history;
 mod models;
 mod prompt;
@@ -24,6 +27,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tickfleet_config::LlmDef;
+use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_model::Effect;
 use tickfleet_models::Models;
 use tickfleet_ops::metrics::Metrics;
@@ -37,14 +41,15 @@ pub use models::ModelSet;
 pub struct LlmKind {
     store: Store,
     models: Arc<ModelSet>,
+    active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
 }
 
 impl LlmKind {
-    /// Handlers for tasks of the shard of `store`, run on `models`.
+    /// Handlers for tasks of the shard of `store`, run on `models`, within the budgets of what is in force.
     #[must_use]
-    pub fn new(store: Store, models: Arc<ModelSet>, metrics: Arc<Metrics>) -> Self {
-        Self { store, models, metrics }
+    pub fn new(store: Store, models: Arc<ModelSet>, active: Arc<PolicyHandle>, metrics: Arc<Metrics>) -> Self {
+        Self { store, models, active, metrics }
     }
 }
 
@@ -52,9 +57,9 @@ impl ToolKind<LlmDef> for LlmKind {
     fn make(&self, def: &LlmDef, _: &serde_json::Value, _: Effect) -> Result<Made, DeclarationError> {
         let models = self.models.chain(&def.models);
         let configured = models.is_ok();
-        let (set, metrics) = (Arc::clone(&self.models), Arc::clone(&self.metrics));
+        let (set, active, metrics) = (Arc::clone(&self.models), Arc::clone(&self.active), Arc::clone(&self.metrics));
         let form = def.answer_schema.as_ref().map(answer::AnswerForm::compile).transpose()?;
-        let agent = LlmAgent { def: def.clone(), store: self.store.clone(), models, set, metrics, form };
+        let agent = LlmAgent { def: def.clone(), store: self.store.clone(), models, set, active, metrics, form };
         Ok(Made { handler: Arc::new(agent), configured })
     }
 }
@@ -67,6 +72,8 @@ struct LlmAgent {
     models: Result<Models, String>,
     /// All models, with their prices.
     set: Arc<ModelSet>,
+    /// Limits, tenants and agents.
+    active: Arc<PolicyHandle>,
     metrics: Arc<Metrics>,
     /// The form of its answers, where they have one.
     form: Option<answer::AnswerForm>,

@@ -70,6 +70,7 @@ fn entry(name: &str, def: &ModelDef, environment: &BTreeMap<String, String>) -> 
 fn declared(def: &ProviderDef, environment: &BTreeMap<String, String>) -> Result<Settings, String> {
     let api = match def.api {
         ModelApi::OpenAi => Api::OpenAi,
+        ModelApi::OpenAiResponses => Api::Responses,
         ModelApi::Anthropic => Api::Anthropic,
         ModelApi::Gemini => Api::Gemini,
     };

@@ -1,13 +1,13 @@
 //! START HERE: one task, from wherever it stands to its next wait or its end.
 
-use std::time::Duration;
-
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
-use tickfleet_models::{Answered, Class, Models, Stop, Unanswered};
-use tickfleet_store::{Stepped, StoreError, TurnName};
+use tickfleet_models::{Answer, Models, Request, Stop, Unanswered};
+use tickfleet_store::{Spent, Stepped, TurnName};
 use tickfleet_tools::{CallContext, ToolFailure, ToolOutput};
 
+use crate::budget::{self, Budgets};
+use crate::failure::{away, internal, refused, stale, transient, unanswered};
 use crate::history::{Entry, History, Next, Plan};
 use crate::prompt::{self, TaskArguments};
 use crate::turns::{self, LOOK_AGAIN, Results};
@@ -70,12 +70,12 @@ pub(crate) async fn task(
     let history = History::read(&steps).map_err(internal)?;
     let mut running = Running { agent, models, context, name, task, history };
     if running.history.entries.is_empty() {
-        running.append(around::said(&agent.store, context).await.map_err(away)?).await?;
+        running.append(around::said(&agent.store, context).await.map_err(away)?, None).await?;
     }
     loop {
         match running.history.next(agent.def.max_iterations, agent.def.repeats_max) {
             Next::Plan { last } => running.plan(last).await?,
-            Next::Warn => running.append(vec![Entry::Note { text: IN_CIRCLES.to_owned() }]).await?,
+            Next::Warn => running.append(vec![Entry::Note { text: IN_CIRCLES.to_owned() }], None).await?,
             Next::Execute { number } => running.execute(number).await?,
             Next::Answer => {
                 if let Some(done) = running.answer().await? {
@@ -90,38 +90,53 @@ impl Running<'_> {
     /// Asks the model, and writes down what it said before anything follows from it.
     async fn plan(&mut self, last: bool) -> Result<(), ToolFailure> {
         let known = self.history.entries.len();
-        self.append(around::heard(&self.agent.store, self.context, known).await.map_err(away)?).await?;
+        self.append(around::heard(&self.agent.store, self.context, known).await.map_err(away)?, None).await?;
         let request = prompt::request(&self.agent.def, self.context, &self.task, &self.history, last);
-        let Answered { provider, answer, failed } = self.models.ask(&request).await.map_err(|e| self.unanswered(&e))?;
-        for error in &failed {
-            self.agent.metrics.model_asked(&error.provider, error.failure.as_str());
-        }
-        self.agent.metrics.model_asked(&provider, "ok");
-        let usage = answer.usage;
-        let cost = self.agent.set.cost(&provider, usage.input, usage.output);
-        self.agent.metrics.model_used(&provider, usage.input, usage.output, cost);
+        let Heard { model, answer, spent } = self.ask(&request).await?;
         if answer.stop == Stop::Refused {
             let said = if answer.text.is_empty() { "it gave no reason" } else { answer.text.trim() };
-            return Err(refused(format!("The model declined to go on: {said}")));
+            let said = format!("The model declined to go on: {said}");
+            self.append(Vec::new(), Some(&spent)).await?;
+            return Err(refused(said));
         }
         if answer.text.trim().is_empty() && answer.calls.is_empty() {
+            self.append(Vec::new(), Some(&spent)).await?;
             return Err(transient("The model gave an empty answer.".to_owned(), None));
         }
-        self.append(vec![Entry::Plan(Plan::of(&provider, answer, last, cost))]).await?;
+        self.append(vec![Entry::Plan(Plan::of(&model, answer, last, spent.cost))], Some(&spent)).await?;
         self.agent.metrics.task_step("plan");
         Ok(())
     }
 
-    fn unanswered(&self, error: &Unanswered) -> ToolFailure {
-        if let Unanswered::All(errors) = error {
-            for error in errors {
-                self.agent.metrics.model_asked(&error.provider, error.failure.as_str());
+    /// Asks the models in order until one answers, each within its budget.
+    async fn ask(&self, request: &Request) -> Result<Heard, ToolFailure> {
+        request.check().map_err(|error| unanswered(&error.into()))?;
+        let (agent, metrics) = (self.agent, &self.agent.metrics);
+        let mut budgets = Budgets::now(agent, self.context, &self.name).await?;
+        let mut failed = Vec::new();
+        for (at, model) in self.models.names().enumerate() {
+            // The same for nobody else's request: where one may have been paid for, its debit stays.
+            let number = format!("{}.{at}", self.history.entries.len());
+            let is_reserved = budgets.reserve(&number, model, request).await?;
+            match self.models.ask_one(at, request).await {
+                Ok(answer) => {
+                    let used = budget::used(request, &answer);
+                    let cost = agent.set.cost(model, used.input, used.output);
+                    metrics.model_asked(model, "ok");
+                    metrics.model_used(model, used.input, used.output, cost);
+                    let spent = budgets.spent(&number, used.input, used.output, cost);
+                    return Ok(Heard { model: model.to_owned(), answer, spent });
+                }
+                Err(error) => {
+                    metrics.model_asked(&error.provider, error.failure.as_str());
+                    if is_reserved && !error.may_have_run {
+                        budgets.give_back(&number).await?;
+                    }
+                    failed.push(error);
+                }
             }
         }
-        match error.class() {
-            Class::Transient => transient(error.to_string(), error.retry_after()),
-            Class::Exhausted | Class::Permanent => refused(error.to_string()),
-        }
+        Err(unanswered(&Unanswered::All(failed)))
     }
 
     /// Has the calls of the last plan carried out as a turn, and takes in what they came to.
@@ -136,7 +151,7 @@ impl Running<'_> {
             }
             // In one piece: a history with some of them does not exist.
             Results::In(results) => {
-                self.append(results.into_iter().map(Entry::Result).collect()).await?;
+                self.append(results.into_iter().map(Entry::Result).collect(), None).await?;
                 self.agent.metrics.task_step("validate");
                 Ok(())
             }
@@ -151,7 +166,7 @@ impl Running<'_> {
             Some(form) => match form.read(&plan.text, self.name.turn.as_str(), &self.history).await {
                 Ok(output) => Some(output),
                 Err(problem) if self.history.unfit() < UNFIT_MAX => {
-                    self.append(vec![Entry::Unfit { text: answer::told(&problem) }]).await?;
+                    self.append(vec![Entry::Unfit { text: answer::told(&problem) }], None).await?;
                     return Ok(None);
                 }
                 Err(problem) => {
@@ -182,21 +197,20 @@ impl Running<'_> {
         Ok(Some(ToolOutput { json: to_raw_value(&done).map_err(internal)?, content_type: "application/json" }))
     }
 
-    /// Adds to the history, here and in Redis.
-    async fn append(&mut self, entries: Vec<Entry>) -> Result<(), ToolFailure> {
-        if entries.is_empty() {
+    /// Adds to the history, here and in Redis, and counts what the model's answer has used.
+    async fn append(&mut self, entries: Vec<Entry>, spent: Option<&Spent>) -> Result<(), ToolFailure> {
+        if entries.is_empty() && spent.is_none() {
             return Ok(());
         }
         let texts: Vec<String> =
             entries.iter().map(serde_json::to_string).collect::<Result<_, _>>().map_err(internal)?;
         let known = self.history.entries.len();
-        match self.agent.store.step(&self.name, &self.context.fence, known, &texts).await.map_err(away)? {
+        match self.agent.store.step(&self.name, &self.context.fence, known, &texts, spent).await.map_err(away)? {
             Stepped::Ok | Stepped::Already => {
                 self.history.entries.extend(entries);
                 Ok(())
             }
-            // Whatever is said of the slice now is stale too.
-            Stepped::Stale => Err(transient("Another worker carries the task out now.".to_owned(), None)),
+            Stepped::Stale => Err(stale()),
             Stepped::Full => Err(refused(
                 "The task has read and written more than one task may; give it out in smaller ones.".to_owned(),
             )),
@@ -204,18 +218,9 @@ impl Running<'_> {
     }
 }
 
-fn transient(message: String, retry_after: Option<Duration>) -> ToolFailure {
-    ToolFailure::Transient { message, retry_after, not_executed: false }
-}
-
-fn refused(message: String) -> ToolFailure {
-    ToolFailure::Permanent { message, details: None }
-}
-
-fn internal(error: impl std::fmt::Display) -> ToolFailure {
-    ToolFailure::Internal { message: error.to_string() }
-}
-
-fn away(error: StoreError) -> ToolFailure {
-    transient(error.to_string(), None)
+/// An answer of a model, not yet written down.
+struct Heard {
+    model: String,
+    answer: Answer,
+    spent: Spent,
 }

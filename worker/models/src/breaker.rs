@@ -46,6 +46,13 @@ impl Breaker {
         state.trying = true;
         Ok(Leave { breaker: self, trial: true })
     }
+
+    /// It answered, and says that nothing is left of its rate for so long.
+    pub(crate) fn rest(&self, rest: Duration) {
+        let until = Instant::now() + rest.min(REST_MAX);
+        let mut state = self.0.lock();
+        state.until = state.until.max(Some(until));
+    }
 }
 
 impl Leave<'_> {
@@ -54,7 +61,8 @@ impl Leave<'_> {
         let mut state = self.breaker.0.lock();
         state.failures = 0;
         if self.trial {
-            state.until = None;
+            // Unless it has asked for another rest with that answer.
+            state.until = state.until.filter(|until| *until > Instant::now());
         }
     }
 
@@ -98,6 +106,21 @@ mod tests {
         breaker.leave().expect("a trial that was given up makes room for the next").failed(None);
         assert_eq!(breaker.leave().unwrap_err(), REST);
         tokio::time::advance(REST).await;
+        breaker.leave().unwrap().answered();
+        let (one, two) = (breaker.leave(), breaker.leave());
+        assert!(one.is_ok() && two.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_has_nothing_left_of_its_rate_rests_although_it_answered() {
+        let breaker = Breaker::default();
+        for _ in 0..2 {
+            let leave = breaker.leave().unwrap();
+            breaker.rest(Duration::from_secs(7));
+            leave.answered();
+            assert_eq!(breaker.leave().unwrap_err(), Duration::from_secs(7));
+            tokio::time::advance(Duration::from_secs(7)).await;
+        }
         breaker.leave().unwrap().answered();
         let (one, two) = (breaker.leave(), breaker.leave());
         assert!(one.is_ok() && two.is_ok());

@@ -21,6 +21,7 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
     let value = |name: &str| environment.get(name).map(|v| v.trim()).filter(|v| !v.is_empty());
     let api = match value("LLM_PROVIDER").map(str::to_ascii_lowercase).as_deref() {
         Some("openai") => Api::OpenAi,
+        Some("openai-responses") => Api::Responses,
         Some("anthropic" | "claude") => Api::Anthropic,
         Some("gemini") => Api::Gemini,
         Some(_) => return Err("LLM_PROVIDER: expected openai, anthropic, claude or gemini".to_owned()),
@@ -29,7 +30,7 @@ pub fn from_environment(environment: &BTreeMap<String, String>) -> Result<Option
         None => return Ok(None),
     };
     let (key, model, base) = match api {
-        Api::OpenAi => ("OPENAI_API_KEY", "OPENAI_MODEL", "OPENAI_BASE_URL"),
+        Api::OpenAi | Api::Responses => ("OPENAI_API_KEY", "OPENAI_MODEL", "OPENAI_BASE_URL"),
         Api::Anthropic => ("ANTHROPIC_API_KEY", "CLAUDE_MODEL", "ANTHROPIC_BASE_URL"),
         Api::Gemini => ("GEMINI_API_KEY", "GEMINI_MODEL", "GEMINI_BASE_URL"),
     };

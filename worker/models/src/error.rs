@@ -89,6 +89,8 @@ pub struct ModelError {
     pub detail: String,
     /// The time that the provider wants to be left alone.
     pub retry_after: Option<Duration>,
+    /// True if the provider may have carried the request out, and charge for it: no status says that it did not.
+    pub may_have_run: bool,
 }
 
 impl ModelError {

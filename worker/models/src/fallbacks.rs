@@ -77,6 +77,28 @@ impl Models {
         }
         Err(Unanswered::All(failed))
     }
+
+    /// The names of the providers in order, for whoever asks them one by one.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|provider| provider.name())
+    }
+
+    /// Asks one of them, once, by its place in the order. The request is checked already ([`Request::check`]).
+    ///
+    /// # Errors
+    /// Why it did not answer; none such: [`Failure::NotFound`].
+    pub async fn ask_one(&self, at: usize, request: &Request) -> Result<Answer, ModelError> {
+        match self.0.get(at) {
+            Some(provider) => ask(provider, request).await,
+            None => Err(ModelError {
+                provider: String::new(),
+                failure: Failure::NotFound,
+                detail: "there is no such model".to_owned(),
+                retry_after: None,
+                may_have_run: false,
+            }),
+        }
+    }
 }
 
 async fn ask(provider: &Provider, request: &Request) -> Result<Answer, ModelError> {
@@ -85,6 +107,7 @@ async fn ask(provider: &Provider, request: &Request) -> Result<Answer, ModelErro
         failure: Failure::Resting,
         detail: format!("not asked for {} s more", rest.as_secs_f64().ceil()),
         retry_after: Some(rest),
+        may_have_run: false,
     })?;
     let asked = provider.ask(request).await;
     match &asked {

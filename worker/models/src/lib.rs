@@ -11,6 +11,7 @@ mod fallbacks;
 mod message;
 mod planner;
 mod provider;
+mod rate;
 mod wire;
 
 pub use environment::from_environment;

@@ -14,6 +14,7 @@ use crate::breaker::Breaker;
 use crate::error::{Failure, ModelError};
 use crate::message::{Answer, CALLS_MAX, REQUEST_BYTES_MAX, Request};
 use crate::planner;
+use crate::rate::used_up;
 use crate::wire::{Api, Written};
 
 /// The bytes of an answer that are read at most.
@@ -111,6 +112,9 @@ impl Provider {
             let body = read_at_most(&mut response, REFUSAL_BYTES_MAX).await.unwrap_or_else(|(read, _)| read);
             return Err(self.refused(status, response.headers(), &body));
         }
+        if let Some(rest) = used_up(response.headers()) {
+            self.breaker.rest(rest);
+        }
         read_at_most(&mut response, ANSWER_BYTES_MAX).await.map_err(|(_, failure)| match failure {
             Failure::TooLarge => self.error(failure, &format!("the answer has more than {ANSWER_BYTES_MAX} bytes")),
             _ => self.error(failure, "the connection ended before the whole answer"),
@@ -127,7 +131,9 @@ impl Provider {
         }
         match error {
             e if e.is_timeout() => self.error(Failure::Timeout, "no connection in time"),
-            e if e.is_connect() => self.error(Failure::Disconnected, "no connection"),
+            e if e.is_connect() => {
+                ModelError { may_have_run: false, ..self.error(Failure::Disconnected, "no connection") }
+            }
             _ => self.error(Failure::Disconnected, "the connection ended before the answer"),
         }
     }
@@ -158,7 +164,9 @@ impl Provider {
         let key = self.settings.key.as_ref().map(ExposeSecret::expose_secret).filter(|key| !key.is_empty());
         let detail = key.map_or_else(|| detail.to_owned(), |key| detail.replace(key, "[REDACTED]"));
         let detail = Redactor::new::<&str>([]).text(&detail).chars().take(DETAIL_CHARS_MAX).collect();
-        ModelError { provider: self.settings.name.clone(), failure, detail, retry_after: None }
+        let may_have_run =
+            matches!(failure, Failure::Timeout | Failure::Disconnected | Failure::TooLarge | Failure::Malformed);
+        ModelError { provider: self.settings.name.clone(), failure, detail, retry_after: None, may_have_run }
     }
 }
 

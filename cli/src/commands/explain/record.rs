@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde_json::Value;
 use tickfleet_client::{Reply, ReplyStatus};
-use tickfleet_model::limit::{LimitBound, amount};
+use tickfleet_model::limit::amount;
 use tickfleet_model::{AgentId, CallResult, Caps, Policy, TenantId};
 use tickfleet_store::{BudgetFacts, FinishedTurn, Lane, LiveTurn, TurnName};
 
@@ -94,7 +94,7 @@ pub(super) fn limit(
     let is_held = held > 0 || known.is_some_and(|limit| limit.bound.is_held());
     let used = match known.map(|limit| &limit.bound) {
         _ if is_held => held.to_string(),
-        Some(LimitBound::Sum { .. }) => amount::show(used),
+        Some(bound) if bound.is_of_amounts() => amount::show(used),
         _ => used.to_string(),
     };
     let allows = known.map(ToString::to_string);

@@ -4,7 +4,7 @@ use serde::Serialize;
 use serde_json::Number;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::limit::counters::may_debit;
-use tickfleet_model::limit::{Every, LimitBound, LimitMode, OnReach, amount};
+use tickfleet_model::limit::{Every, LimitMode, OnReach, amount};
 use tickfleet_model::policy::{AgentPolicy, Policy, TenantPolicy};
 use tickfleet_model::suggest::{closest, list};
 use tickfleet_model::{AgentId, Limit, TenantId};
@@ -251,7 +251,7 @@ fn counter_view(
 pub(super) fn number(value: u64, limit: Option<&Limit>) -> Number {
     match limit.map(|limit| &limit.bound) {
         // An amount as it is written is a number.
-        Some(LimitBound::Sum { .. }) => amount::show(value).parse().unwrap_or_else(|_| value.into()),
+        Some(bound) if bound.is_of_amounts() => amount::show(value).parse().unwrap_or_else(|_| value.into()),
         _ => value.into(),
     }
 }

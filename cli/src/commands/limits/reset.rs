@@ -138,7 +138,8 @@ fn entry(
         tenant: tenant.as_ref(),
         unit: match limit.map(|limit| &limit.bound) {
             None => "unknown",
-            Some(LimitBound::Sum { .. }) => "millionths",
+            Some(bound) if bound.is_of_amounts() => "millionths",
+            Some(LimitBound::Tokens(_)) => "tokens",
             Some(_) => "calls",
         },
         redactor: &setup.report().redactor,

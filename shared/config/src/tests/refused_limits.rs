@@ -21,6 +21,11 @@ fn a_limit_says_what_it_counts_and_what_becomes_of_the_rest() {
     assert!(limit.per.contains(&LimitKey::Task), "a task's limit has a counter for each task");
     let limit = limits("    concurrent: 3\n").load().unwrap().policy.limits[0].clone();
     assert_eq!((limit.bound, limit.every), (LimitBound::Concurrent(3), Every::Held));
+    let limit =
+        limits("    per: [tenant]\n    tokens: 200000\n    every: day\n").load().unwrap().policy.limits[0].clone();
+    assert_eq!((limit.bound, limit.every), (LimitBound::Tokens(200_000), Every::Day));
+    let limit = limits("    money: 5.00\n    every: task\n").load().unwrap().policy.limits[0].clone();
+    assert_eq!((limit.bound, limit.every), (LimitBound::Money(5_000_000), Every::Task));
     let limit = limits("    per: [tool]\n    concurrent: 25%\n").load().unwrap().policy.limits[0].clone();
     assert_eq!((limit.bound, limit.every), (LimitBound::Part(25), Every::Held));
     let limit = limits("    per: [tenant]\n    concurrent: share\n").load().unwrap().policy.limits[0].clone();
@@ -37,11 +42,14 @@ fn without_limits_the_policy_is_what_it_was() {
 #[test]
 fn wrong_limits_are_refused_where_they_are_wrong() {
     let cases = [
-        ("    every: day\n", "limits.mails: found a mapping; expected one of `max`, `concurrent` and `sum`"),
+        (
+            "    every: day\n",
+            "limits.mails: found a mapping; expected one of `max`, `concurrent`, `sum`, `tokens` and `money`",
+        ),
         ("    max: 3\n", "limits.mails.every: found nothing; expected a value: `every` is required"),
         (
             "    max: 3\n    sum: {argument: /a, max: 3}\n    every: day\n",
-            "expected one of `max`, `concurrent` and `sum`",
+            "expected one of `max`, `concurrent`, `sum`, `tokens` and `money`",
         ),
         ("    max: 3\n    every: 2w\n", "expected tick, day, task, or a length of time from 1s to 31d"),
         ("    max: 3\n    every: day\n    per: [usr]\n", "did you mean `user`?"),
@@ -56,6 +64,16 @@ fn wrong_limits_are_refused_where_they_are_wrong() {
         ("    concurrent: shares\n", "a part of the slots from 1% to 100%, or share"),
         ("    concurrent: share\n", "expected `per: [tenant]`"),
         ("    concurrent: share\n    per: [tenant]\n    on_reach: reject\n", "expected wait"),
+        ("    tokens: -1\n    every: day\n", "limits.mails.tokens: found -1"),
+        ("    money: much\n    every: day\n", "at most six digits behind the point"),
+        (
+            "    tokens: 5\n    every: day\n    per: [tool]\n",
+            "expected no tool: a limit of tokens or money counts requests",
+        ),
+        (
+            "    money: 5\n    every: day\n    match: {effects: [once]}\n",
+            "expected nothing: a limit of tokens or money",
+        ),
         ("    concurrent: 3\n    every: day\n", "a limit of `concurrent` calls has no windows"),
     ];
     for (text, expected) in cases {

@@ -50,7 +50,7 @@ pub fn counters(
     let mut found: BTreeMap<(usize, String), Vec<Option<u64>>> = BTreeMap::new();
     let mut arguments: Vec<Option<Value>> = vec![None; calls.len()];
     for (number, limit) in limits.iter().enumerate() {
-        if !matches_maker(&limit.matches, maker) || limit.per.contains(&LimitKey::Task) && maker.task.is_none() {
+        if limit.bound.is_of_models() || !counts(limit, maker) {
             continue;
         }
         let reads = matches!(limit.bound, LimitBound::Sum { .. })
@@ -78,6 +78,37 @@ pub fn counters(
         Debits { limit, key, amounts }
     });
     debits.collect()
+}
+
+/// Whether calls of this one are counted, as far as it decides.
+fn counts(limit: &Limit, maker: &Maker<'_>) -> bool {
+    matches_maker(&limit.matches, maker) && (maker.task.is_some() || !limit.per.contains(&LimitKey::Task))
+}
+
+/// What a request to a model may use at most, or an answer has used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Spend {
+    /// Tokens of the request and the answer together.
+    pub tokens: u64,
+    /// What they cost, in millionths of the currency.
+    pub money: u64,
+}
+
+/// The counters that a request to a model debits, in the order of the limits: one amount each.
+#[must_use]
+pub fn model_counters(limits: &[Limit], maker: &Maker<'_>, at_most: Spend) -> Vec<Debits> {
+    // It is no call: what limits of calls ask about tools and arguments, these may not.
+    let (call, nothing) = (Call { provider_id: None, tool: String::new(), arguments: String::new() }, Value::Null);
+    let of = |(number, limit): (usize, &Limit)| {
+        let amount = match limit.bound {
+            LimitBound::Tokens(_) => at_most.tokens,
+            LimitBound::Money(_) => at_most.money,
+            _ => return None,
+        };
+        let key = key(limit, maker, (&call, ""), &nothing);
+        counts(limit, maker).then(|| Debits { limit: number, key, amounts: vec![Some(amount)] })
+    };
+    limits.iter().enumerate().filter_map(of).collect()
 }
 
 /// Calls of a slice run one after another, so one place does for all of them; but each call that may run `beside` others
@@ -255,6 +286,26 @@ mod tests {
         let found = found(&limits, &Context::default(), &calls);
         assert_eq!(found[0].1, [1, 1, 1, 0, 1].map(Some));
         assert_eq!(found[1].1, [1, 1, 1, 0, 0].map(Some));
+    }
+
+    #[test]
+    fn requests_to_models_debit_budgets_of_tokens_and_money_and_calls_never_do() {
+        let per = [LimitKey::Agent];
+        let limits = [
+            limit(&[], &per, LimitBound::Tokens(9)),
+            limit(&[], &[], LimitBound::Calls(9)),
+            limit(&[], &[LimitKey::Task], LimitBound::Money(9)),
+            limit(&[], &[], LimitBound::Money(9)),
+        ];
+        let calls = found(&limits, &Context::default(), &[call("search", "{}")]);
+        assert_eq!(calls, [(String::new(), vec![Some(1)])]);
+        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        let (owner, policy, context) = (TenantPolicy::default(), AgentPolicy::default(), Context::default());
+        let (tenant, agent, owner, policy, context) = (&tenant, &agent, &owner, &policy, &context);
+        let maker = Maker { tenant, owner, agent, policy, context, task: None, parallel_reads: false };
+        let found = model_counters(&limits, &maker, Spend { tokens: 700, money: 12 });
+        let of = |limit, key: &str, amount| Debits { limit, key: key.into(), amounts: vec![Some(amount)] };
+        assert_eq!(found, [of(0, "acme:kelly", 700), of(3, "", 12)], "without a task, none of a task's is debited");
     }
 
     #[test]

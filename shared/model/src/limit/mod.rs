@@ -102,6 +102,10 @@ pub enum LimitBound {
         /// The largest sum, in millionths ([`amount`]).
         max: u64,
     },
+    /// So many tokens of models, of requests and answers together. Requests to models debit it, and calls never do.
+    Tokens(u64),
+    /// So much money for models, in millionths of the currency of their prices; likewise.
+    Money(u64),
 }
 
 impl LimitBound {
@@ -109,9 +113,13 @@ impl LimitBound {
     #[must_use]
     pub const fn max(&self) -> u64 {
         match self {
-            Self::Calls(max) | Self::Concurrent(max) | Self::Part(max) | Self::Share(max) | Self::Sum { max, .. } => {
-                *max
-            }
+            Self::Calls(max)
+            | Self::Concurrent(max)
+            | Self::Part(max)
+            | Self::Share(max)
+            | Self::Tokens(max)
+            | Self::Money(max)
+            | Self::Sum { max, .. } => *max,
         }
     }
 
@@ -133,6 +141,18 @@ impl LimitBound {
         matches!(self, Self::Concurrent(_) | Self::Part(_) | Self::Share(_))
     }
 
+    /// Returns true if requests to models debit it, and calls never do.
+    #[must_use]
+    pub const fn is_of_models(&self) -> bool {
+        matches!(self, Self::Tokens(_) | Self::Money(_))
+    }
+
+    /// Returns true if it counts millionths ([`amount`]).
+    #[must_use]
+    pub const fn is_of_amounts(&self) -> bool {
+        matches!(self, Self::Sum { .. } | Self::Money(_))
+    }
+
     /// The same with another such number.
     #[must_use]
     pub fn with_max(&self, max: u64) -> Self {
@@ -141,6 +161,8 @@ impl LimitBound {
             Self::Concurrent(_) => Self::Concurrent(max),
             Self::Part(_) => Self::Part(max),
             Self::Share(_) => Self::Share(max),
+            Self::Tokens(_) => Self::Tokens(max),
+            Self::Money(_) => Self::Money(max),
             Self::Sum { argument, .. } => Self::Sum { argument: argument.clone(), max },
         }
     }
@@ -149,7 +171,8 @@ impl LimitBound {
     #[must_use]
     pub fn parse_max(&self, text: &str) -> Option<u64> {
         match self {
-            Self::Sum { .. } => amount::parse(text),
+            Self::Sum { .. } | Self::Money(_) => amount::parse(text),
+            Self::Tokens(_) => text.parse().ok().filter(|tokens| *tokens <= amount::AMOUNT_MAX),
             Self::Calls(_) => text.parse::<u32>().ok().map(u64::from),
             Self::Concurrent(_) => text.parse::<u32>().ok().filter(|places| *places > 0).map(u64::from),
             Self::Part(_) => parse_percent(text),
@@ -165,7 +188,8 @@ impl LimitBound {
             Self::Concurrent(_) => "a number of calls, 1 at least".into(),
             Self::Part(_) => "a part of the slots, from 1% to 100%".into(),
             Self::Share(_) => format!("a weight, from 1 to {WEIGHT_MAX}"),
-            Self::Sum { .. } => {
+            Self::Tokens(_) => "a number of tokens".into(),
+            Self::Sum { .. } | Self::Money(_) => {
                 let most = amount::show(amount::AMOUNT_MAX);
                 format!("an amount up to {most}, with at most six digits behind the point")
             }
@@ -260,6 +284,9 @@ impl fmt::Display for Limit {
             LimitBound::Share(1) => write!(f, "a share of the slots")?,
             LimitBound::Share(weight) => write!(f, "a share of the slots with weight {weight}")?,
             LimitBound::Sum { argument, max } => write!(f, "{} of {argument}", amount::show(*max))?,
+            LimitBound::Tokens(1) => write!(f, "1 token of models")?,
+            LimitBound::Tokens(max) => write!(f, "{max} tokens of models")?,
+            LimitBound::Money(max) => write!(f, "{} for models", amount::show(*max))?,
         }
         let mut keys = self.per.iter().filter(|key| **key != LimitKey::Task || self.every != Every::Task);
         if let Some(first) = keys.next() {
@@ -358,8 +385,12 @@ mod tests {
         let part = Limit { bound: LimitBound::Part(25), ..limit.clone() };
         assert_eq!(part.to_string(), "25% of the slots at once per tool");
         let per = BTreeSet::from([LimitKey::Tenant]);
-        let share = Limit { bound: LimitBound::Share(3), per, ..limit };
+        let share = Limit { bound: LimitBound::Share(3), per: per.clone(), ..limit.clone() };
         assert_eq!(share.to_string(), "a share of the slots with weight 3 per tenant");
+        let tokens = Limit { bound: LimitBound::Tokens(200_000), per: per.clone(), every: Every::Day, ..limit.clone() };
+        assert_eq!(tokens.to_string(), "200000 tokens of models per tenant in a day");
+        let money = Limit { bound: LimitBound::Money(500_000), per, every: Every::Task, ..limit };
+        assert_eq!(money.to_string(), "0.5 for models per tenant in a task");
     }
 
     #[test]

@@ -83,9 +83,10 @@ catalogue! {
         "Entries read from the inbound streams. One that is read again after a crash counts again.";
     TURNS_ADMITTED = "turns_admitted_total", Counter, Schedulers, ["decision": Words(labels::decisions)],
         "Turns by what admission decided about them. Each turn counts once, whatever happens to it later.";
-    LIMITS_REACHED = "limits_reached_total", Counter, Schedulers,
+    LIMITS_REACHED = "limits_reached_total", Counter, Everyone,
         ["limit": Bounded("limits of `limits.yaml`"), "action": Words(|| labels::LIMIT_ACTIONS.to_vec())],
-        "Turns that a limit made wait, calls that it refused, and turns that it would have held up (shadow), by limit.";
+        "Turns that a limit made wait, calls that it refused, and turns that it would have held up (shadow), by limit. \
+         Workers count tasks whose budget of tokens or money is short.";
     CALLS_ADMITTED = "calls_admitted_total", Counter, Schedulers, [],
         "Calls that were debited from their budgets and let through, at admission or when a lane was released.";
     TURNS_REFUSED = "turns_refused_total", Counter, Schedulers, ["reason": Words(labels::rejections)],

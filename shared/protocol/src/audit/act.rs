@@ -19,7 +19,7 @@ pub struct LimitReset<'a> {
     pub counter: &'a str,
     /// Whose counter it is; none where it is not one tenant's, or nobody knows.
     pub tenant: Option<&'a TenantId>,
-    /// What the counter counts: `calls`, `millionths`, or `unknown`.
+    /// What the counter counts: `calls`, `tokens`, `millionths`, or `unknown`.
     pub unit: &'a str,
     /// Takes out the secrets that somebody may have written into the reason.
     pub redactor: &'a Redactor,

@@ -35,6 +35,8 @@ questions! {
     Now: "now",
     /// The amounts that wait, by place.
     Backlog: "backlog",
+    /// What models have used.
+    Usage: "usage",
     /// The slots of the workers, and how many calls have ended.
     FleetLoad: "fleet_load",
     /// The check that turns under way will be looked at again.

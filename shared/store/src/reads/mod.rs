@@ -13,4 +13,5 @@ pub(crate) mod preflight;
 pub(crate) mod standing;
 pub(crate) mod sweep;
 pub(crate) mod tasks;
+pub(crate) mod usage;
 pub(crate) mod watch;

@@ -114,6 +114,19 @@ records! {
         HELD_SINCE = "hs",
         /// Of a task that is carried out in steps: the bytes of its history.
         STEPS_BYTES = "sb",
+        /// Of a task that a model carries out: the id of the request whose use was counted last.
+        COUNTED = "cd",
+        /// Likewise: tokens of its requests.
+        SPENT_INPUT = "si",
+        /// Likewise: tokens of its answers.
+        SPENT_OUTPUT = "so",
+        /// Likewise: what they cost, in millionths.
+        SPENT_COST = "sc",
+        /// Likewise: what the request that is under way has debited of budgets: its id, and for each budget its counter,
+        /// `t<tokens>` or `m<money>`, and the end of the window that it was debited in, with blanks between.
+        RESERVED = "rv",
+        /// Likewise: the counter of the budget that it waits for.
+        SHORT = "sh",
         /// Of a task: when its runtime last said that it works on it, ms of shard time.
         TOUCHED_MS = "hb",
     }
@@ -164,6 +177,19 @@ records! {
         DAY_USED = "du",
         /// When that day ends, ms of shard time.
         DAY_END = "de",
+    }
+
+    /// What models have used in a day: the hash `usage:<tenant>:<start of the day, ms>`. An agent's fields have its name and a
+    /// colon before these.
+    usage as "USAGE" {
+        /// Requests that were answered.
+        REQUESTS = "n",
+        /// Tokens of requests.
+        INPUT = "i",
+        /// Tokens of answers.
+        OUTPUT = "o",
+        /// What they cost, in millionths.
+        COST = "c",
     }
 
     /// The calls that workers said they had begun, of turns that Redis had lost: the hash `ran:<tenant>:<turn>`.

@@ -29,6 +29,8 @@ pub(crate) const SLICE: Fragment = fragment!("slice");
 pub(crate) const BUDGET: Fragment = fragment!("budget");
 /// Limits, as data.
 pub(crate) const LIMITS: Fragment = fragment!("limits");
+/// What models use: budgets of tokens and money, and what is counted of them.
+pub(crate) const SPEND: Fragment = fragment!("spend");
 /// Cancels that came before what they cancel.
 pub(crate) const EARLY: Fragment = fragment!("early");
 /// Bounds of inboxes.

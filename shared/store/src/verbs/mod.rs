@@ -9,7 +9,7 @@ mod scripts;
 
 pub use scripts::Scripts;
 
-use crate::script::fragments::{BUDGET, EARLY, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, TENANTS};
+use crate::script::fragments::{BUDGET, EARLY, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS};
 use crate::script::verbs;
 
 verbs! {
@@ -25,12 +25,13 @@ verbs! {
     Assert: "slices" / "assert" [],
     Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY],
     Retry: "slices" / "retry" [TENANTS, SLICE],
-    Wait: "slices" / "wait" [TENANTS, SLICE],
+    Wait: "slices" / "wait" [TENANTS, SLICE, SPEND],
     HandBack: "slices" / "hand_back" [TENANTS, SLICE],
     PutAside: "slices" / "put_aside" [TENANTS, SLICE],
     Delegate: "tasks" / "delegate" [PRESSURE, TENANTS, SLICE, EARLY, INBOX] drains,
     Touch: "tasks" / "touch" [],
-    Step: "tasks" / "step" [],
+    Reserve: "tasks" / "reserve" [SLICE, LIMITS, SPEND],
+    Step: "tasks" / "step" [LIMITS, SPEND],
     Say: "tasks" / "say" [],
     Tell: "tasks" / "tell" [],
     Hear: "tasks" / "hear" [],
@@ -108,6 +109,7 @@ pub(crate) mod tasks {
     mod delegate;
     mod enqueue;
     mod hear;
+    mod reserve;
     mod retire;
     mod say;
     mod step;
@@ -117,6 +119,7 @@ pub(crate) mod tasks {
     pub use delegate::*;
     pub use enqueue::*;
     pub use hear::*;
+    pub use reserve::*;
     pub use say::*;
     pub use step::*;
     pub use tell::*;

@@ -3,6 +3,7 @@
 mod anthropic;
 mod gemini;
 mod openai;
+mod responses;
 
 use crate::message::{Answer, Request};
 
@@ -11,6 +12,8 @@ use crate::message::{Answer, Request};
 pub enum Api {
     /// Chat Completions, of OpenAI and of the many servers that answer alike.
     OpenAi,
+    /// OpenAI's Responses.
+    Responses,
     /// Anthropic's Messages.
     Anthropic,
     /// Google's `generateContent`.
@@ -34,6 +37,7 @@ impl Api {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::OpenAi => "openai",
+            Self::Responses => "openai-responses",
             Self::Anthropic => "anthropic",
             Self::Gemini => "gemini",
         }
@@ -43,7 +47,7 @@ impl Api {
     #[must_use]
     pub fn base_url(self) -> &'static str {
         match self {
-            Self::OpenAi => openai::BASE_URL,
+            Self::OpenAi | Self::Responses => openai::BASE_URL,
             Self::Anthropic => "https://api.anthropic.com",
             Self::Gemini => "https://generativelanguage.googleapis.com",
         }
@@ -53,6 +57,7 @@ impl Api {
     pub(crate) fn write(self, request: &Request, model: &str, base_url: &str) -> Result<Written, serde_json::Error> {
         match self {
             Self::OpenAi => openai::write(request, model, base_url),
+            Self::Responses => responses::write(request, model),
             Self::Anthropic => anthropic::write(request, model),
             Self::Gemini => gemini::write(request, model),
         }
@@ -65,6 +70,7 @@ impl Api {
     pub(crate) fn read(self, request: &Request, body: &[u8]) -> Result<Answer, String> {
         match self {
             Self::OpenAi => openai::read(request, body),
+            Self::Responses => responses::read(request, body),
             Self::Anthropic => anthropic::read(request, body),
             Self::Gemini => gemini::read(request, body),
         }

@@ -15,7 +15,7 @@ use tickfleet_models::{
 
 use strict::{KEY, Reply, StandIn};
 
-const APIS: [Api; 3] = [Api::OpenAi, Api::Anthropic, Api::Gemini];
+const APIS: [Api; 4] = [Api::OpenAi, Api::Responses, Api::Anthropic, Api::Gemini];
 
 fn provider(api: Api, base: &str, name: &str) -> Arc<Provider> {
     made(settings(api, base, name))
@@ -88,7 +88,8 @@ async fn a_conversation_with_calls_and_results_is_what_each_provider_takes() {
 
 #[tokio::test]
 async fn a_conversation_goes_on_with_another_provider() {
-    for (from, to) in [(APIS[0], APIS[1]), (APIS[1], APIS[2]), (APIS[2], APIS[0])] {
+    for (at, from) in APIS.into_iter().enumerate() {
+        let to = APIS[(at + 1) % APIS.len()];
         let first = StandIn::start(from, vec![Reply::Calls, Reply::Status(503, json!({}), "")]).await;
         let second = StandIn::start(to, vec![Reply::Words("Done by the other.")]).await;
         let models = Models::new(vec![provider(from, &first.base, "one"), provider(to, &second.base, "two")]);

@@ -65,6 +65,7 @@ async fn answer(State(script): State<Arc<Script>>, uri: Uri, headers: HeaderMap,
     let header = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or_default().to_owned();
     let (path, key) = match script.api {
         Api::OpenAi => ("/chat/completions", header("authorization") == format!("Bearer {KEY}")),
+        Api::Responses => ("/responses", header("authorization") == format!("Bearer {KEY}")),
         Api::Anthropic => ("/v1/messages", header("x-api-key") == KEY && header("anthropic-version") == "2023-06-01"),
         Api::Gemini => ("/v1beta/models/test-model:generateContent", header("x-goog-api-key") == KEY),
     };
@@ -73,6 +74,7 @@ async fn answer(State(script): State<Arc<Script>>, uri: Uri, headers: HeaderMap,
     }
     let checked = match script.api {
         Api::OpenAi => openai(&request),
+        Api::Responses => responses(&request),
         Api::Anthropic => anthropic(&request),
         Api::Gemini => gemini(&request),
     };
@@ -98,6 +100,11 @@ async fn answer(State(script): State<Arc<Script>>, uri: Uri, headers: HeaderMap,
 fn said(api: Api, text: &str) -> String {
     let body = match api {
         Api::OpenAi => json!({ "choices": [{ "message": { "content": text }, "finish_reason": "stop" }] }),
+        Api::Responses => {
+            let message =
+                json!({ "type": "message", "role": "assistant", "content": [{ "type": "output_text", "text": text }] });
+            json!({ "status": "completed", "output": [{ "type": "reasoning", "summary": [] }, message] })
+        }
         Api::Anthropic => json!({ "content": [{ "type": "text", "text": text }], "stop_reason": "end_turn" }),
         Api::Gemini => {
             json!({ "candidates": [{ "content": { "parts": [{ "text": text }] }, "finishReason": "STOP" }] })
@@ -114,6 +121,13 @@ fn calls(api: Api) -> &'static str {
             {"id":"functions.post:0","type":"function","function":{"name":"post_to_x","arguments":"{\"n\":12345678901234567890123}"}},
             {"id":"functions.search:1","type":"function","function":{"name":"search_x","arguments":""}}]},
             "finish_reason":"tool_calls"}],"usage":{"prompt_tokens":10,"completion_tokens":5}}"#
+        }
+        Api::Responses => {
+            r#"{"status":"completed","output":[{"type":"reasoning","id":"rs_1","summary":[]},
+            {"type":"message","role":"assistant","content":[{"type":"output_text","text":"I post.","annotations":[]}]},
+            {"type":"function_call","call_id":"fc:0","name":"post_to_x","arguments":"{\"n\":12345678901234567890123}"},
+            {"type":"function_call","call_id":"fc:1","name":"search_x","arguments":""}],
+            "usage":{"input_tokens":10,"output_tokens":5,"output_tokens_details":{"reasoning_tokens":2}}}"#
         }
         Api::Anthropic => {
             r#"{"content":[{"type":"thinking","thinking":"hm"},{"type":"text","text":"I post."},
@@ -170,6 +184,36 @@ fn openai(request: &Value) -> Checked {
         }
     }
     hold(due.is_empty(), "tool_calls without their tool messages")
+}
+
+fn responses(request: &Value) -> Checked {
+    hold(request.get("messages").is_none() && request.get("max_tokens").is_none(), "Unknown parameter")?;
+    hold(request["model"].is_string() && request["max_output_tokens"].as_u64() >= Some(16), "max_output_tokens")?;
+    hold(list(&request["tools"]).iter().all(|t| t["type"] == "function" && is_name(&t["name"])), "tools: name")?;
+    let mut due: Vec<&Value> = Vec::new();
+    let mut may_call = true;
+    for item in list(&request["input"]) {
+        match item["type"].as_str() {
+            Some("function_call_output") => {
+                let at = due.iter().position(|id| **id == item["call_id"]);
+                due.remove(at.ok_or("No tool call found for function call output")?);
+                hold(item["output"].is_string(), "output")?;
+                may_call = due.is_empty();
+            }
+            Some("function_call") => {
+                hold(may_call && is_name(&item["name"]) && item["arguments"].is_string(), "function_call")?;
+                hold(item["call_id"].as_str().is_some_and(|id| !id.is_empty() && id.len() <= 64), "call_id")?;
+                due.push(&item["call_id"]);
+            }
+            None | Some("message") => {
+                hold(due.is_empty(), "No tool output found for function call")?;
+                hold(matches!(item["role"].as_str(), Some("user" | "assistant")), "role")?;
+                hold(item["content"].as_str().is_some_and(|text| !text.trim().is_empty()), "content")?;
+            }
+            Some(_) => return Err("input: type".into()),
+        }
+    }
+    hold(due.is_empty(), "No tool output found for function call")
 }
 
 fn anthropic(request: &Value) -> Checked {

@@ -18,8 +18,10 @@ local function wait(tenant, turn, fence, queue, position, awaits, most)
   if word then return word end
   call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.attempts, TURN.attempts_at, TURN.crashes)
   call('HSET', key, TURN.parked_fence, fence, TURN.has_history, '1', TURN.awaits, awaits, TURN.waited, position)
-  -- What has ended already wakes nobody any more.
+  -- What has ended already wakes nobody any more; nor does a budget whose list it is not on any more.
   local ended = awaits ~= '' and call('EXISTS', done_key(tenant .. ':' .. awaits)) == 1
+  local short = awaits == '' and call('HGET', key, TURN.short)
+  if short then ended = not call('ZSCORE', short_key(short), tt) end
   park(tenant, tt, fence, queue, ended and now or now + most, deadline, now, acked)
   return 'OK'
 end

@@ -5,10 +5,27 @@ use crate::keys::TurnName;
 use crate::script::reply::{text_of, unexpected};
 use crate::verbs::Verb;
 use crate::{Store, StoreError};
-use tickfleet_model::limits;
+use tickfleet_model::{AgentId, limits};
 
 /// Entries of a history that one command reads.
 const PAGE: isize = 32;
+
+/// What one answer of a model has used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spent {
+    /// The number of the request in its task, as it was reserved for.
+    pub number: String,
+    /// The agent.
+    pub agent: AgentId,
+    /// Tokens of the request.
+    pub input: u64,
+    /// Tokens of the answer.
+    pub output: u64,
+    /// What they cost, in millionths.
+    pub cost: u64,
+    /// The tenant's day, start and end, ms of shard time.
+    pub day_ms: (i64, i64),
+}
 
 /// The outcome of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +41,8 @@ pub enum Stepped {
 }
 
 impl Store {
-    /// Adds entries to the history of a task, which has `known` of them.
+    /// Adds entries to the history of a task, which has `known` of them, and counts what the answer behind them has used. With
+    /// no entries, it is counted alone.
     ///
     /// # Errors
     /// [`StoreError`]; the same step may be repeated.
@@ -34,9 +52,23 @@ impl Store {
         fence: &str,
         known: usize,
         entries: &[String],
+        spent: Option<&Spent>,
     ) -> Result<Stepped, StoreError> {
         let mut args = self.args();
         args.show(task).text(fence).show(known).show(limits::TASK_HISTORY_BYTES_MAX).show(self.options.retain_ms);
+        match spent {
+            None => {
+                for _ in 0..9 {
+                    args.text("");
+                }
+            }
+            Some(spent) => {
+                args.text(spent.number.as_str()).show(&spent.agent).show(spent.input.min(limits::ANSWER_TOKENS_MAX));
+                args.show(spent.output.min(limits::ANSWER_TOKENS_MAX)).show(spent.cost.min(limits::ANSWER_COST_MAX));
+                args.show(spent.day_ms.0).show(spent.day_ms.1);
+                args.show(limits::USAGE_DAYS_MAX * 86_400_000).show(limits::USAGE_AGENTS_MAX);
+            }
+        }
         for entry in entries {
             args.text(entry.as_str());
         }

@@ -1,0 +1,112 @@
+//! `tickfleet usage`: what models have used of a tenant, by day and agent.
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::Number;
+use tickfleet_model::day::{day_bounds, zone};
+use tickfleet_model::limit::amount;
+use tickfleet_model::{TenantId, limits};
+use tickfleet_store::{DayUsage, Used};
+
+use crate::caller::with_tenant;
+use crate::failure::Failure;
+use crate::output::{Output, lines, table};
+use crate::setup::Setup;
+
+/// Show what models have used: tokens and money of a tenant, by day and agent.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  tickfleet usage --tenant demo
+  tickfleet usage --tenant demo --days 7 --json
+
+Days are those of the tenant's time zone. What tokens cost says models.yaml; a change of prices changes nothing
+that was counted.")]
+pub(crate) struct Usage {
+    /// The tenant.
+    #[arg(long)]
+    tenant: TenantId,
+    /// Days, with today; at most 40.
+    #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=limits::USAGE_DAYS_MAX))]
+    days: u8,
+}
+
+/// One row: a day of the tenant or of an agent.
+#[derive(Debug, Serialize)]
+struct Row {
+    /// The date in the tenant's time zone.
+    day: String,
+    /// The agent; none for the tenant's total.
+    agent: Option<String>,
+    requests: u64,
+    input_tokens: u64,
+    output_tokens: u64,
+    /// In the currency of the prices.
+    cost: Number,
+}
+
+/// Shows.
+///
+/// # Errors
+/// An unknown tenant; Redis.
+pub(crate) async fn run(setup: &Setup, args: &Usage, output: &Output) -> Result<(), Failure> {
+    let active = setup.active();
+    with_tenant(setup, &active, &args.tenant).await?;
+    let policy = &active.load().policy;
+    let Some(owner) = policy.tenants.get(&args.tenant) else {
+        let message = format!("there is no tenant {:?}; see tickfleet tenant list", args.tenant.as_str());
+        return Err(Failure::failed(anyhow::anyhow!(message)));
+    };
+    let zone = zone(policy.time_zone(owner)).map_err(Failure::failed)?;
+    let client = setup.client().await?;
+    let store = client.store(&args.tenant);
+    let mut days = Vec::new();
+    let mut at_ms = store.now_ms().await?;
+    for _ in 0..args.days {
+        let (start_ms, _) = day_bounds(at_ms, zone);
+        days.push(start_ms);
+        at_ms = start_ms - 1;
+    }
+    let found = store.usage(&args.tenant, &days).await?;
+    let date = |ms: i64| {
+        let time = chrono::DateTime::from_timestamp_millis(ms).unwrap_or_default();
+        time.with_timezone(&zone).format("%Y-%m-%d").to_string()
+    };
+    let rows: Vec<Row> = found.iter().flat_map(|day| rows(&date(day.day_ms), day)).collect();
+    output.show(&rows, |rows| shown(rows))
+}
+
+/// The day's total, then its agents.
+fn rows(date: &str, day: &DayUsage) -> Vec<Row> {
+    let row = |agent: Option<&String>, used: &Used| Row {
+        day: date.to_owned(),
+        agent: agent.cloned(),
+        requests: used.requests,
+        input_tokens: used.input_tokens,
+        output_tokens: used.output_tokens,
+        // An amount as it is written is a number.
+        cost: amount::show(used.cost).parse().unwrap_or_else(|_| used.cost.into()),
+    };
+    let agents = day.agents.iter().map(|(agent, used)| row(Some(agent), used));
+    std::iter::once(row(None, &day.total)).chain(agents).collect()
+}
+
+fn shown(rows: &[Row]) -> String {
+    let mut table = table(&["DAY", "AGENT", "REQUESTS", "TOKENS IN", "TOKENS OUT", "COST"]);
+    for row in rows {
+        let agent = match row.agent.as_deref() {
+            None => "all",
+            Some("~") => "~ (all others)",
+            Some(agent) => agent,
+        };
+        table.add_row([
+            row.day.clone(),
+            agent.to_owned(),
+            row.requests.to_string(),
+            row.input_tokens.to_string(),
+            row.output_tokens.to_string(),
+            row.cost.to_string(),
+        ]);
+    }
+    lines(table)
+}

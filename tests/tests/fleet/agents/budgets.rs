@@ -1,0 +1,175 @@
+//! What models may use, and what they have used: witnessed by what the model itself has answered.
+
+use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::{Limit, Policy, TenantId};
+use tickfleet_store::Used;
+use tickfleet_tests::doomed::Doomed;
+
+use super::*;
+
+/// What the scripted model says that each of its answers took.
+const TOKENS_PER_ANSWER: u64 = 110;
+/// The tokens of a day where workers are killed: half of what the tasks want.
+const TOKENS_MAX: u64 = 6_000;
+const TASKS: usize = 100;
+
+fn tokens(max: u64, every: Every) -> Limit {
+    Limit {
+        name: "tokens".into(),
+        matches: LimitMatch::default(),
+        per: [LimitKey::Tenant].into(),
+        bound: LimitBound::Tokens(max),
+        every,
+        on_reach: OnReach::Reject,
+        mode: LimitMode::Enforce,
+        keys_max: 100,
+    }
+}
+
+fn with(policy: &mut Policy, limits: Vec<Limit>) {
+    policy.limits = Arc::new(limits);
+}
+
+async fn of_today(fleet: &Fleet) -> tickfleet_store::DayUsage {
+    let now_ms = fleet.store.now_ms().await.unwrap();
+    let (day_ms, _) = tickfleet_model::day::day_bounds(now_ms, tickfleet_model::day::zone("UTC").unwrap());
+    fleet.store.usage(&TenantId::new("acme").unwrap(), &[day_ms]).await.unwrap().remove(0)
+}
+
+/// What the counter of a limit says.
+async fn counted(fleet: &Fleet, limit: &str) -> u64 {
+    let found: Option<Vec<u8>> = fleet.ask("HGET", &format!("counters:{limit}"), &["acme"]).await;
+    found.map_or(0, |packed| f64::from_le_bytes(packed[..8].try_into().unwrap()) as u64)
+}
+
+#[tokio::test]
+async fn what_answers_have_used_is_counted_once_for_tenant_and_agent_whatever_becomes_of_them() {
+    let model = ScriptedModel::start(|asked: &Asked| match (asked.system.as_str(), asked.answers()) {
+        ("You are atlas.", 0) => Said::call("echo", json!({"text": "hi"})),
+        // It is asked again, and that was paid for too.
+        ("You are kelly.", _) => Said::words("  "),
+        _ => Said::words("Done."),
+    })
+    .await;
+    let mut fleet = Fleet::start(plan(&model, vec![])).await;
+    enqueue(&fleet, task("job-1", "atlas", "Say hi.")).await;
+    enqueue(&fleet, task("job-2", "kelly", "Say nothing.")).await;
+    let replies: BTreeMap<String, Value> = fleet.replies(2).await;
+    assert_eq!(result(&replies["job-2"])["outcome"], "transient", "{}", replies["job-2"]);
+    let used =
+        |requests| Used { requests, input_tokens: 100 * requests, output_tokens: 10 * requests, cost: 120 * requests };
+    let asked = model.asked() as u64;
+    let day = of_today(&fleet).await;
+    assert_eq!((day.total, day.agents["atlas"], day.agents["kelly"]), (used(asked), used(2), used(asked - 2)));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_whose_budget_is_used_up_ends_and_says_which_and_calls_debit_nothing() {
+    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
+        0 => Said::call("echo", json!({"text": "hi"})),
+        _ => Said::words("Done."),
+    })
+    .await;
+    let policy = |policy: &mut Policy| {
+        with(policy, vec![Limit { bound: LimitBound::Money(5_000), name: "money".into(), ..tokens(0, Every::Day) }]);
+    };
+    let mut fleet = Fleet::start(Plan { policy, ..plan(&model, vec![]) }).await;
+    let mut refused = None;
+    for n in 0..60 {
+        enqueue(&fleet, task(&format!("job-{n}"), "kelly", "Say hi.")).await;
+        let reply = fleet.reply().await;
+        let used = counted(&fleet, "money").await;
+        assert_eq!(used, 120 * model.asked() as u64, "each answer is corrected to its true use");
+        if result(&reply)["outcome"] != "ok" {
+            refused = Some(result(&reply).clone());
+            break;
+        }
+    }
+    let refused = refused.expect("it never ends");
+    let error = &refused["error"];
+    assert_eq!((&refused["outcome"], &error["details"]["limit"]), (&json!("permanent"), &json!("money")), "{refused}");
+    assert!(error["message"].as_str().unwrap().contains("0.005 for models per tenant in a day"), "{error}");
+    assert!(error["details"]["resets_at"].as_str().unwrap().ends_with("00:00:00Z"), "{error}");
+    // Once nothing is left of one request, it would wait for ever.
+    let small = |policy: &mut Policy| with(policy, vec![tokens(100, Every::Day)]);
+    fleet.stop().await;
+    let mut fleet = Fleet::start(Plan { policy: small, ..plan(&model, vec![]) }).await;
+    enqueue(&fleet, task("large", "kelly", "Say hi.")).await;
+    let reply = fleet.reply().await;
+    assert!(result(&reply)["error"]["message"].as_str().unwrap().contains("alone may use"), "{reply}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_waits_for_its_budget_without_a_slot_and_goes_on_when_another_gives_some_back() {
+    let model = ScriptedModel::start(|_: &Asked| Said::Slow(Duration::from_millis(300), "Done.".into())).await;
+    // One request may use some 2,000 tokens, and uses 110: one or two at a time, all in one day.
+    let policy = |policy: &mut Policy| {
+        with(policy, vec![Limit { on_reach: OnReach::Wait, ..tokens(4_000, Every::Day) }]);
+    };
+    let mut fleet = Fleet::start(Plan { policy, ..plan(&model, vec![]) }).await;
+    for n in 0..6 {
+        enqueue(&fleet, task(&format!("job-{n}"), "kelly", "Say hi.")).await;
+    }
+    let replies: BTreeMap<String, Value> = fleet.replies(6).await;
+    assert!(replies.values().all(|reply| result(reply)["outcome"] == "ok"), "{replies:?}");
+    assert_eq!(counted(&fleet, "tokens").await, 6 * TOKENS_PER_ANSWER);
+    let waits = fleet.metrics.render();
+    assert!(waits.contains(r#"limits_reached_total{action="wait",limit="tokens"}"#), "{waits}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn in_its_shadow_mode_a_budget_counts_and_lets_pass() {
+    let model = ScriptedModel::start(|_: &Asked| Said::words("Done.")).await;
+    let policy = |policy: &mut Policy| {
+        with(policy, vec![Limit { mode: LimitMode::Shadow, ..tokens(100, Every::Task) }]);
+    };
+    let mut fleet = Fleet::start(Plan { policy, ..plan(&model, vec![]) }).await;
+    enqueue(&fleet, task("job-1", "kelly", "Say hi.")).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["outcome"], "ok", "{reply}");
+    let page = fleet.metrics.render();
+    assert!(page.contains(r#"limits_reached_total{action="shadow",limit="tokens"} 1"#), "{page}");
+    fleet.stop().await;
+}
+
+/// The model is the witness: it counts what it has answered, also to workers that were dead by then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn workers_that_are_killed_do_not_let_a_budget_be_exceeded() {
+    let model = ScriptedModel::start(|_: &Asked| Said::Slow(Duration::from_millis(40), "Done.".into())).await;
+    let policy = |policy: &mut Policy| with(policy, vec![tokens(TOKENS_MAX, Every::Day)]);
+    let mut plan = Plan { policy, workers: 0, slots: 4, standard_tools: false, ..plan(&model, vec![]) };
+    // A request may use little more than it does.
+    for handler in plan.handlers.values_mut() {
+        let TaskHandlerDef::Llm(def) = handler else { continue };
+        def.tokens_max = 100;
+    }
+    let mut fleet = Fleet::start(plan).await;
+    for n in 0..TASKS {
+        enqueue(&fleet, task(&format!("job-{n}"), if n % 2 == 0 { "kelly" } else { "atlas" }, "Say hi.")).await;
+    }
+    let survivor = Doomed::start(&fleet, "survivor");
+    for n in 0..6 {
+        let doomed = Doomed::start(&fleet, &format!("doomed-{n}"));
+        let before = model.asked();
+        // Killed while it works: when some more requests were sent.
+        let sent = async {
+            while model.asked() < before + 3 {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(2), sent).await;
+        doomed.kill();
+    }
+    let replies: BTreeMap<String, Value> = fleet.replies(TASKS).await;
+    let outcomes = |word: &str| replies.values().filter(|reply| result(reply)["outcome"] == word).count();
+    let (ok, refused) = (outcomes("ok"), outcomes("permanent"));
+    let answered = model.seen().len() as u64 * TOKENS_PER_ANSWER;
+    assert!(answered <= TOKENS_MAX, "{answered} tokens were answered, {TOKENS_MAX} are allowed");
+    assert!(ok > 0 && refused > 0, "{ok} done, {refused} refused: {replies:?}");
+    assert!(counted(&fleet, "tokens").await >= answered, "what may have been paid for counts as paid for");
+    drop(survivor);
+    fleet.stop().await;
+}

@@ -1,0 +1,132 @@
+//! OpenAI's Responses. Nothing is stored there: each request carries its whole conversation, like everywhere else.
+
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Written, unexpected};
+use crate::message::{Answer, Message, Request, Stop, ToolCall, Usage};
+
+/// The provider refuses fewer tokens of an answer.
+const TOKENS_MIN: u32 = 16;
+
+pub(super) fn write(request: &Request, model: &str) -> Result<Written, serde_json::Error> {
+    let input: Vec<Value> = request.messages.iter().flat_map(items).collect();
+    let tokens_max = request.tokens_max.max(TOKENS_MIN);
+    let mut body = json!({ "model": model, "input": input, "max_output_tokens": tokens_max, "store": false });
+    if !request.system.is_empty() {
+        body["instructions"] = request.system.as_str().into();
+    }
+    if let Some(temperature) = request.temperature {
+        body["temperature"] = temperature.into();
+    }
+    if !request.tools.is_empty() {
+        let define = |tool: &crate::ToolDefinition| {
+            json!({ "type": "function", "name": tool.name, "description": tool.description,
+                "parameters": tool.parameters, "strict": false })
+        };
+        body["tools"] = request.tools.iter().map(define).collect();
+        body["tool_choice"] = if request.answer_only { "none" } else { "auto" }.into();
+    }
+    let path = "/responses".to_owned();
+    Ok(Written { path, key: ("authorization", "Bearer "), headers: &[], body: serde_json::to_string(&body)? })
+}
+
+/// The items of one message: a model's words and each of its calls are items of their own.
+fn items(message: &Message) -> Vec<Value> {
+    match message {
+        Message::User(text) => vec![json!({ "role": "user", "content": text })],
+        Message::Model { text, calls } => {
+            let words = Some(text).filter(|text| !text.trim().is_empty());
+            let words = words.map(|text| json!({ "role": "assistant", "content": text }));
+            let call = |call: &ToolCall| json!({ "type": "function_call", "call_id": call.id, "name": call.tool, "arguments": call.arguments });
+            words.into_iter().chain(calls.iter().map(call)).collect()
+        }
+        Message::Result { id, content, .. } => {
+            vec![json!({ "type": "function_call_output", "call_id": id, "output": content })]
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Response {
+    status: Option<String>,
+    incomplete_details: Option<Incomplete>,
+    #[serde(default)]
+    output: Vec<Item>,
+    usage: Option<Tokens>,
+}
+
+#[derive(Deserialize)]
+struct Incomplete {
+    reason: Option<String>,
+}
+
+/// What is not known here (thoughts, and whatever comes) is passed over.
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Item {
+    Message {
+        #[serde(default)]
+        content: Vec<Part>,
+    },
+    FunctionCall {
+        name: String,
+        #[serde(default)]
+        arguments: String,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+enum Part {
+    OutputText {
+        text: String,
+    },
+    Refusal {
+        refusal: String,
+    },
+    #[serde(other)]
+    Other,
+}
+
+#[derive(Deserialize)]
+struct Tokens {
+    #[serde(default)]
+    input_tokens: u64,
+    #[serde(default)]
+    output_tokens: u64,
+}
+
+pub(super) fn read(request: &Request, body: &[u8]) -> Result<Answer, String> {
+    let read: Response = serde_json::from_slice(body).map_err(|e| unexpected(&e))?;
+    let (mut text, mut refused, mut calls) = (String::new(), None, Vec::new());
+    for item in read.output {
+        match item {
+            Item::Message { content } => content.into_iter().for_each(|part| match part {
+                Part::OutputText { text: more } => text += &more,
+                Part::Refusal { refusal } => refused = Some(refusal),
+                Part::Other => {}
+            }),
+            Item::FunctionCall { name, arguments } => calls.push(ToolCall {
+                id: request.call_id(calls.len()),
+                tool: name,
+                arguments: if arguments.trim().is_empty() { "{}".to_owned() } else { arguments },
+                signature: None,
+            }),
+            Item::Other => {}
+        }
+    }
+    let reason = read.incomplete_details.and_then(|details| details.reason);
+    let stop = match (read.status.as_deref(), reason.as_deref()) {
+        (Some("failed" | "cancelled"), _) => return Err("the provider says that the response failed".to_owned()),
+        (_, Some("max_output_tokens")) => Stop::Length,
+        (_, Some("content_filter")) => Stop::Refused,
+        _ if refused.is_some() => Stop::Refused,
+        _ if calls.is_empty() => Stop::Answer,
+        _ => Stop::Calls,
+    };
+    let usage = read.usage.map(|u| Usage { input: u.input_tokens, output: u.output_tokens });
+    Ok(Answer { text: refused.unwrap_or(text), calls, stop, usage: usage.unwrap_or_default() })
+}
