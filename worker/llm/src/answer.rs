@@ -92,8 +92,8 @@ fn audits(task: &str, history: &History) -> Value {
     let mut audits = Vec::new();
     for (round, (calls, results)) in history.rounds().enumerate() {
         for (position, (call, result)) in calls.iter().zip(results).enumerate() {
-            let end = (0..=AUDIT_RESULT_BYTES.min(result.content.len())).rev();
-            let end = end.into_iter().find(|at| result.content.is_char_boundary(*at)).unwrap_or(0);
+            let mut ends = (0..=AUDIT_RESULT_BYTES.min(result.content.len())).rev();
+            let end = ends.find(|at| result.content.is_char_boundary(*at)).unwrap_or(0);
             audits.push(Audit {
                 call: format!("{task}.step-{}/{position}", round + 1),
                 tool: &call.tool,
