@@ -157,6 +157,7 @@ async fn workers_that_are_killed_do_not_let_a_budget_be_exceeded() {
         // Killed while it works: when some more requests were sent.
         let sent = async {
             while model.asked() < before + 3 {
+                // The model only counts.
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };

@@ -51,7 +51,6 @@ fn items(message: &Message) -> Vec<Value> {
 struct Response {
     status: Option<String>,
     incomplete_details: Option<Incomplete>,
-    #[serde(default)]
     output: Vec<Item>,
     usage: Option<Tokens>,
 }
