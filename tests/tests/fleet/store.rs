@@ -127,7 +127,7 @@ fn settlement(slice: &SliceEntry, count: usize) -> Settlement {
         queue: Some(slice.queue.clone()),
         first: slice.first,
         reply_to: slice.meta.reply_to.clone(),
-        frame: ReplyFrame { head: r#"{"results":["#.into(), messages: None, audits: false, wakes: None },
+        frame: ReplyFrame { head: r#"{"results":["#.into(), calls: Some(slice.meta.calls), ..ReplyFrame::default() },
         calls: (0..count)
             .map(|i| SettledCall { result: format!("{}", slice.first + i), message: String::new(), audit: "{}".into() })
             .collect(),

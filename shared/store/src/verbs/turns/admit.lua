@@ -180,7 +180,12 @@ local function write(turn)
       out = {}
       for i = 1, k do out[i] = turn.calls[i] end
     end
-    record[at + 1], record[at + 2], at = TURN.fence, dispatch(turn.queue, turn.tt, turn.meta, 0, 0, 0, out), at + 2
+    local fence = dispatch(turn.queue, turn.tt, turn.meta, 0, 0, 0, out)
+    record[at + 1], record[at + 2], at = TURN.fence, fence, at + 2
+    if k == n and not turn.holds then
+      record[at + 1], at = TURN.fresh, at + 2
+      record[at] = 'f=' .. fence .. ' n=' .. n .. (turn.digest ~= '' and ' gv=1 ts=' or ' ts=') .. now_text .. ' lg=' .. turn.note
+    end
   end
   call('HSET', key, unpack(record, 1, at))
   if turn.word == 'ENDING' then
