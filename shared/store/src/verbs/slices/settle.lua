@@ -19,6 +19,9 @@ local now_text = tostring(now)
 -- Turns that end in this batch: their live records and timers go together when it is done.
 local acked, gone, records, ended = {}, {}, {}, {}
 
+-- Rule 4: whether a slice is the one that is out.
+local function is_ours(in_force, fence, tt) return in_force == fence and not ended[tt] end
+
 local function turn_of(tenant, tt) return string.sub(tt, #tenant + 2) end
 
 local function acknowledge(queue, fence)
@@ -253,7 +256,7 @@ local function settle(item)
   local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history, holds = unpack(call('HMGET', key,
     TURN.fence, TURN.calls, TURN.admitted, TURN.done, TURN.cancelled, TURN.given, TURN.admitted_ms, TURN.log,
     TURN.has_history, TURN.holds))
-  if fence ~= item.fence or ended[item.tt] then return lost(item, key, fence) end
+  if not is_ours(fence, item.fence, item.tt) then return lost(item, key, fence) end
   local rec = {
     calls = num(calls), admitted = num(admitted), done = num(done or 0), cancelled = cancelled, given = given,
     admitted_ms = admitted_ms, log = log, has_history = has_history,
@@ -287,7 +290,7 @@ local function settle_fresh(tenant, tt, fence, queue, inbox, wakes, whole, first
   local key = turn_key(tt)
   local found = call('HMGET', key, TURN.fence, TURN.fresh)
   local fresh, behind = found[2], #fence + 3
-  if found[1] ~= fence or not fresh or tight or ended[tt] or string.find(fresh, fence, 3, true) ~= 3 then return nil end
+  if not (fresh and is_ours(found[1], fence, tt)) or tight or string.find(fresh, fence, 3, true) ~= 3 then return nil end
   local calls = FRESH_CALLS[count] or ' n=' .. count .. ' '
   if string.find(fresh, calls, behind, true) ~= behind then return nil end
   FRESH_CALLS[count] = calls
