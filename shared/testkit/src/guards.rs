@@ -206,7 +206,7 @@ pub const RULES_14_TO_16: &[Guard] = &[
         "if inbox == '' or not (true or",
     ),
     (14, "a new inbox counts from its first reply on", "if box == 'new' then claim(tenant, inbox) end", ""),
-    (15, "a retry is due after the deadline", "math.min(now + delay, num(deadline))", "now + delay"),
+    (15, "a retry is due after the deadline", "math.min(due, deadline)", "due"),
     (15, "a turn has no timer at its deadline", "timers[t + 1], timers[t + 2] = ARGV[from + 7], 't:' .. tt", ""),
     (16, "a tenant has any number of turns", "if t.unfinished >= turns_max then refusal", "if false then refusal"),
     (16, "a tenant has any number of slices out", "if t.out >= ready_max then k = 0 end", ""),
