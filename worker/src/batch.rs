@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 pub(crate) type OnError = Arc<dyn Fn(&'static str, &StoreError) + Send + Sync>;
 
 /// Items of one batch.
-const ITEMS_MAX: usize = limits::BATCH_ENTRIES_MAX;
+const ITEMS_MAX: usize = limits::SCRIPT_TURNS_USUAL;
 /// Bytes of an item that carries ids only.
 const IDS_BYTES: usize = 128;
 /// The time between two tries of an item that Redis refuses alone, and that must not be dropped.

@@ -91,7 +91,7 @@ pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
     };
     // Providers refuse a message that says nothing.
     let messages = result::messages_frame(meta.dialect).filter(|_| meta.calls > 0);
-    ReplyFrame { head: head.open(), messages, audits: meta.want_audits, wakes: wakes(meta) }
+    ReplyFrame { head: head.open(), messages, audits: meta.want_audits, calls: Some(meta.calls), wakes: wakes(meta) }
 }
 
 /// Who may wait for the end of a turn or task: of a turn, the task that it runs under; of a task, the turn whose call

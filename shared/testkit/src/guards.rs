@@ -37,14 +37,14 @@ pub const RULES_1_TO_3: &[Guard] = &[
     (
         3,
         "a turn whose slice has ended does not go back on its lane",
-        "put_on_lane(item.tenant, agent, item.turn, lane_place, math.max(tick_end, now))",
+        "put_on_lane(item.tenant, agent, turn_of(item.tenant, item.tt), lane_place, math.max(tick_end, now))",
         "",
     ),
 ];
 
 /// Fences and streams.
 pub const RULES_4_TO_6: &[Guard] = &[
-    (4, "anybody may settle", "if fence ~= item.fence or ended[item.tt] then", "if not fence then"),
+    (4, "anybody may settle", "return in_force == fence and not ended[tt]", "return in_force"),
     (4, "anybody may park a slice", "if in_force ~= fence then\n    if is", "if not in_force then\n    if is"),
     (
         4,
@@ -55,7 +55,7 @@ pub const RULES_4_TO_6: &[Guard] = &[
     (
         4,
         "whoever once read an inbound entry may admit it",
-        "if not (held[turn.entry] or is_open(stream, turn.entry)) then return 'DUPLICATE' end",
+        "if not (held[entry] or is_open(stream, entry)) then return 'DUPLICATE' end",
         "",
     ),
     (
@@ -122,7 +122,7 @@ pub const RULES_9_TO_12: &[Guard] = &[
         "call('SET', id_key(tenant .. ':' .. id), 'q' .. digest)",
         "call('SET', id_key(tenant .. ':' .. id), 'q' .. digest, 'PX', 3600000)",
     ),
-    (9, "an id that has ended has no TTL", "or 'e', 2), 'PX', dedupe) end", "or 'e', 2)) end"),
+    (9, "an id that has ended has no TTL", "or 'e', 2), 'PX', dedupe)", "or 'e', 2))"),
     (
         9,
         "an id whose turn was refused is not free again",
@@ -136,7 +136,7 @@ pub const RULES_9_TO_12: &[Guard] = &[
         "if true then",
     ),
     (9, "an id of what could not be read waits for ever", "call('PEXPIRE', id_key(name), dedupe, 'NX')", ""),
-    (9, "an id stands for any content", "if string.sub(id, 2) ~= turn.digest then return 'CONFLICT' end", ""),
+    (9, "an id stands for any content", "if string.sub(id, 2) ~= digest then return 'CONFLICT' end", ""),
     (10, "processes disagree about the number of shards", "if shards and shards ~= ARGV[3] then", "if false then"),
     (
         11,
@@ -180,7 +180,12 @@ pub const RULES_13_AND_20: &[Guard] = &[
 
 /// Bounds and deadlines.
 pub const RULES_14_TO_16: &[Guard] = &[
-    (14, "replies are not numbered", "box.seq = box.seq + 1", ""),
+    (
+        14,
+        "replies are not numbered",
+        "box.seq, box.number, inboxes[box.name] = box.seq + 1, number, box",
+        "box.number, inboxes[box.name] = number, box",
+    ),
     (
         14,
         "turns come in for an inbox that nobody reads",
@@ -200,14 +205,9 @@ pub const RULES_14_TO_16: &[Guard] = &[
         "if inbox == '' or not (has_inbox(tenant, inbox) or",
         "if inbox == '' or not (true or",
     ),
-    (14, "a new inbox counts from its first reply on", "if box == 'new' then claim(turn.tenant, turn.inbox) end", ""),
-    (15, "a retry is due after the deadline", "math.min(now + delay, num(deadline))", "now + delay"),
-    (
-        15,
-        "a turn has no timer at its deadline",
-        "timers[t + 1], timers[t + 2] = turn.deadline_text, 't:' .. turn.tt",
-        "",
-    ),
+    (14, "a new inbox counts from its first reply on", "if box == 'new' then claim(tenant, inbox) end", ""),
+    (15, "a retry is due after the deadline", "math.min(due, deadline)", "due"),
+    (15, "a turn has no timer at its deadline", "timers[t + 1], timers[t + 2] = ARGV[from + 7], 't:' .. tt", ""),
     (16, "a tenant has any number of turns", "if t.unfinished >= turns_max then refusal", "if false then refusal"),
     (16, "a tenant has any number of slices out", "if t.out >= ready_max then k = 0 end", ""),
 ];
@@ -259,7 +259,7 @@ pub const RULES_18_AND_21: &[Guard] = &[
     (
         21,
         "records of one admission do not hold their calls",
-        "record[at + 1], record[at + 2], at = TURN.call .. (i - 1), turn.calls[i], at + 2",
+        "record[at + 1], record[at + 2], at = TURN.call .. (i - 1), ARGV[from + 12 + i], at + 2",
         "at = at",
     ),
     (

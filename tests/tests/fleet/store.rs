@@ -1,6 +1,7 @@
 //! The store's verbs, one by one, against a real Redis.
 
 mod ended;
+mod whole;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -127,7 +128,7 @@ fn settlement(slice: &SliceEntry, count: usize) -> Settlement {
         queue: Some(slice.queue.clone()),
         first: slice.first,
         reply_to: slice.meta.reply_to.clone(),
-        frame: ReplyFrame { head: r#"{"results":["#.into(), messages: None, audits: false, wakes: None },
+        frame: ReplyFrame { head: r#"{"results":["#.into(), calls: Some(slice.meta.calls), ..ReplyFrame::default() },
         calls: (0..count)
             .map(|i| SettledCall { result: format!("{}", slice.first + i), message: String::new(), audit: "{}".into() })
             .collect(),

@@ -106,7 +106,8 @@ async fn each_turn_has_one_reply(game: &mut Game<'_>) -> Result<(), Violation> {
     for (name, spec, results) in &game.world.ended {
         let Some(inbox) = game.world.specs[*spec].inbox else { continue };
         let inbox = format!("{}:{inbox}", game.world.specs[*spec].tenant);
-        let text = format!(r#"{{"turn":"{name}","results":[{}]}}"#, results.join(","));
+        let id = game.world.specs[*spec].id_word();
+        let text = format!(r#"{{"{id}":"{name}","results":[{}]}}"#, results.join(","));
         *expected.entry((inbox, text, name)).or_default() += 1;
     }
     for ((inbox, text, name), times) in expected {

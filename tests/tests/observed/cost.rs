@@ -171,7 +171,7 @@ fn settlement(entry: &Entry) -> Settlement {
         queue: Some(Queue::Ready(Priority::Normal)),
         first: 0,
         reply_to: Some(inbox()),
-        frame: ReplyFrame { head, messages: None, audits: false, wakes: None },
+        frame: ReplyFrame { head, calls: Some(1), ..ReplyFrame::default() },
         calls: vec![SettledCall { result, message: String::new(), audit }],
         name,
     }

@@ -84,7 +84,7 @@ impl Load {
     }
 
     /// Submits `count` turns in one pipeline; agents take turns.
-    async fn submit(&self, count: usize) -> Result<()> {
+    pub(super) async fn submit(&self, count: usize) -> Result<()> {
         let mut pipe = redis::pipe();
         let stream = format!("{PREFIX}turns");
         let at = self.now_us();
@@ -100,9 +100,14 @@ impl Load {
 
     pub(super) async fn warm_up(&self) -> Result<()> {
         self.submit(1_000).await?;
+        self.read_all(1_000).await
+    }
+
+    /// So many replies.
+    pub(super) async fn read_all(&self, count: usize) -> Result<()> {
         let mut reader = self.reader.lock().await;
         let mut got = 0;
-        while got < 1_000 {
+        while got < count {
             got += reader.read().await?.len();
         }
         Ok(())

@@ -2,6 +2,7 @@
 //! cycle on the same payloads in the same run, so that every figure is also a ratio.
 
 mod baseline;
+mod boundary;
 mod lanes;
 mod load;
 mod nodes;
@@ -17,6 +18,7 @@ use clap::Args;
 
 use crate::failure::Failure;
 use crate::output::Output;
+use boundary::Boundary;
 use load::{Load, Saturation};
 use nodes::{Fleet, Shape};
 use report::Costs;
@@ -45,6 +47,10 @@ pub(crate) struct BenchArgs {
     /// Bursts of twice what a window allows: about half of the turns wait on lanes for their agents' next windows.
     #[arg(long)]
     pub(crate) capped: bool,
+    /// So many agents whose budgets are used up and whose windows all end at one instant: how fast their turns drain, and
+    /// Redis' slowest command meanwhile. Nothing else is measured.
+    #[arg(long, value_name = "AGENTS", conflicts_with_all = ["capped", "on", "runs", "agents", "limits"])]
+    pub(crate) boundary: Option<usize>,
     /// Limits of the configuration, of which three count every call, and none holds one up.
     #[arg(long, default_value_t = 0)]
     pub(crate) limits: usize,
@@ -111,6 +117,7 @@ Examples:
   tickfleet bench --runs 5 --json        medians of five runs, for programs
   tickfleet bench --capped               half of the turns wait for their agents' next windows
   tickfleet bench --limits 20            twenty limits, of which three count every call
+  tickfleet bench --boundary 200000      so many capped agents, whose windows end at one instant
   tickfleet bench --aof everysec         with the append-only file that most people run
   tickfleet bench --calls-per-turn 5
 
@@ -122,6 +129,11 @@ Every figure is also a ratio: the raw stream cycle is measured in the same run. 
 /// As [`run`].
 pub(crate) async fn command(args: &BenchArgs, output: &Output) -> Result<(), Failure> {
     let spinner = output.spinner("starting".to_owned());
+    if let Some(agents) = args.boundary {
+        let found = boundary::run(args, agents, |what| spinner.set_message(what.to_owned())).await;
+        spinner.finish_and_clear();
+        return output.show(&found.map_err(Failure::failed)?, Boundary::text);
+    }
     let report = run(args, |what| spinner.set_message(what.to_owned())).await;
     spinner.finish_and_clear();
     output.show(&report.map_err(Failure::failed)?, Report::text)

@@ -64,6 +64,12 @@ impl Server {
         Ok(redis::cmd("INFO").arg(section).query_async(&mut self.connection().await?).await?)
     }
 
+    /// What Redis' clock says, ms.
+    pub(super) async fn clock_ms(&self) -> Result<u64> {
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut self.connection().await?).await?;
+        Ok(seconds * 1_000 + micros / 1_000)
+    }
+
     pub(super) async fn cpu(&self) -> Result<Cpu> {
         let info = self.info("cpu").await?;
         Ok(Cpu { seconds: field(&info, "used_cpu_user") + field(&info, "used_cpu_sys") })

@@ -88,7 +88,7 @@ pub struct WorkerSettings {
 /// `scheduler:`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchedulerSettings {
-    /// Entries admitted at once. Default 256.
+    /// Entries admitted at once. Default 64.
     pub batch: usize,
     /// The period at which due lanes and retries are looked for. Default 50 ms.
     pub tick_poll: Duration,

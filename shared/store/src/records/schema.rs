@@ -86,6 +86,10 @@ records! {
         END_INFO = "ei",
         /// Set where there may be crashes, retries or an ending's reason: most turns have none, and nobody need look.
         HAS_HISTORY = "hx",
+        /// Of a turn that is out as one slice, and to which nothing has happened since: how its finished record begins,
+        /// `f=<fence> n=<calls> ` and on, with `gv=1` behind where its producer gave the id. It belongs to that fence,
+        /// and whoever writes under it what a settle must know empties it.
+        FRESH = "fr",
         /// Set where its producer gave the id.
         GIVEN = "gv",
         /// The task that it runs under.

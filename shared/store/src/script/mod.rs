@@ -66,11 +66,15 @@ impl Parts {
         self.drains.then(|| self.after("#!lua flags=allow-oom", "local AT_BRIM = true\n"))
     }
 
+    /// All but what every script begins with is a function of its own: where a function is made, Redis' Lua finds what it
+    /// uses of the block around it by walking over all that is used of that block so far.
     fn after(&self, shebang: &str, prologue: &str) -> String {
         let (_, body) = self.split();
-        let fragments: Vec<&str> = self.all_fragments().map(|fragment| fragment.text).collect();
-        let fragments = fragments.join("\n");
-        resolved(&unused::without_unused(&format!("{shebang}\n{prologue}{fragments}\n{body}")))
+        let base = fragments::BASE.text;
+        let fragments: String = self.fragments.iter().map(|fragment| format!("{}\n", fragment.text)).collect();
+        resolved(&unused::without_unused(&format!(
+            "{shebang}\n{prologue}{base}\nreturn (function() {fragments}{body} end)()"
+        )))
     }
 
     fn all_fragments(&self) -> impl Iterator<Item = Fragment> {

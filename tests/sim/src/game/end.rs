@@ -69,6 +69,8 @@ impl Game {
             let whole = format!("{prefix}{key}");
             let family = key.split(':').next().unwrap_or_default();
             let is_well = match family {
+                // A tenant's list of its newest tasks, beside the stream of that name.
+                "tasks" if key != "tasks" => matches!(self.server.ask(&["PTTL", &whole]), Reply::Int(ms) if ms > 0),
                 "turns" | "tasks" | "ready" | "external" => self.server.ask(&["XLEN", &whole]) == Reply::Int(0),
                 "delayed" => self.server.ask(&["ZCARD", &whole]) == Reply::Int(0),
                 "timers" => self.waits_for_a_window(&whole, &prefix),

@@ -77,9 +77,10 @@ fn begin(call: &Call, at: usize) -> Was {
 fn settle(call: &Call) -> Vec<Was> {
     let (mut at, mut items) = (7, Vec::new());
     for _ in 0..call.number(6) {
-        let name = format!("{}:{}", call.arg(at), call.arg(at + 1));
-        items.push(Was { name, under: call.arg(at + 2).into(), ..Was::default() });
-        at += 11 + 3 * usize::try_from(call.number(at + 10)).unwrap_or(0);
+        items.push(Was { name: call.arg(at + 1).into(), under: call.arg(at + 2).into(), ..Was::default() });
+        let results = usize::try_from(call.number(at + 7)).unwrap_or(0);
+        // Of a whole turn, its reply is rendered, and only the audit of each call comes behind it.
+        at += if call.arg(at + 6).is_empty() { 13 + 3 * results } else { 8 + results };
     }
     items
 }
@@ -98,7 +99,7 @@ fn admit(call: &Call) -> Vec<Was> {
     for _ in 0..count {
         items.push(Was {
             under: call.arg(at).into(),
-            name: format!("{}:{}", call.arg(at + 1), call.arg(at + 3)),
+            name: call.arg(at + 3).into(),
             digest: call.arg(at + 4).into(),
             inbox: format!("{}:{}", call.arg(at + 1), call.arg(at + 9)),
             ..Was::default()

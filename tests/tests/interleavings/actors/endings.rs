@@ -42,6 +42,8 @@ pub async fn settle(
     let now_ms = game.world.clock(game.raw_now_ms);
     let spec = game.world.turns.get(name).map(|t| t.spec);
     let inbox = spec.and_then(|s| game.world.specs[s].inbox);
+    let calls = spec.map(|s| game.world.specs[s].calls());
+    let id = spec.map_or("turn", |s| game.world.specs[s].id_word());
     let event = Event::Settle { fence: expected_fence, first, results: results.to_vec() };
     let expected = game.world.apply(name, event, now_ms)?;
     let settlement = Settlement {
@@ -50,7 +52,7 @@ pub async fn settle(
         queue,
         first,
         reply_to: inbox.map(|inbox| InboxName::new(inbox).unwrap()),
-        frame: ReplyFrame { head: format!(r#"{{"turn":"{name}","results":["#), ..ReplyFrame::default() },
+        frame: ReplyFrame { head: format!(r#"{{"{id}":"{name}","results":["#), calls, ..ReplyFrame::default() },
         calls: results
             .iter()
             .map(|r| SettledCall { result: r.clone(), audit: r.clone(), ..SettledCall::default() })

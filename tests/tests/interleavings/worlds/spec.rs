@@ -119,6 +119,11 @@ impl Spec {
     pub fn calls(&self) -> usize {
         self.once.len()
     }
+
+    /// How a reply begins. By this word a script knows a task, whose budget goes back to its parent.
+    pub fn id_word(&self) -> &'static str {
+        if self.budget.is_some() { "task_id" } else { "turn" }
+    }
 }
 
 /// What the calls of a turn debit of a limit: mostly one each, of those that it counts.

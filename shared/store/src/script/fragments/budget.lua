@@ -127,7 +127,19 @@ local function day_is_stale(policies, now)
   return false
 end
 
+-- Numbers as text: those of a batch are mostly few.
+local texts = {}
+local function text_of(n)
+  local text = texts[n]
+  if not text then
+    text = string.format('%d', n)
+    texts[n] = text
+  end
+  return text
+end
+
 -- What the log of a turn says of one admission: when, how many, and the counters that decided.
 local function admission_note(now_text, k, a, policy)
-  return string.format('A%s,%d,%d,%d,%d,%d,%d', now_text, k, a.tick_used, policy.tick_cap, a.tick_end, a.day_used, policy.day_cap)
+  return 'A' .. now_text .. ',' .. text_of(k) .. ',' .. text_of(a.tick_used) .. ',' .. text_of(policy.tick_cap) .. ',' .. text_of(a.tick_end)
+    .. ',' .. text_of(a.day_used) .. ',' .. text_of(policy.day_cap)
 end

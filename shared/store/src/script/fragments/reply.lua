@@ -1,17 +1,18 @@
 -- Replies: one stream per inbox, numbered, so that a reader sees a gap (rule 14).
 local inboxes = {}
 
+-- The inbox of the last reply: mostly the next one goes there too.
+local box = {}
+
 local function write_reply(tenant, inbox, text)
-  local name = tenant .. ':' .. inbox
-  local box = inboxes[name]
-  if not box then
-    box = { seq = num(call('GET', P .. 'seq:' .. name) or 0), tenant = tenant, inbox = inbox }
+  if box.tenant ~= tenant or box.inbox ~= inbox then
+    local name = tenant .. ':' .. inbox
+    box = inboxes[name] or { name = name, key = replies_key(name), seq = num(call('GET', P .. 'seq:' .. name) or 0),
+      tenant = tenant, inbox = inbox }
   end
-  box.seq = box.seq + 1
-  local number = string.format('%d', box.seq)
-  call('XADD', replies_key(name), '*', 'reply', text, 'seq', number)
-  box.number = number
-  inboxes[name] = box
+  local number = string.format('%d', box.seq + 1)
+  call('XADD', box.key, '*', 'reply', text, 'seq', number)
+  box.seq, box.number, inboxes[box.name] = box.seq + 1, number, box
 end
 
 -- Rule 18: an inbox that holds something else costs its own replies; turns end all the same, and their records answer.

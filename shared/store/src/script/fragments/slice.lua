@@ -5,7 +5,7 @@
 -- died with goes to the suspects. `lost`: these calls were out before, and that slice got lost. `waited`: the first call
 -- has begun work that went on elsewhere. One table serves all:
 -- making them costs more than filling them.
-local entry = { SLICE.name, '', SLICE.meta, '' }
+local entry, last_queue, last_stream = { SLICE.name, '', SLICE.meta, '' }, nil, nil
 local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost, waited)
   if crashes > 0 then queue = suspect_queue(queue) end
   local n = 4
@@ -21,7 +21,8 @@ local function dispatch(queue, tt, meta, first, crashes, attempt, calls, lost, w
     entry[n + 1], entry[n + 2] = name, calls[i]
     n = n + 2
   end
-  local fence = call('XADD', P .. queue, '*', unpack(entry, 1, n))
+  if queue ~= last_queue then last_queue, last_stream = queue, P .. queue end
+  local fence = call('XADD', last_stream, '*', unpack(entry, 1, n))
   -- Ids differ within one stream only: the fence that the last holder knows must not come again from another (rule 4).
   if crashes > 0 and fence == call('HGET', turn_key(tt), TURN.fence) then
     call('XDEL', P .. queue, fence)

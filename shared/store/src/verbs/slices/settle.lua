@@ -2,9 +2,10 @@
 -- settle: commits results with their audit; ends the slice, and the turn with one reply (rules 3, 4, 6).
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 retain ms · 3 dedupe_for ms · 4 reply retain ms · 5 audit_max entries ·
---       6 count, then per item: tenant · turn · fence · queue ('' for an ending) · first position · inbox or '' ·
---       head · messages open or '' · messages close · audits ('1' or '') · the tenant's turn or task that may wait for
---       this one's end, or '' · results, then per result:
+--       6 count, then per item: tenant · tenant:turn · fence · queue ('' for an ending) · inbox or '' · the tenant's turn or
+--       task that may wait for this one's end, or '' · the whole reply, where this slice was the whole turn, or '' ·
+--       results; then, where there is a whole reply, per result: audit JSON or ''; else: first position · head ·
+--       messages open or '' · messages close · audits ('1' or ''), and per result:
 --       result JSON · message JSON or '' · audit JSON or ''
 -- reply per item: DONE (the turn has ended) · LANED (it has calls left) · OK (the slice goes on) · CANCELLED (goes
 --       on, but should not) · ALREADY (these results were in) · STALE (the fence is
@@ -18,14 +19,19 @@ local now_text = tostring(now)
 -- Turns that end in this batch: their live records and timers go together when it is done.
 local acked, gone, records, ended = {}, {}, {}, {}
 
-local function acknowledge(item)
-  if item.queue == '' then return end
-  local entries = acked[item.queue]
+-- Rule 4: whether a slice is the one that is out.
+local function is_ours(in_force, fence, tt) return in_force == fence and not ended[tt] end
+
+local function turn_of(tenant, tt) return string.sub(tt, #tenant + 2) end
+
+local function acknowledge(queue, fence)
+  if queue == '' then return end
+  local entries = acked[queue]
   if not entries then
     entries = {}
-    acked[item.queue] = entries
+    acked[queue] = entries
   end
-  entries[#entries + 1] = item.fence
+  entries[#entries + 1] = fence
   return true
 end
 
@@ -111,14 +117,30 @@ local function is_long(item, rec)
 end
 
 -- Whoever waits for this turn goes on now (see `wait`). What is there under its name may be anything (rule 18).
-local function wake(item)
-  local waiter = item.tenant .. ':' .. item.wakes
+local function wake(tenant, tt, wakes)
+  local waiter = tenant .. ':' .. wakes
   local awaits = redis.pcall('HGET', turn_key(waiter), TURN.awaits)
-  if awaits == item.turn then call('ZADD', TIMERS, 'LT', now, 't:' .. waiter) end
+  if awaits == turn_of(tenant, tt) then call('ZADD', TIMERS, 'LT', now, 't:' .. waiter) end
+end
+
+-- What is left of every ending: nobody looks at the turn again.
+local function forget(tenant, tt, fence, key, wakes)
+  ended[tt] = fence
+  local n = #gone + 1
+  gone[n], records[n] = 't:' .. tt, key
+  local t = tenant_of(tenant)
+  t.unfinished = t.unfinished - 1
+  if wakes ~= '' then wake(tenant, tt, wakes) end
+  return 'DONE'
+end
+
+-- A given id says that its turn has ended.
+local function end_id(tt)
+  call('SET', id_key(tt), 'e' .. string.sub(call('GET', id_key(tt)) or 'e', 2), 'PX', dedupe)
 end
 
 -- A task's head begins with its id (see the reply's frame).
-local function is_task(item) return string.sub(item.head, 1, 10) == '{"task_id"' end
+local function is_task(item) return string.sub(item.whole or item.head, 1, 10) == '{"task_id"' end
 
 -- What a task leaves of its budget is its parent's again: once, for its record goes in this script. A parent that has
 -- ended has no use for it. What is there under its name may be anything (rule 18).
@@ -134,8 +156,9 @@ end
 -- The one ending of every turn: reply, finished record, no timer, no live record.
 local function end_turn(item, key, rec)
   local done, trace = done_key(item.tt), trace_of(item, key, rec)
-  local long = is_long(item, rec)
-  local text = long and join_long(item, key, rec, done, trace) or join_short(item, key, rec)
+  local whole = item.whole
+  local long = not whole and is_long(item, rec)
+  local text = whole or long and join_long(item, key, rec, done, trace) or join_short(item, key, rec)
   local told = reply_to(item.tenant, item.inbox, text)
   if tight and told and not is_task(item) then
     -- Memory is short: a turn's results are in its inbox, and its record does without. A task's are asked for by agents.
@@ -144,18 +167,13 @@ local function end_turn(item, key, rec)
     call('SET', done, trace .. text, 'PX', retain)
   end
   if is_task(item) then give_back(item, key) end
-  if rec.given then call('SET', id_key(item.tt), 'e' .. string.sub(call('GET', id_key(item.tt)) or 'e', 2), 'PX', dedupe) end
-  ended[item.tt] = item.fence
-  gone[#gone + 1], records[#records + 1] = 't:' .. item.tt, key
-  local t = tenant_of(item.tenant)
-  t.unfinished = t.unfinished - 1
-  if item.wakes ~= '' then wake(item) end
-  return 'DONE'
+  if rec.given then end_id(item.tt) end
+  return forget(item.tenant, item.tt, item.fence, key, item.wakes)
 end
 
 -- Keeps results until the turn ends.
 local function keep(item, key, rec)
-  local fields = { TURN.done, rec.done + #item.results }
+  local fields = { TURN.done, rec.done + #item.results, TURN.fresh, '' }
   local function put(name, value) fields[#fields + 1], fields[#fields + 2] = name, value end
   for i = 1, #item.results do
     local position = rec.done + i - 1
@@ -180,7 +198,7 @@ local function back_on_lane(item, key, rec)
     call('ZADD', TIMERS, 'LT', now, 'l:' .. lane)
   else
     local tick_end = budget_of(item.tenant .. ':' .. agent).tick_end
-    put_on_lane(item.tenant, agent, item.turn, lane_place, math.max(tick_end, now))
+    put_on_lane(item.tenant, agent, turn_of(item.tenant, item.tt), lane_place, math.max(tick_end, now))
   end
   if rec.cancelled then call('ZADD', TIMERS, now, 't:' .. item.tt) else call('ZADD', TIMERS, deadline, 't:' .. item.tt) end
   return 'LANED'
@@ -188,7 +206,7 @@ end
 
 -- Whose fence it was when it is not ours: our own earlier settle, or somebody else's.
 local function lost(item, key, fence)
-  if item.queue ~= '' and is_slice_of(item.queue, item.fence, item.tt) then acknowledge(item) end
+  if item.queue ~= '' and is_slice_of(item.queue, item.fence, item.tt) then acknowledge(item.queue, item.fence) end
   if ended[item.tt] then return ended[item.tt] == item.fence and 'ALREADY' or 'STALE' end
   if call('HGET', key, TURN.settled_fence) == item.fence then return 'ALREADY' end
   local done = not fence and call('GETRANGE', done_key(item.tt), 0, #item.fence + 2)
@@ -200,7 +218,7 @@ end
 local function catch_up(item, done)
   local skip = done - item.first
   if skip < 0 then return 'GAP' end
-  if skip > 0 and skip >= #item.results then return 'ALREADY' end
+  if skip > 0 and skip >= #item.audit then return 'ALREADY' end
   for _ = 1, skip do
     table.remove(item.results, 1)
     table.remove(item.messages, 1)
@@ -238,7 +256,7 @@ local function settle(item)
   local fence, calls, admitted, done, cancelled, given, admitted_ms, log, has_history, holds = unpack(call('HMGET', key,
     TURN.fence, TURN.calls, TURN.admitted, TURN.done, TURN.cancelled, TURN.given, TURN.admitted_ms, TURN.log,
     TURN.has_history, TURN.holds))
-  if fence ~= item.fence or ended[item.tt] then return lost(item, key, fence) end
+  if not is_ours(fence, item.fence, item.tt) then return lost(item, key, fence) end
   local rec = {
     calls = num(calls), admitted = num(admitted), done = num(done or 0), cancelled = cancelled, given = given,
     admitted_ms = admitted_ms, log = log, has_history = has_history,
@@ -249,39 +267,76 @@ local function settle(item)
   for i = 1, #item.audit do
     if item.audit[i] ~= '' then write_audit(item.audit[i]) end
   end
-  local upto = rec.done + #item.results
-  if upto < rec.admitted then
+  local upto = rec.done + #item.audit
+  if upto < rec.admitted and not item.whole then
     keep(item, key, rec)
     return rec.cancelled and 'CANCELLED' or 'OK'
   end
-  if acknowledge(item) then
+  if acknowledge(item.queue, item.fence) then
     local t = tenant_of(item.tenant)
     t.out = t.out - 1
     free_places(item.tt, key, holds, now)
   end
-  if upto >= rec.calls then return end_turn(item, key, rec) end
+  if upto >= rec.calls or item.whole then return end_turn(item, key, rec) end
   keep(item, key, rec)
   return back_on_lane(item, key, rec)
 end
 
-local replies, at = {}, 7
-for i = 1, num(ARGV[6]) do
-  local item = {
-    tenant = ARGV[at], turn = ARGV[at + 1], fence = ARGV[at + 2], queue = ARGV[at + 3], first = num(ARGV[at + 4]),
-    inbox = ARGV[at + 5], head = ARGV[at + 6], open = ARGV[at + 7], close = ARGV[at + 8], audits = ARGV[at + 9],
-    wakes = ARGV[at + 10],
-    results = {}, messages = {}, audit = {},
-  }
-  item.tt = item.tenant .. ':' .. item.turn
-  local n = num(ARGV[at + 11])
-  at = at + 12
+-- A slice that is all of its turn, to which nothing has happened since it was dispatched: most are. The record says so in
+-- one field (see `write` in admit), which begins with the fence and the number of calls. Answers nil where it is not so,
+-- and nothing is written then. Its audit is in ARGV from `first` on. This is the hottest loop: it makes no table.
+local FRESH_END, FRESH_CALLS = ' end=' .. now_text .. ' cr=0 rt=0 er=\n', {}
+local function settle_fresh(tenant, tt, fence, queue, inbox, wakes, whole, first, count)
+  local key = turn_key(tt)
+  local found = call('HMGET', key, TURN.fence, TURN.fresh)
+  local fresh, behind = found[2], #fence + 3
+  if not (fresh and is_ours(found[1], fence, tt)) or tight or string.find(fresh, fence, 3, true) ~= 3 then return nil end
+  local calls = FRESH_CALLS[count] or ' n=' .. count .. ' '
+  if string.find(fresh, calls, behind, true) ~= behind then return nil end
+  FRESH_CALLS[count] = calls
+  for i = first, first + count - 1 do
+    if ARGV[i] ~= '' then write_audit(ARGV[i]) end
+  end
+  acknowledge(queue, fence)
+  local t = tenant_of(tenant)
+  t.out = t.out - 1
+  reply_to(tenant, inbox, whole)
+  call('SET', done_key(tt), fresh .. FRESH_END .. whole, 'PX', retain)
+  behind = behind + #calls
+  if string.byte(fresh, behind) == 103 then end_id(tt) end
+  return forget(tenant, tt, fence, key, wakes)
+end
+
+-- One that something has happened to, or that is a part of its turn.
+local function settle_item(at, n)
+  local item = { tenant = ARGV[at], tt = ARGV[at + 1], fence = ARGV[at + 2], queue = ARGV[at + 3], inbox = ARGV[at + 4],
+    wakes = ARGV[at + 5], whole = ARGV[at + 6] ~= '' and ARGV[at + 6], results = {}, messages = {}, audit = {} }
+  at = at + 8
+  if item.whole then
+    item.first = 0
+    for i = 1, n do item.audit[i] = ARGV[at + i - 1] end
+    return settle(item)
+  end
+  item.first, item.head, item.open, item.close, item.audits = num(ARGV[at]), ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
+  at = at + 5
   for r = 1, n do
     item.results[r], item.messages[r], item.audit[r] = ARGV[at], ARGV[at + 1], ARGV[at + 2]
     at = at + 3
   end
-  -- Rule 18, without a detour: this is the hottest loop.
-  local done, word = pcall(settle, item)
+  return settle(item)
+end
+
+local replies, at = {}, 7
+for i = 1, num(ARGV[6]) do
+  local whole, n = ARGV[at + 6], num(ARGV[at + 7])
+  -- Rule 18, without a detour.
+  local done, word = true, nil
+  if whole ~= '' then
+    done, word = pcall(settle_fresh, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5], whole, at + 8, n)
+  end
+  if done and not word then done, word = pcall(settle_item, at, n) end
   replies[i] = done and word or failed(word)
+  at = at + (whole ~= '' and 8 + n or 13 + 3 * n)
 end
 for from = 1, #gone, 1000 do
   local upto = math.min(from + 999, #gone)

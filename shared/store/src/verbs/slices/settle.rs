@@ -15,6 +15,9 @@ pub struct ReplyFrame {
     pub messages: Option<(&'static str, &'static str)>,
     /// True if the reply carries the audit entries.
     pub audits: bool,
+    /// The number of calls of the whole turn, where it is known: a slice of as many from the first on is settled with
+    /// its reply rendered.
+    pub calls: Option<usize>,
     /// The turn or task of the tenant that may wait for this one's end.
     pub wakes: Option<TurnId>,
 }
@@ -49,6 +52,46 @@ pub struct Settlement {
     pub calls: Vec<SettledCall>,
 }
 
+impl Settlement {
+    /// True if it carries all results of its turn. An ending's may have to give way to what Redis knows of its calls.
+    fn is_whole(&self) -> bool {
+        self.queue.is_some() && self.first == 0 && self.frame.calls == Some(self.calls.len())
+    }
+
+    /// The reply of a turn whose results these are: what `settle.lua` makes of a turn's slices.
+    fn reply(&self) -> String {
+        let frame = &self.frame;
+        let bytes: usize = self.calls.iter().map(|c| c.result.len() + c.message.len() + c.audit.len() + 3).sum();
+        let mut text = String::with_capacity(frame.head.len() + bytes + 64);
+        text.push_str(&frame.head);
+        join(&mut text, self.calls.iter().map(|call| call.result.as_str()));
+        text.push(']');
+        if let Some((open, close)) = frame.messages {
+            text.push_str(",\"messages\":");
+            text.push_str(open);
+            join(&mut text, self.calls.iter().map(|call| call.message.as_str()));
+            text.push_str(close);
+        }
+        if frame.audits {
+            text.push_str(",\"tool_call_audits\":[");
+            join(&mut text, self.calls.iter().map(|call| call.audit.as_str()));
+            text.push(']');
+        }
+        text.push('}');
+        text
+    }
+}
+
+/// Adds texts with commas between.
+fn join<'a>(text: &mut String, parts: impl Iterator<Item = &'a str>) {
+    for (index, part) in parts.enumerate() {
+        if index > 0 {
+            text.push(',');
+        }
+        text.push_str(part);
+    }
+}
+
 /// The outcome of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settled {
@@ -80,14 +123,21 @@ impl Store {
         args.show(o.audit_entries_max).show(batch.len());
         for item in batch {
             args.text(item.name.tenant.as_str())
-                .text(item.name.turn.as_str())
+                .show(&item.name)
                 .text(item.fence.as_str())
-                .maybe(item.queue.as_ref());
-            args.show(item.first).maybe(item.reply_to.as_ref());
-            args.text(item.frame.head.as_str());
+                .maybe(item.queue.as_ref())
+                .maybe(item.reply_to.as_ref())
+                .maybe(item.frame.wakes.as_ref());
+            if item.is_whole() {
+                args.text(item.reply()).show(item.calls.len());
+                for call in &item.calls {
+                    args.text(call.audit.as_str());
+                }
+                continue;
+            }
+            args.text("").show(item.calls.len()).show(item.first).text(item.frame.head.as_str());
             let (open, close) = item.frame.messages.unwrap_or_default();
-            args.text(open).text(close).flag(item.frame.audits).maybe(item.frame.wakes.as_ref());
-            args.show(item.calls.len());
+            args.text(open).text(close).flag(item.frame.audits);
             for call in &item.calls {
                 args.text(call.result.as_str()).text(call.message.as_str()).text(call.audit.as_str());
             }

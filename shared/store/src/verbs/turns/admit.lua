@@ -4,7 +4,7 @@
 -- ARGV  1 injected clock · 2 generations decided by (see outdated) · 3 ending lease ms · 4 tenant_turns_max · 5 tenant_ready_max ·
 --       6 inbox_unread_max · 7 inboxes_max per tenant · 8 reply retain ms · 9 policies, then per policy (see
 --       read_policies) 7 values; rows of limits (see read_rows);
---       then the count of turns, and per turn: entry · tenant · agent · turn · digest ('' where the id was
+--       then the count of turns, and per turn: entry · tenant · tenant:agent · tenant:turn · digest ('' where the id was
 --       minted) · policy number · queue · deadline ms · stagger ms · inbox or '' · task or '' · meta · calls, calls… ·
 --       counters (see read_debits); at last, what Redis called itself when the caller connected, or ''
 -- reply {OK, now, per turn…} where a turn is DISPATCHED · LANED (behind either, the limits that it met: those in whose
@@ -29,6 +29,17 @@ local seq, now_text = last_seq, tostring(now)
 local tasks, boxes, claimed, seen, timers, held, given, stream = {}, {}, {}, {}, {}, {}, {}, P .. 'turns'
 local any_known, cancelled_early
 
+-- What many turns of a batch say alike is read once.
+local numbers = {}
+local function number(text)
+  local n = numbers[text]
+  if not n then
+    n = num(text)
+    numbers[text] = n
+  end
+  return n
+end
+
 -- The action budget of the task that a turn runs under; nil where there is no such task.
 local function task_of(tenant, task)
   local key = turn_key(tenant .. ':' .. task)
@@ -40,8 +51,7 @@ local function task_of(tenant, task)
 end
 
 -- What an inbox says of a turn: false (it takes it), why it does not, or 'new' where it would be the tenant's next one.
-local function box_of(tenant, inbox)
-  if inbox == '' then return false end
+local function look_at_box(tenant, inbox)
   local name = tenant .. ':' .. inbox
   local box = boxes[name]
   if box == nil then
@@ -57,6 +67,15 @@ local function box_of(tenant, inbox)
   return box
 end
 
+-- Mostly a turn names the inbox that the one before it did.
+local last_tenant, last_inbox, last_box
+local function box_of(tenant, inbox)
+  if inbox == '' then return false end
+  if last_box ~= 'new' and inbox == last_inbox and tenant == last_tenant then return last_box end
+  last_tenant, last_inbox, last_box = tenant, inbox, look_at_box(tenant, inbox)
+  return last_box
+end
+
 -- A new inbox counts from now on, not from its first reply on: else any number could be on their way.
 local function claim(tenant, inbox)
   local of = claimed[tenant] or {}
@@ -66,25 +85,25 @@ end
 
 -- DUPLICATE, CONFLICT or nil. The inbound entry is the fence: a scheduler that slept while reap put the entry back
 -- must not admit it a second time, however long ago the first turn has ended and its record has gone.
-local function known(turn)
-  if not (held[turn.entry] or is_open(stream, turn.entry)) then return 'DUPLICATE' end
-  if seen[turn.tt] then return seen[turn.tt] == turn.digest and 'DUPLICATE' or 'CONFLICT' end
+local function known(tt, entry, digest)
+  if not (held[entry] or is_open(stream, entry)) then return 'DUPLICATE' end
+  if seen[tt] then return seen[tt] == digest and 'DUPLICATE' or 'CONFLICT' end
   -- A minted id that a producer gave to another turn is that one's, by whatever accident: this is no duplicate of it.
-  if turn.digest == '' then
-    if not any_known or call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) == 0 then return nil end
-    return call('EXISTS', id_key(turn.tt)) == 1 and 'CONFLICT' or 'DUPLICATE'
+  if digest == '' then
+    if not any_known or call('EXISTS', turn_key(tt), done_key(tt)) == 0 then return nil end
+    return call('EXISTS', id_key(tt)) == 1 and 'CONFLICT' or 'DUPLICATE'
   end
-  local id = call('GET', id_key(turn.tt))
+  local id = call('GET', id_key(tt))
   -- Somebody's minted id: it cannot be given to another turn.
-  if not id then return call('EXISTS', turn_key(turn.tt), done_key(turn.tt)) > 0 and 'CONFLICT' or nil end
-  if string.sub(id, 2) ~= turn.digest then return 'CONFLICT' end
+  if not id then return call('EXISTS', turn_key(tt), done_key(tt)) > 0 and 'CONFLICT' or nil end
+  if string.sub(id, 2) ~= digest then return 'CONFLICT' end
   return string.sub(id, 1, 1) ~= 'q' and 'DUPLICATE' or nil
 end
 
 -- A limit stops the turn's first call: it ends, and those behind it that the same counter stops, or the turn waits.
 local function stopped(turn, stop)
   local c = stop.c
-  local ends, reason, info = refusal_of(stop, #turn.calls, epoch_ms)
+  local ends, reason, info = refusal_of(stop, turn.n, epoch_ms)
   if reason and not c.first then
     turn.word, turn.reason, turn.info, turn.upto, turn.back = 'ENDING', reason, info, ends, c.name
   else
@@ -94,30 +113,32 @@ end
 
 -- Reads one turn's arguments and decides about it; writes nothing, but the counters in memory.
 local function plan(turn)
-  turn.word = known(turn)
+  local at, tenant, n = turn.at, turn.tenant, turn.n
+  turn.word = known(turn.tt, ARGV[at], ARGV[at + 4])
   if turn.word then return end
-  local t, box = tenant_of(turn.tenant), box_of(turn.tenant, turn.inbox)
+  local t, inbox, task_id = tenant_of(tenant), ARGV[at + 9], ARGV[at + 10]
+  local box = box_of(tenant, inbox)
   local refusal = box ~= 'new' and box
-  local task = turn.task ~= '' and task_of(turn.tenant, turn.task)
-  if task == false and turn.task ~= '' then refusal = 'unknown_task' end
+  local task = task_id ~= '' and task_of(tenant, task_id)
+  if task == false and task_id ~= '' then refusal = 'unknown_task' end
   if t.unfinished >= turns_max then refusal = 'tenant_queue_full' end
   if refusal then
     turn.word = 'REFUSED ' .. refusal
     return
   end
-  seen[turn.tt] = turn.digest
-  if box == 'new' then claim(turn.tenant, turn.inbox) end
-  local a, policy = agent_of(turn.name, now), policies[turn.policy]
-  roll(a, t, policy, turn.stagger, now)
+  seen[turn.tt] = ARGV[at + 4]
+  if box == 'new' then claim(tenant, inbox) end
+  local a, policy, deadline = agent_of(ARGV[at + 2], now), policies[number(ARGV[at + 5])], number(ARGV[at + 7])
+  roll(a, t, policy, number(ARGV[at + 8]), now)
   t.unfinished = t.unfinished + 1
   turn.a = a
   local day, resets = day_left(a, t, policy)
-  local left = task and task.max - task.used or #turn.calls
-  turn.cancelled = cancelled_early and early(turn.tt)
+  local left = task and task.max - task.used or n
+  if cancelled_early then turn.cancelled = early(turn.tt) end
   if turn.cancelled then
     turn.word, turn.reason, turn.info = 'ENDING', 'cancelled', now
-  elseif turn.deadline <= now then
-    turn.word, turn.reason, turn.info = 'ENDING', 'expired', turn.deadline
+  elseif deadline <= now then
+    turn.word, turn.reason, turn.info = 'ENDING', 'expired', deadline
   elseif a.waiting then
     turn.word, turn.due = 'LANED', day <= 0 and not policy.reject and resets or a.tick_end
   elseif left <= 0 then
@@ -125,7 +146,7 @@ local function plan(turn)
   elseif day <= 0 and policy.reject then
     turn.word, turn.reason, turn.info = 'ENDING', 'daily_cap_reached', resets
   else
-    local k, stop = math.min(#turn.calls, tick_left(a, policy, epoch_ms), day, left), nil
+    local k, stop = math.min(n, tick_left(a, policy, epoch_ms), day, left), nil
     if t.out >= ready_max then k = 0 end
     if k > 0 and turn.debits then
       turn.told = {}
@@ -135,7 +156,7 @@ local function plan(turn)
     if k > 0 then
       debit(a, t, k)
       if turn.debits then turn.holds = debit_counters(turn.tt, turn.debits, k, now) end
-      turn.back = stop and stop.c.name
+      if stop then turn.back = stop.c.name end
       if task then task.used = task.used + k end
       t.out, turn.admitted, turn.word = t.out + 1, k, 'DISPATCHED'
       turn.note = admission_note(now_text, k, a, policy)
@@ -148,24 +169,28 @@ local function plan(turn)
   end
 end
 
--- The record of a turn, and where its calls wait. One table serves all records: making them costs more than filling them.
+-- The record of a turn, and where its calls wait. One table serves all records, and one all slices: making them costs
+-- more than filling them.
 local record = { TURN.agent, '', TURN.queue, '', TURN.calls, '', TURN.admitted, '', TURN.deadline_ms, '', TURN.admitted_ms,
   now_text, TURN.meta, '' }
+local out = {}
 local function write(turn)
-  local key, k, n, at = turn_key(turn.tt), turn.admitted, #turn.calls, 14
-  record[2], record[4], record[6], record[8] = turn.agent, turn.queue, turn.count, k == n and turn.count or k
-  record[10], record[14] = turn.deadline_text, turn.meta
+  local from, tt, tenant, k, n, at = turn.at, turn.tt, turn.tenant, turn.admitted, turn.n, 14
+  local key, agent, queue, meta = turn_key(tt), string.sub(ARGV[from + 2], #tenant + 2), ARGV[from + 6], ARGV[from + 11]
+  local digest, task = ARGV[from + 4], ARGV[from + 10]
+  record[2], record[4], record[6], record[8] = agent, queue, ARGV[from + 12], k == n and ARGV[from + 12] or k
+  record[10], record[14] = ARGV[from + 7], meta
   -- Rule 21: the record answers without the entry, whatever becomes of that.
-  for i = 1, n do record[at + 1], record[at + 2], at = TURN.call .. (i - 1), turn.calls[i], at + 2 end
-  if turn.digest ~= '' then
+  for i = 1, n do record[at + 1], record[at + 2], at = TURN.call .. (i - 1), ARGV[from + 12 + i], at + 2 end
+  if digest ~= '' then
     record[at + 1], record[at + 2], at = TURN.given, '1', at + 2
-    call('SET', id_key(turn.tt), 'a' .. turn.digest)
-    given[#given + 1] = turn.tt
+    call('SET', id_key(tt), 'a' .. digest)
+    given[#given + 1] = tt
   end
-  if turn.task ~= '' then record[at + 1], record[at + 2], at = TURN.task, turn.task, at + 2 end
+  if task ~= '' then record[at + 1], record[at + 2], at = TURN.task, task, at + 2 end
   if turn.cancelled then
     record[at + 1], record[at + 2], at = TURN.cancelled, turn.cancelled, at + 2
-    take_early(turn.tt)
+    take_early(tt)
   end
   if turn.holds then record[at + 1], record[at + 2], at = TURN.holds, turn.holds, at + 2 end
   if turn.back then record[at + 1], record[at + 2], at = TURN.lane, turn.back, at + 2 end
@@ -175,23 +200,25 @@ local function write(turn)
     record[at + 1], record[at + 2], at = TURN.lane_place, seq, at + 2
   end
   if turn.word == 'DISPATCHED' then
-    local out = turn.calls
-    if k < n then
-      out = {}
-      for i = 1, k do out[i] = turn.calls[i] end
+    for i = 1, k do out[i] = ARGV[from + 12 + i] end
+    for i = k + 1, #out do out[i] = nil end
+    local fence = dispatch(queue, tt, meta, 0, 0, 0, out)
+    record[at + 1], record[at + 2], at = TURN.fence, fence, at + 2
+    if k == n and not turn.holds then
+      record[at + 1], at = TURN.fresh, at + 2
+      record[at] = 'f=' .. fence .. ' n=' .. ARGV[from + 12] .. (digest ~= '' and ' gv=1 ts=' or ' ts=') .. now_text .. ' lg=' .. turn.note
     end
-    record[at + 1], record[at + 2], at = TURN.fence, dispatch(turn.queue, turn.tt, turn.meta, 0, 0, 0, out), at + 2
   end
   call('HSET', key, unpack(record, 1, at))
   if turn.word == 'ENDING' then
-    local body = { meta = turn.meta, first = 0, calls = turn.calls }
-    return lease_ending(turn.tt, key, { done = 0 }, turn.reason, turn.upto or n, turn.info, now, ending_lease, body)
+    local body = { meta = meta, first = 0, calls = { unpack(ARGV, from + 13, from + 12 + n) } }
+    return lease_ending(tt, key, { done = 0 }, turn.reason, turn.upto or n, turn.info, now, ending_lease, body)
   end
   local t = #timers
-  timers[t + 1], timers[t + 2] = turn.deadline_text, 't:' .. turn.tt
+  timers[t + 1], timers[t + 2] = ARGV[from + 7], 't:' .. tt
   local waits = turn.waits
-  if waits then wait_for(waits, turn.tt, seq, next_look(waits, now))
-  elseif turn.word == 'LANED' then put_on_lane(turn.tenant, turn.agent, turn.turn, seq, turn.due) end
+  if waits then wait_for(waits, tt, seq, next_look(waits, now))
+  elseif turn.word == 'LANED' then put_on_lane(tenant, agent, string.sub(tt, #tenant + 2), seq, turn.due) end
   local told = waits and { waits.row.name } or turn.word == 'DISPATCHED' and turn.told
   return told and #told > 0 and turn.word .. ' ' .. table.concat(told, ' ') or turn.word
 end
@@ -203,32 +230,24 @@ at = at + 1
 local slices = room(tight)
 if slices and count > slices then return { 'PRESSURE', now, slices } end
 for i = 1, count do
-  local turn = {
-    entry = ARGV[at], tenant = ARGV[at + 1], agent = ARGV[at + 2], turn = ARGV[at + 3], digest = ARGV[at + 4],
-    policy = num(ARGV[at + 5]), queue = ARGV[at + 6], deadline = num(ARGV[at + 7]), deadline_text = ARGV[at + 7],
-    stagger = num(ARGV[at + 8]), inbox = ARGV[at + 9], task = ARGV[at + 10], meta = ARGV[at + 11],
-    count = ARGV[at + 12], calls = {},
-    -- What planning finds out; named here, so that the table is made at its full size.
-    tt = false, name = false, a = false, admitted = 0, word = false, reason = false, info = false, due = false, note = false,
-    cancelled = false, debits = false, told = false, waits = false, upto = false,
-    back = false, holds = false,
-  }
-  turn.tt, turn.name = turn.tenant .. ':' .. turn.turn, turn.tenant .. ':' .. turn.agent
-  local calls = num(turn.count)
-  for c = 1, calls do turn.calls[c] = ARGV[at + 12 + c] end
-  turn.debits, at = read_debits(at + 13 + calls)
-  batch[i], tts[i] = turn, turn.tt
-  if not names[turn.name] then
-    names[turn.name], names[#names + 1] = true, turn.name
+  local tt, name, n = ARGV[at + 3], ARGV[at + 2], number(ARGV[at + 12])
+  -- Its arguments stay where they are. What planning always finds out is named here, so that the table is made at its
+  -- size; the rest comes with those that need it.
+  local turn = { at = at, tenant = ARGV[at + 1], tt = tt, n = n, word = false, a = false, admitted = 0, note = false }
+  batch[i], tts[i] = turn, tt
+  if not names[name] then
+    names[name], names[#names + 1] = true, name
   end
-  if turn.digest == '' then
-    local n = #records
-    records[n + 1], records[n + 2] = turn_key(turn.tt), done_key(turn.tt)
+  if ARGV[at + 4] == '' then
+    local r = #records
+    records[r + 1], records[r + 2] = turn_key(tt), done_key(tt)
   end
+  at = at + 13 + n
+  if ARGV[at] == '0' then at = at + 1 else turn.debits, at = read_debits(at) end
 end
 -- Which entries are still pending: what was read together lies together, so mostly one command says so for all.
 if count > 0 then
-  local found = call('XPENDING', stream, GROUP, batch[1].entry, batch[count].entry, count)
+  local found = call('XPENDING', stream, GROUP, ARGV[batch[1].at], ARGV[batch[count].at], count)
   for i = 1, #found do held[found[i][1]] = true end
 end
 -- A minted id is new, but for accidents: one command says so for all.
@@ -243,10 +262,10 @@ for i = 1, count do
   local turn = batch[i]
   if turn.a then
     replies[i + 2] = write(turn)
-    acked[#acked + 1] = turn.entry
+    acked[#acked + 1] = ARGV[turn.at]
   else
     replies[i + 2] = turn.word
-    if turn.word == 'DUPLICATE' then acked[#acked + 1] = turn.entry end
+    if turn.word == 'DUPLICATE' then acked[#acked + 1] = ARGV[turn.at] end
   end
 end
 if seq > last_seq then call('HSET', META, 'seq', seq) end

@@ -116,7 +116,8 @@ impl Store {
         add_rows(&mut args, limits);
         args.show(turns.len());
         for t in turns {
-            args.text(t.entry.as_str()).text(t.tenant.as_str()).text(t.agent.as_str()).text(t.turn.as_str());
+            args.text(t.entry.as_str()).text(t.tenant.as_str());
+            args.show(format_args!("{}:{}", t.tenant, t.agent)).show(format_args!("{}:{}", t.tenant, t.turn));
             // Only a given id can come back with another content.
             args.text(if t.given { t.digest.as_str() } else { "" });
             args.show(t.policy + 1).show(Queue::Ready(t.priority)).show(t.deadline_ms);

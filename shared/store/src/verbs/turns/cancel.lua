@@ -31,7 +31,7 @@ end
 local calls, fence, queue, done, crashes = unpack(call('HMGET', key, TURN.calls, TURN.fence, TURN.queue, TURN.done,
   TURN.crashes))
 if not calls then return call('EXISTS', done_key(tt)) == 1 and 'ENDED' or wait_for_it() end
-call('HSET', key, TURN.cancelled, why)
+call('HSET', key, TURN.cancelled, why, TURN.fresh, '')
 call('ZADD', TIMERS, now, 't:' .. tt)
 if not fence or string.sub(fence, 1, 2) == 's:' then return 'OK' end
 queue = queue_of(queue, crashes, fence)

@@ -1,0 +1,104 @@
+//! Many agents whose budgets are used up and whose windows all end at one instant: what Redis' slowest command takes when
+//! that comes, and how fast the lanes drain.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+
+use super::BenchArgs;
+use super::load::{Load, now};
+use super::nodes::{Fleet, Shape};
+use super::server::{PREFIX, Server};
+
+/// Turns that come in meanwhile, a second: few enough for any machine.
+const SLOWEST_INTAKE: u64 = 2_000;
+const BATCH: usize = 100;
+/// Until then an agent's day lasts, ms from now.
+const DAY_MS: u64 = 3_600_000;
+
+/// What came of it.
+#[derive(Debug, Clone, Copy, Serialize)]
+pub(crate) struct Boundary {
+    /// Agents with one turn each.
+    agents: usize,
+    /// From the boundary until the last of them was answered.
+    drained_seconds: f64,
+    /// Turns a second meanwhile.
+    turns_per_s: f64,
+    /// The slowest command of Redis meanwhile, ms; none where none took a millisecond.
+    slowest_ms: Option<f64>,
+    /// What a script took on average, ms.
+    script_mean_ms: f64,
+}
+
+impl Boundary {
+    pub(crate) fn text(&self) -> String {
+        let slowest = self.slowest_ms.map_or_else(|| "less than 1 ms".to_owned(), |ms| format!("{ms:.1} ms"));
+        format!(
+            "{} capped agents at one boundary, one turn each\n\n\
+             drained      {:.1} s, {:.0} turns/s\n\
+             scripts      {:.2} ms on average, slowest command {slowest}\n",
+            self.agents, self.drained_seconds, self.turns_per_s, self.script_mean_ms,
+        )
+    }
+}
+
+/// Runs it with `agents`.
+pub(super) async fn run(args: &BenchArgs, agents: usize, mut say: impl FnMut(&str)) -> Result<Boundary> {
+    let server = Server::start(None, args.aof).await?;
+    let shape = Shape { schedulers: args.schedulers, workers: args.workers, slots: args.slots, agents, limits: 0 };
+    say("starting the fleet");
+    let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
+    let load = Load::connect(&server, &BenchArgs { agents: Some(agents), capped: false, ..args.clone() }).await?;
+    let wait = Duration::from_secs(10 + agents as u64 / SLOWEST_INTAKE);
+    let (began, boundary_ms) = (now(), use_up(&server, agents, wait).await.context("using up the budgets")?);
+    say("submitting a turn of each agent");
+    for from in (0..agents).step_by(BATCH) {
+        load.submit(BATCH.min(agents - from)).await?;
+    }
+    while lanes_wait(&server).await? < agents {
+        ensure!(began.elapsed() < wait, "the turns came in too slowly; try fewer agents");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    server.note_slow_commands().await?;
+    let before = server.scripts().await?;
+    say("waiting for the boundary");
+    while server.clock_ms().await? < boundary_ms {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let at = now();
+    load.read_all(agents).await.context("draining")?;
+    let drained_seconds = at.elapsed().as_secs_f64();
+    let script_mean_ms = (server.scripts().await? - before).mean_ms();
+    let slowest_ms = server.slowest_ms().await?;
+    fleet.stop().await;
+    Ok(Boundary { agents, drained_seconds, turns_per_s: agents as f64 / drained_seconds, slowest_ms, script_mean_ms })
+}
+
+/// Writes budgets that are used up until an instant, which it answers, as a scheduler leaves them behind.
+async fn use_up(server: &Server, agents: usize, wait: Duration) -> Result<u64> {
+    let now_ms = server.clock_ms().await?;
+    let until_ms = now_ms + u64::try_from(wait.as_millis())?;
+    let packed: Vec<u8> = [10, until_ms, 10, now_ms + DAY_MS, now_ms]
+        .into_iter()
+        .flat_map(|number| (number as f64).to_le_bytes())
+        .collect();
+    let mut connection = server.connection().await?;
+    for from in (0..agents).step_by(500) {
+        let mut set = redis::cmd("HSET");
+        set.arg(format!("{PREFIX}budgets"));
+        for agent in from..agents.min(from + 500) {
+            set.arg(format!("bench:a{agent}")).arg(&packed);
+        }
+        set.query_async::<()>(&mut connection).await?;
+    }
+    Ok(until_ms)
+}
+
+/// Lanes and turns that have a timer: two for each turn that waits.
+async fn lanes_wait(server: &Server) -> Result<usize> {
+    let timers: usize =
+        redis::cmd("ZCARD").arg(format!("{PREFIX}timers")).query_async(&mut server.connection().await?).await?;
+    Ok(timers / 2)
+}
