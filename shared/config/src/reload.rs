@@ -113,12 +113,15 @@ fn differences(running: &Node, new: &Node, path: &str, names: &mut Vec<String>) 
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+    use tickfleet_model::policy::TEAM_TOOLS;
+
     use super::*;
 
     fn settings(dir: &Path, text: &str) -> Configuration {
         std::fs::write(dir.join("tickfleet.yaml"), text).unwrap();
         let built_in_handlers = ["note".to_owned()].into();
-        let built_in_tools = ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from).into();
+        let trial = ["echo", "sleep", "fail", "fail_once", "delegate_task"];
+        let built_in_tools = trial.into_iter().chain(TEAM_TOOLS).map(String::from).collect();
         let sources = Sources { dir: Some(dir.into()), built_in_tools, built_in_handlers, ..Sources::default() };
         load_settled(&sources).1.unwrap()
     }

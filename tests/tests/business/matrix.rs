@@ -16,11 +16,12 @@ use super::configuration;
 
 /// What everybody may call: the three tools of the business that are everybody's, messages to each other, and those about
 /// the fleet itself.
-const EVERYBODY: [&str; 8] = [
+const EVERYBODY: [&str; 9] = [
     "check_task",
     "fetch_result",
     "list_tools",
     "read_messages",
+    "remember",
     "search_atlasux_knowledge",
     "search_my_memories",
     "send_mcp_message",
@@ -80,5 +81,5 @@ async fn all_agents_may_call_what_the_business_says_and_nothing_else() {
         assert!(wanted.iter().all(|tool| registry.get(tool).is_some()), "{agent}: every tool is there");
     }
     // echo, fail, fail_once and sleep are there too, for nobody.
-    assert_eq!((registry.len(), decided), (18, 18 * 18));
+    assert_eq!((registry.len(), decided), (19, 19 * 18));
 }
