@@ -183,8 +183,8 @@ pub const RULES_14_TO_16: &[Guard] = &[
     (
         14,
         "replies are not numbered",
-        "box.seq, box.number, inboxes[box.name] = box.seq + 1, number, box",
-        "box.number, inboxes[box.name] = number, box",
+        "local number = string.format('%d', box.seq + 1)",
+        "local number = string.format('%d', box.seq)",
     ),
     (
         14,
