@@ -296,7 +296,7 @@ impl Setup {
         let (configuration, own) = (&self.configuration, self.extensions.tools_now());
         let is_wanted = |name: &str| {
             configuration.policy.permissions.matrix.contains_key(name)
-                && !configuration.tools.tools.get(name).is_some_and(|def| def.http.is_some())
+                && configuration.tools.tools.get(name).is_none_or(|def| def.http.is_none())
                 && !own.iter().any(|tool| tool.spec().name == name)
         };
         if !tickfleet_tools_atlas::NAMES.into_iter().any(is_wanted) {

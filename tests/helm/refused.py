@@ -20,7 +20,7 @@ REFUSED = [
     (["--set", "monitoring.serviceMonitor.interval=often"], "at '/monitoring/serviceMonitor/interval'"),
     (["--set", "http.port=70000"], "at '/http/port'"),
     # Times that would kill what runs.
-    (["--set", "worker.drainSeconds=30"], "drainSeconds (30) must be more than the longest time-out of a tool (30 s)"),
+    (["--set", "worker.drainSeconds=30"], "drainSeconds (30) must be more than the longest time-out of a tool (40 s)"),
     (["--set", "worker.terminationGracePeriodSeconds=54"], "must be at least drainSeconds + 10 (55)"),
     (["--set", "config.settings.worker.tool_timeout=2m"], "the longest time-out of a tool (120 s)"),
     (

@@ -16,6 +16,7 @@ fn folder() -> tempfile::TempDir {
 /// Runs a line of a shell there, with the program in its PATH.
 fn shell(folder: &Path, line: &str) -> String {
     let program = Path::new(env!("CARGO_BIN_EXE_example-tools")).parent().unwrap();
+    #[allow(clippy::disallowed_methods, reason = "the reader's PATH, with the program in front")]
     let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
     let said = Command::new("sh").args(["-c", line]).current_dir(folder).env("PATH", path).output().unwrap();
     String::from_utf8(said.stdout).unwrap()
@@ -37,7 +38,11 @@ fn the_page_shows_what_its_commands_print() {
         for step in block.split("$ ").skip(1) {
             let (command, shown) = step.split_once('\n').unwrap();
             let masked = |text: &str| {
-                let words = text.split_whitespace().map(|word| word.replace(|c: char| c.is_ascii_digit(), "#"));
+                let is_digest = |word: &str| word.len() == 12 && word.bytes().all(|b| b.is_ascii_hexdigit());
+                let words = text.split_whitespace().map(|word| match is_digest(word) {
+                    true => "#".to_owned(),
+                    false => word.replace(|c: char| c.is_ascii_digit(), "#"),
+                });
                 // How long a try took has no fixed number of digits.
                 words
                     .map(|word| if word.ends_with("ms") || word.starts_with('#') { "#".into() } else { word })

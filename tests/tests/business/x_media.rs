@@ -46,6 +46,7 @@ async fn pictures_are_with_x_before_the_post_that_shows_them() {
     let two = x.media("/b", "application/octet-stream", [&jpeg[..], b"\r\n--tickfleet-\r\n\r\n"].concat());
     let results = run(&mut fleet, "kelly", &[post("two pictures", &[&one, &two])]).await;
     assert_eq!(outcomes(&results), ["ok"], "{results:#?}");
+    fleet.stop().await;
     let seen = x.seen.lock().unwrap();
     let asked: Vec<&str> = seen.asked.iter().map(String::as_str).collect();
     assert_eq!(asked, ["GET /a.png", "POST /2/media/upload", "GET /b", "POST /2/media/upload", "POST /2/tweets"]);
@@ -53,8 +54,6 @@ async fn pictures_are_with_x_before_the_post_that_shows_them() {
     assert_eq!((uploads[0].1.mime.as_str(), uploads[0].1.data == png), ("image/png", true));
     assert!(uploads[1].1.mime == "image/jpeg" && uploads[1].1.data.starts_with(&jpeg));
     assert_eq!(seen.posts[0]["media"]["media_ids"], json!([uploads[0].0, uploads[1].0]));
-    drop(seen);
-    fleet.stop().await;
 }
 
 #[tokio::test]

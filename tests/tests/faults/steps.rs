@@ -133,11 +133,17 @@ async fn play(kill_after: usize) -> Played {
     Played { scripts, reply, posts, asked, killed }
 }
 
+/// How many places everything dies at: `TICKFLEET_STEPS`.
+#[allow(clippy::disallowed_methods, reason = "a knob of the test, documented beside it")]
+fn steps_asked_for() -> Option<usize> {
+    std::env::var("TICKFLEET_STEPS").ok()?.parse().ok()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_task_of_two_agents_comes_to_the_same_end_wherever_everything_dies() {
     let whole = play(usize::MAX).await;
     assert_eq!((whole.posts, whole.asked, whole.killed), (1, ASKED, false), "{whole:?}");
-    let steps: usize = std::env::var("TICKFLEET_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
+    let steps = steps_asked_for().unwrap_or(10);
     // Every so many scripts, from the first to the last.
     let every = (whole.scripts / steps).max(1);
     let mut unknown = BTreeMap::new();

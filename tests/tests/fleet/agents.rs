@@ -207,9 +207,9 @@ async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_e
     })
     .await;
     let mut fleet = Fleet::start(plan(&model, vec![])).await;
-    let deadline = chrono::Utc::now() + chrono::TimeDelta::seconds(3);
+    let deadline = fleet.store.now_ms().await.unwrap() + 3_000;
     let mut late = task("late", "kelly", "Sleep.");
-    late["deadline"] = json!(deadline.to_rfc3339());
+    late["deadline"] = json!(chrono::DateTime::from_timestamp_millis(deadline).unwrap().to_rfc3339());
     enqueue(&fleet, late).await;
     enqueue(&fleet, task("gone", "atlas", "Sleep.")).await;
     // Both wait for their turns.

@@ -336,7 +336,10 @@ mod tests {
     #[test]
     fn late_timers_mean_that_nobody_schedules() {
         let settings = tickfleet_config::load(&tickfleet_config::Sources {
-            built_in_tools: ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from).into(),
+            // The permissions of the sample business name these.
+            built_in_tools: ["delegate_task", "cancel_task", "read_messages", "send_mcp_message"]
+                .map(String::from)
+                .into(),
             built_in_handlers: ["note".to_owned()].into(),
             ..Default::default()
         });

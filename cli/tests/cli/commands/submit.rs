@@ -67,8 +67,10 @@ async fn tasks_are_delegated_and_refused_with_a_reason() {
     let redis = RedisServer::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
     let to = |agent| ["delegate", "--tenant", "atlas-ux", "--to", agent, "Announce it", "--wait", "--json"];
-    let reply = fleet.run(&to("kelly")).exits(0).json();
-    assert_eq!(reply["results"][0]["outcome"], "ok");
+    // Kelly is run by a model, and there is none.
+    let reply = fleet.run(&to("kelly")).exits(1).json();
+    assert_eq!(reply["results"][0]["outcome"], "permanent", "{reply}");
+    assert_eq!(reply["results"][0]["error"]["code"], "not_configured", "{reply}");
     fleet.run(&["explain", reply["task_id"].as_str().unwrap()]).exits(0).says("Task").says("has ended");
     assert_eq!(fleet.run(&to("tina")).exits(1).json()["error"]["code"], "no_task_handler");
     fleet.run(&["doctor"]).exits(0).says("no_task_handler");
