@@ -10,7 +10,7 @@ use crate::{LlmDef, ModelApi, TaskHandlerDef};
 
 fn agent(llm: &str) -> Given {
     given()
-        .file("agents.yaml", &format!("agents:\n  ada: {{task_handler: {{llm: {llm}}}}}\n"))
+        .file("agents.yaml", format!("agents:\n  ada: {{task_handler: {{llm: {llm}}}}}\n"))
         .file("permissions.yaml", "permissions: {echo: {everyone: true}}\n")
         .file("tenants.yaml", "tenants: {acme: {}}\n")
 }
@@ -75,7 +75,7 @@ fn a_model_is_the_environments_or_says_all_of_it() {
         ("{api: openai, model: x, prices: {input: -1}}", "an amount such as 0.15"),
         ("{api: openai, model: x, base_url: llm}", "base_url"),
     ] {
-        let errors = given().file("models.yaml", &format!("models:\n  default: {wrong}\n")).errors();
+        let errors = given().file("models.yaml", format!("models:\n  default: {wrong}\n")).errors();
         assert!(errors[0].contains(told), "{wrong}: {errors:?}");
     }
 }
