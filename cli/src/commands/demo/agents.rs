@@ -12,6 +12,8 @@ use tickfleet_client::{Client, Reply, private_inbox};
 use tickfleet_config::Environment;
 use tickfleet_model::{AgentId, InboxName, Outcome, Priority, Task, TaskGrant, TaskId, limits};
 use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_tools_knowledge::documents::{self, Form};
+use tickfleet_tools_knowledge::import::Import;
 use tokio::process::{Child, Command};
 
 use super::day::tenant;
@@ -29,6 +31,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// What is published in each round.
 const POSTS: [&str; 2] =
     ["Argue in one place: research boards are shared now.", "Shared boards, second day: now with tags."];
+
+/// What the knowledge base of the demo has.
+const BOARDS: &str = include_str!("boards.md");
 
 /// What the agents came to.
 #[derive(Debug, Serialize)]
@@ -104,6 +109,7 @@ async fn rounds(
 ) -> Result<Agents, Failure> {
     let environment = &setup.sources().environment;
     let client = setup.client().await?;
+    learn(&client).await?;
     let mut rounds = Vec::new();
     let mut worker = worker(environment, dir)?;
     for (post, kills) in POSTS.into_iter().zip([false, true]) {
@@ -135,6 +141,17 @@ async fn rounds(
     }
     drop(worker.kill().await);
     Ok(Agents { rounds })
+}
+
+/// What archy looks up.
+async fn learn(client: &Client) -> Result<(), Failure> {
+    let tenant = tenant()?;
+    let mut import = Import::begin(client.store(&tenant), &tenant, None).await?;
+    for draft in documents::read("boards.md", Form::Markdown, BOARDS.as_bytes(), "product") {
+        let draft = draft.map_err(|problem| anyhow!("the demo's own document: {problem:?}"))?;
+        import.keep(draft).await?;
+    }
+    Ok(())
 }
 
 /// A worker of its own process, on the demo's configuration and nothing else.

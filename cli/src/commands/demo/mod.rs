@@ -120,6 +120,7 @@ async fn both_acts(
     let broken = agents.broken();
     if !output.json {
         output.print(&show::verdict_on(&broken, output))?;
+        output.print(&show::next())?;
     }
     report.ok &= broken.is_empty();
     report.broken.extend(broken);

@@ -127,8 +127,13 @@ impl<'a> Asked<'a> {
             ("atlas", 0) => delegate("archy", QUESTION.to_owned()),
             ("atlas", 1) => delegate("kelly", format!("{PUBLISH}{}", self.post())),
             ("atlas", _) => Next::Words("Archy has looked it up, and Kelly has published it.".to_owned()),
-            ("archy", 0) => Next::Call("search_x", json!({"query": "\"research board\" lang:en"})),
-            ("archy", _) => Next::Words("People ask how to argue in one place: say that boards are shared.".to_owned()),
+            ("archy", 0) => {
+                Next::Call("search_atlasux_knowledge", json!({"query": "what we tell people about boards"}))
+            }
+            ("archy", _) if self.result.contains("one place to argue in") => {
+                Next::Words("Say that a board is one place to argue in (boards.md).".to_owned())
+            }
+            ("archy", _) => Next::Words("I did not find anything about it.".to_owned()),
             ("kelly", 0) if self.task.starts_with(PUBLISH) => Next::Call("post_to_x", json!({"content": self.post()})),
             ("kelly", _) if self.task.starts_with(PUBLISH) => {
                 let sure = self.result.contains("post_url") || self.result.contains("\"id\"");

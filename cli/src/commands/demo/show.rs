@@ -112,14 +112,14 @@ pub(super) fn account(report: &Report, output: &Output) -> String {
     for (title, body) in parts {
         let _ = write!(text, "\n{}\n{body}", output.paint(Mood::Strong, title));
     }
-    let _ = write!(text, "\n{}\n{}", verdict(report, output), next());
+    let _ = write!(text, "\n{}", verdict(report, output));
     text
 }
 
 /// Returns what to type next, and how the program gets into PATH if it is not there.
-fn next() -> String {
+pub(super) fn next() -> String {
     let path = into_path().map(|export| format!("  {export}\n")).unwrap_or_default();
-    format!("Where to go next\n{path}{NEXT}")
+    format!("\nWhere to go next\n{path}{NEXT}")
 }
 
 const NEXT: &str =

@@ -26,6 +26,17 @@ fn the_demo_plays_its_day_and_every_promise_holds() {
     // The booking whose answer was lost happened, and was not tried again.
     assert_eq!((&seen["meetings_booked"], &seen["calendar_looks"]), (&2.into(), &3.into()));
     has_every_kind(&report);
+    second_act(&report);
+}
+
+/// Three agents that a model runs bring a task to its end, also where the worker is killed; each post is out once.
+fn second_act(report: &Value) {
+    let rounds = report["second_act"]["rounds"].as_array().unwrap();
+    let told: Vec<_> = rounds.iter().map(|round| json!([round["outcome"], round["posted"], round["killed"]])).collect();
+    assert_eq!(told, [json!(["ok", 1, false]), json!(["ok", 1, true])], "{rounds:?}");
+    // atlas three times, archy and kelly twice; after the kill, an answer that was lost is asked for once more.
+    assert_eq!(rounds[0]["asked"], 7);
+    assert!((7..=8).contains(&rounds[1]["asked"].as_u64().unwrap()), "{rounds:?}");
 }
 
 const TYPED: [&str; 8] = [

