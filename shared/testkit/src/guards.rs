@@ -6,7 +6,6 @@ pub type Guard = (u8, &'static str, &'static str, &'static str);
 
 /// Budgets, clock, endings.
 pub const RULES_1_TO_3: &[Guard] = &[
-    (1, "what a task leaves of its budget goes to nobody", "if is_task(item) then give_back(item, key) end", ""),
     (
         1,
         "a tick's counter resets when the reckoned window differs from the kept one",
@@ -300,6 +299,10 @@ pub const RULE_22: &[Guard] = &[
     ),
 ];
 
+/// Tasks.
+pub const TASKS: &[Guard] =
+    &[(1, "what a task leaves of its budget goes to nobody", "if is_task(item) then give_back(item, key) end", "")];
+
 /// Limits: what is debited, what is given back, who comes next.
 pub const LIMITS: &[Guard] = &[
     (
@@ -362,6 +365,7 @@ pub const ALL: &[&[Guard]] = &[
     RULE_17,
     RULES_18_AND_21,
     RULE_22,
+    TASKS,
     LIMITS,
 ];
 

@@ -9,7 +9,7 @@ use tickfleet_store::Scripts;
 use tickfleet_testkit::RedisServer;
 use tickfleet_testkit::guards::{
     Guard, LIMITS, RULE_17, RULE_22, RULES_1_TO_3, RULES_4_TO_6, RULES_7_AND_8, RULES_9_TO_12, RULES_13_AND_20,
-    RULES_14_TO_16, RULES_18_AND_21,
+    RULES_14_TO_16, RULES_18_AND_21, TASKS,
 };
 
 use super::game::Table;
@@ -83,6 +83,11 @@ async fn switching_off_a_guard_of_rules_18_and_21_is_noticed() {
 #[tokio::test]
 async fn switching_off_a_guard_of_rule_22_is_noticed() {
     each_is_noticed(RULE_22).await;
+}
+
+#[tokio::test]
+async fn switching_off_a_guard_of_tasks_is_noticed() {
+    each_is_noticed(TASKS).await;
 }
 
 #[tokio::test]
