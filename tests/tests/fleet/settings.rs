@@ -47,7 +47,8 @@ fn drawn(rng: &mut StdRng) -> String {
 fn loaded(text: &str) -> Option<Settings> {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("tickfleet.yaml"), text).unwrap();
-    let tools = ["echo", "sleep", "fail", "fail_once", "delegate_task"].map(String::from).into();
+    let tools = ["echo", "sleep", "fail", "fail_once", "delegate_task"].into_iter();
+    let tools = tools.chain(tickfleet_model::policy::TEAM_TOOLS).map(String::from).collect();
     let handlers = ["note".to_owned()].into();
     let sources = Sources {
         dir: Some(dir.path().to_owned()),

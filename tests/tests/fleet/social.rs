@@ -95,7 +95,12 @@ async fn fleet_with(tokens: &[(&str, &str)]) -> (Fleet, Arc<Services>) {
     let loaded = load(&Sources {
         dir: None,
         environment: variables.iter().cloned().collect(),
-        built_in_tools: ["delegate_task"].into_iter().chain(tickfleet_tools_atlas::NAMES).map(String::from).collect(),
+        built_in_tools: ["delegate_task"]
+            .into_iter()
+            .chain(tickfleet_model::policy::TEAM_TOOLS)
+            .chain(tickfleet_tools_atlas::NAMES)
+            .map(String::from)
+            .collect(),
         built_in_handlers: ["note"].map(String::from).into(),
         ..Sources::default()
     })
