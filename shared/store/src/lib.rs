@@ -53,6 +53,7 @@ pub use verbs::knowledge::*;
 pub use verbs::recovery::*;
 pub use verbs::run_time::*;
 pub use verbs::slices::*;
+pub use verbs::talks::*;
 pub use verbs::tasks::*;
 pub use verbs::timers::*;
 pub use verbs::turns::*;

@@ -31,7 +31,7 @@ fn each_message_says_which_argument_and_what_was_expected() {
     assert_eq!(message("{}"), "Missing required argument 'path' for tool 'write_file'.");
     let typed = r#"Argument 'count' must be of type integer; found "three" for tool 'write_file'."#;
     assert_eq!(message(r#"{"path":"a","count":"three"}"#), typed);
-    let nested = "Argument 'owner.emails[1]' must be of type string; found 7 for tool 'write_file'.";
+    let nested = "Argument 'owner.emails[1]' must be of type string; found another value for tool 'write_file'.";
     assert_eq!(message(r#"{"path":"a","owner":{"emails":["x",7]}}"#), nested);
     assert!(message(r#"{"path":"a","mode":"rw"}"#).contains(r#"must be one of ["append", "replace"]; found "rw""#));
     assert!(message(r#"{"path":"a","cuont":1}"#).contains("Unknown argument 'cuont', did you mean 'count'?"));
