@@ -1,11 +1,11 @@
 //! The task handler `llm`: an agent's model is asked, its calls are carried out as turns like anybody's, the results go
 //! back to the model, until it answers.
 //!
-//! START HERE: [`run`] is one task from wherever it stands to its next wait or its end. Read on in [`history`] (what is
-//! kept of a task, and what follows from it), [`around`] (what comes to a task from outside: the session that it belongs
-//! to, and messages of other agents), [`prompt`] (what the model is told), [`budget`] (what it may use), [`answer`]
-//! (answers in a form), [`turns`] (how calls are submitted and
-//! their results read), and [`models`] (which models there are).
+//! START HERE: `run` is one task from wherever it stands to its next wait or its end. Read on in `history` (what is
+//! kept of a task, and what follows from it), `around` (what comes to a task from outside: the session that it belongs
+//! to, and messages of other agents), `prompt` (what the model is told), `budget` (what it may use), `answer`
+//! (answers in a form), `turns` (how calls are submitted and
+//! their results read), and `models` (which models there are).
 //!
 //! A task is carried out in steps, each of which is in Redis before the next one begins: `plan` (the model's answer),
 //! `execute` (its calls are out as a turn), `validate` (their results are in), `answer`. While a turn is out the task

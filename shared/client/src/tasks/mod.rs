@@ -1,7 +1,7 @@
 //! Tasks for those who look on: listing, telling their story, watching them, ending them.
 //!
-//! [`watch`] is one task as a stream of events; [`story`] is all that is known of it at once; [`cancel`] ends it with all
-//! that it has begun. [`history`] is how the steps of a task are written in Redis.
+//! `watch` is one task as a stream of events; `story` is all that is known of it at once; `cancel` ends it with all
+//! that it has begun. `history` is how the steps of a task are written in Redis.
 
 mod cancel;
 mod history;
