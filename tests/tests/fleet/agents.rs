@@ -43,6 +43,7 @@ fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
 }
 
 mod budgets;
+mod many;
 
 #[derive(Deserialize, JsonSchema)]
 struct Post {

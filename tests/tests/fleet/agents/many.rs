@@ -1,0 +1,114 @@
+//! Many tasks at once, and one that goes on for long: slots, limits and memory.
+
+use std::sync::atomic::AtomicU64;
+
+use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::{Limit, Policy};
+
+use super::*;
+
+/// Tasks at the same time.
+const TASKS: usize = 1_000;
+/// The calls of `count` that may be out at the same time.
+const PLACES: u64 = 5;
+/// Answers of the task that goes on for long, but for its last.
+const ROUNDS: usize = 200;
+/// Bytes of each result of it.
+const RESULT_BYTES: usize = 65_000;
+
+fn limited(policy: &mut Policy) {
+    policy.defaults.calls_per_tick = 1_000;
+    policy.defaults.max_actions_per_day = 100_000;
+    policy.limits = Arc::new(vec![Limit {
+        name: "counts".into(),
+        matches: LimitMatch { tools: ["count".to_owned()].into(), ..LimitMatch::default() },
+        per: [LimitKey::Tenant].into(),
+        bound: LimitBound::Concurrent(PLACES),
+        every: Every::Held,
+        on_reach: OnReach::Wait,
+        mode: LimitMode::Enforce,
+        keys_max: 1,
+    }]);
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Nothing {}
+
+#[derive(Serialize, JsonSchema)]
+struct Long {
+    text: String,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_tasks_share_few_slots_keep_the_limits_and_all_end() {
+    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
+        0 => Said::call("count", json!({})),
+        _ => Said::words("counted"),
+    })
+    .await;
+    let (running, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let witness = (Arc::clone(&running), Arc::clone(&most));
+    let count = TypedTool::new("count", "Counts.", Effect::Read, move |_, _: Nothing| {
+        let (running, most) = (Arc::clone(&running), Arc::clone(&most));
+        async move {
+            most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            // Calls overlap only while they take a while.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ok::<_, ToolError>(Posted { number: 1 })
+        }
+    });
+    let plan = Plan { workers: 2, slots: 8, policy: limited, ..plan(&model, vec![count]) };
+    let mut fleet = Fleet::start(plan).await;
+    for number in 0..TASKS {
+        enqueue(&fleet, task(&format!("job-{number}"), ["atlas", "kelly"][number % 2], "Count.")).await;
+    }
+    let replies = fleet.replies(TASKS).await;
+    let answered = replies.values().filter(|reply| result(reply)["output"]["answer"] == "counted").count();
+    assert_eq!((replies.len(), answered), (TASKS, TASKS));
+    assert_eq!(model.asked(), 2 * TASKS, "nobody is asked twice");
+    let most = witness.1.load(Ordering::SeqCst);
+    assert!((2..=PLACES).contains(&most), "{most} ran at the same time");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_of_two_hundred_answers_stays_within_its_bounds() {
+    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
+        ROUNDS => Said::words("enough"),
+        n => Said::call("long", json!({"n": n})),
+    })
+    .await;
+    let long = TypedTool::new("long", "Says much.", Effect::Read, |_, _: Value| async {
+        Ok::<_, ToolError>(Long { text: "x".repeat(RESULT_BYTES) })
+    });
+    let mut agent = llm("You are kelly.");
+    if let TaskHandlerDef::Llm(def) = &mut agent {
+        (def.max_iterations, def.repeats_max) = (500, 100);
+    }
+    let mut plan = Plan { policy: limited, ..plan(&model, vec![long]) };
+    plan.handlers.insert(AgentId::new("kelly").unwrap(), agent);
+    let mut fleet = Fleet::start(plan).await;
+    let mut message = task("long", "kelly", "Go on.");
+    message["budget"] = json!(ROUNDS);
+    enqueue(&fleet, message).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["output"]["iterations"], ROUNDS + 1, "{reply}");
+    // Each result is cut to 2,000 bytes, and a request has 20,000 bytes of them at most, but for what old ones keep.
+    let bytes: usize = fleet
+        .store
+        .steps(&tickfleet_store::TurnName::parse("acme:long").unwrap(), 0)
+        .await
+        .unwrap()
+        .iter()
+        .map(String::len)
+        .sum();
+    assert!((ROUNDS * 2_000..ROUNDS * 2_600).contains(&bytes), "a history of {bytes} bytes");
+    let seen = model.seen();
+    let told = |asked: &Asked| -> usize {
+        asked.messages.iter().filter_map(|message| message["content"].as_str()).map(str::len).sum()
+    };
+    let most = seen.iter().map(told).max().unwrap();
+    assert!(most < 20_000 + ROUNDS * 300, "a request of {most} bytes");
+    fleet.stop().await;
+}
