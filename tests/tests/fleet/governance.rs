@@ -64,11 +64,18 @@ fn wave(wave: usize) -> Vec<Value> {
 /// Scripts whose ready streams bear witness to every admission. Nothing is trimmed, and an entry's id is the shard's
 /// time at which the script decided: by itself Redis stamps an entry when it is written, which on a busy machine is
 /// hundreds of milliseconds later, perhaps in the next window.
-fn witnessing() -> Scripts {
+pub(super) fn witnessing() -> Scripts {
     let untrimmed =
         Scripts::embedded().sabotage("local function trim(stream, acked)", "local function trim() do return end");
-    let stamped = "call('XADD', P .. queue, call('HGET', META, 'last_ms') .. '-*', unpack(entry, 1, n))";
-    untrimmed.unwrap().sabotage("call('XADD', P .. queue, '*', unpack(entry, 1, n))", stamped).unwrap()
+    // An entry is written at two places: at first, and once more where its id was taken.
+    let stamped = |stream: &str| {
+        let by_redis = format!("call('XADD', {stream}, '*', unpack(entry, 1, n))");
+        (by_redis, format!("call('XADD', {stream}, call('HGET', META, 'last_ms') .. '-*', unpack(entry, 1, n))"))
+    };
+    ["last_stream", "P .. queue"].into_iter().fold(untrimmed.unwrap(), |scripts, stream| {
+        let (by_redis, by_the_shard) = stamped(stream);
+        scripts.sabotage(&by_redis, &by_the_shard).unwrap()
+    })
 }
 
 #[allow(clippy::disallowed_methods, reason = "only to stay away from midnight; the shard's clock decides")]

@@ -8,9 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::{Effect, Limit, Policy};
-use tickfleet_store::{Entry, Queue, Scripts, SliceEntry};
+use tickfleet_store::{Entry, Queue, SliceEntry};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
+
+use super::governance::witnessing;
 
 const PERIOD_MS: i64 = 1_500;
 
@@ -70,14 +72,6 @@ fn turn(calls: &[(&str, Value)]) -> Value {
 fn outcomes(reply: &Value) -> Vec<String> {
     let results = reply["results"].as_array().unwrap().iter();
     results.map(|result| result["error"]["code"].as_str().unwrap_or("ok").to_owned()).collect()
-}
-
-/// Scripts whose ready streams keep every entry, named by the shard's time at which it was dispatched.
-fn witnessing() -> Scripts {
-    let untrimmed =
-        Scripts::embedded().sabotage("local function trim(stream, acked)", "local function trim() do return end");
-    let stamped = "call('XADD', P .. queue, call('HGET', META, 'last_ms') .. '-*', unpack(entry, 1, n))";
-    untrimmed.unwrap().sabotage("call('XADD', P .. queue, '*', unpack(entry, 1, n))", stamped).unwrap()
 }
 
 /// When each call of `tool` was dispatched, by the user of its turn.
