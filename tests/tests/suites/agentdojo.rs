@@ -10,6 +10,8 @@ use tickfleet_tests::agentdojo::{self, AgentDojo, DATA, Task};
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tests::inbox::submit_all;
 
+mod tasks;
+
 /// An agent that may call everything: its turns are narrowed instead.
 const EVERYTHING: &str = "assistant";
 
@@ -22,7 +24,7 @@ async fn what_a_user_task_was_not_granted_no_attacker_gets() {
     assert_eq!((dojo.tools.len(), users.len(), attacks.len()), (74, 97, 35));
     assert_eq!((calls(&users), calls(&attacks)), (339, 47));
 
-    let fleet = fleet(&dojo, &users).await;
+    let fleet = Fleet::start(plan(&dojo, &users)).await;
     let mut expected: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut turns = Vec::new();
     for user in &users {
@@ -44,7 +46,8 @@ async fn what_a_user_task_was_not_granted_no_attacker_gets() {
     fleet.stop().await;
 }
 
-async fn fleet(dojo: &AgentDojo, users: &[&Task]) -> Fleet {
+/// A fleet on which each user task's agent is granted what that task needs.
+fn plan(dojo: &AgentDojo, users: &[&Task]) -> Plan {
     let mut plan = Plan {
         workers: 2,
         agents: users.iter().map(|user| user.agent()).chain([EVERYTHING.to_owned()]).collect(),
@@ -67,7 +70,7 @@ async fn fleet(dojo: &AgentDojo, users: &[&Task]) -> Fleet {
         *row = ToolGrant { agents: agents.collect(), ..ToolGrant::default() };
     }
     plan.active = Some(active);
-    Fleet::start(plan).await
+    plan
 }
 
 /// A turn of the task's calls by the agent of `user`, or by the one that may call everything, narrowed to what `user`
