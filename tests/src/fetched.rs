@@ -66,7 +66,8 @@ impl Fetched {
 
 /// Cargo's target folder. A relative `CARGO_TARGET_DIR` is taken from the workspace's root.
 #[allow(clippy::disallowed_methods, reason = "cargo tells its folder this way")]
-pub(crate) fn target_dir() -> PathBuf {
+#[must_use]
+pub fn target_dir() -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     // Cargo itself refuses an empty one; a test may be run by hand all the same.
     root.join(env::var_os("CARGO_TARGET_DIR").filter(|dir| !dir.is_empty()).unwrap_or_else(|| "target".into()))

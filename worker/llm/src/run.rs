@@ -119,8 +119,9 @@ impl Running<'_> {
             let number = format!("{}.{at}", self.history.entries.len());
             let is_reserved = budgets.reserve(&number, model, request).await?;
             match self.models.ask_one(at, request).await {
-                Ok(answer) => {
+                Ok(mut answer) => {
                     let used = budget::used(request, &answer);
+                    answer.usage = used;
                     let cost = agent.set.cost(model, used.input, used.output);
                     metrics.model_asked(model, "ok");
                     metrics.model_used(model, used.input, used.output, cost);

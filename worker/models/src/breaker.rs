@@ -16,6 +16,9 @@ const REST_MAX: Duration = Duration::from_secs(3_600);
 struct State {
     failures: u32,
     until: Option<Instant>,
+    /// It rests because it failed: whether it is well again, one request tries. Where it asked for a pause itself, all may
+    /// ask again when that is over.
+    is_worn: bool,
     /// A request is trying whether it is well again.
     trying: bool,
 }
@@ -40,6 +43,10 @@ impl Breaker {
         if !left.is_zero() {
             return Err(left);
         }
+        if !state.is_worn {
+            state.until = None;
+            return Ok(Leave { breaker: self, trial: false });
+        }
         if state.trying {
             return Err(Duration::from_secs(1));
         }
@@ -61,17 +68,21 @@ impl Leave<'_> {
         let mut state = self.breaker.0.lock();
         state.failures = 0;
         if self.trial {
+            state.is_worn = false;
             // Unless it has asked for another rest with that answer.
             state.until = state.until.filter(|until| *until > Instant::now());
         }
     }
 
-    /// It failed in a way that later requests would meet too; `rest` is what it asked for.
+    /// It failed in a way that later requests would meet too; `rest` is what it asked for. Who says when to come again is
+    /// there: that wears nobody, however many were turned away at once.
     pub(crate) fn failed(self, rest: Option<Duration>) {
         let mut state = self.breaker.0.lock();
-        state.failures = state.failures.saturating_add(1);
-        let worn = (self.trial || state.failures >= FAILURES_MAX).then_some(REST);
-        if let Some(rest) = worn.max(rest) {
+        if rest.is_none() {
+            state.failures = state.failures.saturating_add(1);
+            state.is_worn |= self.trial || state.failures >= FAILURES_MAX;
+        }
+        if let Some(rest) = rest.or(state.is_worn.then_some(REST)) {
             let until = Instant::now() + rest.min(REST_MAX);
             state.until = state.until.max(Some(until));
         }
@@ -124,6 +135,21 @@ mod tests {
         breaker.leave().unwrap().answered();
         let (one, two) = (breaker.leave(), breaker.leave());
         assert!(one.is_ok() && two.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_that_it_asked_for_is_over_for_everybody_and_wears_nobody() {
+        let breaker = Breaker::default();
+        let asked: Vec<Leave<'_>> = (0..2 * FAILURES_MAX).map(|_| breaker.leave().unwrap()).collect();
+        for leave in asked {
+            leave.failed(Some(Duration::from_secs(1)));
+        }
+        assert_eq!(breaker.leave().unwrap_err(), Duration::from_secs(1));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let (one, two) = (breaker.leave().unwrap(), breaker.leave().unwrap());
+        one.failed(None);
+        assert!(breaker.leave().is_ok(), "one failure is no reason to rest");
+        two.answered();
     }
 
     #[tokio::test(start_paused = true)]

@@ -42,6 +42,15 @@ impl Unanswered {
         }
     }
 
+    /// The time for which all of them rest that may answer later: none of these was asked, and nothing was tried.
+    #[must_use]
+    pub fn rests_for(&self) -> Option<std::time::Duration> {
+        let Self::All(errors) = self else { return None };
+        let later = || errors.iter().filter(|error| error.class() == Class::Transient);
+        let all_rest = later().all(|error| error.failure == Failure::Resting);
+        if all_rest { later().filter_map(|error| error.retry_after).min() } else { None }
+    }
+
     /// The shortest time after which one of them that may answer later wants to be asked; none where none said.
     #[must_use]
     pub fn retry_after(&self) -> Option<std::time::Duration> {

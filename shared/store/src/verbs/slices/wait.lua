@@ -21,7 +21,11 @@ local function wait(tenant, turn, fence, queue, position, awaits, most)
   -- What has ended already wakes nobody any more; nor does a budget whose list it is not on any more.
   local ended = awaits ~= '' and call('EXISTS', done_key(tenant .. ':' .. awaits)) == 1
   local short = awaits == '' and call('HGET', key, TURN.short)
-  if short then ended = not call('ZSCORE', short_key(short), tt) end
+  if short then
+    ended = not call('ZSCORE', short_key(short), tt)
+    -- Looked at once: from then on it waits for something else, such as a provider that rests.
+    if ended then call('HDEL', key, TURN.short) end
+  end
   park(tenant, tt, fence, queue, ended and now or now + most, deadline, now, acked)
   return 'OK'
 end
