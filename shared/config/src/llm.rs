@@ -25,12 +25,35 @@ pub struct LlmDef {
     pub result_bytes_max: usize,
     /// The bytes of results in one request at most: older ones are told in a line each.
     pub context_bytes_max: usize,
+    /// The models that summarise old steps once results exceed `context_bytes_max`, in the order in which they are asked;
+    /// none: old results are shortened.
+    pub compact_with: Vec<String>,
     /// The times that the same calls with the same results are let pass.
     pub repeats_max: u32,
     /// The form that the answer must have, a JSON Schema; words where none.
     pub answer_schema: Option<serde_json::Value>,
     /// Limit of one step, a request to a model with its fallbacks.
     pub timeout: Duration,
+}
+
+impl LlmDef {
+    /// An agent with these words, the model `default`, and what holds where nothing is said.
+    #[must_use]
+    pub fn of_system(system: &str) -> Self {
+        Self {
+            system: system.to_owned(),
+            models: vec!["default".to_owned()],
+            max_iterations: 10,
+            temperature: None,
+            tokens_max: 2_048,
+            result_bytes_max: 16_384,
+            context_bytes_max: 262_144,
+            compact_with: Vec::new(),
+            repeats_max: 3,
+            answer_schema: None,
+            timeout: models::MODEL_TIMEOUT_DEFAULT,
+        }
+    }
 }
 
 /// Reads the section `llm` of a task handler. `prompts` are those of agents by name, `models` those of `models.yaml`.
@@ -43,15 +66,23 @@ pub(super) fn read(
     let mut s = cursor.section();
     let system = s.optional("system").and_then(|c| c.some_text());
     let prompt = s.optional("prompt");
-    let names = s.optional("models").map(|c| c.items());
-    let names = names.map(|items| items.iter().filter_map(|item| models::known(item, known)).collect::<Vec<_>>());
-    let number =
-        |c: Option<Cursor<'_>>, min, max, default: usize| c.and_then(|c| c.integer(min, max)).unwrap_or(default);
-    let max_iterations = number(s.optional("max_iterations"), 1, 500, 10);
-    let tokens_max = number(s.optional("tokens_max"), 1, 1_000_000, 2_048);
-    let result_bytes_max = number(s.optional("result_bytes_max"), 256, 65_536, 16_384);
-    let context_bytes_max = number(s.optional("context_bytes_max"), 1_024, 4_194_304, 262_144);
-    let repeats_max = number(s.optional("repeats_max"), 1, 100, 3);
+    let names_of = |c: Option<Cursor<'_>>| -> Vec<String> {
+        c.map(|c| c.items().iter().filter_map(|item| models::known(item, known)).collect()).unwrap_or_default()
+    };
+    let unsaid = LlmDef::of_system("");
+    let mut names = names_of(s.optional("models"));
+    if names.is_empty() {
+        names.clone_from(&unsaid.models);
+    }
+    let compact_with = names_of(s.optional("compact_with"));
+    let number = |c: Option<Cursor<'_>>, max, default: u32| c.and_then(|c| c.integer(1, max)).unwrap_or(default);
+    let bytes = |c: Option<Cursor<'_>>, min, max| c.and_then(|c| c.integer::<usize>(min, max));
+    let max_iterations = number(s.optional("max_iterations"), 500, unsaid.max_iterations);
+    let tokens_max = number(s.optional("tokens_max"), 1_000_000, unsaid.tokens_max);
+    let result_bytes_max = bytes(s.optional("result_bytes_max"), 256, 65_536).unwrap_or(unsaid.result_bytes_max);
+    let context_bytes_max =
+        bytes(s.optional("context_bytes_max"), 1_024, 4_194_304).unwrap_or(unsaid.context_bytes_max);
+    let repeats_max = number(s.optional("repeats_max"), 100, unsaid.repeats_max);
     let temperature = s.optional("temperature").and_then(|c| temperature(&c));
     let timeout = s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX)).map(Duration::from_millis);
     let answer_schema = s.optional("answer_schema").map(|c| check.read(&c, SchemaUse::Output));
@@ -62,15 +93,16 @@ pub(super) fn read(
     let system = system.or_else(|| prompt.and_then(|c| prompts.text(&c)))?;
     Some(LlmDef {
         system,
-        models: names.filter(|names| !names.is_empty()).unwrap_or_else(|| vec!["default".to_owned()]),
-        max_iterations: u32::try_from(max_iterations).unwrap_or(u32::MAX),
+        models: names,
+        max_iterations,
         temperature,
-        tokens_max: u32::try_from(tokens_max).unwrap_or(u32::MAX),
+        tokens_max,
         result_bytes_max,
         context_bytes_max,
-        repeats_max: u32::try_from(repeats_max).unwrap_or(u32::MAX),
+        compact_with,
+        repeats_max,
         answer_schema,
-        timeout: timeout.unwrap_or(models::MODEL_TIMEOUT_DEFAULT),
+        timeout: timeout.unwrap_or(unsaid.timeout),
     })
 }
 

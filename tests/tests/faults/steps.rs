@@ -24,16 +24,12 @@ const ASKED: usize = 4;
 
 fn llm(system: &str) -> TaskHandlerDef {
     TaskHandlerDef::Llm(Box::new(LlmDef {
-        system: system.to_owned(),
-        models: vec!["default".into()],
         max_iterations: 6,
-        temperature: None,
         tokens_max: 500,
         result_bytes_max: 2_000,
         context_bytes_max: 20_000,
-        repeats_max: 3,
-        answer_schema: None,
         timeout: Duration::from_secs(20),
+        ..LlmDef::of_system(system)
     }))
 }
 

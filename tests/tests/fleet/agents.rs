@@ -17,16 +17,12 @@ use tickfleet_tools::{ToolError, TypedTool};
 /// An agent of these tests.
 fn llm(system: &str) -> TaskHandlerDef {
     TaskHandlerDef::Llm(Box::new(LlmDef {
-        system: system.to_owned(),
-        models: vec!["default".into()],
         max_iterations: 6,
-        temperature: None,
         tokens_max: 500,
         result_bytes_max: 2_000,
         context_bytes_max: 20_000,
-        repeats_max: 3,
-        answer_schema: None,
         timeout: Duration::from_secs(20),
+        ..LlmDef::of_system(system)
     }))
 }
 
@@ -43,6 +39,7 @@ fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
 }
 
 mod budgets;
+mod compact;
 mod many;
 
 #[derive(Deserialize, JsonSchema)]

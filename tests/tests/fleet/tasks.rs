@@ -16,16 +16,14 @@ use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
 /// An agent of these tests.
 fn llm(system: &str, answer_schema: Option<Value>) -> TaskHandlerDef {
     TaskHandlerDef::Llm(Box::new(LlmDef {
-        system: system.to_owned(),
-        models: vec!["default".into()],
         max_iterations: 8,
-        temperature: None,
         tokens_max: 500,
         result_bytes_max: 2_000,
         context_bytes_max: 20_000,
         repeats_max: 5,
         answer_schema,
         timeout: Duration::from_secs(20),
+        ..LlmDef::of_system(system)
     }))
 }
 

@@ -85,16 +85,13 @@ impl Aimock {
         };
         let agent = |(name, _, _): (&str, ModelApi, &str)| {
             let def = LlmDef {
-                system: "You post.".into(),
                 models: vec![name.to_owned()],
                 max_iterations: 6,
-                temperature: None,
                 tokens_max: 500,
                 result_bytes_max: 2_000,
                 context_bytes_max: 20_000,
-                repeats_max: 3,
-                answer_schema: None,
                 timeout: Duration::from_secs(60),
+                ..LlmDef::of_system("You post.")
             };
             (AgentId::new(name).unwrap(), TaskHandlerDef::Llm(Box::new(def)))
         };

@@ -32,6 +32,8 @@ pub(crate) enum Entry {
         /// What the agent answered; none where it did not.
         agent: Option<String>,
     },
+    /// What stands for all entries before a certain one: they are not told any more.
+    Summary(Summary),
     /// The answer before it does not fit the agent's schema.
     Unfit {
         /// Why not, for the model.
@@ -64,6 +66,23 @@ pub(crate) struct Plan {
     pub(crate) output: u64,
     /// What they cost, in millionths of the currency.
     #[serde(default)]
+    pub(crate) cost: u64,
+}
+
+/// What a model wrote down of the first steps.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    /// The first entry that it does not stand for, a plan.
+    pub(crate) upto: usize,
+    /// Its words.
+    pub(crate) text: String,
+    /// The model that wrote it.
+    pub(crate) model: String,
+    /// Tokens of the request.
+    pub(crate) input: u64,
+    /// Tokens of the answer.
+    pub(crate) output: u64,
+    /// What they cost, in millionths of the currency.
     pub(crate) cost: u64,
 }
 
@@ -130,6 +149,23 @@ impl History {
     /// Its last answer.
     pub(crate) fn last_plan(&self) -> Option<&Plan> {
         self.plans().next_back()
+    }
+
+    /// The summaries of its first steps, each of more of them than the one before.
+    pub(crate) fn summaries(&self) -> impl DoubleEndedIterator<Item = &Summary> {
+        self.entries.iter().filter_map(|entry| if let Entry::Summary(summary) = entry { Some(summary) } else { None })
+    }
+
+    /// The one that counts.
+    pub(crate) fn summary(&self) -> Option<&Summary> {
+        self.summaries().next_back().filter(|summary| summary.upto <= self.entries.len())
+    }
+
+    /// What was used in all: tokens of requests and of answers, and their cost in millionths of the currency.
+    pub(crate) fn used(&self) -> (u64, u64, u64) {
+        let of_plans = self.plans().map(|plan| (plan.input, plan.output, plan.cost));
+        let of_summaries = self.summaries().map(|summary| (summary.input, summary.output, summary.cost));
+        of_plans.chain(of_summaries).fold((0, 0, 0), |sum, used| (sum.0 + used.0, sum.1 + used.1, sum.2 + used.2))
     }
 
     /// Whether the first answer that it gave was the last that it might give: what came after it is about its form.

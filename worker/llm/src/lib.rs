@@ -4,7 +4,7 @@
 //! START HERE: `run` is one task from wherever it stands to its next wait or its end. Read on in `history` (what is
 //! kept of a task, and what follows from it), `around` (what comes to a task from outside: the session that it belongs
 //! to, and messages of other agents), `prompt` (what the model is told), `budget` (what it may use), `answer`
-//! (answers in a form), `turns` (how calls are submitted and
+//! (answers in a form), `compact` (old steps in fewer words), `turns` (how calls are submitted and
 //! their results read), and `models` (which models there are).
 //!
 //! A task is carried out in steps, each of which is in Redis before the next one begins: `plan` (the model's answer),
@@ -15,6 +15,7 @@
 mod answer;
 mod around;
 mod budget;
+mod compact;
 mod failure;
 mod history;
 mod models;
@@ -59,7 +60,12 @@ impl ToolKind<LlmDef> for LlmKind {
         let configured = models.is_ok();
         let (set, active, metrics) = (Arc::clone(&self.models), Arc::clone(&self.active), Arc::clone(&self.metrics));
         let form = def.answer_schema.as_ref().map(answer::AnswerForm::compile).transpose()?;
-        let agent = LlmAgent { def: def.clone(), store: self.store.clone(), models, set, active, metrics, form };
+        let compacts = (!def.compact_with.is_empty()).then(|| self.models.chain(&def.compact_with));
+        if let Some(Err(why)) = &compacts {
+            tracing::warn!(%why, "compact_with: old steps are shortened, not summarised");
+        }
+        let agent =
+            LlmAgent { def: def.clone(), store: self.store.clone(), models, compacts, set, active, metrics, form };
         Ok(Made { handler: Arc::new(agent), configured })
     }
 }
@@ -70,6 +76,8 @@ struct LlmAgent {
     store: Store,
     /// The models in order; or why there are none.
     models: Result<Models, String>,
+    /// Those that summarise old steps, where the agent wants that.
+    compacts: Option<Result<Models, String>>,
     /// All models, with their prices.
     set: Arc<ModelSet>,
     /// Limits, tenants and agents.

@@ -10,8 +10,8 @@ use tickfleet_models::{Message, Request, ToolCall, ToolDefinition};
 use tickfleet_protocol::define;
 use tickfleet_tools::CallContext;
 
-use crate::answer;
 use crate::history::{Entry, History};
+use crate::{answer, compact};
 
 /// What stands for an answer that was never given.
 const NO_ANSWER: &str = "(I gave no answer to this.)";
@@ -83,7 +83,7 @@ fn tools(context: &CallContext) -> Vec<ToolDefinition> {
 }
 
 /// The task in words: what, for whom, until when.
-fn task_message(context: &CallContext, task: &TaskArguments) -> String {
+pub(crate) fn task_message(context: &CallContext, task: &TaskArguments) -> String {
     let mut text = task.description.trim().to_owned();
     if let Some(input) = &task.input {
         let _ = write!(text, "\n\nInput: {}", input.get());
@@ -113,8 +113,10 @@ fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: 
         }
     }
     messages.push(Message::User(task_message(context, task)));
+    messages.extend(history.summary().map(compact::told));
+    let from = history.summary().map_or(0, |summary| summary.upto);
     let mut ids: std::collections::VecDeque<(String, String)> = std::collections::VecDeque::new();
-    for (at, entry) in history.entries.iter().enumerate() {
+    for (at, entry) in history.entries.iter().enumerate().skip(from) {
         match entry {
             Entry::Plan(plan) => {
                 ids = plan.calls.iter().map(|call| (call.id.clone(), call.tool.clone())).collect();
@@ -135,7 +137,7 @@ fn messages(def: &LlmDef, context: &CallContext, task: &TaskArguments, history: 
             Entry::Heard { from, text, .. } => {
                 messages.push(Message::User(format!("A message from the agent {from}:\n{text}")));
             }
-            Entry::Earlier { .. } => {}
+            Entry::Earlier { .. } | Entry::Summary(_) => {}
         }
     }
     messages

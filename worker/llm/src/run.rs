@@ -8,10 +8,10 @@ use tickfleet_tools::{CallContext, ToolFailure, ToolOutput};
 
 use crate::budget::{self, Budgets};
 use crate::failure::{away, internal, refused, stale, transient, unanswered};
-use crate::history::{Entry, History, Next, Plan};
+use crate::history::{Entry, History, Next, Plan, Summary};
 use crate::prompt::{self, TaskArguments};
 use crate::turns::{self, LOOK_AGAIN, Results};
-use crate::{LlmAgent, answer, around};
+use crate::{LlmAgent, answer, around, compact};
 
 /// What the model is told that makes the same calls again and again.
 const IN_CIRCLES: &str = "You have made the same calls with the same arguments several times in a row, and each time got \
@@ -91,8 +91,10 @@ impl Running<'_> {
     async fn plan(&mut self, last: bool) -> Result<(), ToolFailure> {
         let known = self.history.entries.len();
         self.append(around::heard(&self.agent.store, self.context, known).await.map_err(away)?, None).await?;
+        self.compact().await?;
         let request = prompt::request(&self.agent.def, self.context, &self.task, &self.history, last);
-        let Heard { model, answer, spent } = self.ask(&request).await?;
+        let number = self.history.entries.len().to_string();
+        let Heard { model, answer, spent } = self.ask(self.models, &number, &request).await?;
         if answer.stop == Stop::Refused {
             let said = if answer.text.is_empty() { "it gave no reason" } else { answer.text.trim() };
             let said = format!("The model declined to go on: {said}");
@@ -108,17 +110,48 @@ impl Running<'_> {
         Ok(())
     }
 
-    /// Asks the models in order until one answers, each within its budget.
-    async fn ask(&self, request: &Request) -> Result<Heard, ToolFailure> {
+    /// Has old steps summarised, where the agent has a model for that and their results no longer fit. Where that model
+    /// gives no summary, old results are shortened, as they are without one.
+    async fn compact(&mut self) -> Result<(), ToolFailure> {
+        let agent = self.agent;
+        let Some(Ok(models)) = &agent.compacts else { return Ok(()) };
+        let Some(upto) = compact::due(&self.history, agent.def.context_bytes_max) else { return Ok(()) };
+        let task = prompt::task_message(self.context, &self.task);
+        let request = compact::request(&agent.def, &task, &self.history, upto);
+        // Another number than that of the plan that follows, also where no summary comes between.
+        let number = format!("{}s", self.history.entries.len());
+        let heard = match self.ask(models, &number, &request).await {
+            Ok(heard) => heard,
+            // Its budget is short for a while, or its provider rests.
+            Err(waits @ ToolFailure::Waits { .. }) => return Err(waits),
+            Err(failure) => {
+                tracing::warn!(task = %self.name.turn, ?failure, "no summary of old steps; they are shortened");
+                return Ok(());
+            }
+        };
+        let Heard { model, answer, spent } = heard;
+        if answer.text.trim().is_empty() {
+            return self.append(Vec::new(), Some(&spent)).await;
+        }
+        let text = turns::cut(answer.text, agent.def.result_bytes_max);
+        let (input, output, cost) = (spent.input, spent.output, spent.cost);
+        let summary = Summary { upto, text, model, input, output, cost };
+        self.append(vec![Entry::Summary(summary)], Some(&spent)).await?;
+        agent.metrics.task_step("compact");
+        Ok(())
+    }
+
+    /// Asks `models` in order until one answers, each within its budget. `number` is the same for nobody else's request.
+    async fn ask(&self, models: &Models, number: &str, request: &Request) -> Result<Heard, ToolFailure> {
         request.check().map_err(|error| unanswered(&error.into()))?;
         let (agent, metrics) = (self.agent, &self.agent.metrics);
         let mut budgets = Budgets::now(agent, self.context, &self.name).await?;
         let mut failed = Vec::new();
-        for (at, model) in self.models.names().enumerate() {
-            // The same for nobody else's request: where one may have been paid for, its debit stays.
-            let number = format!("{}.{at}", self.history.entries.len());
+        for (at, model) in models.names().enumerate() {
+            // Where one may have been paid for, its debit stays.
+            let number = format!("{number}.{at}");
             let is_reserved = budgets.reserve(&number, model, request).await?;
-            match self.models.ask_one(at, request).await {
+            match models.ask_one(at, request).await {
                 Ok(mut answer) => {
                     let used = budget::used(request, &answer);
                     answer.usage = used;
@@ -184,14 +217,8 @@ impl Running<'_> {
             true if iterations >= self.agent.def.max_iterations as usize => "max_iterations",
             true => "repeated",
         };
-        let mut usage = Usage::default();
-        let mut cost = 0;
-        for plan in self.history.plans() {
-            usage.input_tokens += plan.input;
-            usage.output_tokens += plan.output;
-            cost += plan.cost;
-        }
-        usage.cost = tickfleet_model::limit::amount::show(cost);
+        let (input_tokens, output_tokens, cost) = self.history.used();
+        let usage = Usage { input_tokens, output_tokens, cost: tickfleet_model::limit::amount::show(cost) };
         self.agent.metrics.task_step("answer");
         around::answer(&self.agent.store, self.context, plan.text.trim()).await.map_err(away)?;
         let done = Done { answer: plan.text.trim(), output, stopped, iterations, usage };

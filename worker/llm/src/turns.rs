@@ -164,7 +164,7 @@ fn read(reply: &str, plan: &Plan, bytes_max: usize) -> Vec<CallOutcome> {
 }
 
 /// A text cut to a bound, head and tail kept.
-fn cut(text: String, bytes_max: usize) -> String {
+pub(crate) fn cut(text: String, bytes_max: usize) -> String {
     if text.len() <= bytes_max {
         return text;
     }

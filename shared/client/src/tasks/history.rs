@@ -22,6 +22,8 @@ pub enum Step {
         /// Its words.
         text: String,
     },
+    /// What a model wrote down of the first steps, which the agent's model is not told any more.
+    Summary(SummaryStep),
     /// One of a later build.
     #[serde(other)]
     Other,
@@ -46,6 +48,21 @@ pub struct PlanStep {
     pub output: u64,
     /// What they cost, in millionths of the currency.
     #[serde(default)]
+    pub cost: u64,
+}
+
+/// A summary of first steps.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SummaryStep {
+    /// The model that wrote it.
+    pub model: String,
+    /// Its words.
+    pub text: String,
+    /// Tokens of the request.
+    pub input: u64,
+    /// Tokens of the answer.
+    pub output: u64,
+    /// What they cost, in millionths of the currency.
     pub cost: u64,
 }
 
@@ -84,7 +101,7 @@ pub fn step_of(steps: &[Step]) -> Option<(&'static str, usize)> {
     let step = match steps.last()? {
         Step::Plan(plan) if plan.calls.is_empty() => "answer",
         Step::Plan(_) => "execute",
-        Step::Result(_) | Step::Note { .. } | Step::Heard { .. } | Step::Other => "plan",
+        Step::Result(_) | Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other => "plan",
     };
     Some((step, iterations))
 }

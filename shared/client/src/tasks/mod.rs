@@ -10,7 +10,7 @@ mod story;
 mod watch;
 
 pub use cancel::{CancelledTask, CancelledTurn, Word, cancel_task};
-pub use history::{PlanStep, PlannedCall, ResultStep, Step, step_of};
+pub use history::{PlanStep, PlannedCall, ResultStep, Step, SummaryStep, step_of};
 pub use list::{TaskFilter, TaskState, TaskSummary, list_tasks, task_summary};
 pub use story::{Round, StoryCall, TaskStory, TaskWait, WaitReason, task_story};
 pub use watch::{Progress, TaskEvent, Watch};

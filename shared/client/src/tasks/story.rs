@@ -216,7 +216,13 @@ fn rounds(steps: impl Iterator<Item = Step>) -> Vec<Round> {
             }
             (Step::Note { text }, Some(round)) => round.notes.push(text),
             (Step::Heard { from, text }, Some(round)) => round.notes.push(format!("{from} wrote: {text}")),
-            (Step::Result(_) | Step::Note { .. } | Step::Heard { .. } | Step::Other, _) => {}
+            (Step::Summary(summary), Some(round)) => {
+                round.input_tokens += summary.input;
+                round.output_tokens += summary.output;
+                round.cost_micros += summary.cost;
+                round.notes.push(format!("{} summarised the steps so far: {}", summary.model, summary.text));
+            }
+            (Step::Result(_) | Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other, _) => {}
         }
     }
     rounds

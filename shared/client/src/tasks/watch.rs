@@ -204,7 +204,7 @@ impl Watch {
             match Step::read(entry) {
                 Step::Plan(_) => (plans, self.executed) = (plans + 1, false),
                 Step::Result(_) => self.executed = true,
-                Step::Note { .. } | Step::Heard { .. } | Step::Other => {}
+                Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other => {}
             }
         }
         self.plans = Some(plans);
@@ -246,7 +246,7 @@ impl Watch {
                     self.execute(turn.turn.as_str());
                 }
             }
-            Step::Note { .. } | Step::Heard { .. } | Step::Other => {}
+            Step::Note { .. } | Step::Heard { .. } | Step::Summary(_) | Step::Other => {}
         }
         if let Some(event) = event_of(step) {
             self.tell(event);
@@ -350,6 +350,9 @@ fn event_of(step: Step) -> Option<TaskEvent> {
         Step::Result(result) => TaskEvent::Result { tool: result.tool, ok: result.ok, content: result.content },
         Step::Note { text } => TaskEvent::Note { text },
         Step::Heard { from, text } => TaskEvent::Heard { from, text },
+        Step::Summary(summary) => {
+            TaskEvent::Note { text: format!("{} summarised the steps so far: {}", summary.model, summary.text) }
+        }
         Step::Other => return None,
     })
 }

@@ -148,7 +148,7 @@ catalogue! {
         "What those tokens cost by the prices of `models.yaml`, in millionths of the currency.";
     TASK_STEPS = "task_steps_total", Counter, Workers, ["step": Words(|| labels::STEPS.to_vec())],
         "Steps of tasks that a model carries out: its answers (plan), turns of its calls (execute), their results \
-         (validate), ends (answer).";
+         (validate), ends (answer), and summaries of old ones (compact).";
     REDIS_COMMANDS = "redis_commands_total", Counter, Everyone, ["verb": Words(|| VERBS.to_vec())],
         "Questions to Redis that were answered. A script, a pipeline or a single command counts as one.";
     REDIS_DURATION = "redis_command_duration_seconds", Histogram(&REDIS_SECONDS), Everyone,

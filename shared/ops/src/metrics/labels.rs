@@ -156,7 +156,7 @@ pub(super) const MODEL_OUTCOMES: [&str; 14] = [
 pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 
 /// The steps of a task that a model carries out.
-pub(super) const STEPS: [&str; 5] = ["plan", "execute", "validate", "answer", OTHER];
+pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "compact", OTHER];
 
 /// The verbs that a fence may refuse.
 pub(super) const FENCED: [&str; 9] =

@@ -58,16 +58,12 @@ fn told(asked: &Asked) -> Value {
 
 fn agent(name: &str) -> (AgentId, TaskHandlerDef) {
     let def = LlmDef {
-        system: name.to_owned(),
-        models: vec!["default".into()],
         max_iterations: ITERATIONS_MAX,
-        temperature: None,
         tokens_max: 500,
         result_bytes_max: 16_000,
         context_bytes_max: 200_000,
-        repeats_max: 3,
-        answer_schema: None,
         timeout: std::time::Duration::from_secs(20),
+        ..LlmDef::of_system(name)
     };
     (AgentId::new(name).unwrap(), TaskHandlerDef::Llm(Box::new(def)))
 }

@@ -1,0 +1,90 @@
+//! Old steps that a model summarises.
+
+use super::*;
+
+/// Results that the tool gives before the model answers.
+const ROUNDS: usize = 10;
+const KEEPER: &str = "You keep the notes of an agent";
+const NOTES: &str = "Notes on your earlier steps";
+
+/// An agent that makes one call an answer; each result has 1,900 bytes, and a request at most 6,000 of them.
+fn forgetful(model: &ScriptedModel) -> Plan {
+    let find = TypedTool::new("find", "Finds.", Effect::Read, |_, args: Value| async move {
+        Ok::<_, ToolError>(json!({"n": args["n"], "text": "x".repeat(1_850)}))
+    });
+    let mut kelly = llm("You are kelly.");
+    if let TaskHandlerDef::Llm(def) = &mut kelly {
+        (def.max_iterations, def.context_bytes_max) = (20, 6_000);
+        def.compact_with = vec!["default".into()];
+    }
+    let mut plan = plan(model, vec![find]);
+    plan.handlers.insert(AgentId::new("kelly").unwrap(), kelly);
+    plan
+}
+
+/// What the agent's own model was asked; a request has its notes or not.
+fn requests(model: &ScriptedModel) -> Vec<Asked> {
+    model.seen().into_iter().filter(|asked| !asked.system.starts_with(KEEPER)).collect()
+}
+
+fn says(asked: &Asked, words: &str) -> bool {
+    asked.messages.iter().any(|message| message["content"].as_str().is_some_and(|content| content.contains(words)))
+}
+
+#[tokio::test]
+async fn old_steps_are_told_as_notes_and_are_written_down_and_paid_for_once() {
+    // How far it has come, the model knows by heart: its requests no longer show all of it.
+    let (calls, notes) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let model = ScriptedModel::start(move |asked: &Asked| {
+        if asked.system.starts_with(KEEPER) {
+            return Said::words(&format!("notes number {}", notes.fetch_add(1, Ordering::SeqCst) + 1));
+        }
+        match calls.fetch_add(1, Ordering::SeqCst) {
+            ROUNDS => Said::words("found"),
+            n => Said::call("find", json!({"n": n})),
+        }
+    })
+    .await;
+    let mut fleet = Fleet::start(forgetful(&model)).await;
+    enqueue(&fleet, task("job-1", "kelly", "Find all.")).await;
+    let reply = fleet.reply().await;
+    let output = &result(&reply)["output"];
+    assert_eq!((&output["answer"], &output["iterations"]), (&json!("found"), &json!(ROUNDS + 1)), "{reply}");
+
+    let seen = requests(&model);
+    let kept = model.asked() - seen.len();
+    assert_eq!(output["usage"]["input_tokens"], json!(100 * model.asked()), "summaries are counted: {reply}");
+    // Four results do not fit: one stays, three are summed up; so again with each third that comes in.
+    assert_eq!(kept, 3, "{kept} summaries");
+    let results = |asked: &Asked| asked.messages.iter().filter(|message| message["role"] == "tool").count();
+    assert!(seen.iter().all(|asked| results(asked) <= 3), "{:?}", seen.iter().map(results).collect::<Vec<_>>());
+    let last = seen.last().unwrap();
+    assert!(says(last, NOTES) && says(last, "notes number 3") && !says(last, "notes number 2"), "{last:?}");
+    // Whoever summarises reads the notes before, and what has come since.
+    let keepers: Vec<Asked> = model.seen().into_iter().filter(|asked| asked.system.starts_with(KEEPER)).collect();
+    assert!(says(&keepers[1], "notes number 1") && says(&keepers[1], "Find all.") && keepers[1].tools.is_empty());
+    // Operators see it.
+    let name = tickfleet_store::TurnName::parse("acme:job-1").unwrap();
+    let story = tickfleet_client::tasks::task_story(&fleet.store, &name).await.unwrap().unwrap();
+    let told = story.rounds.iter().flat_map(|round| &round.notes).filter(|note| note.contains("summarised")).count();
+    assert_eq!(told, 3);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_model_that_writes_no_notes_costs_the_task_nothing() {
+    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
+        _ if asked.system.starts_with(KEEPER) => Said::Status(400, 0),
+        ROUNDS => Said::words("found"),
+        n => Said::call("find", json!({"n": n})),
+    })
+    .await;
+    let mut fleet = Fleet::start(forgetful(&model)).await;
+    enqueue(&fleet, task("job-1", "kelly", "Find all.")).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["output"]["answer"], "found", "{reply}");
+    assert_eq!(result(&reply)["attempts"], 1, "{reply}");
+    assert!(requests(&model).iter().all(|asked| !says(asked, NOTES)));
+    assert!(says(requests(&model).last().unwrap(), "an old result, shortened"));
+    fleet.stop().await;
+}
