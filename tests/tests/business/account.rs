@@ -27,8 +27,13 @@ fn limit(name: &str, agents: &[&str]) -> Limit {
     }
 }
 
+fn tokens() -> Limit {
+    let bound = LimitBound::Tokens(5_000);
+    Limit { name: "tokens".into(), matches: LimitMatch::default(), bound, ..limit("", &[]) }
+}
+
 fn change(policy: &mut Policy) {
-    policy.limits = Arc::new(vec![limit("mails", &[]), limit("pennys", &["penny"])]);
+    policy.limits = Arc::new(vec![limit("mails", &[]), limit("pennys", &["penny"]), tokens()]);
     let tenant = policy.tenants.get_mut(&TenantId::new("atlas-ux").unwrap()).unwrap();
     tenant.max_actions_per_day = Some(100);
     tenant.limits = [("mails".to_owned(), "7".to_owned())].into();
@@ -69,8 +74,10 @@ async fn the_subscription_tells_what_is_allowed_and_what_was_used() {
     assert_eq!(info["limits"]["actions_per_day"], json!({"tenant": 100, "agent": 1000}));
     assert_eq!((&info["limits"]["calls_per_tick"], &info["limits"]["on_day_cap"]), (&json!(10), &json!("reject")));
     // Penny's limit is none of tina's; the tenant's own number goes before the fleet's.
-    let rows =
-        json!([{"name": "mails", "allows": "7 calls per tenant in a day", "tools": ["send_*"], "beyond": "reject"}]);
+    let rows = json!([
+        {"name": "mails", "allows": "7 calls per tenant in a day", "tools": ["send_*"], "beyond": "reject"},
+        {"name": "tokens", "allows": "5000 tokens of models per tenant in a day", "tools": [], "beyond": "reject"},
+    ]);
     assert_eq!(info["limits"]["rows"], rows);
     assert_eq!(info["usage"]["actions_today"], json!({"tenant": 4, "agent": 2}));
     assert_eq!(info["usage"]["unfinished_turns"], 1, "this one");
@@ -78,8 +85,12 @@ async fn the_subscription_tells_what_is_allowed_and_what_was_used() {
     let left_ms = resets.timestamp_millis() - fleet.store.now_ms().await.unwrap();
     assert!((1..=25 * 3_600_000).contains(&left_ms), "the end of a day in New York: {resets}");
     assert_eq!((&info["agent_count"], &info["user_count"]), (&json!(18), &json!(2)));
-    // Nothing counts these yet.
-    assert!(info["usage"].get("tokens").is_none() && info["usage"].get("money").is_none());
+    // No model was asked, and nothing is kept.
+    assert_eq!(
+        (&info["usage"]["tokens"], &info["usage"]["money"]),
+        (&json!({"used": 0, "limit": 5_000}), &json!({"used": 0}))
+    );
+    assert_eq!(info["usage"]["storage_bytes"], 0);
     fleet.stop().await;
 }
 

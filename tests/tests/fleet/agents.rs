@@ -228,3 +228,24 @@ async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_e
     fleet.store.cancel(&turn, "its task has ended").await.unwrap();
     fleet.stop().await;
 }
+
+#[tokio::test]
+async fn an_agent_can_read_what_models_have_used_today() {
+    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
+        0 => Said::call("get_subscription_info", json!({})),
+        _ => Said::words(asked.results()[0]),
+    })
+    .await;
+    let granted = |policy: &mut tickfleet_model::Policy| {
+        let everyone = tickfleet_model::policy::ToolGrant { everyone: true, ..Default::default() };
+        policy.permissions.matrix.insert("get_subscription_info".into(), everyone);
+    };
+    let mut fleet = Fleet::start(Plan { atlas_tools: true, policy: granted, ..plan(&model, vec![]) }).await;
+    enqueue(&fleet, task("job-1", "kelly", "What did we use?")).await;
+    let reply = fleet.reply().await;
+    let told: Value = serde_json::from_str(result(&reply)["output"]["answer"].as_str().unwrap()).unwrap();
+    // The first of its two answers: 100 tokens in at 1, and 10 out at 2, for a million each.
+    let usage = &told["usage"];
+    assert_eq!((&usage["tokens"], &usage["money"]), (&json!({"used": 110}), &json!({"used": 120})), "{told}");
+    fleet.stop().await;
+}

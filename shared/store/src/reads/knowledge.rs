@@ -23,6 +23,8 @@ pub struct KnowledgeState {
     pub bytes: u64,
     /// The generation of the agent's memories.
     pub memories: u64,
+    /// Their bytes.
+    pub memory_bytes: u64,
 }
 
 /// An entry of the audit log.
@@ -46,10 +48,11 @@ impl Store {
     ) -> Result<KnowledgeState, StoreError> {
         let mut command = redis::cmd("HMGET");
         command.arg(self.keys.key(format_args!("kbs:{tenant}"))).arg("gen").arg("bytes");
-        command.arg(format!("gen:{}", agent.map_or("", AgentId::as_str)));
+        let agent = agent.map_or("", AgentId::as_str);
+        command.arg(format!("gen:{agent}")).arg(format!("bytes:{agent}"));
         let found: Vec<Value> = self.connection.query(Question::Knowledge, &command).await?;
         let number = |at: usize| found.get(at).and_then(number_of).unwrap_or(0).unsigned_abs();
-        Ok(KnowledgeState { documents: number(0), bytes: number(1), memories: number(2) })
+        Ok(KnowledgeState { documents: number(0), bytes: number(1), memories: number(2), memory_bytes: number(3) })
     }
 
     /// All documents of a tenant, without their texts. What changes meanwhile may be missed: the generation tells.

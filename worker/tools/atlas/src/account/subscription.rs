@@ -6,10 +6,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tickfleet_engine::active_policy::PolicyHandle;
 use tickfleet_engine::time::rfc3339;
-use tickfleet_model::limit::{LimitMode, OnReach};
+use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::policy::DayCapAction;
-use tickfleet_model::{Effect, day};
-use tickfleet_store::{Standing, Store};
+use tickfleet_model::{Effect, Limit, day};
+use tickfleet_store::{KnowledgeState, Standing, Store, StoreError, Used};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 use super::{Caller, caller, standing};
@@ -82,39 +82,35 @@ struct Row {
     beyond: &'static str,
 }
 
-/// What has been used. `tokens` and `money` have their place here: whoever counts what models cost fills them in, and
-/// until then they are left out.
+/// What has been used.
 #[derive(Serialize, JsonSchema)]
 struct Usage {
     /// Actions used today.
-    actions_today: Used,
+    actions_today: UsedActions,
     /// When they are counted from zero again, RFC 3339.
     resets_at: Resets,
     /// Turns and tasks of the tenant that have not ended.
     unfinished_turns: u64,
-    /// Bytes that the tenant's data take, where that is known.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    storage_bytes: Option<u64>,
-    /// Tokens of models that were used, where they are counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens: Option<Metered>,
-    /// What models cost, where that is counted, in millionths of the configured currency.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    money: Option<Metered>,
+    /// Bytes of the tenant's knowledge base and of your memories.
+    storage_bytes: u64,
+    /// Tokens that models have used for the tenant's agents, of requests and answers together.
+    tokens: Metered,
+    /// What they cost, in millionths of the configured currency.
+    money: Metered,
 }
 
 /// An amount that is counted per tenant and day.
-#[derive(Debug, Clone, Serialize, JsonSchema)]
-pub struct Metered {
+#[derive(Serialize, JsonSchema)]
+struct Metered {
     /// Used today.
-    pub used: u64,
-    /// Allowed in a day; left out where there is no such limit.
+    used: u64,
+    /// Allowed the tenant in a day; left out where there is no such limit.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u64>,
+    limit: Option<u64>,
 }
 
 #[derive(Serialize, JsonSchema)]
-struct Used {
+struct UsedActions {
     /// By all the tenant's agents together.
     tenant: u64,
     /// By you.
@@ -142,14 +138,30 @@ pub fn get_subscription_info(store: Store, active: Arc<PolicyHandle>) -> TypedTo
             async move {
                 let caller = caller(&active, &context)?;
                 let standing = standing(&store, &context.tenant, std::slice::from_ref(&context.agent)).await?;
-                subscription(&caller, &context, &standing)
+                let zone = day::zone(caller.active.policy.time_zone(&caller.tenant)).map_err(ToolError::internal)?;
+                let (today_ms, _) = day::day_bounds(standing.now_ms, zone);
+                let counted = counted(&store, &context, today_ms).await?;
+                subscription(&caller, &context, &standing, counted)
             }
         },
     )
     .category("account")
 }
 
-fn subscription(caller: &Caller, context: &CallContext, standing: &Standing) -> Result<Subscription, ToolError> {
+/// What is counted beside actions: what models used today, and what is kept.
+async fn counted(store: &Store, context: &CallContext, today_ms: i64) -> Result<(Used, KnowledgeState), ToolError> {
+    let away = |error: StoreError| ToolError::Transient(error.to_string());
+    let today = store.usage(&context.tenant, &[today_ms]).await.map_err(away)?;
+    let kept = store.knowledge_state(&context.tenant, Some(&context.agent)).await.map_err(away)?;
+    Ok((today.first().map(|day| day.total).unwrap_or_default(), kept))
+}
+
+fn subscription(
+    caller: &Caller,
+    context: &CallContext,
+    standing: &Standing,
+    (models, kept): (Used, KnowledgeState),
+) -> Result<Subscription, ToolError> {
     let (policy, tenant) = (&caller.active.policy, &caller.tenant);
     let caps = policy.caps(tenant, &caller.agent);
     let time_zone = policy.time_zone(tenant);
@@ -177,19 +189,38 @@ fn subscription(caller: &Caller, context: &CallContext, standing: &Standing) -> 
             rows: rows(caller, context),
         },
         usage: Usage {
-            actions_today: Used { tenant: standing.day_used, agent: agent_used },
+            actions_today: UsedActions { tenant: standing.day_used, agent: agent_used },
             resets_at: Resets {
                 tenant: rfc3339(standing.day_ends_ms.unwrap_or(today_ends_ms)),
                 agent: rfc3339(own_ends_ms.unwrap_or(today_ends_ms)),
             },
             unfinished_turns: standing.unfinished,
-            storage_bytes: None,
-            tokens: None,
-            money: None,
+            storage_bytes: kept.bytes + kept.memory_bytes,
+            tokens: Metered {
+                used: models.input_tokens.saturating_add(models.output_tokens),
+                limit: daily(caller, |bound| if let LimitBound::Tokens(max) = bound { Some(*max) } else { None }),
+            },
+            money: Metered {
+                used: models.cost,
+                limit: daily(caller, |bound| if let LimitBound::Money(max) = bound { Some(*max) } else { None }),
+            },
         },
         agent_count: caller.agents().1,
         user_count: tenant.users.len(),
     })
+}
+
+/// The least that the tenant may use in a day by a limit that is about all its agents together. `amount` reads it from a
+/// bound of its kind.
+fn daily(caller: &Caller, amount: impl Fn(&LimitBound) -> Option<u64>) -> Option<u64> {
+    let is_of_all = |limit: &&Limit| {
+        limit.mode == LimitMode::Enforce
+            && limit.every == Every::Day
+            && limit.per.iter().eq([&LimitKey::Tenant])
+            && limit.matches == LimitMatch::default()
+    };
+    let all = caller.active.policy.limits.iter().filter(is_of_all);
+    all.filter_map(|limit| amount(&caller.tenant.limit(limit).bound)).min()
 }
 
 /// The limits that count calls of this agent, with the tenant's own numbers.
