@@ -20,6 +20,7 @@ mod external;
 mod inbound;
 mod places;
 mod returned;
+mod waits;
 
 pub(super) const START_MS: i64 = 1_767_571_200_000;
 
