@@ -3,8 +3,10 @@
 use serde::Serialize;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_models::{Answer, Models, Request, Stop, Unanswered};
+use tickfleet_ops::traces;
 use tickfleet_store::{Spent, Stepped, TurnName};
 use tickfleet_tools::{CallContext, ToolFailure, ToolOutput};
+use tracing::{Instrument as _, Span};
 
 use crate::budget::{self, Budgets};
 use crate::failure::{away, internal, refused, stale, transient, unanswered};
@@ -74,16 +76,21 @@ pub(crate) async fn task(
     }
     loop {
         match running.history.next(agent.def.max_iterations, agent.def.repeats_max) {
-            Next::Plan { last } => running.plan(last).await?,
+            Next::Plan { last } => running.plan(last).instrument(span("plan")).await?,
             Next::Warn => running.append(vec![Entry::Note { text: IN_CIRCLES.to_owned() }], None).await?,
-            Next::Execute { number } => running.execute(number).await?,
+            Next::Execute { number } => running.execute(number).instrument(span("execute")).await?,
             Next::Answer => {
-                if let Some(done) = running.answer().await? {
+                if let Some(done) = running.answer().instrument(span("answer")).await? {
                     return Ok(done);
                 }
             }
         }
     }
+}
+
+/// The span of a step, within that of the task's call.
+fn span(step: &'static str) -> Span {
+    tracing::debug_span!(target: traces::TARGET, "step", step)
 }
 
 impl Running<'_> {
@@ -120,7 +127,7 @@ impl Running<'_> {
         let request = compact::request(&agent.def, &task, &self.history, upto);
         // Another number than that of the plan that follows, also where no summary comes between.
         let number = format!("{}s", self.history.entries.len());
-        let heard = match self.ask(models, &number, &request).await {
+        let heard = match self.ask(models, &number, &request).instrument(span("compact")).await {
             Ok(heard) => heard,
             // Its budget is short for a while, or its provider rests.
             Err(waits @ ToolFailure::Waits { .. }) => return Err(waits),
@@ -151,7 +158,8 @@ impl Running<'_> {
             // Where one may have been paid for, its debit stays.
             let number = format!("{number}.{at}");
             let is_reserved = budgets.reserve(&number, model, request).await?;
-            match models.ask_one(at, request).await {
+            let asking = tracing::debug_span!(target: traces::TARGET, "model request", model);
+            match models.ask_one(at, request).instrument(asking).await {
                 Ok(mut answer) => {
                     let used = budget::used(request, &answer);
                     answer.usage = used;
@@ -185,7 +193,8 @@ impl Running<'_> {
             }
             // In one piece: a history with some of them does not exist.
             Results::In(results) => {
-                self.append(results.into_iter().map(Entry::Result).collect(), None).await?;
+                let entries = results.into_iter().map(Entry::Result).collect();
+                self.append(entries, None).instrument(span("validate")).await?;
                 self.agent.metrics.task_step("validate");
                 Ok(())
             }

@@ -128,7 +128,7 @@ fn turn(context: &CallContext, plan: &Plan, id: TurnId, priority: &str) -> Turn 
         reply_to: None,
         dialect: Dialect::OpenaiChat,
         task: context.task.as_ref().map(|(task, _)| task.clone()),
-        context: (*context.context).clone(),
+        context: context.for_begun_work(),
         want_audits: false,
         strict: false,
         allowed_tools: None,

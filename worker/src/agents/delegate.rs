@@ -191,6 +191,6 @@ fn task(context: &CallContext, args: Delegate) -> Result<Task, String> {
         parent,
         // What the turn was narrowed to binds the task as well.
         grant: TaskGrant { budget, tools: context.tools.narrowed().cloned().or(above.tools), ..above },
-        context: (*context.context).clone(),
+        context: context.for_begun_work(),
     })
 }

@@ -33,6 +33,7 @@ impl StandIn {
         let (collector, service) = (self.clone(), self.clone());
         let router = Router::new()
             .route("/v1/traces", axum::routing::post(async move |body: Bytes| collector.export(&body)))
+            .route("/v1/chat/completions", axum::routing::post(model))
             .route(
                 "/look",
                 axum::routing::get(async move |headers: HeaderMap| {
@@ -57,6 +58,16 @@ impl StandIn {
     fn header(&self, call: usize, name: &str) -> Option<String> {
         self.calls.lock().unwrap()[call].get(name).map(|value| value.to_str().unwrap().to_owned())
     }
+}
+
+/// A model that looks, and then answers.
+async fn model(body: String) -> String {
+    let request: Value = serde_json::from_str(&body).unwrap();
+    let has_looked = request["messages"].as_array().unwrap().iter().any(|message| message["role"] == "tool");
+    let call = json!([{"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]);
+    let message =
+        if has_looked { json!({"content": "I looked."}) } else { json!({"content": null, "tool_calls": call}) };
+    json!({"choices": [{"message": message, "finish_reason": "stop"}]}).to_string()
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -140,4 +151,41 @@ async fn without_an_endpoint_the_trace_context_is_passed_on_as_it_came() {
     assert_eq!(stand_in.header(0, "tracestate").as_deref(), Some("vendor=x"));
     tokio::task::spawn_blocking(|| fleet.map(Process::stop)).await.unwrap();
     assert!(stand_in.spans.lock().unwrap().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_steps_of_a_task_that_a_model_carries_out_are_spans_of_one_trace() {
+    let (redis, dir, stand_in) = (RedisServer::start().await, tempfile::tempdir().unwrap(), StandIn::default());
+    let (url, base) = (redis.url(), stand_in.start().await);
+    configure(dir.path(), &base);
+    let agents = "agents: {kelly: {task_handler: {llm: {system: You look.}}}}";
+    std::fs::write(dir.path().join("agents.yaml"), agents).unwrap();
+    let model = format!("{base}/v1");
+    let variables =
+        [("OTEL_EXPORTER_OTLP_ENDPOINT", base.as_str()), ("OPENAI_BASE_URL", &model), ("OPENAI_MODEL", "scripted")];
+    let fleet = ["scheduler", "worker"].map(|role| Process::start_with(role, dir.path(), &url, &variables));
+    let said = tokio::task::spawn_blocking(move || {
+        let args = ["delegate", "--tenant", "demo", "--to", "kelly", "Look.", "--wait", "--json", "--redis-url", &url];
+        Said::of(&mut command(&args), "")
+    });
+    let reply = said.await.unwrap().json();
+    assert_eq!(reply["results"][0]["output"]["answer"], "I looked.", "{reply}");
+    let ended = tokio::task::spawn_blocking(|| fleet.map(Process::stop)).await.unwrap();
+    assert_eq!(ended, [Some(0), Some(0)]);
+
+    let spans = stand_in.spans.lock().unwrap().clone();
+    let delegated = spans.iter().find(|span| span.name == "delegate").unwrap();
+    let names: Vec<&str> = spans.iter().map(|span| span.name.as_str()).collect();
+    assert!(spans.iter().all(|span| span.trace_id == delegated.trace_id), "its calls' turn belongs to it: {names:?}");
+    let step = |span: &Span| {
+        let value = span.attributes.iter().find(|attribute| attribute.key == "step")?.value.clone()?;
+        Some(format!("{:?}", value.value?))
+    };
+    let mut steps: Vec<&Span> = spans.iter().filter(|span| span.name == "step").collect();
+    steps.sort_by_key(|span| span.start_time_unix_nano);
+    let named: Vec<String> = steps.into_iter().filter_map(step).collect();
+    for (index, name) in ["plan", "execute", "execute", "validate", "plan", "answer"].into_iter().enumerate() {
+        assert!(named[index].contains(name), "{named:?}");
+    }
+    assert_eq!(spans.iter().filter(|span| span.name == "model request").count(), 2);
 }

@@ -98,6 +98,16 @@ impl CallContext {
         traces::outgoing(&self.context)
     }
 
+    /// The context for a turn or a task that the call begins: the producer's, traced as a child of what runs now.
+    #[must_use]
+    pub fn for_begun_work(&self) -> Context {
+        let mut context = (*self.context).clone();
+        if let Some(trace) = self.trace() {
+            (context.traceparent, context.tracestate) = (Some(trace.traceparent), trace.tracestate);
+        }
+        context
+    }
+
     /// The value of a secret that the tool declares. It never shows: what the tool returns is searched for it.
     ///
     /// # Errors

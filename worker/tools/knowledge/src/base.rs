@@ -212,3 +212,65 @@ fn weight(held: &Held) -> usize {
     let texts = held.passages.passages.iter().map(|passage| passage.text.len() + 128);
     texts.sum::<usize>() + held.passages.vectors.iter().map(Vec::len).sum::<usize>() + 512
 }
+
+#[cfg(test)]
+mod tests {
+    use tickfleet_model::knowledge::Passage;
+    use tickfleet_model::limits;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Values of a vector, as small models have them.
+    const DIMENSIONS: usize = 384;
+
+    /// A vector of its own for each number.
+    fn vector(number: usize) -> Vec<i8> {
+        let mut state = number as u64;
+        let mut next = || {
+            // Knuth's multiplier for a congruential generator: any numbers will do.
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        (0..DIMENSIONS).map(|_| next().cast_signed()).collect()
+    }
+
+    /// How long a question takes in a base as large as one may be: the figures of docs/adr/0013.
+    #[tokio::test]
+    #[ignore = "it measures: run it by hand, with --release"]
+    async fn how_long_a_question_takes_in_the_largest_base() {
+        let base = Base::default();
+        let of_document = limits::DOCUMENT_PASSAGES_MAX;
+        let bytes_max = usize::try_from(limits::KNOWLEDGE_BYTES_MAX).unwrap_or(usize::MAX);
+        let passages = bytes_max / (limits::PASSAGE_CHARS + DIMENSIONS);
+        for first in (0..passages).step_by(of_document) {
+            let numbers = first..passages.min(first + of_document);
+            let text = |number: usize| format!("passage {number} {}", "word ".repeat(limits::PASSAGE_CHARS / 5 - 4));
+            let document = Document {
+                id: first.to_string(),
+                source: "here".into(),
+                title: "a title".into(),
+                category: String::new(),
+                file: String::new(),
+                digest: String::new(),
+                model: "m".into(),
+                passages: numbers.len(),
+                at_ms: 0,
+            };
+            let passages = Passages {
+                passages: numbers.clone().map(|n| Passage { headings: Vec::new(), text: text(n) }).collect(),
+                vectors: numbers.map(vector).collect(),
+            };
+            base.index.write().add(document, passages);
+        }
+        let mut took = Vec::new();
+        for question in 0..21 {
+            let began = Instant::now();
+            let found = base.by_meaning(&vector(question * 97), "m", None, 50).await;
+            took.push(began.elapsed());
+            assert!(found[0].1 > 0.99, "the passage itself is found first");
+        }
+        took.sort();
+        println!("{passages} passages of {DIMENSIONS} values: median {:?}, slowest {:?}", took[10], took[20]);
+    }
+}
