@@ -1,4 +1,5 @@
-//! Everything dies at each step of a task that two agents carry out: whoever starts anew brings it to the same end.
+//! Everything dies at each step of a task that two agents carry out: whoever starts anew brings it to the same end. The task
+//! is an exchange of a session, one agent writes to the other, and what their model uses is under a budget.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,17 +11,26 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_config::{LlmDef, TaskHandlerDef};
-use tickfleet_model::{AgentId, Effect};
-use tickfleet_store::{Scripts, StoreOptions};
+use tickfleet_model::day::{day_bounds, zone};
+use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::policy::ToolGrant;
+use tickfleet_model::{AgentId, Effect, Limit, Policy, TenantId};
+use tickfleet_store::{Scripts, Side, StoreOptions};
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tests::llm::{Asked, Said, ScriptedModel};
 use tickfleet_tools::{ToolError, TypedTool};
 
 /// The verbs that bring a task on. Others (beats, looks at timers) come at any time.
-const VERBS: [&str; 8] = ["submit", "delegate", "admit", "begin", "settle", "retry", "wait", "step"];
+const VERBS: [&str; 12] =
+    ["submit", "delegate", "admit", "begin", "settle", "retry", "wait", "step", "say", "tell", "hear", "reserve"];
 /// The requests to the model when nobody dies: two of each agent.
 const ASKED: usize = 4;
+const SESSION: &str = "news";
+/// The first exchange of the session.
+const TASK: &str = "ses-news-1";
+const ANSWER: &str = "Kelly has seen to it.";
+const MESSAGE: &str = "Be kind to our readers.";
 
 fn llm(system: &str) -> TaskHandlerDef {
     TaskHandlerDef::Llm(Box::new(LlmDef {
@@ -56,18 +66,44 @@ fn post(count: &Arc<AtomicUsize>) -> TypedTool {
     })
 }
 
-/// atlas has kelly post, waits for her, and reports.
-async fn model() -> ScriptedModel {
-    ScriptedModel::start(|asked: &Asked| match (asked.system.as_str(), asked.answers()) {
-        ("You are atlas.", 0) => Said::call(
-            "delegate_task",
-            json!({"target_agent": "kelly", "task_description": "Post the news.", "wait": true}),
-        ),
-        ("You are atlas.", _) => Said::words("Kelly has seen to it."),
-        (_, 0) => Said::call("post", json!({"content": "News"})),
-        _ => Said::words("Seen to."),
+/// atlas writes to kelly, has her post, waits for her, and reports. Kelly reads the message once, in each of her requests,
+/// or is heard to be `confused`.
+async fn model(confused: &Arc<AtomicUsize>) -> ScriptedModel {
+    let confused = Arc::clone(confused);
+    ScriptedModel::start(move |asked: &Asked| {
+        if asked.system == "You are atlas." {
+            let work = json!({"target_agent": "kelly", "task_description": "Post the news.", "wait": true});
+            let words = json!({"recipient_agent": "kelly", "message_body": MESSAGE});
+            return match asked.answers() {
+                0 => Said::Calls(vec![("send_mcp_message".into(), words), ("delegate_task".into(), work)]),
+                _ => Said::words(ANSWER),
+            };
+        }
+        let is_message = |message: &&Value| message["content"].as_str().is_some_and(|text| text.contains(MESSAGE));
+        if asked.messages.iter().filter(is_message).count() != 1 {
+            confused.fetch_add(1, Ordering::SeqCst);
+        }
+        match asked.answers() {
+            0 => Said::call("post", json!({"content": "News"})),
+            _ => Said::words("Seen to."),
+        }
     })
     .await
+}
+
+fn governed(policy: &mut Policy) {
+    let everyone = ToolGrant { everyone: true, ..ToolGrant::default() };
+    policy.permissions.matrix.insert("send_mcp_message".into(), everyone);
+    policy.limits = Arc::new(vec![Limit {
+        name: "tokens".into(),
+        matches: LimitMatch::default(),
+        per: [LimitKey::Tenant].into(),
+        bound: LimitBound::Tokens(1_000_000),
+        every: Every::Day,
+        on_reach: OnReach::Wait,
+        mode: LimitMode::Enforce,
+        keys_max: 1,
+    }]);
 }
 
 fn plan(model: &ScriptedModel, posts: &Arc<AtomicUsize>) -> Plan {
@@ -79,6 +115,7 @@ fn plan(model: &ScriptedModel, posts: &Arc<AtomicUsize>) -> Plan {
         handlers: handlers.map(|(agent, def)| (AgentId::new(agent).unwrap(), def)).into(),
         models: model.models(),
         tools: vec![post(posts)],
+        policy: governed,
         store: StoreOptions { lease_ms: 1_000, ..StoreOptions::default() },
         ..Plan::default()
     }
@@ -92,12 +129,19 @@ struct Played {
     reply: Value,
     posts: usize,
     asked: usize,
+    /// Requests in which a message was missing, or came twice.
+    confused: usize,
+    /// Answers of the model that were counted.
+    counted: u64,
+    /// What the agent has answered, as the session has it.
+    said: Option<String>,
     killed: bool,
 }
 
 /// Plays the task; after so many scripts everything dies, and starts anew.
 async fn play(kill_after: usize) -> Played {
-    let (posts, model) = (Arc::new(AtomicUsize::new(0)), model().await);
+    let (posts, confused) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let model = model(&confused).await;
     let mut fleet = Fleet::start(plan(&model, &posts)).await;
     let of_verbs = Scripts::embedded();
     let of_verbs = of_verbs.iter().filter(|(verb, _)| VERBS.contains(verb));
@@ -105,7 +149,10 @@ async fn play(kill_after: usize) -> Played {
     let monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
     let mut commands = monitor.into_on_message::<String>();
     let mut first = Some(Doomed::both(&fleet, "a"));
-    let task = json!({"task_id": "job-1", "tenant": "acme", "target_agent": "atlas",
+    let (tenant, atlas) = (TenantId::new("acme").unwrap(), AgentId::new("atlas").unwrap());
+    let kept = json!({"task": TASK, "text": "Have the news posted."}).to_string();
+    fleet.store.say((&tenant, SESSION), &atlas, 1, Side::User, &kept).await.unwrap();
+    let task = json!({"task_id": TASK, "tenant": "acme", "target_agent": "atlas",
         "task_description": "Have the news posted.", "reply_to": "box"});
     fleet.xadd("tasks", "task", task.to_string().as_bytes()).await;
     let (mut scripts, mut second) = (0, None);
@@ -125,8 +172,13 @@ async fn play(kill_after: usize) -> Played {
     };
     assert!(fleet.try_reply(Duration::from_millis(50)).await.is_none(), "one task, one reply");
     let (killed, asked, posts) = (second.is_some(), model.asked(), posts.load(Ordering::SeqCst));
+    let session = fleet.store.session(&tenant, SESSION).await.unwrap();
+    let said = session.exchanges.into_iter().next().and_then(|(_, _, agent)| agent);
+    let (today_ms, _) = day_bounds(fleet.store.now_ms().await.unwrap(), zone("UTC").unwrap());
+    let counted = fleet.store.usage(&tenant, &[today_ms]).await.unwrap()[0].total.requests;
     drop((first, second));
-    Played { scripts, reply, posts, asked, killed }
+    let confused = confused.load(Ordering::SeqCst);
+    Played { scripts, reply, posts, asked, confused, counted, said, killed }
 }
 
 /// How many places everything dies at: `TICKFLEET_STEPS`.
@@ -147,7 +199,10 @@ async fn a_task_of_two_agents_comes_to_the_same_end_wherever_everything_dies() {
         let played = play(kill_after).await;
         let [result] = played.reply["results"].as_array().unwrap().as_slice() else { panic!("{played:?}") };
         assert_eq!(result["outcome"], "ok", "killed after {kill_after}: {played:?}");
-        assert_eq!(result["output"]["answer"], "Kelly has seen to it.", "killed after {kill_after}: {played:?}");
+        assert_eq!(result["output"]["answer"], ANSWER, "killed after {kill_after}: {played:?}");
+        assert_eq!(played.said.as_deref(), Some(ANSWER), "killed after {kill_after}: {played:?}");
+        assert_eq!(played.confused, 0, "killed after {kill_after}, a message was lost or came twice: {played:?}");
+        assert_eq!(played.counted, ASKED as u64, "killed after {kill_after}, use is not counted once: {played:?}");
         assert!(played.posts <= 1, "killed after {kill_after}, it was posted twice: {played:?}");
         // One answer at most was on its way when everything died.
         assert!(played.asked <= ASKED + 1, "killed after {kill_after}, asked too often: {played:?}");

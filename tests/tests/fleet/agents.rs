@@ -41,6 +41,7 @@ fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
 mod budgets;
 mod compact;
 mod many;
+mod real;
 
 #[derive(Deserialize, JsonSchema)]
 struct Post {
