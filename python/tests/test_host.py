@@ -40,6 +40,11 @@ async def wait() -> None:
     await asyncio.sleep(60)
 
 @tool(effect="read")
+def sleep() -> None:
+    """Sleeps, whoever waits."""
+    time.sleep(600)
+
+@tool(effect="read")
 def wait_in_a_thread(context: Context) -> None:
     """Waits."""
     context.cancelled.wait(60)
@@ -98,7 +103,7 @@ class Host:
         return read
 
     def call(self, identity: int, tool: str, **arguments: Any) -> None:
-        context = {"tenant": "acme", "agent": "kelly", "call": "t1/0", "idempotency_key": "k", "remaining_ms": 9000}
+        context = {"tenant": "acme", "agent": "kelly", "call": "t1/0", "idempotency_key": "k", "timeout_ms": 9000}
         arguments_text = json.dumps(arguments)
         self.send({"type": "call", "id": identity, "tool": tool, "arguments": arguments_text, "context": context})
 
@@ -122,7 +127,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def test_it_describes_calls_and_ends_and_prints_never_break_a_frame(host: Host):
     host.send({"type": "describe"})
     tools = host.hear()["tools"]
-    assert [tool["name"] for tool in tools] == ["add", "facts", "fail", "meet", "wait", "wait_in_a_thread"]
+    assert [tool["name"] for tool in tools] == ["add", "facts", "fail", "meet", "sleep", "wait", "wait_in_a_thread"]
     assert json.loads(host.answer(1, "add", a=3)["output"]) == {"sum": 5}
     host.send({"type": "bye"})
     _, said = host.process.communicate(timeout=20)
@@ -132,7 +137,7 @@ def test_it_describes_calls_and_ends_and_prints_never_break_a_frame(host: Host):
 
 def test_a_call_gets_its_context_and_logs_through_the_worker(host: Host):
     host.call(1, "facts")
-    assert host.hear() == {"type": "log", "id": 1, "level": "warn", "message": "looked at kelly"}
+    assert host.hear() == {"type": "log", "call": "t1/0", "level": "warn", "message": "looked at kelly"}
     facts = json.loads(host.hear()["output"])
     assert facts == {"tenant": "acme", "key": "k", "left": True, "stdin": ""}
 
@@ -156,7 +161,7 @@ def test_a_call_that_is_cancelled_before_it_begins_is_answered(host: Host):
     frames = b""
     for message in (
         {"type": "call", "id": 1, "tool": "wait", "arguments": "{}", "context": {
-            "tenant": "a", "agent": "b", "call": "c", "idempotency_key": "d"}},
+            "tenant": "a", "agent": "b", "call": "c", "idempotency_key": "d", "timeout_ms": 9000}},
         {"type": "cancel", "id": 1},
     ):  # fmt: skip
         body = json.dumps(message).encode()
@@ -196,8 +201,9 @@ def test_a_frame_that_is_too_long_ends_the_host(host: Host):
     assert host.process.wait(20) != 0
 
 
-def test_the_host_ends_when_its_worker_has_gone_even_while_a_tool_runs(host: Host):
-    host.call(1, "wait_in_a_thread")
+@pytest.mark.parametrize("tool", ["wait", "wait_in_a_thread", "sleep"])
+def test_the_host_ends_when_its_worker_has_gone_even_while_a_tool_runs(host: Host, tool: str):
+    host.call(1, tool)
     assert "output" in host.answer(2, "add", a=1)
     host.ours.close()
     host.process.wait(20)

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+from typing import NoReturn
 
 from tickfleet.host import _failures, _frames
 from tickfleet.host._serve import Host
@@ -29,7 +30,6 @@ def main() -> None:
         connection.sendall(_frames.encode(refused))
         _end(1)
     asyncio.run(_serve(connection, arguments.concurrency))
-    _end(0)
 
 
 def _arguments() -> argparse.Namespace:
@@ -72,9 +72,11 @@ async def _serve(connection: socket.socket, concurrency: int) -> None:
         await asyncio.wait_for(writer.drain(), 1)
     except (OSError, asyncio.TimeoutError):
         pass  # The worker has gone.
+    # Here, since leaving the loop would wait for threads in which a tool still runs.
+    _end(0)
 
 
-def _end(code: int) -> None:
+def _end(code: int) -> NoReturn:
     """Ends the process with whatever its tools have started, without waiting for threads that still run."""
     sys.stdout.flush()
     sys.stderr.flush()

@@ -62,7 +62,7 @@ class Host:
             failure = {"kind": "internal", "message": f"no tool {message['tool']!r} is registered here"}
             self.send({"type": "result", "id": identity, "error": failure})
             return
-        context = self._context(identity, message["context"])
+        context = self._context(message["context"])
         task = self._loop.create_task(self._call(identity, tool, message["arguments"], context))
         self._running[identity] = (task, context)
         task.add_done_callback(lambda _: self._never_began(identity))
@@ -72,11 +72,13 @@ class Host:
         if self._running.pop(identity, None) is not None:
             self.send({"type": "result", "id": identity, "error": _CANCELLED})
 
-    def _context(self, identity: int, facts: dict[str, Any]) -> Context:
+    def _context(self, facts: dict[str, Any]) -> Context:
         logger = logging.Logger(f"tickfleet.tool.{facts['call']}", logging.INFO)
-        logger.addHandler(_ToWorker(self, identity))
-        remaining = facts.pop("remaining_ms", None)
-        deadline = float("inf") if remaining is None else time.time() + remaining / 1000
+        logger.addHandler(_ToWorker(self, facts["call"]))
+        # The end of this try, or of the call where that comes first.
+        deadline = time.time() + facts.pop("timeout_ms") / 1000
+        if (end := facts.pop("deadline_ms", None)) is not None:
+            deadline = min(deadline, end / 1000)
         return Context(**facts, deadline=deadline, log=logger)
 
     def _cancel(self, identity: int) -> None:
@@ -136,17 +138,17 @@ async def _ended(future: asyncio.Future[str]) -> None:
 class _ToWorker(logging.Handler):
     """Hands what a tool logs to the worker, which knows what must not be shown."""
 
-    def __init__(self, host: Host, identity: int) -> None:
+    def __init__(self, host: Host, call: str) -> None:
         super().__init__()
         self._host = host
-        self._identity = identity
+        self._call = call
 
     def emit(self, record: logging.LogRecord) -> None:
         level = next((word for least, word in _LEVELS if record.levelno >= least), "debug")
         text = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             text += "\n" + _failures.stack(record.exc_info[1])
-        line = {"type": "log", "id": self._identity, "level": level, "message": text[:_LINE_CHARS_MAX]}
+        line = {"type": "log", "call": self._call, "level": level, "message": text[:_LINE_CHARS_MAX]}
         if threading.current_thread() is threading.main_thread():
             self._host.send(line)
         else:
