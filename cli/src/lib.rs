@@ -65,6 +65,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
     };
     let setup = match &command {
         Command::Dev(_) => dev::setup(&cli.global)?,
+        Command::Scheduler => Setup::load_without_python(&cli.global)?,
         _ if knows_tools => Setup::load(&cli.global)?,
         _ => Setup::load_beside(&cli.global)?,
     };

@@ -1,10 +1,10 @@
 //! The setup that every command starts from: the configuration, and what follows from it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tickfleet_client::Client;
-use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources};
+use tickfleet_config::{Configuration, Environment, PythonDef, RedisUrl, SchemaCheck, Settings, Sources};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
@@ -19,6 +19,7 @@ use tickfleet_tools::{Registry, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
 use tickfleet_tools_knowledge::Knowledge;
 use tickfleet_tools_mcp::Servers;
+use tickfleet_tools_python::{DescribeError, Pools, code_fingerprint};
 use worker::agents::TaskHandlers;
 
 use crate::commands::dev_socket;
@@ -44,6 +45,8 @@ pub(crate) struct Setup {
     models: Arc<ModelSet>,
     /// What the tools of the process hold in memory to look things up.
     pub(crate) knowledge: Arc<Knowledge>,
+    /// The interpreters that run tools in Python; none in a process that carries out no calls, and need not have Python.
+    pub(crate) python: Option<Arc<Pools>>,
     /// The program's own tools.
     pub(crate) extensions: Extensions,
 }
@@ -85,17 +88,28 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
         built_in_tools: tools.collect(),
         built_in_handlers: standard.iter().cloned().chain(global.extensions.task_handlers.iter().map(name)).collect(),
         others_carry_out: false,
+        knows_python: false,
         schema_check: SchemaCheck(tickfleet_tools::check_schema),
     })
 }
 
 impl Setup {
-    /// Loads the configuration.
+    /// Loads the configuration, and asks the Python modules that it names for their tools.
+    ///
+    /// # Errors
+    /// Everything that is wrong with it; modules that cannot be imported.
+    pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
+        let sources = sources(global)?;
+        let python = python(&sources);
+        Self::of(&sources, &global.extensions, Some(&python))
+    }
+
+    /// Loads the configuration for a process that carries out no calls: it need not have Python.
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub(crate) fn load(global: &Global) -> Result<Self, Failure> {
-        Self::of(&sources(global)?, &global.extensions)
+    pub(crate) fn load_without_python(global: &Global) -> Result<Self, Failure> {
+        Self::of(&sources(global)?, &global.extensions, None)
     }
 
     /// Loads the configuration for a command beside a fleet: it need not know the tools and task handlers of the program
@@ -107,15 +121,15 @@ impl Setup {
         // Nor need it carry anything out: a schema that cannot be used is for the fleet to refuse.
         let schema_check = SchemaCheck::default();
         let sources = Sources { others_carry_out: true, schema_check, ..sources(global)? };
-        Self::of(&sources, &global.extensions)
+        Self::of(&sources, &global.extensions, None)
     }
 
-    /// Loads the configuration that these sources make.
+    /// Loads the configuration that these sources make. The Python modules that it names are asked by `python`.
     ///
     /// # Errors
-    /// Everything that is wrong with it.
-    pub(crate) fn of(sources: &Sources, extensions: &Extensions) -> Result<Self, Failure> {
-        let setup = Self::with_text(sources, extensions)?;
+    /// Everything that is wrong with it; modules that cannot be imported.
+    pub(crate) fn of(sources: &Sources, extensions: &Extensions, python: Option<&Arc<Pools>>) -> Result<Self, Failure> {
+        let setup = Self::with_text(sources, extensions, python)?;
         Ok(Self { configuration: setup.configuration.without_text(), ..setup })
     }
 
@@ -123,8 +137,13 @@ impl Setup {
     ///
     /// # Errors
     /// Everything that is wrong with it.
-    pub(crate) fn with_text(sources: &Sources, extensions: &Extensions) -> Result<Self, Failure> {
-        let (fingerprint, configuration) = tickfleet_config::load_settled(sources);
+    pub(crate) fn with_text(
+        sources: &Sources,
+        extensions: &Extensions,
+        python: Option<&Arc<Pools>>,
+    ) -> Result<Self, Failure> {
+        let fingerprint = fingerprint(sources, &tickfleet_config::load_python(sources));
+        let (_, configuration) = tickfleet_config::load_settled(&with_python(sources, python)?);
         let configuration = configuration.map_err(Failure::failed)?;
         let given = |name: &str| sources.environment.get(name).is_some_and(|value| !value.trim().is_empty());
         Ok(Self {
@@ -136,6 +155,7 @@ impl Setup {
             fingerprint,
             mcp: Arc::new(Servers::new(tool_environment(&sources.environment))),
             knowledge: Arc::new(Knowledge::new(&tool_environment(&sources.environment))),
+            python: python.cloned(),
             extensions: extensions.clone(),
         })
     }
@@ -277,6 +297,7 @@ impl Setup {
         self.knowledge.embedder().map_err(|why| Failure::failed(anyhow::anyhow!(why)))?;
         typed.extend(tickfleet_tools_knowledge::tools::all(store, &self.knowledge));
         typed.extend(self.extensions.tools_now());
+        typed.extend(self.python_tools()?);
         let timeout = self.settings().worker.tool_timeout;
         let built = Registry::build(typed, &self.configuration.tools, &self.kinds(), &self.tool_environment(), timeout);
         let built = built.and_then(|mut registry| {
@@ -288,6 +309,20 @@ impl Setup {
             let lines: Vec<String> = errors.iter().map(|error| format!("\n  {error}")).collect();
             Failure::failed(anyhow::anyhow!("the tools cannot be used:{}", lines.concat()))
         })
+    }
+
+    /// Ends all interpreters, and waits until they have ended.
+    pub(crate) async fn stop_python(&self) {
+        if let Some(python) = &self.python {
+            python.stop().await;
+        }
+    }
+
+    /// The tools in Python, where this process has any.
+    fn python_tools(&self) -> Result<Vec<TypedTool>, Failure> {
+        let timeout = self.settings().worker.tool_timeout;
+        let tools = self.python.as_ref().map(|python| python.tools(&self.configuration.tools.python, timeout));
+        tools.unwrap_or_else(|| Ok(Vec::new())).map_err(|errors| python_failed(&errors))
     }
 
     /// The tools of the Atlas business: those that a row names, but where an http tool of the configuration, or a tool of
@@ -400,6 +435,38 @@ impl Setup {
     }
 }
 
+/// The interpreters of a process that carries out calls; none is started.
+pub(crate) fn python(sources: &Sources) -> Arc<Pools> {
+    Arc::new(Pools::new(tool_environment(&sources.environment)))
+}
+
+/// The sources with the names of the tools in Python; as they are for a process that has no Python.
+///
+/// # Errors
+/// Modules that cannot be imported.
+pub(crate) fn with_python(sources: &Sources, python: Option<&Arc<Pools>>) -> Result<Sources, Failure> {
+    let mut sources = sources.clone();
+    if let Some(python) = python {
+        let names =
+            python.describe(&tickfleet_config::load_python(&sources)).map_err(|errors| python_failed(&errors))?;
+        sources.built_in_tools.extend(names);
+        sources.knows_python = true;
+    }
+    Ok(sources)
+}
+
+fn python_failed(errors: &[DescribeError]) -> Failure {
+    let lines: Vec<String> =
+        errors.iter().map(|error| format!("\n  {}", error.to_string().replace('\n', "\n  "))).collect();
+    Failure::failed(anyhow::anyhow!("the Python tools cannot be used:{}", lines.concat()))
+}
+
+/// State of what a configuration is read from: its folder, and the code of the Python modules that it names.
+pub(crate) fn fingerprint(sources: &Sources, modules: &BTreeMap<String, PythonDef>) -> String {
+    let folder = sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default();
+    format!("{folder} {}", code_fingerprint(modules.values()))
+}
+
 fn tool_environment(environment: &Environment) -> tickfleet_tools::Environment {
     let variables = environment.clone();
     tickfleet_tools::Environment::new(move |name| variables.get(name).cloned())
@@ -421,7 +488,7 @@ mod tests {
     #[test]
     fn the_stores_own_defaults_are_those_of_the_built_in_configuration() {
         let global = Global { config: None, redis_url: None, json: false, extensions: Extensions::default() };
-        let setup = Setup::of(&sources_in(Environment::new(), &global).unwrap(), &global.extensions).unwrap();
+        let setup = Setup::of(&sources_in(Environment::new(), &global).unwrap(), &global.extensions, None).unwrap();
         assert_eq!(setup.store_options(), StoreOptions::default());
     }
 }

@@ -43,6 +43,7 @@ pub fn plan(tools: &[Tool], ledger: &str) -> Plan {
         registered: others.iter().map(|tool| registered(tool, Manner::of(&tool.name))).collect(),
         declared: ToolsFile {
             tools: once.iter().map(|tool| (tool.name.clone(), entered_in_ledger(tool, ledger))).collect(),
+            ..ToolsFile::default()
         },
         ..Plan::default()
     }

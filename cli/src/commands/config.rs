@@ -66,7 +66,7 @@ pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(),
     match args.what {
         What::Check => check(global, output),
         What::Print => {
-            let setup = Setup::with_text(&setup::sources(global)?, &global.extensions)?;
+            let setup = Setup::with_text(&setup::sources(global)?, &global.extensions, None)?;
             if output.json {
                 return Err(Failure::usage("config print is YAML, which holds what JSON would: leave --json out"));
             }
@@ -76,14 +76,16 @@ pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(),
 }
 
 fn check(global: &Global, output: &Output) -> Result<(), Failure> {
-    if let Err(errors) = configuration::load(&setup::sources(global)?) {
+    let sources = setup::sources(global)?;
+    let python = setup::python(&sources);
+    if let Err(errors) = configuration::load(&setup::with_python(&sources, Some(&python))?) {
         let (errors_shown, warnings) = (wrong(&errors), Vec::new());
         let report = Report { valid: false, policy_digest: None, built_in: None, errors: errors_shown, warnings };
         output.show(&report, |_| errors.to_string())?;
         return Err(Failure::Told);
     }
     // What only the tools themselves know: schemas that compile, templates that fit.
-    let setup = Setup::load(global)?;
+    let setup = Setup::of(&sources, &global.extensions, Some(&python))?;
     setup.check_tools()?;
     let configuration = &setup.configuration;
     let warnings = warnings(&setup);

@@ -49,7 +49,8 @@ const TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
 pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
     let mut sources = setup::sources(global)?;
     sources.environment.entry(TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
-    Setup::of(&sources, &global.extensions)
+    let python = setup::python(&sources);
+    Setup::of(&sources, &global.extensions, Some(&python))
 }
 
 /// Returns true if every agent has the trial tools.

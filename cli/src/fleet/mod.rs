@@ -106,6 +106,9 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
             return Err(failure);
         }
         setup.mcp.start();
+        if let Some(python) = &setup.python {
+            python.start();
+        }
         let servers = Arc::clone(&setup.mcp);
         shared.metrics.watch_mcp(move || servers.state());
     }
@@ -115,6 +118,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
         workers: workers.clone(),
         mcp: Arc::clone(&setup.mcp),
         knowledge: Arc::clone(&setup.knowledge),
+        python: setup.python.clone(),
         extensions: setup.extensions.clone(),
     };
     let mut running = JoinSet::new();
@@ -178,7 +182,12 @@ impl Fleet {
         }
         if !self.live.workers.is_empty() {
             let extensions = self.live.extensions.all();
-            tokio::join!(self.live.mcp.stop(), stop_all(&extensions));
+            let python = async {
+                if let Some(python) = &self.live.python {
+                    python.stop().await;
+                }
+            };
+            tokio::join!(self.live.mcp.stop(), python, stop_all(&extensions));
         }
         self.drained.cancel();
         tracing::info!("stopped");

@@ -1,10 +1,11 @@
 //! Live configuration: a change of the folder, or SIGHUP, replaces policy and tools as a whole, or nothing at all. Tools
 //! that a program registers while it runs come the same way.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickfleet_config::{Configuration, Sources};
+use tickfleet_config::{Configuration, PythonDef, Sources};
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_ops::telemetry;
 use tickfleet_tools::{Registry, TypedTool, stop_all};
@@ -17,13 +18,16 @@ use worker::agents::TaskHandlers;
 use crate::failure::Failure;
 use crate::fleet::live::Live;
 use crate::fleet::registrar::{RegisterError, Request};
-use crate::setup::Setup;
+use crate::setup::{Setup, fingerprint};
 
 /// The time between two looks at the folder. A change is taken over when two looks in a row have seen the same, so that
 /// several files that are written one after the other come together.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Problems named in one log line.
 const PROBLEMS_MAX: usize = 20;
+
+/// The Python modules that a configuration names.
+type Modules = BTreeMap<String, PythonDef>;
 
 /// Takes over changes of the configuration.
 pub(crate) struct Reload {
@@ -35,7 +39,9 @@ pub(crate) struct Reload {
     live: Live,
     /// Cancelled when nothing is registered any more.
     draining: CancellationToken,
-    /// State of the folder that was tried last, and the one that was seen last.
+    /// The Python modules whose code is looked at, too.
+    modules: Arc<Modules>,
+    /// State of the folder and the code that was tried last, and the one that was seen last.
     tried: String,
     seen: String,
 }
@@ -56,6 +62,7 @@ impl Reload {
             current: setup.clone(),
             live,
             draining,
+            modules: Arc::new(setup.configuration.tools.python.clone()),
             tried: setup.fingerprint.clone(),
             seen: setup.fingerprint.clone(),
         }
@@ -139,10 +146,13 @@ impl Reload {
         }
     }
 
-    /// Returns true if the folder is in another state than the one that was tried last, and rests in it.
+    /// Returns true if the folder, or the code, is in another state than the one that was tried last, and rests in it.
     async fn has_changed(&mut self) -> bool {
-        let Some(dir) = self.sources.dir.clone() else { return false };
-        let Some(now) = off_the_runtime(move || tickfleet_config::fingerprint(&dir)).await else { return false };
+        if self.sources.dir.is_none() {
+            return false;
+        }
+        let (sources, modules) = (Arc::clone(&self.sources), self.modules.clone());
+        let Some(now) = off_the_runtime(move || fingerprint(&sources, &modules)).await else { return false };
         let rests = now == self.seen;
         self.seen = now;
         rests && self.seen != self.tried
@@ -150,8 +160,13 @@ impl Reload {
 
     async fn reload(&mut self) {
         let (sources, live) = (Arc::clone(&self.sources), self.live.clone());
-        let Some((fingerprint, made)) = off_the_runtime(move || make(&sources, &live)).await else { return };
-        (self.tried, self.seen) = (fingerprint.clone(), fingerprint);
+        let read = move || {
+            let modules = Arc::new(tickfleet_config::load_python(&sources));
+            let (fingerprint, made) = make(&sources, &modules, &live);
+            (modules, fingerprint, made)
+        };
+        let Some((modules, fingerprint, made)) = off_the_runtime(read).await else { return };
+        (self.modules, self.tried, self.seen) = (modules, fingerprint.clone(), fingerprint);
         match made {
             Ok(made) => {
                 self.take_over(&made);
@@ -199,17 +214,17 @@ impl Reload {
 }
 
 /// Reads, checks and builds everything. Answers the state of the folder, too.
-fn make(sources: &Sources, live: &Live) -> (String, Result<Made, Failure>) {
-    let (fingerprint, setup) = match Setup::of(sources, &live.extensions) {
-        Ok(setup) => (setup.fingerprint.clone(), setup.sharing(&live.mcp, &live.knowledge)),
-        Err(failure) => {
-            return (sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default(), Err(failure));
-        }
+fn make(sources: &Sources, modules: &Modules, live: &Live) -> (String, Result<Made, Failure>) {
+    // From before: what changes while it is read is seen at the next look.
+    let before = fingerprint(sources, modules);
+    let setup = match Setup::of(sources, &live.extensions, live.python.as_ref()) {
+        Ok(setup) => setup.sharing(&live.mcp, &live.knowledge),
+        Err(failure) => return (before, Err(failure)),
     };
     // What no worker of this process makes is made all the same: every role refuses what one of them would.
     let sound = if live.workers.is_empty() { setup.check_tools() } else { Ok(()) };
     let built = sound.and_then(|()| Ok((registries(&setup, live)?, task_handlers(&setup, live)?)));
-    (fingerprint, built.map(|(registries, task_handlers)| Made { setup, registries, task_handlers }))
+    (before, built.map(|(registries, task_handlers)| Made { setup, registries, task_handlers }))
 }
 
 /// The tools of each worker, in their order.

@@ -131,6 +131,13 @@ pub(super) fn read_mcp(sources: &Sources, errors: &Errors) -> (Option<Node>, Opt
     (mcp, replacing(MCP_LOCK_FILE, dir, &Errors::default()))
 }
 
+/// Reads `tools.yaml` alone.
+pub(super) fn read_tools(sources: &Sources, errors: &Errors) -> Option<Node> {
+    let mut tools = replacing(TOOLS, sources.dir.as_deref(), errors)?;
+    expand(&mut tools, "", &sources.environment, errors);
+    Some(tools)
+}
+
 /// The built-in file. It is parsed once in a process.
 fn built_in(name: &str) -> Option<Node> {
     static PARSED: [OnceLock<Option<Node>>; BUILT_IN.len()] = [const { OnceLock::new() }; BUILT_IN.len()];
@@ -212,8 +219,8 @@ fn check_folder(dir: &Path, errors: &Errors) {
     }
 }
 
-/// Replaces `${NAME:-default}` in every `base_url`, `token_url`, `allow_private` and `http.defaults`, the only fields that
-/// read the environment. What cannot be replaced is noted and left as it is.
+/// Replaces `${NAME:-default}` in every `base_url`, `token_url`, `allow_private` and `http.defaults`, and in
+/// `interpreter`, `cwd` and `path` of Python modules, the only fields that read the environment. What cannot be replaced is noted and left as it is.
 fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Errors) {
     let Value::Mapping(entries) = &mut node.value else { return };
     for Entry { key, node, .. } in entries {
@@ -221,6 +228,8 @@ fn expand(node: &mut Node, path: &str, environment: &Environment, errors: &Error
         match key.as_str() {
             "input_schema" | "output_schema" | "body" | "equals" => {}
             "base_url" | "token_url" => expand_text(node, &path, environment, errors),
+            "interpreter" | "cwd" if path.starts_with("python.") => expand_text(node, &path, environment, errors),
+            "path" if path.starts_with("python.") => expand_list(node, &path, environment, errors),
             "defaults" if path.ends_with(".http.defaults") => expand_members(node, &path, environment, errors),
             "allow_private" => expand_list(node, &path, environment, errors),
             _ => expand(node, &path, environment, errors),

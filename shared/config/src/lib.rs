@@ -41,10 +41,10 @@ pub use print::print;
 pub use reload::{fingerprint, load_settled, needs_restart};
 pub use settings::redis_url::RedisUrl;
 pub use settings::*;
-pub use tools::ToolsFile;
 pub use tools::http::{SERVICE_URL, is_service_url};
 pub use tools::read::default_id;
 pub use tools::schema::{SchemaCheck, SchemaProblem, SchemaUse};
+pub use tools::{PythonDef, ToolsFile};
 
 use agents::Surroundings;
 use document::errors::Errors;
@@ -70,6 +70,9 @@ pub struct Sources {
     /// True if names of tools and task handlers that nobody here has may be those of the program that runs the fleet: a
     /// command beside it need not know them.
     pub others_carry_out: bool,
+    /// True if [`Self::built_in_tools`] has the tools of the Python modules that `tools.yaml` names. Where it is false and
+    /// there are such modules, a name that nothing has may be one of theirs.
+    pub knows_python: bool,
     /// The check of the schemas of declared tools.
     pub schema_check: SchemaCheck,
 }
@@ -167,6 +170,16 @@ pub fn load_mcp(sources: &Sources) -> Result<(McpFile, McpPins), ConfigErrors> {
     errors.unless_any(file.map(|file| (file, pins)))
 }
 
+/// Loads the Python modules that `tools.yaml` names, whatever else may be wrong with the configuration: [`load`] tells.
+/// None are there where they could not be read.
+#[must_use]
+pub fn load_python(sources: &Sources) -> BTreeMap<String, PythonDef> {
+    let errors = Errors::default();
+    let tree = files::read_tools(sources, &errors);
+    let read = tree.map(|tree| tools::read::read(&tree, sources, &errors).file.python);
+    errors.unless_any(read).unwrap_or_default()
+}
+
 /// Reads the trees. What could not be parsed is read as empty, and not held against what names it.
 fn assemble(
     (trees, declared): (Trees, String),
@@ -180,7 +193,8 @@ fn assemble(
     let tools = tools.filter(|_| servers.is_some());
     // Where tools may be registered while a worker runs, a name that nothing has yet is not a mistake.
     let registers = settings.as_ref().is_some_and(|settings| settings.worker.allow_dynamic_registration);
-    let more_may_come = registers || sources.others_carry_out;
+    let python = tools.as_ref().is_some_and(|tools| !tools.file.python.is_empty() && !sources.knows_python);
+    let more_may_come = registers || python || sources.others_carry_out;
     let known_tools = tools.as_ref().filter(|_| !more_may_come);
     let names = known_tools.map(|tools| &tools.names);
     let models = trees.models.as_ref().map(|tree| models::read(tree, errors));

@@ -8,6 +8,7 @@ mod models;
 mod refused_limits;
 mod refused_mcp;
 mod refused_policy;
+mod refused_python;
 mod refused_settings;
 mod refused_tools;
 

@@ -4,7 +4,7 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
-const CRATES: [(&str, &[&str]); 19] = [
+const CRATES: [(&str, &[&str]); 20] = [
     ("shared/model", &[]),
     ("shared/protocol", &["model"]),
     ("shared/store", &["model"]),
@@ -22,6 +22,7 @@ const CRATES: [(&str, &[&str]); 19] = [
     ("worker/tools/atlas", &["model", "store", "engine", "outbound", "tools", "tools-http"]),
     ("worker/tools/mcp", &["model", "config", "ops", "outbound", "tools"]),
     ("worker/tools/knowledge", &["model", "store", "outbound", "tools"]),
+    ("worker/tools/python", &["model", "config", "tools"]),
     // It knows no kind of tool: whoever puts a process together hands it those that there are.
     ("worker", &["model", "protocol", "store", "config", "ops", "client", "engine", "tools"]),
     (
@@ -42,6 +43,7 @@ const CRATES: [(&str, &[&str]); 19] = [
             "tools-atlas",
             "tools-http",
             "tools-mcp",
+            "tools-python",
             "tools-knowledge",
         ],
     ),

@@ -176,7 +176,7 @@ async fn configured(url: &str, dir: &Path, stand_in: &StandIn, model: &Model) ->
     let sources = setup::sources_in(environment, &global)?;
     write_all(dir).with_context(|| format!("{} cannot be written", dir.display()))?;
     mcp::pin_all(&sources).await?;
-    let mut setup = Setup::of(&sources, &global.extensions)?;
+    let mut setup = Setup::of(&sources, &global.extensions, None)?;
     let policy = &mut setup.configuration.policy;
     let capped = Arc::make_mut(&mut policy.agents).get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);

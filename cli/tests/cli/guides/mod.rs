@@ -4,5 +4,6 @@ mod agents;
 mod http_tools;
 mod mcp;
 mod pages;
+mod python_tools;
 mod security;
 mod typed_tools;

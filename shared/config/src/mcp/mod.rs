@@ -279,7 +279,7 @@ fn transport(server: &Cursor<'_>, s: &mut Section<'_>, secrets: &BTreeMap<String
             Some(McpTransport::Stdio {
                 command: command.some_text()?,
                 args: args.map(|c| texts(&c)).unwrap_or_default(),
-                env: env.map(|c| templates(&c, secrets, variable)).unwrap_or_default(),
+                env: env.map(|c| templates::over_secrets(&c, secrets, templates::variable)).unwrap_or_default(),
                 cwd: cwd.and_then(|c| c.some_text()),
             })
         }
@@ -288,7 +288,7 @@ fn transport(server: &Cursor<'_>, s: &mut Section<'_>, secrets: &BTreeMap<String
             let [headers, allow_private] = of_http;
             Some(McpTransport::Http {
                 url: address(&url)?,
-                headers: headers.map(|c| templates(&c, secrets, header)).unwrap_or_default(),
+                headers: headers.map(|c| templates::over_secrets(&c, secrets, header)).unwrap_or_default(),
                 allow_private: allow_private.map(|c| http::hosts(&c)).unwrap_or_default(),
             })
         }
@@ -309,45 +309,11 @@ fn texts(cursor: &Cursor<'_>) -> Vec<String> {
     cursor.items().iter().filter_map(|item| item.text().map(str::to_owned)).collect()
 }
 
-/// A check of a name; its error says what is expected.
-type NameCheck = fn(&str) -> Result<(), &'static str>;
-
-fn variable(name: &str) -> Result<(), &'static str> {
-    let sound = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b'=');
-    if sound { Ok(()) } else { Err("the name of an environment variable") }
-}
-
 fn header(name: &str) -> Result<(), &'static str> {
     if HEADERS_REFUSED.iter().any(|refused| refused.eq_ignore_ascii_case(name)) {
         return Err("a header that does not belong to the connection or the protocol");
     }
     if templates::is_header_name(name) { Ok(()) } else { Err("a name such as X-Request-Id") }
-}
-
-/// Name → template, whose `${…}` are secrets of the server.
-fn templates(cursor: &Cursor<'_>, secrets: &BTreeMap<String, SecretRef>, check: NameCheck) -> BTreeMap<String, String> {
-    let mut read = BTreeMap::new();
-    for (name, place, value) in cursor.members() {
-        if let Err(expected) = check(name) {
-            value.errors.push(place, &value.path, format!("the name {name:?}"), expected);
-        }
-        let Some(text) = value.text() else { continue };
-        match templates::placeholders(text, "${", "}") {
-            None => value.refuse("a `}` after every `${`"),
-            Some(named) => named.into_iter().filter(|secret| !secrets.contains_key(*secret)).for_each(|secret| {
-                let names = || secrets.keys().map(String::as_str);
-                let expected = match secrets.len() {
-                    0 => "a secret declared under `secrets`; there are none".to_owned(),
-                    _ => format!("a secret declared under `secrets`: {}", suggest::list(names())),
-                };
-                let found = format!("${{{secret}}}");
-                let meant = suggest::closest(secret, names());
-                value.errors.suggest(&value.node.place, &value.path, found, expected, meant);
-            }),
-        }
-        read.insert(name.to_owned(), text.to_owned());
-    }
-    read
 }
 
 /// The address of an endpoint. The environment is in it already.

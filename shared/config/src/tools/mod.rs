@@ -1,6 +1,7 @@
-//! `tools.yaml`: what a tool declares, and how an HTTP tool is called.
+//! `tools.yaml`: what a tool declares, how an HTTP tool is called, and which Python modules bring tools.
 
 pub(crate) mod http;
+pub(crate) mod python;
 pub(crate) mod read;
 pub(crate) mod schema;
 pub(crate) mod templates;
@@ -11,13 +12,19 @@ use serde::Deserialize;
 
 use tickfleet_model::Effect;
 
-/// The whole file: `tools:` maps the name that models call to its declaration.
+pub use python::PythonDef;
+
+/// The whole file: `tools:` maps the name that models call to its declaration, `python:` a name to modules that bring
+/// tools with definitions of their own.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolsFile {
     /// Name → declaration.
     #[serde(default)]
     pub tools: BTreeMap<String, ToolDef>,
+    /// Name → Python modules and the processes that run them.
+    #[serde(default, skip)]
+    pub python: BTreeMap<String, PythonDef>,
 }
 
 /// One declared tool. Without `http` it is declared only, unless the binary registers a typed tool of that name.

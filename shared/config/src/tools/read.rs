@@ -8,6 +8,7 @@ use crate::document::errors::{Errors, Place};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::{Node, Value, join};
 use crate::tools::http;
+use crate::tools::python;
 use crate::tools::schema::{SchemaCheck, SchemaUse};
 use crate::tools::templates::Arguments;
 use crate::tools::{ToolDef, ToolsFile};
@@ -41,7 +42,11 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
     let mut tools = Tools { names: sources.built_in_tools.clone(), ..Tools::default() };
     let mut ids: BTreeMap<String, Place> = BTreeMap::new();
     let mut root = Section::open(tree, "", errors);
-    for (name, place, cursor) in root.required("tools").map(|c| c.members()).unwrap_or_default() {
+    let python = root.optional("python");
+    // A fleet may have tools in Python alone.
+    let declared = if python.is_some() { root.optional("tools") } else { root.required("tools") };
+    tools.file.python = python.map(|c| python::read(&c)).unwrap_or_default();
+    for (name, place, cursor) in declared.map(|c| c.members()).unwrap_or_default() {
         tool_name(name, place, &cursor);
         let def = tool(&cursor, sources.schema_check);
         let id = def.id.clone().unwrap_or_else(|| default_id(name));

@@ -6,6 +6,7 @@ use tickfleet_model::suggest;
 
 use crate::document::reader::Cursor;
 use crate::document::tree::{Node, Value};
+use crate::tools::SecretRef;
 
 /// The arguments that templates may name.
 #[derive(Debug)]
@@ -43,6 +44,45 @@ impl Arguments {
 
 /// The word in errors for what stands between `${` and `}`.
 const SECRET: &str = "a secret declared under `secrets`";
+
+/// A check of a name; its error says what is expected.
+pub(crate) type NameCheck = fn(&str) -> Result<(), &'static str>;
+
+/// Checks the name of an environment variable.
+pub(crate) fn variable(name: &str) -> Result<(), &'static str> {
+    let sound = !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic() && b != b'=');
+    if sound { Ok(()) } else { Err("the name of an environment variable") }
+}
+
+/// Reads name → template, whose `${…}` are among `secrets`.
+pub(crate) fn over_secrets(
+    cursor: &Cursor<'_>,
+    secrets: &BTreeMap<String, SecretRef>,
+    check: NameCheck,
+) -> BTreeMap<String, String> {
+    let mut read = BTreeMap::new();
+    for (name, place, value) in cursor.members() {
+        if let Err(expected) = check(name) {
+            value.errors.push(place, &value.path, format!("the name {name:?}"), expected);
+        }
+        let Some(text) = value.text() else { continue };
+        match placeholders(text, "${", "}") {
+            None => value.refuse("a `}` after every `${`"),
+            Some(named) => named.into_iter().filter(|secret| !secrets.contains_key(*secret)).for_each(|secret| {
+                let names = || secrets.keys().map(String::as_str);
+                let expected = match secrets.len() {
+                    0 => format!("{SECRET}; there are none"),
+                    _ => format!("{SECRET}: {}", suggest::list(names())),
+                };
+                let found = format!("${{{secret}}}");
+                let meant = suggest::closest(secret, names());
+                value.errors.suggest(&value.node.place, &value.path, found, expected, meant);
+            }),
+        }
+        read.insert(name.to_owned(), text.to_owned());
+    }
+    read
+}
 
 /// The names that templates may use.
 pub(crate) struct Templates<'a> {

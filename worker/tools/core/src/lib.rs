@@ -13,6 +13,7 @@ mod lifecycle;
 pub mod percent;
 pub mod registry;
 pub mod secrets;
+pub mod standard_error;
 mod tool_secrets;
 mod toolbox;
 pub mod typed;
@@ -34,7 +35,7 @@ pub use kind::{DeclarationError, Made, ToolKind, ToolKinds};
 pub use lifecycle::{HookError, Startup, StartupError, start_all, stop_all};
 pub use registry::{RegisteredTool, Registry, RegistryError};
 pub use secrets::Secrets;
-pub use tool_secrets::ToolSecrets;
+pub use tool_secrets::{ToolSecrets, without_secrets};
 pub use toolbox::{Toolbox, Unusable};
 pub use typed::{ToolError, TypedTool};
 

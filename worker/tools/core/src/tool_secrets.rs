@@ -75,9 +75,16 @@ impl Handler for WithSecrets {
         })?;
         let set = Arc::new(set);
         let context = CallContext { secrets: ToolSecrets(Some(Arc::clone(&set))), ..context.clone() };
-        let ran = self.handler.call(&context, arguments).await;
-        ran.map(|output| scrubbed_output(output, &set)).map_err(|failure| scrubbed_failure(failure, &set))
+        without_secrets(self.handler.call(&context, arguments).await, &set)
     }
+}
+
+/// What a handler gave, without the secrets of `set`.
+///
+/// # Errors
+/// The handler's failure, likewise.
+pub fn without_secrets(ran: Result<ToolOutput, ToolFailure>, set: &Secrets) -> Result<ToolOutput, ToolFailure> {
+    ran.map(|output| scrubbed_output(output, set)).map_err(|failure| scrubbed_failure(failure, set))
 }
 
 /// The output without the secrets. Where one of them stood outside a string, what is left is no JSON any more, and is

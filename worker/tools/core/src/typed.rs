@@ -176,10 +176,16 @@ impl TypedTool {
             requires_approval: false,
             configured: true,
         };
-        let handler = Arc::new(TypedHandler { run, arguments: PhantomData::<fn(Args)> });
+        Self::of_handler(spec, None, Arc::new(TypedHandler { run, arguments: PhantomData::<fn(Args)> }))
+    }
+
+    /// Makes a tool of its declaration and what runs it, for tools that say themselves what they are and are written in
+    /// another language. `timeout` is the limit of one try; the worker's default where there is none.
+    #[must_use]
+    pub fn of_handler(spec: ToolSpec, timeout: Option<Duration>, handler: Arc<dyn Handler>) -> Self {
         Self {
             spec,
-            timeout: None,
+            timeout,
             handler,
             validate: None,
             secrets: BTreeMap::new(),

@@ -1,62 +1,22 @@
 //! A server that is a child process: a clean environment, a process group of its own, its last words in the log.
 
-use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
-use parking_lot::Mutex;
 use tickfleet_config::mcp::McpTransport;
-use tickfleet_model::Redactor;
-use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
-use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinHandle;
 
-use tickfleet_tools::Environment;
-use tickfleet_tools::Secrets;
-use tickfleet_tools::wording;
+use tickfleet_tools::standard_error::{self, Tail};
+use tickfleet_tools::{Environment, Secrets};
 
 /// The time that a server may take to end once its input is closed, as the protocol asks of it.
 const ENDS_IN: Duration = Duration::from_secs(2);
 /// And once it was told to.
 const TERMINATES_IN: Duration = Duration::from_secs(1);
-/// Bytes of a line on standard error that are logged.
-const LINE_BYTES_MAX: usize = 1_024;
-/// Lines that are logged of one run; a server that says more is too talkative to be read.
-const LINES_MAX: usize = 1_000;
-
-/// Lines of standard error that are told where a server fails, and bytes of each.
-const TAIL_LINES: usize = 5;
-const TAIL_LINE_BYTES: usize = 200;
-
-/// The last that a server has said on standard error, without its secrets: for whoever is told that it failed.
-#[derive(Debug, Default)]
-pub(super) struct Tail(Mutex<VecDeque<String>>);
-
-impl Tail {
-    fn push(&self, line: &str) {
-        let mut lines = self.0.lock();
-        if lines.len() == TAIL_LINES {
-            lines.pop_front();
-        }
-        // It goes to terminals: what moves a cursor there is not shown.
-        let line = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
-        lines.push_back(wording::cut(&line, TAIL_LINE_BYTES));
-    }
-
-    /// `; on standard error it said: …`, or nothing where it said nothing.
-    pub(super) fn words(&self) -> String {
-        let lines = self.0.lock();
-        if lines.is_empty() {
-            return String::new();
-        }
-        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
-        format!("; on standard error it said: {}", lines.join(" | "))
-    }
-}
-
 /// A running server. Dropping it kills it; [`ServerProcess::end`] lets it end first.
 pub(super) struct ServerProcess {
     child: Child,
@@ -97,7 +57,15 @@ pub(super) fn start(
         return Err(format!("'{command}' has no standard input or output"));
     };
     let said = child.stderr.take();
-    let listening = said.map(|error| tokio::spawn(log(name.to_owned(), error, Arc::clone(secrets), Arc::clone(tail))));
+    let listening = said.map(|error| {
+        tokio::spawn(standard_error::log(
+            "an MCP server",
+            name.to_owned(),
+            error,
+            Arc::clone(secrets),
+            Arc::clone(tail),
+        ))
+    });
     Ok((ServerProcess { child, group, listening }, output, input))
 }
 
@@ -143,51 +111,13 @@ impl Drop for ServerProcess {
     }
 }
 
-/// Logs what a server says on standard error, without its secrets.
-async fn log(server: String, from: ChildStderr, secrets: Arc<Secrets>, tail: Arc<Tail>) {
-    let (mut from, redactor, mut lines) = (BufReader::new(from), Redactor::default(), 0_usize);
-    while let Some(line) = next_line(&mut from).await {
-        lines += 1;
-        if lines > LINES_MAX {
-            continue; // Read on: a server whose pipe is full stands still.
-        }
-        let clean = secrets.scrub(&String::from_utf8_lossy(&line));
-        let clean = redactor.text(clean.trim_end());
-        tail.push(&clean);
-        let line = wording::cut(&clean, LINE_BYTES_MAX);
-        tracing::info!(server, line, "an MCP server's standard error");
-        if lines == LINES_MAX {
-            tracing::warn!(server, lines, "an MCP server says too much on standard error; the rest is not logged");
-        }
-    }
-}
-
-/// The next line, cut to twice what is logged of it, so that a secret at the cut is still found whole or not shown.
-async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
-    let mut line = Vec::new();
-    loop {
-        let available = from.fill_buf().await.ok()?;
-        if available.is_empty() {
-            return (!line.is_empty()).then_some(line);
-        }
-        let end = available.iter().position(|byte| *byte == b'\n');
-        let used = end.map_or(available.len(), |end| end + 1);
-        let room = (2 * LINE_BYTES_MAX).saturating_sub(line.len());
-        line.extend_from_slice(&available[..used.min(room)]);
-        from.consume(used);
-        if end.is_some() {
-            return Some(line);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
     use std::collections::BTreeMap;
 
-    use tokio::io::AsyncReadExt;
+    use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
     use super::*;
 
@@ -234,15 +164,5 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("the grandchild lives on");
-    }
-
-    #[tokio::test]
-    async fn a_long_line_is_cut_and_the_next_one_is_whole() {
-        let text = format!("{}\nshort\nlast", "x".repeat(10 * LINE_BYTES_MAX));
-        let mut from = BufReader::with_capacity(100, text.as_bytes());
-        assert_eq!(next_line(&mut from).await.unwrap().len(), 2 * LINE_BYTES_MAX);
-        assert_eq!(next_line(&mut from).await.unwrap(), b"short\n");
-        assert_eq!(next_line(&mut from).await.unwrap(), b"last");
-        assert!(next_line(&mut from).await.is_none());
     }
 }

@@ -23,12 +23,13 @@ use tickfleet_model::limits;
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use super::child::{self, ServerProcess, Tail};
+use super::child::{self, ServerProcess};
 use super::definition;
 use super::http::Answering;
 use tickfleet_outbound::client_for;
 use tickfleet_tools::Environment;
 use tickfleet_tools::Secrets;
+use tickfleet_tools::standard_error::Tail;
 use tickfleet_tools::wording;
 
 /// Limit of resolving, connecting and the TLS handshake.

@@ -7,9 +7,9 @@ use tickfleet_config::McpDefinition;
 use tickfleet_config::mcp::McpServerDef;
 use tickfleet_model::limits;
 
-use super::child::Tail;
 use super::{definition, link};
 use tickfleet_tools::Environment;
+use tickfleet_tools::standard_error::Tail;
 use tickfleet_tools::{ArgumentCheck, OutputCheck};
 
 /// Limit of the whole look, unless somebody chooses another one.

@@ -1,0 +1,206 @@
+//! Tools in Python: the tutorial as it stands there, and a fleet whose interpreters crash, hang and are told of honestly.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::support::binary::{DevFleet, Said, command};
+use crate::support::documents::{REPOSITORY, agrees, files, shown, with_binary};
+
+/// The longest wait for what is on its way; usually it takes some seconds.
+const PATIENCE: Duration = Duration::from_secs(90);
+const TUTORIAL: &str = "docs/tools-python.md";
+
+/// A folder whose path is short: a socket's has to be.
+fn folder() -> tempfile::TempDir {
+    tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
+}
+
+fn write(folder: &Path, name: &str, text: &str) {
+    let file = folder.join(name);
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(file, text).unwrap();
+}
+
+fn python(arguments: &[&str]) {
+    let output = Command::new("python3").args(arguments).output().expect("python3");
+    assert!(output.status.success(), "python3 {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A Python that finds the package of the checkout and what it stands on. Made once in cargo's target folder.
+fn interpreter() -> PathBuf {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
+    fs::create_dir_all(&home).unwrap();
+    // The lock ends with the file: also when this process dies.
+    let lock = File::create(home.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let made = home.join("venv/bin/python");
+    if !home.join("made").exists() {
+        python(&["-m", "venv", "--clear", &home.join("venv").display().to_string()]);
+        let package = Path::new(REPOSITORY).join("python[test]").display().to_string();
+        let mut pip = Command::new(&made);
+        let output = pip.args(["-m", "pip", "install", "--quiet", "--editable", &package]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::write(home.join("made"), "").unwrap();
+    }
+    made
+}
+
+#[test]
+fn every_step_of_the_python_tutorial_does_what_it_says() {
+    let (text, folder) = (fs::read_to_string(Path::new(REPOSITORY).join(TUTORIAL)).unwrap(), folder());
+    let shown_files = [files(&text, "yaml"), files(&text, "python")].concat();
+    assert_eq!(shown_files.len(), 3);
+    shown_files.iter().for_each(|(name, text)| write(folder.path(), name, text));
+    let (mut fleet, mut steps) = (None::<DevFleet>, 0);
+    for step in shown(&text) {
+        steps += 1;
+        if step.command == "tickfleet dev --config conf" {
+            fleet = Some(DevFleet::start_in(folder.path(), &["--config", "conf"], &[]));
+            continue;
+        }
+        let line = step.command.replace("../tickfleet", REPOSITORY);
+        let mut shell = match &fleet {
+            Some(fleet) => fleet.shell(&line),
+            None => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", &line]).env_remove("TICKFLEET_CONFIG").env_remove("REDIS_URL");
+                shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                shell
+            }
+        };
+        let said = Said::of(with_binary(&mut shell).current_dir(folder.path()), "");
+        let place = format!("{TUTORIAL}:{}: `{}`", step.line, step.command);
+        let found = agrees(&step.output, &said.stdout);
+        assert!(found, "{place} printed something else:\n{}{}", said.stdout, said.stderr);
+    }
+    assert_eq!(steps, 11);
+    // What the page says of changes: the new code answers, without a restart.
+    let fleet = fleet.unwrap();
+    let tools = fs::read_to_string(folder.path().join("tools/shop_tools.py")).unwrap();
+    write(folder.path(), "tools/shop_tools.py", &tools.replace("\"AX-100\": 12", "\"AX-100\": 77"));
+    let call =
+        ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "stock {\"sku\": \"AX-100\"}", "--wait", "--json"];
+    let began = Instant::now();
+    while fleet.run(&call).json()["results"][0]["output"]["pieces"] != 77 {
+        assert!(began.elapsed() < PATIENCE, "the new code never came");
+    }
+    // One that cannot be imported changes nothing.
+    write(folder.path(), "tools/shop_tools.py", "import nowhere\n");
+    let pieces = || fleet.run(&call).json()["results"][0]["output"]["pieces"].clone();
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(4) {
+        assert_eq!(pieces(), 77);
+    }
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[test]
+fn the_packages_own_tests_pass_and_its_types_fit() {
+    for tool in [["pytest", "-q"], ["mypy", "--no-error-summary"]] {
+        let mut run = Command::new(interpreter());
+        run.args(["-B", "-m"]).args(tool).current_dir(Path::new(REPOSITORY).join("python"));
+        let output = run.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        assert!(output.status.success(), "{tool:?}:\n{}", String::from_utf8_lossy(&said));
+    }
+}
+
+const TROUBLE: &str = r#"
+import ctypes, time
+from typing import Literal
+from tickfleet import Context, tool
+
+@tool(effect="once")
+def crash_once() -> None:
+    """Takes its interpreter down."""
+    ctypes.string_at(0)
+
+@tool(effect="read")
+def crash_first(context: Context) -> dict[str, int]:
+    """Takes its interpreter down at the first try."""
+    if context.attempt == 1:
+        ctypes.string_at(0)
+    return {"attempt": context.attempt}
+
+@tool(effect="once", timeout=0.4)
+def hang() -> None:
+    """Sleeps, whoever waits."""
+    time.sleep(600)
+
+@tool(effect="read")
+def bug() -> None:
+    """Has a bug that knows a secret."""
+    raise KeyError("s3cret-value")
+
+@tool(effect="read")
+def pick(colour: Literal["red", "blue"]) -> str:
+    """Picks."""
+    return colour
+
+@tool(effect="read")
+def secretly() -> str:
+    """Nobody may call it."""
+    return "called"
+"#;
+
+/// A scheduler that has no Python, and a worker that has.
+fn processes(folder: &Path, url: &str) -> [Child; 2] {
+    let start = |role: &str, interpreter: &str| {
+        let mut process = command(&[role, "--config", "conf"]);
+        process.current_dir(folder).env("REDIS_URL", url).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0");
+        process.env("PYTHON", interpreter).stdout(Stdio::null()).stderr(Stdio::null());
+        process.spawn().unwrap()
+    };
+    [start("scheduler", "no-such-python"), start("worker", &interpreter().display().to_string())]
+}
+
+#[test]
+fn every_end_of_a_python_call_is_told_by_its_effect() {
+    let (folder, runtime) = (folder(), tokio::runtime::Runtime::new().unwrap());
+    let server = runtime.block_on(tickfleet_testkit::RedisServer::start());
+    write(folder.path(), "trouble.py", TROUBLE);
+    let tools = "python:\n  trial:\n    module: trouble\n    path: ['.']\n    interpreter: ${PYTHON:-python3}\n    \
+                 concurrency: 1\n    cancel_grace: 300ms\n";
+    write(folder.path(), "conf/tools.yaml", tools);
+    let names = ["crash_once", "crash_first", "hang", "bug", "pick"];
+    let rows: String = names.iter().map(|name| format!("  {name}: {{everyone: true}}\n")).collect();
+    write(folder.path(), "conf/permissions.yaml", &format!("permissions:\n{rows}"));
+    let mut running = processes(folder.path(), &server.url());
+    let mut submit = vec!["submit", "--config", "conf", "--tenant", "demo", "--agent", "kelly", "--wait", "--json"];
+    let calls = [
+        "crash_once",
+        "crash_first",
+        "hang",
+        "bug",
+        "pick {\"colour\": \"green\"}",
+        "pick {\"colour\": \"red\"}",
+        "secretly",
+    ];
+    submit.extend(calls.iter().flat_map(|call| ["--call", *call]));
+    let mut client = command(&submit);
+    let reply = Said::of(client.current_dir(folder.path()).env("REDIS_URL", server.url()), "").json();
+    let interpreters = || {
+        let listed = Command::new("ps").args(["-eo", "args"]).output().unwrap();
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        listed.lines().filter(|line| line.contains("tickfleet.host") && line.ends_with("trouble")).count()
+    };
+    assert!(interpreters() > 0);
+    for process in &mut running {
+        let id = nix::unistd::Pid::from_raw(process.id().try_into().unwrap());
+        nix::sys::signal::kill(id, nix::sys::signal::Signal::SIGTERM).unwrap();
+        assert!(process.wait().unwrap().success());
+    }
+    assert_eq!(interpreters(), 0, "a drain leaves no process behind");
+
+    let ends: Vec<&Value> = (0..calls.len()).map(|n| &reply["results"][n]["outcome"]).collect();
+    let expected = ["outcome_unknown", "ok", "outcome_unknown", "internal", "invalid_arguments", "ok", "denied"];
+    assert_eq!(ends, expected.map(Value::from).iter().collect::<Vec<_>>(), "{reply:#}");
+    assert_eq!(reply["results"][1]["output"], json!({"attempt": 2}));
+    let told = reply["results"][3]["error"]["message"].as_str().unwrap();
+    assert!(!told.contains("KeyError") && !told.contains("s3cret"), "a model sees no stack: {told}");
+}

@@ -1,0 +1,81 @@
+"""The facts of a call, for a tool that asks for them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Cancellation:
+    """Says whether the call is still wanted: it is cancelled at its timeout, or when somebody cancels its turn."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+
+    def cancel(self) -> None:
+        """Cancels the call. Workers do so; a test may."""
+        self._event.set()
+
+    @property
+    def requested(self) -> bool:
+        """True once nobody waits for the result any more."""
+        return self._event.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits in a synchronous tool: like ``time.sleep``, but it ends at once when the call is cancelled.
+
+        Returns:
+            True if it was cancelled.
+        """
+        return self._event.wait(seconds)
+
+    def check(self) -> None:
+        """Raises :class:`asyncio.CancelledError` once nobody waits for the result any more."""
+        if self.requested:
+            raise asyncio.CancelledError
+
+
+@dataclass(frozen=True)
+class Context:
+    """The facts of one call. A parameter of this type is filled in by the worker; models never see it.
+
+    Attributes:
+        tenant: Whose call it is.
+        agent: The agent that makes it.
+        call: Tickfleet's own id of the call.
+        idempotency_key: The same for every try of this call: hand it to services that know such keys.
+        attempt: The number of this try, from 1.
+        user_context: What the producer says of the user whom the agent acts for; any JSON, or None.
+        session_data: The conversation's own data; any JSON, or None.
+        correlation_id: What the producer pairs the call with its own request by, if anything.
+        traceparent: The W3C trace context for requests to other services, if there is one.
+        task: The task that the call belongs to, if it belongs to one.
+        deadline: When the call must be over, seconds since the epoch.
+        cancelled: Whether the call is still wanted.
+        log: Goes to the worker's log with the call's id; secrets are taken out there.
+    """
+
+    tenant: str
+    agent: str
+    call: str
+    idempotency_key: str
+    attempt: int = 1
+    user_context: Any = None
+    session_data: Any = None
+    correlation_id: str | None = None
+    traceparent: str | None = None
+    task: str | None = None
+    deadline: float = float("inf")
+    cancelled: Cancellation = field(default_factory=Cancellation)
+    log: logging.Logger | logging.LoggerAdapter[logging.Logger] = field(
+        default_factory=lambda: logging.getLogger("tickfleet.tool")
+    )
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the call must be over; none are left after its deadline."""
+        return max(0.0, self.deadline - time.time())

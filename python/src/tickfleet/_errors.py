@@ -1,0 +1,68 @@
+"""How a call fails, and what is wrong with a declaration."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+Kind = Literal["transient", "permanent", "invalid_arguments"]
+
+
+class DuplicateTool(ValueError):
+    """A tool of this name is registered already."""
+
+
+class ToolError(Exception):
+    """The failure of a call. The message is for the model: say what it can do about it, and nothing secret.
+
+    Any other exception is a bug: the worker's log gets its stack, and the model hears in general words that the tool
+    failed.
+
+    Args:
+        message: What the model is told.
+        kind: ``permanent``: the tool refuses for good. ``transient``: it may pass; the worker tries again where the
+            tool's effect allows that. ``invalid_arguments``: the arguments fit their types and still cannot be used;
+            nothing was done.
+        details: Something for a program, as JSON. Only of permanent failures.
+        retry_after: The least wait before the next try, in seconds. Only of transient failures.
+        not_executed: True only where it is certain that nothing took effect: a ``once`` tool may then be tried again.
+            Only of transient failures.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        kind: Kind = "permanent",
+        *,
+        details: Any = None,
+        retry_after: float | None = None,
+        not_executed: bool = False,
+    ) -> None:
+        super().__init__(message)
+        if kind not in ("transient", "permanent", "invalid_arguments"):
+            raise ValueError(f"a ToolError is transient, permanent or invalid_arguments, not {kind!r}")
+        if kind != "transient" and (retry_after is not None or not_executed):
+            raise ValueError(f"retry_after and not_executed are for transient failures, not for {kind} ones")
+        if kind != "permanent" and details is not None:
+            raise ValueError(f"details are for permanent failures, not for {kind} ones")
+        self.message = message
+        self.kind: Kind = kind
+        self.details = details
+        self.retry_after = retry_after
+        self.not_executed = not_executed
+
+    @classmethod
+    def permanent(cls, message: str, *, details: Any = None) -> ToolError:
+        """The tool refuses for good."""
+        return cls(message, "permanent", details=details)
+
+    @classmethod
+    def transient(
+        cls, message: str, *, retry_after: float | None = None, not_executed: bool = False
+    ) -> ToolError:
+        """It may pass."""
+        return cls(message, "transient", retry_after=retry_after, not_executed=not_executed)
+
+    @classmethod
+    def invalid_arguments(cls, message: str) -> ToolError:
+        """The arguments fit their types, and still cannot be used. Nothing was done."""
+        return cls(message, "invalid_arguments")

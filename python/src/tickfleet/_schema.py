@@ -1,0 +1,119 @@
+"""From a function to what a model reads of it: pydantic makes the schemas, docstring-parser reads the descriptions."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import docstring_parser
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, create_model
+
+from tickfleet._context import Context
+
+#: Members of a schema whose keys are names of the user's, not words of JSON Schema.
+_NAMED = ("properties", "$defs", "patternProperties", "dependentSchemas")
+#: Members whose values are data, not schemas.
+_DATA = ("default", "const", "enum", "examples", "example")
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a function takes and gives."""
+
+    description: str
+    arguments: type[BaseModel]
+    #: Field of :attr:`arguments` → parameter of the function.
+    parameters: dict[str, str]
+    #: The parameter that gets the context, where there is one.
+    context: str | None
+    result: TypeAdapter[Any]
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any] | None
+
+
+def read(function: Callable[..., Any]) -> Signature:
+    """Reads a function's hints and docstring.
+
+    Raises:
+        TypeError: A parameter that a model could not fill in, or a type that has no JSON Schema.
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    try:
+        hints = get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise TypeError(f"{name}: a type hint names what its module does not have: {error}") from error
+    docstring = docstring_parser.parse(inspect.getdoc(function) or "")
+    described = {param.arg_name: " ".join((param.description or "").split()) for param in docstring.params}
+    fields: dict[str, Any] = {}
+    parameters: dict[str, str] = {}
+    context = None
+    for parameter in inspect.signature(function).parameters.values():
+        hint = _hint(name, parameter, hints)
+        if _is_context(hint):
+            if context is not None:
+                raise TypeError(f"{name}: more than one parameter is a Context")
+            context = parameter.name
+            continue
+        # By number, since a field of a model may not be called `schema` or `_id`, and a parameter may.
+        key = f"a{len(parameters)}"
+        parameters[key] = parameter.name
+        fields[key] = (hint, _field(hint, parameter, described.get(parameter.name)))
+    try:
+        arguments = create_model("Arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        result: TypeAdapter[Any] = TypeAdapter(hints.get("return", Any))
+        input_schema = _clean(arguments.model_json_schema(by_alias=True))
+        output_schema = _clean(result.json_schema(mode="serialization"))
+    except PydanticUserError as error:
+        raise TypeError(f"{name}: a type has no JSON Schema: {error}") from error
+    input_schema.setdefault("properties", {})
+    input_schema.pop("description", None)
+    description = "\n\n".join(text for text in (docstring.short_description, docstring.long_description) if text)
+    is_object = output_schema.get("type") == "object"
+    return Signature(
+        description, arguments, parameters, context, result, input_schema, output_schema if is_object else None
+    )
+
+
+def _hint(name: str, parameter: inspect.Parameter, hints: dict[str, Any]) -> Any:
+    """The type of a parameter that a model can fill in by its name."""
+    if parameter.kind not in (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY):
+        raise TypeError(f"{name}: the parameter {parameter.name!r} cannot be given by its name")
+    if parameter.name not in hints:
+        raise TypeError(f"{name}: the parameter {parameter.name!r} has no type hint: models have to know what it takes")
+    return hints[parameter.name]
+
+
+def _is_context(hint: Any) -> bool:
+    """Whether a hint is the context, or an optional one."""
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_is_context(one) for one in get_args(hint))
+    return isinstance(hint, type) and issubclass(hint, Context)
+
+
+def _field(hint: Any, parameter: inspect.Parameter, description: str | None) -> Any:
+    """The field of a parameter. What a hint says of itself goes before what the docstring says of it."""
+    default = ... if parameter.default is inspect.Parameter.empty else parameter.default
+    says = get_origin(hint) is Annotated and any(getattr(extra, "description", None) for extra in get_args(hint)[1:])
+    if says or not description:
+        return Field(default, alias=parameter.name)
+    return Field(default, alias=parameter.name, description=description)
+
+
+def _clean(schema: Any) -> Any:
+    """A schema without titles: they repeat names in other words, and cost tokens."""
+    if isinstance(schema, list):
+        return [_clean(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    cleaned: dict[str, Any] = {}
+    for key, value in schema.items():
+        if key == "title" and isinstance(value, str):
+            continue
+        if key in _NAMED and isinstance(value, dict):
+            cleaned[key] = {name: _clean(member) for name, member in value.items()}
+        else:
+            cleaned[key] = value if key in _DATA else _clean(value)
+    return cleaned

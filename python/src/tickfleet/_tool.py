@@ -1,0 +1,208 @@
+"""The decorator that makes a function a tool, and the tools that there are."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal, TypeVar, overload
+
+from pydantic import ValidationError
+
+from tickfleet import _schema
+from tickfleet._context import Context
+from tickfleet._errors import DuplicateTool, ToolError
+
+Effect = Literal["read", "idempotent", "once"]
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+#: Problems with arguments that a model is told of at once.
+_PROBLEMS_MAX = 5
+
+_registered: dict[str, Tool] = {}
+
+
+@dataclass(frozen=True)
+class Tool:
+    """A function and what it declares."""
+
+    name: str
+    function: Callable[..., Any]
+    effect: Effect
+    timeout: float | None
+    category: str | None
+    display_name: str | None
+    version: str | None
+    requires_approval: bool
+    required_capabilities: tuple[str, ...]
+    required_features: tuple[str, ...]
+    signature: _schema.Signature
+
+    @property
+    def is_async(self) -> bool:
+        """True if it runs in the event loop, false if it needs a thread."""
+        return inspect.iscoroutinefunction(self.function)
+
+    def definition(self) -> dict[str, Any]:
+        """What a worker is told of it, as JSON."""
+        return {
+            "name": self.name,
+            "description": self.signature.description,
+            "input_schema": self.signature.input_schema,
+            "output_schema": self.signature.output_schema,
+            "effect": self.effect,
+            "timeout_ms": None if self.timeout is None else max(1, round(self.timeout * 1000)),
+            "category": self.category,
+            "display_name": self.display_name,
+            "version": self.version,
+            "requires_approval": self.requires_approval,
+            "required_capabilities": list(self.required_capabilities),
+            "required_features": list(self.required_features),
+        }
+
+    def bind(self, arguments: str | bytes, context: Context) -> dict[str, Any]:
+        """The keyword arguments of the function, made of JSON text.
+
+        Raises:
+            ToolError: They do not fit; in words for a model.
+        """
+        try:
+            read = self.signature.arguments.model_validate_json(arguments)
+        except ValidationError as error:
+            raise ToolError.invalid_arguments(_in_words(error)) from None
+        keywords = {name: getattr(read, field) for field, name in self.signature.parameters.items()}
+        if self.signature.context is not None:
+            keywords[self.signature.context] = context
+        return keywords
+
+    def dump(self, result: Any) -> str:
+        """What the function returned, as JSON text. Whether it fits the output schema is for the worker to check."""
+        return self.signature.result.dump_json(result, by_alias=True, warnings=False).decode()
+
+
+def _in_words(error: ValidationError) -> str:
+    problems = error.errors(include_url=False, include_context=False, include_input=False)
+    said = []
+    for problem in problems[:_PROBLEMS_MAX]:
+        path = ".".join(str(step) for step in problem["loc"])
+        said.append(f"{path}: {problem['msg']}" if path else problem["msg"])
+    more = len(problems) - len(said)
+    return "; ".join(said) + (f"; and {more} more" if more else "")
+
+
+@overload
+def tool(function: _Function, /) -> _Function: ...
+
+
+@overload
+def tool(
+    *,
+    effect: Effect = ...,
+    timeout: float | timedelta | None = ...,
+    name: str | None = ...,
+    category: str | None = ...,
+    display_name: str | None = ...,
+    version: str | None = ...,
+    requires_approval: bool = ...,
+    required_capabilities: Iterable[str] = ...,
+    required_features: Iterable[str] = ...,
+) -> Callable[[_Function], _Function]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    effect: Effect = "once",
+    timeout: float | timedelta | None = None,
+    name: str | None = None,
+    category: str | None = None,
+    display_name: str | None = None,
+    version: str | None = None,
+    requires_approval: bool = False,
+    required_capabilities: Iterable[str] = (),
+    required_features: Iterable[str] = (),
+) -> Any:
+    """Makes a function, synchronous or asynchronous, a tool. The function itself stays as it is.
+
+    Args:
+        effect: What running it twice would do. ``read`` changes nothing, ``idempotent`` does the same once more: both
+            are tried again after a failure that may pass. ``once``, the default, is never repeated where it may have
+            happened.
+        timeout: Longest time of one try, in seconds; the worker's default otherwise.
+        name: What models call it by: letters, digits, ``_``, ``.`` and ``-``; the function's name otherwise.
+        category: For grouping; ``general`` otherwise.
+        display_name: What people read; the name otherwise.
+        version: SemVer; ``1.0.0`` otherwise.
+        requires_approval: True if a person has to agree to each call.
+        required_capabilities: What an agent must be capable of to call it.
+        required_features: What a tenant's plan must have.
+
+    Raises:
+        DuplicateTool: There is a tool of this name.
+        TypeError: A model could not call it, or its types have no JSON Schema.
+        ValueError: One of these values is none that a worker takes.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        made = Tool(
+            name=name or function.__name__,
+            function=function,
+            effect=effect,
+            timeout=seconds,
+            category=category,
+            display_name=display_name,
+            version=version,
+            requires_approval=requires_approval,
+            required_capabilities=_words("required_capabilities", required_capabilities),
+            required_features=_words("required_features", required_features),
+            signature=_schema.read(function),
+        )
+        _check(made)
+        _registered[made.name] = made
+        function.__tickfleet_tool__ = made  # type: ignore[attr-defined]
+        return function
+
+    return register if function is None else register(function)
+
+
+def _check(made: Tool) -> None:
+    if made.effect not in ("read", "idempotent", "once"):
+        raise ValueError(f"{made.name}: an effect is read, idempotent or once, not {made.effect!r}")
+    if made.timeout is not None and not 0 < made.timeout <= 3600:
+        raise ValueError(f"{made.name}: a timeout is more than 0 and at most 3600 seconds, not {made.timeout!r}")
+    if not _NAME.fullmatch(made.name):
+        raise ValueError(f"{made.name!r}: a name has 1 to 64 characters of A-Z a-z 0-9 _ . -")
+    if not made.signature.description:
+        raise ValueError(f"{made.name}: it has no docstring: models have to know what it does")
+    other = _registered.get(made.name)
+    if other is not None:
+        where = f"{other.function.__module__}.{other.function.__qualname__}"
+        raise DuplicateTool(f"the name {made.name!r} is registered twice; {where} has it already")
+
+
+def _words(field: str, words: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(words, str):
+        raise ValueError(f"{field} is a list of words, not one text")
+    return tuple(words)
+
+
+def registered() -> list[Tool]:
+    """The tools of this process, by name."""
+    return [_registered[name] for name in sorted(_registered)]
+
+
+def of(function: Callable[..., Any]) -> Tool:
+    """The tool that a function was made.
+
+    Raises:
+        TypeError: It is none.
+    """
+    made = getattr(function, "__tickfleet_tool__", None)
+    if not isinstance(made, Tool):
+        raise TypeError(f"{function!r} is no tool: decorate it with @tool")
+    return made

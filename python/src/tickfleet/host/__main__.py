@@ -1,0 +1,90 @@
+"""``python -m tickfleet.host [--fd N | --socket PATH] [--path FOLDER]… [--concurrency N] MODULE…``"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import os
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from tickfleet.host import _failures, _frames
+from tickfleet.host._serve import Host
+
+
+def main() -> None:
+    """Connects, imports the modules, and serves their tools until the worker has had enough."""
+    arguments = _arguments()
+    connection = _connect(arguments)
+    _keep_frames_apart()
+    sys.path[:0] = [os.path.abspath(path) for path in arguments.path]
+    try:
+        for module in arguments.modules:
+            _failures.belongs_to_user(module)
+            importlib.import_module(module)
+    except BaseException as error:  # noqa: BLE001 - whatever a module does while it is imported is told.
+        refused = {"type": "failed", "message": _failures.stack(error)}
+        connection.sendall(_frames.encode(refused))
+        _end(1)
+    asyncio.run(_serve(connection, arguments.concurrency))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tickfleet.host", description="Serves tools to a Tickfleet worker.")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--fd", type=int, help="an inherited descriptor of a connected Unix socket")
+    where.add_argument("--socket", help="the path of a Unix socket to connect to")
+    parser.add_argument("--path", action="append", default=[], help="a folder to find modules in, before all others")
+    parser.add_argument("--concurrency", type=int, default=8, help="synchronous calls that run at once")
+    parser.add_argument("modules", nargs="+", metavar="MODULE")
+    return parser.parse_args()
+
+
+def _connect(arguments: argparse.Namespace) -> socket.socket:
+    if arguments.socket is not None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.connect(arguments.socket)
+        return connection
+    # A copy that no child of a tool inherits.
+    inherited = socket.socket(fileno=arguments.fd)
+    connection = inherited.dup()
+    inherited.close()
+    return connection
+
+
+def _keep_frames_apart() -> None:
+    """What a tool prints goes to standard error, and what it reads is empty: neither touches the socket."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    if nothing != 0:
+        os.close(nothing)
+    os.dup2(2, 1)
+
+
+async def _serve(connection: socket.socket, concurrency: int) -> None:
+    limit = _frames.FRAME_BYTES_MAX + 4
+    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=limit)
+    await Host(reader, writer, concurrency).serve()
+    try:
+        await asyncio.wait_for(writer.drain(), 1)
+    except (OSError, asyncio.TimeoutError):
+        pass  # The worker has gone.
+    # Here, since leaving the loop would wait for threads in which a tool still runs.
+    _end(0)
+
+
+def _end(code: int) -> NoReturn:
+    """Ends the process with whatever its tools have started, without waiting for threads that still run."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if os.getpgrp() == os.getpid():
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.killpg(0, signal.SIGTERM)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

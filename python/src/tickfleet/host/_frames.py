@@ -1,0 +1,45 @@
+"""Frames: a length of four bytes, big-endian, and as many bytes of JSON. Neither side takes a longer one than agreed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import struct
+from typing import Any
+
+#: Bytes of a frame's JSON. The worker has the same bound.
+FRAME_BYTES_MAX = 4 * 1024 * 1024
+
+_LENGTH = struct.Struct(">I")
+
+
+class FrameTooLarge(ValueError):
+    """A frame is longer than both sides agreed on."""
+
+
+def encode(message: dict[str, Any]) -> bytes:
+    """A frame.
+
+    Raises:
+        FrameTooLarge: It would be longer than the other side takes.
+    """
+    body = json.dumps(message, separators=(",", ":")).encode()
+    if len(body) > FRAME_BYTES_MAX:
+        raise FrameTooLarge(f"{len(body)} bytes")
+    return _LENGTH.pack(len(body)) + body
+
+
+async def read(reader: asyncio.StreamReader) -> dict[str, Any] | None:
+    """The next message; none where the other side has closed the socket.
+
+    Raises:
+        FrameTooLarge: Its length is beyond the bound: what follows cannot be understood.
+    """
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        if length > FRAME_BYTES_MAX:
+            raise FrameTooLarge(f"{length} bytes")
+        message: dict[str, Any] = json.loads(await reader.readexactly(length))
+    except (asyncio.IncompleteReadError, ConnectionError):
+        return None
+    return message

@@ -1,0 +1,155 @@
+"""Serves calls: asynchronous tools in the event loop, synchronous ones in threads, as many at once as was agreed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from tickfleet._context import Context
+from tickfleet._tool import Tool, registered
+from tickfleet.host import _failures, _frames
+
+#: Characters of one line of a tool's log.
+_LINE_CHARS_MAX = 4_000
+#: The answer to a call that was cancelled.
+_CANCELLED = {"kind": "cancelled", "message": "It was cancelled."}
+#: The level of what a tool logs, as the worker knows it.
+_LEVELS = ((logging.ERROR, "error"), (logging.WARNING, "warn"), (logging.INFO, "info"))
+
+
+class Host:
+    """One process' end of the socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, concurrency: int) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._tools = {tool.name: tool for tool in registered()}
+        self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="tool")
+        self._running: dict[int, tuple[asyncio.Task[None], Context]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    async def serve(self) -> None:
+        """Answers until the worker says goodbye, or has gone."""
+        self.send({"type": "ready", "protocol": 1})
+        while (message := await _frames.read(self._reader)) is not None:
+            kind = message.get("type")
+            if kind == "call":
+                self._begin(message)
+            elif kind == "cancel":
+                self._cancel(message["id"])
+            elif kind == "describe":
+                self.send({"type": "tools", "tools": [tool.definition() for tool in self._tools.values()]})
+            elif kind == "bye":
+                break
+        # The worker has gone, or wants nothing more: what still runs has nobody to tell.
+        for task, context in self._running.values():
+            context.cancelled.cancel()
+            task.cancel()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Sends a message. One that is too long is the caller's bug."""
+        self._writer.write(_frames.encode(message))
+
+    def _begin(self, message: dict[str, Any]) -> None:
+        identity: int = message["id"]
+        tool = self._tools.get(message["tool"])
+        if tool is None:
+            failure = {"kind": "internal", "message": f"no tool {message['tool']!r} is registered here"}
+            self.send({"type": "result", "id": identity, "error": failure})
+            return
+        context = self._context(message["context"])
+        task = self._loop.create_task(self._call(identity, tool, message["arguments"], context))
+        self._running[identity] = (task, context)
+        task.add_done_callback(lambda _: self._never_began(identity))
+
+    def _never_began(self, identity: int) -> None:
+        """Answers for a call that was cancelled before it took its first step."""
+        if self._running.pop(identity, None) is not None:
+            self.send({"type": "result", "id": identity, "error": _CANCELLED})
+
+    def _context(self, facts: dict[str, Any]) -> Context:
+        logger = logging.Logger(f"tickfleet.tool.{facts['call']}", logging.INFO)
+        logger.addHandler(_ToWorker(self, facts["call"]))
+        # The end of this try, or of the call where that comes first.
+        deadline = time.time() + facts.pop("timeout_ms") / 1000
+        if (end := facts.pop("deadline_ms", None)) is not None:
+            deadline = min(deadline, end / 1000)
+        return Context(**facts, deadline=deadline, log=logger)
+
+    def _cancel(self, identity: int) -> None:
+        if (running := self._running.get(identity)) is not None:
+            task, context = running
+            context.cancelled.cancel()
+            # A synchronous tool cannot be interrupted: it looks for itself, or the worker ends the process.
+            task.cancel()
+
+    async def _call(self, identity: int, tool: Tool, arguments: str, context: Context) -> None:
+        answer: dict[str, Any] = {"type": "result", "id": identity}
+        try:
+            answer["output"] = await self._run(tool, arguments, context)
+        except BaseException as error:  # noqa: BLE001 - a tool that calls sys.exit() has failed, and ends nothing else.
+            answer["error"] = _CANCELLED if context.cancelled.requested else _failures.of(error)
+        finally:
+            del self._running[identity]
+        try:
+            self.send(answer)
+        except (_frames.FrameTooLarge, TypeError, ValueError) as error:
+            # The tool has done its work, and what it gave cannot be passed on.
+            told = f"What {tool.name} gave back cannot be passed on: {error}"
+            self.send({"type": "result", "id": identity, "error": {"kind": "internal", "message": told}})
+        await self._writer.drain()
+
+    async def _run(self, tool: Tool, arguments: str, context: Context) -> str:
+        keywords = tool.bind(arguments, context)
+        if tool.is_async:
+            return tool.dump(await tool.function(**keywords))
+
+        def run() -> str:
+            try:
+                return tool.dump(tool.function(**keywords))
+            except StopIteration as error:
+                # A future cannot carry it.
+                raise RuntimeError("the tool raised StopIteration") from error
+
+        copied = contextvars.copy_context()
+        future = self._loop.run_in_executor(self._threads, copied.run, run)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            # Only the end of the thread frees it: until then the call counts as running.
+            await _ended(future)
+            raise
+
+
+async def _ended(future: asyncio.Future[str]) -> None:
+    while not future.done():
+        try:
+            await asyncio.wait([future])
+        except asyncio.CancelledError:
+            continue
+    future.exception()
+
+
+class _ToWorker(logging.Handler):
+    """Hands what a tool logs to the worker, which knows what must not be shown."""
+
+    def __init__(self, host: Host, call: str) -> None:
+        super().__init__()
+        self._host = host
+        self._call = call
+
+    def emit(self, record: logging.LogRecord) -> None:
+        level = next((word for least, word in _LEVELS if record.levelno >= least), "debug")
+        text = record.getMessage()
+        if record.exc_info and record.exc_info[1] is not None:
+            text += "\n" + _failures.stack(record.exc_info[1])
+        line = {"type": "log", "call": self._call, "level": level, "message": text[:_LINE_CHARS_MAX]}
+        if threading.current_thread() is threading.main_thread():
+            self._host.send(line)
+        else:
+            self._host._loop.call_soon_threadsafe(self._host.send, line)

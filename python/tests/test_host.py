@@ -1,0 +1,209 @@
+"""The host as a worker meets it: a process at the other end of a socket."""
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+
+TOOLS = '''
+import asyncio, os, subprocess, sys, threading, time
+from tickfleet import Context, ToolError, tool
+
+print("printed while it is imported")
+
+@tool(effect="read")
+def add(a: int, b: int = 2) -> dict[str, int]:
+    """Adds."""
+    print("printed by a tool")
+    os.write(1, b"written past Python")
+    return {"sum": a + b}
+
+@tool(effect="read")
+def facts(context: Context) -> dict[str, object]:
+    """Tells."""
+    context.log.warning("looked at %s", context.agent)
+    return {"tenant": context.tenant, "key": context.idempotency_key, "left": context.remaining > 1,
+            "stdin": sys.stdin.read()}
+
+@tool(effect="read")
+async def wait() -> None:
+    """Waits."""
+    await asyncio.sleep(60)
+
+@tool(effect="read")
+def sleep() -> None:
+    """Sleeps, whoever waits."""
+    time.sleep(600)
+
+@tool(effect="read")
+def wait_in_a_thread(context: Context) -> None:
+    """Waits."""
+    context.cancelled.wait(60)
+    context.cancelled.check()
+
+gate = threading.Barrier(3)
+
+@tool(effect="read")
+def meet() -> int:
+    """Comes back when three are there."""
+    return gate.wait(20)
+
+@tool(effect="read")
+def fail(how: str) -> object:
+    """Fails."""
+    if how == "exit":
+        sys.exit(3)
+    if how == "transient":
+        raise ToolError.transient("busy", retry_after=2, not_executed=True)
+    if how == "large":
+        return "x" * 5_000_000
+    if how == "object":
+        return object()
+    return {}[how]
+'''
+
+
+class Host:
+    """A host, and this test as its worker."""
+
+    def __init__(self, folder: Path, *modules: str) -> None:
+        self.ours, theirs = socket.socketpair()
+        self.ours.settimeout(30)
+        command = [sys.executable, "-m", "tickfleet.host", "--fd", "0", "--path", str(folder), "--concurrency", "4"]
+        environment = {"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"]}
+        self.process = subprocess.Popen(
+            [*command, *modules], stdin=theirs, stderr=subprocess.PIPE, env=environment, start_new_session=True
+        )
+        theirs.close()
+
+    def send(self, message: dict[str, Any]) -> None:
+        body = json.dumps(message).encode()
+        self.ours.sendall(struct.pack(">I", len(body)) + body)
+
+    def hear(self) -> dict[str, Any]:
+        (length,) = struct.unpack(">I", self._exactly(4))
+        message: dict[str, Any] = json.loads(self._exactly(length))
+        return message
+
+    def _exactly(self, count: int) -> bytes:
+        read = b""
+        while len(read) < count:
+            more = self.ours.recv(count - len(read))
+            assert more, "the host has gone"
+            read += more
+        return read
+
+    def call(self, identity: int, tool: str, **arguments: Any) -> None:
+        context = {"tenant": "acme", "agent": "kelly", "call": "t1/0", "idempotency_key": "k", "timeout_ms": 9000}
+        arguments_text = json.dumps(arguments)
+        self.send({"type": "call", "id": identity, "tool": tool, "arguments": arguments_text, "context": context})
+
+    def answer(self, identity: int, tool: str, **arguments: Any) -> dict[str, Any]:
+        self.call(identity, tool, **arguments)
+        answer = self.hear()
+        assert answer["id"] == identity
+        return answer
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    (tmp_path / "shop.py").write_text(TOOLS)
+    host = Host(tmp_path, "shop")
+    assert host.hear() == {"type": "ready", "protocol": 1}
+    yield host
+    host.ours.close()
+    host.process.wait(20)
+
+
+def test_it_describes_calls_and_ends_and_prints_never_break_a_frame(host: Host):
+    host.send({"type": "describe"})
+    tools = host.hear()["tools"]
+    assert [tool["name"] for tool in tools] == ["add", "facts", "fail", "meet", "sleep", "wait", "wait_in_a_thread"]
+    assert json.loads(host.answer(1, "add", a=3)["output"]) == {"sum": 5}
+    host.send({"type": "bye"})
+    _, said = host.process.communicate(timeout=20)
+    for text in (b"printed while it is imported", b"printed by a tool", b"written past Python"):
+        assert text in said
+
+
+def test_a_call_gets_its_context_and_logs_through_the_worker(host: Host):
+    host.call(1, "facts")
+    assert host.hear() == {"type": "log", "call": "t1/0", "level": "warn", "message": "looked at kelly"}
+    facts = json.loads(host.hear()["output"])
+    assert facts == {"tenant": "acme", "key": "k", "left": True, "stdin": ""}
+
+
+def test_calls_run_at_the_same_time(host: Host):
+    for identity in range(3):
+        host.call(identity, "meet")
+    assert sorted(host.hear()["id"] for _ in range(3)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("tool", ["wait", "wait_in_a_thread"])
+def test_a_cancelled_call_ends_and_the_next_one_runs(host: Host, tool: str):
+    host.call(1, tool)
+    assert "output" in host.answer(2, "add", a=1)
+    host.send({"type": "cancel", "id": 1})
+    assert host.hear() == {"type": "result", "id": 1, "error": {"kind": "cancelled", "message": "It was cancelled."}}
+    assert "output" in host.answer(3, "add", a=1)
+
+
+def test_a_call_that_is_cancelled_before_it_begins_is_answered(host: Host):
+    frames = b""
+    for message in (
+        {"type": "call", "id": 1, "tool": "wait", "arguments": "{}", "context": {
+            "tenant": "a", "agent": "b", "call": "c", "idempotency_key": "d", "timeout_ms": 9000}},
+        {"type": "cancel", "id": 1},
+    ):  # fmt: skip
+        body = json.dumps(message).encode()
+        frames += struct.pack(">I", len(body)) + body
+    host.ours.sendall(frames)
+    assert host.hear()["error"]["kind"] == "cancelled"
+
+
+def test_every_way_to_fail_is_told_and_the_host_goes_on(host: Host):
+    error = host.answer(1, "fail", how="transient")["error"]
+    assert (error["kind"], error["retry_after"], error["not_executed"]) == ("transient", 2, True)
+    error = host.answer(2, "fail", how="missing")["error"]
+    assert error["kind"] == "internal"
+    assert error["message"].endswith("KeyError: 'missing'") and "return {}[how]" in error["message"]
+    assert "tickfleet" not in error["message"], "only the user's own lines"
+    assert "cannot be passed on" in host.answer(3, "fail", how="large")["error"]["message"]
+    assert host.answer(4, "fail", how="object")["error"]["kind"] == "internal"
+    assert "SystemExit" in host.answer(5, "fail", how="exit")["error"]["message"]
+    assert host.answer(6, "add", a="many")["error"]["kind"] == "invalid_arguments"
+    assert host.answer(7, "nothing")["error"]["kind"] == "internal"
+    assert "output" in host.answer(8, "add", a=1)
+
+
+def test_a_module_that_cannot_be_imported_is_told_with_the_users_own_lines(tmp_path: Path):
+    (tmp_path / "broken.py").write_text("import json\n\njson.loads('{')\n")
+    host = Host(tmp_path, "broken")
+    failed = host.hear()
+    assert failed["type"] == "failed"
+    assert 'broken.py", line 3' in failed["message"] and "JSONDecodeError" in failed["message"]
+    assert "json/decoder.py" not in failed["message"] and "importlib" not in failed["message"]
+    assert host.process.wait(20) == 1
+    host.process.communicate()
+
+
+def test_a_frame_that_is_too_long_ends_the_host(host: Host):
+    host.ours.sendall(struct.pack(">I", 5_000_000))
+    assert host.process.wait(20) != 0
+
+
+@pytest.mark.parametrize("tool", ["wait", "wait_in_a_thread", "sleep"])
+def test_the_host_ends_when_its_worker_has_gone_even_while_a_tool_runs(host: Host, tool: str):
+    host.call(1, tool)
+    assert "output" in host.answer(2, "add", a=1)
+    host.ours.close()
+    host.process.wait(20)

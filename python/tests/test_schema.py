@@ -1,0 +1,187 @@
+"""What a model reads of a function."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Annotated, Literal, Optional
+
+import pytest
+from pydantic import BaseModel, Field
+
+from tickfleet import Context, DuplicateTool, tool
+from tickfleet._tool import of
+
+
+class Owner(BaseModel):
+    name: str
+    email: str | None = Field(None, description="Where to write to.")
+
+
+@dataclass
+class Size:
+    width: int
+    height: int = 1
+
+
+class Colour(enum.Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+def test_every_usual_type_has_a_schema_without_titles():
+    @tool(effect="read")
+    def paint(
+        owner: Owner,
+        size: Size,
+        colour: Colour,
+        mode: Literal["fast", "slow"],
+        tags: list[int],
+        context: Context,
+        note: Optional[str] = None,
+        schema: dict[str, float] | None = None,
+        copies: Annotated[int, Field(ge=1, le=9)] = 3,
+    ) -> Size:
+        """Paints."""
+        raise NotImplementedError
+
+    schema = of(paint).signature.input_schema
+    assert list(schema["properties"]) == [
+        "owner", "size", "colour", "mode", "tags", "note", "schema", "copies",
+    ]  # fmt: skip
+    assert schema["required"] == ["owner", "size", "colour", "mode", "tags"]
+    assert schema["additionalProperties"] is False
+    assert schema["properties"]["mode"] == {"enum": ["fast", "slow"], "type": "string"}
+    assert schema["properties"]["tags"] == {"items": {"type": "integer"}, "type": "array"}
+    assert schema["properties"]["note"] == {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None}
+    assert schema["properties"]["copies"] == {"default": 3, "maximum": 9, "minimum": 1, "type": "integer"}
+    assert schema["$defs"]["Owner"]["properties"]["email"]["description"] == "Where to write to."
+    assert schema["$defs"]["Colour"] == {"enum": ["red", "blue"], "type": "string"}
+    assert '"title"' not in str(schema)
+    output = of(paint).signature.output_schema
+    assert output is not None and output["properties"]["height"] == {"default": 1, "type": "integer"}
+
+
+def test_a_parameter_called_title_stays():
+    @tool
+    def name_it(title: str) -> None:
+        """Names."""
+
+    assert of(name_it).signature.input_schema["properties"] == {"title": {"type": "string"}}
+    assert of(name_it).signature.output_schema is None, "only objects are promised"
+
+
+GOOGLE = """Looks it up.
+
+    In every shelf.
+
+    Args:
+        place: Where to
+            look.
+        deep (bool): Whether to dig.
+
+    Returns:
+        What was found.
+    """
+NUMPY = """Looks it up.
+
+    In every shelf.
+
+    Parameters
+    ----------
+    place : str
+        Where to
+        look.
+    deep : bool
+        Whether to dig.
+    """
+REST = """Looks it up.
+
+    In every shelf.
+
+    :param place: Where to
+        look.
+    :param deep: Whether to dig.
+    :returns: What was found.
+    """
+
+
+@pytest.mark.parametrize("text", [GOOGLE, NUMPY, REST])
+def test_descriptions_come_from_every_kind_of_docstring(text: str):
+    def look(place: str, deep: bool = False) -> str:
+        return place
+
+    look.__doc__ = text
+    signature = of(tool(look)).signature
+    assert signature.description == "Looks it up.\n\nIn every shelf."
+    assert signature.input_schema["properties"]["place"]["description"] == "Where to look."
+    assert signature.input_schema["properties"]["deep"]["description"] == "Whether to dig."
+
+
+def test_what_a_hint_says_of_itself_goes_before_the_docstring():
+    @tool
+    def look(place: Annotated[str, Field(description="From the hint.")]) -> None:
+        """Looks.
+
+        Args:
+            place: From the docstring.
+        """
+
+    assert of(look).signature.input_schema["properties"]["place"]["description"] == "From the hint."
+
+
+def test_a_name_that_is_registered_twice_is_an_error():
+    @tool(name="shop.stock")
+    def first() -> None:
+        """Counts."""
+
+    with pytest.raises(DuplicateTool, match=r"'shop.stock' is registered twice; .*first has it already"):
+
+        @tool(name="shop.stock")
+        def second() -> None:
+            """Counts."""
+
+
+class Opaque:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("def f(x): 'Does.'", "'x' has no type hint"),
+        ("def f(*x: int): 'Does.'", "'x' cannot be given by its name"),
+        ("def f(x: int, /): 'Does.'", "'x' cannot be given by its name"),
+        ("def f(x: Opaque): 'Does.'", "a type has no JSON Schema"),
+        ("def f(x: 'Missing'): 'Does.'", "names what its module does not have"),
+        ("def f(a: Context, b: Context): 'Does.'", "more than one parameter is a Context"),
+        ("def f(): pass", "it has no docstring"),
+    ],
+)
+def test_a_function_that_no_model_could_call_is_refused(source: str, problem: str):
+    names = {"Opaque": Opaque, "Context": Context}
+    exec(source, names)
+    with pytest.raises((TypeError, ValueError), match=problem):
+        tool(names["f"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"effect": "write"}, {"timeout": 0}, {"timeout": 3601}, {"name": "a b"}, {"required_capabilities": "talk"}],
+)
+def test_an_option_that_no_worker_takes_is_refused(options: dict[str, object]):
+    def f() -> None:
+        """Does."""
+
+    with pytest.raises(ValueError):
+        tool(**options)(f)
+
+
+def test_the_definition_has_what_a_worker_needs():
+    @tool(effect="read", timeout=1.5, category="shop", required_capabilities=["sell"], requires_approval=True)
+    def f() -> None:
+        """Does."""
+
+    definition = of(f).definition()
+    assert (definition["name"], definition["effect"], definition["timeout_ms"]) == ("f", "read", 1500)
+    assert (definition["required_capabilities"], definition["requires_approval"]) == (["sell"], True)

@@ -1,0 +1,68 @@
+"""Tools called as plain functions, and as a worker would."""
+
+import asyncio
+import datetime
+from decimal import Decimal
+
+import pytest
+
+from tickfleet import Context, ToolError, testing, tool
+
+
+def test_a_tool_stays_a_plain_function():
+    @tool
+    def add(a: int, b: int = 2) -> int:
+        """Adds."""
+        return a + b
+
+    assert add(1) == 3
+    assert testing.call(add, {"a": 1}) == 3
+
+
+def test_arguments_and_results_are_json():
+    @tool
+    def later(day: datetime.date, price: Decimal) -> dict[str, object]:
+        """Shifts."""
+        return {"day": day + datetime.timedelta(days=1), "price": price}
+
+    assert testing.call(later, {"day": "2026-02-28", "price": "1.10"}) == {"day": "2026-03-01", "price": "1.10"}
+
+
+def test_wrong_arguments_are_told_in_words():
+    @tool
+    def area(width: int, height: int) -> int:
+        """Multiplies."""
+        return width * height
+
+    with pytest.raises(ToolError, match=r"width: Input should be a valid integer.*; height: Field required; deep: Extra"):
+        testing.call(area, {"width": "wide", "deep": 3})
+
+
+def test_the_context_is_injected_and_a_test_may_say_what_is_in_it():
+    @tool
+    async def who(context: Context, greeting: str = "hi") -> str:
+        """Greets."""
+        await asyncio.sleep(0)
+        return f"{greeting} {context.agent} of {context.tenant}, {context.remaining > 4}"
+
+    assert testing.call(who, context=testing.context(tenant="demo", timeout=5)) == "hi kelly of demo, True"
+
+
+def test_a_cancelled_call_is_seen():
+    context = testing.context()
+    assert not context.cancelled.wait(0)
+    context.cancelled.cancel()
+    assert context.cancelled.requested and context.cancelled.wait(60)
+    with pytest.raises(asyncio.CancelledError):
+        context.cancelled.check()
+
+
+def test_errors_say_only_what_belongs_to_their_kind():
+    assert ToolError.transient("busy", retry_after=3, not_executed=True).kind == "transient"
+    assert ToolError("no").kind == "permanent"
+    with pytest.raises(ValueError):
+        ToolError("no", retry_after=1)
+    with pytest.raises(ValueError):
+        ToolError("no", "transient", details={})
+    with pytest.raises(ValueError):
+        ToolError("no", "maybe")  # type: ignore[arg-type]

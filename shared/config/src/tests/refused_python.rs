@@ -1,0 +1,63 @@
+//! The section `python` of `tools.yaml`: what is read, and everything that can be wrong.
+
+use std::time::Duration;
+
+use super::{Given, given};
+
+/// An entry `shop` with these fields, and a row for a tool that only Python may have.
+fn shop(fields: &str) -> Given {
+    given()
+        .file("tools.yaml", format!("python:\n  shop: {{{fields}}}\n"))
+        .file("permissions.yaml", "permissions: {stock: {everyone: true}}\n")
+}
+
+#[test]
+fn modules_have_defaults_and_their_tools_may_be_named_in_rows() {
+    let loaded = shop("module: shop.tools, path: ['${WHERE:-./tools}'], secrets: {K: {env: KEY}}, env: {A: 'k ${K}'}");
+    let loaded = loaded.load().unwrap();
+    let shop = &loaded.tools.python["shop"];
+    assert_eq!((&shop.modules[..], &shop.path[..]), (&["shop.tools".to_owned()][..], &["./tools".to_owned()][..]));
+    assert_eq!((shop.interpreter.as_str(), shop.processes, shop.concurrency), ("python3", 2, 8));
+    assert_eq!((shop.recycle_after_calls, shop.memory_max), (10_000, 512 << 20));
+    assert_eq!((shop.start_timeout, shop.cancel_grace), (Duration::from_secs(60), Duration::from_secs(5)));
+    assert_eq!(shop.env["A"], "k ${K}");
+    assert!(loaded.policy.permissions.matrix.contains_key("stock"));
+}
+
+#[test]
+fn several_modules_and_bounds_of_ones_own_are_read() {
+    let loaded = shop("module: [a, b.c], processes: 4, concurrency: 1, memory_max: 64MiB, cancel_grace: 1s");
+    let shop = loaded.load().unwrap().tools.python["shop"].clone();
+    assert_eq!(shop.modules, ["a", "b.c"]);
+    assert_eq!((shop.processes, shop.concurrency, shop.memory_max), (4, 1, 64 << 20));
+    assert_eq!(shop.cancel_grace, Duration::from_secs(1));
+}
+
+#[test]
+fn every_mistake_is_told_with_its_place() {
+    for (fields, path, expected) in [
+        ("processes: 2", "python.shop.module", "`module` is required"),
+        ("module: a-b", "python.shop.module", "the name of a module"),
+        ("module: a..b", "python.shop.module", "the name of a module"),
+        ("module: []", "python.shop.module", "1 to 64 modules"),
+        ("module: [a, a]", "python.shop.module[1]", "each module once"),
+        ("module: a, processes: 0", "python.shop.processes", "a whole number from 1 to 64"),
+        ("module: a, concurrency: 300", "python.shop.concurrency", "a whole number from 1 to 256"),
+        ("module: a, memory_max: 1MiB", "python.shop.memory_max", "a size from 16MiB"),
+        ("module: a, cancel_grace: 5m", "python.shop.cancel_grace", "a duration from"),
+        ("module: a, env: {A: '${K}'}", "python.shop.env.A", "a secret declared under `secrets`; there are none"),
+        ("module: a, secrets: {K: {env: 'K_{tenant}'}}", "python.shop.secrets", "no {tenant}"),
+        ("module: a, proceses: 2", "python.shop.proceses", "one of"),
+    ] {
+        let errors = shop(fields).load().unwrap_err();
+        let error = &errors.as_slice()[0];
+        assert_eq!(error.path, path, "{errors}");
+        assert!(error.expected.contains(expected), "{errors}");
+    }
+}
+
+#[test]
+fn a_file_without_tools_and_without_python_is_refused_still() {
+    let errors = given().file("tools.yaml", "{}\n").load().unwrap_err();
+    assert!(errors.to_string().contains("`tools` is required"), "{errors}");
+}

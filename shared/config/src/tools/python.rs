@@ -1,0 +1,131 @@
+//! The section `python` of `tools.yaml`: modules that bring tools with definitions of their own, and the processes that
+//! run them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use crate::document::reader::Cursor;
+use crate::document::tree::Value;
+use crate::tools::http;
+use crate::tools::templates::{over_secrets, variable};
+use crate::tools::{SecretRef, TENANT};
+
+/// Processes of one entry: each has an interpreter and all that its modules load.
+const PROCESSES_MAX: i128 = 64;
+/// Calls that one process runs at the same time.
+const CONCURRENCY_MAX: i128 = 256;
+/// Modules of one entry.
+const MODULES_MAX: usize = 64;
+/// The name of an entry has at most as many bytes: it stands in logs.
+const NAME_BYTES_MAX: usize = 32;
+
+/// Python modules and the processes that run their tools.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PythonDef {
+    /// The modules whose import registers the tools.
+    pub modules: Vec<String>,
+    /// Folders to find modules in, before all others. A change of a Python file there is a change of the configuration.
+    pub path: Vec<String>,
+    /// The program that runs Python; default `python3`. It must find the package `tickfleet`.
+    pub interpreter: String,
+    /// The working directory of the processes; default the worker's own.
+    pub cwd: Option<String>,
+    /// Processes; default 2.
+    pub processes: usize,
+    /// Calls that a process runs at the same time; default 8.
+    pub concurrency: usize,
+    /// Calls after which a process is replaced; default 10 000.
+    pub recycle_after_calls: u64,
+    /// Resident bytes at which a process is replaced; default 512 MiB.
+    pub memory_max: u64,
+    /// Limit of starting a process and importing the modules; default 60 s.
+    pub start_timeout: Duration,
+    /// The time that a cancelled call has to end before its process is ended; default 5 s.
+    pub cancel_grace: Duration,
+    /// Variable → template over [`Self::secrets`].
+    pub env: BTreeMap<String, String>,
+    /// Secrets that [`Self::env`] may name.
+    pub secrets: BTreeMap<String, SecretRef>,
+}
+
+/// Reads the section.
+pub(crate) fn read(cursor: &Cursor<'_>) -> BTreeMap<String, PythonDef> {
+    let mut read = BTreeMap::new();
+    for (name, place, entry) in cursor.members() {
+        let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
+        if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.chars().all(plain) {
+            let expected = format!("1 to {NAME_BYTES_MAX} letters, digits, _ and -");
+            entry.errors.push(place, &entry.path, format!("the name {name:?}"), expected);
+        }
+        read.insert(name.to_owned(), definition(&entry));
+    }
+    read
+}
+
+fn definition(cursor: &Cursor<'_>) -> PythonDef {
+    let mut s = cursor.section();
+    let secrets = s.optional("secrets").map(|c| secrets(&c)).unwrap_or_default();
+    let (second, minute, hour) = (Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(3_600));
+    let grace_min = Duration::from_millis(10);
+    let (mib, tib) = (1 << 20, 1 << 40);
+    let def = PythonDef {
+        modules: s.required("module").map(|c| modules(&c)).unwrap_or_default(),
+        path: s.optional("path").map(|c| folders(&c)).unwrap_or_default(),
+        interpreter: s.optional("interpreter").and_then(|c| c.some_text()).unwrap_or_else(|| "python3".to_owned()),
+        cwd: s.optional("cwd").and_then(|c| c.some_text()),
+        processes: s.optional("processes").and_then(|c| c.integer(1, PROCESSES_MAX)).unwrap_or(2),
+        concurrency: s.optional("concurrency").and_then(|c| c.integer(1, CONCURRENCY_MAX)).unwrap_or(8),
+        recycle_after_calls: s
+            .optional("recycle_after_calls")
+            .and_then(|c| c.integer(1, i64::MAX.into()))
+            .unwrap_or(10_000),
+        memory_max: s.optional("memory_max").and_then(|c| c.size(16 * mib, tib)).unwrap_or(512 * mib),
+        start_timeout: s.optional("start_timeout").and_then(|c| c.duration(second, hour)).unwrap_or(minute),
+        cancel_grace: s.optional("cancel_grace").and_then(|c| c.duration(grace_min, minute)).unwrap_or(5 * second),
+        env: s.optional("env").map(|c| over_secrets(&c, &secrets, variable)).unwrap_or_default(),
+        secrets,
+    };
+    s.close();
+    def
+}
+
+/// One module, or a list of them.
+fn modules(cursor: &Cursor<'_>) -> Vec<String> {
+    let items = match &cursor.node.value {
+        Value::List(_) => cursor.items(),
+        _ => vec![cursor.clone()],
+    };
+    if items.is_empty() || items.len() > MODULES_MAX {
+        cursor.refuse(format!("1 to {MODULES_MAX} modules"));
+    }
+    let mut seen = BTreeSet::new();
+    let read = |item: &Cursor<'_>| {
+        let name = item.some_text()?;
+        let sound = name.split('.').all(|part| {
+            let letter = |c: char| c.is_alphabetic() || c == '_';
+            part.starts_with(letter) && part.chars().all(|c| letter(c) || c.is_numeric())
+        });
+        if !sound {
+            item.refuse("the name of a module, such as shop.tools");
+        } else if !seen.insert(name.clone()) {
+            item.refuse("each module once");
+        }
+        Some(name)
+    };
+    items.iter().filter_map(read).collect()
+}
+
+fn folders(cursor: &Cursor<'_>) -> Vec<String> {
+    cursor.items().iter().filter_map(Cursor::some_text).collect()
+}
+
+/// A process serves all tenants: it has no secrets of one of them.
+fn secrets(cursor: &Cursor<'_>) -> BTreeMap<String, SecretRef> {
+    let secrets = http::secrets(cursor);
+    let of_a_tenant =
+        |secret: &SecretRef| matches!(secret, SecretRef::Env(r) | SecretRef::File(r) if r.contains(TENANT));
+    if secrets.values().any(of_a_tenant) {
+        cursor.refuse(format!("no {TENANT}: a process runs calls of all tenants"));
+    }
+    secrets
+}

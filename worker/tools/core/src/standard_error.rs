@@ -1,0 +1,103 @@
+//! What a child process says on standard error: logged line by line without its secrets, and its last words kept.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tickfleet_model::Redactor;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, BufReader};
+use tokio::process::ChildStderr;
+
+use super::{Secrets, wording};
+
+/// Bytes of a line on standard error that are logged.
+const LINE_BYTES_MAX: usize = 1_024;
+/// Lines that are logged of one run; a process that says more is too talkative to be read.
+const LINES_MAX: usize = 1_000;
+
+/// Lines of standard error that are told where a process fails, and bytes of each.
+const TAIL_LINES: usize = 5;
+const TAIL_LINE_BYTES: usize = 200;
+
+/// The last that a process has said on standard error, without its secrets: for whoever is told that it failed.
+#[derive(Debug, Default)]
+pub struct Tail(Mutex<VecDeque<String>>);
+
+impl Tail {
+    fn push(&self, line: &str) {
+        let mut lines = self.0.lock();
+        if lines.len() == TAIL_LINES {
+            lines.pop_front();
+        }
+        // It goes to terminals: what moves a cursor there is not shown.
+        let line = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect::<String>();
+        lines.push_back(wording::cut(&line, TAIL_LINE_BYTES));
+    }
+
+    /// `; on standard error it said: …`, or nothing where it said nothing.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let lines = self.0.lock();
+        if lines.is_empty() {
+            return String::new();
+        }
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        format!("; on standard error it said: {}", lines.join(" | "))
+    }
+}
+
+/// Logs what the process `name` says on standard error until that ends, without its secrets. `what` it is, such as `an
+/// MCP server`, begins the message.
+pub async fn log(what: &'static str, name: String, from: ChildStderr, secrets: Arc<Secrets>, tail: Arc<Tail>) {
+    let (mut from, redactor, mut lines) = (BufReader::new(from), Redactor::default(), 0_usize);
+    while let Some(line) = next_line(&mut from).await {
+        lines += 1;
+        if lines > LINES_MAX {
+            continue; // Read on: a process whose pipe is full stands still.
+        }
+        let clean = secrets.scrub(&String::from_utf8_lossy(&line));
+        let clean = redactor.text(clean.trim_end());
+        tail.push(&clean);
+        let line = wording::cut(&clean, LINE_BYTES_MAX);
+        tracing::info!(name, line, "{what}'s standard error");
+        if lines == LINES_MAX {
+            tracing::warn!(name, lines, "{what} says too much on standard error; the rest is not logged");
+        }
+    }
+}
+
+/// The next line, cut to twice what is logged of it, so that a secret at the cut is still found whole or not shown.
+async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Vec<u8>> {
+    let mut line = Vec::new();
+    loop {
+        let available = from.fill_buf().await.ok()?;
+        if available.is_empty() {
+            return (!line.is_empty()).then_some(line);
+        }
+        let end = available.iter().position(|byte| *byte == b'\n');
+        let used = end.map_or(available.len(), |end| end + 1);
+        let room = (2 * LINE_BYTES_MAX).saturating_sub(line.len());
+        line.extend_from_slice(&available[..used.min(room)]);
+        from.consume(used);
+        if end.is_some() {
+            return Some(line);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_long_line_is_cut_and_the_next_one_is_whole() {
+        let text = format!("{}\nshort\nlast", "x".repeat(10 * LINE_BYTES_MAX));
+        let mut from = BufReader::with_capacity(100, text.as_bytes());
+        assert_eq!(next_line(&mut from).await.unwrap().len(), 2 * LINE_BYTES_MAX);
+        assert_eq!(next_line(&mut from).await.unwrap(), b"short\n");
+        assert_eq!(next_line(&mut from).await.unwrap(), b"last");
+        assert!(next_line(&mut from).await.is_none());
+    }
+}

@@ -1,0 +1,52 @@
+//! The state of the code that Python modules are made of: a change of it is a change of the configuration.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+use tickfleet_config::PythonDef;
+
+/// Folders below each other, and files, that are looked at: code beyond them is an installation, not somebody's tools.
+const DEPTH_MAX: usize = 16;
+const FILES_MAX: usize = 5_000;
+
+/// Digest of the names, lengths and times of the Python files in the folders of `path`: equal where nothing has changed.
+/// Modules that are found elsewhere, as installed ones are, do not count.
+#[must_use]
+pub fn code_fingerprint<'a>(defs: impl IntoIterator<Item = &'a PythonDef>) -> String {
+    let mut found = BTreeMap::new();
+    for folder in defs.into_iter().flat_map(|def| &def.path) {
+        look(Path::new(folder), 0, &mut found);
+    }
+    let mut hash = Sha256::new();
+    for (path, state) in found {
+        hash.update(path);
+        hash.update([0]);
+        hash.update(state);
+    }
+    hash.finalize().iter().fold(String::new(), |mut hex, byte| {
+        // Writing to a String cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+fn look(folder: &Path, depth: usize, found: &mut BTreeMap<Vec<u8>, Vec<u8>>) {
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let hidden = name.as_encoded_bytes().starts_with(b".") || name == "__pycache__";
+        if hidden || found.len() >= FILES_MAX {
+            continue;
+        }
+        // Links are followed: a mounted ConfigMap is made of them.
+        let Ok(state) = std::fs::metadata(&path) else { continue };
+        if state.is_dir() && depth < DEPTH_MAX {
+            look(&path, depth + 1, found);
+        } else if path.extension().is_some_and(|extension| extension == "py") {
+            let changed = state.modified().map(|time| format!("{time:?}")).unwrap_or_default();
+            let key = path.as_os_str().as_encoded_bytes().to_vec();
+            found.insert(key, format!("{} {changed}", state.len()).into_bytes());
+        }
+    }
+}

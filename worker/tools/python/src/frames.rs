@@ -1,0 +1,91 @@
+//! Frames: a length of four bytes, big-endian, and as many bytes of JSON. Neither side takes a longer one.
+
+use std::io;
+
+use serde::Serialize;
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// Bytes of a frame's JSON. The host has the same bound; what a model gets of a result is far shorter.
+pub(crate) const FRAME_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Why no frame can be read or written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FrameError {
+    /// It is longer than both sides agreed on.
+    #[error("a frame of {0} bytes, which is more than {FRAME_BYTES_MAX}")]
+    TooLarge(usize),
+    /// It is no JSON, or says something else than expected.
+    #[error("a frame that cannot be understood ({0})")]
+    Json(#[from] serde_json::Error),
+    /// The socket failed.
+    #[error("its socket failed ({0})")]
+    Socket(#[from] io::Error),
+}
+
+/// A message as a frame.
+///
+/// # Errors
+/// [`FrameError::TooLarge`].
+pub(crate) fn encode(message: &impl Serialize) -> Result<Vec<u8>, FrameError> {
+    let mut frame = vec![0; 4];
+    serde_json::to_writer(&mut frame, message)?;
+    let length = frame.len() - 4;
+    let written = u32::try_from(length).ok().filter(|_| length <= FRAME_BYTES_MAX);
+    frame[..4].copy_from_slice(&written.ok_or(FrameError::TooLarge(length))?.to_be_bytes());
+    Ok(frame)
+}
+
+/// The body of the next frame; none where the other side has closed the socket between two frames. Nothing is reserved
+/// for a length that is only announced.
+///
+/// # Errors
+/// [`FrameError`].
+pub(crate) async fn read(from: &mut (impl AsyncRead + Unpin)) -> Result<Option<Vec<u8>>, FrameError> {
+    let mut length = [0; 4];
+    if from.read(&mut length[..1]).await? == 0 {
+        return Ok(None);
+    }
+    from.read_exact(&mut length[1..]).await?;
+    let length = u32::from_be_bytes(length) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(FrameError::TooLarge(length));
+    }
+    let mut body = Vec::new();
+    let read = from.take(length as u64).read_to_end(&mut body).await?;
+    if read < length {
+        return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+    }
+    Ok(Some(body))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn frames_come_back_as_they_were_written_until_the_end() {
+        let wire = [encode(&"one").unwrap(), encode(&2).unwrap()].concat();
+        let mut from = wire.as_slice();
+        assert_eq!(read(&mut from).await.unwrap().unwrap(), b"\"one\"");
+        assert_eq!(read(&mut from).await.unwrap().unwrap(), b"2");
+        assert!(read(&mut from).await.unwrap().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_frame_beyond_the_bound_is_neither_written_nor_read() {
+        let text = "x".repeat(FRAME_BYTES_MAX);
+        assert!(matches!(encode(&text), Err(FrameError::TooLarge(_))));
+        let mut from: &[u8] = &[0xff; 8];
+        assert!(matches!(read(&mut from).await, Err(FrameError::TooLarge(_))));
+    }
+
+    #[tokio::test]
+    async fn a_frame_that_breaks_off_is_an_error() {
+        let wire = encode(&"one").unwrap();
+        for cut in 1..wire.len() {
+            assert!(matches!(read(&mut &wire[..cut]).await, Err(FrameError::Socket(_))), "{cut}");
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! An interpreter that is up: what is sent to it, and which calls it has to answer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tickfleet_config::PythonDef;
+use tickfleet_model::Redactor;
+use tickfleet_tools::standard_error::Tail;
+use tickfleet_tools::{Environment, Secrets};
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::net::UnixStream;
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio_util::sync::CancellationToken;
+
+use crate::definition::Definition;
+use crate::frames::{self, FrameError};
+use crate::messages::{Facts, Failure, FromHost, PROTOCOL, ToHost};
+use crate::process::{self, Process};
+
+/// The end of a call: JSON text, or why there is none.
+pub(crate) type Answer = Result<String, Failure>;
+
+/// An interpreter that is up. [`Process`] is what it runs in.
+pub(crate) struct Interpreter {
+    /// The secrets that it was started with.
+    pub(crate) secrets: Arc<Secrets>,
+    /// The number of its process.
+    pub(crate) process: Option<u32>,
+    /// Cancelled when it should take no more calls.
+    pub(crate) retired: CancellationToken,
+    /// Cancelled when a cancelled call has not ended in time.
+    pub(crate) stuck: CancellationToken,
+    /// Cancelled when no answer can come any more.
+    pub(crate) closed: CancellationToken,
+    /// Told when its last running call has ended.
+    pub(crate) idle: Notify,
+    frames: mpsc::UnboundedSender<Vec<u8>>,
+    calls: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    next: AtomicU64,
+}
+
+/// A call that was sent. Its receiver fails where the interpreter is lost.
+pub(crate) struct Ticket {
+    pub(crate) id: u64,
+    pub(crate) answer: oneshot::Receiver<Answer>,
+}
+
+/// Starts an interpreter, and gives what its modules offer.
+///
+/// # Errors
+/// Why it cannot be used, in words for an operator: an import that fails comes with the user's own lines.
+pub(crate) async fn start(
+    name: &str,
+    def: &PythonDef,
+    secrets: Arc<Secrets>,
+    environment: &Environment,
+) -> Result<(Arc<Interpreter>, Process, Vec<Definition>), String> {
+    let tail = Arc::new(Tail::default());
+    let (process, socket) = process::start(name, def, &secrets, environment, &tail)?;
+    match tokio::time::timeout(def.start_timeout, greet(socket)).await {
+        Ok(Ok((socket, tools))) => Ok((Interpreter::new(name, &process, socket, secrets), process, tools)),
+        Ok(Err(why)) => {
+            let status = process.end().await.filter(|_| why.is_none());
+            let ended =
+                || status.map_or_else(|| "it did not answer".to_owned(), |status| format!("it ended with {status}"));
+            let why = why.unwrap_or_else(|| format!("{}{}", ended(), tail.words()));
+            Err(secrets.scrub(&why))
+        }
+        Err(_) => {
+            process.kill();
+            process.end().await;
+            Err(format!("it was not ready within {} s{}", def.start_timeout.as_secs_f32(), tail.words()))
+        }
+    }
+}
+
+/// Waits until everything is imported, and asks for the tools. The error is none where the host has just gone.
+async fn greet(socket: UnixStream) -> Result<(UnixStream, Vec<Definition>), Option<String>> {
+    let mut socket = socket;
+    let in_words = |error: FrameError| Some(format!("it sent {error}"));
+    match next(&mut socket).await.map_err(in_words)? {
+        Some(FromHost::Ready { protocol }) if protocol == PROTOCOL => {}
+        Some(FromHost::Ready { protocol }) => {
+            return Err(Some(format!(
+                "its package tickfleet speaks version {protocol} of the protocol, and this worker version {PROTOCOL}: \
+                 install the package of the worker's own version"
+            )));
+        }
+        Some(FromHost::Failed { message }) => return Err(Some(format!("a module cannot be imported:\n{message}"))),
+        Some(_) => return Err(Some("it did not say first that it is ready".to_owned())),
+        None => return Err(None),
+    }
+    let describe = frames::encode(&ToHost::Describe).map_err(in_words)?;
+    socket.write_all(&describe).await.map_err(|_| None)?;
+    match next(&mut socket).await.map_err(in_words)? {
+        Some(FromHost::Tools { tools }) => Ok((socket, tools)),
+        Some(_) => Err(Some("it did not tell its tools when asked".to_owned())),
+        None => Err(None),
+    }
+}
+
+async fn next(socket: &mut UnixStream) -> Result<Option<FromHost>, FrameError> {
+    match frames::read(socket).await {
+        Ok(Some(body)) => Ok(Some(serde_json::from_slice(&body)?)),
+        Ok(None) => Ok(None),
+        // One that ends while it starts has nothing to say on the socket; its standard error says more.
+        Err(FrameError::Socket(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Interpreter {
+    fn new(name: &str, process: &Process, socket: UnixStream, secrets: Arc<Secrets>) -> Arc<Self> {
+        let (frames, outgoing) = mpsc::unbounded_channel();
+        let interpreter = Arc::new(Self {
+            secrets,
+            process: process.id(),
+            retired: CancellationToken::new(),
+            stuck: CancellationToken::new(),
+            closed: CancellationToken::new(),
+            idle: Notify::new(),
+            frames,
+            calls: Mutex::default(),
+            next: AtomicU64::new(0),
+        });
+        let (read, write) = socket.into_split();
+        tokio::spawn(send(write, outgoing, interpreter.closed.clone()));
+        tokio::spawn(hear(name.to_owned(), read, Arc::clone(&interpreter)));
+        interpreter
+    }
+
+    /// Sends a call; none where the interpreter has gone: nothing was sent then.
+    ///
+    /// # Errors
+    /// [`FrameError::TooLarge`]: nothing was sent.
+    pub(crate) fn call(&self, tool: &str, arguments: &str, context: Facts<'_>) -> Result<Option<Ticket>, FrameError> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let frame = frames::encode(&ToHost::Call { id, tool, arguments, context })?;
+        let (answered, answer) = oneshot::channel();
+        {
+            // Under the lock, so that a call is either refused here or found by whoever closes the interpreter.
+            let mut calls = self.calls.lock();
+            if self.closed.is_cancelled() || self.frames.send(frame).is_err() {
+                return Ok(None);
+            }
+            calls.insert(id, answered);
+        }
+        Ok(Some(Ticket { id, answer }))
+    }
+
+    /// Tells it that nobody waits for a call any more.
+    pub(crate) fn cancel(&self, id: u64) {
+        self.say(&ToHost::Cancel { id });
+    }
+
+    /// Asks it to end.
+    pub(crate) fn bye(&self) {
+        self.say(&ToHost::Bye);
+    }
+
+    fn say(&self, message: &ToHost<'_>) {
+        // Where it has gone already, nothing has to be told; these messages are short.
+        if let Ok(frame) = frames::encode(message) {
+            let _ = self.frames.send(frame);
+        }
+    }
+
+    /// No answer can come any more: every call that waits for one is told so.
+    fn close(&self) {
+        let lost = {
+            let mut calls = self.calls.lock();
+            self.closed.cancel();
+            std::mem::take(&mut *calls)
+        };
+        drop(lost);
+    }
+}
+
+/// Writes frames as they come: what gathered during one write goes with the next.
+async fn send(mut to: OwnedWriteHalf, mut frames: mpsc::UnboundedReceiver<Vec<u8>>, closed: CancellationToken) {
+    loop {
+        let frame = tokio::select! {
+            () = closed.cancelled() => return,
+            frame = frames.recv() => frame,
+        };
+        let Some(mut frame) = frame else { return };
+        while let Ok(more) = frames.try_recv() {
+            frame.extend(more);
+        }
+        // The reader finds out what an error means.
+        if to.write_all(&frame).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Reads answers until the host has gone, or has said something that it must not.
+async fn hear(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) {
+    let (mut from, redactor) = (BufReader::new(from), Redactor::default());
+    loop {
+        let message = match frames::read(&mut from).await {
+            Ok(Some(body)) => serde_json::from_slice(&body).map_err(FrameError::from),
+            Ok(None) => break,
+            Err(error) => Err(error),
+        };
+        match message {
+            Ok(FromHost::Result { id, output, error }) => {
+                let call = interpreter.calls.lock().remove(&id);
+                let answer = match (output, error) {
+                    (Some(output), None) => Ok(output),
+                    (_, Some(error)) => Err(error),
+                    (None, None) => break,
+                };
+                // Who has stopped waiting needs no answer.
+                call.map(|call| call.send(answer));
+            }
+            Ok(FromHost::Log { call, level, message }) => {
+                let clean = interpreter.secrets.scrub(&message);
+                let line = redactor.text(&clean);
+                log(&name, &call, &level, &line);
+            }
+            Ok(other) => {
+                tracing::error!(name, ?other, "a Python process said what nobody asked for; it is ended");
+                break;
+            }
+            Err(FrameError::Socket(_)) => break,
+            Err(error) => {
+                tracing::error!(name, %error, "a Python process sent what is no frame; it is ended");
+                break;
+            }
+        }
+    }
+    interpreter.close();
+}
+
+/// A line of a tool's own log.
+fn log(name: &str, call: &str, level: &str, line: &str) {
+    match level {
+        "error" => tracing::error!(name, call, line, "a Python tool's log"),
+        "warn" => tracing::warn!(name, call, line, "a Python tool's log"),
+        "info" => tracing::info!(name, call, line, "a Python tool's log"),
+        _ => tracing::debug!(name, call, line, "a Python tool's log"),
+    }
+}

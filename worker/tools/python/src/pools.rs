@@ -1,0 +1,162 @@
+//! The pools of a worker: registries that are built from the same configuration and the same code share their processes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tickfleet_config::PythonDef;
+use tickfleet_config::tools::SecretRef;
+use tickfleet_tools::{Environment, TypedTool};
+
+use crate::code::code_fingerprint;
+use crate::definition::{self, Definition};
+use crate::describe::{DescribeError, describe};
+use crate::pool::Pool;
+use crate::tool::PythonTool;
+
+/// Limit of waiting for all processes to end.
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// An entry, and the state of its code.
+type Key = (String, PythonDef, String);
+
+/// The pools of a process.
+pub struct Pools {
+    environment: Environment,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// True if processes are started without being called.
+    eager: bool,
+    pools: BTreeMap<Key, Weak<Pool>>,
+    /// What modules offer, as far as they were asked. Only what the last configuration names is kept.
+    described: BTreeMap<Key, Arc<Vec<Definition>>>,
+}
+
+impl fmt::Debug for Pools {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pools(..)")
+    }
+}
+
+impl Pools {
+    /// No pool yet. Secrets, and the few variables that an interpreter inherits, are looked up in `environment`.
+    #[must_use]
+    pub fn new(environment: Environment) -> Self {
+        Self { environment, known: Mutex::default() }
+    }
+
+    /// Asks the modules of all entries which tools they have, and gives their names. Each is imported in an interpreter
+    /// of its own, which ends again; what has not changed since it was asked is not asked again. Blocks until that is
+    /// done.
+    ///
+    /// # Errors
+    /// Every entry whose modules cannot be imported.
+    pub fn describe(&self, defs: &BTreeMap<String, PythonDef>) -> Result<BTreeSet<String>, Vec<DescribeError>> {
+        let (mut described, mut errors) = (BTreeMap::new(), Vec::new());
+        for (name, def) in defs {
+            let key = key(name, def);
+            match self.definitions(&key) {
+                Ok(tools) => drop(described.insert(key, tools)),
+                Err(error) => errors.push(error),
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        let names = described.values().flat_map(|tools| tools.iter()).map(|tool| tool.name.clone()).collect();
+        self.known.lock().described = described;
+        Ok(names)
+    }
+
+    fn definitions(&self, key: &Key) -> Result<Arc<Vec<Definition>>, DescribeError> {
+        if let Some(tools) = self.known.lock().described.get(key) {
+            return Ok(Arc::clone(tools));
+        }
+        let tools = Arc::new(describe(&key.0, &key.1, &self.environment)?);
+        self.known.lock().described.insert(key.clone(), Arc::clone(&tools));
+        Ok(tools)
+    }
+
+    /// The tools of all entries. No process is started for that, unless the modules were not asked yet.
+    /// `timeout_default` is the limit of one try of a tool that sets none.
+    ///
+    /// # Errors
+    /// Every entry whose modules cannot be imported.
+    pub fn tools(
+        &self,
+        defs: &BTreeMap<String, PythonDef>,
+        timeout_default: Duration,
+    ) -> Result<Vec<TypedTool>, Vec<DescribeError>> {
+        let (mut tools, mut errors) = (Vec::new(), Vec::new());
+        for (name, def) in defs {
+            let key = key(name, def);
+            match self.definitions(&key) {
+                Ok(definitions) => {
+                    let pool = self.pool(key, &definitions);
+                    let configured = !def.secrets.values().any(|secret| self.is_missing(secret));
+                    tools.extend(definitions.iter().map(|definition| {
+                        let timeout = definition.timeout().unwrap_or(timeout_default);
+                        let handler = PythonTool::new(Arc::clone(&pool), definition.name.clone(), timeout);
+                        TypedTool::of_handler(
+                            definition.spec(timeout, configured),
+                            definition.timeout(),
+                            Arc::new(handler),
+                        )
+                    }));
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() { Ok(tools) } else { Err(errors) }
+    }
+
+    /// A secret in a file may still appear.
+    fn is_missing(&self, secret: &SecretRef) -> bool {
+        match secret {
+            SecretRef::Env(variable) => self.environment.get(variable).is_none(),
+            SecretRef::File(_) => false,
+        }
+    }
+
+    fn pool(&self, key: Key, definitions: &[Definition]) -> Arc<Pool> {
+        let mut known = self.known.lock();
+        if let Some(pool) = known.pools.get(&key).and_then(Weak::upgrade) {
+            return pool;
+        }
+        known.pools.retain(|_, pool| pool.strong_count() > 0);
+        let pool = Arc::new(Pool::new(&key.0, &key.1, definition::digest(definitions), self.environment.clone()));
+        known.pools.insert(key, Arc::downgrade(&pool));
+        if known.eager {
+            pool.start();
+        }
+        pool
+    }
+
+    /// Starts all processes now, and those of later pools as soon as their tools are asked for. Call it in a runtime.
+    pub fn start(&self) {
+        let mut known = self.known.lock();
+        known.eager = true;
+        known.pools.values().filter_map(Weak::upgrade).for_each(|pool| pool.start());
+    }
+
+    /// Ends all processes and waits, for 5 s at most, until they have ended. None is started afterwards.
+    pub async fn stop(&self) {
+        let pools: Vec<Arc<Pool>> = {
+            let known = self.known.lock();
+            known.pools.values().filter_map(Weak::upgrade).collect()
+        };
+        let ended = futures::future::join_all(pools.iter().map(|pool| pool.stop()));
+        if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
+            tracing::warn!("a Python process did not end in time; it is killed with this process");
+        }
+    }
+}
+
+fn key(name: &str, def: &PythonDef) -> Key {
+    (name.to_owned(), def.clone(), code_fingerprint([def]))
+}

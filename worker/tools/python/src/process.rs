@@ -1,0 +1,133 @@
+//! An interpreter as a process: a clean environment, a process group of its own, and an end that takes along whatever it
+//! has started.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tickfleet_config::PythonDef;
+use tickfleet_tools::standard_error::{self, Tail};
+use tickfleet_tools::{Environment, Secrets};
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+use crate::leftovers;
+
+/// Variables of the worker that an interpreter gets: where programs are, and how text, times and temporary files are.
+const INHERITED: [&str; 6] = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
+/// The time that a host has to end by itself once its socket is closed.
+const ENDS_IN: Duration = Duration::from_secs(1);
+/// And once it was killed.
+const DIES_IN: Duration = Duration::from_secs(1);
+
+/// A running interpreter. Dropping it kills it and its group; [`Process::end`] also what has left the group.
+pub(crate) struct Process {
+    child: Child,
+    group: Option<Pid>,
+    mark: String,
+    /// The task that reads its standard error.
+    listening: Option<JoinHandle<()>>,
+}
+
+/// Starts the host of the modules of `def`, and gives our end of its socket. Variables whose secret is not in `secrets`
+/// are left out.
+///
+/// # Errors
+/// Why it could not be started, in words.
+pub(crate) fn start(
+    name: &str,
+    def: &PythonDef,
+    secrets: &Arc<Secrets>,
+    environment: &Environment,
+    tail: &Arc<Tail>,
+) -> Result<(Process, UnixStream), String> {
+    let no_socket = |error: std::io::Error| format!("no socket could be made ({error})");
+    let (ours, theirs) = StdUnixStream::pair().map_err(no_socket)?;
+    ours.set_nonblocking(true).map_err(no_socket)?;
+    let ours = UnixStream::from_std(ours).map_err(no_socket)?;
+    let mark = mark();
+    let mut starting = Command::new(&def.interpreter);
+    // The socket is its standard input, so that no other descriptor is passed on; the host moves it away first of all.
+    starting.args(["-m", "tickfleet.host", "--fd", "0", "--concurrency", &def.concurrency.to_string()]);
+    starting.args(def.path.iter().flat_map(|folder| ["--path", folder])).args(&def.modules);
+    starting.env_clear().process_group(0).kill_on_drop(true);
+    starting.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
+    starting.envs(INHERITED.iter().filter_map(|name| Some((name, environment.get(name)?))));
+    starting.env("PYTHONUNBUFFERED", "1").env(leftovers::MARK, &mark);
+    let known = |template: &&String| {
+        let missing = def.secrets.keys().filter(|secret| secrets.get(secret).is_none());
+        !missing.map(|secret| format!("${{{secret}}}")).any(|reference| template.contains(&reference))
+    };
+    let own = def.env.iter().filter(|(_, template)| known(template));
+    starting.envs(own.map(|(name, template)| (name, secrets.fill(template))));
+    if let Some(folder) = &def.cwd {
+        starting.current_dir(folder);
+    }
+    let mut child = starting.spawn().map_err(|error| match &def.cwd {
+        Some(folder) => format!("'{}' could not be started in '{folder}' ({error})", def.interpreter),
+        None => format!("'{}' could not be started ({error})", def.interpreter),
+    })?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+    let said = child.stderr.take();
+    let listen =
+        |error| standard_error::log("a Python process", name.to_owned(), error, Arc::clone(secrets), Arc::clone(tail));
+    let listening = said.map(|error| tokio::spawn(listen(error)));
+    Ok((Process { child, group, mark, listening }, ours))
+}
+
+/// A word that no other interpreter has.
+fn mark() -> String {
+    static STARTED: AtomicU64 = AtomicU64::new(0);
+    format!("{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Process {
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
+    /// Waits for the end of a host whose socket was closed, kills it where that does not come, and ends what it has left
+    /// behind. Answers how it ended, where that is known.
+    pub(crate) async fn end(mut self) -> Option<ExitStatus> {
+        let mut status = self.ended_within(ENDS_IN).await;
+        self.kill();
+        if status.is_none() {
+            status = self.ended_within(DIES_IN).await;
+        }
+        let mark = std::mem::take(&mut self.mark);
+        // An error says that the runtime stops, and the process with it.
+        let _ = tokio::task::spawn_blocking(move || leftovers::end(&mark)).await;
+        // Its last words may be on their way. Who holds its pipe open beyond its end is not waited for.
+        if let Some(listening) = self.listening.take() {
+            let _ = tokio::time::timeout(DIES_IN, listening).await;
+        }
+        status
+    }
+
+    /// Kills it and its group now. [`Self::end`] has to follow.
+    pub(crate) fn kill(&self) {
+        if let Some(group) = self.group {
+            // It fails where the group has gone already, which is what is wanted.
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+    }
+
+    async fn ended_within(&mut self, wait: Duration) -> Option<ExitStatus> {
+        tokio::time::timeout(wait, self.child.wait()).await.ok()?.ok()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // `kill_on_drop` ends the interpreter alone. After its end was waited for, the group may be somebody else's.
+        if self.child.id().is_some() {
+            self.kill();
+        }
+    }
+}

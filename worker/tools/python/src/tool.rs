@@ -1,0 +1,130 @@
+//! A Python tool: one call, from its arguments to what the answer means.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use tickfleet_model::limits;
+use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput, without_secrets, wording};
+
+use crate::interpreter::{Answer, Ticket};
+use crate::messages::{Facts, Failure, FailureKind};
+use crate::pool::{Lease, NoLease, Pool};
+
+/// The longest that a call waits for a process with room for it: its slot is worth more.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Runs calls of one tool.
+pub(crate) struct PythonTool {
+    pool: Arc<Pool>,
+    name: String,
+    /// The limit of one try.
+    timeout: Duration,
+}
+
+impl PythonTool {
+    pub(crate) fn new(pool: Arc<Pool>, name: String, timeout: Duration) -> Self {
+        Self { pool, name, timeout }
+    }
+
+    /// Nothing was sent: whatever the tool's effect, another try does no harm.
+    fn unsent(&self, what: &str) -> ToolFailure {
+        let message = format!("The Python tools of '{}' {what}; the call was not sent.", self.pool.shared.name);
+        ToolFailure::Transient { message, retry_after: None, not_executed: true }
+    }
+}
+
+#[async_trait]
+impl Handler for PythonTool {
+    async fn call(&self, context: &CallContext, arguments: &RawValue) -> Result<ToolOutput, ToolFailure> {
+        // Half of the limit at most, so that a call which could not be sent ends as that, and not as one timed out.
+        let lease = self.pool.lease(PATIENCE.min(self.timeout / 2)).await.map_err(|why| {
+            self.unsent(match why {
+                NoLease::Away => "are not available right now",
+                NoLease::Busy => "are all busy",
+            })
+        })?;
+        let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
+        let facts = Facts::of(context, timeout_ms);
+        let ticket = match lease.interpreter.call(&self.name, arguments.get(), facts) {
+            Ok(Some(ticket)) => ticket,
+            Ok(None) => return Err(self.unsent("have just lost their process")),
+            Err(error) => return Err(ToolFailure::Internal { message: format!("the call cannot be sent: {error}") }),
+        };
+        let secrets = Arc::clone(&lease.interpreter.secrets);
+        let answer = UnderWay { call: Some((lease, ticket)), grace: self.pool.shared.def.cancel_grace }.answer().await;
+        let ran = match answer {
+            Some(answer) => outcome(&self.name, answer),
+            // Whether it ran to its end, nobody can tell.
+            None => Err(ToolFailure::Transient {
+                message: "The Python process ended while the call ran.".to_owned(),
+                retry_after: None,
+                not_executed: false,
+            }),
+        };
+        without_secrets(ran, &secrets)
+    }
+}
+
+fn outcome(tool: &str, answer: Answer) -> Result<ToolOutput, ToolFailure> {
+    match answer {
+        Ok(text) => match RawValue::from_string(text) {
+            Ok(json) => Ok(ToolOutput { json, content_type: "application/json" }),
+            Err(error) => Err(ToolFailure::Internal { message: format!("{tool} gave what is no JSON: {error}") }),
+        },
+        Err(failure) => Err(failed(failure)),
+    }
+}
+
+fn failed(failure: Failure) -> ToolFailure {
+    let Failure { kind, message, details, retry_after, not_executed } = failure;
+    let told = || wording::cut(&message, limits::ERROR_BYTES_MAX);
+    match kind {
+        FailureKind::InvalidArguments => ToolFailure::InvalidArguments { message: told() },
+        FailureKind::Permanent => ToolFailure::Permanent { message: told(), details },
+        FailureKind::Transient => ToolFailure::Transient {
+            message: told(),
+            retry_after: retry_after.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            not_executed,
+        },
+        // Only who has stopped waiting cancels; should the host say so by itself, the call has not been carried through.
+        FailureKind::Cancelled => ToolFailure::Transient { message: told(), retry_after: None, not_executed: false },
+        FailureKind::Internal => ToolFailure::Internal { message },
+    }
+}
+
+/// A call that was sent. Dropped before its answer, it is cancelled; where it does not end then, its process is.
+struct UnderWay {
+    call: Option<(Lease, Ticket)>,
+    grace: Duration,
+}
+
+impl UnderWay {
+    /// Waits for the answer; none where the process was lost.
+    async fn answer(mut self) -> Option<Answer> {
+        let (_, ticket) = self.call.as_mut()?;
+        let answer = (&mut ticket.answer).await.ok();
+        self.call = None;
+        answer
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        let Some((lease, ticket)) = self.call.take() else { return };
+        lease.interpreter.cancel(ticket.id);
+        // Without a runtime the process ends, and the interpreters with it.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(given_up(lease, ticket, self.grace));
+        }
+    }
+}
+
+/// Keeps the call's place until it has really ended.
+async fn given_up(lease: Lease, ticket: Ticket, grace: Duration) {
+    if tokio::time::timeout(grace, ticket.answer).await.is_err() {
+        lease.interpreter.stuck.cancel();
+        lease.interpreter.retired.cancel();
+    }
+}

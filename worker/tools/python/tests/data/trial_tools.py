@@ -1,0 +1,104 @@
+"""Tools that behave, and tools that do not."""
+
+import asyncio
+import ctypes
+import os
+import subprocess
+import sys
+import time
+
+from tickfleet import Context, ToolError, tool
+
+
+@tool(effect="read")
+def add(a: int, b: int = 2) -> dict[str, int]:
+    """Adds.
+
+    :param a: The one number.
+    :param b: The other.
+    """
+    print("adding", a, b)
+    return {"sum": a + b}
+
+
+@tool(effect="read")
+async def who(context: Context) -> dict[str, object]:
+    """Tells who calls, and in which process."""
+    return {"agent": context.agent, "process": os.getpid(), "left": context.remaining}
+
+
+@tool(effect="read")
+def nap(seconds: float) -> int:
+    """Sleeps without looking whether it is still wanted."""
+    time.sleep(seconds)
+    return os.getpid()
+
+
+@tool(effect="read")
+async def wait(seconds: float) -> int:
+    """Sleeps, and ends when it is cancelled."""
+    await asyncio.sleep(seconds)
+    return os.getpid()
+
+
+@tool(effect="once")
+def crash() -> None:
+    """Takes its process down."""
+    ctypes.string_at(0)
+
+
+@tool(effect="read")
+def large(count: int) -> str:
+    """Gives as many bytes back."""
+    return "x" * count
+
+
+@tool(effect="read")
+def rogue() -> None:
+    """Writes to the socket that the host speaks on, wherever that is."""
+    for number in range(3, 64):
+        try:
+            os.write(number, b"\xff" * 64)
+        except OSError:
+            pass
+    time.sleep(1)
+
+
+_kept: list[bytes] = []
+
+
+@tool(effect="read")
+def grow(mebibytes: int) -> int:
+    """Keeps memory."""
+    _kept.append(os.urandom(mebibytes << 20))
+    return os.getpid()
+
+
+@tool(effect="read")
+def leave_behind() -> list[int]:
+    """Starts a process in its group, and one that leaves it and has no parent soon."""
+    near = subprocess.Popen(["sleep", "600"])
+    script = """
+import subprocess as s
+print(s.Popen(['sleep', '600'], start_new_session=True, stdout=s.DEVNULL, stderr=s.DEVNULL).pid)
+"""
+    far = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return [near.pid, int(far.stdout)]
+
+
+@tool(effect="read")
+def environment() -> dict[str, str]:
+    """Tells its environment."""
+    return dict(os.environ)
+
+
+@tool(effect="read")
+def fail(how: str) -> None:
+    """Fails."""
+    if how == "transient":
+        raise ToolError.transient("busy", retry_after=2, not_executed=True)
+    if how == "permanent":
+        raise ToolError.permanent("no", details={"why": 7})
+    if how == "invalid":
+        raise ToolError.invalid_arguments("not so")
+    raise KeyError(how + os.environ.get("KEY", ""))

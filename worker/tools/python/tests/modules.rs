@@ -1,0 +1,90 @@
+//! What modules offer, what is told of those that cannot be imported, and when their code has changed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "shared with the tests of pools")]
+mod support;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::json;
+use tickfleet_config::PythonDef;
+use tickfleet_tools_python::{Pools, code_fingerprint};
+
+use support::{Tools, def, environment};
+
+/// The module `shop` with this text.
+fn shop(folder: &Path, text: &str) -> PythonDef {
+    fs::write(folder.join("shop.py"), text).unwrap();
+    PythonDef { modules: vec!["shop".into()], path: vec![folder.display().to_string()], ..def() }
+}
+
+fn refused(def: PythonDef) -> String {
+    let errors = Pools::new(environment()).describe(&BTreeMap::from([("shop".to_owned(), def)])).unwrap_err();
+    assert_eq!(errors.len(), 1);
+    errors[0].to_string()
+}
+
+const STOCK: &str = "from tickfleet import tool\n\n@tool\ndef stock(sku: str) -> int:\n    'Counts.'\n    return 7\n";
+
+#[test]
+fn what_cannot_be_imported_is_told_with_the_users_own_lines_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = refused(shop(folder.path(), "import json\njson.loads('{')\n"));
+    assert!(said.starts_with("python.shop: a module cannot be imported:\nTraceback"), "{said}");
+    assert!(said.contains("shop.py\", line 2") && said.contains("JSONDecodeError"), "{said}");
+    assert!(!said.contains("json/decoder.py") && !said.contains("importlib"), "{said}");
+    let said = refused(shop(folder.path(), "def stock(:\n"));
+    assert!(said.contains("shop.py\", line 1") && said.contains("SyntaxError"), "{said}");
+    let said = refused(shop(folder.path(), &format!("{STOCK}{STOCK}")));
+    assert!(said.contains("DuplicateTool: the name 'stock' is registered twice"), "{said}");
+    let said = refused(PythonDef { modules: vec!["nowhere".into()], ..def() });
+    assert!(said.ends_with("ModuleNotFoundError: No module named 'nowhere'"), "{said}");
+}
+
+#[test]
+fn an_interpreter_that_does_not_do_is_told_in_words() {
+    let said = refused(PythonDef { interpreter: "no-such-python".into(), ..def() });
+    assert!(said.contains("'no-such-python' could not be started"), "{said}");
+    let said = refused(PythonDef { interpreter: "cat".into(), ..def() });
+    assert!(said.contains("it ended with exit status: 1") && said.contains("on standard error it said:"), "{said}");
+    // Without the package, Python says so.
+    let said = refused(PythonDef { env: BTreeMap::new(), ..def() });
+    assert!(said.contains("No module named tickfleet") || said.contains("No module named 'tickfleet'"), "{said}");
+}
+
+#[test]
+fn a_module_that_is_never_done_is_given_up() {
+    let folder = tempfile::tempdir().unwrap();
+    let def = shop(folder.path(), "import time\ntime.sleep(600)\n");
+    let said = refused(PythonDef { start_timeout: std::time::Duration::from_millis(700), ..def });
+    assert!(said.contains("it was not ready within 0.7 s"), "{said}");
+}
+
+#[tokio::test]
+async fn a_process_whose_tools_are_others_than_described_takes_no_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let tools = Tools::with_timeout(shop(folder.path(), STOCK), std::time::Duration::from_secs(4));
+    fs::write(folder.path().join("shop.py"), STOCK.replace("sku: str", "article: str")).unwrap();
+    let call = tools.call("stock", json!({"sku": "a"})).await;
+    assert!(matches!(call, Err(tickfleet_tools::ToolFailure::Transient { not_executed: true, .. })), "{call:?}");
+    tools.stop().await;
+}
+
+#[test]
+fn a_change_of_a_python_file_is_seen_and_nothing_else() {
+    let folder = tempfile::tempdir().unwrap();
+    let def = shop(folder.path(), STOCK);
+    let first = code_fingerprint([&def]);
+    fs::create_dir(folder.path().join("__pycache__")).unwrap();
+    fs::write(folder.path().join("__pycache__/shop.py"), "").unwrap();
+    fs::write(folder.path().join("notes.txt"), "").unwrap();
+    assert_eq!(code_fingerprint([&def]), first);
+    fs::create_dir(folder.path().join("deep")).unwrap();
+    fs::write(folder.path().join("deep/more.py"), "").unwrap();
+    let second = code_fingerprint([&def]);
+    assert_ne!(second, first);
+    fs::write(folder.path().join("deep/more.py"), "x = 1\n").unwrap();
+    assert_ne!(code_fingerprint([&def]), second);
+}

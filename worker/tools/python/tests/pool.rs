@@ -1,0 +1,206 @@
+//! Real interpreters: what a call gets, what becomes of it when its process is lost, and that no process is left behind.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tickfleet_model::Effect;
+use tickfleet_tools::ToolFailure;
+use tokio::time::{Instant, timeout};
+
+use support::{Tools, def, is_running, until};
+
+/// The longest wait for what is on its way; usually it takes a moment.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn lost(ran: Result<Value, ToolFailure>) -> bool {
+    matches!(ran, Err(ToolFailure::Transient { not_executed: false, message, .. }) if message.contains("process ended"))
+}
+
+#[tokio::test]
+async fn tools_come_with_their_definitions_and_a_call_with_its_context() {
+    let tools = Tools::of(def());
+    let add = tools.spec("add");
+    assert_eq!((add.description.as_str(), add.effect), ("Adds.", Effect::Read));
+    assert_eq!(
+        add.input_schema["properties"]["b"],
+        json!({"type": "integer", "default": 2, "description": "The other."})
+    );
+    assert_eq!(tools.call("add", json!({"a": 40})).await.unwrap(), json!({"sum": 42}));
+    let who = tools.call("who", json!({})).await.unwrap();
+    assert_eq!(who["agent"], "kelly");
+    assert!((1.0..=30.0).contains(&who["left"].as_f64().unwrap()), "{who}");
+    tools.stop().await;
+}
+
+#[tokio::test]
+async fn every_way_to_fail_says_what_it_is_and_no_secret() {
+    let mut def = def();
+    def.secrets.insert("K".into(), tickfleet_config::tools::SecretRef::Env("SHOP_KEY".into()));
+    def.env.insert("KEY".into(), "${K}".into());
+    let tools = Tools::of(def);
+    let fail = async |how: &str| tools.call("fail", json!({"how": how})).await.unwrap_err();
+    match fail("transient").await {
+        ToolFailure::Transient { message, retry_after, not_executed: true } => {
+            assert_eq!((message.as_str(), retry_after), ("busy", Some(Duration::from_secs(2))));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert!(matches!(fail("permanent").await, ToolFailure::Permanent { details: Some(why), .. } if why["why"] == 7));
+    assert!(matches!(fail("invalid").await, ToolFailure::InvalidArguments { message } if message == "not so"));
+    match fail("a bug ").await {
+        ToolFailure::Internal { message } => {
+            assert!(
+                message.contains("trial_tools.py") && message.contains("KeyError: 'a bug [REDACTED]'"),
+                "{message}"
+            );
+        }
+        other => panic!("{other:?}"),
+    }
+    let wrong = tools.call("add", json!({"a": "many"})).await;
+    assert!(matches!(wrong, Err(ToolFailure::InvalidArguments { message }) if message.starts_with("a: ")));
+    let environment = tools.call("environment", json!({})).await.unwrap();
+    assert_eq!(environment["KEY"], "[REDACTED]");
+    let names: BTreeSet<&str> = environment.as_object().unwrap().keys().map(String::as_str).collect();
+    assert!(!names.contains("SHOP_KEY") && !names.contains("HOME"), "{names:?}");
+    tools.stop().await;
+}
+
+#[tokio::test]
+async fn a_process_that_crashes_takes_its_own_calls_and_no_others() {
+    let mut def = def();
+    (def.processes, def.concurrency) = (2, 2);
+    let tools = Tools::of(def);
+    tools.pools.start();
+    // With two processes up, two calls run apart.
+    until(PATIENCE, async || {
+        let (one, other) =
+            tokio::join!(tools.call("wait", json!({"seconds": 0.2})), tools.call("wait", json!({"seconds": 0.2})));
+        one.unwrap() != other.unwrap()
+    })
+    .await;
+    let (survivor, crashed) = tokio::join!(tools.call("nap", json!({"seconds": 1.5})), tools.call("crash", json!({})));
+    assert!(lost(crashed), "whether it had an effect, nobody knows");
+    assert!(survivor.is_ok(), "{survivor:?}");
+    let after = timeout(PATIENCE, tools.call("add", json!({"a": 1}))).await.unwrap();
+    assert_eq!(after.unwrap(), json!({"sum": 3}));
+    tools.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_given_up_is_cancelled_and_its_process_goes_on() {
+    let mut def = def();
+    (def.processes, def.concurrency) = (1, 1);
+    let tools = Tools::of(def);
+    let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
+    assert!(timeout(Duration::from_millis(300), tools.call("wait", json!({"seconds": 600}))).await.is_err());
+    // There is one place, and it comes free when the cancelled call has ended.
+    assert_eq!(tools.call("wait", json!({"seconds": 0})).await.unwrap(), process);
+    tools.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_ignores_its_cancellation_costs_its_process_after_a_grace() {
+    let mut def = def();
+    (def.processes, def.concurrency, def.cancel_grace) = (1, 2, Duration::from_millis(500));
+    let tools = Tools::of(def);
+    let process = tools.call("wait", json!({"seconds": 0})).await.unwrap();
+    assert!(timeout(Duration::from_millis(200), tools.call("nap", json!({"seconds": 600}))).await.is_err());
+    // A neighbour that is done within the grace is not disturbed; one that is not is told that it was lost.
+    let (short, long) =
+        tokio::join!(tools.call("wait", json!({"seconds": 0.3})), tools.call("nap", json!({"seconds": 0.2})));
+    assert_eq!((short.unwrap(), long.is_ok()), (process.clone(), true));
+    let next = timeout(PATIENCE, tools.call("wait", json!({"seconds": 0}))).await.unwrap().unwrap();
+    until(PATIENCE, async || !is_running(process.as_i64().unwrap())).await;
+    assert_ne!(next, process);
+    tools.stop().await;
+}
+
+#[tokio::test]
+async fn neither_prints_nor_large_results_nor_rogue_bytes_break_other_calls() {
+    let mut def = def();
+    (def.processes, def.concurrency) = (1, 4);
+    let tools = Tools::of(def);
+    let large = tools.call("large", json!({"count": 5_000_000})).await;
+    assert!(matches!(large, Err(ToolFailure::Internal { message }) if message.contains("cannot be passed on")));
+    assert_eq!(tools.call("large", json!({"count": 3_000_000})).await.unwrap().as_str().unwrap().len(), 3_000_000);
+    // Bytes that are no frame end the process, and with it the calls that ran there.
+    assert!(lost(tools.call("rogue", json!({})).await));
+    let after = timeout(PATIENCE, tools.call("add", json!({"a": 1}))).await.unwrap();
+    assert_eq!(after.unwrap(), json!({"sum": 3}));
+    tools.stop().await;
+}
+
+#[tokio::test]
+async fn a_process_is_replaced_after_its_calls_or_its_memory_and_no_call_is_lost() {
+    let mut by_calls = def();
+    (by_calls.processes, by_calls.recycle_after_calls) = (1, 5);
+    let tools = Tools::of(by_calls);
+    let mut seen = BTreeSet::new();
+    for _ in 0..20 {
+        seen.insert(tools.call("wait", json!({"seconds": 0})).await.unwrap().as_i64().unwrap());
+    }
+    assert_eq!(seen.len(), 4);
+    tools.stop().await;
+    assert!(!seen.iter().any(|process| is_running(*process)));
+
+    let mut by_memory = def();
+    (by_memory.processes, by_memory.memory_max) = (1, 128 << 20);
+    let tools = Tools::of(by_memory);
+    let before = tools.call("grow", json!({"mebibytes": 150})).await.unwrap();
+    until(PATIENCE, async || tools.call("wait", json!({"seconds": 0})).await.unwrap() != before).await;
+    tools.stop().await;
+}
+
+#[tokio::test]
+async fn what_tools_have_started_ends_with_their_process() {
+    let tools = Tools::of(def());
+    let left = tools.call("leave_behind", json!({})).await.unwrap();
+    let left: Vec<i64> = left.as_array().unwrap().iter().map(|id| id.as_i64().unwrap()).collect();
+    assert!(left.iter().all(|process| is_running(*process)));
+    let process = tools.call("wait", json!({"seconds": 0})).await.unwrap().as_i64().unwrap();
+    tools.stop().await;
+    until(PATIENCE, async || !left.iter().chain([&process]).any(|process| is_running(*process))).await;
+}
+
+#[tokio::test]
+async fn two_hundred_calls_at_once_run_in_four_processes_and_leave_none_behind() {
+    let mut def = def();
+    (def.processes, def.concurrency) = (4, 50);
+    let tools = Tools::of(def);
+    tools.pools.start();
+    let began = Instant::now();
+    let calls = (0..200).map(|_| tools.call("nap", json!({"seconds": 0.5})));
+    let answers = futures::future::join_all(calls).await;
+    let processes: BTreeSet<i64> = answers.iter().map(|answer| answer.as_ref().unwrap().as_i64().unwrap()).collect();
+    // One after the other they would take 100 s.
+    assert!((2..=4).contains(&processes.len()) && began.elapsed() < PATIENCE / 2, "{processes:?}");
+    tools.stop().await;
+    assert!(!processes.iter().any(|process| is_running(*process)));
+}
+
+#[tokio::test]
+async fn a_pool_that_nothing_uses_any_more_ends_its_processes() {
+    let tools = Tools::of(def());
+    let process = tools.call("wait", json!({"seconds": 0})).await.unwrap().as_i64().unwrap();
+    drop(tools);
+    until(PATIENCE, async || !is_running(process)).await;
+}
+
+#[tokio::test]
+async fn a_full_pool_says_that_nothing_was_sent() {
+    let mut def = def();
+    (def.processes, def.concurrency) = (1, 1);
+    let tools = Tools::with_timeout(def, Duration::from_secs(2));
+    tools.call("wait", json!({"seconds": 0})).await.unwrap();
+    let (long, short) =
+        tokio::join!(tools.call("wait", json!({"seconds": 1.9})), tools.call("wait", json!({"seconds": 0})));
+    assert!(long.is_ok());
+    assert!(
+        matches!(short, Err(ToolFailure::Transient { not_executed: true, message, .. }) if message.contains("busy"))
+    );
+    tools.stop().await;
+}
