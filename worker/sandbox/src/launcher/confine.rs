@@ -13,7 +13,8 @@ use nix::sys::prctl;
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
 use nix::unistd::{self, Gid, Pid, Uid};
 
-use super::{Refusal, limits, raw, rules, seccomp, step};
+use super::limits::{self, Room};
+use super::{Refusal, raw, rules, seccomp, step};
 use crate::spec::{Level, PATH};
 use crate::wire::Request;
 
@@ -62,7 +63,10 @@ pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal>
     let owner = owner(workspace)?;
     let (failure, tell) = std::io::pipe().map_err(step("make a pipe"))?;
     let (gate, open) = std::io::pipe().map_err(step("make a pipe"))?;
-    let running = limits::running(owner.map_or(unistd::geteuid(), |owner| owner.uid));
+    let room = match owner {
+        Some(_) => Room::Own,
+        None => Room::Shared(limits::running(unistd::geteuid())),
+    };
     let child = match raw::fork().map_err(step("fork"))? {
         Some(child) => child,
         None => {
@@ -71,7 +75,7 @@ pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal>
             let place = Place { workspace, temporary: &temporary, level: Level::Basic };
             let failed = become_owner(owner)
                 .and_then(|()| hold_the_gate(gate))
-                .and_then(|()| run(request, stdin, &place, running, owner.is_none()));
+                .and_then(|()| run(request, stdin, &place, room));
             say(tell, failed);
         }
     };
@@ -112,15 +116,8 @@ pub(super) fn end(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Confines this process and makes it the command; comes back only where that fails. `shared` says that the worker runs
-/// as the same user.
-pub(super) fn run(
-    request: &Request,
-    stdin: &File,
-    place: &Place<'_>,
-    running: u64,
-    shared: bool,
-) -> Result<(), Refusal> {
+/// Confines this process and makes it the command; comes back only where that fails.
+pub(super) fn run(request: &Request, stdin: &File, place: &Place<'_>, room: Room) -> Result<(), Refusal> {
     let spec = &request.spec;
     unistd::setsid().map_err(step("begin a session"))?;
     unistd::dup2_stdin(stdin.as_fd()).map_err(step("give the standard input"))?;
@@ -132,10 +129,10 @@ pub(super) fn run(
     }
     let argv = strings(spec.argv.iter().map(String::as_str))?;
     let environment = environment(request, place)?;
-    limits::set(&spec.limits, running)?;
+    limits::set(&spec.limits, room)?;
     prctl::set_no_new_privs().map_err(step("no new privileges"))?;
     rules::restrict(spec, place)?;
-    seccomp::restrict(place.level, &spec.network, shared)?;
+    seccomp::restrict(place.level, &spec.network, matches!(room, Room::Shared(_)))?;
     if request.probe {
         end(0);
     }

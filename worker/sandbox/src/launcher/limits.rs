@@ -10,8 +10,20 @@ use nix::unistd::Uid;
 use super::{Refusal, step};
 use crate::spec::Limits;
 
-/// Threads of the same user that may come beside the command while it runs: other sandboxes, where all have one user.
-const OTHERS: u64 = 2_048;
+/// Threads that the same user may start beside the command while it runs, where the worker and all its sandboxes share
+/// one: a fork bomb gets so many more until the next look at the tree.
+const OTHERS: u64 = 256;
+/// Processes of a namespace that are not the command's: its first one, and the launcher.
+const OURS: u64 = 2;
+
+/// The most threads that the user of a command may have while it runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Room {
+    /// The user, or the user's number in this namespace, is the command's alone.
+    Own,
+    /// The worker and other commands have the same user, with so many threads now.
+    Shared(u64),
+}
 
 /// The number of threads that `uid` has, as the kernel counts them for its limit.
 pub(super) fn running(uid: Uid) -> u64 {
@@ -23,8 +35,13 @@ pub(super) fn running(uid: Uid) -> u64 {
     of_uid.map(|entry| fs::read_dir(entry.path().join("task")).map_or(1, |tasks| tasks.count() as u64)).sum()
 }
 
-/// Sets all of them for this process and what it starts. `running` is the number of threads that its user has already.
-pub(super) fn set(limits: &Limits, running: u64) -> Result<(), Refusal> {
+/// Sets all of them for this process and what it starts.
+pub(super) fn set(limits: &Limits, room: Room) -> Result<(), Refusal> {
+    let threads = limits.processes
+        + match room {
+            Room::Own => OURS,
+            Room::Shared(running) => running + OTHERS,
+        };
     let seconds = limits.cpu_ms.div_ceil(1_000).max(1);
     let all = [
         (Resource::RLIMIT_CPU, seconds, seconds + 1),
@@ -32,7 +49,7 @@ pub(super) fn set(limits: &Limits, running: u64) -> Result<(), Refusal> {
         (Resource::RLIMIT_NOFILE, limits.open_files, limits.open_files),
         // Written memory, not reserved addresses: Node, Go and the JVM reserve gigabytes that they never touch.
         (Resource::RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes),
-        (Resource::RLIMIT_NPROC, running + limits.processes + OTHERS, running + limits.processes + OTHERS),
+        (Resource::RLIMIT_NPROC, threads, threads),
         (Resource::RLIMIT_CORE, 0, 0),
         (Resource::RLIMIT_MEMLOCK, 64 << 10, 64 << 10),
         (Resource::RLIMIT_MSGQUEUE, 0, 0),

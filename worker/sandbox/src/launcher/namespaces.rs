@@ -13,7 +13,8 @@ use nix::unistd::{self, Pid};
 use serde::{Deserialize, Serialize};
 
 use super::confine::{self, Place, Started, become_owner, end, hold_the_gate, owner, say};
-use super::{Refusal, limits, mounts, raw, step};
+use super::limits::Room;
+use super::{Refusal, mounts, raw, step};
 use crate::spec::{Level, Network, WORKSPACE};
 use crate::wire::Request;
 
@@ -42,7 +43,6 @@ pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal>
     let owner = owner(&request.spec.workspace)?;
     // With the command's own user a launcher of root needs no more rights than any other.
     become_owner(owner)?;
-    let running = limits::running(unistd::geteuid());
     enter(&request.spec.network)?;
     let (failure, tell) = std::io::pipe().map_err(step("make a pipe"))?;
     let (gate, open) = std::io::pipe().map_err(step("make a pipe"))?;
@@ -56,7 +56,7 @@ pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal>
                 Ok(proc) => proc,
                 Err(failed) => say(tell, Err(failed)),
             };
-            first_process(request, stdin, running, proc, tell, tell_end)
+            first_process(request, stdin, proc, tell, tell_end)
         }
     };
     drop((tell, gate, tell_end));
@@ -87,7 +87,6 @@ fn enter(network: &Network) -> Result<(), Refusal> {
 fn first_process(
     request: &Request,
     stdin: &File,
-    running: u64,
     proc: bool,
     tell: std::io::PipeWriter,
     tell_end: std::io::PipeWriter,
@@ -98,7 +97,7 @@ fn first_process(
             drop(tell_end);
             let place =
                 Place { workspace: Path::new(WORKSPACE), temporary: Path::new("/tmp"), level: Level::Strict };
-            let failed = confine::run(request, stdin, &place, running, false);
+            let failed = confine::run(request, stdin, &place, Room::Own);
             say(tell, failed)
         }
         Err(error) => say(tell, Err(step("fork")(error))),

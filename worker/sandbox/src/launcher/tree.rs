@@ -26,17 +26,26 @@ pub(super) fn children(pid: Pid) -> Vec<Pid> {
 
 /// Adds up what all descendants of `root` use.
 pub(super) fn usage(root: Pid) -> Usage {
-    let (mut total, mut waiting, mut looked_at) = (Usage::default(), children(root), 0);
-    while let Some(pid) = waiting.pop() {
-        looked_at += 1;
-        if looked_at > LOOKED_AT_MAX {
-            break;
-        }
+    let mut total = Usage::default();
+    each(root, |pid| {
         if let Some(one) = of(pid) {
             total.threads += one.threads;
             total.cpu_ticks += one.cpu_ticks;
             total.pages += one.pages;
         }
+    });
+    total
+}
+
+/// Hands every descendant of `root` to `see`, parents before their children.
+pub(super) fn each(root: Pid, mut see: impl FnMut(Pid)) {
+    let (mut waiting, mut looked_at) = (children(root), 0);
+    while let Some(pid) = waiting.pop() {
+        looked_at += 1;
+        if looked_at > LOOKED_AT_MAX {
+            break;
+        }
+        see(pid);
         // A thread has children of its own.
         let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
         for thread in threads.flatten() {
@@ -44,7 +53,6 @@ pub(super) fn usage(root: Pid) -> Usage {
             waiting.extend(text.split_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw));
         }
     }
-    total
 }
 
 /// One process, from its `stat`.
@@ -58,7 +66,9 @@ fn parse(text: &str) -> Option<Usage> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
     let cpu_ticks = (14..=17).map(field).sum::<Option<u64>>()?;
-    Some(Usage { threads: field(20)?, cpu_ticks, pages: field(24)? })
+    // What has ended and waits for its parent runs no more.
+    let threads = if fields.first() == Some(&"Z") { 0 } else { field(20)? };
+    Some(Usage { threads, cpu_ticks, pages: field(24)? })
 }
 
 #[cfg(test)]

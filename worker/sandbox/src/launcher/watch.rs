@@ -97,6 +97,7 @@ impl<'a> Watch<'a> {
             if waited[1].any().unwrap_or(true) {
                 return Ok(Some(Stop::Cancelled));
             }
+            reap_orphans(child);
             if let Some(stop) = self.look() {
                 return Ok(Some(stop));
             }
@@ -148,15 +149,22 @@ fn now() -> Instant {
     Instant::now()
 }
 
+/// Reaps what was orphaned and has ended: the dead hold places of the kernel's limit. The command itself stays for the end.
+fn reap_orphans(child: Pid) {
+    for orphan in tree::children(Pid::this()).into_iter().filter(|pid| *pid != child) {
+        let _ = waitpid(orphan, Some(WaitPidFlag::WNOHANG));
+    }
+}
+
 /// Kills and reaps until no descendant is left; answers how `child` ended. Whatever is orphaned becomes a child of this
-/// process, which is a subreaper, so it is enough to kill one's own children until there are none.
+/// process, which is a subreaper, so none gets away; what the walks missed the next round finds.
 fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
     let mut ended = (None, Some(Signal::SIGKILL as i32));
     loop {
-        for one in tree::children(Pid::this()) {
-            // It has ended in the meantime, or it is killed.
+        // What has ended in the meantime needs no signal.
+        tree::each(Pid::this(), |one| {
             let _ = kill(one, Signal::SIGKILL);
-        }
+        });
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
                 Ok(WaitStatus::Exited(pid, code)) if pid == child => ended = (Some(code), None),
