@@ -1,10 +1,10 @@
 //! The level `docker`: a short-lived container of an engine on the host. The engine confines; here is how it is told to.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
-use nix::unistd::{getegid, geteuid};
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
 use tokio_util::sync::CancellationToken;
@@ -15,8 +15,6 @@ use crate::spec::{Network, Spec, WORKSPACE};
 
 /// How long the engine may take to answer, to start a container, and to remove one.
 const ENGINE: Duration = Duration::from_secs(30);
-/// The user that commands run as where the worker is root.
-const NOBODY: u32 = 65_534;
 /// What the engine's client ends with where it could not start a container.
 const NOT_STARTED: i32 = 125;
 
@@ -55,7 +53,11 @@ impl Engine {
         let workspace = spec.workspace.to_str().filter(|path| !path.contains([',', ':', '"']));
         let workspace = workspace.ok_or_else(|| RunError::Spec("the workspace's path cannot be mounted".into()))?;
         let limits = &spec.limits;
-        let user = if geteuid().is_root() { (NOBODY, NOBODY) } else { (geteuid().as_raw(), getegid().as_raw()) };
+        let found = spec.workspace.metadata();
+        let found = found.map_err(|error| RunError::Spec(format!("the workspace cannot be looked at: {error}")))?;
+        if found.uid() == 0 || found.gid() == 0 {
+            return Err(RunError::Machine("the workspace must belong to another user than root".into()));
+        }
         let mut all: Vec<String> = ["run", "--rm", "--interactive", "--init", "--network", "none", "--read-only"]
             .into_iter()
             .map(String::from)
@@ -66,7 +68,7 @@ impl Engine {
             ("ipc", "private".to_owned()),
             ("cap-drop", "ALL".to_owned()),
             ("security-opt", "no-new-privileges".to_owned()),
-            ("user", format!("{}:{}", user.0, user.1)),
+            ("user", format!("{}:{}", found.uid(), found.gid())),
             ("memory", limits.memory_bytes.to_string()),
             ("memory-swap", limits.memory_bytes.to_string()),
             ("pids-limit", limits.processes.to_string()),

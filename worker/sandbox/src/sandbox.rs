@@ -78,6 +78,13 @@ impl Sandbox {
         sandbox
     }
 
+    /// The same with another image for containers.
+    #[must_use]
+    pub fn with_image(&self, image: &str) -> Self {
+        let engine = self.engine.clone().map(|engine| Engine { image: image.to_owned(), ..engine });
+        Self { engine, ..self.clone() }
+    }
+
     /// What was found.
     #[must_use]
     pub const fn abilities(&self) -> &Abilities {

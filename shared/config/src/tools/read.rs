@@ -8,6 +8,7 @@ use crate::document::errors::{Errors, Place};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::{Node, Value, join};
 use crate::tools::http;
+use crate::tools::shell;
 use crate::tools::schema::{SchemaCheck, SchemaUse};
 use crate::tools::templates::Arguments;
 use crate::tools::{ToolDef, ToolsFile};
@@ -48,8 +49,8 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
         if let Some(first) = ids.get(&id) {
             errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("an id of its own (see {first})"));
         }
-        if def.http.is_some() && sources.built_in_tools.contains(name) {
-            errors.push(place, &cursor.path, "the name of a built-in tool", "another name for an HTTP tool");
+        if def.has_kind() && sources.built_in_tools.contains(name) {
+            errors.push(place, &cursor.path, "the name of a built-in tool", "another name for a tool that is declared whole");
         }
         ids.insert(id, place.clone());
         // The matrix names a tool, not one of its versions.
@@ -96,9 +97,13 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck) -> ToolDef {
         required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),
         requires_approval: s.optional("requires_approval").and_then(|c| c.boolean()).unwrap_or_default(),
         http: s.optional("http").and_then(|c| http::read(&c, &arguments, effect == Effect::Once)),
+        shell: s.optional("shell").and_then(|c| shell::read(&c, &arguments)),
         input_schema,
     };
     s.close();
+    if def.http.is_some() && def.shell.is_some() {
+        cursor.refuse("one of http, shell: what runs the tool");
+    }
     def
 }
 

@@ -27,6 +27,8 @@ use nix::sys::prctl;
 use nix::unistd;
 use rustix::fs::{MemfdFlags, SeekFrom, memfd_create};
 
+pub use usage::{Held, held};
+
 use crate::spec::Level;
 use crate::wire::{self, Report, Request};
 
