@@ -293,7 +293,8 @@ impl Setup {
         typed.extend(tickfleet_tools_knowledge::tools::all(store, &self.knowledge));
         typed.extend(self.extensions.tools_now());
         let timeout = self.settings().worker.tool_timeout;
-        let built = Registry::build(typed, &self.configuration.tools, &self.kinds(runs), &self.tool_environment(), timeout);
+        let built =
+            Registry::build(typed, &self.configuration.tools, &self.kinds(runs), &self.tool_environment(), timeout);
         let built = built.and_then(|mut registry| {
             let imported = self.mcp.tools(&self.configuration.mcp, timeout)?;
             imported.into_iter().try_for_each(|tool| registry.register(tool)).map_err(|error| vec![error])?;
@@ -377,9 +378,10 @@ impl Setup {
         let mut typed = worker::standard_handlers();
         typed.extend(self.extensions.task_handlers.iter().cloned());
         let llm = LlmKind::new(store.clone(), Arc::clone(&self.models), Arc::clone(active), Arc::clone(metrics));
-        worker::agents::bind(defs, typed, &self.kinds(Runs::Elsewhere), &llm, &self.tool_environment(), timeout).map_err(|errors| {
-            Failure::failed(anyhow::anyhow!("the task handlers cannot be used:\n  {}", errors.join("\n  ")))
-        })
+        worker::agents::bind(defs, typed, &self.kinds(Runs::Elsewhere), &llm, &self.tool_environment(), timeout)
+            .map_err(|errors| {
+                Failure::failed(anyhow::anyhow!("the task handlers cannot be used:\n  {}", errors.join("\n  ")))
+            })
     }
 
     /// Returns how results are reported.

@@ -19,7 +19,7 @@ use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::{Scripts, Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
-use tickfleet_tools::{Environment, RegisteredTool, Registry, NoShell, ToolKinds, TypedTool};
+use tickfleet_tools::{Environment, NoShell, RegisteredTool, Registry, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;

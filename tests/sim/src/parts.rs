@@ -23,7 +23,7 @@ use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::{Scripts, Store, StoreError, TurnName};
-use tickfleet_tools::{Environment, Registry, NoShell, ToolKinds};
+use tickfleet_tools::{Environment, NoShell, Registry, ToolKinds};
 use tickfleet_tools_http::HttpKind;
 use worker::Worker;
 use worker::agents::{NoModels, TaskHandlers};

@@ -9,7 +9,7 @@ use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_model::policy::Caller;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Store, StoreOptions};
-use tickfleet_tools::{Environment, Registry, NoShell, ToolKinds};
+use tickfleet_tools::{Environment, NoShell, Registry, ToolKinds};
 use tickfleet_tools_http::HttpKind;
 
 use super::configuration;

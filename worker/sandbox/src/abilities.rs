@@ -50,7 +50,9 @@ impl Abilities {
             (Level::Docker, Network::Tcp(_)) => Err("the sandbox level docker has no network at all".into()),
             (_, Network::Tcp(_)) if self.landlock < ABI_TCP => {
                 let found = self.landlock;
-                Err(format!("this machine cannot hold TCP to single ports: its Landlock has ABI {found}, not {ABI_TCP}"))
+                Err(format!(
+                    "this machine cannot hold TCP to single ports: its Landlock has ABI {found}, not {ABI_TCP}"
+                ))
             }
             (_, Network::Tcp(_)) => Ok(()),
         }

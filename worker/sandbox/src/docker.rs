@@ -102,7 +102,8 @@ impl Engine {
             .stderr(Stdio::piped())
             .kill_on_drop(true)
             .spawn();
-        let mut child = started.map_err(|error| RunError::Machine(format!("the engine cannot be executed: {error}")))?;
+        let mut child =
+            started.map_err(|error| RunError::Machine(format!("the engine cannot be executed: {error}")))?;
         let removal = Removal { program: self.program.clone(), name: Some(name) };
         let (input, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let keep = spec.limits.output_bytes;

@@ -114,8 +114,10 @@ impl Sandbox {
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
         // Where a launcher was killed, what it should have killed may hold its pipes open for ever.
-        let read = |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
-        let read_errors = |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
+        let read =
+            |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
+        let read_errors =
+            |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
         let told = async {
             // One that ends early says why in its report.
             let _ = control.write_all(&messages).await;

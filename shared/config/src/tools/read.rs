@@ -8,8 +8,8 @@ use crate::document::errors::{Errors, Place};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::{Node, Value, join};
 use crate::tools::http;
-use crate::tools::shell;
 use crate::tools::schema::{SchemaCheck, SchemaUse};
+use crate::tools::shell;
 use crate::tools::templates::Arguments;
 use crate::tools::{ToolDef, ToolsFile};
 use tickfleet_model::version::{parse, split};
@@ -50,7 +50,12 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
             errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("an id of its own (see {first})"));
         }
         if def.has_kind() && sources.built_in_tools.contains(name) {
-            errors.push(place, &cursor.path, "the name of a built-in tool", "another name for a tool that is declared whole");
+            errors.push(
+                place,
+                &cursor.path,
+                "the name of a built-in tool",
+                "another name for a tool that is declared whole",
+            );
         }
         ids.insert(id, place.clone());
         // The matrix names a tool, not one of its versions.

@@ -73,9 +73,8 @@ pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal>
             drop((failure, open));
             let temporary = workspace.join(".tmp");
             let place = Place { workspace, temporary: &temporary, level: Level::Basic };
-            let failed = become_owner(owner)
-                .and_then(|()| hold_the_gate(gate))
-                .and_then(|()| run(request, stdin, &place, room));
+            let failed =
+                become_owner(owner).and_then(|()| hold_the_gate(gate)).and_then(|()| run(request, stdin, &place, room));
             say(tell, failed);
         }
     };
@@ -148,12 +147,8 @@ fn default_signals() -> Result<(), Refusal> {
 
 fn environment(request: &Request, place: &Place<'_>) -> Result<Vec<CString>, Refusal> {
     let (home, temporary) = (place.workspace.display(), place.temporary.display());
-    let mut all = vec![
-        format!("PATH={PATH}"),
-        format!("HOME={home}"),
-        format!("TMPDIR={temporary}"),
-        "LANG=C.UTF-8".to_owned(),
-    ];
+    let mut all =
+        vec![format!("PATH={PATH}"), format!("HOME={home}"), format!("TMPDIR={temporary}"), "LANG=C.UTF-8".to_owned()];
     all.retain(|line| !request.spec.environment.keys().any(|key| line.split('=').next() == Some(key)));
     all.extend(request.spec.environment.iter().map(|(key, value)| format!("{key}={value}")));
     strings(all.iter().map(String::as_str))

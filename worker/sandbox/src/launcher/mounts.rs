@@ -146,7 +146,8 @@ fn mounted_at(target: &Path) -> Result<Vec<(PathBuf, MsFlags)>, Refusal> {
 /// The path and flags of a line of `mountinfo`.
 fn mount_of(line: &str) -> Option<(PathBuf, MsFlags)> {
     let mut fields = line.split(' ').skip(4);
-    let path = fields.next()?.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");
+    let path =
+        fields.next()?.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");
     let flag = |word: &str| match word {
         "ro" => MsFlags::MS_RDONLY,
         "nosuid" => MsFlags::MS_NOSUID,

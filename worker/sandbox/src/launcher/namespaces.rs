@@ -95,8 +95,7 @@ fn first_process(
         Ok(Some(command)) => command,
         Ok(None) => {
             drop(tell_end);
-            let place =
-                Place { workspace: Path::new(WORKSPACE), temporary: Path::new("/tmp"), level: Level::Strict };
+            let place = Place { workspace: Path::new(WORKSPACE), temporary: Path::new("/tmp"), level: Level::Strict };
             let failed = confine::run(request, stdin, &place, Room::Own);
             say(tell, failed)
         }

@@ -260,7 +260,14 @@ pub(super) fn allowed() -> impl Iterator<Item = libc::c_long> {
 
 /// What changes a file's mode, owner, times or attributes by its path: Landlock does not look at it.
 pub(super) fn metadata_by_path() -> Vec<libc::c_long> {
-    let mut all = vec![libc::SYS_fchmodat, libc::SYS_fchownat, libc::SYS_setxattr, libc::SYS_lsetxattr, libc::SYS_removexattr, libc::SYS_lremovexattr];
+    let mut all = vec![
+        libc::SYS_fchmodat,
+        libc::SYS_fchownat,
+        libc::SYS_setxattr,
+        libc::SYS_lsetxattr,
+        libc::SYS_removexattr,
+        libc::SYS_lremovexattr,
+    ];
     #[cfg(target_arch = "x86_64")]
     all.extend([
         libc::SYS_chmod,
@@ -274,8 +281,14 @@ pub(super) fn metadata_by_path() -> Vec<libc::c_long> {
 }
 
 /// What sends a signal to a process that the caller chooses.
-pub(super) const SIGNALS: [libc::c_long; 6] =
-    [libc::SYS_kill, libc::SYS_tkill, libc::SYS_tgkill, libc::SYS_rt_sigqueueinfo, libc::SYS_rt_tgsigqueueinfo, libc::SYS_pidfd_send_signal];
+pub(super) const SIGNALS: [libc::c_long; 6] = [
+    libc::SYS_kill,
+    libc::SYS_tkill,
+    libc::SYS_tgkill,
+    libc::SYS_rt_sigqueueinfo,
+    libc::SYS_rt_tgsigqueueinfo,
+    libc::SYS_pidfd_send_signal,
+];
 
 /// What needs a socket of the network.
 pub(super) const SOCKETS: [libc::c_long; 3] = [libc::SYS_socket, libc::SYS_connect, libc::SYS_accept4];

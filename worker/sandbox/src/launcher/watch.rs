@@ -84,7 +84,8 @@ impl<'a> Watch<'a> {
         let ended = pidfd_open(pid, PidfdFlags::empty()).map_err(step("watch the command"))?;
         let mut pause = FIRST_LOOK;
         loop {
-            let mut waited = [PollFd::new(ended.as_fd(), PollFlags::POLLIN), PollFd::new(control.as_fd(), PollFlags::POLLIN)];
+            let mut waited =
+                [PollFd::new(ended.as_fd(), PollFlags::POLLIN), PollFd::new(control.as_fd(), PollFlags::POLLIN)];
             let timeout = PollTimeout::try_from(pause).unwrap_or(PollTimeout::from(25_u8));
             match poll(&mut waited, timeout) {
                 Ok(_) | Err(Errno::EINTR) => {}

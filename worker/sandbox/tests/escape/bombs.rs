@@ -11,10 +11,8 @@ async fn a_fork_bomb_ends_and_nothing_of_it_is_left() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
         let mark = format!("bomb{}{level}", std::process::id());
-        let mut spec = python(
-            &format!("# {mark}\nwhile True:\n    try: os.fork()\n    except OSError: pass"),
-            folder.path(),
-        );
+        let mut spec =
+            python(&format!("# {mark}\nwhile True:\n    try: os.fork()\n    except OSError: pass"), folder.path());
         spec.limits.processes = 32;
         spec.limits.wall_ms = 20_000;
         let began = Instant::now();
@@ -29,7 +27,10 @@ async fn a_fork_bomb_ends_and_nothing_of_it_is_left() {
 async fn memory_is_bounded_in_one_process_and_over_all_of_them() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
-        let mut one = python("try:\n    x = bytearray(400 << 20); print('got it')\nexcept MemoryError: print('refused')", folder.path());
+        let mut one = python(
+            "try:\n    x = bytearray(400 << 20); print('got it')\nexcept MemoryError: print('refused')",
+            folder.path(),
+        );
         one.limits.memory_bytes = 128 << 20;
         assert_eq!(out(&run(&sandbox, level, one).await), "refused", "{level}");
 
@@ -43,7 +44,8 @@ time.sleep(60)";
         let outcome = run(&sandbox, level, many).await;
         assert_eq!(outcome.stopped, Some(Stop::Memory), "{level}: {outcome:?}");
 
-        let mut shared = python("import mmap\nx = mmap.mmap(-1, 1 << 30)\nwhile True: x.write(b'x' * (1 << 20))", folder.path());
+        let mut shared =
+            python("import mmap\nx = mmap.mmap(-1, 1 << 30)\nwhile True: x.write(b'x' * (1 << 20))", folder.path());
         shared.limits.memory_bytes = 200 << 20;
         let outcome = run(&sandbox, level, shared).await;
         assert_eq!(outcome.stopped, Some(Stop::Memory), "{level}: {outcome:?}");
@@ -67,7 +69,8 @@ async fn time_on_processors_is_bounded_in_one_process_and_over_all_of_them() {
 async fn files_and_workspace_are_bounded() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();
-        let mut one = shell("head -c 3000000 /dev/zero > big; ls -l big | awk '{print $5}' >&2; stat -c %s big", folder.path());
+        let mut one =
+            shell("head -c 3000000 /dev/zero > big; ls -l big | awk '{print $5}' >&2; stat -c %s big", folder.path());
         one.limits.file_bytes = 1 << 20;
         let outcome = run(&sandbox, level, one).await;
         assert_eq!(out(&outcome), (1 << 20).to_string(), "{level}");

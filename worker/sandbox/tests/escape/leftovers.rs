@@ -109,10 +109,8 @@ print('running', flush=True)
 os.kill(os.getpid(), 9)  # {mark}"
         );
         let program = env!("CARGO_BIN_EXE_tickfleet-sandbox-exec");
-        let output = std::process::Command::new(PYTHON)
-            .args(["-c", &script, program, &request.to_string()])
-            .output()
-            .unwrap();
+        let output =
+            std::process::Command::new(PYTHON).args(["-c", &script, program, &request.to_string()]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "running\n", "{level}: {output:?}");
         gone(&mark).await;
     }

@@ -76,7 +76,11 @@ async fn a_machine_without_namespaces_without_landlock_or_without_either_says_so
         assert_eq!((found.basic.is_none(), found.strict.is_none()), (basic, strict), "{restrict}: {found}");
         for (level, holds) in [(Level::Basic, basic), (Level::Strict, strict)] {
             let ran = try_run(&sandbox, level, shell("touch ran", folder.path())).await;
-            assert_eq!((ran.is_ok(), folder.path().join("ran").exists()), (holds, holds), "{restrict}: {level} {ran:?}");
+            assert_eq!(
+                (ran.is_ok(), folder.path().join("ran").exists()),
+                (holds, holds),
+                "{restrict}: {level} {ran:?}"
+            );
             let _ = std::fs::remove_file(folder.path().join("ran"));
         }
     }

@@ -62,10 +62,8 @@ async fn a_granted_path_is_reached_as_it_was_granted() {
             read.path().display(),
             write.path().display()
         );
-        let grants = vec![
-            Grant { path: read.path().into(), write: false },
-            Grant { path: write.path().into(), write: true },
-        ];
+        let grants =
+            vec![Grant { path: read.path().into(), write: false }, Grant { path: write.path().into(), write: true }];
         let outcome = run(&sandbox, level, Spec { grants, ..shell(&script, folder.path()) }).await;
         assert_eq!(out(&outcome), "42refused\nwritten", "{level}: {}", err(&outcome));
         assert!(!read.path().join("new").exists() && write.path().join("new").exists());

@@ -309,7 +309,9 @@ fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
 fn told(failure: ToolFailure) -> ToolError {
     match failure {
         ToolFailure::InvalidArguments { message } => ToolError::InvalidArguments(message),
-        ToolFailure::Permanent { message, .. } | ToolFailure::NotConfigured { message } => ToolError::Permanent(message),
+        ToolFailure::Permanent { message, .. } | ToolFailure::NotConfigured { message } => {
+            ToolError::Permanent(message)
+        }
         ToolFailure::Transient { message, not_executed: true, retry_after } => {
             ToolError::NotExecuted { message, retry_after }
         }

@@ -75,7 +75,8 @@ impl Files {
         {
             return Err(ToolError::Permanent(format!("'{path}' is there and is no regular file.")));
         }
-        let mode = statat(&above, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).map_or(FILE_MODE, |found| found.st_mode & 0o777);
+        let mode = statat(&above, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+            .map_or(FILE_MODE, |found| found.st_mode & 0o777);
         let fresh = OsStr::new(".tickfleet-write");
         let _ = rustix::fs::unlinkat(&above, fresh, rustix::fs::AtFlags::empty());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -98,7 +99,9 @@ impl Files {
                 if all.len() >= max {
                     return Ok((all, true));
                 }
-                let Ok(found) = statat(&folder, entry.file_name(), rustix::fs::AtFlags::SYMLINK_NOFOLLOW) else { continue };
+                let Ok(found) = statat(&folder, entry.file_name(), rustix::fs::AtFlags::SYMLINK_NOFOLLOW) else {
+                    continue;
+                };
                 let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(entry.file_name().to_bytes());
                 let (path, kind) = (path.join(name), FileType::from_raw_mode(found.st_mode));
                 let size = u64::try_from(found.st_size).unwrap_or(0);

@@ -146,8 +146,9 @@ async fn files_and_commands_share_the_workspace_of_a_task_and_no_other() {
     let context = call_of("acme", Some("report"));
     let tool = |shell: &Arc<Shell>, name: &str| builtin_tool(shell, name).unwrap();
     run(&tool(&first, "write_file"), &context, json!({"path": "src/a.py", "content": "print(6 * 7)\n"})).await.unwrap();
-    let ran = run(&tool(&first, "run_command"), &context, json!({"command": "cat src/a.py; echo made > made; umask"}));
-    assert_eq!(ran.await.unwrap()["exit_code"], 0);
+    let command = json!({"command": "cat src/a.py && echo made > made"});
+    let ran = run(&tool(&first, "run_command"), &context, command).await.unwrap();
+    assert_eq!(ran["exit_code"], 0, "{ran}");
 
     // Another worker that sees the same folder goes on where the first one stopped.
     let second = shell(&root, launcher);
