@@ -10,13 +10,13 @@ use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{META_TOOLS, TEAM_TOOLS, TRIAL_TOOLS};
-use tickfleet_model::{Redactor, TenantId};
+use tickfleet_model::{Effect, Redactor, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::telemetry::{self, LogFormat, LogOptions};
 use tickfleet_ops::traces::{TraceOptions, Traces};
 use tickfleet_sandbox::{Launcher, Level};
 use tickfleet_store::{Pool, Store, StoreOptions};
-use tickfleet_tools::{Registry, ToolKinds, TypedTool};
+use tickfleet_tools::{Registry, ToolKind, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
 use tickfleet_tools_knowledge::Knowledge;
 use tickfleet_tools_mcp::Servers;
@@ -341,6 +341,27 @@ impl Setup {
         }
         tools.retain(|tool| self.is_wanted(&tool.spec().name));
         Ok(tools)
+    }
+
+    /// The tools that want a sandbox which this machine cannot hold, each with the reason; none where no tool wants one.
+    pub(crate) fn sandboxed(&self) -> Option<Vec<String>> {
+        let declared =
+            self.configuration.tools.tools.iter().filter_map(|(name, def)| Some((name, def.shell.as_ref()?)));
+        let declared: Vec<_> = declared.collect();
+        let runs = builtin::RUNNING.into_iter().any(|name| self.is_wanted(name));
+        if declared.is_empty() && !runs {
+            return None;
+        }
+        let kind = ShellKind::new(Arc::clone(&self.shell));
+        let unheld = declared.into_iter().filter_map(|(name, def)| {
+            let schema = &self.configuration.tools.tools.get(name)?.input_schema;
+            Some(format!("{name}: {}", kind.make(def, schema, Effect::Once).err()?))
+        });
+        let mut unheld: Vec<String> = unheld.collect();
+        if runs && self.shell.strictest().is_none() {
+            unheld.push("run_command and run_python need a level".into());
+        }
+        Some(unheld)
     }
 
     /// Whether a row names a tool that comes with the program, and nothing else has taken its name.

@@ -5,4 +5,5 @@ mod http_tools;
 mod mcp;
 mod pages;
 mod security;
+mod shell_tools;
 mod typed_tools;
