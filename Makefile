@@ -54,10 +54,10 @@ fuzz: ## Fuzz the parsers of what others write: all, or TARGET=turn; RUNS=100000
 
 # As root it runs twice: as root, and as a normal user, who must be able to execute what was built.
 escape: ## Attack the sandbox with real processes, at each level that this machine can hold
-	cargo test -p tickfleet-sandbox --test escape --locked -- --test-threads=1 --nocapture
+	cargo test -p tickfleet-sandbox --test escape --locked -- --include-ignored --test-threads=1
 	@if [ "$$(id -u)" = 0 ]; then \
 		suite=$$(cargo test -p tickfleet-sandbox --test escape --locked --no-run 2>&1 | sed -n 's/.*(\(.*escape-[0-9a-f]*\))$$/\1/p'); \
-		set -x; setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH="$$PATH" "$$(realpath "$$suite")" --test-threads=1 --nocapture; \
+		set -x; setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH="$$PATH" "$$(realpath "$$suite")" --include-ignored --test-threads=1; \
 	fi
 
 clean: ## Remove what was built, and the data of the demo

@@ -9,6 +9,7 @@ mod refused_limits;
 mod refused_mcp;
 mod refused_policy;
 mod refused_settings;
+mod refused_shell;
 mod refused_tools;
 
 use std::collections::BTreeSet;

@@ -13,8 +13,8 @@ use crate::outcome::{Outcome, RunError, Stop};
 use crate::output::drain;
 use crate::spec::{Network, Spec, WORKSPACE};
 
-/// How long the engine may take to answer, to start a container, and to remove one.
-const ENGINE: Duration = Duration::from_secs(30);
+/// How long the engine may take to answer: a worker waits for it at its start.
+const ENGINE: Duration = Duration::from_secs(5);
 /// What the engine's client ends with where it could not start a container.
 const NOT_STARTED: i32 = 125;
 

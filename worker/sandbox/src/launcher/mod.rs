@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use nix::sys::prctl;
 use nix::unistd;
-use rustix::fs::{MemfdFlags, SeekFrom, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, memfd_create};
 
 pub use usage::{Held, held};
 
@@ -99,8 +99,10 @@ fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
 
 /// A file without a name that holds what the command reads.
 fn in_memory(content: &[u8]) -> io::Result<File> {
-    let mut file = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC)?);
+    let mut file = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
     file.write_all(content)?;
+    // Nobody counts this memory: it must not grow.
+    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
     rustix::fs::seek(&file, SeekFrom::Start(0))?;
     Ok(file)
 }

@@ -1,8 +1,9 @@
 //! What a command may use, attacked by taking more.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tickfleet_sandbox::{Level, Stop};
+use tokio::time::Instant;
 
 use crate::support::*;
 

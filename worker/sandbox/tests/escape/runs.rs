@@ -1,8 +1,9 @@
 //! What works: without this, a sandbox that stops everything would pass.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tickfleet_sandbox::{Grant, Level, RunError, Spec, Stop};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::support::*;

@@ -72,6 +72,16 @@ print([attempt(lambda: os.lseek(fd, 0, 0)) for fd in (1, 2)])
 }
 
 #[tokio::test]
+async fn the_standard_input_is_no_memory_to_fill() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let mut spec = python("print(attempt(lambda: os.write(0, b'x' * 100)), os.read(0, 10))", folder.path());
+        spec.stdin = b"input".to_vec();
+        assert_eq!(attack_with(&sandbox, level, spec).await, "EPERM b'input'", "{level}");
+    }
+}
+
+#[tokio::test]
 async fn other_processes_are_not_even_listed() {
     for (level, sandbox) in each_level().await {
         let folder = workspace();

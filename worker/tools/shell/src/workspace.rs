@@ -81,8 +81,11 @@ impl Workspaces {
     }
 
     fn make_root(&self) -> io::Result<()> {
-        if self.root.is_dir() {
-            return Ok(());
+        if let Ok(found) = fs::metadata(&self.root) {
+            // Whoever could put a folder of their own into `/tmp` would own every workspace.
+            let trusted = found.is_dir() && [0, geteuid().as_raw()].contains(&found.uid());
+            let why = || io::Error::other(format!("{} is no folder of this user or of root", self.root.display()));
+            return trusted.then_some(()).ok_or_else(why);
         }
         fs::create_dir_all(&self.root)?;
         // Other users pass through to their own workspace, and list nothing.
@@ -163,6 +166,17 @@ mod tests {
         let names = [["task", "acme", "t2"], ["task", "globex", "t1"], ["agent", "acme", "t1"]];
         assert!(names.iter().all(|name| workspaces.get(name).unwrap().path != one.path));
         assert!(workspaces.get(&["task", "../..", "/etc"]).unwrap().path.starts_with(root.path()));
+    }
+
+    #[test]
+    fn a_folder_of_somebody_else_is_not_taken_for_ones_own() {
+        let root = tempfile::tempdir().unwrap();
+        let workspaces = Workspaces::new(root.path(), Duration::from_secs(60));
+        assert!(workspaces.scratch().is_ok());
+        if geteuid().is_root() {
+            chown(root.path(), Some(65_534), None).unwrap();
+            assert!(workspaces.scratch().unwrap_err().to_string().contains("of this user or of root"));
+        }
     }
 
     #[test]
