@@ -18,6 +18,9 @@ use super::{Refusal, raw, rules, seccomp, step};
 use crate::spec::{Level, PATH};
 use crate::wire::Request;
 
+/// How much lower the priority of commands is.
+const NICE: i32 = 10;
+
 /// A child that has been let go, and what it says before it becomes the command.
 #[derive(Debug)]
 pub(super) struct Started {
@@ -128,6 +131,8 @@ pub(super) fn run(request: &Request, stdin: &File, place: &Place<'_>, room: Room
     }
     let argv = strings(spec.argv.iter().map(String::as_str))?;
     let environment = environment(request, place)?;
+    // The worker and the launcher come first, whatever a command does with the processors.
+    rustix::process::nice(NICE).map_err(step("lower the priority"))?;
     limits::set(&spec.limits, room)?;
     prctl::set_no_new_privs().map_err(step("no new privileges"))?;
     rules::restrict(spec, place)?;

@@ -12,7 +12,7 @@ use crate::spec::Limits;
 
 /// Threads that the same user may start beside the command while it runs, where the worker and all its sandboxes share
 /// one: a fork bomb gets so many more until the next look at the tree.
-const OTHERS: u64 = 256;
+const OTHERS: u64 = 768;
 /// Processes of a namespace that are not the command's: its first one, and the launcher.
 const OURS: u64 = 2;
 

@@ -24,8 +24,9 @@ pub(super) fn children(pid: Pid) -> Vec<Pid> {
     text.split_whitespace().filter_map(|word| word.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// Adds up what all descendants of `root` use.
-pub(super) fn usage(root: Pid) -> Usage {
+/// Adds up what all descendants of `root` use; stops where there are more threads than `threads_max`, for every further
+/// look at a bomb is time in which it grows.
+pub(super) fn usage(root: Pid, threads_max: u64) -> Usage {
     let mut total = Usage::default();
     each(root, |pid| {
         if let Some(one) = of(pid) {
@@ -33,19 +34,19 @@ pub(super) fn usage(root: Pid) -> Usage {
             total.cpu_ticks += one.cpu_ticks;
             total.pages += one.pages;
         }
+        total.threads <= threads_max
     });
     total
 }
 
-/// Hands every descendant of `root` to `see`, parents before their children.
-pub(super) fn each(root: Pid, mut see: impl FnMut(Pid)) {
+/// Hands every descendant of `root` to `see`, parents before their children, as long as it answers true.
+pub(super) fn each(root: Pid, mut see: impl FnMut(Pid) -> bool) {
     let (mut waiting, mut looked_at) = (children(root), 0);
     while let Some(pid) = waiting.pop() {
         looked_at += 1;
-        if looked_at > LOOKED_AT_MAX {
+        if looked_at > LOOKED_AT_MAX || !see(pid) {
             break;
         }
-        see(pid);
         // A thread has children of its own.
         let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { continue };
         for thread in threads.flatten() {

@@ -111,7 +111,7 @@ impl<'a> Watch<'a> {
         if now.duration_since(self.began) >= Duration::from_millis(self.limits.wall_ms) {
             return Some(Stop::Wall);
         }
-        let Usage { threads, cpu_ticks, pages } = tree::usage(Pid::this());
+        let Usage { threads, cpu_ticks, pages } = tree::usage(Pid::this(), self.limits.processes);
         if threads > self.limits.processes {
             return Some(Stop::Processes);
         }
@@ -165,6 +165,7 @@ fn sweep(child: Pid) -> (Option<i32>, Option<i32>) {
         // What has ended in the meantime needs no signal.
         tree::each(Pid::this(), |one| {
             let _ = kill(one, Signal::SIGKILL);
+            true
         });
         loop {
             match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
