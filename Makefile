@@ -10,7 +10,7 @@ unexport CARGO_TARGET_DIR
 endif
 BUILT := $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help demo test sim lint bench fuzz clean prepare prepare-demo
+.PHONY: help demo test sim lint bench fuzz escape clean prepare prepare-demo
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,14 @@ bench: prepare-demo ## Build the release binary and measure it
 
 fuzz: ## Fuzz the parsers of what others write: all, or TARGET=turn; RUNS=100000 inputs each
 	@.ci/fuzz "$(TARGET)" "$(RUNS)"
+
+# As root it runs twice: as root, and as a normal user, who must be able to execute what was built.
+escape: ## Attack the sandbox with real processes, at each level that this machine can hold
+	cargo test -p tickfleet-sandbox --test escape --locked -- --include-ignored --test-threads=1
+	@if [ "$$(id -u)" = 0 ]; then \
+		suite=$$(cargo test -p tickfleet-sandbox --test escape --locked --no-run 2>&1 | sed -n 's/.*(\(.*escape-[0-9a-f]*\))$$/\1/p'); \
+		set -x; setpriv --reuid=65534 --regid=65534 --clear-groups env -i PATH="$$PATH" "$$(realpath "$$suite")" --include-ignored --test-threads=1; \
+	fi
 
 clean: ## Remove what was built, and the data of the demo
 	cargo clean

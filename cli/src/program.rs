@@ -82,6 +82,10 @@ impl Program {
     /// Reads the command line, carries the command out and answers the exit code: call it from `main`, outside any
     /// runtime. The first SIGTERM or SIGINT drains, a second one stops at once.
     pub fn main(self) -> ExitCode {
+        // Before any thread is started: a worker executes this very program to confine a command.
+        if std::env::args_os().nth(1).is_some_and(|argument| argument == tickfleet_sandbox::sandbox::LAUNCH) {
+            return tickfleet_sandbox::launcher::main();
+        }
         let mut cli = match Cli::try_parse() {
             Ok(cli) => cli,
             Err(error) => return not_parsed(&error),

@@ -10,16 +10,18 @@ use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{META_TOOLS, TEAM_TOOLS, TRIAL_TOOLS};
-use tickfleet_model::{Redactor, TenantId};
+use tickfleet_model::{Effect, Redactor, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::telemetry::{self, LogFormat, LogOptions};
 use tickfleet_ops::traces::{TraceOptions, Traces};
+use tickfleet_sandbox::{Launcher, Level};
 use tickfleet_store::{Pool, Store, StoreOptions};
-use tickfleet_tools::{Registry, ToolKinds, TypedTool};
+use tickfleet_tools::{Registry, ToolKind, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
 use tickfleet_tools_knowledge::Knowledge;
 use tickfleet_tools_mcp::Servers;
 use tickfleet_tools_python::{DescribeError, Pools, code_fingerprint};
+use tickfleet_tools_shell::{Shell, ShellKind, builtin};
 use worker::agents::TaskHandlers;
 
 use crate::commands::dev_socket;
@@ -47,8 +49,19 @@ pub(crate) struct Setup {
     pub(crate) knowledge: Arc<Knowledge>,
     /// The interpreters that run tools in Python; none in a process that carries out no calls, and need not have Python.
     pub(crate) python: Option<Arc<Pools>>,
+    /// The sandbox and the workspaces of the process.
+    pub(crate) shell: Arc<Shell>,
     /// The program's own tools.
     pub(crate) extensions: Extensions,
+}
+
+/// Where the tools of a registry are run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Runs {
+    /// In this process: what its machine cannot hold is refused.
+    Here,
+    /// In none or another: what workers can hold is theirs to say.
+    Elsewhere,
 }
 
 /// Collects the sources of a configuration: the folder, below the environment, below the command line.
@@ -80,7 +93,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     let tools = tools.chain(tickfleet_tools_atlas::NAMES.map(String::from));
     let tools =
         tools.chain(META_TOOLS.map(String::from)).chain(tickfleet_tools_knowledge::tools::NAMES.map(String::from));
-    let tools = tools.chain(TEAM_TOOLS.map(String::from));
+    let tools = tools.chain(TEAM_TOOLS.map(String::from)).chain(builtin::NAMES.map(String::from));
     let tools = tools.chain(global.extensions.tools.iter().map(name));
     Ok(Sources {
         dir: global.config.clone(),
@@ -149,6 +162,7 @@ impl Setup {
         Ok(Self {
             url: configuration.settings.redis.url.expose().to_owned(),
             url_chosen: given("REDIS_URL") || given("TICKFLEET_REDIS_URL"),
+            shell: shell_of(&configuration.settings),
             models: Arc::new(ModelSet::new(&configuration.models, &sources.environment)),
             configuration,
             sources: sources.clone(),
@@ -288,18 +302,20 @@ impl Setup {
     ///
     /// # Errors
     /// Every tool that cannot be used.
-    pub(crate) fn registry(&self, store: &Store, active: &Arc<PolicyHandle>) -> Result<Registry, Failure> {
+    pub(crate) fn registry(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
         let mut typed = worker::standard_tools(store, active);
         // Trial tools are there for whom a row names, and for nobody else.
         let granted = |name: &str| self.configuration.policy.permissions.matrix.contains_key(name);
         typed.retain(|tool| !TRIAL_TOOLS.contains(&tool.spec().name.as_str()) || granted(&tool.spec().name));
         typed.extend(self.atlas_tools(store, active)?);
+        typed.extend(self.workspace_tools(runs)?);
         self.knowledge.embedder().map_err(|why| Failure::failed(anyhow::anyhow!(why)))?;
         typed.extend(tickfleet_tools_knowledge::tools::all(store, &self.knowledge));
         typed.extend(self.extensions.tools_now());
         typed.extend(self.python_tools()?);
         let timeout = self.settings().worker.tool_timeout;
-        let built = Registry::build(typed, &self.configuration.tools, &self.kinds(), &self.tool_environment(), timeout);
+        let built =
+            Registry::build(typed, &self.configuration.tools, &self.kinds(runs), &self.tool_environment(), timeout);
         let built = built.and_then(|mut registry| {
             let imported = self.mcp.tools(&self.configuration.mcp, timeout)?;
             imported.into_iter().try_for_each(|tool| registry.register(tool)).map_err(|error| vec![error])?;
@@ -328,12 +344,7 @@ impl Setup {
     /// The tools of the Atlas business: those that a row names, but where an http tool of the configuration, or a tool of
     /// the program, has taken the name.
     fn atlas_tools(&self, store: &Store, active: &Arc<PolicyHandle>) -> Result<Vec<TypedTool>, Failure> {
-        let (configuration, own) = (&self.configuration, self.extensions.tools_now());
-        let is_wanted = |name: &str| {
-            configuration.policy.permissions.matrix.contains_key(name)
-                && configuration.tools.tools.get(name).is_none_or(|def| def.http.is_none())
-                && !own.iter().any(|tool| tool.spec().name == name)
-        };
+        let is_wanted = |name: &str| self.is_wanted(name);
         if !tickfleet_tools_atlas::NAMES.into_iter().any(is_wanted) {
             return Ok(Vec::new());
         }
@@ -348,6 +359,53 @@ impl Setup {
         Ok(tools)
     }
 
+    /// The tools for files and commands of a workspace that a row names; those that run something, at the strictest level
+    /// that this machine can hold.
+    fn workspace_tools(&self, runs: Runs) -> Result<Vec<TypedTool>, Failure> {
+        let mut tools = builtin::files(&self.shell);
+        if builtin::RUNNING.into_iter().any(|name| self.is_wanted(name)) {
+            let level = match runs {
+                Runs::Elsewhere => Some(Level::Basic),
+                Runs::Here => self.shell.strictest(),
+            };
+            let level = level.ok_or_else(|| {
+                let why = format!("run_command and run_python need a sandbox. {}", self.shell.abilities());
+                Failure::failed(anyhow::anyhow!("the tools cannot be used:\n  {why}"))
+            })?;
+            tools.extend(builtin::running(&self.shell, level));
+        }
+        tools.retain(|tool| self.is_wanted(&tool.spec().name));
+        Ok(tools)
+    }
+
+    /// The tools that want a sandbox which this machine cannot hold, each with the reason; none where no tool wants one.
+    pub(crate) fn sandboxed(&self) -> Option<Vec<String>> {
+        let declared =
+            self.configuration.tools.tools.iter().filter_map(|(name, def)| Some((name, def.shell.as_ref()?)));
+        let declared: Vec<_> = declared.collect();
+        let runs = builtin::RUNNING.into_iter().any(|name| self.is_wanted(name));
+        if declared.is_empty() && !runs {
+            return None;
+        }
+        let kind = ShellKind::new(Arc::clone(&self.shell));
+        let unheld = declared.into_iter().filter_map(|(name, def)| {
+            let schema = &self.configuration.tools.tools.get(name)?.input_schema;
+            Some(format!("{name}: {}", kind.make(def, schema, Effect::Once).err()?))
+        });
+        let mut unheld: Vec<String> = unheld.collect();
+        if runs && self.shell.strictest().is_none() {
+            unheld.push("run_command and run_python need a level".into());
+        }
+        Some(unheld)
+    }
+
+    /// Whether a row names a tool that comes with the program, and nothing else has taken its name.
+    fn is_wanted(&self, name: &str) -> bool {
+        self.configuration.policy.permissions.matrix.contains_key(name)
+            && self.configuration.tools.tools.get(name).is_none_or(|def| !def.has_kind())
+            && !self.extensions.tools_now().iter().any(|tool| tool.spec().name == name)
+    }
+
     /// Holds the configuration against everything that the loader cannot see: schemas that do not compile, addresses
     /// that are refused, names that are taken twice. Every role asks this before it goes by a configuration, at its start
     /// and at a reload, so that none takes what another one refuses.
@@ -359,7 +417,7 @@ impl Setup {
         let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
         let active = self.active();
         self.task_handlers(&store, &active, &Arc::new(Metrics::new().map_err(Failure::failed)?))?;
-        self.registry(&store, &active).map(drop)
+        self.registry(&store, &active, Runs::Elsewhere).map(drop)
     }
 
     /// Builds the handlers of tasks of this shard.
@@ -376,9 +434,10 @@ impl Setup {
         let mut typed = worker::standard_handlers();
         typed.extend(self.extensions.task_handlers.iter().cloned());
         let llm = LlmKind::new(store.clone(), Arc::clone(&self.models), Arc::clone(active), Arc::clone(metrics));
-        worker::agents::bind(defs, typed, &self.kinds(), &llm, &self.tool_environment(), timeout).map_err(|errors| {
-            Failure::failed(anyhow::anyhow!("the task handlers cannot be used:\n  {}", errors.join("\n  ")))
-        })
+        worker::agents::bind(defs, typed, &self.kinds(Runs::Elsewhere), &llm, &self.tool_environment(), timeout)
+            .map_err(|errors| {
+                Failure::failed(anyhow::anyhow!("the task handlers cannot be used:\n  {}", errors.join("\n  ")))
+            })
     }
 
     /// Returns how results are reported.
@@ -425,8 +484,15 @@ impl Setup {
     }
 
     /// The kinds of declared tools, with clients and access tokens of their own.
-    fn kinds(&self) -> ToolKinds {
-        ToolKinds { http: Box::new(HttpKind::new(self.tool_environment())) }
+    fn kinds(&self, runs: Runs) -> ToolKinds {
+        let shell = Arc::clone(&self.shell);
+        ToolKinds {
+            http: Box::new(HttpKind::new(self.tool_environment())),
+            shell: Box::new(match runs {
+                Runs::Here => ShellKind::new(shell),
+                Runs::Elsewhere => ShellKind::elsewhere(shell),
+            }),
+        }
     }
 
     /// Returns the part of the process' environment that tools read.
@@ -465,6 +531,15 @@ fn python_failed(errors: &[DescribeError]) -> Failure {
 pub(crate) fn fingerprint(sources: &Sources, modules: &BTreeMap<String, PythonDef>) -> String {
     let folder = sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default();
     format!("{folder} {}", code_fingerprint(modules.values()))
+}
+
+/// What shell and file tools share. It is looked at when the first of them is made.
+fn shell_of(settings: &Settings) -> Arc<Shell> {
+    let root = match settings.worker.workspaces.as_str() {
+        "" => std::env::temp_dir().join("tickfleet-workspaces"),
+        path => path.into(),
+    };
+    Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
 }
 
 fn tool_environment(environment: &Environment) -> tickfleet_tools::Environment {

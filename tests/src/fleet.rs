@@ -19,7 +19,7 @@ use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::{Scripts, Store, StoreOptions};
 use tickfleet_testkit::RedisServer;
-use tickfleet_tools::{Environment, RegisteredTool, Registry, ToolKinds, TypedTool};
+use tickfleet_tools::{Environment, NoShell, RegisteredTool, Registry, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
@@ -223,7 +223,7 @@ impl Plan {
 
 /// The kinds of declared tools that the command line gives to its workers.
 fn kinds(environment: &Environment) -> ToolKinds {
-    ToolKinds { http: Box::new(HttpKind::new(environment.clone())) }
+    ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) }
 }
 
 /// A worker or scheduler of the fleet.

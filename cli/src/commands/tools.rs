@@ -136,7 +136,7 @@ pub(crate) async fn run(setup: &Setup, args: &Tools, output: &Output) -> Result<
     let stores = setup.stores()?;
     with_run_time(&active, &stores).await;
     let store = stores.first().ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
-    let registry = setup.registry(store, &active)?;
+    let registry = setup.registry(store, &active, crate::setup::Runs::Elsewhere)?;
     if let Some(tenant) = &args.tenant {
         with_tenant(setup, &active, tenant).await?;
     }

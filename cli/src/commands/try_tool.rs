@@ -119,7 +119,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
     // Only tools about the fleet itself ask it.
     let home = stores.iter().find(|store| store.is_home_of(&tenant));
     let store = home.ok_or_else(|| Failure::failed(anyhow::anyhow!("no shard is configured")))?;
-    let registry = Arc::new(setup.registry(store, &active)?);
+    let registry = Arc::new(setup.registry(store, &active, crate::setup::Runs::Here)?);
     Ok(Trial {
         tenant,
         agent: args.agent.clone(),

@@ -232,7 +232,7 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
             active: Arc::clone(&shared.active),
             metrics: Arc::clone(&shared.metrics),
             progress: shared.progress.clone(),
-            registry: Arc::new(setup.registry(store, &shared.active)?),
+            registry: Arc::new(setup.registry(store, &shared.active, crate::setup::Runs::Here)?),
             task_handlers: setup.task_handlers(store, &shared.active, &shared.metrics)?,
         };
         Ok(Worker::new(store.clone(), surroundings, options.clone(), shutdown.now.child_token()))

@@ -229,7 +229,10 @@ fn make(sources: &Sources, modules: &Modules, live: &Live) -> (String, Result<Ma
 
 /// The tools of each worker, in their order.
 fn registries(setup: &Setup, live: &Live) -> Result<Vec<Arc<Registry>>, Failure> {
-    live.workers.iter().map(|worker| setup.registry(worker.store(), &live.active).map(Arc::new)).collect()
+    live.workers
+        .iter()
+        .map(|worker| setup.registry(worker.store(), &live.active, crate::setup::Runs::Here).map(Arc::new))
+        .collect()
 }
 
 /// The handlers of each worker's tasks, likewise.

@@ -10,6 +10,7 @@ mod refused_mcp;
 mod refused_policy;
 mod refused_python;
 mod refused_settings;
+mod refused_shell;
 mod refused_tools;
 
 use std::collections::BTreeSet;

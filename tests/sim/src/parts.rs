@@ -23,7 +23,7 @@ use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_store::{Scripts, Store, StoreError, TurnName};
-use tickfleet_tools::{Environment, Registry, ToolKinds};
+use tickfleet_tools::{Environment, NoShell, Registry, ToolKinds};
 use tickfleet_tools_http::HttpKind;
 use worker::Worker;
 use worker::agents::{NoModels, TaskHandlers};
@@ -141,7 +141,7 @@ impl Site {
     #[allow(clippy::expect_used, reason = "the simulation's own tools are fit to be registered")]
     fn registry(&self, name: &str, store: &Store, active: &Arc<PolicyHandle>) -> Registry {
         let environment = Environment::of([]);
-        let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())) };
+        let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) };
         let mut typed = tools::all(&self.world, name);
         typed.push(worker::agents::delegate_task(store.clone(), Arc::clone(active)));
         Registry::build(typed, &ToolsFile::default(), &kinds, &environment, self.settings.tool_timeout)
@@ -158,7 +158,7 @@ impl Site {
     #[allow(clippy::expect_used, reason = "the simulation's own handlers are fit to be bound")]
     fn handlers(&self, name: &str) -> TaskHandlers {
         let environment = Environment::of([]);
-        let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())) };
+        let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) };
         let typed = vec![tools::clerk(&self.world, name)];
         worker::agents::bind(&self.task_handlers(), typed, &kinds, &NoModels, &environment, self.settings.tool_timeout)
             .expect("the handlers of the simulation")

@@ -9,7 +9,7 @@ use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_model::policy::Caller;
 use tickfleet_model::{AgentId, TenantId};
 use tickfleet_store::{Store, StoreOptions};
-use tickfleet_tools::{Environment, Registry, ToolKinds};
+use tickfleet_tools::{Environment, NoShell, Registry, ToolKinds};
 use tickfleet_tools_http::HttpKind;
 
 use super::configuration;
@@ -61,7 +61,7 @@ async fn all_agents_may_call_what_the_business_says_and_nothing_else() {
     let store = Store::open("redis://127.0.0.1:1", 0, Arc::new(StoreOptions::default())).unwrap();
     let mut typed = worker::standard_tools(&store, &active);
     typed.extend(tickfleet_tools_atlas::all(&store, &store, &active, &environment).unwrap());
-    let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())) };
+    let kinds = ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) };
     let registry = Registry::build(typed, &loaded.tools, &kinds, &environment, Duration::from_secs(30)).unwrap();
     let policy = &loaded.policy;
     let listed: BTreeSet<&str> = AGENTS.iter().map(|(agent, _)| *agent).collect();

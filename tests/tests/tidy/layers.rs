@@ -4,7 +4,7 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
-const CRATES: [(&str, &[&str]); 20] = [
+const CRATES: [(&str, &[&str]); 22] = [
     ("shared/model", &[]),
     ("shared/protocol", &["model"]),
     ("shared/store", &["model"]),
@@ -15,12 +15,14 @@ const CRATES: [(&str, &[&str]); 20] = [
     ("shared/engine", &["model", "protocol", "store", "config", "ops"]),
     ("scheduler", &["model", "protocol", "store", "config", "ops", "engine"]),
     ("worker/tools/outbound", &[]),
+    ("worker/sandbox", &[]),
     ("worker/models", &["model", "protocol", "outbound"]),
     ("worker/llm", &["model", "protocol", "store", "config", "ops", "client", "engine", "tools", "models"]),
     ("worker/tools/core", &["model", "protocol", "config", "ops", "engine"]),
     ("worker/tools/http", &["model", "config", "ops", "outbound", "tools"]),
     ("worker/tools/atlas", &["model", "store", "engine", "outbound", "tools", "tools-http"]),
     ("worker/tools/mcp", &["model", "config", "ops", "outbound", "tools"]),
+    ("worker/tools/shell", &["model", "config", "sandbox", "tools"]),
     ("worker/tools/knowledge", &["model", "store", "outbound", "tools"]),
     ("worker/tools/python", &["model", "config", "tools"]),
     // It knows no kind of tool: whoever puts a process together hands it those that there are.
@@ -39,12 +41,14 @@ const CRATES: [(&str, &[&str]); 20] = [
             "worker",
             "llm",
             "outbound",
+            "sandbox",
             "tools",
             "tools-atlas",
             "tools-http",
             "tools-mcp",
             "tools-python",
             "tools-knowledge",
+            "tools-shell",
         ],
     ),
 ];

@@ -81,6 +81,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     let redis = &setup.settings().redis;
     findings.extend(queues::strays(&pool.strays(&redis.namespace, redis.shards.max(1)).await?, redis.shards));
     findings.extend(mcp_findings(setup).await);
+    findings.extend(sandbox_finding(setup));
     let level = findings.iter().map(|finding| finding.level).max().unwrap_or(Level::Ok);
     let report = Report { redis: setup.shown_url(), level, findings };
     output.show(&report, |report| text(report, output))?;
@@ -113,6 +114,19 @@ async fn mcp_findings(setup: &Setup) -> Vec<Finding> {
     };
     let looked = crate::commands::mcp::look_at_all(&setup.configuration.mcp, &setup.tool_environment()).await;
     looked.into_iter().map(finding).collect()
+}
+
+/// What this machine can hold of sandboxes, where a tool wants one.
+fn sandbox_finding(setup: &Setup) -> Option<Finding> {
+    let unheld = setup.sandboxed()?;
+    let found = setup.shell.abilities().to_string();
+    Some(match unheld.first() {
+        None => Finding::ok("sandbox", found),
+        Some(first) => {
+            let advice = "a worker here refuses to start with this tool; docs/sandbox.md says what each level needs";
+            Finding::warn("sandbox", format!("{first}; {found}"), advice)
+        }
+    })
 }
 
 async fn shard_findings(setup: &Setup, pool: &Pool, store: &Store, shard: usize) -> Result<Vec<Finding>, Failure> {

@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tickfleet_config::tools::ToolsFile;
 use tickfleet_config::{SERVICE_URL, is_service_url};
-use tickfleet_tools::{Environment, Registry, ToolKinds};
+use tickfleet_tools::{Environment, NoShell, Registry, ToolKinds};
 use tickfleet_tools_http::HttpKind;
 
 use crate::failure::Failure;
@@ -105,7 +105,10 @@ pub(crate) struct Building {
 impl Building {
     pub(crate) fn new() -> Self {
         let environment = Environment::of([]);
-        Self { kinds: ToolKinds { http: Box::new(HttpKind::new(environment.clone())) }, environment }
+        Self {
+            kinds: ToolKinds { http: Box::new(HttpKind::new(environment.clone())), shell: Box::new(NoShell) },
+            environment,
+        }
     }
 }
 

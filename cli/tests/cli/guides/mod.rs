@@ -6,4 +6,5 @@ mod mcp;
 mod pages;
 mod python_tools;
 mod security;
+mod shell_tools;
 mod typed_tools;

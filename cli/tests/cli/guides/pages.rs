@@ -41,6 +41,7 @@ fn every_page_with_commands_is_played() {
         "docs/tools-http.md",
         "docs/tools-mcp.md",
         "docs/tools-python.md",
+        "docs/tools-shell.md",
         "docs/tools-typed.md",
     ];
     let played: BTreeSet<_> = GUIDES.into_iter().chain(played_elsewhere).map(str::to_owned).collect();

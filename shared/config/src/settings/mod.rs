@@ -83,6 +83,11 @@ pub struct WorkerSettings {
     pub retry_ladder: Vec<Duration>,
     /// True if tools may be registered at run time. Default false.
     pub allow_dynamic_registration: bool,
+    /// Folder of the workspaces that shell and file tools work in; empty means one below the machine's temporary folder.
+    /// Default empty.
+    pub workspaces: String,
+    /// The time for which a workspace is kept after its last use. Default 24 h.
+    pub workspace_ttl: Duration,
 }
 
 /// `scheduler:`

@@ -116,9 +116,20 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
         tool_timeout: duration(&mut s, "tool_timeout", MILLISECOND, HOUR),
         retry_ladder: s.required("retry_ladder").map(|c| ladder(&c)).unwrap_or_default(),
         allow_dynamic_registration: boolean(&mut s, "allow_dynamic_registration"),
+        workspaces: s.required("workspaces").and_then(|c| folder(&c)).unwrap_or_default(),
+        workspace_ttl: duration(&mut s, "workspace_ttl", MINUTE, 365 * 24 * HOUR),
     };
     s.close();
     worker
+}
+
+/// An absolute path, or nothing.
+fn folder(cursor: &Cursor<'_>) -> Option<String> {
+    let text = cursor.text()?;
+    if !text.is_empty() && !text.starts_with('/') {
+        cursor.refuse("an absolute path, or \"\"");
+    }
+    Some(text.to_owned())
 }
 
 /// At least one priority, each once.

@@ -164,7 +164,7 @@ fn a_built_in_tool_is_not_declared_as_http() {
     let text = "tools:\n  echo:\n    description: Calls.\n    input_schema: {type: object}\n    http: {method: GET, \
                 base_url: https://a.example, path: /}\n";
     tools(text).assert_refused(
-        "tools.yaml:2:3: tools.echo: found the name of a built-in tool; expected another name for an HTTP tool",
+        "tools.yaml:2:3: tools.echo: found the name of a built-in tool; expected another name for a tool that is declared whole",
     );
 }
 

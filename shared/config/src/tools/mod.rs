@@ -1,9 +1,11 @@
-//! `tools.yaml`: what a tool declares, how an HTTP tool is called, and which Python modules bring tools.
+//! `tools.yaml`: what a tool declares, how an HTTP tool is called, how a shell tool's command is run, and which Python
+//! modules bring tools.
 
 pub(crate) mod http;
 pub(crate) mod python;
 pub(crate) mod read;
 pub(crate) mod schema;
+pub(crate) mod shell;
 pub(crate) mod templates;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +29,7 @@ pub struct ToolsFile {
     pub python: BTreeMap<String, PythonDef>,
 }
 
-/// One declared tool. Without `http` it is declared only, unless the binary registers a typed tool of that name.
+/// One declared tool. Without `http` or `shell` it is declared only, unless the binary registers a typed tool of that name.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToolDef {
@@ -61,6 +63,97 @@ pub struct ToolDef {
     pub requires_approval: bool,
     /// The way in which the call is made, for an HTTP tool.
     pub http: Option<HttpDef>,
+    /// The command that the call runs, for a shell tool.
+    pub shell: Option<ShellDef>,
+}
+
+impl ToolDef {
+    /// Returns true if the declaration itself says what runs the tool.
+    #[must_use]
+    pub const fn has_kind(&self) -> bool {
+        self.http.is_some() || self.shell.is_some()
+    }
+}
+
+/// The command of a shell tool, run in a sandbox. Templates: `{{argument}}` is replaced by the argument, within the one
+/// element that it stands in; no shell reads the command.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShellDef {
+    /// How the command is confined.
+    pub level: ShellLevel,
+    /// The program, and a template for each of its arguments. One whose argument is absent is left out.
+    pub command: Vec<String>,
+    /// Template of what the command reads from its standard input; default nothing.
+    pub stdin: Option<String>,
+    /// Further variables of its environment.
+    #[serde(default)]
+    pub environment: BTreeMap<String, String>,
+    /// Paths of the machine that it may use beside its workspace.
+    #[serde(default)]
+    pub paths: Vec<ShellPath>,
+    /// TCP ports that it may connect to, of any host; default none, and then no network at all.
+    #[serde(default)]
+    pub tcp_ports: BTreeSet<u16>,
+    /// Exit codes that mean a failure which may pass.
+    #[serde(default)]
+    pub transient_exits: BTreeSet<u8>,
+    /// Exit codes that mean a refusal for good. With any other, the call succeeds, and its result tells the code.
+    #[serde(default)]
+    pub permanent_exits: BTreeSet<u8>,
+    /// What it may use.
+    #[serde(default)]
+    pub limits: ShellLimits,
+    /// The image of its container, at the level `docker`.
+    pub image: Option<String>,
+}
+
+/// How a command is confined; `docs/sandbox.md` says what each level holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ShellLevel {
+    /// Landlock, seccomp and limits.
+    Basic,
+    /// With namespaces beside them.
+    #[default]
+    Strict,
+    /// A container.
+    Docker,
+}
+
+/// A path of the machine that a command may use.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShellPath {
+    /// Absolute.
+    pub path: String,
+    /// True if the command may also write there.
+    #[serde(default)]
+    pub write: bool,
+}
+
+/// What a command may use; where nothing is said, the sandbox' own limits hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ShellLimits {
+    /// Time on processors, ms; default 20 s.
+    pub cpu_ms: Option<u64>,
+    /// From start to end, ms; default 25 s.
+    pub wall_ms: Option<u64>,
+    /// Memory of all its processes, bytes; default 512 MiB.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads at the same time; default 64.
+    pub processes: Option<u64>,
+    /// Open files of each process; default 256.
+    pub open_files: Option<u64>,
+    /// Length of each file, bytes; default 64 MiB.
+    pub file_bytes: Option<u64>,
+    /// All files of the workspace, bytes; default 256 MiB.
+    pub workspace_bytes: Option<u64>,
+    /// Files in the workspace; default 10,000.
+    pub workspace_files: Option<u64>,
+    /// Kept of each of standard output and error, bytes; default 256 KiB.
+    pub output_bytes: Option<u64>,
 }
 
 /// The way in which an HTTP tool is called. Templates: `{{argument}}` is replaced by the argument, encoded for where it

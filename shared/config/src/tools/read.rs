@@ -10,6 +10,7 @@ use crate::document::tree::{Node, Value, join};
 use crate::tools::http;
 use crate::tools::python;
 use crate::tools::schema::{SchemaCheck, SchemaUse};
+use crate::tools::shell;
 use crate::tools::templates::Arguments;
 use crate::tools::{ToolDef, ToolsFile};
 use tickfleet_model::version::{parse, split};
@@ -53,8 +54,13 @@ pub(crate) fn read(tree: &Node, sources: &Sources, errors: &Errors) -> Tools {
         if let Some(first) = ids.get(&id) {
             errors.push(place, &cursor.path, format!("the id `{id}` again"), format!("an id of its own (see {first})"));
         }
-        if def.http.is_some() && sources.built_in_tools.contains(name) {
-            errors.push(place, &cursor.path, "the name of a built-in tool", "another name for an HTTP tool");
+        if def.has_kind() && sources.built_in_tools.contains(name) {
+            errors.push(
+                place,
+                &cursor.path,
+                "the name of a built-in tool",
+                "another name for a tool that is declared whole",
+            );
         }
         ids.insert(id, place.clone());
         // The matrix names a tool, not one of its versions.
@@ -101,9 +107,13 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck) -> ToolDef {
         required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),
         requires_approval: s.optional("requires_approval").and_then(|c| c.boolean()).unwrap_or_default(),
         http: s.optional("http").and_then(|c| http::read(&c, &arguments, effect == Effect::Once)),
+        shell: s.optional("shell").and_then(|c| shell::read(&c, &arguments)),
         input_schema,
     };
     s.close();
+    if def.http.is_some() && def.shell.is_some() {
+        cursor.refuse("one of http, shell: what runs the tool");
+    }
     def
 }
 

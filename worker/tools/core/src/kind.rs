@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use serde_json::Value;
-use tickfleet_config::tools::HttpDef;
+use tickfleet_config::tools::{HttpDef, ShellDef};
 use tickfleet_model::Effect;
 
 use super::{Handler, Unset};
@@ -32,6 +32,18 @@ pub struct Made {
 pub struct ToolKinds {
     /// Tools that call a web service.
     pub http: Box<dyn ToolKind<HttpDef>>,
+    /// Tools that run a command in a sandbox.
+    pub shell: Box<dyn ToolKind<ShellDef>>,
+}
+
+/// The kind `shell` of a program that runs no commands: it refuses every declaration.
+#[derive(Debug, Clone, Copy)]
+pub struct NoShell;
+
+impl ToolKind<ShellDef> for NoShell {
+    fn make(&self, _: &ShellDef, _: &Value, _: Effect) -> Result<Made, DeclarationError> {
+        Err(DeclarationError::Machine("this program runs no shell tools".into()))
+    }
 }
 
 /// Why a declaration cannot be used.

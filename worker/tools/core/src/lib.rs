@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use arguments::{ArgumentCheck, ArgumentError, OutputCheck, SchemaError, ValueCheck, check_schema};
 pub use environment::{Environment, Unset};
-pub use kind::{DeclarationError, Made, ToolKind, ToolKinds};
+pub use kind::{DeclarationError, Made, NoShell, ToolKind, ToolKinds};
 pub use lifecycle::{HookError, Startup, StartupError, start_all, stop_all};
 pub use registry::{RegisteredTool, Registry, RegistryError};
 pub use secrets::Secrets;

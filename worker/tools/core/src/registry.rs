@@ -338,7 +338,7 @@ fn typed_tool(
 ) -> Result<RegisteredTool, RegistryError> {
     let (spec, handler) = tool.into_parts(timeout_default, environment);
     match file.tools.get(&spec.name) {
-        Some(def) if def.http.is_some() => Err(RegistryError::TypedAndHttp { tool: spec.name }),
+        Some(def) if def.has_kind() => Err(RegistryError::TypedAndHttp { tool: spec.name }),
         Some(def) => merged(spec, def).and_then(|spec| RegisteredTool::new(spec, handler)),
         None => RegisteredTool::new(spec, handler),
     }
@@ -407,9 +407,14 @@ fn declared(
         requires_approval: def.requires_approval,
         configured: true,
     };
-    let missing = match &def.http {
+    let made = match (&def.http, &def.shell) {
+        (Some(http), _) => Some(kinds.http.make(http, &def.input_schema, def.effect)),
+        (None, Some(shell)) => Some(kinds.shell.make(shell, &def.input_schema, def.effect)),
+        (None, None) => None,
+    };
+    let missing = match made {
         None => "nothing is configured that could run it".to_owned(),
-        Some(http) => match kinds.http.make(http, &def.input_schema, def.effect) {
+        Some(made) => match made {
             Ok(Made { handler, configured }) => {
                 spec.configured = configured;
                 return RegisteredTool::new(spec, handler);
@@ -467,7 +472,7 @@ mod tests {
         Registry::build(
             builtin::all(),
             &file,
-            &ToolKinds { http: Box::new(Stub) },
+            &ToolKinds { http: Box::new(Stub), shell: Box::new(crate::NoShell) },
             &Environment::of([("SET", "yes")]),
             DEFAULT,
         )

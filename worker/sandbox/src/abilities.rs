@@ -1,0 +1,95 @@
+//! What this machine can hold.
+
+use std::fmt;
+
+use crate::spec::{Level, Network};
+
+/// The Landlock ABI that restricts TCP.
+pub(crate) const ABI_TCP: i32 = 4;
+/// The Landlock ABI that keeps signals within the sandbox.
+pub(crate) const ABI_SCOPES: i32 = 6;
+
+/// What this machine can provide, found out by doing it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Abilities {
+    /// The ABI of Landlock; 0 where there is none.
+    pub landlock: i32,
+    /// Why the level `basic` cannot be held; none where it can.
+    pub basic: Option<String>,
+    /// Why the level `strict` cannot be held; none where it can.
+    pub strict: Option<String>,
+    /// True if commands at the level `strict` have a `/proc` of their own.
+    pub proc: bool,
+    /// Why there is no container engine; none where there is one.
+    pub docker: Option<String>,
+}
+
+impl Abilities {
+    /// A machine that has not been looked at: it can provide nothing.
+    #[must_use]
+    pub fn none(why: &str) -> Self {
+        let why = || Some(why.to_owned());
+        Self { landlock: 0, basic: why(), strict: why(), proc: false, docker: why() }
+    }
+
+    /// Whether a demand can be held.
+    ///
+    /// # Errors
+    /// What is missing, in words for an operator.
+    pub fn check(&self, level: Level, network: &Network) -> Result<(), String> {
+        let missing = match level {
+            Level::Basic => &self.basic,
+            Level::Strict => &self.strict,
+            Level::Docker => &self.docker,
+        };
+        if let Some(why) = missing {
+            return Err(format!("this machine cannot hold the sandbox level {level}: {why}"));
+        }
+        match (level, network) {
+            (_, Network::None) => Ok(()),
+            (Level::Docker, Network::Tcp(_)) => Err("the sandbox level docker has no network at all".into()),
+            (_, Network::Tcp(_)) if self.landlock < ABI_TCP => {
+                let found = self.landlock;
+                Err(format!(
+                    "this machine cannot hold TCP to single ports: its Landlock has ABI {found}, not {ABI_TCP}"
+                ))
+            }
+            (_, Network::Tcp(_)) => Ok(()),
+        }
+    }
+
+    /// The levels that can be held, each with why not where it cannot.
+    pub fn levels(&self) -> impl Iterator<Item = (Level, Option<&str>)> {
+        let levels = [(Level::Basic, &self.basic), (Level::Strict, &self.strict), (Level::Docker, &self.docker)];
+        levels.into_iter().map(|(level, missing)| (level, missing.as_deref()))
+    }
+}
+
+impl fmt::Display for Abilities {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (level, missing) in self.levels() {
+            match missing {
+                None => write!(f, "{level}: yes; ")?,
+                Some(why) => write!(f, "{level}: no ({why}); ")?,
+            }
+        }
+        write!(f, "Landlock ABI: {}", self.landlock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_held_is_refused_with_the_reason() {
+        let none = Abilities::none("it was not probed");
+        for level in [Level::Basic, Level::Strict, Level::Docker] {
+            assert!(none.check(level, &Network::None).is_err_and(|why| why.contains("it was not probed")));
+        }
+        let old = Abilities { landlock: 3, ..Abilities::default() };
+        assert!(old.check(Level::Basic, &Network::None).is_ok());
+        assert!(old.check(Level::Basic, &Network::Tcp(vec![443])).is_err_and(|why| why.contains("ABI 3")));
+        assert!(Abilities { landlock: 4, ..old }.check(Level::Strict, &Network::Tcp(vec![443])).is_ok());
+    }
+}

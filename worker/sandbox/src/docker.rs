@@ -1,0 +1,177 @@
+//! The level `docker`: a short-lived container of an engine on the host. The engine confines; here is how it is told to.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::AsyncWriteExt;
+use tokio::process::Command;
+use tokio_util::sync::CancellationToken;
+
+use crate::outcome::{Outcome, RunError, Stop};
+use crate::output::drain;
+use crate::spec::{Network, Spec, WORKSPACE};
+
+/// How long the engine may take to answer: a worker waits for it at its start.
+const ENGINE: Duration = Duration::from_secs(5);
+/// What the engine's client ends with where it could not start a container.
+const NOT_STARTED: i32 = 125;
+
+/// A container engine and the image that commands run in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Engine {
+    /// The engine's client: `docker`, `podman`.
+    pub program: PathBuf,
+    /// The image.
+    pub image: String,
+}
+
+impl Engine {
+    /// Why the engine cannot be used; none where it answers.
+    pub async fn missing(&self) -> Option<String> {
+        let shown = self.program.display();
+        let mut ask = Command::new(&self.program);
+        ask.args(["version", "--format", "{{.Server.Version}}"]).stdin(Stdio::null()).kill_on_drop(true);
+        match tokio::time::timeout(ENGINE, ask.output()).await {
+            Ok(Ok(answer)) if answer.status.success() => None,
+            Ok(Ok(_)) => Some(format!("`{shown} version` fails: no engine answers")),
+            Ok(Err(error)) => Some(format!("`{shown}` cannot be executed: {error}")),
+            Err(_) => Some(format!("`{shown} version` does not answer")),
+        }
+    }
+
+    /// The arguments that run `spec` in a container called `name`.
+    ///
+    /// # Errors
+    /// The run grants what this level does not have.
+    pub fn arguments(&self, spec: &Spec, name: &str) -> Result<Vec<String>, RunError> {
+        if spec.network != Network::None || !spec.grants.is_empty() {
+            let why = "the sandbox level docker grants neither the network nor further paths";
+            return Err(RunError::Machine(why.into()));
+        }
+        let workspace = spec.workspace.to_str().filter(|path| !path.contains([',', ':', '"']));
+        let workspace = workspace.ok_or_else(|| RunError::Spec("the workspace's path cannot be mounted".into()))?;
+        let limits = &spec.limits;
+        let found = spec.workspace.metadata();
+        let found = found.map_err(|error| RunError::Spec(format!("the workspace cannot be looked at: {error}")))?;
+        if found.uid() == 0 || found.gid() == 0 {
+            return Err(RunError::Machine("the workspace must belong to another user than root".into()));
+        }
+        let mut all: Vec<String> = ["run", "--rm", "--interactive", "--init", "--network", "none", "--read-only"]
+            .into_iter()
+            .map(String::from)
+            .collect();
+        let options = [
+            ("name", name.to_owned()),
+            ("pull", "never".to_owned()),
+            ("ipc", "private".to_owned()),
+            ("cap-drop", "ALL".to_owned()),
+            ("security-opt", "no-new-privileges".to_owned()),
+            ("user", format!("{}:{}", found.uid(), found.gid())),
+            ("memory", limits.memory_bytes.to_string()),
+            ("memory-swap", limits.memory_bytes.to_string()),
+            ("pids-limit", limits.processes.to_string()),
+            ("ulimit", format!("cpu={0}:{0}", limits.cpu_ms.div_ceil(1_000).max(1))),
+            ("ulimit", format!("fsize={0}:{0}", limits.file_bytes)),
+            ("ulimit", format!("nofile={0}:{0}", limits.open_files)),
+            ("ulimit", "core=0:0".to_owned()),
+            ("shm-size", (64_u64 << 20).to_string()),
+            ("tmpfs", "/tmp:rw,nosuid,nodev,size=67108864".to_owned()),
+            ("mount", format!("type=bind,source={workspace},target={WORKSPACE}")),
+            ("workdir", WORKSPACE.to_owned()),
+            ("env", format!("HOME={WORKSPACE}")),
+        ];
+        all.extend(options.map(|(option, value)| format!("--{option}={value}")));
+        all.extend(spec.environment.iter().map(|(key, value)| format!("--env={key}={value}")));
+        all.extend(["--entrypoint".to_owned(), spec.argv[0].clone(), self.image.clone()]);
+        all.extend(spec.argv.iter().skip(1).cloned());
+        Ok(all)
+    }
+
+    /// Runs a command in a container, which is removed whatever happens.
+    ///
+    /// # Errors
+    /// [`RunError`] says why nothing ran.
+    pub async fn run(&self, spec: &Spec, cancel: &CancellationToken) -> Result<Outcome, RunError> {
+        let name = name();
+        let started = Command::new(&self.program)
+            .args(self.arguments(spec, &name)?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn();
+        let mut child =
+            started.map_err(|error| RunError::Machine(format!("the engine cannot be executed: {error}")))?;
+        let removal = Removal { program: self.program.clone(), name: Some(name) };
+        let (input, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let keep = spec.limits.output_bytes;
+        let fed = async {
+            if let Some(mut input) = input {
+                // A command that reads nothing closes the pipe.
+                let _ = input.write_all(&spec.stdin).await;
+            }
+        };
+        let wall = Duration::from_millis(spec.limits.wall_ms);
+        let whole = async { tokio::join!(fed, drain(stdout, keep), drain(stderr, keep), child.wait()) };
+        let stopped = |stopped| Outcome {
+            stdout: Vec::new(),
+            stderr: Vec::new(),
+            exit_code: None,
+            signal: None,
+            truncated: false,
+            stopped: Some(stopped),
+        };
+        let ended = tokio::select! {
+            ended = tokio::time::timeout(wall, whole) => ended.map_err(|_| Stop::Wall),
+            () = cancel.cancelled() => Err(Stop::Cancelled),
+        };
+        let ((), (stdout, cut), (stderr, cut_too), status) = match ended {
+            Ok(ended) => ended,
+            Err(stop) => return Ok(stopped(stop)),
+        };
+        let code = status.ok().and_then(|status| status.code());
+        if code == Some(NOT_STARTED) {
+            return Err(RunError::Machine(String::from_utf8_lossy(&stderr).trim().to_owned()));
+        }
+        removal.not_needed();
+        Ok(Outcome { stdout, stderr, exit_code: code, signal: None, truncated: cut || cut_too, stopped: None })
+    }
+}
+
+/// Removes a container whose client was given up: killing the client alone leaves the container running.
+struct Removal {
+    program: PathBuf,
+    name: Option<String>,
+}
+
+impl Removal {
+    fn not_needed(mut self) {
+        self.name = None;
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        let Some(name) = self.name.take() else { return };
+        let removing = Command::new(&self.program)
+            .args(["rm", "--force", &name])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        if let Err(error) = removing {
+            tracing::error!(container = name, %error, "a container cannot be removed");
+        }
+    }
+}
+
+/// A name that no other container has: a process of the host makes each only once.
+fn name() -> String {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let host: String = host.chars().filter(char::is_ascii_alphanumeric).collect();
+    format!("tickfleet-{host}-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
+}

@@ -1,0 +1,182 @@
+//! What a child does to itself before it becomes the command, in an order that leaves no gap: another user where the
+//! launcher is root, limits, no new privileges, Landlock, seccomp, and only then the program.
+
+use std::ffi::{CString, NulError};
+use std::fs::File;
+use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sys::prctl;
+use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
+use nix::unistd::{self, Gid, Pid, Uid};
+
+use super::limits::{self, Room};
+use super::{Refusal, raw, rules, seccomp, step};
+use crate::spec::{Level, PATH};
+use crate::wire::Request;
+
+/// How much lower the priority of commands is.
+const NICE: i32 = 10;
+
+/// A child that has been let go, and what it says before it becomes the command.
+#[derive(Debug)]
+pub(super) struct Started {
+    /// The direct child of the launcher: the command, or the first process of its namespace.
+    pub(super) child: Pid,
+    /// Closed without a word when the command is executed; else it says what failed.
+    pub(super) failure: PipeReader,
+    /// At the level `strict`: how the command ended, and whether it had a `/proc`.
+    pub(super) ended: Option<PipeReader>,
+}
+
+/// The user that a command runs as.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Owner {
+    pub(super) uid: Uid,
+    pub(super) gid: Gid,
+}
+
+/// Where the command finds what it was given.
+pub(super) struct Place<'a> {
+    pub(super) workspace: &'a Path,
+    pub(super) temporary: &'a Path,
+    pub(super) level: Level,
+}
+
+/// The unprivileged user that a launcher of root makes commands run as: the owner of the workspace. None where the
+/// launcher is not root: then it is the launcher's own.
+pub(super) fn owner(workspace: &Path) -> Result<Option<Owner>, Refusal> {
+    if !unistd::geteuid().is_root() {
+        return Ok(None);
+    }
+    let found = workspace.metadata().map_err(step("look at the workspace"))?;
+    if found.uid() == 0 || found.gid() == 0 {
+        let why = "this worker is root: the workspace must belong to another user, whom commands run as";
+        return Err(Refusal::Step(why.into()));
+    }
+    Ok(Some(Owner { uid: Uid::from_raw(found.uid()), gid: Gid::from_raw(found.gid()) }))
+}
+
+/// Starts the command at the level `basic`.
+pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal> {
+    let workspace = &request.spec.workspace;
+    let owner = owner(workspace)?;
+    let (failure, tell) = std::io::pipe().map_err(step("make a pipe"))?;
+    let (gate, open) = std::io::pipe().map_err(step("make a pipe"))?;
+    let room = match owner {
+        Some(_) => Room::Own,
+        None => Room::Shared(limits::running(unistd::geteuid())),
+    };
+    let child = match raw::fork().map_err(step("fork"))? {
+        Some(child) => child,
+        None => {
+            drop((failure, open));
+            let temporary = workspace.join(".tmp");
+            let place = Place { workspace, temporary: &temporary, level: Level::Basic };
+            let failed =
+                become_owner(owner).and_then(|()| hold_the_gate(gate)).and_then(|()| run(request, stdin, &place, room));
+            say(tell, failed);
+        }
+    };
+    let _ = (tell, gate);
+    (&open).write_all(&[1]).map_err(step("let the child go"))?;
+    Ok(Started { child, failure, ended: None })
+}
+
+/// The child waits for a word of its parent; a parent that died before the child could follow it says none.
+pub(super) fn hold_the_gate(mut gate: PipeReader) -> Result<(), Refusal> {
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(step("die with the launcher"))?;
+    gate.read_exact(&mut [0]).map_err(step("wait for the launcher"))
+}
+
+/// Gives up root for good.
+pub(super) fn become_owner(owner: Option<Owner>) -> Result<(), Refusal> {
+    let Some(Owner { uid, gid }) = owner else { return Ok(()) };
+    unistd::setgroups(&[]).map_err(step("leave all groups"))?;
+    unistd::setresgid(gid, gid, gid).map_err(step("change the group"))?;
+    unistd::setresuid(uid, uid, uid).map_err(step("change the user"))
+}
+
+/// Tells the launcher why there is no command, and ends.
+pub(super) fn say(tell: PipeWriter, failed: Result<(), Refusal>) -> ! {
+    let (mark, why) = match failed {
+        Ok(()) => ("S", "the confined process went on".to_owned()),
+        Err(Refusal::Step(why)) => ("S", why),
+        Err(Refusal::Program(why)) => ("P", why),
+    };
+    // Nobody else can be told.
+    let _ = (&tell).write_all(format!("{mark}{why}").as_bytes());
+    end(125)
+}
+
+/// Ends a forked child, without what a whole process does at its end.
+#[allow(clippy::disallowed_methods, reason = "a forked child has no `main` to return to, and nothing to drain")]
+pub(super) fn end(code: i32) -> ! {
+    std::process::exit(code)
+}
+
+/// Confines this process and makes it the command; comes back only where that fails.
+pub(super) fn run(request: &Request, stdin: &File, place: &Place<'_>, room: Room) -> Result<(), Refusal> {
+    let spec = &request.spec;
+    unistd::setsid().map_err(step("begin a session"))?;
+    unistd::dup2_stdin(stdin.as_fd()).map_err(step("give the standard input"))?;
+    default_signals()?;
+    std::env::set_current_dir(place.workspace).map_err(step("enter the workspace"))?;
+    if place.level == Level::Basic && !request.probe {
+        // Where a command put something else there, it harms itself alone.
+        let _ = std::fs::create_dir(place.temporary);
+    }
+    let argv = strings(spec.argv.iter().map(String::as_str))?;
+    let environment = environment(request, place)?;
+    // The worker and the launcher come first, whatever a command does with the processors.
+    rustix::process::nice(NICE).map_err(step("lower the priority"))?;
+    limits::set(&spec.limits, room)?;
+    prctl::set_no_new_privs().map_err(step("no new privileges"))?;
+    rules::restrict(spec, place)?;
+    seccomp::restrict(place.level, &spec.network, matches!(room, Room::Shared(_)))?;
+    if request.probe {
+        end(0);
+    }
+    Err(execute(&spec.argv[0], &argv, &environment))
+}
+
+/// A launcher may have been started with signals ignored or blocked; commands expect neither.
+fn default_signals() -> Result<(), Refusal> {
+    let all = SigSet::all();
+    nix::sys::signal::sigprocmask(SigmaskHow::SIG_UNBLOCK, Some(&all), None).map_err(step("unblock signals"))?;
+    raw::default_action(Signal::SIGPIPE, SigHandler::SigDfl).map_err(step("reset signals"))
+}
+
+fn environment(request: &Request, place: &Place<'_>) -> Result<Vec<CString>, Refusal> {
+    let (home, temporary) = (place.workspace.display(), place.temporary.display());
+    let mut all =
+        vec![format!("PATH={PATH}"), format!("HOME={home}"), format!("TMPDIR={temporary}"), "LANG=C.UTF-8".to_owned()];
+    all.retain(|line| !request.spec.environment.keys().any(|key| line.split('=').next() == Some(key)));
+    all.extend(request.spec.environment.iter().map(|(key, value)| format!("{key}={value}")));
+    strings(all.iter().map(String::as_str))
+}
+
+fn strings<'a>(texts: impl Iterator<Item = &'a str>) -> Result<Vec<CString>, Refusal> {
+    texts.map(CString::new).collect::<Result<_, NulError>>().map_err(step("write the command"))
+}
+
+/// Executes a program, looked for in [`PATH`] where its name has no `/`.
+fn execute(program: &str, argv: &[CString], environment: &[CString]) -> Refusal {
+    let folders = if program.contains('/') { vec![""] } else { PATH.split(':').collect() };
+    let mut worst = Errno::ENOENT;
+    for folder in folders {
+        let path = if folder.is_empty() { program.to_owned() } else { format!("{folder}/{program}") };
+        let Ok(path) = CString::new(path) else { continue };
+        let Err(error) = unistd::execve(&path, argv, environment);
+        if error != Errno::ENOENT && error != Errno::ENOTDIR {
+            worst = error;
+        }
+    }
+    Refusal::Program(match worst {
+        Errno::ENOENT => format!("there is no program '{program}' in this sandbox"),
+        error => format!("the program '{program}' cannot be executed: {}", error.desc()),
+    })
+}

@@ -1,0 +1,64 @@
+//! Resource limits of the kernel: each process has them, so they bound what one process can take at once. What a tree of
+//! processes takes together is [`super::watch`]'s to bound.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use nix::sys::resource::{Resource, setrlimit};
+use nix::unistd::Uid;
+
+use super::{Refusal, step};
+use crate::spec::Limits;
+
+/// Threads that the same user may start beside the command while it runs, where the worker and all its sandboxes share
+/// one: a fork bomb gets so many more until the next look at the tree.
+const OTHERS: u64 = 768;
+/// Processes of a namespace that are not the command's: its first one, and the launcher.
+const OURS: u64 = 2;
+
+/// The most threads that the user of a command may have while it runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Room {
+    /// The user, or the user's number in this namespace, is the command's alone.
+    Own,
+    /// The worker and other commands have the same user, with so many threads now.
+    Shared(u64),
+}
+
+/// The number of threads that `uid` has, as the kernel counts them for its limit.
+pub(super) fn running(uid: Uid) -> u64 {
+    let Ok(processes) = fs::read_dir("/proc") else { return 0 };
+    let of_uid = processes.flatten().filter(|entry| {
+        let is_process = entry.file_name().to_string_lossy().bytes().all(|byte| byte.is_ascii_digit());
+        is_process && entry.metadata().is_ok_and(|found| found.uid() == uid.as_raw())
+    });
+    of_uid.map(|entry| fs::read_dir(entry.path().join("task")).map_or(1, |tasks| tasks.count() as u64)).sum()
+}
+
+/// Sets all of them for this process and what it starts.
+pub(super) fn set(limits: &Limits, room: Room) -> Result<(), Refusal> {
+    let threads = limits.processes
+        + match room {
+            Room::Own => OURS,
+            Room::Shared(running) => running + OTHERS,
+        };
+    let seconds = limits.cpu_ms.div_ceil(1_000).max(1);
+    let all = [
+        (Resource::RLIMIT_CPU, seconds, seconds + 1),
+        (Resource::RLIMIT_FSIZE, limits.file_bytes, limits.file_bytes),
+        (Resource::RLIMIT_NOFILE, limits.open_files, limits.open_files),
+        // Written memory, not reserved addresses: Node, Go and the JVM reserve gigabytes that they never touch.
+        (Resource::RLIMIT_DATA, limits.memory_bytes, limits.memory_bytes),
+        (Resource::RLIMIT_NPROC, threads, threads),
+        (Resource::RLIMIT_CORE, 0, 0),
+        (Resource::RLIMIT_MEMLOCK, 64 << 10, 64 << 10),
+        (Resource::RLIMIT_MSGQUEUE, 0, 0),
+        (Resource::RLIMIT_SIGPENDING, 1_024, 1_024),
+        (Resource::RLIMIT_NICE, 0, 0),
+        (Resource::RLIMIT_RTPRIO, 0, 0),
+    ];
+    for (resource, soft, hard) in all {
+        setrlimit(resource, soft, hard).map_err(step("set a limit"))?;
+    }
+    Ok(())
+}

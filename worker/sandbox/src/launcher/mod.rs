@@ -1,0 +1,108 @@
+//! The launcher: a process of one thread between a worker and a command. It is told what to run over its standard input,
+//! a socket; forks; confines the child; watches it; kills whatever is left when the command ends, a bound is crossed or
+//! the worker lets go; and reports. It outlives the command, and the command cannot reach it.
+//!
+//! Read on in [`confine`] (what the child does to itself), [`namespaces`] (the level `strict`), [`watch`] (the parent).
+
+mod confine;
+mod files;
+mod limits;
+mod mounts;
+mod namespaces;
+mod raw;
+mod rules;
+mod seccomp;
+mod syscalls;
+mod tree;
+mod usage;
+mod watch;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+
+use nix::sys::prctl;
+use nix::unistd;
+use rustix::fs::{MemfdFlags, SealFlags, SeekFrom, fcntl_add_seals, memfd_create};
+
+pub use usage::{Held, held};
+
+use crate::spec::Level;
+use crate::wire::{self, Report, Request};
+
+/// Why nothing ran.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// A step of the confinement failed.
+    Step(String),
+    /// The program cannot be executed.
+    Program(String),
+}
+
+/// Names the step that failed.
+pub(crate) fn step<E: std::fmt::Display>(what: &'static str) -> impl FnOnce(E) -> Refusal {
+    move |error| Refusal::Step(format!("{what}: {error}"))
+}
+
+/// The ABI of Landlock in the running kernel; 0 where there is none.
+#[must_use]
+pub fn landlock_abi() -> i32 {
+    raw::landlock_abi()
+}
+
+/// The whole life of a launcher. Call it from `main`, before any thread is started.
+#[must_use]
+pub fn main() -> ExitCode {
+    let Ok(control) = take_control() else { return ExitCode::from(2) };
+    let mut control = UnixStream::from(control);
+    let report = match serve(&mut control) {
+        Ok(report) => report,
+        Err(Refusal::Step(why)) => Report::Refused(why),
+        Err(Refusal::Program(why)) => Report::NotStarted(why),
+    };
+    // A worker that has gone reads no report.
+    match wire::write(&mut control, &report) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// Moves the socket from standard input to where no command inherits it.
+fn take_control() -> io::Result<OwnedFd> {
+    let control = io::stdin().as_fd().try_clone_to_owned()?;
+    unistd::dup2_stdin(File::open("/dev/null")?)?;
+    Ok(control)
+}
+
+fn serve(control: &mut UnixStream) -> Result<Report, Refusal> {
+    // Before anything is known: the command must find neither the memory nor the descriptors of its launcher.
+    prctl::set_dumpable(false).map_err(step("hide the launcher"))?;
+    prctl::set_child_subreaper(true).map_err(step("become a subreaper"))?;
+    raw::close_others_on_exec().map_err(step("close descriptors"))?;
+    let request: Request = wire::read(control).map_err(step("read the request"))?;
+    let input = wire::read_frame(control).map_err(step("read the standard input"))?;
+    request.spec.check().map_err(Refusal::Step)?;
+    let stdin = in_memory(&input).map_err(step("keep the standard input"))?;
+    let started = match request.level {
+        Level::Basic => confine::start(&request, &stdin)?,
+        Level::Strict => namespaces::start(&request, &stdin)?,
+        Level::Docker => return Err(Refusal::Step("a container is no launcher's business".into())),
+    };
+    drop(stdin);
+    let quiet = File::options().write(true).open("/dev/null").map_err(step("let go of the output"))?;
+    unistd::dup2_stdout(&quiet).map_err(step("let go of the output"))?;
+    unistd::dup2_stderr(&quiet).map_err(step("let go of the output"))?;
+    watch::until_the_end(started, control, &request)
+}
+
+/// A file without a name that holds what the command reads.
+fn in_memory(content: &[u8]) -> io::Result<File> {
+    let mut file = File::from(memfd_create("stdin", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?);
+    file.write_all(content)?;
+    // Nobody counts this memory: it must not grow.
+    fcntl_add_seals(&file, SealFlags::WRITE | SealFlags::GROW | SealFlags::SHRINK | SealFlags::SEAL)?;
+    rustix::fs::seek(&file, SeekFrom::Start(0))?;
+    Ok(file)
+}

@@ -1,0 +1,171 @@
+//! The root of the level `strict`: an empty file system in memory, into which the machine's programs are bound read-only,
+//! and the workspace last. No target of a mount lies below anything that a command could have written.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::pivot_root;
+
+use super::files::{DEVICES, ETC, SYSTEM};
+use super::{Refusal, step};
+use crate::spec::{Spec, WORKSPACE};
+
+/// Folders that the new root may be put over: whatever is there is seen no more.
+const STAGES: [&str; 4] = ["/tmp", "/mnt", "/run", "/var"];
+/// Size of `/tmp` and of `/dev/shm`, bytes, each where the limits allow no less.
+const SCRATCH_BYTES: u64 = 64 << 20;
+const NONE: Option<&str> = None;
+
+/// Something of the machine, held before the new root hides it.
+struct Source {
+    file: File,
+    target: PathBuf,
+    is_folder: bool,
+    write: bool,
+    device: bool,
+}
+
+impl Source {
+    /// None where there is nothing.
+    fn open(path: &Path, target: &Path, write: bool) -> Option<Self> {
+        let file = OpenOptions::new().read(true).custom_flags(libc::O_PATH | libc::O_CLOEXEC).open(path).ok()?;
+        let is_folder = file.metadata().ok()?.is_dir();
+        Some(Self { file, target: target.to_owned(), is_folder, write, device: false })
+    }
+}
+
+/// Makes the root and moves into it; answers whether there is a `/proc`.
+pub(super) fn make_root(spec: &Spec) -> Result<bool, Refusal> {
+    unshare(CloneFlags::CLONE_NEWNS).map_err(step("make a mount namespace"))?;
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE).map_err(step("keep mounts to oneself"))?;
+    let sources = sources(spec)?;
+    let links = links();
+    let stage = STAGES.iter().map(Path::new).find(|path| path.is_dir());
+    let stage = stage.ok_or_else(|| Refusal::Step("there is no folder to make a root over".into()))?;
+    memory(stage, 16 << 20, MsFlags::empty())?;
+    for (path, leads_to) in links {
+        symlink(leads_to, below(stage, &path)).map_err(step("link a folder"))?;
+    }
+    let scratch = SCRATCH_BYTES.min(spec.limits.memory_bytes);
+    for path in ["tmp", "dev/shm"] {
+        let path = stage.join(path);
+        fs::create_dir_all(&path).map_err(step("make a folder"))?;
+        memory(&path, scratch, MsFlags::MS_NODEV)?;
+    }
+    for source in &sources {
+        bind(stage, source)?;
+    }
+    let proc = proc(stage)?;
+    let flags = MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_RDONLY | MsFlags::MS_NOSUID;
+    mount(NONE, stage, NONE, flags, NONE).map_err(step("close the root"))?;
+    std::env::set_current_dir(stage).map_err(step("enter the root"))?;
+    pivot_root(".", ".").map_err(step("change the root"))?;
+    umount2(".", MntFlags::MNT_DETACH).map_err(step("leave the old root"))?;
+    std::env::set_current_dir("/").map_err(step("enter the root"))?;
+    Ok(proc)
+}
+
+/// What is bound, the workspace last.
+fn sources(spec: &Spec) -> Result<Vec<Source>, Refusal> {
+    let is_link = |path: &&&str| Path::new(path).is_symlink();
+    let system = SYSTEM.iter().filter(|path| !is_link(path)).chain(&ETC);
+    let mut all: Vec<Source> =
+        system.filter_map(|path| Source::open(Path::new(path), Path::new(path), false)).collect();
+    let devices = DEVICES.iter().filter_map(|path| Source::open(Path::new(path), Path::new(path), true));
+    all.extend(devices.map(|source| Source { device: true, ..source }));
+    for grant in &spec.grants {
+        let source = Source::open(&grant.path, &grant.path, grant.write);
+        let missing = || Refusal::Step(format!("the granted path {} is not there", grant.path.display()));
+        all.push(source.ok_or_else(missing)?);
+    }
+    let workspace = Source::open(&spec.workspace, Path::new(WORKSPACE), true);
+    all.push(workspace.ok_or_else(|| Refusal::Step("the workspace is not there".into()))?);
+    Ok(all)
+}
+
+/// Folders of the system that are links, such as `/bin`: they are links again.
+fn links() -> Vec<(PathBuf, PathBuf)> {
+    let devices = [("/dev/fd", "/proc/self/fd"), ("/dev/stdin", "/proc/self/fd/0"), ("/dev/stdout", "/proc/self/fd/1")];
+    let devices = devices.into_iter().chain([("/dev/stderr", "/proc/self/fd/2")]);
+    let devices = devices.map(|(path, leads_to)| (PathBuf::from(path), PathBuf::from(leads_to)));
+    let system = SYSTEM.iter().filter_map(|path| Some((PathBuf::from(path), fs::read_link(path).ok()?)));
+    system.chain(devices).collect()
+}
+
+/// Where `path` is below `stage`; the folders above it are made.
+fn below(stage: &Path, path: &Path) -> PathBuf {
+    let inner = stage.join(path.strip_prefix("/").unwrap_or(path));
+    if let Some(above) = inner.parent() {
+        // What fails here fails in the next step, too, which says so.
+        let _ = fs::create_dir_all(above);
+    }
+    inner
+}
+
+fn memory(path: &Path, bytes: u64, flags: MsFlags) -> Result<(), Refusal> {
+    let options = format!("size={bytes},nr_inodes=10000,mode=0755");
+    mount(Some("tmpfs"), path, Some("tmpfs"), flags | MsFlags::MS_NOSUID, Some(options.as_str()))
+        .map_err(step("make a file system in memory"))
+}
+
+fn bind(stage: &Path, source: &Source) -> Result<(), Refusal> {
+    let target = below(stage, &source.target);
+    if source.is_folder {
+        fs::create_dir_all(&target).map_err(step("make a folder"))?;
+    } else if !target.exists() {
+        File::create(&target).map_err(step("make a file"))?;
+    }
+    let from = format!("/proc/self/fd/{}", source.file.as_raw_fd());
+    mount(Some(from.as_str()), &target, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)
+        .map_err(|error| Refusal::Step(format!("bind {}: {error}", source.target.display())))?;
+    for (path, had) in mounted_at(&target)? {
+        let mut flags = had | MsFlags::MS_REMOUNT | MsFlags::MS_BIND | MsFlags::MS_NOSUID;
+        if !source.device {
+            flags |= MsFlags::MS_NODEV;
+        }
+        if !source.write {
+            flags |= MsFlags::MS_RDONLY;
+        }
+        mount(NONE, &path, NONE, flags, NONE)
+            .map_err(|error| Refusal::Step(format!("close {}: {error}", source.target.display())))?;
+    }
+    Ok(())
+}
+
+/// The mounts at `target` and below, with the flags that they came with: those may not be taken off.
+fn mounted_at(target: &Path) -> Result<Vec<(PathBuf, MsFlags)>, Refusal> {
+    let text = fs::read_to_string("/proc/self/mountinfo").map_err(step("read the mounts"))?;
+    let all = text.lines().filter_map(mount_of).filter(|(path, _)| path.starts_with(target)).collect();
+    Ok(all)
+}
+
+/// The path and flags of a line of `mountinfo`.
+fn mount_of(line: &str) -> Option<(PathBuf, MsFlags)> {
+    let mut fields = line.split(' ').skip(4);
+    let path =
+        fields.next()?.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\");
+    let flag = |word: &str| match word {
+        "ro" => MsFlags::MS_RDONLY,
+        "nosuid" => MsFlags::MS_NOSUID,
+        "nodev" => MsFlags::MS_NODEV,
+        "noexec" => MsFlags::MS_NOEXEC,
+        "noatime" => MsFlags::MS_NOATIME,
+        "nodiratime" => MsFlags::MS_NODIRATIME,
+        "relatime" => MsFlags::MS_RELATIME,
+        _ => MsFlags::empty(),
+    };
+    Some((path.into(), fields.next()?.split(',').map(flag).fold(MsFlags::empty(), |all, one| all | one)))
+}
+
+/// A `/proc` of the new process namespace. Where the machine's own is partly hidden, as in most containers, the kernel
+/// allows none: then there is none.
+fn proc(stage: &Path) -> Result<bool, Refusal> {
+    let path = stage.join("proc");
+    fs::create_dir_all(&path).map_err(step("make a folder"))?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    Ok(mount(Some("proc"), &path, Some("proc"), flags, NONE).is_ok())
+}

@@ -1,0 +1,123 @@
+//! The level `strict`: namespaces that the launcher enters, and the first process within them, which makes the root,
+//! starts the command, reaps what is orphaned, and takes everything with it when it ends.
+
+use std::fs::{self, File};
+use std::io::{PipeReader, Read, Write};
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::sched::{CloneFlags, unshare};
+use nix::sys::prctl;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{self, Pid};
+use serde::{Deserialize, Serialize};
+
+use super::confine::{self, Place, Started, become_owner, end, hold_the_gate, owner, say};
+use super::limits::Room;
+use super::{Refusal, mounts, raw, step};
+use crate::spec::{Level, Network, WORKSPACE};
+use crate::wire::Request;
+
+/// User and group of commands, as they see themselves.
+const USER: u32 = 1_000;
+
+/// How the command ended.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Ended {
+    pub(super) exit_code: Option<i32>,
+    pub(super) signal: Option<i32>,
+    pub(super) proc: bool,
+}
+
+impl Ended {
+    /// What the first process said, if it could.
+    pub(super) fn read(mut from: PipeReader) -> Option<Self> {
+        let mut text = String::new();
+        from.read_to_string(&mut text).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+}
+
+/// Starts the command at the level `strict`.
+pub(super) fn start(request: &Request, stdin: &File) -> Result<Started, Refusal> {
+    let owner = owner(&request.spec.workspace)?;
+    // With the command's own user a launcher of root needs no more rights than any other.
+    become_owner(owner)?;
+    enter(&request.spec.network)?;
+    let (failure, tell) = std::io::pipe().map_err(step("make a pipe"))?;
+    let (gate, open) = std::io::pipe().map_err(step("make a pipe"))?;
+    let (ended, tell_end) = std::io::pipe().map_err(step("make a pipe"))?;
+    let child = match raw::fork().map_err(step("fork"))? {
+        Some(child) => child,
+        None => {
+            drop((failure, open, ended));
+            let made = hold_the_gate(gate).and_then(|()| mounts::make_root(&request.spec));
+            let proc = match made {
+                Ok(proc) => proc,
+                Err(failed) => say(tell, Err(failed)),
+            };
+            first_process(request, stdin, proc, tell, tell_end)
+        }
+    };
+    drop((tell, gate, tell_end));
+    (&open).write_all(&[1]).map_err(step("let the child go"))?;
+    Ok(Started { child, failure, ended: Some(ended) })
+}
+
+/// Enters namespaces of its own: the next child is the first process of a process namespace.
+fn enter(network: &Network) -> Result<(), Refusal> {
+    let (uid, gid) = (unistd::geteuid(), unistd::getegid());
+    // Only a process that may be looked at may write its own maps.
+    prctl::set_dumpable(true).map_err(step("prepare the user namespace"))?;
+    unshare(CloneFlags::CLONE_NEWUSER).map_err(step("make a user namespace"))?;
+    let write = |name: &str, text: String| fs::write(format!("/proc/self/{name}"), text);
+    write("setgroups", "deny".into()).map_err(step("map the user"))?;
+    write("uid_map", format!("{USER} {uid} 1")).map_err(step("map the user"))?;
+    write("gid_map", format!("{USER} {gid} 1")).map_err(step("map the group"))?;
+    prctl::set_dumpable(false).map_err(step("hide the launcher"))?;
+    let mut rest = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC | CloneFlags::CLONE_NEWUTS;
+    if *network == Network::None {
+        rest |= CloneFlags::CLONE_NEWNET;
+    }
+    unshare(rest).map_err(step("make namespaces"))?;
+    unistd::sethostname("sandbox").map_err(step("name the host"))
+}
+
+/// Starts the command, reaps until it has ended, says how, and ends; the kernel then kills whatever is left.
+fn first_process(
+    request: &Request,
+    stdin: &File,
+    proc: bool,
+    tell: std::io::PipeWriter,
+    tell_end: std::io::PipeWriter,
+) -> ! {
+    let command = match raw::fork() {
+        Ok(Some(command)) => command,
+        Ok(None) => {
+            drop(tell_end);
+            let place = Place { workspace: Path::new(WORKSPACE), temporary: Path::new("/tmp"), level: Level::Strict };
+            let failed = confine::run(request, stdin, &place, Room::Own);
+            say(tell, failed)
+        }
+        Err(error) => say(tell, Err(step("fork")(error))),
+    };
+    drop(tell);
+    let ended = Ended { proc, ..reap_until(command) };
+    if let Ok(text) = serde_json::to_vec(&ended) {
+        // Where the launcher has gone, this process goes with it.
+        let _ = (&tell_end).write_all(&text);
+    }
+    end(0)
+}
+
+fn reap_until(command: Pid) -> Ended {
+    let ended = |exit_code, signal| Ended { exit_code, signal, proc: false };
+    loop {
+        match waitpid(None, None) {
+            Ok(WaitStatus::Exited(pid, code)) if pid == command => return ended(Some(code), None),
+            Ok(WaitStatus::Signaled(pid, signal, _)) if pid == command => return ended(None, Some(signal as i32)),
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return ended(None, None),
+        }
+    }
+}

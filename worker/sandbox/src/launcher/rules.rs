@@ -1,0 +1,78 @@
+//! Landlock: the files that a command may reach, the TCP ports, and nobody outside to signal.
+
+use std::path::Path;
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
+    RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
+};
+
+use super::confine::Place;
+use super::files::{DEVICES, ETC, SYSTEM};
+use super::{Refusal, raw, step};
+use crate::spec::{Level, Network, Spec};
+
+/// The newest ABI whose rights this crate has been tried with; an older kernel enforces what it knows of them.
+const NEWEST: ABI = ABI::V6;
+
+/// Restricts this process and what it starts, for good.
+pub(super) fn restrict(spec: &Spec, place: &Place<'_>) -> Result<(), Refusal> {
+    if raw::landlock_abi() == 0 {
+        // The level `strict` has a root of its own, made of mounts.
+        return match place.level {
+            Level::Strict => Ok(()),
+            _ => Err(Refusal::Step("Landlock: the kernel has none, or it is switched off".into())),
+        };
+    }
+    let ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(NEWEST))
+        .and_then(|ruleset| ruleset.handle_access(AccessNet::BindTcp | AccessNet::ConnectTcp))
+        .and_then(|ruleset| ruleset.scope(Scope::AbstractUnixSocket | Scope::Signal))
+        .and_then(Ruleset::create)
+        .map_err(step("Landlock"))?;
+    let status = with_rules(ruleset, spec, place)?.restrict_self().map_err(step("Landlock"))?;
+    match status.ruleset {
+        RulesetStatus::NotEnforced => Err(Refusal::Step("Landlock: the kernel enforces nothing".into())),
+        _ => Ok(()),
+    }
+}
+
+fn with_rules(mut rules: RulesetCreated, spec: &Spec, place: &Place<'_>) -> Result<RulesetCreated, Refusal> {
+    let (all, read) = (AccessFs::from_all(NEWEST), AccessFs::from_read(NEWEST));
+    let look = AccessFs::ReadFile | AccessFs::ReadDir;
+    if place.level == Level::Strict {
+        // The root holds nothing but what was put there; writing is for the places below.
+        rules = beneath(rules, Path::new("/"), read)?;
+        for path in ["/tmp", "/dev/shm"] {
+            rules = beneath(rules, Path::new(path), all)?;
+        }
+    } else {
+        for path in SYSTEM {
+            rules = beneath(rules, Path::new(path), read)?;
+        }
+        for path in ETC {
+            rules = beneath(rules, Path::new(path), look)?;
+        }
+    }
+    for path in DEVICES {
+        rules = beneath(rules, Path::new(path), AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::Truncate)?;
+    }
+    for grant in &spec.grants {
+        rules = beneath(rules, &grant.path, if grant.write { all } else { read })?;
+    }
+    rules = beneath(rules, place.workspace, all)?;
+    if let Network::Tcp(ports) = &spec.network {
+        for port in ports {
+            rules = rules.add_rule(NetPort::new(*port, AccessNet::ConnectTcp)).map_err(step("Landlock"))?;
+        }
+    }
+    Ok(rules)
+}
+
+/// Allows `access` at a path and below it. What does not exist needs no rule.
+fn beneath(rules: RulesetCreated, path: &Path, access: BitFlags<AccessFs>) -> Result<RulesetCreated, Refusal> {
+    let Ok(found) = PathFd::new(path) else { return Ok(rules) };
+    let allowed = if path.is_dir() { access } else { access & AccessFs::from_file(NEWEST) };
+    rules.add_rule(PathBeneath::new(found, allowed)).map_err(step("Landlock"))
+}

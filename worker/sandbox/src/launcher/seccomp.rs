@@ -1,0 +1,152 @@
+//! seccomp: two filters, of which the stricter answer counts. The first allows the calls of [`super::syscalls`] and tells
+//! of all others that they do not exist. The second forbids some by their arguments: those that Landlock does not look at,
+//! and those that reach processes outside by a number.
+
+use std::collections::BTreeMap;
+
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen as Len, SeccompCmpOp as Op, SeccompCondition as Condition,
+    SeccompFilter, SeccompRule, TargetArch,
+};
+
+use super::{Refusal, raw, step, syscalls};
+use crate::abilities::ABI_SCOPES;
+use crate::spec::{Level, Network};
+
+type Rules = BTreeMap<libc::c_long, Vec<SeccompRule>>;
+
+/// Landlock's ABI that restricts `truncate`.
+const ABI_TRUNCATE: i32 = 3;
+/// Every flag of `clone` that makes a namespace.
+const NEW_NAMESPACES: [libc::c_int; 7] = [
+    libc::CLONE_NEWNS,
+    libc::CLONE_NEWCGROUP,
+    libc::CLONE_NEWUTS,
+    libc::CLONE_NEWIPC,
+    libc::CLONE_NEWUSER,
+    libc::CLONE_NEWPID,
+    libc::CLONE_NEWNET,
+];
+/// `prctl`: a command neither outlives its launcher nor keeps its orphans, nor lets itself be traced.
+const PRCTL: [libc::c_int; 4] =
+    [libc::PR_SET_PDEATHSIG, libc::PR_SET_CHILD_SUBREAPER, libc::PR_SET_PTRACER, libc::PR_SET_MM];
+/// `ioctl`: what types into a terminal, and what names a receiver of signals.
+const IOCTL: [u64; 4] = [0x5412, 0x541C, 0x8901, 0x8902];
+/// Data with the first packet of a connection: it passes Landlock's look at `connect` by.
+const FASTOPEN: u64 = 0x2000_0000;
+/// The part of a socket's type that is no flag.
+const TYPE_MASK: u64 = 0xf;
+
+/// Restricts this process and what it starts, for good. `shared` says that the worker runs as the same user.
+pub(super) fn restrict(level: Level, network: &Network, shared: bool) -> Result<(), Refusal> {
+    let errno = |code: libc::c_int| SeccompAction::Errno(code.unsigned_abs());
+    let known = syscalls::allowed().map(|call| (call, Vec::new())).collect();
+    apply(known, errno(libc::ENOSYS), SeccompAction::Allow)?;
+    let forbidden = forbidden(level, network, shared).map_err(step("write the seccomp filter"))?;
+    apply(forbidden, SeccompAction::Allow, errno(libc::EPERM))
+}
+
+fn apply(rules: Rules, otherwise: SeccompAction, matching: SeccompAction) -> Result<(), Refusal> {
+    let architecture: TargetArch = std::env::consts::ARCH.try_into().map_err(step("seccomp"))?;
+    let filter = SeccompFilter::new(rules, otherwise, matching, architecture).map_err(step("seccomp"))?;
+    let program: BpfProgram = filter.try_into().map_err(step("seccomp"))?;
+    seccompiler::apply_filter(&program).map_err(step("seccomp"))
+}
+
+fn forbidden(level: Level, network: &Network, shared: bool) -> Result<Rules, seccompiler::BackendError> {
+    let abi = raw::landlock_abi();
+    let mut rules = Rules::new();
+    let mut whole: Vec<libc::c_long> = syscalls::forbidden();
+    for flag in NEW_NAMESPACES {
+        let flag = u64::from(flag.unsigned_abs());
+        when(&mut rules, libc::SYS_clone, &[(0, Op::MaskedEq(flag), flag)])?;
+    }
+    for option in PRCTL {
+        when(&mut rules, libc::SYS_prctl, &[(0, Op::Eq, u64::from(option.unsigned_abs()))])?;
+    }
+    for request in IOCTL {
+        when(&mut rules, libc::SYS_ioctl, &[(1, Op::Eq, request)])?;
+    }
+    others_by_number(&mut rules)?;
+    sockets(&mut rules, &mut whole, network)?;
+    if level == Level::Basic {
+        // In a mount namespace all of this is harmless; here it would reach the machine's files.
+        whole.push(libc::SYS_inotify_add_watch);
+        if shared {
+            whole.extend(syscalls::metadata_by_path());
+            when(&mut rules, libc::SYS_utimensat, &[(1, Op::Ne, 0)])?;
+        }
+        if abi < ABI_TRUNCATE {
+            whole.push(libc::SYS_truncate);
+        }
+        if abi < ABI_SCOPES {
+            whole.extend(syscalls::SIGNALS);
+            for command in [libc::F_SETOWN, 15, 10] {
+                when(&mut rules, libc::SYS_fcntl, &[(1, Op::Eq, u64::from(command.unsigned_abs()))])?;
+            }
+        }
+    }
+    rules.extend(whole.into_iter().map(|call| (call, Vec::new())));
+    Ok(rules)
+}
+
+/// Calls that change a process which they name by its number: only 0, the caller itself, may be named. The worker has
+/// the same user where it is not root, so the kernel alone would let a command set the worker's limits.
+fn others_by_number(rules: &mut Rules) -> Result<(), seccompiler::BackendError> {
+    for call in [
+        libc::SYS_prlimit64,
+        libc::SYS_sched_setaffinity,
+        libc::SYS_sched_setattr,
+        libc::SYS_sched_setparam,
+        libc::SYS_sched_setscheduler,
+        libc::SYS_get_robust_list,
+    ] {
+        when(rules, call, &[(0, Op::Ne, 0)])?;
+    }
+    for (call, itself) in [(libc::SYS_setpriority, 0), (libc::SYS_ioprio_set, 1)] {
+        when(rules, call, &[(0, Op::Ne, itself)])?;
+        when(rules, call, &[(1, Op::Ne, 0)])?;
+    }
+    Ok(())
+}
+
+fn sockets(
+    rules: &mut Rules,
+    whole: &mut Vec<libc::c_long>,
+    network: &Network,
+) -> Result<(), seccompiler::BackendError> {
+    let family = |family: libc::c_int| u64::from(family.unsigned_abs());
+    // Connected from birth and for good. A pair of datagram sockets could send to others by their names.
+    when(rules, libc::SYS_socketpair, &[(0, Op::Ne, family(libc::AF_UNIX))])?;
+    when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_DGRAM))])?;
+    when(rules, libc::SYS_socketpair, &[(1, Op::MaskedEq(TYPE_MASK), family(libc::SOCK_RAW))])?;
+    if *network == Network::None {
+        whole.extend(syscalls::SOCKETS);
+        return Ok(());
+    }
+    // TCP over IPv4 and IPv6: neither UDP, nor raw packets, nor Multipath TCP, which Landlock does not look at.
+    let other = [(0, Op::Ne, family(libc::AF_INET)), (0, Op::Ne, family(libc::AF_INET6))];
+    when(rules, libc::SYS_socket, &other)?;
+    for kind in (0..=TYPE_MASK).filter(|kind| *kind != family(libc::SOCK_STREAM)) {
+        when(rules, libc::SYS_socket, &[(1, Op::MaskedEq(TYPE_MASK), kind)])?;
+    }
+    let other = [(2, Op::Ne, 0), (2, Op::Ne, family(libc::IPPROTO_TCP))];
+    when(rules, libc::SYS_socket, &other)?;
+    for (call, flags) in [(libc::SYS_sendto, 3), (libc::SYS_sendmsg, 2), (libc::SYS_sendmmsg, 3)] {
+        when(rules, call, &[(flags, Op::MaskedEq(FASTOPEN), FASTOPEN)])?;
+    }
+    Ok(())
+}
+
+/// Adds a rule: `call` is forbidden where all of these hold of its arguments.
+fn when(rules: &mut Rules, call: libc::c_long, all: &[(u8, Op, u64)]) -> Result<(), seccompiler::BackendError> {
+    // The kernel reads 32 bits of these arguments; only pointers have more, and those are compared with 0 alone.
+    let length = |value: u64, op: &Op| match op {
+        Op::Ne if value == 0 && call == libc::SYS_utimensat => Len::Qword,
+        _ => Len::Dword,
+    };
+    let conditions = all.iter().map(|(at, op, value)| Condition::new(*at, length(*value, op), op.clone(), *value));
+    let rule = SeccompRule::new(conditions.collect::<Result<_, _>>()?)?;
+    rules.entry(call).or_default().push(rule);
+    Ok(())
+}

@@ -1,0 +1,20 @@
+//! Runs one command that nobody trusts, and leaves nothing of it alive.
+//!
+//! Read in this order: [`spec`] (what is run, with what it may reach and use), [`sandbox`] (a run from end to end, seen by
+//! the worker), [`launcher`] (the single-threaded process between the two, which confines, watches and kills),
+//! [`docker`] (the same by a container engine).
+
+pub mod abilities;
+pub mod docker;
+pub mod launcher;
+pub mod outcome;
+mod output;
+pub mod sandbox;
+pub mod spec;
+mod wire;
+
+pub use abilities::Abilities;
+pub use docker::Engine;
+pub use outcome::{Outcome, RunError, Stop};
+pub use sandbox::{Launcher, Sandbox};
+pub use spec::{Grant, Level, Limits, Network, Spec};

@@ -1,0 +1,173 @@
+//! A run from end to end, as the worker sees it: it starts the launcher, tells it what to run, reads what the command
+//! writes, and takes the report. Where the worker lets go of the socket, because the call was cancelled or the worker has
+//! died, the launcher kills everything and ends.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, Command};
+use tokio_util::sync::CancellationToken;
+
+use crate::abilities::Abilities;
+use crate::docker::Engine;
+use crate::launcher;
+use crate::outcome::{Outcome, RunError, Stop};
+use crate::output::drain;
+use crate::spec::{Level, Spec};
+use crate::wire::{FRAME_BYTES_MAX, Report, Request, frame};
+
+/// How long a launcher may take to end after a run's wall time, or after a cancellation.
+const GRACE: Duration = Duration::from_secs(10);
+/// The argument by which a program is asked to be the launcher.
+pub const LAUNCH: &str = "sandbox-exec";
+
+/// The program that is executed as the launcher: one whose `main` calls [`launcher::main`].
+#[derive(Debug, Clone)]
+pub struct Launcher {
+    program: PathBuf,
+    arguments: Vec<OsString>,
+}
+
+impl Launcher {
+    /// This very program with the argument [`LAUNCH`], also where its file has been replaced since.
+    #[must_use]
+    pub fn this_program() -> Self {
+        Self { program: "/proc/self/exe".into(), arguments: vec![LAUNCH.into()] }
+    }
+
+    /// Another program.
+    #[must_use]
+    pub fn program(path: impl Into<PathBuf>) -> Self {
+        Self { program: path.into(), arguments: Vec::new() }
+    }
+}
+
+/// Runs commands at the levels that this machine can hold.
+#[derive(Debug, Clone)]
+pub struct Sandbox {
+    launcher: Launcher,
+    engine: Option<Engine>,
+    abilities: Abilities,
+}
+
+impl Sandbox {
+    /// Finds out what this machine can hold, by confining a process at each level. Takes some tens of milliseconds.
+    /// `scratch` is an existing folder that a process of another user could be given.
+    pub async fn probe(launcher: Launcher, engine: Option<Engine>, scratch: &Path) -> Self {
+        let mut sandbox = Self { launcher, engine, abilities: Abilities::default() };
+        let mut found = Abilities { landlock: launcher::landlock_abi(), ..Abilities::default() };
+        for level in [Level::Basic, Level::Strict] {
+            let request = Request { level, spec: Spec::new(["probe"], scratch), probe: true };
+            let ran = sandbox.launch(request, &CancellationToken::new()).await;
+            let missing = ran.as_ref().err().map(ToString::to_string);
+            match level {
+                Level::Basic => found.basic = missing,
+                _ => (found.strict, found.proc) = (missing, ran.is_ok_and(|(_, proc)| proc)),
+            }
+        }
+        found.docker = match &sandbox.engine {
+            None => Some("no container engine is configured".into()),
+            Some(engine) => engine.missing().await,
+        };
+        sandbox.abilities = found;
+        sandbox
+    }
+
+    /// The same with another image for containers.
+    #[must_use]
+    pub fn with_image(&self, image: &str) -> Self {
+        let engine = self.engine.clone().map(|engine| Engine { image: image.to_owned(), ..engine });
+        Self { engine, ..self.clone() }
+    }
+
+    /// What was found.
+    #[must_use]
+    pub const fn abilities(&self) -> &Abilities {
+        &self.abilities
+    }
+
+    /// Runs a command. Returns when nothing of it is alive any more; dropping the future kills it likewise, a moment later.
+    ///
+    /// # Errors
+    /// [`RunError`] says why nothing ran, or that it is not known.
+    pub async fn run(&self, level: Level, spec: Spec, cancel: &CancellationToken) -> Result<Outcome, RunError> {
+        spec.check().map_err(RunError::Spec)?;
+        self.abilities.check(level, &spec.network).map_err(RunError::Machine)?;
+        match (level, &self.engine) {
+            (Level::Docker, Some(engine)) => engine.run(&spec, cancel).await,
+            (Level::Docker, None) => Err(RunError::Machine("no container engine is configured".into())),
+            _ => Ok(self.launch(Request { level, spec, probe: false }, cancel).await?.0),
+        }
+    }
+
+    async fn launch(&self, request: Request, cancel: &CancellationToken) -> Result<(Outcome, bool), RunError> {
+        let messages = frames(&request).map_err(|error| RunError::Spec(format!("the run cannot be told: {error}")))?;
+        let (mut child, mut control) = self.start().map_err(|error| {
+            RunError::Machine(format!("the launcher {} cannot be started: {error}", self.launcher.program.display()))
+        })?;
+        let keep = request.spec.limits.output_bytes;
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
+        // Where a launcher was killed, what it should have killed may hold its pipes open for ever.
+        let read =
+            |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
+        let read_errors =
+            |pipe| async move { tokio::time::timeout(limit + GRACE, drain(pipe, keep)).await.unwrap_or_default() };
+        let told = async {
+            // One that ends early says why in its report.
+            let _ = control.write_all(&messages).await;
+            let mut report = Vec::new();
+            let mut bounded = (&mut control).take(FRAME_BYTES_MAX as u64);
+            let cancelled = tokio::select! {
+                _ = tokio::time::timeout(limit, bounded.read_to_end(&mut report)) => false,
+                () = cancel.cancelled() => true,
+            };
+            // Letting go of the socket ends whatever still runs.
+            drop(control);
+            (report, cancelled)
+        };
+        let (((report, cancelled), (stdout, cut)), (stderr, cut_too)) =
+            tokio::join!(async { tokio::join!(told, read(stdout)) }, read_errors(stderr));
+        if tokio::time::timeout(GRACE, child.wait()).await.is_err() {
+            tracing::error!(pid = child.id(), "a sandbox launcher does not end, and is killed");
+            let _ = child.kill().await;
+        }
+        let ended = Outcome { stdout, stderr, exit_code: None, signal: None, truncated: cut || cut_too, stopped: None };
+        if cancelled {
+            return Ok((Outcome { stopped: Some(Stop::Cancelled), ..ended }, false));
+        }
+        let mut frames = report.as_slice();
+        match crate::wire::read(&mut frames) {
+            Ok(Report::Refused(why)) => Err(RunError::Machine(why)),
+            Ok(Report::NotStarted(why)) => Err(RunError::NotStarted(why)),
+            Ok(Report::Ended { exit_code, signal, stopped, proc }) => {
+                Ok((Outcome { exit_code, signal, stopped, ..ended }, proc))
+            }
+            Err(_) => Err(RunError::Lost("the sandbox's launcher ended without a report".into())),
+        }
+    }
+
+    fn start(&self) -> std::io::Result<(Child, tokio::net::UnixStream)> {
+        let (ours, theirs) = UnixStream::pair()?;
+        ours.set_nonblocking(true)?;
+        let child = Command::new(&self.launcher.program)
+            .args(&self.launcher.arguments)
+            .env_clear()
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A terminal's interrupt is for the worker, which drains.
+            .process_group(0)
+            .spawn()?;
+        Ok((child, tokio::net::UnixStream::from_std(ours)?))
+    }
+}
+
+fn frames(request: &Request) -> std::io::Result<Vec<u8>> {
+    Ok([frame(&serde_json::to_vec(request)?)?, frame(&request.spec.stdin)?].concat())
+}

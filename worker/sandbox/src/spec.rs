@@ -1,0 +1,186 @@
+//! What is run: the command, what it may reach, what it may use.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Where the workspace is at the levels [`Level::Strict`] and [`Level::Docker`].
+pub const WORKSPACE: &str = "/app/workspace";
+/// Where commands without a `/` are looked for.
+pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
+
+/// How a command is confined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// Landlock, seccomp and resource limits: needs no privilege and no namespace.
+    Basic,
+    /// Adds user, mount, process, network, IPC and host name namespaces with a root of their own.
+    Strict,
+    /// A short-lived container of an engine.
+    Docker,
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Basic => "basic",
+            Self::Strict => "strict",
+            Self::Docker => "docker",
+        })
+    }
+}
+
+/// What of the network a command may use.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Network {
+    /// No socket of any family.
+    #[default]
+    None,
+    /// TCP connections to these ports of any host; no other protocol. Needs Landlock's ABI 4.
+    Tcp(Vec<u16>),
+}
+
+/// A path of the machine that a command may use beside its workspace.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// Absolute, without symbolic links in it.
+    pub path: PathBuf,
+    /// True if the command may also write there.
+    pub write: bool,
+}
+
+/// What a command may use. Where a bound is crossed, the whole tree of processes is killed or the operation fails;
+/// `docs/sandbox.md` says which.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Time on processors, all processes together, ms.
+    pub cpu_ms: u64,
+    /// Memory, all processes together, bytes.
+    pub memory_bytes: u64,
+    /// Processes and threads at the same time.
+    pub processes: u64,
+    /// Open files of each process.
+    pub open_files: u64,
+    /// Length of each file, bytes.
+    pub file_bytes: u64,
+    /// All files of the workspace together, bytes of disk.
+    pub workspace_bytes: u64,
+    /// Files and folders in the workspace.
+    pub workspace_files: u64,
+    /// Kept of each of standard output and standard error, bytes; what follows is read and dropped.
+    pub output_bytes: usize,
+    /// From start to end, ms.
+    pub wall_ms: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            cpu_ms: 20_000,
+            memory_bytes: 512 << 20,
+            processes: 64,
+            open_files: 256,
+            file_bytes: 64 << 20,
+            workspace_bytes: 256 << 20,
+            workspace_files: 10_000,
+            output_bytes: 256 << 10,
+            wall_ms: 30_000,
+        }
+    }
+}
+
+/// One run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Spec {
+    /// The command and its arguments, one element each: no shell reads them.
+    pub argv: Vec<String>,
+    /// What the command reads from its standard input.
+    #[serde(skip)]
+    pub stdin: Vec<u8>,
+    /// The folder that the command starts in and may write to. It must exist.
+    pub workspace: PathBuf,
+    /// All of the environment but `PATH`, `HOME`, `LANG` and `TMPDIR`.
+    pub environment: BTreeMap<String, String>,
+    /// Further paths.
+    pub grants: Vec<Grant>,
+    /// The network.
+    pub network: Network,
+    /// The bounds.
+    pub limits: Limits,
+}
+
+impl Spec {
+    /// A run of `argv` in `workspace` with the limits that there are by default, and nothing granted.
+    #[must_use]
+    pub fn new<Argument: Into<String>>(
+        argv: impl IntoIterator<Item = Argument>,
+        workspace: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            argv: argv.into_iter().map(Into::into).collect(),
+            stdin: Vec::new(),
+            workspace: workspace.into(),
+            environment: BTreeMap::new(),
+            grants: Vec::new(),
+            network: Network::None,
+            limits: Limits::default(),
+        }
+    }
+
+    /// Checks what no machine can change: an empty command, a NUL, a path that is not absolute, or a grant that a command
+    /// could redirect, because it lies in or around something that a command may write to.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub fn check(&self) -> Result<(), String> {
+        if self.argv.first().is_none_or(String::is_empty) {
+            return Err("the command is empty".into());
+        }
+        let texts = self.argv.iter().chain(self.environment.keys()).chain(self.environment.values());
+        if texts.clone().any(|text| text.contains('\0')) || self.environment.keys().any(|key| key.contains('=')) {
+            return Err("a NUL byte in an argument, or a variable whose name has an =".into());
+        }
+        if !self.workspace.is_absolute() || self.grants.iter().any(|grant| !grant.path.is_absolute()) {
+            return Err("the workspace and every granted path must be absolute".into());
+        }
+        let writable = self.grants.iter().filter(|grant| grant.write).map(|grant| &grant.path);
+        for area in writable.chain([&self.workspace]) {
+            let near = |path: &PathBuf| path != area && (path.starts_with(area) || area.starts_with(path));
+            if let Some(grant) = self.grants.iter().find(|grant| near(&grant.path)) {
+                let (path, area) = (grant.path.display(), area.display());
+                return Err(format!("the granted path {path} and {area}, which a command may write to, overlap"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn granting(path: &str, write: bool) -> Spec {
+        Spec { grants: vec![Grant { path: path.into(), write }], ..Spec::new(["true"], "/srv/w/one") }
+    }
+
+    #[test]
+    fn a_path_that_a_command_could_redirect_is_not_granted() {
+        assert!(granting("/srv/data", false).check().is_ok());
+        for path in ["/srv/w/one/link", "/srv/w", "/", "relative"] {
+            assert!(granting(path, false).check().is_err(), "{path}");
+        }
+        let mut below = granting("/srv/data", true);
+        below.grants.push(Grant { path: "/srv/data/below".into(), write: false });
+        assert!(below.check().is_err());
+    }
+
+    #[test]
+    fn an_empty_command_and_a_nul_are_refused() {
+        assert!(Spec::new([""], "/w").check().is_err());
+        assert!(Spec::new(["a", "b\0c"], "/w").check().is_err());
+    }
+}

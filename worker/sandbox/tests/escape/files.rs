@@ -1,0 +1,183 @@
+//! No file of the machine but programs, libraries and what `/etc` says everywhere; no way around by links, renames, modes
+//! or another tenant's workspace.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+
+use tickfleet_sandbox::Level;
+
+use crate::support::*;
+
+#[tokio::test]
+async fn files_of_the_machine_are_neither_read_nor_written() {
+    let secret = workspace();
+    fs::write(secret.path().join("secret"), "hunter2").unwrap();
+    for open in [secret.path().to_owned(), secret.path().join("secret")] {
+        fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let script = format!(
+            "
+opened = []
+for path in ('{0}/secret', '/etc/shadow', '/var/log', '/root', '/home', '/sys/kernel', '/dev/mem', '/dev/kmsg', '/boot', '/run'):
+    for flags in (os.O_RDONLY, os.O_WRONLY):
+        try: os.open(path, flags); opened.append((path, flags))
+        except OSError: pass
+for path in ('{0}/new', '/usr/new', '/etc/new', '/new', '/dev/new'):
+    try: os.open(path, os.O_CREAT | os.O_WRONLY); opened.append(path)
+    except OSError: pass
+print(opened)
+for what in (lambda: os.listdir('{0}'), lambda: os.truncate('{0}/secret', 0), lambda: os.unlink('{0}/secret'),
+             lambda: os.rename('{0}/secret', 'mine'), lambda: os.link('{0}/secret', 'mine')):
+    print(attempt(what))
+",
+            secret.path().display()
+        );
+        let answers = attack(&sandbox, level, &script, folder.path()).await;
+        let mut answers = answers.lines();
+        assert_eq!(answers.next(), Some("[]"), "{level}");
+        for answer in answers {
+            assert!(["EACCES", "ENOENT", "EXDEV", "EPERM"].contains(&answer), "{level}: {answer}");
+        }
+        assert_eq!(fs::read(secret.path().join("secret")).unwrap(), b"hunter2");
+    }
+}
+
+#[tokio::test]
+async fn links_out_of_the_workspace_lead_nowhere() {
+    let other = workspace();
+    fs::write(other.path().join("secret"), "hunter2").unwrap();
+    for open in [other.path().to_owned(), other.path().join("secret")] {
+        fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        symlink(other.path(), folder.path().join("planted")).unwrap();
+        let script = format!(
+            "
+os.symlink('{0}', 'made')
+for path in ('planted/secret', 'made/secret', '/proc/1/root{0}/secret', '/proc/self/cwd/../{1}/secret'):
+    for flags in (os.O_RDONLY, os.O_WRONLY | os.O_CREAT):
+        print(attempt(lambda: os.open(path, flags)))
+",
+            other.path().display(),
+            other.path().file_name().unwrap().to_string_lossy()
+        );
+        for answer in attack(&sandbox, level, &script, folder.path()).await.lines() {
+            assert!(["EACCES", "ENOENT", "EPERM"].contains(&answer), "{level}: {answer}");
+        }
+        assert_eq!(fs::read(other.path().join("secret")).unwrap(), b"hunter2");
+    }
+}
+
+#[tokio::test]
+async fn a_race_of_renames_between_a_folder_and_a_link_wins_nothing() {
+    let other = workspace();
+    fs::write(other.path().join("secret"), "hunter2").unwrap();
+    for open in [other.path().to_owned(), other.path().join("secret")] {
+        fs::set_permissions(open, fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let script = format!(
+            "
+os.mkdir('a'); open('a/secret', 'w').write('own'); os.symlink('{0}', 'b')
+end = time.time() + 1
+pid = os.fork()
+while time.time() < end:
+    if pid == 0:
+        os.rename('a', 'c'); os.rename('b', 'a'); os.rename('c', 'b')
+    else:
+        try:
+            if open('a/secret').read() != 'own': print('won')
+        except OSError: pass
+if pid == 0: os._exit(0)
+os.wait()
+",
+            other.path().display()
+        );
+        assert_eq!(attack(&sandbox, level, &script, folder.path()).await, "", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn modes_owners_times_and_attributes_of_the_workers_files_stay_as_they_are() {
+    // A file of the user that the command runs as: where the suite is root, that is the workspace's.
+    for (level, sandbox) in each_level().await {
+        let (folder, other) = (workspace(), workspace());
+        let file = other.path().join("file");
+        fs::write(&file, "x").unwrap();
+        fs::set_permissions(other.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let before = fs::metadata(&file).unwrap();
+        let script = format!(
+            "
+path = '{0}'
+for what in (lambda: os.chmod(path, 0o777), lambda: os.chown(path, os.getuid(), os.getgid()), lambda: os.utime(path, (1, 1)),
+             lambda: os.setxattr(path, 'user.x', b'y')):
+    print(attempt(what))
+print(call(452, -100, path.encode(), 0o777, 0))
+",
+            file.display()
+        );
+        for answer in attack(&sandbox, level, &script, folder.path()).await.lines() {
+            assert!(["EPERM", "ENOENT", "ENOSYS", "EACCES"].contains(&answer), "{level}: {answer}");
+        }
+        let after = fs::metadata(&file).unwrap();
+        assert_eq!((before.mode(), before.mtime(), before.ctime()), (after.mode(), after.mtime(), after.ctime()));
+    }
+}
+
+#[tokio::test]
+async fn two_tenants_workspaces_do_not_see_each_other() {
+    for (level, sandbox) in each_level().await {
+        let root = workspace();
+        fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let (mine, theirs) = (root.path().join("acme"), root.path().join("globex"));
+        for folder in [&mine, &theirs] {
+            fs::create_dir(folder).unwrap();
+            if is_root() {
+                // The worst case: both have the same user, as where the worker is not root.
+                let owner = fs::metadata(root.path()).unwrap();
+                std::os::unix::fs::chown(folder, Some(owner.uid()), Some(owner.gid())).unwrap();
+            }
+        }
+        fs::write(theirs.join("plan"), "theirs").unwrap();
+        let script = format!(
+            "
+for what in (lambda: open('{0}/plan').read(), lambda: open('../globex/plan').read(), lambda: os.listdir('{0}'),
+             lambda: os.listdir('..'), lambda: open('{0}/new', 'w'), lambda: os.rename('{0}', 'theirs')):
+    print(attempt(what))
+",
+            theirs.display()
+        );
+        let answers = attack(&sandbox, level, &script, &mine).await;
+        for answer in answers.lines().filter(|answer| *answer != "ok ['workspace']") {
+            assert!(["EACCES", "ENOENT", "EXDEV", "EPERM", "EROFS"].contains(&answer), "{level}: {answer}");
+        }
+        assert_eq!(fs::read_dir(&theirs).unwrap().count(), 1);
+    }
+}
+
+#[tokio::test]
+async fn that_a_file_of_the_machine_is_not_known_to_exist_is_promised_by_strict_alone() {
+    for (level, sandbox) in each_level().await {
+        let (folder, other) = (workspace(), workspace());
+        fs::set_permissions(other.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::write(other.path().join("file"), "four").unwrap();
+        let script = format!("print(attempt(lambda: os.stat('{}/file').st_size))", other.path().display());
+        let expected = if level == Level::Basic { "ok 4" } else { "ENOENT" };
+        assert_eq!(attack(&sandbox, level, &script, folder.path()).await, expected, "{level}");
+    }
+}
+
+#[tokio::test]
+async fn watching_folders_of_the_machine_is_forbidden_where_they_are_seen() {
+    let Some(sandbox) = sandbox(Level::Basic).await else { return };
+    let folder = workspace();
+    let script = "
+watch = libc.inotify_init1(0)
+ctypes.set_errno(0)
+print(libc.inotify_add_watch(watch, b'/etc', 0xfff), errno.errorcode[ctypes.get_errno()])";
+    assert_eq!(attack(&sandbox, Level::Basic, script, folder.path()).await, "-1 EPERM");
+}

@@ -1,0 +1,110 @@
+//! A demand that cannot be held is refused, never run bare. These tests need nothing of the machine.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use tickfleet_sandbox::{Launcher, Level, RunError, Sandbox, Spec};
+
+use crate::support::*;
+
+#[tokio::test]
+async fn a_machine_whose_launcher_confines_nothing_holds_no_level() {
+    let folder = workspace();
+    // It ends without a report, as a launcher does that a container's policy kills.
+    let sandbox = Sandbox::probe(Launcher::program("/bin/true"), None, folder.path()).await;
+    for level in [Level::Basic, Level::Strict, Level::Docker] {
+        let spec = shell("touch ran", folder.path());
+        assert!(matches!(try_run(&sandbox, level, spec).await, Err(RunError::Machine(_))), "{level}");
+        assert!(!folder.path().join("ran").exists());
+    }
+}
+
+#[tokio::test]
+async fn a_launcher_that_is_not_there_is_told() {
+    let folder = workspace();
+    let sandbox = Sandbox::probe(Launcher::program("/no/such/launcher"), None, folder.path()).await;
+    let told = sandbox.abilities().to_string();
+    assert!(told.contains("/no/such/launcher") && told.contains("basic: no"), "{told}");
+}
+
+/// A launcher that starts on a lesser machine: `restrict` is Python that takes something away before.
+fn lesser(folder: &Path, owner: &Path, restrict: &str) -> Launcher {
+    let owner = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata(owner).unwrap());
+    let script = format!(
+        "#!{PYTHON}
+import ctypes, os, struct
+libc = ctypes.CDLL(None)
+if os.getuid() == 0: os.setgroups([]); os.setresgid({owner}, {owner}, {owner}); os.setresuid({owner}, {owner}, {owner})
+def no_namespaces():
+    libc.prctl(4, 1, 0, 0, 0)
+    uid, gid = os.getuid(), os.getgid()
+    if libc.unshare(0x10000000): return
+    for name, text in (('setgroups', 'deny'), ('uid_map', '%d %d 1' % (uid, uid)), ('gid_map', '%d %d 1' % (gid, gid))):
+        open('/proc/self/' + name, 'w').write(text)
+    open('/proc/sys/user/max_user_namespaces', 'w').write('0')
+def no_landlock():
+    filter = [(0x20, 0, 0, 0), (0x35, 0, 2, 444), (0x25, 1, 0, 446), (0x06, 0, 0, 0x50026), (0x06, 0, 0, 0x7fff0000)]
+    code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *line) for line in filter))
+    program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', len(filter), ctypes.addressof(code)))
+    libc.prctl(38, 1, 0, 0, 0)
+    if libc.prctl(22, 2, program, 0, 0): raise SystemExit('no filter')
+{restrict}
+os.execv('{0}', ['{0}'])
+",
+        env!("CARGO_BIN_EXE_tickfleet-sandbox-exec")
+    );
+    let program = folder.join("launcher");
+    std::fs::write(&program, script).unwrap();
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(folder, std::fs::Permissions::from_mode(0o755)).unwrap();
+    Launcher::program(program)
+}
+
+#[tokio::test]
+async fn a_machine_without_namespaces_without_landlock_or_without_either_says_so_and_refuses() {
+    let folder = workspace();
+    let whole = Sandbox::probe(launcher(), None, folder.path()).await;
+    let (basic, strict) = (whole.abilities().basic.is_none(), whole.abilities().strict.is_none());
+    for (restrict, basic, strict) in [
+        ("no_namespaces()", basic, false),
+        ("no_landlock()", false, strict),
+        ("no_namespaces(); no_landlock()", false, false),
+    ] {
+        let tools = tempfile::tempdir().unwrap();
+        let sandbox = Sandbox::probe(lesser(tools.path(), folder.path(), restrict), None, folder.path()).await;
+        let found = sandbox.abilities();
+        assert_eq!((found.basic.is_none(), found.strict.is_none()), (basic, strict), "{restrict}: {found}");
+        for (level, holds) in [(Level::Basic, basic), (Level::Strict, strict)] {
+            let ran = try_run(&sandbox, level, shell("touch ran", folder.path())).await;
+            assert_eq!(
+                (ran.is_ok(), folder.path().join("ran").exists()),
+                (holds, holds),
+                "{restrict}: {level} {ran:?}"
+            );
+            let _ = std::fs::remove_file(folder.path().join("ran"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn root_runs_nothing_in_a_workspace_of_root() {
+    if !is_root() {
+        eprintln!("skipped: the suite is not root");
+        return;
+    }
+    for (level, sandbox) in each_level().await {
+        let folder = tempfile::tempdir().unwrap();
+        let ran = try_run(&sandbox, level, shell("id", folder.path())).await;
+        assert!(matches!(&ran, Err(RunError::Machine(why)) if why.contains("another user")), "{level}: {ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_grant_that_a_command_could_redirect_is_refused() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let mut spec = Spec::new(["true"], folder.path());
+        spec.grants.push(tickfleet_sandbox::Grant { path: folder.path().join("link"), write: false });
+        assert!(matches!(try_run(&sandbox, level, spec).await, Err(RunError::Spec(_))), "{level}");
+    }
+}

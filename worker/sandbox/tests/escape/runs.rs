@@ -1,0 +1,116 @@
+//! What works: without this, a sandbox that stops everything would pass.
+
+use std::time::Duration;
+
+use tickfleet_sandbox::{Grant, Level, RunError, Spec, Stop};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::support::*;
+
+#[tokio::test]
+async fn a_command_gets_its_arguments_its_input_and_a_writable_workspace_and_nothing_more() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let mut spec = shell("cat > got; echo \"$1|$2\"; echo oops >&2; pwd; exit 7", folder.path());
+        spec.argv.extend(["x".into(), "a b; touch c".into(), "$(id)".into()]);
+        spec.stdin = b"hello".to_vec();
+        let outcome = run(&sandbox, level, spec).await;
+        assert_eq!(outcome.exit_code, Some(7), "{level}: {}", err(&outcome));
+        assert_eq!(out(&outcome), format!("a b; touch c|$(id)\n{}", seen(level, folder.path()).display()));
+        assert_eq!(err(&outcome), "oops\n");
+        assert_eq!(std::fs::read(folder.path().join("got")).unwrap(), b"hello");
+        assert!(!folder.path().join("c").exists());
+    }
+}
+
+#[tokio::test]
+async fn python_runs_starts_children_and_makes_temporary_files() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let script = "
+import subprocess, tempfile, threading, json, multiprocessing
+with tempfile.NamedTemporaryFile() as file:
+    file.write(b'x')
+print(subprocess.run(['/bin/echo', 'child'], capture_output=True, text=True).stdout.strip())
+thread = threading.Thread(target=lambda: print('thread', flush=True)); thread.start(); thread.join()
+child = subprocess.Popen(['/bin/sleep', '60']); child.kill(); print(child.wait())
+";
+        assert_eq!(attack(&sandbox, level, script, folder.path()).await, "child\nthread\n-9", "{level}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_program_is_told_and_nothing_runs() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let ran = try_run(&sandbox, level, Spec::new(["no-such-program"], folder.path())).await;
+        assert!(matches!(&ran, Err(RunError::NotStarted(why)) if why.contains("no-such-program")), "{level}: {ran:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_granted_path_is_reached_as_it_was_granted() {
+    for (level, sandbox) in each_level().await {
+        let (folder, read, write) = (workspace(), workspace(), workspace());
+        std::fs::write(read.path().join("data"), "42").unwrap();
+        for open in [&read, &write] {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+            std::fs::set_permissions(open.path(), mode).unwrap();
+        }
+        let script = format!(
+            "cat {0}/data; echo x > {0}/new || echo refused; echo y > {1}/new && echo written",
+            read.path().display(),
+            write.path().display()
+        );
+        let grants =
+            vec![Grant { path: read.path().into(), write: false }, Grant { path: write.path().into(), write: true }];
+        let outcome = run(&sandbox, level, Spec { grants, ..shell(&script, folder.path()) }).await;
+        assert_eq!(out(&outcome), "42refused\nwritten", "{level}: {}", err(&outcome));
+        assert!(!read.path().join("new").exists() && write.path().join("new").exists());
+    }
+}
+
+#[tokio::test]
+async fn output_beyond_the_limit_is_dropped_and_the_command_still_ends_well() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let mut spec = shell("head -c 3000000 /dev/zero; echo end >&2; exit 3", folder.path());
+        spec.limits.output_bytes = 1_000;
+        let outcome = run(&sandbox, level, spec).await;
+        assert_eq!((outcome.stdout.len(), outcome.exit_code, outcome.truncated), (1_000, Some(3), true), "{level}");
+        assert_eq!(err(&outcome), "end\n");
+    }
+}
+
+#[tokio::test]
+async fn wall_time_and_cancellation_end_a_run() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let mut spec = shell("echo begun; sleep 600", folder.path());
+        spec.limits.wall_ms = 300;
+        let outcome = run(&sandbox, level, spec).await;
+        assert!(outcome.timed_out() && out(&outcome) == "begun", "{level}: {outcome:?}");
+
+        let cancel = CancellationToken::new();
+        let (began, later) = (Instant::now(), cancel.clone());
+        tokio::spawn(async move {
+            // The command needs a moment to be running.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            later.cancel();
+        });
+        let outcome = sandbox.run(level, shell("sleep 600", folder.path()), &cancel).await.unwrap();
+        assert_eq!(outcome.stopped, Some(Stop::Cancelled), "{level}");
+        assert!(began.elapsed() < Duration::from_secs(5));
+    }
+}
+
+#[tokio::test]
+async fn the_workspace_is_found_where_the_level_puts_it() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let outcome = run(&sandbox, level, shell("cd /app/workspace && echo there", folder.path())).await;
+        // Without a mount namespace the folder is where the worker has it.
+        assert_eq!(out(&outcome) == "there", level == Level::Strict);
+    }
+}

@@ -1,0 +1,131 @@
+//! Sandboxes of this machine, workspaces, and attackers written in Python and shell.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use tempfile::TempDir;
+use tickfleet_sandbox::{Launcher, Level, Outcome, RunError, Sandbox, Spec};
+use tokio_util::sync::CancellationToken;
+
+/// The interpreter of most attacks: it can make any system call.
+pub const PYTHON: &str = "/usr/bin/python3";
+/// Puts before an attack what most of them use: `call(number, …)` gives the error's name, or `ok`.
+const PRELUDE: &str = "
+import ctypes, errno, os, sys, time, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    ctypes.set_errno(0)
+    answer = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
+    return 'ok' if answer >= 0 else errno.errorcode.get(ctypes.get_errno(), '?')
+def attempt(what):
+    try:
+        return 'ok %r' % (what(),)
+    except OSError as error:
+        return errno.errorcode.get(error.errno, '?')
+";
+
+/// The launcher of this crate's tests.
+pub fn launcher() -> Launcher {
+    Launcher::program(env!("CARGO_BIN_EXE_tickfleet-sandbox-exec"))
+}
+
+/// Returns true if the suite runs as root.
+pub fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// A workspace as a worker makes one: of a user of its own where the suite is root.
+pub fn workspace() -> TempDir {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    let folder = tempfile::tempdir().unwrap();
+    if is_root() {
+        let owner = 1_000_000 + (std::process::id() % 1_000_000) * 100 + NEXT.fetch_add(1, Ordering::Relaxed);
+        std::os::unix::fs::chown(folder.path(), Some(owner), Some(owner)).unwrap();
+    }
+    folder
+}
+
+/// The sandbox of this machine; none, with a word, where it cannot hold `level`.
+pub async fn sandbox(level: Level) -> Option<Sandbox> {
+    let scratch = workspace();
+    let sandbox = Sandbox::probe(launcher(), None, scratch.path()).await;
+    match sandbox.abilities().check(level, &tickfleet_sandbox::Network::None) {
+        Ok(()) => Some(sandbox),
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+/// The levels that this machine can hold without an engine.
+pub async fn each_level() -> Vec<(Level, Sandbox)> {
+    let mut all = Vec::new();
+    for level in [Level::Basic, Level::Strict] {
+        all.extend(sandbox(level).await.map(|sandbox| (level, sandbox)));
+    }
+    all
+}
+
+/// Runs a command to its end.
+pub async fn run(sandbox: &Sandbox, level: Level, spec: Spec) -> Outcome {
+    try_run(sandbox, level, spec).await.unwrap()
+}
+
+/// Runs a command, if it can be run.
+pub async fn try_run(sandbox: &Sandbox, level: Level, spec: Spec) -> Result<Outcome, RunError> {
+    sandbox.run(level, spec, &CancellationToken::new()).await
+}
+
+/// A run of a shell's script.
+pub fn shell(script: &str, workspace: &Path) -> Spec {
+    Spec::new(["/bin/sh", "-c", script], workspace)
+}
+
+/// A run of a Python script with the prelude above.
+pub fn python(script: &str, workspace: &Path) -> Spec {
+    Spec::new([PYTHON, "-c", &format!("{PRELUDE}\n{script}")], workspace)
+}
+
+/// What a Python attack printed; fails where it failed itself.
+pub async fn attack(sandbox: &Sandbox, level: Level, script: &str, workspace: &Path) -> String {
+    attack_with(sandbox, level, python(script, workspace)).await
+}
+
+/// As [`attack`], of a run with more to it.
+pub async fn attack_with(sandbox: &Sandbox, level: Level, spec: Spec) -> String {
+    let outcome = run(sandbox, level, spec).await;
+    assert_eq!(outcome.exit_code, Some(0), "{level}: {} {outcome:?}", err(&outcome));
+    out(&outcome)
+}
+
+/// Standard output as text, without the end of its last line.
+pub fn out(outcome: &Outcome) -> String {
+    String::from_utf8_lossy(&outcome.stdout).trim_end().to_owned()
+}
+
+/// Standard error as text.
+pub fn err(outcome: &Outcome) -> String {
+    String::from_utf8_lossy(&outcome.stderr).into_owned()
+}
+
+/// Where a command sees its workspace.
+pub fn seen(level: Level, workspace: &Path) -> PathBuf {
+    match level {
+        Level::Basic => workspace.to_owned(),
+        _ => tickfleet_sandbox::spec::WORKSPACE.into(),
+    }
+}
+
+/// The processes of the machine whose command line has `mark` in it.
+pub fn processes_with(mark: &str) -> Vec<String> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let own = std::process::id().to_string();
+    let pids = all.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let pids = pids.filter(|pid| pid.bytes().all(|byte| byte.is_ascii_digit()) && *pid != own);
+    pids.filter(|pid| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        String::from_utf8_lossy(&line).contains(mark)
+    })
+    .collect()
+}

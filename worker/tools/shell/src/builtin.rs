@@ -1,0 +1,322 @@
+//! The tools that coding agents expect: files of the workspace, a command, Python. They come with every worker, and are
+//! there for whom the matrix of permissions names, as all tools are.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use regex::Regex;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tickfleet_model::Effect;
+use tickfleet_sandbox::{Level, Spec, launcher};
+use tickfleet_tools::{CallContext, ToolError, ToolFailure, TypedTool};
+
+use crate::files::Files;
+use crate::result::CommandResult;
+use crate::shell::{self, Shell};
+
+/// The names of all of them.
+pub const NAMES: [&str; 7] =
+    ["read_file", "write_file", "edit_file", "list_files", "search_files", "run_command", "run_python"];
+/// Those of them that run something.
+pub const RUNNING: [&str; 2] = ["run_command", "run_python"];
+
+/// Most bytes of a file that is read or written whole.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Entries that one listing shows.
+const LISTED_MAX: usize = 1_000;
+/// Lines that one search shows.
+const FOUND_MAX: usize = 200;
+/// Characters of a line that was found.
+const LINE_CHARS_MAX: usize = 300;
+/// Time of a call that runs something.
+const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The tools for files. They need no sandbox.
+#[must_use]
+pub fn files(shell: &Arc<Shell>) -> Vec<TypedTool> {
+    vec![read_file(shell), write_file(shell), edit_file(shell), list_files(shell), search_files(shell)]
+}
+
+/// The tools that run commands, at the given level.
+#[must_use]
+pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
+    vec![run_command(shell, level), run_python(shell, level)]
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Read {
+    /// Path of the file, relative to the workspace.
+    path: String,
+    /// The first line to give, from 1. Default 1.
+    #[serde(default)]
+    from_line: Option<usize>,
+    /// How many lines to give. Default all.
+    #[serde(default)]
+    lines: Option<usize>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Content {
+    content: String,
+    /// Lines of the whole file.
+    total_lines: usize,
+}
+
+fn read_file(shell: &Arc<Shell>) -> TypedTool {
+    on_files(shell, "read_file", "Reads a text file of the workspace.", Effect::Read, |files, args: Read| {
+        let text = text_of(files, &args.path)?;
+        let (from, count) = (args.from_line.unwrap_or(1).max(1) - 1, args.lines.unwrap_or(usize::MAX));
+        let content = text.split_inclusive('\n').skip(from).take(count).collect();
+        Ok(Content { content, total_lines: text.lines().count() })
+    })
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Write {
+    /// Path of the file, relative to the workspace. Folders on the way are made.
+    path: String,
+    /// The whole content.
+    content: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Written {
+    bytes: usize,
+}
+
+fn write_file(shell: &Arc<Shell>) -> TypedTool {
+    let about = "Writes a text file of the workspace; what was there is replaced.";
+    on_files(shell, "write_file", about, Effect::Idempotent, |files, args: Write| {
+        write(files, &args.path, &args.content)?;
+        Ok(Written { bytes: args.content.len() })
+    })
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Edit {
+    /// Path of the file, relative to the workspace.
+    path: String,
+    /// The text to replace, exactly as it stands in the file, blanks and line breaks included.
+    old: String,
+    /// The text to put there.
+    new: String,
+    /// True to replace every occurrence; else there must be exactly one. Default false.
+    #[serde(default)]
+    all: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Edited {
+    replaced: usize,
+}
+
+fn edit_file(shell: &Arc<Shell>) -> TypedTool {
+    let about = "Replaces a piece of text in a file of the workspace.";
+    // Twice is not once: where `new` contains `old`, a second run would find it again.
+    on_files(shell, "edit_file", about, Effect::Once, |files, args: Edit| {
+        if args.old.is_empty() {
+            return Err(ToolError::InvalidArguments("'old' is empty: write_file writes a whole file.".into()));
+        }
+        let text = text_of(files, &args.path)?;
+        let count = text.matches(&args.old).count();
+        if count == 0 {
+            let why = "'old' does not occur in the file: read it again, and give the text exactly as it stands there.";
+            return Err(ToolError::Permanent(why.into()));
+        }
+        if count > 1 && !args.all {
+            return Err(ToolError::Permanent(format!(
+                "'old' occurs {count} times: give more of the text around it, or set 'all' to true."
+            )));
+        }
+        write(files, &args.path, &text.replace(&args.old, &args.new))?;
+        Ok(Edited { replaced: count })
+    })
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct List {
+    /// The folder, relative to the workspace. Default the workspace.
+    #[serde(default)]
+    path: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Listed {
+    entries: Vec<Line>,
+    /// True if there is more than was listed.
+    truncated: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Line {
+    path: String,
+    /// Bytes; absent for a folder.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes: Option<u64>,
+}
+
+fn list_files(shell: &Arc<Shell>) -> TypedTool {
+    let about = "Lists the files and folders below a folder of the workspace.";
+    on_files(shell, "list_files", about, Effect::Read, |files, args: List| {
+        let (all, truncated) = files.walk(&args.path, LISTED_MAX)?;
+        let line = |entry: crate::files::Entry| {
+            let bytes = (!entry.is_folder).then_some(entry.size);
+            Line { path: entry.path, bytes }
+        };
+        Ok(Listed { entries: all.into_iter().map(line).collect(), truncated })
+    })
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Search {
+    /// Regular expression that a line must match (Rust's syntax, as in ripgrep).
+    pattern: String,
+    /// The folder to search, relative to the workspace. Default the workspace.
+    #[serde(default)]
+    path: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Found {
+    matches: Vec<Match>,
+    /// True if there is more than is shown.
+    truncated: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Match {
+    path: String,
+    /// From 1.
+    line: usize,
+    text: String,
+}
+
+fn search_files(shell: &Arc<Shell>) -> TypedTool {
+    let about = "Searches the text files below a folder of the workspace for lines that match.";
+    on_files(shell, "search_files", about, Effect::Read, |files, args: Search| {
+        let pattern = Regex::new(&args.pattern)
+            .map_err(|error| ToolError::InvalidArguments(format!("'pattern' is no regular expression: {error}")))?;
+        let (all, mut truncated) = files.walk(&args.path, LISTED_MAX * 10)?;
+        let mut matches = Vec::new();
+        for entry in all.into_iter().filter(|entry| !entry.is_folder) {
+            // What is no text, too long, or a link out of the workspace is passed over.
+            let Ok(text) = text_of(files, &entry.path) else { continue };
+            for (number, line) in text.lines().enumerate().filter(|(_, line)| pattern.is_match(line)) {
+                if matches.len() == FOUND_MAX {
+                    truncated = true;
+                    return Ok(Found { matches, truncated });
+                }
+                let text = line.chars().take(LINE_CHARS_MAX).collect();
+                matches.push(Match { path: entry.path.clone(), line: number + 1, text });
+            }
+        }
+        Ok(Found { matches, truncated })
+    })
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Command {
+    /// A command line, read by /bin/sh in the sandbox. It starts in the workspace.
+    command: String,
+    /// What the command reads from its standard input.
+    #[serde(default)]
+    stdin: Option<String>,
+}
+
+fn run_command(shell: &Arc<Shell>, level: Level) -> TypedTool {
+    let about = "Runs a command line in a sandbox without network, in the workspace, and gives what it wrote.";
+    running_tool(shell, level, "run_command", about, |args: Command| {
+        (vec!["/bin/sh".into(), "-c".into(), args.command], args.stdin.unwrap_or_default())
+    })
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Python {
+    /// A Python program.
+    code: String,
+}
+
+fn run_python(shell: &Arc<Shell>, level: Level) -> TypedTool {
+    let about = "Runs a Python program in a sandbox without network, in the workspace, and gives what it wrote.";
+    running_tool(shell, level, "run_python", about, |args: Python| (vec!["python3".into(), "-".into()], args.code))
+}
+
+/// A tool that works on the files of its call's workspace, away from the runtime's threads.
+fn on_files<Args, Out, Work>(shell: &Arc<Shell>, name: &str, about: &str, effect: Effect, work: Work) -> TypedTool
+where
+    Args: for<'de> Deserialize<'de> + JsonSchema + Send + 'static,
+    Out: Serialize + JsonSchema + Send + 'static,
+    Work: Fn(&Files, Args) -> Result<Out, ToolError> + Send + Sync + 'static,
+{
+    let (shell, work) = (Arc::clone(shell), Arc::new(work));
+    TypedTool::new(name, about, effect, move |context: CallContext, args: Args| {
+        let (shell, work) = (Arc::clone(&shell), Arc::clone(&work));
+        async move {
+            let working = tokio::task::spawn_blocking(move || {
+                let files = Files::open(shell.workspace(&context).map_err(told)?)?;
+                work(&files, args)
+            });
+            working.await.map_err(ToolError::internal)?
+        }
+    })
+    .category("workspace")
+}
+
+fn running_tool<Args, Make>(shell: &Arc<Shell>, level: Level, name: &str, about: &str, make: Make) -> TypedTool
+where
+    Args: for<'de> Deserialize<'de> + JsonSchema + Send + 'static,
+    Make: Fn(Args) -> (Vec<String>, String) + Send + Sync + 'static,
+{
+    let (shell, make) = (Arc::clone(shell), Arc::new(make));
+    TypedTool::new(name, about, Effect::Once, move |context: CallContext, args: Args| {
+        let (shell, make) = (Arc::clone(&shell), Arc::clone(&make));
+        async move {
+            let (argv, stdin) = make(args);
+            if argv.iter().any(|argument| argument.contains('\0')) {
+                return Err(ToolError::InvalidArguments("The command has a NUL character.".into()));
+            }
+            let workspace = shell.workspace(&context).map_err(told)?.path;
+            let spec = Spec { stdin: stdin.into_bytes(), limits: shell::limits(), ..Spec::new(argv, workspace) };
+            let outcome = shell.run(level, spec, None, &context).await.map_err(told)?;
+            Ok::<_, ToolError>(CommandResult::from(outcome))
+        }
+    })
+    .category("workspace")
+    .timeout(TIMEOUT)
+}
+
+fn text_of(files: &Files, path: &str) -> Result<String, ToolError> {
+    let content = files.read(path, FILE_BYTES_MAX)?;
+    String::from_utf8(content).map_err(|_| ToolError::Permanent(format!("'{path}' is no text in UTF-8.")))
+}
+
+/// Writes within the bounds of a workspace.
+fn write(files: &Files, path: &str, content: &str) -> Result<(), ToolError> {
+    let limits = shell::limits();
+    let held = launcher::held(files.folder(), limits.workspace_files);
+    let bytes = u64::try_from(content.len()).unwrap_or(u64::MAX);
+    if bytes > FILE_BYTES_MAX {
+        return Err(ToolError::Permanent(format!("A file of {bytes} bytes is too long: at most {FILE_BYTES_MAX}.")));
+    }
+    if held.bytes.saturating_add(bytes) > limits.workspace_bytes || held.files >= limits.workspace_files {
+        return Err(ToolError::Permanent("The workspace is full: delete something first.".into()));
+    }
+    files.write(path, content.as_bytes())
+}
+
+/// A failure as a typed tool tells it.
+fn told(failure: ToolFailure) -> ToolError {
+    match failure {
+        ToolFailure::InvalidArguments { message } => ToolError::InvalidArguments(message),
+        ToolFailure::Permanent { message, .. } | ToolFailure::NotConfigured { message } => {
+            ToolError::Permanent(message)
+        }
+        ToolFailure::Transient { message, not_executed: true, retry_after } => {
+            ToolError::NotExecuted { message, retry_after }
+        }
+        ToolFailure::Transient { message, .. } => ToolError::Transient(message),
+        ToolFailure::Waits { awaits, at_most } => ToolError::Waits { awaits, at_most },
+        ToolFailure::Internal { message } => ToolError::Internal(message),
+    }
+}

@@ -1,0 +1,85 @@
+//! Arguments of a call into a command: each stays within the one element that its template is.
+
+use serde_json::{Map, Value};
+
+/// The arguments of one call.
+pub(crate) type Arguments = Map<String, Value>;
+
+/// A text with placeholders, taken apart once.
+#[derive(Debug, Clone)]
+pub(crate) struct Template(Vec<Part>);
+
+#[derive(Debug, Clone)]
+enum Part {
+    Text(String),
+    Argument(String),
+}
+
+impl Template {
+    /// Takes a template apart.
+    ///
+    /// # Errors
+    /// A `{{` without its `}}`.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (mut parts, mut rest) = (Vec::new(), text);
+        while let Some((before, after)) = rest.split_once("{{") {
+            let (name, after) = after.split_once("}}").ok_or_else(|| format!("'{text}': a {{{{ without its }}}}"))?;
+            parts.push(Part::Text(before.to_owned()));
+            parts.push(Part::Argument(name.to_owned()));
+            rest = after;
+        }
+        parts.push(Part::Text(rest.to_owned()));
+        Ok(Self(parts))
+    }
+
+    /// The arguments that it names.
+    pub(crate) fn arguments(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().filter_map(|part| match part {
+            Part::Argument(name) => Some(name.as_str()),
+            Part::Text(_) => None,
+        })
+    }
+
+    /// The text for a call; none where one of its arguments is absent or null.
+    pub(crate) fn render(&self, arguments: &Arguments) -> Option<String> {
+        let mut text = String::new();
+        for part in &self.0 {
+            match part {
+                Part::Text(fixed) => text.push_str(fixed),
+                Part::Argument(name) => match arguments.get(name)? {
+                    Value::Null => return None,
+                    Value::String(given) => text.push_str(given),
+                    other => text.push_str(&other.to_string()),
+                },
+            }
+        }
+        Some(text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn render(template: &str, arguments: Value) -> Option<String> {
+        Template::parse(template).unwrap().render(arguments.as_object().unwrap())
+    }
+
+    #[test]
+    fn an_argument_stays_what_it_is_within_its_element() {
+        assert_eq!(render("--name={{a}}!", json!({"a": "x y; $(z) {{b}}"})).unwrap(), "--name=x y; $(z) {{b}}!");
+        assert_eq!(render("{{n}}{{t}}", json!({"n": 5, "t": true})).unwrap(), "5true");
+        assert_eq!(render("{{list}}", json!({"list": [1, "a"]})).unwrap(), r#"[1,"a"]"#);
+        assert_eq!(render("plain", json!({})).unwrap(), "plain");
+    }
+
+    #[test]
+    fn an_element_whose_argument_is_absent_is_left_out() {
+        assert!(render("--n={{n}}", json!({})).is_none() && render("{{n}}", json!({"n": null})).is_none());
+        assert!(Template::parse("a {{b").is_err());
+    }
+}

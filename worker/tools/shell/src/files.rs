@@ -1,0 +1,251 @@
+//! Files of a workspace, reached from its folder on and never beyond it, whatever links are in the way and however fast
+//! they change: the kernel resolves each path beneath one open folder.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fchown, mkdirat, openat, openat2, statat};
+use rustix::io::Errno;
+use tickfleet_sandbox::spec::WORKSPACE;
+use tickfleet_tools::ToolError;
+
+use crate::workspace::Workspace;
+
+/// Folders within each other that a path may name.
+const DEPTH_MAX: usize = 64;
+const FILE_MODE: u32 = 0o644;
+const FOLDER_MODE: u32 = 0o755;
+
+/// An open workspace.
+pub(crate) struct Files {
+    root: OwnedFd,
+    workspace: Workspace,
+}
+
+/// What a walk comes by.
+pub(crate) struct Entry {
+    /// From the workspace on.
+    pub(crate) path: String,
+    pub(crate) is_folder: bool,
+    /// Bytes; of a folder 0.
+    pub(crate) size: u64,
+}
+
+impl Files {
+    pub(crate) fn open(workspace: Workspace) -> Result<Self, ToolError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let root = openat(CWD, &workspace.path, flags, Mode::empty()).map_err(ToolError::internal)?;
+        Ok(Self { root, workspace })
+    }
+
+    /// The folder itself, to add up what is in it.
+    pub(crate) fn folder(&self) -> &Path {
+        &self.workspace.path
+    }
+
+    /// Reads a file of at most `max` bytes.
+    pub(crate) fn read(&self, path: &str, max: u64) -> Result<Vec<u8>, ToolError> {
+        let file = File::from(self.at(path, OFlags::RDONLY | OFlags::NONBLOCK, path)?);
+        let found = file.metadata().map_err(|error| failed(path, &error))?;
+        if !found.is_file() {
+            let what = if found.is_dir() { "a folder" } else { "no regular file" };
+            return Err(ToolError::Permanent(format!("'{path}' is {what}.")));
+        }
+        if found.len() > max {
+            let size = found.len();
+            return Err(ToolError::Permanent(format!(
+                "'{path}' has {size} bytes, and at most {max} can be read: read parts of it with a command."
+            )));
+        }
+        let mut content = Vec::new();
+        file.take(max).read_to_end(&mut content).map_err(|error| failed(path, &error))?;
+        Ok(content)
+    }
+
+    /// Writes a whole file. Another process sees the old content or the new, never a part.
+    pub(crate) fn write(&self, path: &str, content: &[u8]) -> Result<(), ToolError> {
+        let inner = inner(path)?;
+        let name = inner.file_name().ok_or_else(|| ToolError::Permanent(format!("'{path}' names no file.")))?;
+        let above = self.make_folders(inner.parent().unwrap_or(Path::new("")), path)?;
+        if let Ok(found) = statat(&above, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+            && FileType::from_raw_mode(found.st_mode) != FileType::RegularFile
+        {
+            return Err(ToolError::Permanent(format!("'{path}' is there and is no regular file.")));
+        }
+        let mode = statat(&above, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
+            .map_or(FILE_MODE, |found| found.st_mode & 0o777);
+        let fresh = OsStr::new(".tickfleet-write");
+        let _ = rustix::fs::unlinkat(&above, fresh, rustix::fs::AtFlags::empty());
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = openat(&above, fresh, flags, Mode::from_raw_mode(mode)).map_err(|e| failed(path, &e.into()))?;
+        self.give(&file)?;
+        File::from(file).write_all(content).map_err(|error| failed(path, &error))?;
+        rustix::fs::renameat(&above, fresh, &above, name).map_err(|error| failed(path, &error.into()))
+    }
+
+    /// Everything below a folder, in the order of names, up to `max` entries; follows no link. Answers whether there was
+    /// more.
+    pub(crate) fn walk(&self, path: &str, max: usize) -> Result<(Vec<Entry>, bool), ToolError> {
+        let start = inner(path)?;
+        let folder = self.at(path, OFlags::RDONLY | OFlags::DIRECTORY, path)?;
+        let (mut all, mut waiting) = (Vec::new(), vec![(start, folder)]);
+        while let Some((path, folder)) = waiting.pop() {
+            let mut names: Vec<_> = Dir::read_from(&folder).map_err(ToolError::internal)?.flatten().collect();
+            names.sort_by(|one, other| one.file_name().cmp(other.file_name()));
+            for entry in names.into_iter().filter(|entry| !matches!(entry.file_name().to_bytes(), b"." | b"..")) {
+                if all.len() >= max {
+                    return Ok((all, true));
+                }
+                let Ok(found) = statat(&folder, entry.file_name(), rustix::fs::AtFlags::SYMLINK_NOFOLLOW) else {
+                    continue;
+                };
+                let name: &OsStr = std::os::unix::ffi::OsStrExt::from_bytes(entry.file_name().to_bytes());
+                let (path, kind) = (path.join(name), FileType::from_raw_mode(found.st_mode));
+                let size = u64::try_from(found.st_size).unwrap_or(0);
+                let is_folder = kind == FileType::Directory;
+                if is_folder && path.components().count() < DEPTH_MAX {
+                    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    waiting.extend(openat(&folder, name, flags, Mode::empty()).ok().map(|below| (path.clone(), below)));
+                }
+                let size = if is_folder { 0 } else { size };
+                all.push(Entry { path: path.to_string_lossy().into_owned(), is_folder, size });
+            }
+        }
+        Ok((all, false))
+    }
+
+    fn at(&self, path: &str, flags: OFlags, told: &str) -> Result<OwnedFd, ToolError> {
+        let inner = inner(path)?;
+        let inner = if inner.as_os_str().is_empty() { Path::new(".") } else { &inner };
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        openat2(&self.root, inner, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+            .map_err(|error| failed(told, &error.into()))
+    }
+
+    fn make_folders(&self, path: &Path, told: &str) -> Result<OwnedFd, ToolError> {
+        let mut folder = self.at("", OFlags::RDONLY | OFlags::DIRECTORY, told)?;
+        for part in path.components() {
+            match mkdirat(&folder, part.as_os_str(), Mode::from_raw_mode(FOLDER_MODE)) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(error) => return Err(failed(told, &error.into())),
+            }
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+            let below = openat(&folder, part.as_os_str(), flags, Mode::empty());
+            folder = below.map_err(|error| failed(told, &error.into()))?;
+            self.give(&folder)?;
+        }
+        Ok(folder)
+    }
+
+    /// Gives what was made to the user of the workspace, whom commands run as.
+    fn give(&self, made: impl AsFd) -> Result<(), ToolError> {
+        let Some(owner) = self.workspace.owner else { return Ok(()) };
+        let (user, group) = (rustix::fs::Uid::from_raw(owner), rustix::fs::Gid::from_raw(owner));
+        fchown(made, Some(user), Some(group)).map_err(ToolError::internal)
+    }
+}
+
+/// A path as the workspace's folder resolves it: relative, or below `/app/workspace`.
+fn inner(path: &str) -> Result<PathBuf, ToolError> {
+    let path = Path::new(path);
+    let relative = match path.strip_prefix(WORKSPACE) {
+        Ok(relative) => relative,
+        Err(_) if path.is_absolute() => {
+            let told = path.display();
+            return Err(ToolError::Permanent(format!(
+                "'{told}' is outside the workspace: give a path relative to it, or one below {WORKSPACE}."
+            )));
+        }
+        Err(_) => path,
+    };
+    let mut inner = PathBuf::new();
+    for part in relative.components() {
+        match part {
+            Component::Normal(name) => inner.push(name),
+            Component::CurDir => {}
+            _ => {
+                let told = path.display();
+                return Err(ToolError::Permanent(format!("'{told}' leaves the workspace: paths may not have ..")));
+            }
+        }
+    }
+    if inner.components().count() > DEPTH_MAX {
+        return Err(ToolError::Permanent(format!("The path has more than {DEPTH_MAX} folders.")));
+    }
+    Ok(inner)
+}
+
+/// What a model is told of a failure.
+fn failed(path: &str, error: &io::Error) -> ToolError {
+    let message = match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOENT) => format!("There is no '{path}' in the workspace; list_files shows what there is."),
+        Some(Errno::XDEV | Errno::LOOP) => format!("'{path}' leads out of the workspace by a link."),
+        Some(Errno::NOTDIR) => format!("A part of '{path}' is not a folder."),
+        Some(Errno::ISDIR) => format!("'{path}' is a folder."),
+        Some(Errno::ACCESS | Errno::PERM) => format!("'{path}' may not be opened: its mode forbids it."),
+        Some(Errno::NAMETOOLONG) => format!("'{path}' is too long for a path."),
+        Some(Errno::NOSPC | Errno::DQUOT) => "There is no room left on the disk of workspaces.".into(),
+        Some(Errno::INVAL) => format!("'{path}' cannot be a path."),
+        _ => format!("'{path}': {error}."),
+    };
+    ToolError::Permanent(message)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn files(folder: &Path) -> Files {
+        Files::open(Workspace { path: folder.to_owned(), owner: None }).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_read_by_either_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let files = files(folder.path());
+        files.write("a/b/c.txt", b"one").unwrap();
+        files.write("/app/workspace/a/b/c.txt", b"two").unwrap();
+        assert_eq!(files.read("./a/b/c.txt", 10).unwrap(), b"two");
+        let (all, more) = files.walk("", 10).unwrap();
+        let paths: Vec<&str> = all.iter().map(|entry| entry.path.as_str()).collect();
+        assert_eq!((paths, more), (vec!["a", "a/b", "a/b/c.txt"], false));
+        assert!(files.walk("", 2).unwrap().1);
+    }
+
+    #[test]
+    fn no_path_and_no_link_leads_out() {
+        let (folder, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        fs::write(outside.path().join("secret"), "hunter2").unwrap();
+        symlink(outside.path(), folder.path().join("link")).unwrap();
+        symlink(outside.path().join("secret"), folder.path().join("file")).unwrap();
+        symlink("/proc/self/root", folder.path().join("magic")).unwrap();
+        let files = files(folder.path());
+        for path in ["link/secret", "file", "magic/etc/passwd", "../x", "/etc/passwd", "a/../../x", "missing", ""] {
+            assert!(matches!(files.read(path, 1_000), Err(ToolError::Permanent(_))), "{path}");
+        }
+        for path in ["link/new", "file", "../new", "/new", "magic/tmp/new", ""] {
+            assert!(files.write(path, b"x").is_err(), "{path}");
+        }
+        assert_eq!(fs::read(outside.path().join("secret")).unwrap(), b"hunter2");
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_pipe_hangs_nobody_and_a_big_file_is_refused_with_its_size() {
+        let folder = tempfile::tempdir().unwrap();
+        rustix::fs::mknodat(CWD, folder.path().join("pipe"), FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        fs::write(folder.path().join("big"), "0123456789").unwrap();
+        let files = files(folder.path());
+        assert!(files.read("pipe", 10).is_err());
+        let refused = files.read("big", 9).unwrap_err().to_string();
+        assert!(refused.contains("10 bytes") && refused.contains("at most 9"), "{refused}");
+    }
+}

@@ -1,0 +1,18 @@
+//! Tools that run commands in a sandbox, and tools for the files that those work on.
+//!
+//! Read in this order: [`tool`] (a call of a declared tool from end to end), [`command`] (arguments into a command),
+//! [`workspace`] (where it runs), [`shell`] (what all of these share), [`builtin`] (the tools that coding agents expect).
+
+pub mod builtin;
+mod command;
+mod files;
+mod kind;
+mod result;
+pub mod shell;
+mod tool;
+pub mod workspace;
+
+pub use kind::ShellKind;
+pub use result::CommandResult;
+pub use shell::Shell;
+pub use workspace::{Workspace, Workspaces};

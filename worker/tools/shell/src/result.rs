@@ -1,0 +1,63 @@
+//! What a model is told of a command that has ended.
+
+use std::collections::BTreeSet;
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use tickfleet_sandbox::Outcome;
+use tickfleet_tools::ToolFailure;
+
+/// The end of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, JsonSchema)]
+pub struct CommandResult {
+    /// What it wrote to standard output.
+    pub stdout: String,
+    /// What it wrote to standard error.
+    pub stderr: String,
+    /// Its exit code; null where it was killed.
+    pub exit_code: Option<i32>,
+    /// True if standard output or error was cut at its limit.
+    pub truncated: bool,
+    /// True if its time was over.
+    pub timed_out: bool,
+    /// Why it was killed, where it was.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub killed: Option<String>,
+}
+
+impl From<Outcome> for CommandResult {
+    fn from(outcome: Outcome) -> Self {
+        let by_signal = outcome.signal.map(|signal| format!("signal {signal} ended it"));
+        let stopped = outcome.stopped.map(|stop| stop.message().to_owned());
+        Self {
+            timed_out: outcome.timed_out(),
+            stdout: String::from_utf8_lossy(&outcome.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&outcome.stderr).into_owned(),
+            exit_code: outcome.exit_code.filter(|_| outcome.stopped.is_none()),
+            truncated: outcome.truncated,
+            killed: stopped.or(by_signal),
+        }
+    }
+}
+
+impl CommandResult {
+    /// What the exit code means: a result, unless the declaration says that it is a failure.
+    ///
+    /// # Errors
+    /// The failure that the declaration says it is.
+    pub(crate) fn judged(self, transient: &BTreeSet<u8>, permanent: &BTreeSet<u8>) -> Result<Self, ToolFailure> {
+        let code = self.exit_code.and_then(|code| u8::try_from(code).ok());
+        let is_in = |codes: &BTreeSet<u8>| code.is_some_and(|code| codes.contains(&code));
+        let message = || {
+            let told = if self.stderr.trim().is_empty() { &self.stdout } else { &self.stderr };
+            format!("The command ended with exit code {}: {}", code.unwrap_or_default(), told.trim())
+        };
+        if is_in(transient) {
+            return Err(ToolFailure::Transient { message: message(), retry_after: None, not_executed: false });
+        }
+        if is_in(permanent) {
+            return Err(ToolFailure::Permanent { message: message(), details: serde_json::to_value(&self).ok() });
+        }
+        Ok(self)
+    }
+}

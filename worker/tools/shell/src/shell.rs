@@ -1,0 +1,121 @@
+//! What all shell and file tools of a process share: its sandbox, looked at when the first of them is made, and its
+//! workspaces.
+
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use tickfleet_sandbox::{Abilities, Engine, Launcher, Level, Limits, Outcome, RunError, Sandbox, Spec, Stop};
+use tickfleet_tools::{CallContext, ToolFailure};
+
+use crate::workspace::{Workspace, Workspaces};
+
+/// A command's time where its tool sets none: below the time of a call, so that a model sees what was written until then.
+pub(crate) const WALL_MS: u64 = 25_000;
+
+/// The sandbox and the workspaces of a process.
+#[derive(Debug)]
+pub struct Shell {
+    launcher: Launcher,
+    engine: PathBuf,
+    workspaces: Workspaces,
+    sandbox: OnceLock<Sandbox>,
+}
+
+impl Shell {
+    /// Tools that start commands by `launcher`, in workspaces below `root` that are kept for `keep` after their last use.
+    /// Nothing is looked at yet.
+    #[must_use]
+    pub fn new(launcher: Launcher, root: impl Into<PathBuf>, keep: Duration) -> Arc<Self> {
+        let workspaces = Workspaces::new(root, keep);
+        Arc::new(Self { launcher, engine: "docker".into(), workspaces, sandbox: OnceLock::new() })
+    }
+
+    /// What this machine can hold. The first call finds out, which takes some tens of milliseconds, and says so in the log.
+    #[must_use]
+    pub fn abilities(&self) -> Abilities {
+        self.sandbox().map_or_else(|why| Abilities::none(&why), |sandbox| sandbox.abilities().clone())
+    }
+
+    /// The strictest level without a container that this machine can hold; none where it can hold none.
+    #[must_use]
+    pub fn strictest(&self) -> Option<Level> {
+        let abilities = self.abilities();
+        [Level::Strict, Level::Basic].into_iter().find(|level| abilities.check(*level, &Default::default()).is_ok())
+    }
+
+    /// The folder of a call's workspace.
+    ///
+    /// # Errors
+    /// It cannot be made.
+    pub fn workspace(&self, context: &CallContext) -> Result<Workspace, ToolFailure> {
+        self.workspaces.sweep();
+        let made = self.workspaces.of(context);
+        made.map_err(|error| ToolFailure::Internal { message: format!("the workspace cannot be made: {error}") })
+    }
+
+    /// Runs a command, in a container of `image` where its level wants one.
+    ///
+    /// # Errors
+    /// It did not run, was cancelled, or what became of it is not known.
+    pub async fn run(
+        &self,
+        level: Level,
+        spec: Spec,
+        image: Option<&str>,
+        context: &CallContext,
+    ) -> Result<Outcome, ToolFailure> {
+        let sandbox = self.sandbox().map_err(|why| ToolFailure::NotConfigured { message: why })?;
+        let sandbox = match image {
+            Some(image) => sandbox.with_image(image),
+            None => sandbox.clone(),
+        };
+        match sandbox.run(level, spec, &context.cancel).await {
+            Ok(Outcome { stopped: Some(Stop::Cancelled), .. }) => Err(ToolFailure::Transient {
+                message: "The command was cancelled while it ran.".into(),
+                retry_after: None,
+                not_executed: false,
+            }),
+            Ok(outcome) => Ok(outcome),
+            Err(RunError::Spec(why) | RunError::NotStarted(why)) => {
+                Err(ToolFailure::Permanent { message: format!("The command was not run: {why}."), details: None })
+            }
+            Err(RunError::Machine(why)) => Err(ToolFailure::NotConfigured { message: format!("{why}.") }),
+            Err(RunError::Lost(message)) => {
+                tracing::error!(error = message, "a sandboxed command was lost");
+                let message = "It is not known whether the command ran to its end.".into();
+                Err(ToolFailure::Transient { message, retry_after: None, not_executed: false })
+            }
+        }
+    }
+
+    fn sandbox(&self) -> Result<&Sandbox, String> {
+        if let Some(sandbox) = self.sandbox.get() {
+            return Ok(sandbox);
+        }
+        let scratch = self.workspaces.scratch();
+        let scratch = scratch.map_err(|error| format!("the folder of workspaces cannot be used: {error}"))?;
+        let engine = Engine { program: self.engine.clone(), image: String::new() };
+        let found = apart(Sandbox::probe(self.launcher.clone(), Some(engine), &scratch.path))?;
+        let found = self.sandbox.get_or_init(|| found);
+        tracing::info!(abilities = %found.abilities(), "what this machine can hold of sandboxes");
+        Ok(found)
+    }
+}
+
+/// Runs a future to its end on a thread of its own: tools are made where nothing may be waited for.
+fn apart<T: Send>(future: impl Future<Output = T> + Send) -> Result<T, String> {
+    let run = || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.map(|runtime| runtime.block_on(future)).map_err(|error| error.to_string())
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(run).join().unwrap_or_else(|_| Err("the look at the sandbox panicked".into()))
+    })
+}
+
+/// The limits of a command whose tool sets none.
+#[must_use]
+pub fn limits() -> Limits {
+    Limits { wall_ms: WALL_MS, ..Limits::default() }
+}

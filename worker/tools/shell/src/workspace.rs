@@ -1,0 +1,193 @@
+//! Workspaces: a folder for each task of a tenant, or for each agent where a call has no task. All lie below one folder,
+//! which the workers of a fleet should share.
+
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use rustix::process::geteuid;
+use sha2::{Digest, Sha256};
+use tickfleet_tools::CallContext;
+use tokio::time::Instant;
+
+/// The first of the users that workspaces belong to where the worker is root.
+const FIRST_USER: u32 = 0x4000_0000;
+/// How many such users there are: two workspaces hardly ever share one, and Landlock parts them even then.
+const USERS: u32 = 0x1000_0000;
+/// How often a process looks for workspaces that nobody used for long.
+const SWEEP_EVERY: Duration = Duration::from_secs(600);
+/// What the file that tells a workspace's last use ends with.
+const USED: &str = ".used";
+
+/// Makes workspaces, and removes those that were not used for long.
+#[derive(Debug)]
+pub struct Workspaces {
+    root: PathBuf,
+    keep: Duration,
+    swept: Mutex<Option<Instant>>,
+}
+
+/// One workspace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Workspace {
+    /// The folder.
+    pub path: PathBuf,
+    /// The user and group that it belongs to, where that is not the worker's own.
+    pub owner: Option<u32>,
+}
+
+impl Workspaces {
+    /// Workspaces below `root`, each kept for `keep` after its last use.
+    #[must_use]
+    pub fn new(root: impl Into<PathBuf>, keep: Duration) -> Self {
+        Self { root: root.into(), keep, swept: Mutex::new(None) }
+    }
+
+    /// The workspace of a call, made where it is not there yet.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn of(&self, context: &CallContext) -> io::Result<Workspace> {
+        let (tenant, agent) = (context.tenant.as_str(), context.agent.as_str());
+        match &context.task {
+            Some((task, _)) => self.get(&["task", tenant, task.as_str()]),
+            None => self.get(&["agent", tenant, agent]),
+        }
+    }
+
+    /// A workspace that no call uses, to try a sandbox in.
+    ///
+    /// # Errors
+    /// The folder cannot be made.
+    pub fn scratch(&self) -> io::Result<Workspace> {
+        self.get(&["scratch"])
+    }
+
+    fn get(&self, name: &[&str]) -> io::Result<Workspace> {
+        // Names of tenants and tasks may hold anything, and be long: a digest is a name that is neither.
+        let digest = Sha256::digest(name.join("\0").as_bytes());
+        let key: String = digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect();
+        let number = u32::from_be_bytes([digest[28], digest[29], digest[30], digest[31]]);
+        let owner = geteuid().is_root().then_some(FIRST_USER + number % USERS);
+        self.make_root()?;
+        let workspace = Workspace { path: self.root.join(&key), owner };
+        // Before the folder, so that a sweep of another worker never finds a folder that looks unused.
+        File::create(self.root.join(format!("{key}{USED}")))?.set_modified(now())?;
+        self.make(&workspace)?;
+        Ok(workspace)
+    }
+
+    fn make_root(&self) -> io::Result<()> {
+        if let Ok(found) = fs::metadata(&self.root) {
+            // Whoever could put a folder of their own into `/tmp` would own every workspace.
+            let trusted = found.is_dir() && [0, geteuid().as_raw()].contains(&found.uid());
+            let why = || io::Error::other(format!("{} is no folder of this user or of root", self.root.display()));
+            return trusted.then_some(()).ok_or_else(why);
+        }
+        fs::create_dir_all(&self.root)?;
+        // Other users pass through to their own workspace, and list nothing.
+        fs::set_permissions(&self.root, fs::Permissions::from_mode(0o711))
+    }
+
+    fn make(&self, workspace: &Workspace) -> io::Result<()> {
+        let path = &workspace.path;
+        match DirBuilder::new().mode(0o700).create(path) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+            _ => {}
+        }
+        let found = fs::symlink_metadata(path)?;
+        if !found.is_dir() {
+            return Err(io::Error::other("the workspace is not a folder"));
+        }
+        match workspace.owner {
+            Some(owner) if found.uid() != owner => chown(path, Some(owner), Some(owner)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes workspaces that nobody has used for as long as they are kept, if it is time to look again.
+    pub fn sweep(&self) {
+        let mut swept = self.swept.lock();
+        if swept.is_some_and(|at| at.elapsed() < SWEEP_EVERY) {
+            return;
+        }
+        *swept = Some(Instant::now());
+        drop(swept);
+        let Ok(entries) = fs::read_dir(&self.root) else { return };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let marker = path.extension().is_some_and(|extension| extension == USED.trim_start_matches('.'));
+            if marker && self.is_old(&path) {
+                remove(&path);
+            }
+        }
+    }
+
+    fn is_old(&self, marker: &Path) -> bool {
+        let used = marker.metadata().and_then(|found| found.modified());
+        used.is_ok_and(|used| now().duration_since(used).is_ok_and(|unused| unused > self.keep))
+    }
+}
+
+/// Removes a workspace and its marker. Does not follow a link, whatever is put in its way meanwhile.
+fn remove(marker: &Path) {
+    let folder = marker.with_extension("");
+    match fs::remove_dir_all(&folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::warn!(folder = %folder.display(), %error, "an old workspace cannot be removed");
+        }
+        // Another worker may have done it.
+        _ => drop(fs::remove_file(marker)),
+    }
+}
+
+/// The clock that files are stamped with.
+#[allow(clippy::disallowed_methods, reason = "it is held against times of files, which are this clock's")]
+fn now() -> SystemTime {
+    SystemTime::now()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[test]
+    fn each_name_has_a_workspace_of_its_own_and_finds_it_again() {
+        let root = tempfile::tempdir().unwrap();
+        let workspaces = Workspaces::new(root.path(), Duration::from_secs(60));
+        let one = workspaces.get(&["task", "acme", "t1"]).unwrap();
+        std::fs::write(one.path.join("f"), "x").unwrap();
+        assert_eq!(workspaces.get(&["task", "acme", "t1"]).unwrap(), one);
+        let names = [["task", "acme", "t2"], ["task", "globex", "t1"], ["agent", "acme", "t1"]];
+        assert!(names.iter().all(|name| workspaces.get(name).unwrap().path != one.path));
+        assert!(workspaces.get(&["task", "../..", "/etc"]).unwrap().path.starts_with(root.path()));
+    }
+
+    #[test]
+    fn a_folder_of_somebody_else_is_not_taken_for_ones_own() {
+        let root = tempfile::tempdir().unwrap();
+        let workspaces = Workspaces::new(root.path(), Duration::from_secs(60));
+        assert!(workspaces.scratch().is_ok());
+        if geteuid().is_root() {
+            chown(root.path(), Some(65_534), None).unwrap();
+            assert!(workspaces.scratch().unwrap_err().to_string().contains("of this user or of root"));
+        }
+    }
+
+    #[test]
+    fn what_was_not_used_for_long_is_removed_and_what_was_is_kept() {
+        let root = tempfile::tempdir().unwrap();
+        let workspaces = Workspaces::new(root.path(), Duration::from_secs(60));
+        let (old, new) = (workspaces.get(&["old"]).unwrap(), workspaces.get(&["new"]).unwrap());
+        std::fs::create_dir(old.path.join("below")).unwrap();
+        let marker = old.path.with_extension("used");
+        File::options().write(true).open(&marker).unwrap().set_modified(now() - Duration::from_secs(61)).unwrap();
+        workspaces.sweep();
+        assert!(!old.path.exists() && !marker.exists() && new.path.exists());
+    }
+}
