@@ -14,6 +14,7 @@ use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal};
 use nix::unistd::{self, Gid, Pid, Uid};
 
 use super::limits::{self, Room};
+use super::place::Place;
 use super::{Refusal, raw, rules, seccomp, step};
 use crate::spec::{Level, PATH};
 use crate::wire::Request;
@@ -37,13 +38,6 @@ pub(super) struct Started {
 pub(super) struct Owner {
     pub(super) uid: Uid,
     pub(super) gid: Gid,
-}
-
-/// Where the command finds what it was given.
-pub(super) struct Place<'a> {
-    pub(super) workspace: &'a Path,
-    pub(super) temporary: &'a Path,
-    pub(super) level: Level,
 }
 
 /// The unprivileged user that a launcher of root makes commands run as: the owner of the workspace. None where the

@@ -9,6 +9,7 @@ mod files;
 mod limits;
 mod mounts;
 mod namespaces;
+mod place;
 mod raw;
 mod rules;
 mod seccomp;

@@ -12,8 +12,9 @@ use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{self, Pid};
 use serde::{Deserialize, Serialize};
 
-use super::confine::{self, Place, Started, become_owner, end, hold_the_gate, owner, say};
+use super::confine::{self, Started, become_owner, end, hold_the_gate, owner, say};
 use super::limits::Room;
+use super::place::Place;
 use super::{Refusal, mounts, raw, step};
 use crate::spec::{Level, Network, WORKSPACE};
 use crate::wire::Request;

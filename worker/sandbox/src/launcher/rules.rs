@@ -7,8 +7,8 @@ use landlock::{
     RulesetAttr, RulesetCreated, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
-use super::confine::Place;
 use super::files::{DEVICES, ETC, SYSTEM};
+use super::place::Place;
 use super::{Refusal, raw, step};
 use crate::spec::{Level, Network, Spec};
 
