@@ -47,7 +47,7 @@ impl Handler for PythonTool {
         })?;
         let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
         let facts = Facts::of(context, timeout_ms);
-        let ticket = match lease.interpreter.call(&self.name, arguments.get(), facts) {
+        let ticket = match lease.interpreter.call(&self.name, arguments.get(), &facts) {
             Ok(Some(ticket)) => ticket,
             Ok(None) => return Err(self.unsent("have just lost their process")),
             Err(error) => return Err(ToolFailure::Internal { message: format!("the call cannot be sent: {error}") }),
