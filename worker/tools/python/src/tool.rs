@@ -10,7 +10,8 @@ use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput, without_sec
 
 use crate::interpreter::{Answer, Ticket};
 use crate::messages::{Facts, Failure, FailureKind};
-use crate::pool::{Lease, NoLease, Pool};
+use crate::places::{Lease, NoLease};
+use crate::pool::Pool;
 
 /// The longest that a call waits for a process with room for it: its slot is worth more.
 const PATIENCE: Duration = Duration::from_secs(10);
