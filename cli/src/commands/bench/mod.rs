@@ -10,6 +10,7 @@ mod raw;
 mod report;
 mod scripts;
 mod server;
+mod tool_kind;
 
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use load::{Load, Saturation};
 use nodes::{Fleet, Shape};
 use report::Costs;
 use server::Server;
+use tool_kind::ToolKind;
 
 pub(crate) use report::Report;
 
@@ -41,6 +43,12 @@ pub(crate) struct BenchArgs {
     /// Calls of each turn.
     #[arg(long, default_value_t = 1)]
     pub(crate) calls_per_turn: usize,
+    /// The kind of the tool that is called: the worker's own `echo`, or the same in Python.
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) tool_kind: ToolKind,
+    /// The interpreter of `--tool-kind python`; it must find the package tickfleet.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    pub(crate) interpreter: String,
     /// Agents that turns are spread over; none: as many as caps need at the expected rate.
     #[arg(long)]
     pub(crate) agents: Option<usize>,
@@ -120,6 +128,7 @@ Examples:
   tickfleet bench --boundary 200000      so many capped agents, whose windows end at one instant
   tickfleet bench --aof everysec         with the append-only file that most people run
   tickfleet bench --calls-per-turn 5
+  tickfleet bench --tool-kind python --interpreter .venv/bin/python
 
 Every figure is also a ratio: the raw stream cycle is measured in the same run. Quiet machines give good figures.";
 
@@ -164,6 +173,8 @@ async fn one_run(args: &BenchArgs, say: &mut impl FnMut(&str)) -> Result<Report>
         slots: args.slots,
         agents: args.agents(),
         limits: args.limits,
+        tool_kind: args.tool_kind,
+        interpreter: args.interpreter.clone(),
     };
     let fleet = Fleet::start(&server, &shape).await.context("starting the fleet")?;
     let load = Load::connect(&server, args).await?;

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
 
 use super::server::{NAMESPACE, PREFIX, Server};
+use super::tool_kind::ToolKind;
 
 /// Whichever port is free.
 const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
@@ -20,6 +21,8 @@ pub(super) struct Shape {
     pub(super) slots: usize,
     pub(super) agents: usize,
     pub(super) limits: usize,
+    pub(super) tool_kind: ToolKind,
+    pub(super) interpreter: String,
 }
 
 /// Resident memory of one process of each kind, MB.
@@ -133,8 +136,7 @@ fn write_config(dir: &Path, shape: &Shape) -> std::io::Result<()> {
     std::fs::write(dir.join("agents.yaml"), agents)?;
     std::fs::write(dir.join("limits.yaml"), limits(shape.limits))?;
     std::fs::write(dir.join("tenants.yaml"), "tenants:\n  bench:\n    plan: bench\n")?;
-    std::fs::write(dir.join("tools.yaml"), "tools: {}\n")?;
-    std::fs::write(dir.join("permissions.yaml"), "permissions:\n  echo:\n    everyone: true\n")
+    shape.tool_kind.write(dir, &shape.interpreter, shape.slots)
 }
 
 /// So many limits that hold nothing up: the first three count every call, the others are looked at in vain.

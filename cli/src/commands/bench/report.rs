@@ -92,6 +92,7 @@ pub(crate) struct RssMb {
 #[derive(Debug, Clone, Serialize)]
 pub(crate) struct LoadShape {
     pub(crate) calls_per_turn: usize,
+    pub(crate) tool_kind: &'static str,
     pub(crate) rate: u64,
     pub(crate) agents: usize,
     pub(crate) capped: bool,
@@ -134,6 +135,7 @@ impl Report {
             rss_mb: RssMb { scheduler: rss.scheduler, worker: rss.worker },
             load: LoadShape {
                 calls_per_turn: args.calls_per_turn,
+                tool_kind: args.tool_kind.word(),
                 rate: args.rate,
                 agents: args.agents(),
                 capped: args.capped,
@@ -196,16 +198,31 @@ impl Report {
         }
     }
 
+    /// What was measured.
+    fn shape(&self) -> String {
+        let l = &self.load;
+        let caps = if l.capped { "bursts beyond the caps" } else { "caps on" };
+        format!(
+            "{} scheduler(s), {} worker(s) of {} slots, {} agents, {} call(s) of a {} tool a turn of about {} bytes, {caps}, {} limit(s), append-only file: {}; {} run(s)",
+            l.schedulers,
+            l.workers,
+            l.slots,
+            l.agents,
+            l.calls_per_turn,
+            l.tool_kind,
+            l.payload_bytes,
+            l.limits,
+            l.aof,
+            l.runs
+        )
+    }
+
     /// The report for people.
     pub(crate) fn text(&self) -> String {
         let l = &self.load;
-        let caps = if l.capped { "bursts beyond the caps" } else { "caps on" };
         let slowest = self.slowest_command_ms.map_or_else(String::new, |ms| format!(", slowest command {ms:.1} ms"));
         let mut lines = vec![
-            format!(
-                "{} scheduler(s), {} worker(s) of {} slots, {} agents, {} call(s) a turn of about {} bytes, {caps}, {} limit(s), append-only file: {}; {} run(s)",
-                l.schedulers, l.workers, l.slots, l.agents, l.calls_per_turn, l.payload_bytes, l.limits, l.aof, l.runs
-            ),
+            self.shape(),
             String::new(),
             format!("end to end             {:>9.0} turns/s  {:>9.0} calls/s", self.turns_per_s, self.calls_per_s),
             format!(

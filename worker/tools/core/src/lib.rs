@@ -7,7 +7,6 @@
 pub mod arguments;
 pub mod builtin;
 mod environment;
-mod escapes;
 pub mod kind;
 mod lifecycle;
 pub mod percent;

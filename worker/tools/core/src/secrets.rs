@@ -1,5 +1,7 @@
 //! Secrets: resolved at each use, put into requests only, taken out of whatever comes back.
 
+mod escapes;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -8,7 +10,7 @@ use tickfleet_config::tools::{SecretRef, TENANT};
 use tickfleet_model::TenantId;
 
 use super::Environment;
-use super::{escapes, percent};
+use super::percent;
 
 /// The text that stands where a secret was.
 const REDACTED: &str = "[REDACTED]";

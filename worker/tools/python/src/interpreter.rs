@@ -136,7 +136,7 @@ impl Interpreter {
     ///
     /// # Errors
     /// [`FrameError::TooLarge`]: nothing was sent.
-    pub(crate) fn call(&self, tool: &str, arguments: &str, context: Facts<'_>) -> Result<Option<Ticket>, FrameError> {
+    pub(crate) fn call(&self, tool: &str, arguments: &str, context: &Facts<'_>) -> Result<Option<Ticket>, FrameError> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let frame = frames::encode(&ToHost::Call { id, tool, arguments, context })?;
         let (answered, answer) = oneshot::channel();

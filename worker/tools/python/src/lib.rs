@@ -1,6 +1,6 @@
 //! The kind `python`: tools that are Python functions, in interpreter processes of the worker's own.
 //!
-//! Read in this order: `tool` (a call from end to end), `pool` (which process runs it), `slot` (the life of one process
+//! Read in this order: `tool` (a call from end to end), `pool` and `places` (which process runs it), `slot` (the life of one process
 //! after the other), `interpreter` (a process that is up, and its socket), `process` (starting and ending one, with all
 //! that it has started), [`Pools`] (those of a worker, and what their modules offer).
 
@@ -11,6 +11,7 @@ mod frames;
 mod interpreter;
 mod leftovers;
 mod messages;
+mod places;
 mod pool;
 mod pools;
 mod process;

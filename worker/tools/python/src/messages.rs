@@ -17,7 +17,7 @@ pub(crate) enum ToHost<'a> {
     /// Which tools are there?
     Describe,
     /// Run one. The arguments are JSON text: numbers keep their digits.
-    Call { id: u64, tool: &'a str, arguments: &'a str, context: Facts<'a> },
+    Call { id: u64, tool: &'a str, arguments: &'a str, context: &'a Facts<'a> },
     /// Nobody waits for this call any more.
     Cancel { id: u64 },
     /// End.

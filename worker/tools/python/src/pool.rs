@@ -1,18 +1,14 @@
-//! The interpreters of one entry: which of them runs a call, and who waits for one.
+//! The interpreters of one entry of the configuration, from their start to their end.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tickfleet_config::PythonDef;
 use tickfleet_tools::Environment;
-use tokio::sync::{Semaphore, oneshot};
-use tokio_util::sync::{CancellationToken, DropGuard};
-use tokio_util::task::TaskTracker;
+use tokio_util::sync::DropGuard;
 
-use crate::interpreter::Interpreter;
+use crate::places::{Lease, NoLease, Shared};
 use crate::slot;
 
 /// A pool. When its last tool is dropped, its processes are ended.
@@ -22,78 +18,17 @@ pub(crate) struct Pool {
     _stops: DropGuard,
 }
 
-/// What the pool, its slots and its calls share.
-pub(crate) struct Shared {
-    pub(crate) name: String,
-    pub(crate) def: PythonDef,
-    pub(crate) environment: Environment,
-    /// Digest of the tools that the configuration was read with: a process with others is not used.
-    pub(crate) digest: String,
-    /// Cancelled when everything should end.
-    pub(crate) stop: CancellationToken,
-    /// Slots, and what ends their processes.
-    pub(crate) tasks: TaskTracker,
-    state: Mutex<State>,
-    /// A permit for each idle slot that should start a process.
-    wanted: Semaphore,
-}
-
-#[derive(Default)]
-struct State {
-    /// Processes are started without being asked for.
-    eager: bool,
-    live: Vec<Live>,
-    /// Calls that no process has room for, the oldest first.
-    waiting: VecDeque<oneshot::Sender<Lease>>,
-    /// Slots that wait until they are wanted.
-    idle: usize,
-    /// Slots that start a process.
-    starting: usize,
-}
-
-struct Live {
-    interpreter: Arc<Interpreter>,
-    /// Calls that run on it, and calls that it was given so far.
-    running: usize,
-    served: u64,
-}
-
-/// The right to run one call on an interpreter. Dropping it gives it back.
-pub(crate) struct Lease {
-    pub(crate) interpreter: Arc<Interpreter>,
-    shared: Arc<Shared>,
-}
-
-/// Why no interpreter takes a call. Nothing was sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum NoLease {
-    /// None can be started now.
-    Away,
-    /// All are busy.
-    Busy,
-}
-
 impl Pool {
     /// A pool of the entry `name`; no process is started.
     pub(crate) fn new(name: &str, def: &PythonDef, digest: String, environment: Environment) -> Self {
-        let stop = CancellationToken::new();
-        let shared = Arc::new(Shared {
-            name: name.to_owned(),
-            def: def.clone(),
-            environment,
-            digest,
-            stop: stop.clone(),
-            tasks: TaskTracker::new(),
-            state: Mutex::default(),
-            wanted: Semaphore::new(0),
-        });
-        Self { shared, started: AtomicBool::new(false), _stops: stop.drop_guard() }
+        let shared = Arc::new(Shared::new(name, def, digest, environment));
+        let stops = shared.stop.clone().drop_guard();
+        Self { shared, started: AtomicBool::new(false), _stops: stops }
     }
 
     /// Starts its processes now rather than when they are needed. Call it in a runtime.
     pub(crate) fn start(&self) {
-        self.shared.state.lock().eager = true;
-        self.shared.wanted.add_permits(self.shared.def.processes);
+        self.shared.be_eager();
         self.slots();
     }
 
@@ -118,135 +53,14 @@ impl Pool {
     /// [`NoLease`].
     pub(crate) async fn lease(&self, wait: Duration) -> Result<Lease, NoLease> {
         self.slots();
-        let lease = {
-            let mut state = self.shared.state.lock();
-            match self.shared.pick(&mut state) {
-                Some(lease) => return Ok(lease),
-                None => self.shared.queue(&mut state),
-            }
+        let coming = match self.shared.take() {
+            Ok(lease) => return Ok(lease),
+            Err(coming) => coming,
         };
-        match tokio::time::timeout(wait, lease).await {
+        match tokio::time::timeout(wait, coming).await {
             Ok(Ok(lease)) => Ok(lease),
             Ok(Err(_)) => Err(NoLease::Away),
-            Err(_) => Err(if self.shared.state.lock().live.is_empty() { NoLease::Away } else { NoLease::Busy }),
+            Err(_) => Err(self.shared.why_none()),
         }
-    }
-}
-
-impl Shared {
-    /// The interpreter with the fewest calls that has room for one more.
-    fn pick(self: &Arc<Self>, state: &mut State) -> Option<Lease> {
-        let open = |live: &&mut Live| {
-            live.running < self.def.concurrency
-                && !live.interpreter.retired.is_cancelled()
-                && !live.interpreter.closed.is_cancelled()
-        };
-        let live = state.live.iter_mut().filter(open).min_by_key(|live| live.running)?;
-        live.running += 1;
-        live.served += 1;
-        if live.served >= self.def.recycle_after_calls {
-            live.interpreter.retired.cancel();
-        }
-        Some(Lease { interpreter: Arc::clone(&live.interpreter), shared: Arc::clone(self) })
-    }
-
-    fn queue(&self, state: &mut State) -> oneshot::Receiver<Lease> {
-        let (give, lease) = oneshot::channel();
-        state.waiting.retain(|waiting| !waiting.is_closed());
-        state.waiting.push_back(give);
-        if state.idle > 0 && self.wanted.available_permits() < state.idle {
-            self.wanted.add_permits(1);
-        }
-        lease
-    }
-
-    /// Hands what has become free to whoever waits. Leases are sent when the lock is free: one that nobody takes comes
-    /// back at once.
-    fn serve(self: &Arc<Self>) {
-        loop {
-            let (give, lease) = {
-                let mut state = self.state.lock();
-                state.waiting.retain(|waiting| !waiting.is_closed());
-                if state.waiting.is_empty() {
-                    return;
-                }
-                let Some(lease) = self.pick(&mut state) else { return };
-                (state.waiting.pop_front(), lease)
-            };
-            if let Some(give) = give {
-                // One that was not taken is dropped here, and gives its place back.
-                drop(give.send(lease));
-            }
-        }
-    }
-
-    /// Waits until a slot should start a process.
-    pub(crate) async fn wanted(&self) {
-        {
-            let mut state = self.state.lock();
-            state.waiting.retain(|waiting| !waiting.is_closed());
-            // Those that start already will have room for some.
-            if state.eager || state.waiting.len() > state.starting * self.def.concurrency {
-                state.starting += 1;
-                return;
-            }
-            state.idle += 1;
-        }
-        // The semaphore is never closed.
-        if let Ok(permit) = self.wanted.acquire().await {
-            permit.forget();
-        }
-        let mut state = self.state.lock();
-        state.idle -= 1;
-        state.starting += 1;
-    }
-
-    /// A process is up and takes calls.
-    pub(crate) fn up(self: &Arc<Self>, interpreter: &Arc<Interpreter>) {
-        {
-            let mut state = self.state.lock();
-            state.starting -= 1;
-            state.live.push(Live { interpreter: Arc::clone(interpreter), running: 0, served: 0 });
-        }
-        self.serve();
-    }
-
-    /// A process could not be started. Where no other is there or on its way, nobody waits any longer.
-    pub(crate) fn failed(&self) {
-        let given_up = {
-            let mut state = self.state.lock();
-            state.starting -= 1;
-            let hopeless = state.live.is_empty() && state.starting == 0;
-            if hopeless { std::mem::take(&mut state.waiting) } else { VecDeque::new() }
-        };
-        drop(given_up);
-    }
-
-    /// A process has ended, or will in a moment.
-    pub(crate) fn down(&self, interpreter: &Arc<Interpreter>) {
-        self.state.lock().live.retain(|live| !Arc::ptr_eq(&live.interpreter, interpreter));
-    }
-
-    /// Returns the number of calls that run on a process.
-    pub(crate) fn running_on(&self, interpreter: &Arc<Interpreter>) -> usize {
-        let state = self.state.lock();
-        state.live.iter().find(|live| Arc::ptr_eq(&live.interpreter, interpreter)).map_or(0, |live| live.running)
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        let idle = {
-            let mut state = self.shared.state.lock();
-            let live = state.live.iter_mut().find(|live| Arc::ptr_eq(&live.interpreter, &self.interpreter));
-            live.is_some_and(|live| {
-                live.running -= 1;
-                live.running == 0
-            })
-        };
-        if idle {
-            self.interpreter.idle.notify_one();
-        }
-        self.shared.serve();
     }
 }

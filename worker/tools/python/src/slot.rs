@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::definition;
 use crate::interpreter::{self, Interpreter};
 use crate::leftovers::resident_bytes;
-use crate::pool::Shared;
+use crate::places::Shared;
 use crate::process::Process;
 
 /// Waits before a process is started again that has ended by itself. The last one goes on; the sum of a worker's usual

@@ -10,7 +10,8 @@ use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput, without_sec
 
 use crate::interpreter::{Answer, Ticket};
 use crate::messages::{Facts, Failure, FailureKind};
-use crate::pool::{Lease, NoLease, Pool};
+use crate::places::{Lease, NoLease};
+use crate::pool::Pool;
 
 /// The longest that a call waits for a process with room for it: its slot is worth more.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -47,7 +48,7 @@ impl Handler for PythonTool {
         })?;
         let timeout_ms = u64::try_from(self.timeout.as_millis()).unwrap_or(u64::MAX);
         let facts = Facts::of(context, timeout_ms);
-        let ticket = match lease.interpreter.call(&self.name, arguments.get(), facts) {
+        let ticket = match lease.interpreter.call(&self.name, arguments.get(), &facts) {
             Ok(Some(ticket)) => ticket,
             Ok(None) => return Err(self.unsent("have just lost their process")),
             Err(error) => return Err(ToolFailure::Internal { message: format!("the call cannot be sent: {error}") }),

@@ -204,3 +204,28 @@ async fn a_full_pool_says_that_nothing_was_sent() {
     );
     tools.stop().await;
 }
+
+/// What a call costs beyond the function that it runs: the way to an interpreter and back. A measurement, for quiet
+/// machines: `cargo nextest run -p tickfleet-tools-python --run-ignored only --no-capture`.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement"]
+async fn the_way_to_an_interpreter_and_back() {
+    let mut def = def();
+    (def.processes, def.concurrency) = (4, 50);
+    let tools = Tools::of(def);
+    tools.pools.start();
+    for at_once in [1, 8, 200] {
+        let mut took = Vec::new();
+        for _ in 0..(2_000 / at_once) {
+            let timed = async || {
+                let began = Instant::now();
+                tools.call("who", json!({})).await.unwrap();
+                began.elapsed()
+            };
+            took.extend(futures::future::join_all((0..at_once).map(|_| timed())).await);
+        }
+        took.sort();
+        println!("{at_once} at once: p50 {:?}, p99 {:?}", took[took.len() / 2], took[took.len() * 99 / 100]);
+    }
+    tools.stop().await;
+}
