@@ -4,8 +4,8 @@ Start with :func:`tool`. A parameter of type :class:`Context` gets the facts of 
 call failed. :mod:`tickfleet.testing` calls a tool as a worker would, without a worker.
 """
 
-from tickfleet._context import Context
+from tickfleet._context import Context, InnerResult
 from tickfleet._errors import DuplicateTool, ToolError
 from tickfleet._tool import Effect, Tool, registered, tool
 
-__all__ = ["Context", "DuplicateTool", "Effect", "Tool", "ToolError", "registered", "tool"]
+__all__ = ["Context", "DuplicateTool", "Effect", "InnerResult", "Tool", "ToolError", "registered", "tool"]

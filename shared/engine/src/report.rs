@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::time::rfc3339;
+use tickfleet_model::inner::outer_turn;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, Dialect, Outcome, TenantId, TurnId, limits};
 use tickfleet_protocol::{audit, result};
@@ -91,17 +92,24 @@ pub fn frame(name: &TurnName, meta: &SliceMeta) -> ReplyFrame {
     };
     // Providers refuse a message that says nothing.
     let messages = result::messages_frame(meta.dialect).filter(|_| meta.calls > 0);
-    ReplyFrame { head: head.open(), messages, audits: meta.want_audits, calls: Some(meta.calls), wakes: wakes(meta) }
+    ReplyFrame {
+        head: head.open(),
+        messages,
+        audits: meta.want_audits,
+        calls: Some(meta.calls),
+        wakes: wakes(name, meta),
+    }
 }
 
-/// Who may wait for the end of a turn or task: of a turn, the task that it runs under; of a task, the turn whose call
-/// delegated it.
-fn wakes(meta: &SliceMeta) -> Option<TurnId> {
+/// Who may wait for the end of a turn or task: of an inner call's turn, the turn whose call made it; of any other turn, the
+/// task that it runs under; of a task, the turn whose call delegated it.
+fn wakes(name: &TurnName, meta: &SliceMeta) -> Option<TurnId> {
     if meta.is_task {
         let turn = meta.by.as_deref()?.rsplit_once('/')?.0;
         return TurnId::new(turn).ok();
     }
-    meta.task.as_ref().and_then(|(task, _)| TurnId::new(task.as_str()).ok())
+    let task = || meta.task.as_ref().and_then(|(task, _)| TurnId::new(task.as_str()).ok());
+    outer_turn(&name.turn).or_else(task)
 }
 
 /// The facts about one call for result, message and audit entry.

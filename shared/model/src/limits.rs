@@ -143,6 +143,10 @@ pub const DOCUMENT_PASSAGES_MAX: usize = 4_096;
 pub const DOCUMENT_NAME_BYTES_MAX: usize = 512;
 /// Numbers in one embedding; the largest public models have 4,096.
 pub const EMBEDDING_NUMBERS_MAX: usize = 4_096;
+/// Calls of other tools that one call of a tool makes: one that wants more is a task for an agent.
+pub const INNER_CALLS_MAX: usize = 32;
+/// Levels of calls within calls: as with tasks, what is deeper is a mistake.
+pub const INNER_DEPTH_MAX: usize = 3;
 /// Characters of a passage: what an embedding model reads whole, and a few of which fit a result.
 pub const PASSAGE_CHARS: usize = 1_000;
 /// Bytes of what is searched for.

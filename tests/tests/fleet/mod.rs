@@ -2,6 +2,7 @@
 
 mod agents;
 mod client;
+mod composed;
 mod delegation;
 mod governance;
 mod inboxes;

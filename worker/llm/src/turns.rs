@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
-use tickfleet_model::{Call, Dialect, Priority, Turn, TurnId, content_digest, limits};
-use tickfleet_protocol::{bounded_output, parse_turn, write_turn};
-use tickfleet_store::{Store, Submission, Submitted, TurnName, TurnView};
+use tickfleet_engine::begun::{BegunTurn, begin_turn};
+use tickfleet_model::{Call, Dialect, Priority, Turn, TurnId};
+use tickfleet_protocol::bounded_output;
+use tickfleet_store::Store;
 use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::history::{CallOutcome, Plan};
@@ -42,69 +43,20 @@ pub(crate) async fn carry_out(
     priority: &str,
     result_bytes_max: usize,
 ) -> Result<Results, ToolFailure> {
-    let id = turn_id(context, number)?;
-    let name = TurnName { tenant: context.tenant.clone(), turn: id.clone() };
-    match store.look(&name).await.map_err(away)? {
-        TurnView::Finished(finished) => Ok(Results::In(read(&finished.reply, plan, result_bytes_max))),
-        TurnView::Live(_) => Ok(Results::Out(id)),
-        TurnView::Unknown => submit(store, context, plan, name, priority).await,
-    }
-}
-
-async fn submit(
-    store: &Store,
-    context: &CallContext,
-    plan: &Plan,
-    name: TurnName,
-    priority: &str,
-) -> Result<Results, ToolFailure> {
-    let id = name.turn.clone();
-    let turn = turn(context, plan, id.clone(), priority);
-    let payload = write_turn(&turn);
-    // A scheduler would refuse it, and nobody would hear why.
-    if let Err(refusal) = parse_turn(payload.as_bytes()) {
-        return Ok(Results::In(all(plan, &format!("These calls were not carried out: {}", refusal.message))));
-    }
-    if payload.len() > limits::TURN_BYTES_MAX {
-        let (found, max) = (payload.len(), limits::TURN_BYTES_MAX);
-        let why = format!("These calls have {found} bytes together; {max} are allowed. Make fewer or smaller ones.");
-        return Ok(Results::In(all(plan, &why)));
-    }
-    let submission = Submission {
-        tenant: turn.tenant.clone(),
-        turn: Some(id.clone()),
-        digest: content_digest(&turn),
-        reply_to: None,
-        payload,
-    };
-    let later = |message: &str| {
-        Err(ToolFailure::Transient { message: message.to_owned(), retry_after: None, not_executed: true })
-    };
-    match store.submit(&[submission]).await.map_err(away)?.pop() {
-        Some(Submitted::Accepted { .. }) => Ok(Results::Out(id)),
-        Some(Submitted::Duplicate) => submitted_before(store, plan, &name).await,
-        Some(Submitted::Conflict) => Ok(Results::In(all(plan, TAKEN))),
-        Some(Submitted::QueueFull | Submitted::InboxFull) => later("Too much work is waiting already."),
-        Some(Submitted::Pressure) => later("Redis is nearly full and takes no new work."),
-        None => later("Redis gave no answer."),
-    }
-}
-
-/// The turn was submitted earlier, and there was nothing of it under way then: it waits for admission, has been admitted
-/// meanwhile, or ended so long ago that its results are gone.
-async fn submitted_before(store: &Store, plan: &Plan, name: &TurnName) -> Result<Results, ToolFailure> {
-    if store.waits_for_admission(name).await.map_err(away)? {
-        return Ok(Results::Out(name.turn.clone()));
-    }
-    Ok(match store.look(name).await.map_err(away)? {
-        TurnView::Live(_) | TurnView::Finished(_) => Results::Out(name.turn.clone()),
-        TurnView::Unknown => Results::In(all(plan, FORGOTTEN)),
+    let turn = turn(context, plan, turn_id(context, number)?, priority);
+    Ok(match begin_turn(store, &turn).await.map_err(away)? {
+        BegunTurn::Ended(reply) => Results::In(read(&reply, plan, result_bytes_max)),
+        BegunTurn::Out(turn) => Results::Out(turn),
+        BegunTurn::Forgotten => Results::In(all(plan, FORGOTTEN)),
+        BegunTurn::Refused(why) => Results::In(all(plan, &format!("These calls were not carried out: {why}"))),
+        BegunTurn::Later(why) => {
+            return Err(ToolFailure::Transient { message: why.to_owned(), retry_after: None, not_executed: true });
+        }
     })
 }
 
 const FORGOTTEN: &str = "This call was carried out, but its result is no longer kept: whether it succeeded is not known. \
                          Check before you repeat it.";
-const TAKEN: &str = "This call was not carried out: its turn's id is used by another turn.";
 
 /// The same result for each call of the plan.
 fn all(plan: &Plan, why: &str) -> Vec<CallOutcome> {

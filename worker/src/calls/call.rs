@@ -20,12 +20,14 @@ use tracing::Span;
 use crate::Common;
 use crate::calls::attempt::{self, Judged};
 use crate::calls::guards::{self, Asked, Passed};
+use crate::calls::inner::Begins;
 use crate::calls::messages::{self, CallEnding};
 use crate::claims::Claims;
 use crate::config::WorkerConfig;
 use crate::held::Hold;
 use crate::lease_clock::LeaseClock;
 use crate::outbox::Outbox;
+use crate::tools::inner::{Inner, InnerCalls};
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 
 /// The disposition of one try of a call.
@@ -113,6 +115,8 @@ impl Trying<'_> {
 /// Carries out calls, one try at a time.
 pub(crate) struct Calls {
     store: Store,
+    /// Makes the calls that tools make of other tools.
+    begins: Arc<dyn InnerCalls>,
     clock: Arc<ShardClock>,
     lease_clock: Arc<LeaseClock>,
     claims: Arc<Claims>,
@@ -137,6 +141,7 @@ impl Calls {
     ) -> Self {
         Self {
             store: common.store.clone(),
+            begins: Arc::new(Begins(common.store.clone())),
             clock: common.clock.clone(),
             lease_clock: common.lease_clock.clone(),
             claims: claims.clone(),
@@ -359,6 +364,11 @@ impl Calls {
             reply_to: meta.reply_to.clone(),
             secrets: ToolSecrets::default(),
             fence: trying.slice.fence.clone(),
+            // A tool that waits is run again.
+            inner: match tool.spec.effect {
+                Effect::Once => Inner::default(),
+                Effect::Read | Effect::Idempotent => Inner::of(Arc::clone(&self.begins)),
+            },
             cancel: trying.hold.cancel.child_token(),
         };
         let started = Instant::now();

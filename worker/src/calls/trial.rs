@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::calls::attempt::{self, Judged};
 use crate::calls::guards::{self, Asked, Guard, Passed};
 use crate::calls::messages::CallEnding;
+use crate::tools::inner::Inner;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 
 /// The call that is tried.
@@ -137,6 +138,7 @@ impl Trial {
             reply_to: None,
             secrets: ToolSecrets::default(),
             fence: String::new(),
+            inner: Inner::default(),
             cancel: CancellationToken::new(),
         }
     }

@@ -10,9 +10,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from tickfleet._context import Context
+from tickfleet._context import Caller, Context
 from tickfleet._tool import Tool, registered
 from tickfleet.host import _failures, _frames
+from tickfleet.host._inner import InnerCalls
 
 #: Characters of one line of a tool's log.
 _LINE_CHARS_MAX = 4_000
@@ -32,6 +33,7 @@ class Host:
         self._threads = ThreadPoolExecutor(concurrency, thread_name_prefix="tool")
         self._running: dict[int, tuple[asyncio.Task[None], Context]] = {}
         self._loop = asyncio.get_running_loop()
+        self._inner = InnerCalls(self.send, self._loop)
 
     async def serve(self) -> None:
         """Answers until the worker says goodbye, or has gone."""
@@ -40,6 +42,8 @@ class Host:
             kind = message.get("type")
             if kind == "call":
                 self._begin(message)
+            elif kind == "inner":
+                self._inner.ended(message)
             elif kind == "cancel":
                 self._cancel(message["id"])
             elif kind == "describe":
@@ -62,7 +66,7 @@ class Host:
             failure = {"kind": "internal", "message": f"no tool {message['tool']!r} is registered here"}
             self.send({"type": "result", "id": identity, "error": failure})
             return
-        context = self._context(message["context"])
+        context = self._context(message["context"], self._inner.of(identity))
         task = self._loop.create_task(self._call(identity, tool, message["arguments"], context))
         self._running[identity] = (task, context)
         task.add_done_callback(lambda _: self._never_began(identity))
@@ -72,19 +76,20 @@ class Host:
         if self._running.pop(identity, None) is not None:
             self.send({"type": "result", "id": identity, "error": _CANCELLED})
 
-    def _context(self, facts: dict[str, Any]) -> Context:
+    def _context(self, facts: dict[str, Any], caller: Caller) -> Context:
         logger = logging.Logger(f"tickfleet.tool.{facts['call']}", logging.INFO)
         logger.addHandler(_ToWorker(self, facts["call"]))
         # The end of this try, or of the call where that comes first.
         deadline = time.time() + facts.pop("timeout_ms") / 1000
         if (end := facts.pop("deadline_ms", None)) is not None:
             deadline = min(deadline, end / 1000)
-        return Context(**facts, deadline=deadline, log=logger)
+        return Context(**facts, deadline=deadline, log=logger, caller=caller)
 
     def _cancel(self, identity: int) -> None:
         if (running := self._running.get(identity)) is not None:
             task, context = running
             context.cancelled.cancel()
+            self._inner.give_up(identity)
             # A synchronous tool cannot be interrupted: it looks for itself, or the worker ends the process.
             task.cancel()
 
@@ -96,6 +101,7 @@ class Host:
             answer["error"] = _CANCELLED if context.cancelled.requested else _failures.of(error)
         finally:
             del self._running[identity]
+            self._inner.give_up(identity)
         try:
             self.send(answer)
         except (_frames.FrameTooLarge, TypeError, ValueError) as error:

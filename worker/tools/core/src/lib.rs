@@ -7,6 +7,7 @@
 pub mod arguments;
 pub mod builtin;
 mod environment;
+pub mod inner;
 pub mod kind;
 mod lifecycle;
 pub mod percent;
@@ -66,6 +67,8 @@ pub struct CallContext {
     /// The fence of the slice that the call is in: what a handler of the fleet's own writes of its progress holds under it
     /// alone. Empty where no slice is leased.
     pub fence: String,
+    /// Calls of other tools from within this one, see [`Self::call`].
+    pub inner: inner::Inner,
     /// Cancelled when the call times out, is cancelled, or the worker must stop.
     pub cancel: CancellationToken,
 }
@@ -87,6 +90,7 @@ impl CallContext {
             reply_to: None,
             secrets: ToolSecrets::default(),
             fence: String::new(),
+            inner: inner::Inner::default(),
             cancel: CancellationToken::new(),
         }
     }

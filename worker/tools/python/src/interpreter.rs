@@ -5,8 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
+use serde_json::value::RawValue;
 use tickfleet_config::PythonDef;
-use tickfleet_model::Redactor;
+use tickfleet_model::{Redactor, limits};
+use tickfleet_tools::inner::InnerResult;
 use tickfleet_tools::standard_error::Tail;
 use tickfleet_tools::{Environment, Secrets};
 use tokio::io::{AsyncWriteExt, BufReader};
@@ -38,7 +40,7 @@ pub(crate) struct Interpreter {
     /// Told when its last running call has ended.
     pub(crate) idle: Notify,
     frames: mpsc::UnboundedSender<Vec<u8>>,
-    calls: Mutex<HashMap<u64, oneshot::Sender<Answer>>>,
+    calls: Mutex<HashMap<u64, Waiting>>,
     next: AtomicU64,
 }
 
@@ -46,6 +48,22 @@ pub(crate) struct Interpreter {
 pub(crate) struct Ticket {
     pub(crate) id: u64,
     pub(crate) answer: oneshot::Receiver<Answer>,
+    /// Calls that it makes of other tools.
+    pub(crate) inner: mpsc::Receiver<InnerCall>,
+}
+
+/// A call that a call makes of another tool.
+pub(crate) struct InnerCall {
+    pub(crate) number: u64,
+    pub(crate) tool: String,
+    /// JSON text.
+    pub(crate) arguments: String,
+}
+
+/// Who waits for a call.
+struct Waiting {
+    answer: oneshot::Sender<Answer>,
+    inner: mpsc::Sender<InnerCall>,
 }
 
 /// Starts an interpreter, and gives what its modules offer.
@@ -140,20 +158,35 @@ impl Interpreter {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let frame = frames::encode(&ToHost::Call { id, tool, arguments, context })?;
         let (answered, answer) = oneshot::channel();
+        // The host asks for no more than these.
+        let (asks, inner) = mpsc::channel(limits::INNER_CALLS_MAX);
         {
             // Under the lock, so that a call is either refused here or found by whoever closes the interpreter.
             let mut calls = self.calls.lock();
             if self.closed.is_cancelled() || self.frames.send(frame).is_err() {
                 return Ok(None);
             }
-            calls.insert(id, answered);
+            calls.insert(id, Waiting { answer: answered, inner: asks });
         }
-        Ok(Some(Ticket { id, answer }))
+        Ok(Some(Ticket { id, answer, inner }))
     }
 
     /// Tells it that nobody waits for a call any more.
     pub(crate) fn cancel(&self, id: u64) {
         self.say(&ToHost::Cancel { id });
+    }
+
+    /// Tells it what an inner call came to. What is too long for a frame is told as a failure.
+    pub(crate) fn inner_ended(&self, id: u64, number: u64, result: &InnerResult) {
+        let output = result.output.as_deref().map(RawValue::get);
+        let ended = ToHost::Inner { id, number, outcome: &result.outcome, output, error: result.error.as_deref() };
+        let frame = frames::encode(&ended).or_else(|error| {
+            let error = format!("its result cannot be passed on: {error}");
+            frames::encode(&ToHost::Inner { id, number, outcome: "internal", output: None, error: Some(&error) })
+        });
+        if let Ok(frame) = frame {
+            let _ = self.frames.send(frame);
+        }
     }
 
     /// Asks it to end.
@@ -215,7 +248,16 @@ async fn hear(name: String, from: OwnedReadHalf, interpreter: Arc<Interpreter>) 
                     (None, None) => break,
                 };
                 // Who has stopped waiting needs no answer.
-                call.map(|call| call.send(answer));
+                call.map(|call| call.answer.send(answer));
+            }
+            Ok(FromHost::Inner { id, number, tool, arguments }) => {
+                let asks = interpreter.calls.lock().get(&id).map(|call| call.inner.clone());
+                // Who has stopped waiting makes no calls any more.
+                let Some(asks) = asks else { continue };
+                if let Err(mpsc::error::TrySendError::Full(_)) = asks.try_send(InnerCall { number, tool, arguments }) {
+                    tracing::error!(name, "a Python process asks for more inner calls than there may be; it is ended");
+                    break;
+                }
             }
             Ok(FromHost::Log { call, level, message }) => {
                 let clean = interpreter.secrets.scrub(&message);

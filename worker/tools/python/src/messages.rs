@@ -18,6 +18,8 @@ pub(crate) enum ToHost<'a> {
     Describe,
     /// Run one. The arguments are JSON text: numbers keep their digits.
     Call { id: u64, tool: &'a str, arguments: &'a str, context: &'a Facts<'a> },
+    /// What the `number`th call that call `id` made of another tool came to. The output is JSON text.
+    Inner { id: u64, number: u64, outcome: &'a str, output: Option<&'a str>, error: Option<&'a str> },
     /// Nobody waits for this call any more.
     Cancel { id: u64 },
     /// End.
@@ -36,6 +38,8 @@ pub(crate) enum FromHost {
     Tools { tools: Vec<Definition> },
     /// The end of a call: JSON text, or an error.
     Result { id: u64, output: Option<String>, error: Option<Failure> },
+    /// The `number`th call that call `id` makes of another tool. The arguments are JSON text.
+    Inner { id: u64, number: u64, tool: String, arguments: String },
     /// A line of a tool's log.
     Log { call: String, level: String, message: String },
 }

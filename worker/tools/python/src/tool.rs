@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 use tickfleet_model::limits;
 use tickfleet_tools::{CallContext, Handler, ToolFailure, ToolOutput, without_secrets, wording};
 
-use crate::interpreter::{Answer, Ticket};
+use crate::interpreter::{Answer, InnerCall, Ticket};
 use crate::messages::{Facts, Failure, FailureKind};
 use crate::places::{Lease, NoLease};
 use crate::pool::Pool;
@@ -54,8 +54,8 @@ impl Handler for PythonTool {
             Err(error) => return Err(ToolFailure::Internal { message: format!("the call cannot be sent: {error}") }),
         };
         let secrets = Arc::clone(&lease.interpreter.secrets);
-        let answer = UnderWay { call: Some((lease, ticket)), grace: self.pool.shared.def.cancel_grace }.answer().await;
-        let ran = match answer {
+        let under_way = UnderWay { call: Some((lease, ticket)), grace: self.pool.shared.def.cancel_grace };
+        let ran = match under_way.answer(context).await? {
             Some(answer) => outcome(&self.name, answer),
             // Whether it ran to its end, nobody can tell.
             None => Err(ToolFailure::Transient {
@@ -102,12 +102,26 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    /// Waits for the answer; none where the process was lost.
-    async fn answer(mut self) -> Option<Answer> {
-        let (_, ticket) = self.call.as_mut()?;
-        let answer = (&mut ticket.answer).await.ok();
+    /// Waits for the answer, and makes the calls of other tools that it asks for; none where the process was lost.
+    ///
+    /// # Errors
+    /// An inner call is under way or cannot be made: this call is given up, and made again where that is for a while.
+    async fn answer(mut self, context: &CallContext) -> Result<Option<Answer>, ToolFailure> {
+        let Some((lease, ticket)) = self.call.as_mut() else { return Ok(None) };
+        let answer = loop {
+            let InnerCall { number, tool, arguments } = tokio::select! {
+                biased;
+                answer = &mut ticket.answer => break answer.ok(),
+                Some(inner) = ticket.inner.recv() => inner,
+            };
+            let arguments = RawValue::from_string(arguments).map_err(|error| ToolFailure::Internal {
+                message: format!("the arguments of an inner call: {error}"),
+            })?;
+            let result = context.call(&tool, &arguments).await.map_err(ToolFailure::from)?;
+            lease.interpreter.inner_ended(ticket.id, number, &result);
+        };
         self.call = None;
-        answer
+        Ok(answer)
     }
 }
 

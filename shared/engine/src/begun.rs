@@ -1,0 +1,77 @@
+//! Turns that a call begins while it runs: submitted once, whoever comes by, and read when they have ended.
+
+use tickfleet_model::{Turn, TurnId, content_digest, limits};
+use tickfleet_protocol::{parse_turn, write_turn};
+use tickfleet_store::{Store, StoreError, Submission, Submitted, TurnName, TurnView};
+
+/// Where a turn stands that was begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum BegunTurn {
+    /// It has ended: its reply, JSON.
+    Ended(String),
+    /// It is under way: its end wakes whoever waits for it.
+    Out(TurnId),
+    /// It was carried out so long ago that its reply is no longer kept.
+    Forgotten,
+    /// No call of it was carried out, and none will be; why, for whoever wanted it.
+    Refused(String),
+    /// There is no room for it now; nothing was submitted.
+    Later(&'static str),
+}
+
+/// Submits `turn` under its own id, unless that was done before, and looks what it came to. To be repeated until it has
+/// ended: a turn is the same by its id and its calls.
+///
+/// # Errors
+/// [`StoreError`]; it may be repeated.
+pub async fn begin_turn(store: &Store, turn: &Turn) -> Result<BegunTurn, StoreError> {
+    let Some(id) = turn.id.clone() else {
+        return Ok(BegunTurn::Refused("a turn that is begun by a call has an id".to_owned()));
+    };
+    let name = TurnName { tenant: turn.tenant.clone(), turn: id };
+    match store.look(&name).await? {
+        TurnView::Finished(finished) => Ok(BegunTurn::Ended(finished.reply)),
+        TurnView::Live(_) => Ok(BegunTurn::Out(name.turn)),
+        TurnView::Unknown => submit(store, turn, name).await,
+    }
+}
+
+async fn submit(store: &Store, turn: &Turn, name: TurnName) -> Result<BegunTurn, StoreError> {
+    let payload = write_turn(turn);
+    // A scheduler would refuse it, and nobody would hear why.
+    if let Err(refusal) = parse_turn(payload.as_bytes()) {
+        return Ok(BegunTurn::Refused(refusal.message));
+    }
+    if payload.len() > limits::TURN_BYTES_MAX {
+        let (found, max) = (payload.len(), limits::TURN_BYTES_MAX);
+        let why = format!("they have {found} bytes together; {max} are allowed. Make fewer or smaller ones.");
+        return Ok(BegunTurn::Refused(why));
+    }
+    let submission = Submission {
+        tenant: turn.tenant.clone(),
+        turn: Some(name.turn.clone()),
+        digest: content_digest(turn),
+        reply_to: None,
+        payload,
+    };
+    Ok(match store.submit(&[submission]).await?.pop() {
+        Some(Submitted::Accepted { .. }) => BegunTurn::Out(name.turn),
+        Some(Submitted::Duplicate) => submitted_before(store, &name).await?,
+        Some(Submitted::Conflict) => BegunTurn::Refused("its id is used by another turn.".to_owned()),
+        Some(Submitted::QueueFull | Submitted::InboxFull) => BegunTurn::Later("Too much work is waiting already."),
+        Some(Submitted::Pressure) => BegunTurn::Later("Redis is nearly full and takes no new work."),
+        None => BegunTurn::Later("Redis gave no answer."),
+    })
+}
+
+/// The turn was submitted earlier, and there was nothing of it under way then: it waits for admission, has been admitted
+/// meanwhile, or ended so long ago that its reply is gone.
+async fn submitted_before(store: &Store, name: &TurnName) -> Result<BegunTurn, StoreError> {
+    if store.waits_for_admission(name).await? {
+        return Ok(BegunTurn::Out(name.turn.clone()));
+    }
+    Ok(match store.look(name).await? {
+        TurnView::Live(_) | TurnView::Finished(_) => BegunTurn::Out(name.turn.clone()),
+        TurnView::Unknown => BegunTurn::Forgotten,
+    })
+}

@@ -1,0 +1,149 @@
+//! Tools that call other tools: each inner call is a call of the same agent, once, with its own result and audit entry.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tickfleet_model::policy::ToolGrant;
+use tickfleet_model::{AgentId, Effect, Policy};
+use tickfleet_tests::doomed::Doomed;
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
+
+#[derive(Deserialize, JsonSchema)]
+struct Post {
+    /// What is posted.
+    content: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Posted {
+    number: usize,
+}
+
+/// Must not run twice.
+fn post(posts: &Arc<AtomicUsize>) -> TypedTool {
+    let posts = Arc::clone(posts);
+    TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Post| {
+        let posts = Arc::clone(&posts);
+        async move { Ok::<_, ToolError>(Posted { number: posts.fetch_add(1, Ordering::SeqCst) + 1 }) }
+    })
+}
+
+/// Greets, posts the greeting, and tells both; counts how often it is run.
+fn announce(runs: &Arc<AtomicUsize>) -> TypedTool {
+    let runs = Arc::clone(runs);
+    TypedTool::new("announce", "Announces.", Effect::Idempotent, move |context: CallContext, args: Post| {
+        runs.fetch_add(1, Ordering::SeqCst);
+        async move {
+            let greeting = context.call("echo", json!({"text": args.content})).await?.output()?;
+            let posted = context.call("post", json!({"content": args.content})).await?;
+            Ok::<_, ToolError>(json!({
+                "greeting": serde_json::from_str::<Value>(greeting.get()).map_err(ToolError::internal)?,
+                "posted": posted.outcome, "why": posted.error,
+            }))
+        }
+    })
+}
+
+fn counted() -> (Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    (Arc::default(), Arc::default())
+}
+
+/// One slot: whoever waited with it would wait for ever.
+fn plan(posts: &Arc<AtomicUsize>, runs: &Arc<AtomicUsize>) -> Plan {
+    Plan { slots: 1, tools: vec![post(posts), announce(runs)], ..Plan::default() }
+}
+
+fn turn() -> Value {
+    let call = json!({"name": "announce", "arguments": {"content": "News"}});
+    json!({"turn_id": "t1", "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": [call]})
+}
+
+#[tokio::test]
+async fn inner_calls_are_calls_of_the_same_agent_and_hold_no_slot_of_their_outer_call() {
+    let (posts, runs) = counted();
+    let mut fleet = Fleet::start(plan(&posts, &runs)).await;
+    fleet.submit_turn(turn()).await;
+    let reply = fleet.reply().await;
+    let result = &reply["results"][0];
+    assert_eq!((&result["outcome"], &result["attempts"]), (&json!("ok"), &json!(1)), "{reply}");
+    assert_eq!((&result["output"]["posted"], posts.load(Ordering::SeqCst)), (&json!("ok"), 1), "{reply}");
+    assert_eq!(runs.load(Ordering::SeqCst), 3, "once to each of its calls, and once to its end");
+    let mut turns: Vec<String> =
+        fleet.audits().await.iter().map(|audit| audit["meta"]["turn"].as_str().unwrap().to_owned()).collect();
+    turns.sort();
+    assert_eq!(turns, ["t1", "t1.0.call-1", "t1.0.call-2"]);
+    fleet.no_more_replies().await;
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn what_an_agent_may_not_call_its_tools_may_not_call_for_it_and_caps_count_inner_calls() {
+    fn narrow(policy: &mut Policy) {
+        let row = ToolGrant { agents: [AgentId::new("ada").unwrap()].into(), ..ToolGrant::default() };
+        policy.permissions.matrix.insert("post".into(), row);
+        policy.defaults.max_actions_per_day = 2;
+    }
+    let (posts, runs) = counted();
+    let mut fleet = Fleet::start(Plan { policy: narrow, ..plan(&posts, &runs) }).await;
+    fleet.submit_turn(turn()).await;
+    let reply = fleet.reply().await;
+    // The call itself and its first inner call are two actions: the second one is over the cap, whatever it may do.
+    assert_eq!(reply["results"][0]["output"]["posted"], "daily_cap_reached", "{reply}");
+    fleet.stop().await;
+
+    fn denied(policy: &mut Policy) {
+        narrow(policy);
+        policy.defaults.max_actions_per_day = 100;
+    }
+    let mut fleet = Fleet::start(Plan { policy: denied, ..plan(&posts, &runs) }).await;
+    fleet.submit_turn(turn()).await;
+    let reply = fleet.reply().await;
+    assert_eq!(reply["results"][0]["output"]["posted"], "denied", "{reply}");
+    assert!(reply["results"][0]["output"]["why"].as_str().unwrap().contains("post"), "{reply}");
+    assert_eq!(posts.load(Ordering::SeqCst), 0);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_tool_that_calls_itself_ends_by_a_bound() {
+    let again =
+        TypedTool::new("again", "Calls itself.", Effect::Idempotent, |context: CallContext, args: Value| async move {
+            let inner = context.call("again", &args).await?;
+            Ok::<_, ToolError>(json!({"outcome": inner.outcome, "why": inner.error}))
+        });
+    let mut fleet = Fleet::start(Plan { slots: 1, tools: vec![again], ..Plan::default() }).await;
+    let calls = json!([{"name": "again", "arguments": {}}]);
+    fleet.submit_turn(json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": calls})).await;
+    let reply = fleet.reply().await;
+    assert_eq!(reply["results"][0]["output"]["outcome"], "ok", "{reply}");
+    let audits = fleet.audits().await;
+    let deepest = audits.iter().filter(|audit| audit.to_string().contains("levels deep")).count();
+    assert_eq!((audits.len(), deepest > 0), (4, true), "{audits:?}");
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
+    let (posts, runs) = counted();
+    let mut plan = Plan { workers: 0, ..plan(&posts, &runs) };
+    plan.store.lease_ms = 1_000;
+    let mut fleet = Fleet::start(plan).await;
+    let first = Doomed::start(&fleet, "first");
+    fleet.submit_turn(turn()).await;
+    // It has posted, and may or may not have heard so.
+    while posts.load(Ordering::SeqCst) == 0 {
+        // The tool tells nobody else that it ran; the test ends by itself after a minute.
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    first.kill();
+    let second = Doomed::start(&fleet, "second");
+    let reply = fleet.reply().await;
+    let posted = reply["results"][0]["output"]["posted"].as_str().unwrap_or_default();
+    assert!(["ok", "outcome_unknown"].contains(&posted), "{reply}");
+    assert_eq!(posts.load(Ordering::SeqCst), 1, "{reply}");
+    drop(second);
+}

@@ -1,0 +1,75 @@
+//! Calls that a tool makes while one of its own calls runs: turns of the same agent, that the tool's call waits for.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use serde_json::value::RawValue;
+use tickfleet_client::Reply;
+use tickfleet_engine::begun::{BegunTurn, begin_turn};
+use tickfleet_model::inner::inner_turn;
+use tickfleet_model::{Call, Dialect, Priority, Turn, TurnId};
+use tickfleet_store::Store;
+
+use crate::tools::inner::{InnerCalls, InnerResult};
+use crate::tools::{CallContext, ToolError};
+
+/// A turn's end wakes the call that waits for it. Should that get lost, it looks by itself after this time.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
+
+/// Makes inner calls in this shard.
+pub(crate) struct Begins(pub(crate) Store);
+
+#[async_trait]
+impl InnerCalls for Begins {
+    async fn call(
+        &self,
+        context: &CallContext,
+        number: usize,
+        tool: &str,
+        arguments: Box<RawValue>,
+    ) -> Result<InnerResult, ToolError> {
+        let id = inner_turn(&context.call, number).map_err(ToolError::Permanent)?;
+        let turn = turn(context, id, tool, &arguments);
+        let later = |message: String| ToolError::NotExecuted { message, retry_after: None };
+        match begin_turn(&self.0, &turn).await.map_err(|error| later(error.to_string()))? {
+            BegunTurn::Ended(reply) => result(&reply),
+            BegunTurn::Out(turn) => Err(ToolError::Waits { awaits: Some(turn), at_most: LOOK_AGAIN }),
+            BegunTurn::Forgotten => Err(ToolError::Permanent(format!(
+                "{tool} was called, but its result is no longer kept: whether it succeeded is not known."
+            ))),
+            BegunTurn::Refused(why) => Err(ToolError::Permanent(format!("{tool} was not called: {why}"))),
+            BegunTurn::Later(why) => Err(later(why.to_owned())),
+        }
+    }
+}
+
+/// The turn of an inner call: what its outer call may do, and no more.
+fn turn(context: &CallContext, id: TurnId, tool: &str, arguments: &RawValue) -> Turn {
+    Turn {
+        id: Some(id),
+        tenant: context.tenant.clone(),
+        agent: context.agent.clone(),
+        // Whoever waits for it has waited already.
+        priority: Priority::High,
+        deadline_ms: Some(context.deadline_ms),
+        reply_to: None,
+        dialect: Dialect::Raw,
+        task: context.task.as_ref().map(|(task, _)| task.clone()),
+        context: context.for_begun_work(),
+        want_audits: false,
+        strict: false,
+        allowed_tools: context.tools.narrowed().cloned(),
+        parallel_reads: false,
+        calls: vec![Call { provider_id: None, tool: tool.to_owned(), arguments: arguments.get().to_owned() }],
+    }
+}
+
+fn result(reply: &str) -> Result<InnerResult, ToolError> {
+    let reply: Reply = serde_json::from_str(reply).map_err(ToolError::internal)?;
+    let result = reply.results.into_iter().next().ok_or_else(|| ToolError::internal("a turn without a result"))?;
+    Ok(InnerResult {
+        outcome: result.outcome.as_str().to_owned(),
+        output: result.output.filter(|_| result.success),
+        error: result.error.map(|error| error.message),
+    })
+}
