@@ -1,10 +1,10 @@
 //! The setup that every command starts from: the configuration, and what follows from it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tickfleet_client::Client;
-use tickfleet_config::{Configuration, Environment, PythonDef, RedisUrl, SchemaCheck, Settings, Sources};
+use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
@@ -20,13 +20,14 @@ use tickfleet_tools::{Registry, ToolKind, ToolKinds, TypedTool};
 use tickfleet_tools_http::HttpKind;
 use tickfleet_tools_knowledge::Knowledge;
 use tickfleet_tools_mcp::Servers;
-use tickfleet_tools_python::{DescribeError, Pools, code_fingerprint};
+use tickfleet_tools_python::Pools;
 use tickfleet_tools_shell::{Shell, ShellKind, builtin};
 use worker::agents::TaskHandlers;
 
 use crate::commands::dev_socket;
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
+use crate::fleet::python::{fingerprint, python, python_failed, with_python};
 use crate::global::{Global, environment};
 use crate::output::time_format::millis;
 
@@ -501,38 +502,6 @@ impl Setup {
     }
 }
 
-/// The interpreters of a process that carries out calls; none is started.
-pub(crate) fn python(sources: &Sources) -> Arc<Pools> {
-    Arc::new(Pools::new(tool_environment(&sources.environment)))
-}
-
-/// The sources with the names of the tools in Python; as they are for a process that has no Python.
-///
-/// # Errors
-/// Modules that cannot be imported.
-pub(crate) fn with_python(sources: &Sources, python: Option<&Arc<Pools>>) -> Result<Sources, Failure> {
-    let mut sources = sources.clone();
-    if let Some(python) = python {
-        let names =
-            python.describe(&tickfleet_config::load_python(&sources)).map_err(|errors| python_failed(&errors))?;
-        sources.built_in_tools.extend(names);
-        sources.knows_python = true;
-    }
-    Ok(sources)
-}
-
-fn python_failed(errors: &[DescribeError]) -> Failure {
-    let lines: Vec<String> =
-        errors.iter().map(|error| format!("\n  {}", error.to_string().replace('\n', "\n  "))).collect();
-    Failure::failed(anyhow::anyhow!("the Python tools cannot be used:{}", lines.concat()))
-}
-
-/// State of what a configuration is read from: its folder, and the code of the Python modules that it names.
-pub(crate) fn fingerprint(sources: &Sources, modules: &BTreeMap<String, PythonDef>) -> String {
-    let folder = sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default();
-    format!("{folder} {}", code_fingerprint(modules.values()))
-}
-
 /// What shell and file tools share. It is looked at when the first of them is made.
 fn shell_of(settings: &Settings) -> Arc<Shell> {
     let root = match settings.worker.workspaces.as_str() {
@@ -542,7 +511,7 @@ fn shell_of(settings: &Settings) -> Arc<Shell> {
     Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
 }
 
-fn tool_environment(environment: &Environment) -> tickfleet_tools::Environment {
+pub(crate) fn tool_environment(environment: &Environment) -> tickfleet_tools::Environment {
     let variables = environment.clone();
     tickfleet_tools::Environment::new(move |name| variables.get(name).cloned())
 }

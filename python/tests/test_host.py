@@ -103,7 +103,7 @@ class Host:
         return read
 
     def call(self, identity: int, tool: str, **arguments: Any) -> None:
-        context = {"tenant": "acme", "agent": "kelly", "call": "t1/0", "idempotency_key": "k", "timeout_ms": 9000}
+        context = {"tenant": "acme", "agent": "kelly", "call_id": "t1/0", "idempotency_key": "k", "timeout_ms": 9000}
         arguments_text = json.dumps(arguments)
         self.send({"type": "call", "id": identity, "tool": tool, "arguments": arguments_text, "context": context})
 
@@ -161,7 +161,7 @@ def test_a_call_that_is_cancelled_before_it_begins_is_answered(host: Host):
     frames = b""
     for message in (
         {"type": "call", "id": 1, "tool": "wait", "arguments": "{}", "context": {
-            "tenant": "a", "agent": "b", "call": "c", "idempotency_key": "d", "timeout_ms": 9000}},
+            "tenant": "a", "agent": "b", "call_id": "c", "idempotency_key": "d", "timeout_ms": 9000}},
         {"type": "cancel", "id": 1},
     ):  # fmt: skip
         body = json.dumps(message).encode()

@@ -1,6 +1,8 @@
 //! Data that others made, fetched when a test first needs it: a script of `tests/data` brings it into cargo's target
 //! folder. Nothing of it is committed.
 
+pub mod npm;
+
 use std::env;
 use std::fs::{self, File};
 use std::io;

@@ -13,7 +13,6 @@ pub mod inspect;
 pub mod ledger;
 pub mod llm;
 pub mod mcp;
-pub mod npm;
 pub mod plain_node;
 pub mod referee;
 pub mod runtime;

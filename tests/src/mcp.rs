@@ -15,8 +15,8 @@ use tickfleet_config::mcp::{McpConnection, McpFile, McpServerDef, McpTransport};
 use tickfleet_tools::{Environment, RegisteredTool};
 use tickfleet_tools_mcp::{Servers, look};
 
+use crate::fetched::npm::{self, Node};
 use crate::fleet::Fleet;
-use crate::npm::{self, Node};
 
 /// The environment variable that, set to `1`, lets tests with the reference servers pass without running.
 pub const SKIP_VARIABLE: &str = "TICKFLEET_SKIP_MCP";

@@ -5,6 +5,7 @@ use serde::Serialize;
 use tickfleet_config::{self as configuration, ConfigErrors};
 
 use crate::failure::Failure;
+use crate::fleet::python;
 use crate::global::Global;
 use crate::output::{Mood, Output};
 use crate::setup::{self, Setup};
@@ -77,8 +78,8 @@ pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(),
 
 fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     let sources = setup::sources(global)?;
-    let python = setup::python(&sources);
-    if let Err(errors) = configuration::load(&setup::with_python(&sources, Some(&python))?) {
+    let python = python::python(&sources);
+    if let Err(errors) = configuration::load(&python::with_python(&sources, Some(&python))?) {
         let (errors_shown, warnings) = (wrong(&errors), Vec::new());
         let report = Report { valid: false, policy_digest: None, built_in: None, errors: errors_shown, warnings };
         output.show(&report, |_| errors.to_string())?;

@@ -13,6 +13,7 @@ use tickfleet_ops::shutdown::Shutdown;
 
 use crate::commands::dev_socket::DIR;
 use crate::failure::Failure;
+use crate::fleet::python;
 use crate::fleet::{self, Answer, Fleet, Roles};
 use crate::global::Global;
 use crate::output::Output;
@@ -49,7 +50,7 @@ const TRIAL_TOOLS: &str = "TICKFLEET_PERMISSION_TRIAL_TOOLS";
 pub(crate) fn setup(global: &Global) -> Result<Setup, Failure> {
     let mut sources = setup::sources(global)?;
     sources.environment.entry(TRIAL_TOOLS.to_owned()).or_insert_with(|| "true".to_owned());
-    let python = setup::python(&sources);
+    let python = python::python(&sources);
     Setup::of(&sources, &global.extensions, Some(&python))
 }
 

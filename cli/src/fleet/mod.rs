@@ -2,6 +2,7 @@
 
 pub(crate) mod extensions;
 pub(crate) mod live;
+pub(crate) mod python;
 pub(crate) mod registrar;
 pub(crate) mod reload;
 

@@ -17,8 +17,9 @@ use worker::agents::TaskHandlers;
 
 use crate::failure::Failure;
 use crate::fleet::live::Live;
+use crate::fleet::python::fingerprint;
 use crate::fleet::registrar::{RegisterError, Request};
-use crate::setup::{Setup, fingerprint};
+use crate::setup::Setup;
 
 /// The time between two looks at the folder. A change is taken over when two looks in a row have seen the same, so that
 /// several files that are written one after the other come together.

@@ -90,7 +90,7 @@ class Context:
     Attributes:
         tenant: Whose call it is.
         agent: The agent that makes it.
-        call: Tickfleet's own id of the call.
+        call_id: Tickfleet's own id of the call.
         idempotency_key: The same for every try of this call: hand it to services that know such keys.
         attempt: The number of this try, from 1.
         user_context: What the producer says of the user whom the agent acts for; any JSON, or None.
@@ -106,7 +106,7 @@ class Context:
 
     tenant: str
     agent: str
-    call: str
+    call_id: str
     idempotency_key: str
     attempt: int = 1
     user_context: Any = None

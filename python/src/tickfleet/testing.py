@@ -17,7 +17,7 @@ def context(*, timeout: float = 30.0, **facts: Any) -> Context:
     given: dict[str, Any] = {
         "tenant": "acme",
         "agent": "kelly",
-        "call": "t1/0",
+        "call_id": "t1/0",
         "idempotency_key": "key-1",
         "deadline": time.time() + timeout,
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::time::rfc3339;
-use tickfleet_model::inner::outer_turn;
 use tickfleet_model::redaction::Redactor;
+use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, Dialect, Outcome, TenantId, TurnId, limits};
 use tickfleet_protocol::{audit, result};
 use tickfleet_store::{

@@ -3,7 +3,6 @@
 pub mod day;
 pub mod digest;
 pub mod ids;
-pub mod inner;
 pub mod knowledge;
 pub mod limit;
 pub mod limits;

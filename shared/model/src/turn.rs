@@ -2,6 +2,7 @@
 
 mod context;
 mod dialect;
+pub mod inner;
 
 use std::collections::BTreeSet;
 

@@ -1,6 +1,7 @@
-//! Calls: arguments, permission, dialects, outcomes, and tools of MCP servers.
+//! Calls: arguments, permission, dialects, outcomes, calls of calls, and tools of MCP servers.
 
 mod arguments;
+mod composed;
 mod formats;
 mod mcp;
 mod outcomes;

@@ -2,7 +2,6 @@
 
 mod agents;
 mod client;
-mod composed;
 mod delegation;
 mod governance;
 mod inboxes;

@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_config::{LlmDef, ModelApi, ModelDef, Prices, ProviderDef, TaskHandlerDef};
 use tickfleet_model::{AgentId, Effect};
+use tickfleet_tests::fetched::npm::Node;
 use tickfleet_tests::fetched::target_dir;
 use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
-use tickfleet_tests::npm::Node;
 use tickfleet_tools::{ToolError, TypedTool};
 
 const PACKAGE: &str = "@copilotkit/aimock@1.43.0";

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
 use tickfleet_engine::begun::{BegunTurn, begin_turn};
-use tickfleet_model::inner::inner_turn;
+use tickfleet_model::turn::inner::inner_turn;
 use tickfleet_model::{Call, Dialect, Priority, Turn, TurnId};
 use tickfleet_store::Store;
 

@@ -77,8 +77,8 @@ class Host:
             self.send({"type": "result", "id": identity, "error": _CANCELLED})
 
     def _context(self, facts: dict[str, Any], caller: Caller) -> Context:
-        logger = logging.Logger(f"tickfleet.tool.{facts['call']}", logging.INFO)
-        logger.addHandler(_ToWorker(self, facts["call"]))
+        logger = logging.Logger(f"tickfleet.tool.{facts['call_id']}", logging.INFO)
+        logger.addHandler(_ToWorker(self, facts["call_id"]))
         # The end of this try, or of the call where that comes first.
         deadline = time.time() + facts.pop("timeout_ms") / 1000
         if (end := facts.pop("deadline_ms", None)) is not None:

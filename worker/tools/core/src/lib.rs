@@ -7,7 +7,6 @@
 pub mod arguments;
 pub mod builtin;
 mod environment;
-pub mod inner;
 pub mod kind;
 mod lifecycle;
 pub mod percent;
@@ -37,7 +36,7 @@ pub use registry::{RegisteredTool, Registry, RegistryError};
 pub use secrets::Secrets;
 pub use tool_secrets::{ToolSecrets, without_secrets};
 pub use toolbox::{Toolbox, Unusable};
-pub use typed::{ToolError, TypedTool};
+pub use typed::{ToolError, TypedTool, inner};
 
 /// The facts that a handler gets beside its arguments. Never another tenant's data.
 #[derive(Debug, Clone)]

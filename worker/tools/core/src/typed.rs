@@ -1,5 +1,7 @@
 //! Tools written in Rust: an async function over an argument struct. The schema and the descriptions of the arguments
-//! come from the struct and its doc comments.
+//! come from the struct and its doc comments. [`inner`]: calls of other tools from within one.
+
+pub mod inner;
 
 use std::collections::BTreeMap;
 use std::fmt;

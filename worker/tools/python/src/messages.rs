@@ -79,7 +79,7 @@ pub(crate) enum FailureKind {
 pub(crate) struct Facts<'a> {
     tenant: &'a str,
     agent: &'a str,
-    call: String,
+    call_id: String,
     idempotency_key: &'a str,
     attempt: u32,
     user_context: Option<&'a RawValue>,
@@ -99,7 +99,7 @@ impl<'a> Facts<'a> {
         Self {
             tenant: context.tenant.as_str(),
             agent: context.agent.as_str(),
-            call: context.call.to_string(),
+            call_id: context.call.to_string(),
             idempotency_key: &context.idempotency_key,
             attempt: context.attempt,
             user_context: context.context.user_context.as_deref(),

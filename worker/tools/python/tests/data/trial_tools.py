@@ -102,3 +102,20 @@ def fail(how: str) -> None:
     if how == "invalid":
         raise ToolError.invalid_arguments("not so")
     raise KeyError(how + os.environ.get("KEY", ""))
+
+
+@tool(effect="idempotent")
+async def relay(context: Context, tool: str, text: str) -> dict[str, object]:
+    """Has another tool answer, twice."""
+    first = await context.call(tool, {"text": text})
+    second = await context.call(tool, {"text": f"{text} again"})
+    return {"first": first.unwrap(), "second": second.output, "why": second.error}
+
+
+@tool(effect="idempotent")
+def relay_blocking(context: Context, tool: str, text: str) -> object:
+    """Has another tool answer, from a thread."""
+    try:
+        return context.call_blocking(tool, {"text": text}).unwrap()
+    except Exception as error:  # What ends the function for a while must pass here.
+        return repr(error)

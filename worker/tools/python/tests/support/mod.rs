@@ -11,6 +11,7 @@ use serde_json::Value;
 use serde_json::value::to_raw_value;
 use tickfleet_config::PythonDef;
 use tickfleet_model::{AgentId, CallId, TenantId, ToolSpec, TurnId};
+use tickfleet_tools::inner::Inner;
 use tickfleet_tools::{CallContext, Environment, Handler, ToolFailure, TypedTool};
 use tickfleet_tools_python::Pools;
 
@@ -99,8 +100,14 @@ impl Tools {
 
     /// Calls a tool as the first call of a turn.
     pub async fn call(&self, tool: &str, arguments: Value) -> Result<Value, ToolFailure> {
+        self.call_with(Inner::default(), tool, arguments).await
+    }
+
+    /// The same with calls of other tools.
+    pub async fn call_with(&self, inner: Inner, tool: &str, arguments: Value) -> Result<Value, ToolFailure> {
         let call = CallId { turn: TurnId::new("t1").unwrap(), position: 0 };
         let context = CallContext::new(TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap(), call);
+        let context = CallContext { inner, ..context };
         let output = self.tools[tool].1.call(&context, &to_raw_value(&arguments).unwrap()).await?;
         Ok(serde_json::from_str(output.json.get()).unwrap())
     }

@@ -1,8 +1,8 @@
 //! Calls that a tool makes while one of its own calls runs. Each is a turn of one call, whose id follows from the call that
 //! makes it: the same for every try, so that it is carried out once.
 
-use super::ids::{CallId, TurnId};
-use super::limits;
+use crate::ids::{CallId, TurnId};
+use crate::limits;
 
 /// What stands between the call that makes an inner call and that one's number.
 const MARK: &str = ".call-";

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::fetched::Fetched;
+use super::Fetched;
 
 /// The oldest Node.js that runs them.
 const NODE_MIN: u32 = 20;

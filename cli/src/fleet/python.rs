@@ -1,0 +1,42 @@
+//! Tools in Python: the interpreters of a process, and the names and the code that a configuration is read with.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tickfleet_config::{PythonDef, Sources};
+use tickfleet_tools_python::{DescribeError, Pools, code_fingerprint};
+
+use crate::failure::Failure;
+use crate::setup::tool_environment;
+
+/// The interpreters of a process that carries out calls; none is started.
+pub(crate) fn python(sources: &Sources) -> Arc<Pools> {
+    Arc::new(Pools::new(tool_environment(&sources.environment)))
+}
+
+/// The sources with the names of the tools in Python; as they are for a process that has no Python.
+///
+/// # Errors
+/// Modules that cannot be imported.
+pub(crate) fn with_python(sources: &Sources, python: Option<&Arc<Pools>>) -> Result<Sources, Failure> {
+    let mut sources = sources.clone();
+    if let Some(python) = python {
+        let names =
+            python.describe(&tickfleet_config::load_python(&sources)).map_err(|errors| python_failed(&errors))?;
+        sources.built_in_tools.extend(names);
+        sources.knows_python = true;
+    }
+    Ok(sources)
+}
+
+pub(crate) fn python_failed(errors: &[DescribeError]) -> Failure {
+    let lines: Vec<String> =
+        errors.iter().map(|error| format!("\n  {}", error.to_string().replace('\n', "\n  "))).collect();
+    Failure::failed(anyhow::anyhow!("the Python tools cannot be used:{}", lines.concat()))
+}
+
+/// State of what a configuration is read from: its folder, and the code of the Python modules that it names.
+pub(crate) fn fingerprint(sources: &Sources, modules: &BTreeMap<String, PythonDef>) -> String {
+    let folder = sources.dir.as_deref().map(tickfleet_config::fingerprint).unwrap_or_default();
+    format!("{folder} {}", code_fingerprint(modules.values()))
+}

@@ -1,0 +1,108 @@
+//! Python functions that call other tools: what they are given, and that they end while an inner call runs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+#[allow(dead_code, reason = "other tests need more of it")]
+mod support;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
+use tickfleet_model::TurnId;
+use tickfleet_tools::inner::{Inner, InnerCalls, InnerResult};
+use tickfleet_tools::{CallContext, ToolError, ToolFailure};
+use tokio::time::timeout;
+
+use support::{Tools, def};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Inner calls of which so many have ended: each gives its arguments back; that of the tool `refused` is denied.
+struct Ended {
+    ended: usize,
+    asked: Mutex<Vec<(usize, String, Value)>>,
+}
+
+impl Ended {
+    fn calls(ended: usize) -> Arc<Self> {
+        Arc::new(Self { ended, asked: Mutex::default() })
+    }
+}
+
+#[async_trait]
+impl InnerCalls for Ended {
+    async fn call(
+        &self,
+        _: &CallContext,
+        number: usize,
+        tool: &str,
+        arguments: Box<RawValue>,
+    ) -> Result<InnerResult, ToolError> {
+        let value = serde_json::from_str(arguments.get()).unwrap();
+        self.asked.lock().push((number, tool.to_owned(), value));
+        if number > self.ended {
+            return Err(ToolError::Waits { awaits: TurnId::new("t1.0.call-1").ok(), at_most: Duration::from_secs(1) });
+        }
+        Ok(match tool {
+            "refused" => InnerResult { outcome: "denied".into(), output: None, error: Some("Not for you.".into()) },
+            _ => InnerResult { outcome: "ok".into(), output: Some(arguments), error: None },
+        })
+    }
+}
+
+/// Calls a tool whose inner calls `calls` makes.
+async fn call(tools: &Tools, calls: &Arc<Ended>, tool: &str, of: &str) -> Result<Value, ToolFailure> {
+    let inner = Inner::of(Arc::clone(calls) as Arc<dyn InnerCalls>);
+    let ran = tools.call_with(inner, tool, json!({"tool": of, "text": "hi"}));
+    timeout(PATIENCE, ran).await.expect("it ends")
+}
+
+#[tokio::test]
+async fn an_inner_call_that_has_ended_gives_its_result_and_one_under_way_ends_the_function_for_now() {
+    let tools = Tools::of(def());
+    for ended in 0..2 {
+        let calls = Ended::calls(ended);
+        let waits = call(&tools, &calls, "relay", "echo").await;
+        assert!(matches!(waits, Err(ToolFailure::Waits { awaits: Some(_), .. })), "{waits:?}");
+        assert_eq!(calls.asked.lock().len(), ended + 1);
+    }
+    let calls = Ended::calls(2);
+    let given = call(&tools, &calls, "relay", "echo").await.unwrap();
+    assert_eq!(given, json!({"first": {"text": "hi"}, "second": {"text": "hi again"}, "why": null}));
+    assert_eq!(
+        *calls.asked.lock(),
+        [(1, "echo".into(), json!({"text": "hi"})), (2, "echo".into(), json!({"text": "hi again"}))]
+    );
+    // The host goes on as if nothing had been.
+    assert_eq!(tools.call("add", json!({"a": 1})).await.unwrap(), json!({"sum": 3}));
+    tools.stop().await;
+}
+
+#[tokio::test]
+async fn a_function_in_a_thread_is_let_go_while_its_inner_call_runs_whatever_it_catches() {
+    let mut def = def();
+    // A thread that stayed behind would get its process killed, and with it the next call.
+    (def.processes, def.concurrency, def.cancel_grace) = (1, 1, Duration::from_secs(30));
+    let tools = Tools::of(def);
+    for _ in 0..3 {
+        let waits = call(&tools, &Ended::calls(0), "relay_blocking", "echo").await;
+        assert!(matches!(waits, Err(ToolFailure::Waits { .. })), "{waits:?}");
+    }
+    let given = call(&tools, &Ended::calls(1), "relay_blocking", "echo").await.unwrap();
+    assert_eq!(given, json!({"text": "hi"}));
+    let denied = call(&tools, &Ended::calls(1), "relay_blocking", "refused").await.unwrap();
+    assert!(denied.as_str().unwrap().contains("Not for you."), "{denied}");
+    tools.stop().await;
+}
+
+#[tokio::test]
+async fn outside_of_a_fleet_no_other_tool_can_be_called() {
+    let tools = Tools::of(def());
+    let refused = tools.call("relay", json!({"tool": "echo", "text": "hi"})).await;
+    let Err(ToolFailure::Permanent { message, .. }) = refused else { panic!("{refused:?}") };
+    assert!(message.contains("No other tool can be called from here"), "{message}");
+    tools.stop().await;
+}
