@@ -34,3 +34,9 @@ pub(crate) fn environment() -> Environment {
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
 }
+
+/// The part of the process' environment that tools read.
+pub(crate) fn tool_environment(environment: &Environment) -> tickfleet_tools::Environment {
+    let variables = environment.clone();
+    tickfleet_tools::Environment::new(move |name| variables.get(name).cloned())
+}

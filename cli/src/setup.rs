@@ -28,7 +28,7 @@ use crate::commands::dev_socket;
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
 use crate::fleet::python::{fingerprint, python, python_failed, with_python};
-use crate::global::{Global, environment};
+use crate::global::{Global, environment, tool_environment};
 use crate::output::time_format::millis;
 
 /// The configuration of this process.
@@ -509,11 +509,6 @@ fn shell_of(settings: &Settings) -> Arc<Shell> {
         path => path.into(),
     };
     Shell::new(Launcher::this_program(), root, settings.worker.workspace_ttl)
-}
-
-pub(crate) fn tool_environment(environment: &Environment) -> tickfleet_tools::Environment {
-    let variables = environment.clone();
-    tickfleet_tools::Environment::new(move |name| variables.get(name).cloned())
 }
 
 /// This machine's time, ms since the epoch, for what no shard takes part in.

@@ -7,7 +7,7 @@ use tickfleet_config::{PythonDef, Sources};
 use tickfleet_tools_python::{DescribeError, Pools, code_fingerprint};
 
 use crate::failure::Failure;
-use crate::setup::tool_environment;
+use crate::global::tool_environment;
 
 /// The interpreters of a process that carries out calls; none is started.
 pub(crate) fn python(sources: &Sources) -> Arc<Pools> {
