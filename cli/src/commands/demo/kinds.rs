@@ -1,4 +1,5 @@
-//! The kind of each tool: a function of the worker, declared in YAML, or offered by an MCP server.
+//! The kind of each tool: a function of the worker, a request or a command declared in YAML, or offered by an
+//! MCP server.
 
 use std::collections::BTreeMap;
 
@@ -16,16 +17,19 @@ pub(super) enum Kind {
     Http,
     /// An MCP server that offers it.
     Mcp,
+    /// A command in a sandbox.
+    Shell,
 }
 
 impl Kind {
-    pub(super) const ALL: [Self; 3] = [Self::Typed, Self::Http, Self::Mcp];
+    pub(super) const ALL: [Self; 4] = [Self::Typed, Self::Http, Self::Mcp, Self::Shell];
 
     pub(super) const fn as_str(self) -> &'static str {
         match self {
             Self::Typed => "typed",
             Self::Http => "http",
             Self::Mcp => "mcp",
+            Self::Shell => "shell",
         }
     }
 }
@@ -39,11 +43,13 @@ impl Kinds {
     pub(super) fn of(setup: &Setup) -> Self {
         let configuration = &setup.configuration;
         let typed = setup.sources().built_in_tools.iter().map(|name| (name.clone(), Kind::Typed));
-        let declared = configuration.tools.tools.iter().filter(|(_, def)| def.http.is_some());
-        let http = declared.map(|(name, _)| (name.clone(), Kind::Http));
+        let declared = configuration.tools.tools.iter().filter_map(|(name, def)| {
+            let kind = def.http.as_ref().map(|_| Kind::Http).or(def.shell.as_ref().map(|_| Kind::Shell))?;
+            Some((name.clone(), kind))
+        });
         let servers = configuration.mcp.servers.values();
         let mcp = servers.flat_map(|def| def.tools.iter().map(|tool| (def.tool_name(&tool.name), Kind::Mcp)));
-        Self(typed.chain(http).chain(mcp).collect())
+        Self(typed.chain(declared).chain(mcp).collect())
     }
 
     pub(super) fn get(&self, tool: &str) -> Option<Kind> {

@@ -3,8 +3,8 @@
 //! Then a second act: three agents that a model runs ([`agents`], [`model`]).
 //!
 //! [`day`] is what happens, [`stand_in`] the three services that it happens to ([`calendar`] is the MCP server among
-//! them), [`play`] submits and collects, [`report`] counts and looks for broken promises, and [`show`] is what a person
-//! reads.
+//! them), [`play`] submits and collects, [`shell`] the tool that not every machine can run, [`report`]
+//! counts and looks for broken promises, and [`show`] is what a person reads.
 
 mod agents;
 mod calendar;
@@ -14,6 +14,7 @@ mod model;
 mod play;
 mod played;
 mod report;
+mod shell;
 mod show;
 mod stand_in;
 
@@ -39,6 +40,7 @@ use day::Planned;
 use kinds::Kinds;
 use model::Model;
 use report::Report;
+use shell::ShellTool;
 use stand_in::StandIn;
 
 /// The agent that has a day cap that the day reaches, and what the cap is.
@@ -50,21 +52,18 @@ const HASTE: [(&str, &str); 3] = [
     ("TICKFLEET_WORKER_LEASE", "3s"),
 ];
 
-/// The files of the demo's configuration folder; all else is built in. The calendar's tools are granted here.
-const FILES: [(&str, &str); 2] = [
-    ("mcp.yaml", include_str!("mcp.yaml")),
-    (
-        "permissions.yaml",
-        concat!(
-            include_str!("../../../../config/permissions.yaml"),
-            "\n  # A tool for trying a fleet out, here a workflow that takes too long.\n\
-             \x20 sleep: {everyone: true}\n\
-             \n  # The team calendar.\n\
-             \x20 calendar__list_meetings: {everyone: true}\n\
-             \x20 calendar__book_meeting: {agents: [atlas, binky, petra]}\n"
-        ),
-    ),
-];
+/// The files of the demo's configuration folder, but for the shell tool; all else is built in.
+const MCP: &str = include_str!("mcp.yaml");
+const TOOLS: &str = include_str!("../../../../config/tools.yaml");
+/// The calendar's tools are granted here.
+const PERMISSIONS: &str = concat!(
+    include_str!("../../../../config/permissions.yaml"),
+    "\n  # A tool for trying a fleet out, here a workflow that takes too long.\n\
+     \x20 sleep: {everyone: true}\n\
+     \n  # The team calendar.\n\
+     \x20 calendar__list_meetings: {everyone: true}\n\
+     \x20 calendar__book_meeting: {agents: [atlas, binky, petra]}\n"
+);
 
 /// The agents of the built-in configuration, and archy among them no runtime outside, but run by a model.
 const AGENTS: &str = include_str!("../../../../config/agents.yaml");
@@ -86,14 +85,16 @@ pub(crate) struct Demo {}
 /// # Errors
 /// The fleet cannot be started or ends too early; [`Failure::Told`] where it broke a promise.
 pub(crate) async fn run(output: &Output) -> Result<(), Failure> {
-    let day = day::plan()?;
-    let (stand_in, model) = (StandIn::start(&day).await?, Model::start().await?);
     let dir = std::env::temp_dir().join(format!("tickfleet-demo-{}", std::process::id()));
+    let shell = ShellTool::probe(dir.with_extension("workspaces"));
+    let day = shell.playable(day::plan()?);
+    let (stand_in, model) = (StandIn::start(&day).await?, Model::start().await?);
     let mut redis = PrivateRedis::start(ServerOptions::new(&dir)).await.map_err(Failure::failed)?;
-    let outcome = both_acts(&redis.url(), &dir, &day, (&stand_in, &model), output).await;
+    let outcome = both_acts(&redis.url(), &dir, (&day, &shell), (&stand_in, &model), output).await;
     let stopped = redis.stop().await;
     // What cannot be tidied up is in the system's folder for temporary files.
     drop(std::fs::remove_dir_all(&dir));
+    drop(std::fs::remove_dir_all(&shell.workspaces));
     let report = outcome?;
     stopped.map_err(Failure::failed)?;
     if output.json {
@@ -106,13 +107,14 @@ pub(crate) async fn run(output: &Output) -> Result<(), Failure> {
 async fn both_acts(
     url: &str,
     dir: &Path,
-    day: &[Planned],
+    (day, shell): (&[Planned], &ShellTool),
     (stand_in, model): (&StandIn, &Model),
     output: &Output,
 ) -> Result<Report, Failure> {
     let conf = dir.join("conf");
-    let setup = configured(url, &conf, stand_in, model).await?;
-    let mut report = first_act(&setup, day, stand_in, output).await?;
+    let setup = configured(url, &conf, shell, (stand_in, model)).await?;
+    let mut report = first_act(&setup, (day, shell), stand_in, output).await?;
+    report.left_out = shell.left_out.clone();
     if !output.json {
         output.print(&show::account(&report, output))?;
     }
@@ -129,13 +131,18 @@ async fn both_acts(
 }
 
 /// Plays the day on a fleet of its own.
-async fn first_act(setup: &Setup, day: &[Planned], stand_in: &StandIn, output: &Output) -> Result<Report, Failure> {
+async fn first_act(
+    setup: &Setup,
+    (day, shell): (&[Planned], &ShellTool),
+    stand_in: &StandIn,
+    output: &Output,
+) -> Result<Report, Failure> {
     let kinds = Kinds::of(setup);
     let shutdown = Shutdown::on_signals().map_err(Failure::failed)?;
     let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let fleet = fleet::start(setup, Roles::BOTH, Answer::On(probes), shutdown.clone()).await?;
     if !output.json {
-        output.print(&show::opening(day, &setup.configuration.policy, &kinds, output))?;
+        output.print(&show::opening(day, &setup.configuration.policy, (&kinds, shell), output))?;
     }
     let mut running = std::pin::pin!(fleet.wait());
     let played = tokio::select! {
@@ -153,9 +160,15 @@ async fn first_act(setup: &Setup, day: &[Planned], stand_in: &StandIn, output: &
 
 /// The built-in configuration in haste, its tools pointed at the stand-in; in the folder `dir`, the calendar's tools
 /// are named, granted and pinned.
-async fn configured(url: &str, dir: &Path, stand_in: &StandIn, model: &Model) -> Result<Setup, Failure> {
+async fn configured(
+    url: &str,
+    dir: &Path,
+    shell: &ShellTool,
+    (stand_in, model): (&StandIn, &Model),
+) -> Result<Setup, Failure> {
     let base = stand_in.base_url.as_str();
     let calendar_url = format!("{base}{}", calendar::PATH);
+    let workspaces = shell.workspaces.to_string_lossy();
     let pairs = [
         ("REDIS_URL", url),
         ("TELEGRAM_BASE_URL", base),
@@ -168,13 +181,14 @@ async fn configured(url: &str, dir: &Path, stand_in: &StandIn, model: &Model) ->
         ("CALENDAR_TOKEN", calendar::TOKEN),
         ("OPENAI_BASE_URL", &model.base_url),
         ("OPENAI_MODEL", "scripted"),
+        ("TICKFLEET_WORKER_WORKSPACES", &workspaces),
     ];
     let pairs = pairs.into_iter().chain(HASTE);
     let environment: Environment = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
     let global =
         Global { config: Some(dir.to_owned()), redis_url: None, json: false, extensions: Extensions::default() };
     let sources = setup::sources_in(environment, &global)?;
-    write_all(dir).with_context(|| format!("{} cannot be written", dir.display()))?;
+    write_all(dir, shell).with_context(|| format!("{} cannot be written", dir.display()))?;
     mcp::pin_all(&sources).await?;
     let mut setup = Setup::of(&sources, &global.extensions, None)?;
     let policy = &mut setup.configuration.policy;
@@ -189,8 +203,11 @@ async fn configured(url: &str, dir: &Path, stand_in: &StandIn, model: &Model) ->
     Ok(setup)
 }
 
-fn write_all(dir: &Path) -> std::io::Result<()> {
+fn write_all(dir: &Path, shell: &ShellTool) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
+    let (declaration, grant) = shell.configuration();
     std::fs::write(dir.join("agents.yaml"), AGENTS.replace(OUTSIDE, BY_MODEL))?;
-    FILES.iter().try_for_each(|(name, text)| std::fs::write(dir.join(name), text))
+    std::fs::write(dir.join("mcp.yaml"), MCP)?;
+    std::fs::write(dir.join("tools.yaml"), format!("{TOOLS}{declaration}"))?;
+    std::fs::write(dir.join("permissions.yaml"), format!("{PERMISSIONS}{grant}"))
 }

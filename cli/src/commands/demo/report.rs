@@ -34,6 +34,9 @@ pub(super) struct Report {
     pub(super) latency: Latency,
     pub(super) stand_in: Seen,
     pub(super) day: Vec<Row>,
+    /// What the day went without, and why.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) left_out: Option<String>,
     /// What the agents came to that a model runs, once they have played.
     pub(super) second_act: Option<Agents>,
 }
@@ -153,6 +156,7 @@ impl Report {
             latency: Latency::new(&played.turns),
             stand_in: seen,
             day: day.iter().zip(&played.turns).map(|(planned, turn)| row(planned, turn, kinds)).collect(),
+            left_out: None,
             second_act: None,
         }
     }

@@ -12,6 +12,7 @@ use super::CAPPED;
 use super::day::Planned;
 use super::kinds::{Kind, Kinds};
 use super::report::{CallRow, Capped, Report, Row};
+use super::shell::ShellTool;
 use crate::output::invoked::into_path;
 use crate::output::results::mood;
 use crate::output::time_format::span;
@@ -23,7 +24,12 @@ const TOLD_CHARS: usize = 87;
 const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", "WAITED"];
 
 /// Returns the opening: what is about to happen.
-pub(super) fn opening(day: &[Planned], policy: &Policy, kinds: &Kinds, output: &Output) -> String {
+pub(super) fn opening(
+    day: &[Planned],
+    policy: &Policy,
+    (kinds, shell): (&Kinds, &ShellTool),
+    output: &Output,
+) -> String {
     let agents: BTreeSet<_> = day.iter().map(|planned| &planned.turn.agent).collect();
     let known = agents.iter().filter(|agent| policy.agents.contains_key(**agent)).count();
     let strangers = match agents.len() - known {
@@ -38,18 +44,18 @@ pub(super) fn opening(day: &[Planned], policy: &Policy, kinds: &Kinds, output: &
         "{}\n\n\
          In this process: a private Redis, one scheduler, one worker, and a stand-in for Telegram, X and a calendar\n\
          (an MCP server) on a port of this machine, which fails now and then. Agents, tools and permissions are\n\
-         those of config/, plus the calendar. Faster than the defaults, so that a day fits: ticks of 1 s (not 5 s)\n\
-         with 10 calls per agent in each, retries after 0.2, 0.4 and 0.8 s (not 1, 3 and 9 s).\n\
+         those of config/, plus the calendar and a word count. Faster than the defaults, so that a day fits: ticks\n\
+         of 1 s (not 5 s) with 10 calls per agent in each, retries after 0.2, 0.4 and 0.8 s (not 1, 3 and 9 s).\n\
          {who} may make {cap} calls a day.\n\n\
-         Three kinds of tools, governed alike:\n{}\n\
+         Kinds of tools, governed alike:\n{}\n\
          Replies as they come, each with the time at which its turn was submitted:\n",
         output.paint(Mood::Strong, &title),
-        tools_by_kind(day, kinds, output)
+        tools_by_kind(day, kinds, shell, output)
     )
 }
 
 /// The tools that the day calls, by what runs them.
-fn tools_by_kind(day: &[Planned], kinds: &Kinds, output: &Output) -> String {
+fn tools_by_kind(day: &[Planned], kinds: &Kinds, shell: &ShellTool, output: &Output) -> String {
     let called: BTreeSet<&str> = day.iter().flat_map(|p| &p.turn.calls).map(|call| call.tool.as_str()).collect();
     let mut text = String::new();
     for kind in Kind::ALL {
@@ -57,10 +63,13 @@ fn tools_by_kind(day: &[Planned], kinds: &Kinds, output: &Output) -> String {
             Kind::Typed => "Rust functions in the worker",
             Kind::Http => "requests described in YAML",
             Kind::Mcp => "an MCP server's, pinned just now",
+            Kind::Shell => "commands in a sandbox",
         };
         let tools: Vec<&str> = called.iter().copied().filter(|tool| kinds.get(tool) == Some(kind)).collect();
+        let left_out = shell.left_out.as_ref().filter(|_| kind == Kind::Shell);
+        let tools = left_out.map_or_else(|| tools.join(", "), |why| format!("left out: {why}"));
         let word = output.paint(Mood::Strong, &format!("{:5}", kind.as_str()));
-        let _ = writeln!(text, "  {word}  {what:32}  {}", tools.join(", "));
+        let _ = writeln!(text, "  {word}  {what:32}  {tools}");
     }
     text
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
-use tickfleet_sandbox::Level;
+use tickfleet_sandbox::{Grant, Level, Spec};
 
 use crate::support::*;
 
@@ -125,6 +125,42 @@ print(call(452, -100, path.encode(), 0o777, 0))
         }
         let after = fs::metadata(&file).unwrap();
         assert_eq!((before.mode(), before.mtime(), before.ctime()), (after.mode(), after.mtime(), after.ctime()));
+    }
+}
+
+/// At `basic` calls by path are forbidden where the worker is not root, so the workspace's own files keep their modes,
+/// too; through an open descriptor they change.
+#[tokio::test]
+async fn modes_in_the_workspace_change_by_path_at_strict_and_where_the_worker_is_root() {
+    for (level, sandbox) in each_level().await {
+        let folder = workspace();
+        let script = "
+open('mine', 'w').close()
+print(attempt(lambda: os.chmod('mine', 0o755)), attempt(lambda: os.chown('mine', os.getuid(), os.getgid())))
+print(attempt(lambda: os.utime('mine', (1, 1))))
+print(attempt(lambda: os.fchmod(os.open('mine', os.O_RDONLY), 0o700)))
+";
+        let by_path = if level == Level::Basic && !is_root() { "EPERM" } else { "ok None" };
+        let expected = format!("{by_path} {by_path}\n{by_path}\nok None");
+        assert_eq!(attack(&sandbox, level, script, folder.path()).await, expected, "{level}");
+    }
+}
+
+#[tokio::test]
+async fn that_a_file_which_may_be_read_keeps_its_mode_at_basic_is_not_promised() {
+    for (level, sandbox) in each_level().await {
+        let (folder, granted) = (workspace(), workspace());
+        fs::set_permissions(granted.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let file = granted.path().join("file");
+        fs::write(&file, "x").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        let owner = fs::metadata(folder.path()).unwrap();
+        std::os::unix::fs::chown(&file, Some(owner.uid()), Some(owner.gid())).unwrap();
+        let script = format!("print(attempt(lambda: os.fchmod(os.open('{}', os.O_RDONLY), 0o600)))", file.display());
+        let grants = vec![Grant { path: granted.path().into(), write: false }];
+        let answer = attack_with(&sandbox, level, Spec { grants, ..python(&script, folder.path()) }).await;
+        let expected = if level == Level::Basic { ("ok None", 0o600) } else { ("EROFS", 0o644) };
+        assert_eq!((answer.as_str(), fs::metadata(&file).unwrap().mode() & 0o777), expected, "{level}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use tickfleet_sandbox::spec::WORKSPACE;
 use tickfleet_tools::ToolError;
 
+use crate::temporary::TemporaryFile;
 use crate::workspace::Workspace;
 
 /// Folders within each other that a path may name.
@@ -65,7 +66,8 @@ impl Files {
         Ok(content)
     }
 
-    /// Writes a whole file. Another process sees the old content or the new, never a part.
+    /// Writes a whole file. Another process sees the old content or the new, never a part; of writers that meet, the
+    /// last one wins.
     pub(crate) fn write(&self, path: &str, content: &[u8]) -> Result<(), ToolError> {
         let inner = inner(path)?;
         let name = inner.file_name().ok_or_else(|| ToolError::Permanent(format!("'{path}' names no file.")))?;
@@ -77,13 +79,10 @@ impl Files {
         }
         let mode = statat(&above, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)
             .map_or(FILE_MODE, |found| found.st_mode & 0o777);
-        let fresh = OsStr::new(".tickfleet-write");
-        let _ = rustix::fs::unlinkat(&above, fresh, rustix::fs::AtFlags::empty());
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = openat(&above, fresh, flags, Mode::from_raw_mode(mode)).map_err(|e| failed(path, &e.into()))?;
-        self.give(&file)?;
-        File::from(file).write_all(content).map_err(|error| failed(path, &error))?;
-        rustix::fs::renameat(&above, fresh, &above, name).map_err(|error| failed(path, &error.into()))
+        let file =
+            TemporaryFile::new(above.as_fd(), Mode::from_raw_mode(mode)).map_err(|error| failed(path, &error))?;
+        self.give(file.as_file())?;
+        file.persist(content, Path::new(name)).map_err(|error| failed(path, &error))
     }
 
     /// Everything below a folder, in the order of names, up to `max` entries; follows no link. Answers whether there was
@@ -236,6 +235,34 @@ mod tests {
         }
         assert_eq!(fs::read(outside.path().join("secret")).unwrap(), b"hunter2");
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn writers_in_one_folder_do_not_meet_and_leave_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (writers, times) = (8, 50);
+        std::thread::scope(|scope| {
+            for writer in 0..writers {
+                let files = files(folder.path());
+                scope.spawn(move || {
+                    for _ in 0..times {
+                        files.write("shared", format!("{writer}").repeat(100).as_bytes()).unwrap();
+                        files.write(&format!("own-{writer}"), b"x").unwrap();
+                    }
+                });
+            }
+        });
+        let shared = files(folder.path()).read("shared", 100).unwrap();
+        assert!(shared.len() == 100 && shared.iter().all(|byte| *byte == shared[0]), "{shared:?}");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), writers + 1);
+    }
+
+    #[test]
+    fn a_write_that_fails_leaves_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let longer_than_names_are = "x".repeat(300);
+        assert!(files(folder.path()).write(&longer_than_names_are, b"x").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
     }
 
     #[test]

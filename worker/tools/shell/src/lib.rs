@@ -9,6 +9,7 @@ mod files;
 mod kind;
 mod result;
 pub mod shell;
+mod temporary;
 mod tool;
 pub mod workspace;
 

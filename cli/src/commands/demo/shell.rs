@@ -1,0 +1,79 @@
+//! The day's shell tool: a command that counts words. Where the machine cannot hold its sandbox, the day goes without it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tickfleet_sandbox::{Launcher, Level, Network};
+use tickfleet_tools_shell::Shell;
+
+use super::day::Planned;
+
+/// The tool's name.
+const NAME: &str = "count_words";
+/// Its entry in `tools.yaml`.
+const DECLARATION: &str = "
+  count_words:
+    description: Counts the words of a text.
+    effect: read
+    input_schema:
+      type: object
+      properties:
+        text: {type: string, maxLength: 100000, description: The text.}
+      required: [text]
+      additionalProperties: false
+    shell: {level: basic, command: [wc, -w], stdin: \"{{text}}\"}
+";
+/// Its row in `permissions.yaml`.
+const GRANT: &str = "\n  # A command in a sandbox.\n  count_words: {everyone: true}\n";
+/// Longer than a day of the demo.
+const KEPT_FOR: Duration = Duration::from_secs(3_600);
+
+/// The tool, as far as this machine can run it.
+pub(super) struct ShellTool {
+    /// The folder of the workspaces. Not below the demo's own folder, which other users may not pass through: where the
+    /// demo runs as root, commands run as another user.
+    pub(super) workspaces: PathBuf,
+    /// Why the day goes without it, in one line; none where it has it.
+    pub(super) left_out: Option<String>,
+}
+
+impl ShellTool {
+    /// Finds out whether this machine can hold the sandbox, by confining a process.
+    pub(super) fn probe(workspaces: PathBuf) -> Self {
+        let shell = Shell::new(Launcher::this_program(), &workspaces, KEPT_FOR);
+        let held = shell.abilities().check(Level::Basic, &Network::None);
+        Self { workspaces, left_out: held.err().map(|why| why.replace('\n', " ")) }
+    }
+
+    /// What is added to `tools.yaml`, and what to `permissions.yaml`.
+    pub(super) const fn configuration(&self) -> (&'static str, &'static str) {
+        if self.left_out.is_none() { (DECLARATION, GRANT) } else { ("", "") }
+    }
+
+    /// The turns of a day that this machine can play.
+    pub(super) fn playable(&self, day: Vec<Planned>) -> Vec<Planned> {
+        let calls_it = |planned: &Planned| planned.turn.calls.iter().any(|call| call.tool == NAME);
+        day.into_iter().filter(|planned| self.left_out.is_none() || !calls_it(planned)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::commands::demo::day;
+
+    fn tool(left_out: Option<&str>) -> ShellTool {
+        ShellTool { workspaces: PathBuf::new(), left_out: left_out.map(str::to_owned) }
+    }
+
+    #[test]
+    fn a_machine_without_the_sandbox_plays_all_but_one_turn_and_is_not_told_of_the_tool() {
+        let whole = day::plan().unwrap().len();
+        assert_eq!(tool(None).playable(day::plan().unwrap()).len(), whole);
+        let lesser = tool(Some("no Landlock"));
+        assert_eq!(lesser.playable(day::plan().unwrap()).len(), whole - 1);
+        assert_eq!(lesser.configuration(), ("", ""));
+    }
+}
