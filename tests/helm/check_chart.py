@@ -18,6 +18,7 @@ import tempfile
 import install_doc
 import manifests as rules
 import scaling
+import workspaces
 from refused import REFUSED
 from toolbox import HERE_CHART, Missing, Toolbox
 
@@ -187,6 +188,12 @@ class Checks:
         self.complain("scaling", complaints)
         print(f"scaling: {count} queries count ready and running work once, and nothing else")
 
+    def workspaces(self):
+        """The volume that shell and file tools work in."""
+        count, complaints = workspaces.check(self.rendered)
+        self.complain("workspaces", complaints)
+        print(f"workspaces: {count} pods have a volume for them where it is asked for, and none elsewhere")
+
 
 def files(folder, ending):
     """Paths of the chart's files in `folder`; none where there is no such folder."""
@@ -212,6 +219,7 @@ def main():
         checks.package()
         checks.documents()
         checks.scaling()
+        checks.workspaces()
     if checks.complaints:
         sys.exit("\n".join([f"{len(checks.complaints)} complaints:", *checks.complaints]))
 

@@ -109,6 +109,10 @@ spec:
         - name: tmp
           mountPath: /tmp
         {{- end }}
+        {{- if dig "workspaces" "enabled" false $spec }}
+        - name: workspaces
+          mountPath: /var/lib/tickfleet
+        {{- end }}
         {{- with $spec.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
@@ -126,6 +130,16 @@ spec:
         {{- with $spec.tmp.medium }}
         medium: {{ . }}
         {{- end }}
+    {{- end }}
+    {{- if dig "workspaces" "enabled" false $spec }}
+    - name: workspaces
+      {{- if $spec.workspaces.existingClaim }}
+      persistentVolumeClaim:
+        claimName: {{ $spec.workspaces.existingClaim }}
+      {{- else }}
+      emptyDir:
+        sizeLimit: {{ $spec.workspaces.sizeLimit }}
+      {{- end }}
     {{- end }}
     {{- with $spec.extraVolumes }}
     {{- toYaml . | nindent 4 }}
