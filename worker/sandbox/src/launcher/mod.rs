@@ -2,7 +2,7 @@
 //! a socket; forks; confines the child; watches it; kills whatever is left when the command ends, a bound is crossed or
 //! the worker lets go; and reports. It outlives the command, and the command cannot reach it.
 //!
-//! Read on in [`confine`] (what the child does to itself), [`namespaces`] (the level `strict`), [`watch`] (the parent).
+//! Read on in `confine` (what the child does to itself), `namespaces` (the level `strict`), `watch` (the parent).
 
 mod confine;
 mod files;

@@ -1,6 +1,6 @@
 //! Tools that run commands in a sandbox, and tools for the files that those work on.
 //!
-//! Read in this order: [`tool`] (a call of a declared tool from end to end), [`command`] (arguments into a command),
+//! Read in this order: `tool` (a call of a declared tool from end to end), `command` (arguments into a command),
 //! [`workspace`] (where it runs), [`shell`] (what all of these share), [`builtin`] (the tools that coding agents expect).
 
 pub mod builtin;
