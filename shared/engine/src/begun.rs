@@ -11,7 +11,7 @@ pub enum BegunTurn {
     Ended(String),
     /// It is under way: its end wakes whoever waits for it.
     Out(TurnId),
-    /// It was carried out so long ago that its reply is no longer kept.
+    /// It was begun, and nothing is left of it: nobody knows whether it was carried out.
     Forgotten,
     /// No call of it was carried out, and none will be; why, for whoever wanted it.
     Refused(String),
@@ -22,9 +22,17 @@ pub enum BegunTurn {
 /// Submits `turn` under its own id, unless that was done before, and looks what it came to. To be repeated until it has
 /// ended: a turn is the same by its id and its calls.
 ///
+/// An id is remembered for a while only ([`StoreOptions::dedupe_ms`](tickfleet_store::StoreOptions::dedupe_ms)). So where
+/// nothing is known of the turn, `is_new` has to say that it cannot have ended so long ago; else it is not submitted, for
+/// it would be carried out twice. It is asked right before.
+///
 /// # Errors
 /// [`StoreError`]; it may be repeated.
-pub async fn begin_turn(store: &Store, turn: &Turn) -> Result<BegunTurn, StoreError> {
+pub async fn begin_turn(
+    store: &Store,
+    turn: &Turn,
+    is_new: impl Future<Output = Result<bool, StoreError>>,
+) -> Result<BegunTurn, StoreError> {
     let Some(id) = turn.id.clone() else {
         return Ok(BegunTurn::Refused("a turn that is begun by a call has an id".to_owned()));
     };
@@ -32,7 +40,8 @@ pub async fn begin_turn(store: &Store, turn: &Turn) -> Result<BegunTurn, StoreEr
     match store.look(&name).await? {
         TurnView::Finished(finished) => Ok(BegunTurn::Ended(finished.reply)),
         TurnView::Live(_) => Ok(BegunTurn::Out(name.turn)),
-        TurnView::Unknown => submit(store, turn, name).await,
+        TurnView::Unknown if is_new.await? => submit(store, turn, name).await,
+        TurnView::Unknown => submitted_before(store, &name).await,
     }
 }
 

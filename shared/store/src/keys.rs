@@ -183,6 +183,15 @@ pub enum Queue {
 }
 
 impl Queue {
+    /// How urgent it is; an external runtime's is as urgent as any.
+    #[must_use]
+    pub const fn priority(&self) -> Priority {
+        match self {
+            Self::Ready(priority) | Self::Suspect(priority) => *priority,
+            Self::External(..) => Priority::Normal,
+        }
+    }
+
     /// All that workers read, the most urgent first, suspects last.
     pub fn of_workers() -> impl Iterator<Item = Self> {
         Priority::ALL.into_iter().map(Self::Ready).chain(Priority::ALL.into_iter().map(Self::Suspect))

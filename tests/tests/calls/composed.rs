@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use futures::StreamExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_model::policy::ToolGrant;
 use tickfleet_model::{AgentId, Effect, Policy};
+use tickfleet_store::StoreOptions;
 use tickfleet_tests::doomed::Doomed;
-use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 #[derive(Deserialize, JsonSchema)]
@@ -146,4 +148,56 @@ async fn a_crash_between_two_inner_calls_repeats_none_of_them() {
     assert!(["ok", "outcome_unknown"].contains(&posted), "{reply}");
     assert_eq!(posts.load(Ordering::SeqCst), 1, "{reply}");
     drop(second);
+}
+
+/// Records and ids are remembered for a moment only.
+fn forgetful(plan: Plan) -> Plan {
+    let store = StoreOptions { retain_ms: 300, dedupe_ms: 300, ..plan.store.clone() };
+    Plan { store, ..plan }
+}
+
+#[tokio::test]
+async fn an_inner_call_that_has_been_forgotten_is_told_so_and_not_made_again() {
+    let (posts, runs) = counted();
+    // The second call takes longer than the first one's result is kept.
+    let slow =
+        TypedTool::new("slow", "Posts, and sleeps.", Effect::Idempotent, |context: CallContext, _: Value| async move {
+            context.call("post", json!({"content": "News"})).await?.output()?;
+            context.call("sleep", json!({"ms": 1_000})).await?.output()?;
+            Ok::<_, ToolError>(json!({"done": true}))
+        });
+    let plan = plan(&posts, &runs);
+    let tools = [plan.tools.clone(), vec![slow]].concat();
+    let mut fleet = Fleet::start(forgetful(Plan { tools, ..plan })).await;
+    let calls = json!([{"name": "slow", "arguments": {}}]);
+    fleet.submit_turn(json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": calls})).await;
+    let reply = fleet.reply().await;
+    let result = &reply["results"][0];
+    assert_eq!(result["outcome"], "permanent", "{reply}");
+    assert!(result["error"]["message"].as_str().unwrap().contains("post was carried out is not known"), "{reply}");
+    assert_eq!(posts.load(Ordering::SeqCst), 1, "{reply}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn inner_calls_are_as_urgent_as_the_call_that_makes_them() {
+    let (posts, runs) = counted();
+    let mut fleet = Fleet::start(plan(&posts, &runs)).await;
+    let mut monitor = redis::Client::open(fleet.server.url()).unwrap().get_async_monitor().await.unwrap();
+    let mut commands = monitor.on_message::<String>();
+    let mut turn = turn();
+    turn["priority"] = json!("low");
+    fleet.submit_turn(turn).await;
+    assert_eq!(fleet.reply().await["results"][0]["outcome"], "ok");
+    let mut submitted = 0;
+    while submitted < 2 {
+        let command = tokio::time::timeout(PATIENCE, commands.next()).await.unwrap().unwrap();
+        // What is submitted, as the message that schedulers read.
+        if command.contains("EVALSHA") && command.contains(".0.call-") && command.contains("calls") {
+            assert!(command.contains(r#"priority\":\"low"#), "{command}");
+            submitted += 1;
+        }
+    }
+    drop(commands);
+    fleet.stop().await;
 }

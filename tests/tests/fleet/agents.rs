@@ -40,6 +40,7 @@ fn plan(model: &ScriptedModel, tools: Vec<TypedTool>) -> Plan {
 
 mod budgets;
 mod compact;
+mod forgotten;
 mod many;
 mod real;
 

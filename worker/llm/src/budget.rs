@@ -33,7 +33,8 @@ pub(crate) struct Budgets<'a> {
     context: &'a CallContext,
     name: &'a TurnName,
     active: Arc<ActivePolicy>,
-    now_ms: i64,
+    /// ms of shard time.
+    pub(crate) now_ms: i64,
 }
 
 /// The tokens that a request may use at most, its answer included.

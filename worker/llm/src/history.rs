@@ -67,6 +67,10 @@ pub(crate) struct Plan {
     /// What they cost, in millionths of the currency.
     #[serde(default)]
     pub(crate) cost: u64,
+    /// When it was asked for, ms of shard time: its calls are out since then at the earliest. None in the history of a
+    /// build before this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) at_ms: Option<i64>,
 }
 
 /// What a model wrote down of the first steps.
@@ -173,6 +177,11 @@ impl History {
         self.plans().find(|plan| plan.calls.is_empty() || plan.last).is_some_and(|plan| plan.last)
     }
 
+    /// Which entry that is.
+    pub(crate) fn last_plan_at(&self) -> Option<usize> {
+        self.entries.iter().rposition(|entry| matches!(entry, Entry::Plan(_)))
+    }
+
     /// How often an answer did not fit.
     pub(crate) fn unfit(&self) -> usize {
         self.entries.iter().filter(|entry| matches!(entry, Entry::Unfit { .. })).count()
@@ -180,7 +189,7 @@ impl History {
 
     /// What is to be done next. `iterations_max` and `repeats_max` are the agent's.
     pub(crate) fn next(&self, iterations_max: u32, repeats_max: u32) -> Next {
-        let Some(at) = self.entries.iter().rposition(|entry| matches!(entry, Entry::Plan(_))) else {
+        let Some(at) = self.last_plan_at() else {
             return Next::Plan { last: iterations_max <= 1 };
         };
         let Entry::Plan(plan) = &self.entries[at] else { return Next::Answer };
@@ -232,8 +241,8 @@ impl History {
 }
 
 impl Plan {
-    /// What a model answered, and what it cost.
-    pub(crate) fn of(model: &str, answer: Answer, last: bool, cost: u64) -> Self {
+    /// What a model answered, what it cost, and when it was asked.
+    pub(crate) fn of(model: &str, answer: Answer, last: bool, cost: u64, at_ms: i64) -> Self {
         let planned = |call: ToolCall| Planned {
             id: call.id,
             tool: call.tool,
@@ -249,6 +258,7 @@ impl Plan {
             input: answer.usage.input,
             output: answer.usage.output,
             cost,
+            at_ms: Some(at_ms),
         }
     }
 }

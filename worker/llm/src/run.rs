@@ -54,6 +54,8 @@ struct Running<'a> {
     name: TurnName,
     task: TaskArguments,
     history: History,
+    /// Entries that were there when this try began: whatever is behind them, it has written itself.
+    found: usize,
 }
 
 /// Carries a task out as far as it goes now: to its answer, or to a turn that it has to wait for.
@@ -70,7 +72,8 @@ pub(crate) async fn task(
     let name = TurnName { tenant: context.tenant.clone(), turn: context.call.turn.clone() };
     let steps = agent.store.steps(&name, 0).await.map_err(away)?;
     let history = History::read(&steps).map_err(internal)?;
-    let mut running = Running { agent, models, context, name, task, history };
+    let found = history.entries.len();
+    let mut running = Running { agent, models, context, name, task, history, found };
     if running.history.entries.is_empty() {
         running.append(around::said(&agent.store, context).await.map_err(away)?, None).await?;
     }
@@ -101,7 +104,7 @@ impl Running<'_> {
         self.compact().await?;
         let request = prompt::request(&self.agent.def, self.context, &self.task, &self.history, last);
         let number = self.history.entries.len().to_string();
-        let Heard { model, answer, spent } = self.ask(self.models, &number, &request).await?;
+        let Heard { model, answer, spent, at_ms } = self.ask(self.models, &number, &request).await?;
         if answer.stop == Stop::Refused {
             let said = if answer.text.is_empty() { "it gave no reason" } else { answer.text.trim() };
             let said = format!("The model declined to go on: {said}");
@@ -112,7 +115,7 @@ impl Running<'_> {
             self.append(Vec::new(), Some(&spent)).await?;
             return Err(transient("The model gave an empty answer.".to_owned(), None));
         }
-        self.append(vec![Entry::Plan(Plan::of(&model, answer, last, spent.cost))], Some(&spent)).await?;
+        self.append(vec![Entry::Plan(Plan::of(&model, answer, last, spent.cost, at_ms))], Some(&spent)).await?;
         self.agent.metrics.task_step("plan");
         Ok(())
     }
@@ -136,8 +139,8 @@ impl Running<'_> {
                 return Ok(());
             }
         };
-        let Heard { model, answer, spent } = heard;
-        if answer.text.trim().is_empty() {
+        let Heard { model, answer, spent, .. } = heard;
+        if answer.stop == Stop::Refused || answer.text.trim().is_empty() {
             return self.append(Vec::new(), Some(&spent)).await;
         }
         let text = turns::cut(answer.text, agent.def.result_bytes_max);
@@ -167,7 +170,7 @@ impl Running<'_> {
                     metrics.model_asked(model, "ok");
                     metrics.model_used(model, used.input, used.output, cost);
                     let spent = budgets.spent(&number, used.input, used.output, cost);
-                    return Ok(Heard { model: model.to_owned(), answer, spent });
+                    return Ok(Heard { model: model.to_owned(), answer, spent, at_ms: budgets.now_ms });
                 }
                 Err(error) => {
                     metrics.model_asked(&error.provider, error.failure.as_str());
@@ -184,9 +187,11 @@ impl Running<'_> {
     /// Has the calls of the last plan carried out as a turn, and takes in what they came to.
     async fn execute(&mut self, number: usize) -> Result<(), ToolFailure> {
         let Some(plan) = self.history.last_plan() else { return Ok(()) };
+        // What this try has planned itself, nobody has submitted yet.
+        let since = plan.at_ms.filter(|_| self.history.last_plan_at() < Some(self.found));
         let (bytes_max, priority) =
             (self.agent.def.result_bytes_max, self.task.priority.as_deref().unwrap_or_default());
-        match turns::carry_out(&self.agent.store, self.context, plan, number, priority, bytes_max).await? {
+        match turns::carry_out(&self.agent.store, self.context, plan, (number, since), priority, bytes_max).await? {
             Results::Out(turn) => {
                 self.agent.metrics.task_step("execute");
                 Err(ToolFailure::Waits { awaits: Some(turn), at_most: LOOK_AGAIN })
@@ -260,4 +265,6 @@ struct Heard {
     model: String,
     answer: Answer,
     spent: Spent,
+    /// When it was asked, ms of shard time.
+    at_ms: i64,
 }

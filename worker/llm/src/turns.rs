@@ -8,7 +8,7 @@ use tickfleet_client::Reply;
 use tickfleet_engine::begun::{BegunTurn, begin_turn};
 use tickfleet_model::{Call, Dialect, Priority, Turn, TurnId};
 use tickfleet_protocol::bounded_output;
-use tickfleet_store::Store;
+use tickfleet_store::{Store, StoreError};
 use tickfleet_tools::{CallContext, ToolFailure};
 
 use crate::history::{CallOutcome, Plan};
@@ -34,17 +34,18 @@ fn turn_id(context: &CallContext, number: usize) -> Result<TurnId, ToolFailure> 
     id.map_err(|error| ToolFailure::Internal { message: error.to_string() })
 }
 
-/// Submits the calls, unless they were submitted already, and reads what they came to.
+/// Submits the calls, unless they were submitted already, and reads what they came to. `number` counts plans; somebody may
+/// have submitted them since then, ms of shard time, where that is said.
 pub(crate) async fn carry_out(
     store: &Store,
     context: &CallContext,
     plan: &Plan,
-    number: usize,
+    (number, since): (usize, Option<i64>),
     priority: &str,
     result_bytes_max: usize,
 ) -> Result<Results, ToolFailure> {
     let turn = turn(context, plan, turn_id(context, number)?, priority);
-    Ok(match begin_turn(store, &turn).await.map_err(away)? {
+    Ok(match begin_turn(store, &turn, is_new(store, since)).await.map_err(away)? {
         BegunTurn::Ended(reply) => Results::In(read(&reply, plan, result_bytes_max)),
         BegunTurn::Out(turn) => Results::Out(turn),
         BegunTurn::Forgotten => Results::In(all(plan, FORGOTTEN)),
@@ -55,8 +56,14 @@ pub(crate) async fn carry_out(
     })
 }
 
-const FORGOTTEN: &str = "This call was carried out, but its result is no longer kept: whether it succeeded is not known. \
-                         Check before you repeat it.";
+/// Whether a turn that nothing is known of was not submitted before: one that was, and ended, is remembered for a while.
+async fn is_new(store: &Store, since: Option<i64>) -> Result<bool, StoreError> {
+    let Some(since) = since else { return Ok(true) };
+    Ok(store.now_ms().await? - since < store.options().dedupe_ms)
+}
+
+const FORGOTTEN: &str = "Whether this call was carried out is not known: its result is no longer kept. Check before you \
+                         repeat it.";
 
 /// The same result for each call of the plan.
 fn all(plan: &Plan, why: &str) -> Vec<CallOutcome> {
@@ -124,6 +131,6 @@ pub(crate) fn cut(text: String, bytes_max: usize) -> String {
     json.ok().and_then(|json| serde_json::from_str(json.get()).ok()).unwrap_or_default()
 }
 
-fn away(error: tickfleet_store::StoreError) -> ToolFailure {
+fn away(error: StoreError) -> ToolFailure {
     ToolFailure::Transient { message: error.to_string(), retry_after: None, not_executed: true }
 }

@@ -98,11 +98,16 @@ async fn delegate(
     let id = id.map_err(ToolError::internal)?;
     let wait = args.wait;
     let task = task(&context, args).map_err(refused)?;
+    // Given out by an earlier try: its id may be forgotten by now, and would make another task.
+    let is_given = wait && context.waited;
     let planned = delegation::plan(&active.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
     let deadline = tickfleet_engine::time::rfc3339(planned.deadline_ms());
     let delegation = planned.by_call(&context.call).delegation(None, id.clone(), true);
-    let written = store.delegate(&[delegation]).await.map_err(|e| ToolError::Transient(e.to_string()))?;
-    match written.into_iter().next() {
+    let written = match is_given {
+        true => Some(Delegated::Duplicate),
+        false => store.delegate(&[delegation]).await.map_err(|e| ToolError::Transient(e.to_string()))?.pop(),
+    };
+    match written {
         Some(Delegated::Ok | Delegated::Duplicate) => {
             let given = Confirmation {
                 message: format!(

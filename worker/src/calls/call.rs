@@ -27,7 +27,7 @@ use crate::config::WorkerConfig;
 use crate::held::Hold;
 use crate::lease_clock::LeaseClock;
 use crate::outbox::Outbox;
-use crate::tools::inner::{Inner, InnerCalls};
+use crate::tools::inner::Inner;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 
 /// The disposition of one try of a call.
@@ -115,8 +115,6 @@ impl Trying<'_> {
 /// Carries out calls, one try at a time.
 pub(crate) struct Calls {
     store: Store,
-    /// Makes the calls that tools make of other tools.
-    begins: Arc<dyn InnerCalls>,
     clock: Arc<ShardClock>,
     lease_clock: Arc<LeaseClock>,
     claims: Arc<Claims>,
@@ -141,7 +139,6 @@ impl Calls {
     ) -> Self {
         Self {
             store: common.store.clone(),
-            begins: Arc::new(Begins(common.store.clone())),
             clock: common.clock.clone(),
             lease_clock: common.lease_clock.clone(),
             claims: claims.clone(),
@@ -364,10 +361,13 @@ impl Calls {
             reply_to: meta.reply_to.clone(),
             secrets: ToolSecrets::default(),
             fence: trying.slice.fence.clone(),
+            waited: trying.waited,
             // A tool that waits is run again.
             inner: match tool.spec.effect {
                 Effect::Once => Inner::default(),
-                Effect::Read | Effect::Idempotent => Inner::of(Arc::clone(&self.begins)),
+                Effect::Read | Effect::Idempotent => {
+                    Inner::of(Arc::new(Begins { store: self.store.clone(), priority: trying.slice.queue.priority() }))
+                }
             },
             cancel: trying.hold.cancel.child_token(),
         };

@@ -8,7 +8,7 @@ use tickfleet_client::Reply;
 use tickfleet_engine::begun::{BegunTurn, begin_turn};
 use tickfleet_model::turn::inner::inner_turn;
 use tickfleet_model::{Call, Dialect, Priority, Turn, TurnId};
-use tickfleet_store::Store;
+use tickfleet_store::{Store, StoreError, TurnName, TurnView};
 
 use crate::tools::inner::{InnerCalls, InnerResult};
 use crate::tools::{CallContext, ToolError};
@@ -16,8 +16,24 @@ use crate::tools::{CallContext, ToolError};
 /// A turn's end wakes the call that waits for it. Should that get lost, it looks by itself after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(15);
 
-/// Makes inner calls in this shard.
-pub(crate) struct Begins(pub(crate) Store);
+/// Makes the inner calls of one call.
+pub(crate) struct Begins {
+    /// The shard.
+    pub(crate) store: Store,
+    /// That of the call which makes them.
+    pub(crate) priority: Priority,
+}
+
+impl Begins {
+    /// Whether the `number`th inner call, of which nothing is known, was never begun. The first one was, if its outer call
+    /// has waited. Of the others, each ends after the one before it, and is remembered for longer than that.
+    async fn is_new(&self, context: &CallContext, number: usize) -> Result<bool, StoreError> {
+        let Some(before) = number.checked_sub(1).filter(|before| *before > 0) else { return Ok(!context.waited) };
+        let Ok(turn) = inner_turn(&context.call, before) else { return Ok(false) };
+        let name = TurnName { tenant: context.tenant.clone(), turn };
+        Ok(matches!(self.store.look(&name).await?, TurnView::Finished(_)))
+    }
+}
 
 #[async_trait]
 impl InnerCalls for Begins {
@@ -29,13 +45,16 @@ impl InnerCalls for Begins {
         arguments: Box<RawValue>,
     ) -> Result<InnerResult, ToolError> {
         let id = inner_turn(&context.call, number).map_err(ToolError::Permanent)?;
-        let turn = turn(context, id, tool, &arguments);
+        let turn = turn(context, self.priority, id, tool, &arguments);
         let later = |message: String| ToolError::NotExecuted { message, retry_after: None };
-        match begin_turn(&self.0, &turn).await.map_err(|error| later(error.to_string()))? {
+        match begin_turn(&self.store, &turn, self.is_new(context, number))
+            .await
+            .map_err(|error| later(error.to_string()))?
+        {
             BegunTurn::Ended(reply) => result(&reply),
             BegunTurn::Out(turn) => Err(ToolError::Waits { awaits: Some(turn), at_most: LOOK_AGAIN }),
             BegunTurn::Forgotten => Err(ToolError::Permanent(format!(
-                "{tool} was called, but its result is no longer kept: whether it succeeded is not known."
+                "Whether {tool} was carried out is not known: its result is no longer kept. Check before you repeat it."
             ))),
             BegunTurn::Refused(why) => Err(ToolError::Permanent(format!("{tool} was not called: {why}"))),
             BegunTurn::Later(why) => Err(later(why.to_owned())),
@@ -44,13 +63,12 @@ impl InnerCalls for Begins {
 }
 
 /// The turn of an inner call: what its outer call may do, and no more.
-fn turn(context: &CallContext, id: TurnId, tool: &str, arguments: &RawValue) -> Turn {
+fn turn(context: &CallContext, priority: Priority, id: TurnId, tool: &str, arguments: &RawValue) -> Turn {
     Turn {
         id: Some(id),
         tenant: context.tenant.clone(),
         agent: context.agent.clone(),
-        // Whoever waits for it has waited already.
-        priority: Priority::High,
+        priority,
         deadline_ms: Some(context.deadline_ms),
         reply_to: None,
         dialect: Dialect::Raw,

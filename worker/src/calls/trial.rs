@@ -138,6 +138,7 @@ impl Trial {
             reply_to: None,
             secrets: ToolSecrets::default(),
             fence: String::new(),
+            waited: false,
             inner: Inner::default(),
             cancel: CancellationToken::new(),
         }

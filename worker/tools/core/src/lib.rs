@@ -66,6 +66,8 @@ pub struct CallContext {
     /// The fence of the slice that the call is in: what a handler of the fleet's own writes of its progress holds under it
     /// alone. Empty where no slice is leased.
     pub fence: String,
+    /// True if an earlier try of this call has begun a turn or a task, and waited for it.
+    pub waited: bool,
     /// Calls of other tools from within this one, see [`Self::call`].
     pub inner: inner::Inner,
     /// Cancelled when the call times out, is cancelled, or the worker must stop.
@@ -89,6 +91,7 @@ impl CallContext {
             reply_to: None,
             secrets: ToolSecrets::default(),
             fence: String::new(),
+            waited: false,
             inner: inner::Inner::default(),
             cancel: CancellationToken::new(),
         }

@@ -1,0 +1,86 @@
+//! What a task waits for ends, and is forgotten before anybody looks: records and ids are kept for a moment only, and the
+//! one slot is busy meanwhile. Nothing is done twice, and what is told is true.
+
+use tickfleet_store::StoreOptions;
+
+use super::*;
+
+/// Sleeps for longer than records are kept.
+const SLEEP_MS: u64 = 1_500;
+
+fn forgetful(plan: Plan) -> Plan {
+    let store = StoreOptions { retain_ms: 300, dedupe_ms: 300, ..plan.store.clone() };
+    Plan { slots: 1, store, ..plan }
+}
+
+/// Keeps the slot busy as soon as it is free.
+async fn keep_busy(fleet: &Fleet) {
+    let calls = json!([{"name": "sleep", "arguments": {"ms": SLEEP_MS}}]);
+    let turn = json!({"turn_id": "busy", "tenant": "acme", "agent": "atlas", "priority": "urgent", "calls": calls});
+    fleet.xadd("turns", "turn", turn.to_string().as_bytes()).await;
+}
+
+/// A tool that posts, slowly enough for somebody to queue up behind it.
+fn slow_post(posts: &Arc<AtomicUsize>) -> TypedTool {
+    let posts = Arc::clone(posts);
+    TypedTool::new("post", "Posts.", Effect::Once, move |_, _: Post| {
+        let posts = Arc::clone(&posts);
+        async move {
+            let number = posts.fetch_add(1, Ordering::SeqCst) + 1;
+            // While it runs, another turn comes in.
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            Ok::<_, ToolError>(Posted { number })
+        }
+    })
+}
+
+async fn posted(posts: &AtomicUsize) {
+    while posts.load(Ordering::SeqCst) == 0 {
+        // The tool tells nobody else that it runs; the test ends by itself after a minute.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+#[tokio::test]
+async fn the_calls_of_a_step_that_are_forgotten_are_told_as_unknown_and_not_made_again() {
+    let posts = Arc::new(AtomicUsize::new(0));
+    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
+        0 => Said::call("post", json!({"content": "News"})),
+        _ => Said::words(asked.results()[0]),
+    })
+    .await;
+    let mut fleet = Fleet::start(forgetful(plan(&model, vec![slow_post(&posts)]))).await;
+    enqueue(&fleet, task("job-1", "kelly", "Post.")).await;
+    posted(&posts).await;
+    keep_busy(&fleet).await;
+    let reply = fleet.reply().await;
+    let answer = result(&reply)["output"]["answer"].as_str().unwrap();
+    assert!(answer.contains("is not known"), "{reply}");
+    assert_eq!(posts.load(Ordering::SeqCst), 1, "{reply}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_was_waited_for_and_is_forgotten_is_not_given_out_again() {
+    let posts = Arc::new(AtomicUsize::new(0));
+    let work = json!({"target_agent": "kelly", "task_description": "Post.", "wait": true});
+    let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
+        0 => Said::call("post", json!({"content": "News"})),
+        _ => Said::words("Posted."),
+    })
+    .await;
+    let mut fleet = Fleet::start(forgetful(plan(&model, vec![slow_post(&posts)]))).await;
+    let calls = json!([{"name": "delegate_task", "arguments": work}]);
+    let turn = json!({"turn_id": "t1", "tenant": "acme", "agent": "atlas", "reply_to": "box", "calls": calls});
+    fleet.submit_turn(turn).await;
+    posted(&posts).await;
+    keep_busy(&fleet).await;
+    let mut replies = Vec::new();
+    while !replies.iter().any(|reply: &Value| reply["turn_id"] == "t1") {
+        replies.push(fleet.reply().await);
+    }
+    assert_eq!(posts.load(Ordering::SeqCst), 1, "{replies:?}");
+    // kelly's own answer comes to the same inbox, once.
+    assert!(replies.len() <= 2, "{replies:?}");
+    fleet.stop().await;
+}
