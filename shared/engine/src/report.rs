@@ -431,6 +431,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn an_end_wakes_whoever_waits_for_it() {
+        let wakes = |turn: &str, meta: &str| {
+            let meta: SliceMeta = serde_json::from_str(meta).unwrap();
+            frame(&TurnName::parse(&format!("acme:{turn}")).unwrap(), &meta).wakes.map(|turn| turn.to_string())
+        };
+        let free = r#"{"ag":"kelly","dl":0,"dg":"d","n":1}"#;
+        assert_eq!(wakes("t1", free), None);
+        // An inner call's turn, the turn whose call made it; also within a step of a task.
+        assert_eq!(wakes("t1.0.call-2", free).as_deref(), Some("t1"));
+        assert_eq!(wakes("job.step-1.3.call-1", free).as_deref(), Some("job.step-1"));
+    }
+
+    #[test]
     fn an_ending_does_not_deny_a_call_that_was_begun() {
         let ending_of = Ending {
             name: TurnName::parse("acme:t1").unwrap(),

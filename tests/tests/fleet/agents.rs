@@ -200,6 +200,27 @@ async fn a_model_that_is_away_is_asked_again_and_one_that_refuses_ends_the_task(
 }
 
 #[tokio::test]
+async fn a_task_that_finds_its_model_resting_waits_and_uses_up_no_try() {
+    let turned_away = AtomicUsize::new(0);
+    let model = ScriptedModel::start(move |_: &Asked| match turned_away.fetch_add(1, Ordering::SeqCst) {
+        0 => Said::Status(429, 2),
+        _ => Said::words("At last."),
+    })
+    .await;
+    // One try for each step: whoever used it up on a model that rests would end here.
+    let ladder = tickfleet_model::retry::Ladder::new([].into());
+    let mut fleet = Fleet::start(Plan { ladder, ..plan(&model, vec![]) }).await;
+    enqueue(&fleet, task("first", "kelly", "Go on.")).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply)["outcome"], "transient", "it was asked, and turned away: {reply}");
+    enqueue(&fleet, task("second", "atlas", "Go on.")).await;
+    let reply = fleet.reply().await;
+    assert_eq!((&result(&reply)["output"]["answer"], &result(&reply)["attempts"]), (&json!("At last."), &json!(1)));
+    assert_eq!(model.asked(), 2, "nobody asks a model that rests");
+    fleet.stop().await;
+}
+
+#[tokio::test]
 async fn a_task_that_expires_or_is_cancelled_while_it_waits_is_not_told_as_not_executed() {
     let model = ScriptedModel::start(|asked: &Asked| match asked.answers() {
         0 => Said::call("sleep", json!({"ms": 20_000})),

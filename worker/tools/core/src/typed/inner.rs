@@ -82,6 +82,9 @@ impl CallContext {
     /// function is run again from its beginning, and gets the result. So what is before a call should have no effect of
     /// its own, and the nth call be the same each time; it is carried out once, however often the function is run.
     ///
+    /// A function that returns [`ToolError::Waits`] for other reasons too makes its inner calls first: once the call has
+    /// waited, its first inner call is taken for made.
+    ///
     /// # Errors
     /// [`ToolError::Waits`]; [`ToolError::Permanent`] where a bound on inner calls is reached; others where it cannot be
     /// made now. That it was denied, or failed, is no error: [`InnerResult`] says so.
