@@ -10,6 +10,7 @@ mod raw;
 mod report;
 mod scripts;
 mod server;
+mod services;
 mod tool_kind;
 
 use std::time::Duration;
@@ -43,7 +44,7 @@ pub(crate) struct BenchArgs {
     /// Calls of each turn.
     #[arg(long, default_value_t = 1)]
     pub(crate) calls_per_turn: usize,
-    /// The kind of the tool that is called: the worker's own `echo`, or the same in Python.
+    /// The kind of the tool that is called: the worker's own `echo`, or the same as a tool of another kind.
     #[arg(long, value_enum, default_value_t)]
     pub(crate) tool_kind: ToolKind,
     /// The interpreter of `--tool-kind python`; it must find the package tickfleet.
@@ -128,6 +129,7 @@ Examples:
   tickfleet bench --boundary 200000      so many capped agents, whose windows end at one instant
   tickfleet bench --aof everysec         with the append-only file that most people run
   tickfleet bench --calls-per-turn 5
+  tickfleet bench --tool-kind http       likewise mcp and shell
   tickfleet bench --tool-kind python --interpreter .venv/bin/python
 
 Every figure is also a ratio: the raw stream cycle is measured in the same run. Quiet machines give good figures.";

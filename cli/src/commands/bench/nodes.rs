@@ -10,7 +10,8 @@ use anyhow::{Context, Result, bail};
 use tokio::process::{Child, Command};
 
 use super::server::{NAMESPACE, PREFIX, Server};
-use super::tool_kind::ToolKind;
+use super::services::Services;
+use super::tool_kind::{ToolKind, workspaces};
 
 /// Whichever port is free.
 const ANY_PORT: SocketAddr = SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0));
@@ -38,14 +39,17 @@ pub(super) struct Fleet {
     schedulers_at: Vec<SocketAddr>,
     workers: Vec<Child>,
     dir: PathBuf,
+    /// What the tool calls.
+    _services: Option<Services>,
 }
 
 impl Fleet {
     pub(super) async fn start(server: &Server, shape: &Shape) -> Result<Self> {
         let dir = std::env::temp_dir().join(format!("tickfleet-bench-config-{}", std::process::id()));
-        write_config(&dir, shape).context("writing the bench's configuration")?;
+        let services = write_config(&dir, shape).await.context("writing the bench's configuration")?;
         let schedulers_at = free_addresses(shape.schedulers).context("looking for free ports")?;
-        let mut fleet = Self { schedulers: Vec::new(), schedulers_at, workers: Vec::new(), dir: dir.clone() };
+        let mut fleet =
+            Self { schedulers: Vec::new(), schedulers_at, workers: Vec::new(), dir: dir.clone(), _services: services };
         for address in &fleet.schedulers_at {
             fleet.schedulers.push(process("scheduler", *address, &dir, server)?);
         }
@@ -91,6 +95,7 @@ impl Fleet {
             drop(child.kill().await);
         }
         drop(std::fs::remove_dir_all(&self.dir));
+        drop(std::fs::remove_dir_all(workspaces(&self.dir)));
     }
 }
 
@@ -117,15 +122,16 @@ fn process(role: &str, address: SocketAddr, dir: &Path, server: &Server) -> Resu
 }
 
 /// A configuration with many agents under the usual caps. Queues are long: the bench bounds what is on its way.
-fn write_config(dir: &Path, shape: &Shape) -> std::io::Result<()> {
+async fn write_config(dir: &Path, shape: &Shape) -> Result<Option<Services>> {
     std::fs::create_dir_all(dir)?;
     let settings = format!(
         "redis:\n  namespace: {NAMESPACE}\n\
          caps:\n  tick: 5s\n  max_calls_per_tick: 10\n  max_actions_per_day: 1000000\n\
-         worker:\n  slots: {slots}\n\
+         worker:\n  slots: {slots}\n  workspaces: '{workspaces}'\n\
          queues:\n  turns_max: 1000000\n  tenant_turns_max: 1000000\n  tenant_ready_max: 1000000\n  inbox_unread_max: 1000000\n\
          log:\n  level: warn\n",
-        slots = shape.slots
+        slots = shape.slots,
+        workspaces = workspaces(dir).display(),
     );
     std::fs::write(dir.join("tickfleet.yaml"), settings)?;
     let mut agents = String::from("agents:\n");
@@ -136,7 +142,7 @@ fn write_config(dir: &Path, shape: &Shape) -> std::io::Result<()> {
     std::fs::write(dir.join("agents.yaml"), agents)?;
     std::fs::write(dir.join("limits.yaml"), limits(shape.limits))?;
     std::fs::write(dir.join("tenants.yaml"), "tenants:\n  bench:\n    plan: bench\n")?;
-    shape.tool_kind.write(dir, &shape.interpreter, shape.slots)
+    shape.tool_kind.write(dir, &shape.interpreter, shape.slots).await
 }
 
 /// So many limits that hold nothing up: the first three count every call, the others are looked at in vain.

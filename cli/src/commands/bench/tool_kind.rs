@@ -1,8 +1,16 @@
 //! The tool that the bench calls: one that gives its text back, in one of several kinds.
 
-use std::fmt::Write as _;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use super::services::Services;
+use crate::commands::mcp;
+use crate::failure::Failure;
+use crate::fleet::extensions::Extensions;
+use crate::global::Global;
+use crate::setup;
 
 /// The kind of the tool that is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -12,10 +20,16 @@ pub(crate) enum ToolKind {
     Typed,
     /// A Python function in four interpreters.
     Python,
+    /// A request to a web service on this machine.
+    Http,
+    /// A tool of an MCP server on this machine, over HTTP.
+    Mcp,
+    /// A command in a sandbox of level `basic`: one process a call.
+    Shell,
 }
 
 /// The same as the typed tool `echo`.
-const ECHO: &str = "\
+const IN_PYTHON: &str = "\
 from tickfleet import tool
 
 
@@ -27,6 +41,18 @@ async def echo_python(text: str) -> dict[str, str]:
     \"\"\"
     return {\"text\": text}
 ";
+/// Interpreters.
+const PROCESSES: usize = 4;
+
+/// What a declared tool of the bench says of itself; what runs it follows.
+const DECLARED: &str = "    description: Gives the text back.
+    effect: read
+    input_schema:
+      type: object
+      properties: {text: {type: string}}
+      required: [text]
+      additionalProperties: false
+";
 
 impl ToolKind {
     /// Its word in reports.
@@ -34,6 +60,9 @@ impl ToolKind {
         match self {
             Self::Typed => "typed",
             Self::Python => "python",
+            Self::Http => "http",
+            Self::Mcp => "mcp",
+            Self::Shell => "shell",
         }
     }
 
@@ -42,28 +71,79 @@ impl ToolKind {
         match self {
             Self::Typed => "echo",
             Self::Python => "echo_python",
+            Self::Http => "echo_http",
+            Self::Mcp => "bench__echo",
+            Self::Shell => "echo_shell",
         }
     }
 
-    /// Writes what the configuration in `dir` needs to have the tool; `slots` calls may run at once.
-    pub(super) fn write(self, dir: &Path, interpreter: &str, slots: usize) -> io::Result<()> {
-        let mut tools = String::from("tools: {}\n");
-        if self == Self::Python {
-            let code = dir.join("code");
-            std::fs::create_dir_all(&code)?;
-            std::fs::write(code.join("bench_tools.py"), ECHO)?;
-            let (path, concurrency) = (code.display(), slots.div_ceil(PROCESSES).clamp(1, 256));
-            // Writing to a String cannot fail.
-            let _ = write!(
-                tools,
-                "python:\n  bench:\n    module: bench_tools\n    path: ['{path}']\n    interpreter: '{interpreter}'\n    \
-                 processes: {PROCESSES}\n    concurrency: {concurrency}\n    recycle_after_calls: 1000000000\n"
-            );
-        }
+    /// Writes what the configuration in `dir` needs to have the tool; `slots` calls may run at once. Answers the services
+    /// that the tool calls: they have to stay as long as it is called.
+    ///
+    /// # Errors
+    /// A file cannot be written, or a service cannot be started.
+    pub(super) async fn write(self, dir: &Path, interpreter: &str, slots: usize) -> Result<Option<Services>> {
+        let services = match self {
+            Self::Http | Self::Mcp => Some(Services::start().await?),
+            Self::Typed | Self::Python | Self::Shell => None,
+        };
+        let address = services.as_ref().map(|of| of.address.as_str()).unwrap_or_default();
+        let tools = match self {
+            Self::Typed | Self::Mcp => "tools: {}\n".to_owned(),
+            Self::Python => python(dir, interpreter, slots).context("writing the bench's module")?,
+            Self::Http => declared(
+                self,
+                &format!(
+                    "{{method: POST, base_url: 'http://{address}', path: /echo, body: {{text: '{{{{text}}}}'}}, \
+                     allow_private: ['{address}']}}"
+                ),
+            ),
+            Self::Shell => declared(self, "{level: basic, command: [cat], stdin: '{{text}}'}"),
+        };
+        let permissions = format!("permissions:\n  {}:\n    everyone: true\n", self.tool());
         std::fs::write(dir.join("tools.yaml"), tools)?;
-        std::fs::write(dir.join("permissions.yaml"), format!("permissions:\n  {}:\n    everyone: true\n", self.tool()))
+        std::fs::write(dir.join("permissions.yaml"), permissions)?;
+        if self == Self::Mcp {
+            let server = format!("servers:\n  bench: {{url: 'http://{address}/mcp', allow_private: ['{address}']}}\n");
+            std::fs::write(dir.join("mcp.yaml"), server)?;
+            pin(dir).await?;
+        }
+        Ok(services)
     }
 }
 
-/// Interpreters.
-const PROCESSES: usize = 4;
+/// A declared tool: `http` or `shell`, and how it is run.
+fn declared(kind: ToolKind, how: &str) -> String {
+    format!("tools:\n  {}:\n{DECLARED}    {}: {how}\n", kind.tool(), kind.word())
+}
+
+/// The module with the tool, and the entry for it.
+fn python(dir: &Path, interpreter: &str, slots: usize) -> io::Result<String> {
+    let code = dir.join("code");
+    std::fs::create_dir_all(&code)?;
+    std::fs::write(code.join("bench_tools.py"), IN_PYTHON)?;
+    let (path, concurrency) = (code.display(), slots.div_ceil(PROCESSES).clamp(1, 256));
+    Ok(format!(
+        "tools: {{}}\npython:\n  bench:\n    module: bench_tools\n    path: ['{path}']\n    interpreter: '{interpreter}'\n    \
+         processes: {PROCESSES}\n    concurrency: {concurrency}\n    recycle_after_calls: 1000000000\n"
+    ))
+}
+
+/// Pins what the MCP server says of its tools, as `tickfleet mcp pin` does.
+async fn pin(dir: &Path) -> Result<()> {
+    let global = Global {
+        config: Some(dir.to_owned()),
+        redis_url: None,
+        json: false,
+        extensions: Extensions::default(),
+    };
+    let failed = |failure: Failure| anyhow::anyhow!(failure.message().unwrap_or_default());
+    let sources = setup::sources(&global).map_err(failed)?;
+    mcp::pin_all(&sources).await.map_err(failed).context("pinning the bench's tool")
+}
+
+/// The folder of the workspaces of a bench whose configuration is in `dir`. Not below it: where the bench runs as root,
+/// commands run as another user, who may not pass through.
+pub(super) fn workspaces(dir: &Path) -> PathBuf {
+    dir.with_extension("workspaces")
+}
