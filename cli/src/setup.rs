@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tickfleet_client::Client;
-use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources};
+use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources, WithoutSandbox};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
@@ -369,11 +369,14 @@ impl Setup {
                 Runs::Elsewhere => Some(Level::Basic),
                 Runs::Here => self.shell.strictest(),
             };
-            let level = level.ok_or_else(|| {
-                let why = format!("run_command and run_python need a sandbox. {}", self.shell.abilities());
-                Failure::failed(anyhow::anyhow!("the tools cannot be used:\n  {why}"))
-            })?;
-            tools.extend(builtin::running(&self.shell, level));
+            tools.extend(match level {
+                Some(level) => builtin::running(&self.shell, level),
+                None if self.starts_without_sandbox() => builtin::refused(&self.shell),
+                None => {
+                    let why = format!("run_command and run_python need a sandbox. {}", self.shell.abilities());
+                    return Err(Failure::failed(anyhow::anyhow!("the tools cannot be used:\n  {why}")));
+                }
+            });
         }
         tools.retain(|tool| self.is_wanted(&tool.spec().name));
         Ok(tools)
@@ -384,8 +387,8 @@ impl Setup {
         let declared =
             self.configuration.tools.tools.iter().filter_map(|(name, def)| Some((name, def.shell.as_ref()?)));
         let declared: Vec<_> = declared.collect();
-        let runs = builtin::RUNNING.into_iter().any(|name| self.is_wanted(name));
-        if declared.is_empty() && !runs {
+        let runs: Vec<&str> = builtin::RUNNING.into_iter().filter(|name| self.is_wanted(name)).collect();
+        if declared.is_empty() && runs.is_empty() {
             return None;
         }
         let kind = ShellKind::new(Arc::clone(&self.shell));
@@ -394,10 +397,28 @@ impl Setup {
             Some(format!("{name}: {}", kind.make(def, schema, Effect::Once).err()?))
         });
         let mut unheld: Vec<String> = unheld.collect();
-        if runs && self.shell.strictest().is_none() {
-            unheld.push("run_command and run_python need a level".into());
+        if self.shell.strictest().is_none() {
+            unheld.extend(runs.iter().map(|name| format!("{name}: it needs the level basic or strict")));
         }
         Some(unheld)
+    }
+
+    /// Whether a worker starts although its machine cannot hold what a tool wants.
+    pub(crate) fn starts_without_sandbox(&self) -> bool {
+        self.settings().worker.without_sandbox == WithoutSandbox::RefuseCalls
+    }
+
+    /// Tells a worker's log and metrics what its machine holds of the sandboxes that tools want.
+    pub(crate) fn tell_of_sandbox(&self, metrics: &Metrics) {
+        let Some(unheld) = self.sandboxed() else {
+            metrics.sandbox_found([], 0);
+            return;
+        };
+        let abilities = self.shell.abilities();
+        metrics.sandbox_found(abilities.levels().map(|(level, why)| (level.to_string(), why.is_none())), unheld.len());
+        for tool in unheld {
+            tracing::error!(tool, "this machine cannot hold the tool's sandbox: its calls are refused here");
+        }
     }
 
     /// Whether a row names a tool that comes with the program, and nothing else has taken its name.
@@ -490,6 +511,7 @@ impl Setup {
         ToolKinds {
             http: Box::new(HttpKind::new(self.tool_environment())),
             shell: Box::new(match runs {
+                Runs::Here if self.starts_without_sandbox() => ShellKind::lenient(shell),
                 Runs::Here => ShellKind::new(shell),
                 Runs::Elsewhere => ShellKind::elsewhere(shell),
             }),

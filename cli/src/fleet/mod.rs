@@ -106,6 +106,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
             drained.cancel();
             return Err(failure);
         }
+        setup.tell_of_sandbox(&shared.metrics);
         setup.mcp.start();
         if let Some(python) = &setup.python {
             python.start();

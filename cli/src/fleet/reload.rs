@@ -197,6 +197,9 @@ impl Reload {
             tracing::error!(%error, "the log level stays as it was");
         }
         self.live.metrics.config_reloaded(true);
+        if !self.live.workers.is_empty() {
+            made.setup.tell_of_sandbox(&self.live.metrics);
+        }
         if !self.live.workers.is_empty() && active.digest != before {
             // Its generation comes with a heartbeat.
             self.live.metrics.config_in_force(active.short_digest(), 0);

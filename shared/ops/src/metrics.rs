@@ -13,6 +13,7 @@ mod models;
 #[cfg(test)]
 mod page;
 mod part;
+mod sandbox;
 #[cfg(test)]
 mod tests;
 mod tool_labels;
@@ -25,12 +26,14 @@ use prometheus::{
 };
 use tokio::time::Instant;
 
+use self::catalogue as c;
 pub use self::labels::{Decision, Invariant, LimitAction, Place};
 pub use self::live::McpServer;
 use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;
 use self::models::ModelMetrics;
 pub use self::part::Part;
+use self::sandbox::SandboxMetrics;
 use self::tool_labels::ToolLabels;
 use tickfleet_model::{Outcome, RejectionCode};
 use tickfleet_store::Observer;
@@ -97,6 +100,7 @@ pub struct Metrics {
     mcp_up: GaugeVec,
     mcp_quarantined: GaugeVec,
     mcp_now: McpServers,
+    sandbox: SandboxMetrics,
     models: ModelMetrics,
     redis_commands: IntCounterVec,
     redis_seconds: HistogramVec,
@@ -135,7 +139,6 @@ impl Metrics {
     /// # Errors
     /// Two metrics share a name, or a name has a character that Prometheus refuses: a mistake in the catalogue.
     pub fn of(part: Part) -> Result<Self, prometheus::Error> {
-        use catalogue as c;
         let make = Maker::new(part);
         make.build_info(&c::BUILD_INFO).and_then(|()| make.process())?;
         let config_successful = make.gauge(&c::CONFIG_SUCCESSFUL)?;
@@ -171,6 +174,7 @@ impl Metrics {
             mcp_up: make.gauges(&c::MCP_SERVER_UP)?,
             mcp_quarantined: make.gauges(&c::MCP_QUARANTINED)?,
             mcp_now: McpServers::default(),
+            sandbox: SandboxMetrics::made(&make)?,
             models: ModelMetrics::made(&make)?,
             redis_commands: make.counters(&c::REDIS_COMMANDS)?,
             redis_seconds: make.histograms(&c::REDIS_DURATION)?,

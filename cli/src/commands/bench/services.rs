@@ -24,7 +24,8 @@ pub(super) struct Services {
 impl Services {
     /// Starts them on a free port.
     pub(super) async fn start() -> Result<Self> {
-        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("a port for the services")?;
+        let listener =
+            tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("a port for the services")?;
         let address = listener.local_addr()?.to_string();
         let routes = axum::Router::new().route("/echo", post(echo)).route("/mcp", post(mcp));
         let serving = tokio::spawn(async move {

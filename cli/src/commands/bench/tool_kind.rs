@@ -131,12 +131,8 @@ fn python(dir: &Path, interpreter: &str, slots: usize) -> io::Result<String> {
 
 /// Pins what the MCP server says of its tools, as `tickfleet mcp pin` does.
 async fn pin(dir: &Path) -> Result<()> {
-    let global = Global {
-        config: Some(dir.to_owned()),
-        redis_url: None,
-        json: false,
-        extensions: Extensions::default(),
-    };
+    let global =
+        Global { config: Some(dir.to_owned()), redis_url: None, json: false, extensions: Extensions::default() };
     let failed = |failure: Failure| anyhow::anyhow!(failure.message().unwrap_or_default());
     let sources = setup::sources(&global).map_err(failed)?;
     mcp::pin_all(&sources).await.map_err(failed).context("pinning the bench's tool")

@@ -123,7 +123,10 @@ fn sandbox_finding(setup: &Setup) -> Option<Finding> {
     Some(match unheld.first() {
         None => Finding::ok("sandbox", found),
         Some(first) => {
-            let advice = "a worker here refuses to start with this tool; docs/sandbox.md says what each level needs";
+            let advice = match setup.starts_without_sandbox() {
+                true => "a worker here refuses its calls; docs/sandbox.md says what each level needs",
+                false => "a worker here refuses to start with this tool; docs/sandbox.md says what each level needs",
+            };
             Finding::warn("sandbox", format!("{first}; {found}"), advice)
         }
     })

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::support::binary::{DevFleet, Said};
+use crate::support::binary::{DevFleet, Said, command, submit};
 use crate::support::documents::{agrees, files, shown, with_binary};
 
 const TUTORIAL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/tools-shell.md");
@@ -64,4 +64,41 @@ fn refused(folder: &std::path::Path, variables: &[(&str, &str)]) -> Option<Strin
     shell.envs(variables.iter().copied()).env_remove("TICKFLEET_CONFIG");
     let said = Said::of(with_binary(&mut shell).current_dir(folder), "");
     said.stderr.contains(REFUSED).then_some(said.stderr)
+}
+
+/// A tool that wants a container, on a machine whose PATH has no engine.
+const CONTAINER: &str = "tools:
+  look:
+    description: Looks around.
+    effect: read
+    input_schema: {type: object, additionalProperties: false}
+    shell: {level: docker, image: busybox, command: [id]}
+";
+
+#[test]
+fn a_machine_without_the_sandbox_refuses_to_start_or_refuses_the_calls() {
+    let folder = tempfile::Builder::new().prefix("tf-").tempdir().unwrap();
+    let (conf, path) = (folder.path().join("conf"), folder.path().join("bin"));
+    fs::create_dir_all(&conf).unwrap();
+    fs::create_dir_all(&path).unwrap();
+    for (name, text) in [("tools.yaml", CONTAINER), ("permissions.yaml", "permissions:\n  look: {everyone: true}\n")] {
+        fs::write(conf.join(name), text).unwrap();
+    }
+    // Of programs, the fleet finds its Redis, and nothing else.
+    let redis =
+        Command::new("sh").args(["-c", "command -v redis-server || command -v valkey-server"]).output().unwrap();
+    let redis = String::from_utf8(redis.stdout).unwrap();
+    std::os::unix::fs::symlink(redis.trim(), path.join("redis-server")).unwrap();
+    let (conf, path) = (conf.display().to_string(), path.display().to_string());
+
+    let mut strict = command(&["dev", "--config", &conf]);
+    let said = Said::of(strict.env("PATH", &path).env("TICKFLEET_HTTP_ADDRESS", "127.0.0.1:0"), "");
+    assert!(said.code != 0 && said.stderr.contains("cannot hold the sandbox level docker"), "{}", said.stderr);
+
+    let variables = [("PATH", path.as_str()), ("TICKFLEET_WORKER_WITHOUT_SANDBOX", "refuse_calls")];
+    let fleet = DevFleet::start_in(folder.path(), &["--config", &conf], &variables);
+    let result = fleet.run(&submit(&["--call", "look {}", "--wait", "--json"])).json()["results"][0].clone();
+    assert_eq!(result["error"]["code"], "not_configured", "{result}");
+    assert!(result["error"]["message"].as_str().is_some_and(|why| why.contains("sandbox level docker")), "{result}");
+    assert_eq!(fleet.stop(), Some(0));
 }

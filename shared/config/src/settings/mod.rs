@@ -88,6 +88,18 @@ pub struct WorkerSettings {
     pub workspaces: String,
     /// The time for which a workspace is kept after its last use. Default 24 h.
     pub workspace_ttl: Duration,
+    /// What a worker does whose machine cannot hold the sandbox that a tool wants. Default refuse_start.
+    pub without_sandbox: WithoutSandbox,
+}
+
+/// What a worker does whose machine cannot hold the sandbox that a tool wants. The tool is never run without it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WithoutSandbox {
+    /// It does not start, and takes over no configuration that wants such a tool.
+    #[default]
+    RefuseStart,
+    /// It starts; calls of that tool which come to it end as `not_configured`.
+    RefuseCalls,
 }
 
 /// `scheduler:`

@@ -107,6 +107,9 @@ pub(crate) fn time_zone(cursor: &Cursor<'_>) -> Option<String> {
     }
 }
 
+const WITHOUT_SANDBOX: [(&str, WithoutSandbox); 2] =
+    [("refuse_start", WithoutSandbox::RefuseStart), ("refuse_calls", WithoutSandbox::RefuseCalls)];
+
 fn worker(mut s: Section<'_>) -> WorkerSettings {
     let worker = WorkerSettings {
         slots: integer(&mut s, "slots", 1, 10_000),
@@ -118,6 +121,7 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
         allow_dynamic_registration: boolean(&mut s, "allow_dynamic_registration"),
         workspaces: s.required("workspaces").and_then(|c| folder(&c)).unwrap_or_default(),
         workspace_ttl: duration(&mut s, "workspace_ttl", MINUTE, 365 * 24 * HOUR),
+        without_sandbox: choice(&mut s, "without_sandbox", &WITHOUT_SANDBOX),
     };
     s.close();
     worker

@@ -138,6 +138,10 @@ catalogue! {
     MCP_QUARANTINED = "mcp_tools_quarantined", Gauge, Workers,
         ["server": Bounded("servers of `mcp.yaml`, the first 64 by name")],
         "Tools of the MCP server that are not called because they no longer are what was pinned. As last seen on a connection.";
+    SANDBOX_LEVELS = "sandbox_level_held", Gauge, Workers, ["level": Words(|| labels::SANDBOX_LEVELS.to_vec())],
+        "1 where the worker's machine can hold the sandbox level, 0 where it cannot. Only where a tool wants a sandbox.";
+    SANDBOX_REFUSED = "sandbox_tools_refused", Gauge, Workers, [],
+        "Tools whose calls this worker refuses, since its machine cannot hold their sandbox (`worker.without_sandbox: refuse_calls`).";
     MODEL_REQUESTS = "model_requests_total", Counter, Workers,
         ["model": Bounded("models of `models.yaml`"), "outcome": Words(|| labels::MODEL_OUTCOMES.to_vec())],
         "Requests to models that agents are run on, by how they ended. One that fell back to the next model counts for each.";

@@ -131,6 +131,9 @@ pub(crate) const OTHER: &str = "other";
 /// The inbound streams.
 pub(super) const STREAMS: [&str; 2] = ["turns", "tasks"];
 
+/// The levels of the sandbox.
+pub(super) const SANDBOX_LEVELS: [&str; 3] = ["basic", "strict", "docker"];
+
 /// Why a call is tried again.
 pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
 

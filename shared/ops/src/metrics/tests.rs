@@ -42,6 +42,7 @@ fn a_scrape_shows_what_happened() {
     metrics.watch_slots(|| None);
     let server = |name: &str, up, quarantined| McpServer { name: name.into(), up, quarantined };
     metrics.watch_mcp(move || vec![server("notes", true, 2), server("files", false, 0)]);
+    metrics.sandbox_found([("basic".to_owned(), true), ("strict".to_owned(), false)], 1);
     metrics.ticked(0, Duration::from_millis(2), Duration::from_secs(3));
     metrics.ticked(1, Duration::from_millis(2), Duration::ZERO);
     let text = metrics.render();
@@ -57,6 +58,9 @@ fn a_scrape_shows_what_happened() {
         "tickfleet_mcp_server_up{server=\"files\"} 0",
         "tickfleet_mcp_server_up{server=\"notes\"} 1",
         "tickfleet_mcp_tools_quarantined{server=\"notes\"} 2",
+        "tickfleet_sandbox_level_held{level=\"basic\"} 1",
+        "tickfleet_sandbox_level_held{level=\"strict\"} 0",
+        "tickfleet_sandbox_tools_refused 1",
         "tickfleet_slots 12",
         "tickfleet_tick_lag_seconds 3",
         "tickfleet_tick_duration_seconds_count 2",
@@ -152,6 +156,7 @@ fn busy(part: Part) -> Metrics {
     metrics.model_used("default", 1, 1, 1);
     metrics.task_step("plan");
     metrics.watch_mcp(|| vec![McpServer { name: "notes".into(), up: true, quarantined: 0 }]);
+    metrics.sandbox_found(labels::SANDBOX_LEVELS.map(|level| (level.to_owned(), true)), 0);
     // Servers are asked when the metrics are read.
     drop(metrics.render());
     metrics

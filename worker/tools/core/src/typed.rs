@@ -305,6 +305,13 @@ impl TypedTool {
         self
     }
 
+    /// Says that this process lacks what the tool needs: models are not offered it. Its function refuses calls itself.
+    #[must_use]
+    pub fn not_configured_here(mut self) -> Self {
+        self.spec.configured = false;
+        self
+    }
+
     /// Returns what the tool declares.
     #[must_use]
     pub fn spec(&self) -> &ToolSpec {

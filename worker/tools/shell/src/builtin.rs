@@ -44,6 +44,12 @@ pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
     vec![run_command(shell, level), run_python(shell, level)]
 }
 
+/// The same tools for a machine that can hold no level: each call of them is refused, as not configured.
+#[must_use]
+pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {
+    running(shell, Level::Basic).into_iter().map(TypedTool::not_configured_here).collect()
+}
+
 #[derive(Deserialize, JsonSchema)]
 struct Read {
     /// Path of the file, relative to the workspace.

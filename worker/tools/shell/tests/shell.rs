@@ -114,6 +114,14 @@ async fn a_tool_that_this_machine_cannot_hold_is_refused_and_never_run_bare() {
         let refused = declared(&shell, json!({"level": level, "command": ["id"]}));
         assert!(matches!(refused.err(), Some(DeclarationError::Machine(why)) if why.contains(level)));
     }
+    // Where the worker starts all the same, the tool is known and shown to no model, and its calls are refused.
+    let def: ShellDef = serde_json::from_value(json!({"level": "basic", "command": ["id"]})).unwrap();
+    let made = ShellKind::lenient(Arc::clone(&shell)).make(&def, &json!({"type": "object"}), Effect::Read).unwrap();
+    assert!(!made.configured);
+    let refused = run(&made.handler, &call_of("acme", None), json!({})).await.unwrap_err();
+    assert!(matches!(refused, ToolFailure::NotConfigured { message } if message.contains("basic")));
+    let commands = builtin::refused(&shell);
+    assert!(commands.len() == 2 && commands.iter().all(|tool| !tool.spec().configured));
     assert!(shell.strictest().is_none() && builtin_tool(&shell, "run_command").is_none());
     assert!(builtin_tool(&shell, "read_file").is_some(), "files need no sandbox");
 }
