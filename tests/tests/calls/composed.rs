@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures::StreamExt;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_model::policy::ToolGrant;
+use tickfleet_model::retry::Ladder;
 use tickfleet_model::{AgentId, Effect, Policy};
 use tickfleet_store::StoreOptions;
 use tickfleet_tests::doomed::Doomed;
@@ -176,6 +178,38 @@ async fn an_inner_call_that_has_been_forgotten_is_told_so_and_not_made_again() {
     assert_eq!(result["outcome"], "permanent", "{reply}");
     assert!(result["error"]["message"].as_str().unwrap().contains("post was carried out is not known"), "{reply}");
     assert_eq!(posts.load(Ordering::SeqCst), 1, "{reply}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_lost_try_has_begun_and_is_forgotten_is_not_begun_again() {
+    let (posts, runs) = counted();
+    let tries = Arc::clone(&runs);
+    // Its first try begins a call, and does not live to wait for it.
+    let lost = TypedTool::new("lost", "Posts.", Effect::Idempotent, move |context: CallContext, _: Value| {
+        let first = tries.fetch_add(1, Ordering::SeqCst) == 0;
+        async move {
+            let posted = context.call("post", json!({"content": "News"})).await;
+            if first {
+                std::future::pending::<()>().await;
+            }
+            posted?.output()?;
+            Ok::<_, ToolError>(json!({"done": true}))
+        }
+    });
+    let lost = lost.timeout(Duration::from_millis(300));
+    let plan = plan(&posts, &runs);
+    let tools = [plan.tools.clone(), vec![lost]].concat();
+    // The wait before the second try is longer than the first one's call is remembered.
+    let plan = Plan { tools, slots: 2, ladder: Ladder::new(vec![Duration::from_secs(2)]), ..plan };
+    let mut fleet = Fleet::start(forgetful(plan)).await;
+    let calls = json!([{"name": "lost", "arguments": {}}]);
+    fleet.submit_turn(json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": calls})).await;
+    let reply = fleet.reply().await;
+    let result = &reply["results"][0];
+    assert_eq!(result["outcome"], "permanent", "{reply}");
+    assert!(result["error"]["message"].as_str().unwrap().contains("post was carried out is not known"), "{reply}");
+    assert_eq!((posts.load(Ordering::SeqCst), runs.load(Ordering::SeqCst)), (1, 2), "{reply}");
     fleet.stop().await;
 }
 

@@ -100,6 +100,11 @@ async fn delegate(
     let task = task(&context, args).map_err(refused)?;
     // Given out by an earlier try: its id may be forgotten by now, and would make another task.
     let is_given = wait && context.waited;
+    if context.may_be_forgotten && !is_given {
+        let message = "Whether the task was given out is not known: an earlier try may have done it, and is no longer \
+                       remembered. Look for it before you repeat it.";
+        return Err(refused(message.into()));
+    }
     let planned = delegation::plan(&active.load(), &task, now_ms).map_err(|(_, message)| refused(message))?;
     let deadline = tickfleet_engine::time::rfc3339(planned.deadline_ms());
     let delegation = planned.by_call(&context.call).delegation(None, id.clone(), true);

@@ -262,6 +262,15 @@ impl Calls {
         }
     }
 
+    /// Whether an earlier try may have begun something elsewhere that is forgotten by now: it can have begun it when its
+    /// turn was submitted, and its end is remembered for so long.
+    fn may_be_forgotten(&self, trying: &Trying<'_>) -> bool {
+        let tried = trying.attempt > 1 || trying.slice.may_have_been_held();
+        let options = self.store.options();
+        let remembered_since = self.clock.now_ms() - options.dedupe_ms.max(options.retain_ms);
+        tried && trying.slice.meta.submitted().is_none_or(|submitted| submitted <= remembered_since)
+    }
+
     /// The end of a call whose turn was over when it was about to begin.
     async fn over_before(&self, trying: &Trying<'_>, over: Begun) -> Disposition {
         let reason = if over == Begun::Expired { EndReason::Expired } else { EndReason::Cancelled };
@@ -362,6 +371,7 @@ impl Calls {
             secrets: ToolSecrets::default(),
             fence: trying.slice.fence.clone(),
             waited: trying.waited,
+            may_be_forgotten: self.may_be_forgotten(trying),
             // A tool that waits is run again.
             inner: match tool.spec.effect {
                 Effect::Once => Inner::default(),

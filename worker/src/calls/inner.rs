@@ -25,10 +25,13 @@ pub(crate) struct Begins {
 }
 
 impl Begins {
-    /// Whether the `number`th inner call, of which nothing is known, was never begun. The first one was, if its outer call
-    /// has waited. Of the others, each ends after the one before it, and is remembered for longer than that.
+    /// Whether the `number`th inner call, of which nothing is known, was never begun. The first one may have
+    /// been, if its outer call has waited, or had a try so long ago that what it began may be forgotten. Of the others,
+    /// each ends after the one before it, and is remembered for longer than that.
     async fn is_new(&self, context: &CallContext, number: usize) -> Result<bool, StoreError> {
-        let Some(before) = number.checked_sub(1).filter(|before| *before > 0) else { return Ok(!context.waited) };
+        let Some(before) = number.checked_sub(1).filter(|before| *before > 0) else {
+            return Ok(!context.waited && !context.may_be_forgotten);
+        };
         let Ok(turn) = inner_turn(&context.call, before) else { return Ok(false) };
         let name = TurnName { tenant: context.tenant.clone(), turn };
         Ok(matches!(self.store.look(&name).await?, TurnView::Finished(_)))

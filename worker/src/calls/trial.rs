@@ -139,6 +139,7 @@ impl Trial {
             secrets: ToolSecrets::default(),
             fence: String::new(),
             waited: false,
+            may_be_forgotten: false,
             inner: Inner::default(),
             cancel: CancellationToken::new(),
         }

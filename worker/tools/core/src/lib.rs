@@ -68,6 +68,9 @@ pub struct CallContext {
     pub fence: String,
     /// True if an earlier try of this call has begun a turn or a task, and waited for it.
     pub waited: bool,
+    /// True if an earlier try may have begun a turn or a task so long ago that it may be forgotten by now: that nothing is
+    /// known of one does not say that none was begun.
+    pub may_be_forgotten: bool,
     /// Calls of other tools from within this one, see [`Self::call`].
     pub inner: inner::Inner,
     /// Cancelled when the call times out, is cancelled, or the worker must stop.
@@ -92,6 +95,7 @@ impl CallContext {
             secrets: ToolSecrets::default(),
             fence: String::new(),
             waited: false,
+            may_be_forgotten: false,
             inner: inner::Inner::default(),
             cancel: CancellationToken::new(),
         }
