@@ -21,8 +21,9 @@ impl SandboxMetrics {
 /// Sandboxes.
 impl Metrics {
     /// The machine was looked at for tools that want a sandbox: which levels it can hold, and how many tools are refused
-    /// for what it cannot.
+    /// for what it cannot. No levels where no tool wants one.
     pub fn sandbox_found(&self, levels: impl IntoIterator<Item = (String, bool)>, refused: usize) {
+        self.sandbox.levels.reset();
         for (level, held) in levels {
             let level = labels::known(&labels::SANDBOX_LEVELS, &level);
             self.sandbox.levels.with_label_values(&[level]).set(f64::from(u8::from(held)));

@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use serde_json::Value;
+use serde_json::value::RawValue;
 use tickfleet_config::tools::{HttpDef, ShellDef};
 use tickfleet_model::Effect;
 
-use super::{Handler, Unset};
+use super::{CallContext, Handler, ToolFailure, ToolOutput, Unset};
 
 /// Makes handlers of declarations of one kind.
 pub trait ToolKind<Def>: Send + Sync {
@@ -43,6 +45,18 @@ pub struct NoShell;
 impl ToolKind<ShellDef> for NoShell {
     fn make(&self, _: &ShellDef, _: &Value, _: Effect) -> Result<Made, DeclarationError> {
         Err(DeclarationError::Machine("this program runs no shell tools".into()))
+    }
+}
+
+/// Runs what nothing else runs: it says so.
+pub(crate) struct NotConfigured {
+    pub(crate) message: String,
+}
+
+#[async_trait]
+impl Handler for NotConfigured {
+    async fn call(&self, _: &CallContext, _: &RawValue) -> Result<ToolOutput, ToolFailure> {
+        Err(ToolFailure::NotConfigured { message: self.message.clone() })
     }
 }
 

@@ -5,16 +5,15 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use async_trait::async_trait;
-use serde_json::value::RawValue;
 use tickfleet_config::tools::{ToolDef, ToolsFile};
 use tickfleet_model::version::{self, Selector};
 use tickfleet_model::{Effect, ToolSpec, limits};
 use tickfleet_protocol::NameMap;
 
+use super::kind::NotConfigured;
 use super::{
-    ArgumentCheck, ArgumentError, CallContext, DeclarationError, Environment, Handler, Made, OutputCheck, SchemaError,
-    ToolFailure, ToolKinds, ToolOutput, TypedTool, wording,
+    ArgumentCheck, ArgumentError, DeclarationError, Environment, Handler, Made, OutputCheck, SchemaError, ToolKinds,
+    ToolOutput, TypedTool, wording,
 };
 
 /// Names offered for a wrong one.
@@ -427,18 +426,6 @@ fn declared(
     RegisteredTool::new(spec, Arc::new(NotConfigured { message: format!("The tool '{name}' cannot run: {missing}.") }))
 }
 
-/// Runs what nothing else runs: it says so.
-struct NotConfigured {
-    message: String,
-}
-
-#[async_trait]
-impl Handler for NotConfigured {
-    async fn call(&self, _: &CallContext, _: &RawValue) -> Result<ToolOutput, ToolFailure> {
-        Err(ToolFailure::NotConfigured { message: self.message.clone() })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
@@ -448,6 +435,7 @@ mod tests {
     use tickfleet_config::tools::HttpDef;
 
     use super::*;
+    use crate::ToolFailure;
     use crate::tests::{arguments, context};
     use crate::{ToolKind, builtin};
 

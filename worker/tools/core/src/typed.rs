@@ -21,6 +21,7 @@ use tickfleet_config::tools::SecretRef;
 use tickfleet_model::{Effect, ToolSpec, TurnId};
 
 use super::Environment;
+use super::kind::NotConfigured;
 use super::lifecycle::{HookError, Hooks, Startup};
 use super::tool_secrets::{self, WithSecrets};
 use super::unfit;
@@ -305,10 +306,12 @@ impl TypedTool {
         self
     }
 
-    /// Says that this process lacks what the tool needs: models are not offered it. Its function refuses calls itself.
+    /// Says that this process lacks what the tool needs: models are not offered it, and each call is refused with
+    /// `message`.
     #[must_use]
-    pub fn not_configured_here(mut self) -> Self {
+    pub fn not_configured_here(mut self, message: String) -> Self {
         self.spec.configured = false;
+        self.handler = Arc::new(NotConfigured { message });
         self
     }
 

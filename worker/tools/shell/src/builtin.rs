@@ -47,7 +47,11 @@ pub fn running(shell: &Arc<Shell>, level: Level) -> Vec<TypedTool> {
 /// The same tools for a machine that can hold no level: each call of them is refused, as not configured.
 #[must_use]
 pub fn refused(shell: &Arc<Shell>) -> Vec<TypedTool> {
-    running(shell, Level::Basic).into_iter().map(TypedTool::not_configured_here).collect()
+    let refused = |tool: TypedTool| {
+        let why = format!("The tool '{}' cannot run: it needs a sandbox. {}.", tool.spec().name, shell.abilities());
+        tool.not_configured_here(why)
+    };
+    running(shell, Level::Basic).into_iter().map(refused).collect()
 }
 
 #[derive(Deserialize, JsonSchema)]

@@ -122,6 +122,12 @@ async fn a_tool_that_this_machine_cannot_hold_is_refused_and_never_run_bare() {
     assert!(matches!(refused, ToolFailure::NotConfigured { message } if message.contains("basic")));
     let commands = builtin::refused(&shell);
     assert!(commands.len() == 2 && commands.iter().all(|tool| !tool.spec().configured));
+    for (command, arguments) in commands.into_iter().zip([json!({"command": "id"}), json!({"code": "1"})]) {
+        let name = command.spec().name.clone();
+        let handler = command.into_parts(Duration::from_secs(30), &Environment::of([])).1;
+        let refused = run(&handler, &call_of("acme", None), arguments).await.unwrap_err();
+        assert!(matches!(&refused, ToolFailure::NotConfigured { .. }), "{name}: {refused:?}");
+    }
     assert!(shell.strictest().is_none() && builtin_tool(&shell, "run_command").is_none());
     assert!(builtin_tool(&shell, "read_file").is_some(), "files need no sandbox");
 }
