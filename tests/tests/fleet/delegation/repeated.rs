@@ -1,5 +1,9 @@
 //! A task that is sent again: whoever sends it cannot know whether it was heard the first time.
 
+use serde_json::value::to_raw_value;
+use tickfleet_model::{CallId, TenantId, TurnId};
+use tickfleet_tools::{Environment, ToolFailure};
+
 use super::*;
 
 #[tokio::test]
@@ -26,5 +30,27 @@ async fn another_service_delegates_with_one_xadd_and_a_repeat_is_a_duplicate_or_
     fleet.no_more_replies().await;
     let refused = fleet.dead().await.into_iter().map(|letter| letter["reason"].clone());
     assert_eq!(refused.collect::<Vec<_>>(), ["conflict"]);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_task_that_a_lost_try_may_have_given_out_and_forgotten_is_not_given_out_again() {
+    let fleet = Fleet::start(plan(1_000)).await;
+    let tools = worker::standard_tools(&fleet.plan().store(&fleet.server.url()), &fleet.active);
+    let tool = tools.into_iter().find(|tool| tool.spec().name == "delegate_task").unwrap();
+    let handler = tool.into_parts(PATIENCE, &Environment::of([])).1;
+    let arguments = to_raw_value(&delegate("fran", "Once.")["arguments"]).unwrap();
+    let context = |may_be_forgotten: bool| {
+        let call = CallId { turn: TurnId::new("t1").unwrap(), position: 0 };
+        let context = CallContext::new(TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap(), call);
+        CallContext { may_be_forgotten, ..context }
+    };
+    let refused = handler.call(&context(true), &arguments).await.unwrap_err();
+    let unknown = |message: &str| message.contains("Whether the task was given out is not known");
+    assert!(matches!(&refused, ToolFailure::Permanent { message, .. } if unknown(message)), "{refused:?}");
+    // Nothing was written: the same call, of which nothing can be forgotten, gives it out.
+    let given = handler.call(&context(false), &arguments).await.unwrap();
+    assert!(given.json.get().contains("queued"), "{}", given.json.get());
+    fleet.until("the task has ended", async |fleet| fleet.ask::<u64>("EXISTS", "timers", &[]).await == 0).await;
     fleet.stop().await;
 }
