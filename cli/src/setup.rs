@@ -426,6 +426,7 @@ impl Setup {
         self.configuration.policy.permissions.matrix.contains_key(name)
             && self.configuration.tools.tools.get(name).is_none_or(|def| !def.has_kind())
             && !self.extensions.tools_now().iter().any(|tool| tool.spec().name == name)
+            && !self.python.as_ref().is_some_and(|python| python.offers(name))
     }
 
     /// Holds the configuration against everything that the loader cannot see: schemas that do not compile, addresses

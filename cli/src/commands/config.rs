@@ -78,7 +78,7 @@ pub(crate) fn run(args: &Config, global: &Global, output: &Output) -> Result<(),
 
 fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     let sources = setup::sources(global)?;
-    let python = python::python(&sources);
+    let python = python::python_to_look(&sources);
     if let Err(errors) = configuration::load(&python::with_python(&sources, Some(&python))?) {
         let (errors_shown, warnings) = (wrong(&errors), Vec::new());
         let report = Report { valid: false, policy_digest: None, built_in: None, errors: errors_shown, warnings };
@@ -131,7 +131,12 @@ fn warnings(setup: &Setup) -> Vec<Warning> {
             message: "it has no doc comment: models see its name and type alone".into(),
         })
     });
-    written.chain(extensions).collect()
+    let hosts = setup.python.iter().flat_map(|python| python.left_out()).map(|name| Warning {
+        place: "tools.yaml".into(),
+        field: format!("python.{name}.host"),
+        message: "nothing listens there now, so its tools, and rows that name them, were not checked".into(),
+    });
+    written.chain(extensions).chain(hosts).collect()
 }
 
 fn wrong(errors: &ConfigErrors) -> Vec<Wrong> {

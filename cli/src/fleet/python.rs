@@ -14,6 +14,11 @@ pub(crate) fn python(sources: &Sources) -> Arc<Pools> {
     Arc::new(Pools::new(tool_environment(&sources.environment)))
 }
 
+/// The same for a process that only looks, which may do so where no tool host is.
+pub(crate) fn python_to_look(sources: &Sources) -> Arc<Pools> {
+    Arc::new(Pools::new(tool_environment(&sources.environment)).that_may_lack_hosts())
+}
+
 /// The sources with the names of the tools in Python; as they are for a process that has no Python.
 ///
 /// # Errors
@@ -24,7 +29,8 @@ pub(crate) fn with_python(sources: &Sources, python: Option<&Arc<Pools>>) -> Res
         let names =
             python.describe(&tickfleet_config::load_python(&sources)).map_err(|errors| python_failed(&errors))?;
         sources.built_in_tools.extend(names);
-        sources.knows_python = true;
+        // What a tool host that is not there would offer may be named in rows all the same.
+        sources.knows_python = python.left_out().is_empty();
     }
     Ok(sources)
 }

@@ -206,3 +206,69 @@ fn every_end_of_a_python_call_is_told_by_its_effect() {
     let told = reply["results"][3]["error"]["message"].as_str().unwrap();
     assert!(!told.contains("KeyError") && !told.contains("s3cret"), "a model sees no stack: {told}");
 }
+
+/// The modules of `python/examples`.
+const EXAMPLES: [&str; 3] = ["currency_tools", "sales_tools", "workspace_tools"];
+
+/// A configuration folder with this entry for the examples.
+fn examples_conf(folder: &Path, entry: &str) {
+    write(folder, "conf/tools.yaml", &format!("python:\n  examples: {{{entry}}}\n"));
+    let rows = "permissions:\n  convert: {everyone: true}\n  sales_report_tool: {everyone: true}\n  \
+                write_file: {agents: [kelly]}\n";
+    write(folder, "conf/permissions.yaml", rows);
+    let sales = r#"[{"date": "2026-11-02", "region": "north", "cents": 1299}]"#;
+    write(folder, "data/demo/sales.json", sales);
+}
+
+/// Calls each example on a fleet that has this configuration.
+fn examples_work(folder: &Path) {
+    let fleet = DevFleet::start_in(folder, &["--config", "conf"], &[]);
+    let calls = [
+        r#"convert {"amount": 10, "source": "USD", "target": "EUR"}"#,
+        r#"sales_report_tool {"month": "2026-11"}"#,
+        r#"write_file {"path": "notes/today.md", "content": "Hello"}"#,
+        r#"write_file {"path": "../today.md", "content": "Hello"}"#,
+    ];
+    let mut submit = vec!["submit", "--tenant", "demo", "--agent", "kelly", "--wait", "--json"];
+    submit.extend(calls.iter().flat_map(|call| ["--call", *call]));
+    let reply = fleet.run(&submit).json();
+    assert_eq!(reply["results"][0]["output"], json!({"amount": 8.5, "currency": "EUR"}), "{reply:#}");
+    assert_eq!(reply["results"][1]["output"]["total_cents"], 1299, "{reply:#}");
+    assert_eq!(reply["results"][2]["output"], json!({"path": "notes/today.md", "bytes": 5}), "{reply:#}");
+    assert_eq!(reply["results"][3]["outcome"], "invalid_arguments", "{reply:#}");
+    let written = fs::read_to_string(folder.join("data/demo/workspace/notes/today.md")).unwrap();
+    assert_eq!(written, "Hello");
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[test]
+fn the_examples_run_on_a_fleet() {
+    let folder = folder();
+    let entry = format!(
+        "module: [{}], path: ['{REPOSITORY}/python/examples'], interpreter: '{}'",
+        EXAMPLES.join(", "),
+        interpreter().display()
+    );
+    examples_conf(folder.path(), &entry);
+    examples_work(folder.path());
+}
+
+#[test]
+fn the_examples_run_in_a_tool_host_and_a_check_need_not_have_it() {
+    let folder = folder();
+    let socket = folder.path().join("host.sock").display().to_string();
+    examples_conf(folder.path(), &format!("host: '{socket}'"));
+    let check = || Said::of(command(&["config", "check", "--config", "conf"]).current_dir(folder.path()), "").exits(0);
+    check().says("tools.yaml: python.examples.host: nothing listens there now");
+    let mut host = Command::new(interpreter());
+    host.args(["-m", "tickfleet.host", "--listen", &socket, "--path"]).arg([REPOSITORY, "/python/examples"].concat());
+    let mut host = host.args(EXAMPLES).current_dir(folder.path()).spawn().unwrap();
+    examples_work(folder.path());
+    assert!(!check().stdout.contains("nothing listens"));
+    nix::sys::signal::kill(
+        nix::unistd::Pid::from_raw(host.id().try_into().unwrap()),
+        nix::sys::signal::Signal::SIGTERM,
+    )
+    .unwrap();
+    assert!(host.wait().unwrap().success());
+}

@@ -1,4 +1,4 @@
-"""``python -m tickfleet.host [--fd N | --socket PATH] [--path FOLDER]… [--concurrency N] MODULE…``"""
+"""``python -m tickfleet.host (--fd N | --listen PATH [--processes-max N]) [--path FOLDER]… [--concurrency N] MODULE…``"""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ import socket
 import sys
 from typing import NoReturn
 
-from tickfleet.host import _failures, _frames
+from tickfleet.host import _failures, _frames, _listen
 from tickfleet.host._serve import Host
 
 
 def main() -> None:
     """Connects, imports the modules, and serves their tools until the worker has had enough."""
     arguments = _arguments()
+    if arguments.listen is not None:
+        _listen.run(arguments)
+        return
     connection = _connect(arguments)
     _keep_frames_apart()
     sys.path[:0] = [os.path.abspath(path) for path in arguments.path]
@@ -36,18 +39,22 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tickfleet.host", description="Serves tools to a Tickfleet worker.")
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--fd", type=int, help="an inherited descriptor of a connected Unix socket")
-    where.add_argument("--socket", help="the path of a Unix socket to connect to")
+    where.add_argument("--listen", metavar="PATH", help="a Unix socket: each connection gets an interpreter of its own")
     parser.add_argument("--path", action="append", default=[], help="a folder to find modules in, before all others")
-    parser.add_argument("--concurrency", type=int, default=8, help="synchronous calls that run at once")
+    parser.add_argument("--concurrency", type=_positive, default=8, help="synchronous calls that run at once")
+    parser.add_argument("--processes-max", type=_positive, default=8, help="interpreters at once, with --listen")
     parser.add_argument("modules", nargs="+", metavar="MODULE")
     return parser.parse_args()
 
 
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is not positive")
+    return number
+
+
 def _connect(arguments: argparse.Namespace) -> socket.socket:
-    if arguments.socket is not None:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        connection.connect(arguments.socket)
-        return connection
     # A copy that no child of a tool inherits.
     inherited = socket.socket(fileno=arguments.fd)
     connection = inherited.dup()

@@ -34,6 +34,15 @@ fn several_modules_and_bounds_of_ones_own_are_read() {
 }
 
 #[test]
+fn a_tool_host_is_a_socket_and_what_the_worker_asks_of_it() {
+    let loaded =
+        shop("host: /run/tickfleet/shop.sock, processes: 3, concurrency: 4, start_timeout: 20s").load().unwrap();
+    let shop = &loaded.tools.python["shop"];
+    assert_eq!((shop.host.as_deref(), &shop.modules[..]), (Some("/run/tickfleet/shop.sock"), &[][..]));
+    assert_eq!((shop.processes, shop.concurrency, shop.start_timeout), (3, 4, Duration::from_secs(20)));
+}
+
+#[test]
 fn every_mistake_is_told_with_its_place() {
     for (fields, path, expected) in [
         ("processes: 2", "python.shop.module", "`module` is required"),
@@ -47,6 +56,9 @@ fn every_mistake_is_told_with_its_place() {
         ("module: a, cancel_grace: 5m", "python.shop.cancel_grace", "a duration from"),
         ("module: a, env: {A: '${K}'}", "python.shop.env.A", "a secret declared under `secrets`; there are none"),
         ("module: a, secrets: {K: {env: 'K_{tenant}'}}", "python.shop.secrets", "no {tenant}"),
+        ("host: run/shop.sock", "python.shop.host", "the absolute path of a Unix socket"),
+        ("host: /run/shop.sock, module: a", "python.shop.module", "no `module` beside `host`"),
+        ("host: /run/shop.sock, env: {A: b}", "python.shop.env", "no `env` beside `host`"),
         ("module: a, proceses: 2", "python.shop.proceses", "one of"),
     ] {
         let errors = shop(fields).load().unwrap_err();

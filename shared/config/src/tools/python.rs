@@ -18,11 +18,18 @@ const CONCURRENCY_MAX: i128 = 256;
 const MODULES_MAX: usize = 64;
 /// The name of an entry has at most as many bytes: it stands in logs.
 const NAME_BYTES_MAX: usize = 32;
+/// Bytes of a socket's path: the address of a Unix socket has room for 107 (`man 7 unix`).
+const SOCKET_BYTES_MAX: usize = 107;
+/// Fields that say how the worker starts interpreters: a tool host starts its own.
+const OF_OWN_PROCESSES: [&str; 7] = ["module", "path", "interpreter", "cwd", "memory_max", "env", "secrets"];
 
 /// Python modules and the processes that run their tools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PythonDef {
-    /// The modules whose import registers the tools.
+    /// The socket on which a tool host listens, an absolute path: the interpreters are its processes, in a container of
+    /// their own. None where the worker starts them.
+    pub host: Option<String>,
+    /// The modules whose import registers the tools; none with a tool host, which has its own.
     pub modules: Vec<String>,
     /// Folders to find modules in, before all others. A change of a Python file there is a change of the configuration.
     pub path: Vec<String>,
@@ -64,12 +71,18 @@ pub(crate) fn read(cursor: &Cursor<'_>) -> BTreeMap<String, PythonDef> {
 
 fn definition(cursor: &Cursor<'_>) -> PythonDef {
     let mut s = cursor.section();
+    let host = s.optional("host").and_then(|c| host(&c, cursor));
+    let modules = match host {
+        Some(_) => s.optional("module"),
+        None => s.required("module"),
+    };
     let secrets = s.optional("secrets").map(|c| secrets(&c)).unwrap_or_default();
     let (second, minute, hour) = (Duration::from_secs(1), Duration::from_secs(60), Duration::from_secs(3_600));
     let grace_min = Duration::from_millis(10);
     let (mib, tib) = (1 << 20, 1 << 40);
     let def = PythonDef {
-        modules: s.required("module").map(|c| modules(&c)).unwrap_or_default(),
+        modules: modules.map(|c| self::modules(&c)).unwrap_or_default(),
+        host,
         path: s.optional("path").map(|c| folders(&c)).unwrap_or_default(),
         interpreter: s.optional("interpreter").and_then(|c| c.some_text()).unwrap_or_else(|| "python3".to_owned()),
         cwd: s.optional("cwd").and_then(|c| c.some_text()),
@@ -87,6 +100,18 @@ fn definition(cursor: &Cursor<'_>) -> PythonDef {
     };
     s.close();
     def
+}
+
+/// The socket of a tool host. What only the worker's own processes have is refused beside it.
+fn host(cursor: &Cursor<'_>, entry: &Cursor<'_>) -> Option<String> {
+    let path = cursor.some_text()?;
+    if !path.starts_with('/') || path.len() > SOCKET_BYTES_MAX {
+        cursor.refuse(format!("the absolute path of a Unix socket, of {SOCKET_BYTES_MAX} bytes at most"));
+    }
+    for (name, _, field) in entry.members().into_iter().filter(|(name, ..)| OF_OWN_PROCESSES.contains(name)) {
+        field.refuse(format!("no `{name}` beside `host`: the tool host has its own"));
+    }
+    Some(path)
 }
 
 /// One module, or a list of them.

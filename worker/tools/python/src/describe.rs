@@ -2,12 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tickfleet_config::PythonDef;
 use tickfleet_tools::{Environment, Secrets};
 
 use crate::definition::Definition;
 use crate::interpreter;
+
+/// The time that an interpreter has to close its socket once nothing more is asked of it.
+const SAYS_BYE_IN: Duration = Duration::from_secs(5);
 
 /// Why the modules of an entry cannot be used.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -45,7 +49,8 @@ async fn ask(name: &str, def: &PythonDef, environment: &Environment) -> Result<V
     let secrets = Arc::new(known_secrets(def, environment).await);
     let (interpreter, process, tools) = interpreter::start(name, def, secrets, environment).await?;
     interpreter.bye();
-    interpreter.closed.cancelled().await;
+    // One that does not end by itself is ended.
+    let _ = tokio::time::timeout(SAYS_BYE_IN, interpreter.closed.cancelled()).await;
     process.end().await;
     Ok(tools)
 }

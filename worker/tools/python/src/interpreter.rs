@@ -15,6 +15,7 @@ use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::definition::Definition;
@@ -29,7 +30,7 @@ pub(crate) type Answer = Result<String, Failure>;
 pub(crate) struct Interpreter {
     /// The secrets that it was started with.
     pub(crate) secrets: Arc<Secrets>,
-    /// The number of its process.
+    /// The number of its process, where that is the worker's own.
     pub(crate) process: Option<u32>,
     /// Cancelled when it should take no more calls.
     pub(crate) retired: CancellationToken,
@@ -76,14 +77,15 @@ pub(crate) async fn start(
     secrets: Arc<Secrets>,
     environment: &Environment,
 ) -> Result<(Arc<Interpreter>, Process, Vec<Definition>), String> {
-    let tail = Arc::new(Tail::default());
-    let (process, socket) = process::start(name, def, &secrets, environment, &tail)?;
-    match tokio::time::timeout(def.start_timeout, greet(socket)).await {
+    let (tail, began) = (Arc::new(Tail::default()), Instant::now());
+    let (process, socket) = process::start(name, def, &secrets, environment, &tail).await?;
+    // One limit for both: a tool host that comes late has the less time for its imports.
+    match tokio::time::timeout_at(began + def.start_timeout, greet(socket)).await {
         Ok(Ok((socket, tools))) => Ok((Interpreter::new(name, &process, socket, secrets), process, tools)),
         Ok(Err(why)) => {
             let status = process.end().await.filter(|_| why.is_none());
-            let ended =
-                || status.map_or_else(|| "it did not answer".to_owned(), |status| format!("it ended with {status}"));
+            let silent = if def.host.is_some() { "the tool host closed the connection" } else { "it did not answer" };
+            let ended = || status.map_or_else(|| silent.to_owned(), |status| format!("it ended with {status}"));
             let why = why.unwrap_or_else(|| format!("{}{}", ended(), tail.words()));
             Err(secrets.scrub(&why))
         }
@@ -107,6 +109,7 @@ async fn greet(socket: UnixStream) -> Result<(UnixStream, Vec<Definition>), Opti
                  install the package of the worker's own version"
             )));
         }
+        Some(FromHost::Refused { message }) => return Err(Some(format!("the tool host refused: {message}"))),
         Some(FromHost::Failed { message }) => return Err(Some(format!("a module cannot be imported:\n{message}"))),
         Some(_) => return Err(Some("it did not say first that it is ready".to_owned())),
         None => return Err(None),

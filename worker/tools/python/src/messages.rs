@@ -34,6 +34,8 @@ pub(crate) enum FromHost {
     Ready { protocol: u32 },
     /// Something cannot be imported: the user's own lines of the stack.
     Failed { message: String },
+    /// A tool host starts no interpreter for this connection: why not.
+    Refused { message: String },
     /// The answer to `describe`.
     Tools { tools: Vec<Definition> },
     /// The end of a call: JSON text, or an error.

@@ -14,17 +14,20 @@ use crate::code::code_fingerprint;
 use crate::definition::{self, Definition};
 use crate::describe::{DescribeError, describe};
 use crate::pool::Pool;
+use crate::process::is_absent;
 use crate::tool::PythonTool;
 
 /// Limit of waiting for all processes to end.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// An entry, and the state of its code.
+/// An entry, and the state of its code as far as that can be seen in files.
 type Key = (String, PythonDef, String);
 
 /// The pools of a process.
 pub struct Pools {
     environment: Environment,
+    /// True if entries whose tool host is not there are left out.
+    may_lack_hosts: bool,
     known: Mutex<Known>,
 }
 
@@ -32,9 +35,12 @@ pub struct Pools {
 struct Known {
     /// True if processes are started without being called.
     eager: bool,
-    pools: BTreeMap<Key, Weak<Pool>>,
+    /// By entry and digest of its tools.
+    pools: BTreeMap<(Key, String), Weak<Pool>>,
     /// What modules offer, as far as they were asked. Only what the last configuration names is kept.
     described: BTreeMap<Key, Arc<Vec<Definition>>>,
+    /// Entries that were left out when modules were asked last.
+    left_out: BTreeSet<String>,
 }
 
 impl fmt::Debug for Pools {
@@ -47,20 +53,41 @@ impl Pools {
     /// No pool yet. Secrets, and the few variables that an interpreter inherits, are looked up in `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
-        Self { environment, known: Mutex::default() }
+        Self { environment, may_lack_hosts: false, known: Mutex::default() }
+    }
+
+    /// The same for a process that only looks, and may do so where no tool host is: an entry whose host is not there has
+    /// no tools, rather than being waited for and refused.
+    #[must_use]
+    pub fn that_may_lack_hosts(self) -> Self {
+        Self { may_lack_hosts: true, ..self }
+    }
+
+    /// Entries that were left out when modules were asked last, since their tool host is not there.
+    #[must_use]
+    pub fn left_out(&self) -> BTreeSet<String> {
+        self.known.lock().left_out.clone()
     }
 
     /// Asks the modules of all entries which tools they have, and gives their names. Each is imported in an interpreter
-    /// of its own, which ends again; what has not changed since it was asked is not asked again. Blocks until that is
-    /// done.
+    /// of its own, which ends again; what has not changed since it was asked is not asked again, but for tool hosts, whose
+    /// code is out of sight. Blocks until that is done.
     ///
     /// # Errors
     /// Every entry whose modules cannot be imported.
     pub fn describe(&self, defs: &BTreeMap<String, PythonDef>) -> Result<BTreeSet<String>, Vec<DescribeError>> {
-        let (mut described, mut errors) = (BTreeMap::new(), Vec::new());
+        let (mut described, mut left_out, mut errors) = (BTreeMap::new(), BTreeSet::new(), Vec::new());
         for (name, def) in defs {
             let key = key(name, def);
-            match self.definitions(&key) {
+            let asked = match &def.host {
+                Some(host) if self.may_lack_hosts && is_absent(host) => {
+                    left_out.insert(name.clone());
+                    Ok(Arc::default())
+                }
+                Some(_) => describe(name, def, &self.environment).map(Arc::new),
+                None => self.definitions(&key),
+            };
+            match asked {
                 Ok(tools) => drop(described.insert(key, tools)),
                 Err(error) => errors.push(error),
             }
@@ -69,8 +96,15 @@ impl Pools {
             return Err(errors);
         }
         let names = described.values().flat_map(|tools| tools.iter()).map(|tool| tool.name.clone()).collect();
-        self.known.lock().described = described;
+        let mut known = self.known.lock();
+        (known.described, known.left_out) = (described, left_out);
         Ok(names)
+    }
+
+    /// Returns true if one of the modules that were asked last has a tool of this name.
+    #[must_use]
+    pub fn offers(&self, name: &str) -> bool {
+        self.known.lock().described.values().flat_map(|tools| tools.iter()).any(|tool| tool.name == name)
     }
 
     fn definitions(&self, key: &Key) -> Result<Arc<Vec<Definition>>, DescribeError> {
@@ -124,12 +158,14 @@ impl Pools {
     }
 
     fn pool(&self, key: Key, definitions: &[Definition]) -> Arc<Pool> {
+        let digest = definition::digest(definitions);
+        let key = (key, digest.clone());
         let mut known = self.known.lock();
         if let Some(pool) = known.pools.get(&key).and_then(Weak::upgrade) {
             return pool;
         }
         known.pools.retain(|_, pool| pool.strong_count() > 0);
-        let pool = Arc::new(Pool::new(&key.0, &key.1, definition::digest(definitions), self.environment.clone()));
+        let pool = Arc::new(Pool::new(&key.0.0, &key.0.1, digest, self.environment.clone()));
         known.pools.insert(key, Arc::downgrade(&pool));
         if known.eager {
             pool.start();

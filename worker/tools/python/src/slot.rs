@@ -9,9 +9,8 @@ use tokio::time::Instant;
 
 use crate::definition;
 use crate::interpreter::{self, Interpreter};
-use crate::leftovers::resident_bytes;
 use crate::places::Shared;
-use crate::process::Process;
+use crate::process::{Process, resident_bytes};
 
 /// Waits before a process is started again that has ended by itself. The last one goes on; the sum of a worker's usual
 /// waits before a retry (1, 3, 9 s) is longer, so a call can outlive several.

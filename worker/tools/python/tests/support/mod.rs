@@ -47,6 +47,7 @@ fn repository() -> PathBuf {
 pub fn def() -> PythonDef {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     PythonDef {
+        host: None,
         modules: vec!["trial_tools".into()],
         path: vec![data.display().to_string()],
         interpreter: "python3".into(),

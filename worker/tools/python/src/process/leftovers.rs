@@ -10,12 +10,12 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// The variable that marks an interpreter and all that it starts.
-pub(crate) const MARK: &str = "TICKFLEET_INTERPRETER";
+pub(super) const MARK: &str = "TICKFLEET_INTERPRETER";
 /// Looks at the processes of the machine: one that forks while it is looked for is found in the next.
 const LOOKS_MAX: usize = 10;
 
 /// Ends every process with this mark. Blocks while it looks. Where there is no `/proc`, it finds nothing.
-pub(crate) fn end(mark: &str) {
+pub(super) fn end(mark: &str) {
     let variable = format!("{MARK}={mark}");
     for _ in 0..LOOKS_MAX {
         let found = marked(variable.as_bytes());

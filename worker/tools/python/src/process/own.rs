@@ -17,7 +17,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-use crate::leftovers;
+use super::leftovers;
 
 /// Variables of the worker that an interpreter gets: where programs are, and how text, times and temporary files are.
 const INHERITED: [&str; 6] = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
@@ -26,8 +26,8 @@ const ENDS_IN: Duration = Duration::from_secs(1);
 /// And once it was killed.
 const DIES_IN: Duration = Duration::from_secs(1);
 
-/// A running interpreter. Dropping it kills it and its group; [`Process::end`] also what has left the group.
-pub(crate) struct Process {
+/// A running interpreter. Dropping it kills it and its group; [`OwnProcess::end`] also what has left the group.
+pub(crate) struct OwnProcess {
     child: Child,
     group: Option<Pid>,
     mark: String,
@@ -40,13 +40,13 @@ pub(crate) struct Process {
 ///
 /// # Errors
 /// Why it could not be started, in words.
-pub(crate) fn start(
+pub(super) fn start(
     name: &str,
     def: &PythonDef,
     secrets: &Arc<Secrets>,
     environment: &Environment,
     tail: &Arc<Tail>,
-) -> Result<(Process, UnixStream), String> {
+) -> Result<(OwnProcess, UnixStream), String> {
     let no_socket = |error: std::io::Error| format!("no socket could be made ({error})");
     let (ours, theirs) = StdUnixStream::pair().map_err(no_socket)?;
     ours.set_nonblocking(true).map_err(no_socket)?;
@@ -78,7 +78,7 @@ pub(crate) fn start(
     let listen =
         |error| standard_error::log("a Python process", name.to_owned(), error, Arc::clone(secrets), Arc::clone(tail));
     let listening = said.map(|error| tokio::spawn(listen(error)));
-    Ok((Process { child, group, mark, listening }, ours))
+    Ok((OwnProcess { child, group, mark, listening }, ours))
 }
 
 /// A word that no other interpreter has.
@@ -87,14 +87,14 @@ fn mark() -> String {
     format!("{}-{}", std::process::id(), STARTED.fetch_add(1, Ordering::Relaxed))
 }
 
-impl Process {
-    pub(crate) fn id(&self) -> Option<u32> {
+impl OwnProcess {
+    pub(super) fn id(&self) -> Option<u32> {
         self.child.id()
     }
 
     /// Waits for the end of a host whose socket was closed, kills it where that does not come, and ends what it has left
     /// behind. Answers how it ended, where that is known.
-    pub(crate) async fn end(mut self) -> Option<ExitStatus> {
+    pub(super) async fn end(mut self) -> Option<ExitStatus> {
         let mut status = self.ended_within(ENDS_IN).await;
         self.kill();
         if status.is_none() {
@@ -111,7 +111,7 @@ impl Process {
     }
 
     /// Kills it and its group now. [`Self::end`] has to follow.
-    pub(crate) fn kill(&self) {
+    pub(super) fn kill(&self) {
         if let Some(group) = self.group {
             // It fails where the group has gone already, which is what is wanted.
             let _ = killpg(group, Signal::SIGKILL);
@@ -123,7 +123,7 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for OwnProcess {
     fn drop(&mut self) {
         // `kill_on_drop` ends the interpreter alone. After its end was waited for, the group may be somebody else's.
         if self.child.id().is_some() {

@@ -1,0 +1,68 @@
+//! An interpreter in a tool host: a program in a container of its own that listens on a Unix socket, and starts one
+//! interpreter a connection. Here only the connection is held: its end is the interpreter's end.
+
+use std::io::{Error, ErrorKind};
+use std::net::Shutdown;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::time::Duration;
+
+use tokio::net::UnixStream;
+use tokio::time::Instant;
+
+/// The time between two tries to reach a host that is not there yet: containers of a pod start side by side.
+const TRY_EVERY: Duration = Duration::from_millis(100);
+
+/// A connection to a tool host. Dropping it closes the connection, and the host ends the interpreter behind it with all
+/// that it has started.
+pub(crate) struct Remote(StdUnixStream);
+
+/// Returns true if no host is there: it has no socket yet, or was killed and has left one on which nobody listens.
+fn is_absence(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
+}
+
+/// Returns true if no host listens on `path` now.
+pub(crate) fn is_absent(path: &str) -> bool {
+    StdUnixStream::connect(path).is_err_and(|error| is_absence(&error))
+}
+
+/// Connects to the host that listens on `path`, and waits for at most `patience` until one does.
+///
+/// # Errors
+/// Why there is no connection, in words.
+pub(super) async fn dial(path: &str, patience: Duration) -> Result<(Remote, UnixStream), String> {
+    let began = Instant::now();
+    loop {
+        let error = match UnixStream::connect(path).await {
+            Ok(socket) => return held(socket).map_err(|error| format!("{path}: {error}")),
+            Err(error) => error,
+        };
+        if !is_absence(&error) {
+            return Err(format!("the tool host at {path} cannot be reached ({error})"));
+        }
+        if began.elapsed() + TRY_EVERY > patience {
+            return Err(format!("no tool host listens at {path} ({error}) within {} s", patience.as_secs_f32()));
+        }
+        tokio::time::sleep(TRY_EVERY).await;
+    }
+}
+
+/// A second hold of the connection, by which it can be closed whoever reads and writes.
+fn held(socket: UnixStream) -> std::io::Result<(Remote, UnixStream)> {
+    let socket = socket.into_std()?;
+    Ok((Remote(socket.try_clone()?), UnixStream::from_std(socket)?))
+}
+
+impl Remote {
+    /// Closes the connection now, for whoever reads and writes as well.
+    pub(super) fn close(&self) {
+        // It fails where the host has closed it already, which is what is wanted.
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
