@@ -1,7 +1,9 @@
 # syntax=docker/dockerfile:1
-# The image of Tickfleet: one binary, what it is linked to, CA certificates, and nothing else. No shell.
+# The image of Tickfleet: one binary, what it is linked to, CA certificates, and nothing else. No shell. And a variant
+# with Python, for tools in Python, tool hosts and MCP servers that uvx runs.
 #
 #   docker build --tag registry.example.com/tickfleet:0.1.0 .
+#   docker build --tag registry.example.com/tickfleet:0.1.0-python --target python .
 #
 # Base images are pinned by version. Pin them by digest where your rules ask for it; what ends up in the image is
 # listed in its own SBOM either way. `image/check` runs these steps without an engine, and tests what comes out.
@@ -28,6 +30,44 @@ COPY image/sbom.py /
 COPY --from=build /metadata.json /
 COPY --from=build /rootfs/ /rootfs/
 RUN python3 /sbom.py /metadata.json /rootfs /sbom.cdx.json
+
+# --- The package `tickfleet` for tools in Python ---------------------------------------------------------------------
+FROM docker.io/library/python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE} AS package
+WORKDIR /src
+COPY image/requirements-build.txt /
+RUN pip install --no-cache-dir --require-hashes --requirement /requirements-build.txt
+COPY python/ ./
+RUN pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels .
+
+# --- The variant with Python: --target python ------------------------------------------------------------------------
+# The same release of Debian as above, so that the binary finds the C library that it was linked to. It has that base's
+# shell and package manager.
+FROM docker.io/library/python:${PYTHON_VERSION}-slim-${DEBIAN_RELEASE} AS python
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="Tickfleet" \
+      org.opencontainers.image.description="A governed worker fleet for AI agents' tool calls, on Redis Streams" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+RUN --mount=type=bind,source=image/requirements.txt,target=/build/requirements.txt \
+    --mount=type=bind,from=package,source=/wheels,target=/build/wheels \
+    pip install --no-cache-dir --require-hashes --requirement /build/requirements.txt \
+ && pip install --no-cache-dir --no-deps --no-index /build/wheels/*.whl \
+ && pip check \
+ && groupadd --gid 65532 tickfleet \
+ && useradd --uid 65532 --gid 65532 --no-create-home --home-dir / --shell /usr/sbin/nologin tickfleet
+COPY --from=build /tickfleet /usr/bin/tickfleet
+RUN --mount=type=bind,from=build,source=/metadata.json,target=/build/metadata.json \
+    --mount=type=bind,source=image/sbom.py,target=/build/sbom.py \
+    mkdir /usr/share/sbom \
+ && python3 /build/sbom.py /build/metadata.json / /usr/share/sbom/tickfleet.cdx.json
+ENV SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt
+USER 65532:65532
+WORKDIR /
+EXPOSE 9090
+STOPSIGNAL SIGTERM
+ENTRYPOINT ["/usr/bin/tickfleet"]
 
 # --- The image -------------------------------------------------------------------------------------------------------
 FROM scratch

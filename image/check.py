@@ -75,8 +75,9 @@ def dockerfile():
 
 def check_dockerfile(stages, arguments):
     """What the final stage may be, and that this script's steps are its steps. Gives user, entry point, environment."""
-    build, sbom, final = stages
-    demand((build.name, sbom.name) == ("build", "sbom"), "the stages are not build, sbom and the image")
+    names = [stage.name for stage in stages]
+    demand(names == ["build", "sbom", "package", "python", ""], f"the stages are {names}, and this script knows others")
+    build, sbom, package, python, final = stages
     demand(final.base == "scratch", f"the image is made from {final.base}")
     demand(not final.of("RUN"), "the image has no shell, yet RUN is asked for")
     copies = ["--from=build /rootfs/ /", "--from=sbom /sbom.cdx.json /usr/share/sbom/tickfleet.cdx.json"]
@@ -86,8 +87,8 @@ def check_dockerfile(stages, arguments):
         demand(any(step in run for run in runs), f"no stage runs {step!r}")
     demand(any("python3 /sbom.py /metadata.json /rootfs /sbom.cdx.json" in run for run in runs), "no stage writes the SBOM")
     demand(final.of("STOPSIGNAL") == ["SIGTERM"], "the image is not stopped by SIGTERM")
-    for stage in (build, sbom):
-        base = re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], stage.base)
+    for stage in (build, sbom, package, python):
+        base = base_of(stage, arguments)
         demand(re.search(r":\d+\.\d+", base) and "latest" not in base, f"{base} is not pinned")
     user = re.fullmatch(r"(\d+):(\d+)", final.of("USER")[0])
     demand(user and int(user[1]) > 0 and int(user[2]) > 0, "the user is not a number above 0")
@@ -95,7 +96,42 @@ def check_dockerfile(stages, arguments):
     demand(not final.of("CMD"), "a default command hides that one is missing")
     environment = dict(shlex.split(pair)[0].split("=", 1) for line in final.of("ENV") for pair in line.split())
     check_versions(final, arguments, int(user[1]))
+    check_python(stages, arguments)
     return (int(user[1]), int(user[2])), entry, environment
+
+
+def base_of(stage, arguments):
+    """What a stage is made from, arguments filled in."""
+    return re.sub(r"\$\{(\w+)\}", lambda match: arguments[match[1]], stage.base)
+
+
+def check_python(stages, arguments):
+    """What the variant with Python may be. Nothing of it runs here: its base has to be fetched. What it installs is tried
+    by tests/helm/python_image.py."""
+    build, _, package, python, final = stages
+    for word in ("ARG", "LABEL", "USER", "WORKDIR", "EXPOSE", "STOPSIGNAL", "ENTRYPOINT", "CMD"):
+        demand(python.of(word) == final.of(word), f"{word} of the image with Python is {python.of(word)}, not {final.of(word)}")
+    demand("PATH=" not in " ".join(python.of("ENV")), "Python is not in the PATH of its image")
+    bases = [base_of(stage, arguments) for stage in (build, package, python)]
+    demand(bases[1] == bases[2], f"the package is built with {bases[1]} for {bases[2]}")
+    release = f"-slim-{arguments['DEBIAN_RELEASE']}"
+    demand(all(base.endswith(release) for base in bases), "the binary was linked to another Debian's C library")
+    demand(python.of("COPY") == ["--from=build /tickfleet /usr/bin/tickfleet"], f"the image with Python copies {python.of('COPY')}")
+    steps = (
+        (package, "pip install --no-cache-dir --require-hashes --requirement /requirements-build.txt"),
+        (package, "pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /wheels ."),
+        (python, "pip install --no-cache-dir --require-hashes --requirement /build/requirements.txt"),
+        (python, "pip install --no-cache-dir --no-deps --no-index /build/wheels/*.whl"),
+        (python, "pip check"),
+        (python, "useradd --uid 65532 --gid 65532"),
+        (python, "python3 /build/sbom.py /build/metadata.json / /usr/share/sbom/tickfleet.cdx.json"),
+    )
+    for stage, step in steps:
+        demand(any(step in run for run in stage.of("RUN")), f"the stage {stage.name} does not run {step!r}")
+    with open(os.path.join(ROOT, "python/pyproject.toml"), encoding="utf-8") as file:
+        project = file.read()
+    version = re.search(r'^version = "([^"]+)"', project, re.MULTILINE)[1]
+    demand(f"VERSION={version}" in final.of("ARG"), f"the package tickfleet is {version}, and the image another version")
 
 
 def check_versions(final, arguments, uid):
@@ -115,7 +151,8 @@ def check_versions(final, arguments, uid):
 
 
 def check_context(folder):
-    """What .dockerignore lets through is a workspace that cargo takes, with every file that sources include."""
+    """What .dockerignore lets through is a workspace that cargo takes, with every file that sources include and every
+    one that the Dockerfile copies."""
     with open(os.path.join(ROOT, ".dockerignore"), encoding="utf-8") as file:
         kept = [line[1:].strip() for line in file if line.startswith("!")]
     for name in kept:
@@ -124,6 +161,8 @@ def check_context(folder):
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("target", "__pycache__"))
         else:
             shutil.copyfile(source, target)
+    for name in ("image/requirements.txt", "image/requirements-build.txt", "image/sbom.py", "python/pyproject.toml"):
+        demand(os.path.exists(os.path.join(folder, name)), f"the Dockerfile copies {name}, which .dockerignore hides")
     for crate in ("shared", "scheduler", "worker", "cli"):
         for place, _, names in os.walk(os.path.join(folder, crate)):
             # Tests are not built into an image.

@@ -3,14 +3,18 @@
     python3 sbom.py METADATA ROOTFS OUTPUT
 
 METADATA is what `cargo metadata --format-version 1` printed for the image's platform, ROOTFS the folder that image/rootfs
-laid out. Crates are those that the binary is linked with: what its normal dependencies reach, no build scripts and no
-tests. Python's standard library only.
+laid out, or the root of the image with Python. Crates are those that the binary is linked with: what its normal
+dependencies reach, no build scripts and no tests. Debian's packages, Python and its packages are those that are installed
+in ROOTFS. Python's standard library only.
 """
 
 import datetime
+import email.parser
+import glob
 import hashlib
 import json
 import os
+import re
 import sys
 
 BINARY = "usr/bin/tickfleet"
@@ -60,23 +64,44 @@ def crate_component(package):
 
 
 def debian_components(root):
-    """The packages whose status image/rootfs laid down."""
+    """The packages whose status image/rootfs laid down, or those that dpkg has installed."""
     folder = os.path.join(root, "var/lib/dpkg/status.d")
-    for name in sorted(os.listdir(folder)):
-        fields = {}
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-            for line in file:
-                key, colon, value = line.partition(": ")
-                if colon and not line.startswith(" "):
-                    fields[key] = value.strip()
-        url = f"pkg:deb/debian/{fields['Package']}@{fields['Version']}?arch={fields['Architecture']}"
-        yield {
-            "type": "library",
-            "bom-ref": url,
-            "name": fields["Package"],
-            "version": fields["Version"],
-            "purl": url,
-        }
+    paths = sorted(glob.glob(os.path.join(folder, "*"))) or [os.path.join(root, "var/lib/dpkg/status")]
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            paragraphs = file.read().strip().split("\n\n")
+        for fields in map(paragraph, paragraphs):
+            if fields["Status"] == "install ok installed":
+                url = f"pkg:deb/debian/{fields['Package']}@{fields['Version']}?arch={fields['Architecture']}"
+                yield library(fields["Package"], fields["Version"], url)
+
+
+def paragraph(text):
+    """The fields of one package, those of a single line whole."""
+    rows = (line.partition(": ") for line in text.splitlines() if not line.startswith(" "))
+    return {key: value.strip() for key, colon, value in rows if colon}
+
+
+def library(name, version, url):
+    return {"type": "library", "bom-ref": url, "name": name, "version": version, "purl": url}
+
+
+def python_components(root):
+    """Python itself and the packages that it has installed; none where there is no Python."""
+    for folder in sorted(glob.glob(os.path.join(root, "usr/local/lib/python3.*/site-packages"))):
+        # What a release is called stands in the header that packages are compiled with.
+        python = os.path.basename(os.path.dirname(folder))
+        with open(os.path.join(root, "usr/local/include", python, "patchlevel.h"), encoding="utf-8") as file:
+            version = re.search(r'^#define\s+PY_VERSION\s+"([^"]+)"', file.read(), re.MULTILINE)[1]
+        yield library("python", version, f"pkg:generic/python@{version}")
+        for path in sorted(glob.glob(os.path.join(folder, "*.dist-info/METADATA"))):
+            with open(path, encoding="utf-8") as file:
+                fields = email.parser.HeaderParser().parse(file)
+            name = re.sub(r"[-_.]+", "-", fields["Name"]).lower()
+            # A package that was installed from a file is nobody else's of that name in an index.
+            own = os.path.exists(os.path.join(os.path.dirname(path), "direct_url.json"))
+            url = f"pkg:generic/python-{name}" if own else f"pkg:pypi/{name}"
+            yield library(name, fields["Version"], f"{url}@{fields['Version']}")
 
 
 def document(metadata, root):
@@ -87,10 +112,10 @@ def document(metadata, root):
     with open(os.path.join(root, BINARY), "rb") as file:
         digest = hashlib.sha256(file.read()).hexdigest()
     main = {**crates.pop(first), "type": "application", "hashes": [{"alg": "SHA-256", "content": digest}]}
-    debian = list(debian_components(root))
+    installed = [*debian_components(root), *python_components(root)]
     refs = {crate: component["bom-ref"] for crate, component in [(first, main), *crates.items()]}
     edges = [{"ref": refs[crate], "dependsOn": sorted({refs[dep] for dep in kept[crate]})} for crate in kept]
-    edges[0]["dependsOn"] += [component["bom-ref"] for component in debian]
+    edges[0]["dependsOn"] += [component["bom-ref"] for component in installed]
     stamp = os.environ.get("SOURCE_DATE_EPOCH")
     now = datetime.datetime.now(datetime.timezone.utc)
     when = datetime.datetime.fromtimestamp(int(stamp), datetime.timezone.utc) if stamp else now
@@ -99,7 +124,7 @@ def document(metadata, root):
         "specVersion": "1.5",
         "version": 1,
         "metadata": {"timestamp": when.strftime("%Y-%m-%dT%H:%M:%SZ"), "component": main},
-        "components": sorted([*crates.values(), *debian], key=lambda component: component["purl"]),
+        "components": sorted([*crates.values(), *installed], key=lambda component: component["purl"]),
         "dependencies": sorted(edges, key=lambda edge: edge["ref"]),
     }
 

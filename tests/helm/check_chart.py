@@ -18,6 +18,7 @@ import tempfile
 import install_doc
 import manifests as rules
 import scaling
+import tool_hosts
 import workspaces
 from refused import REFUSED
 from toolbox import HERE_CHART, Missing, Toolbox
@@ -194,6 +195,12 @@ class Checks:
         self.complain("workspaces", complaints)
         print(f"workspaces: {count} pods have a volume for them where it is asked for, and none elsewhere")
 
+    def tool_hosts(self):
+        """The containers beside a worker in which Python tools run."""
+        count, complaints = tool_hosts.check(self.rendered, self.toolbox.libraries)
+        self.complain("tool hosts", complaints)
+        print(f"tool hosts: {count} containers share a folder with their worker, are probed, and end after it")
+
 
 def files(folder, ending):
     """Paths of the chart's files in `folder`; none where there is no such folder."""
@@ -220,6 +227,7 @@ def main():
         checks.documents()
         checks.scaling()
         checks.workspaces()
+        checks.tool_hosts()
     if checks.complaints:
         sys.exit("\n".join([f"{len(checks.complaints)} complaints:", *checks.complaints]))
 

@@ -1,4 +1,5 @@
-"""Lets others judge the image: hadolint its Dockerfile, CycloneDX' own schema its list of contents.
+"""Lets others judge the image: hadolint its Dockerfile, CycloneDX' own schema its list of contents, pip what the variant
+with Python installs.
 
     python3 check_image.py CACHE SBOM
 
@@ -12,6 +13,7 @@ import sys
 import tempfile
 import zipfile
 
+import python_image
 from toolbox import HERE_CHART, Missing, Toolbox
 
 DOCKERFILE = os.path.join(os.path.dirname(os.path.dirname(HERE_CHART)), "Dockerfile")
@@ -53,6 +55,11 @@ def main():
     with open(sys.argv[2], encoding="utf-8") as file:
         listing = json.load(file)
     complaints += "\n".join(schema_errors(toolbox, listing))
+    try:
+        count, listed, found = python_image.check(toolbox)
+    except Missing as missing:
+        sys.exit(str(missing))
+    complaints += "\n".join([*found, *schema_errors(toolbox, listed)])
     # A judge that finds no fault with nonsense is none.
     with tempfile.NamedTemporaryFile("w", suffix=".Dockerfile") as nonsense:
         nonsense.write("FROM debian\nRUN cd /tmp && sudo apt-get install x\n")
@@ -62,6 +69,7 @@ def main():
     if complaints:
         sys.exit(complaints)
     print("hadolint and the schema of CycloneDX 1.5 have nothing to say")
+    print(f"with Python: {count} packages by SHA-256 for x86-64 and AArch64, {len(listed['components'])} components")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,11 @@
 """Values that the chart must refuse, each with words that its message must have. `--no-redis`: without the Redis that
 the others are given."""
 
+# The start of a tool host that is in order.
+HOST = '"name":"shop","image":"shop:1","modules":["shop"]'
+# A configuration that has one entry, whose host is the tool host `shop`.
+SHOP = r'config.files={"tools.yaml":"python: {shop: {host: /run/tickfleet/shop.sock, processes: 3}}"}'
+
 REFUSED = [
     # Nothing is taken for granted, and nothing is ambiguous.
     (["--no-redis"], "Where is Redis? Set one of redis.existingSecret.name"),
@@ -44,4 +49,31 @@ REFUSED = [
     (["--set", "config.settings.http.address=0.0.0.0:1"], "config.settings.http.address has no effect here"),
     (["--set", r"config.files.agent\.yaml=x"], 'nothing reads "agent.yaml"; expected one of agents.yaml'),
     (["--set", r"config.files.tickfleet\.yaml=x"], "tickfleet.yaml is made of config.settings"),
+    # Tool hosts.
+    (["--set-json", 'worker.toolHosts=[{"name":"shop","modules":["shop"]}]'], "missing property 'image'"),
+    (["--set-json", 'worker.toolHosts=[{"name":"shop","image":"shop:1"}]'], "missing property 'modules'"),
+    (["--set-json", "worker.toolHosts=[{%s,\"module\":\"x\"}]" % HOST], "additional properties 'module' not allowed"),
+    (["--set-json", 'worker.toolHosts=[{"name":"Shop","image":"shop:1","modules":["shop"]}]'], "at '/worker/toolHosts/0/name'"),
+    (["--set-json", 'worker.toolHosts=[{"name":"%s","image":"shop:1","modules":["shop"]}]' % ("n" * 33)], "at '/worker/toolHosts/0/name'"),
+    (["--set-json", 'worker.toolHosts=[{"name":"shop","image":"reg:5000/shop","modules":["shop"]}]'], "at '/worker/toolHosts/0/image'"),
+    (["--set-json", 'worker.toolHosts=[{"name":"shop","image":"shop@sha256:12","modules":["shop"]}]'], "at '/worker/toolHosts/0/image'"),
+    (["--set-json", 'worker.toolHosts=[{"name":"shop","image":"shop:1","modules":[]}]'], "at '/worker/toolHosts/0/modules': minItems"),
+    (["--set-json", 'worker.toolHosts=[{"name":"shop","image":"shop:1","modules":["shop/tools.py"]}]'], "at '/worker/toolHosts/0/modules/0'"),
+    (["--set-json", "worker.toolHosts=[{%s,\"path\":[\"--listen\"]}]" % HOST], "at '/worker/toolHosts/0/path/0'"),
+    (["--set-json", "worker.toolHosts=[{%s,\"processes\":65}]" % HOST], "at '/worker/toolHosts/0/processes': maximum: got 65, want 64"),
+    (["--set-json", "worker.toolHosts=[{%s,\"concurrency\":0}]" % HOST], "at '/worker/toolHosts/0/concurrency': minimum: got 0, want 1"),
+    (["--set-json", "worker.toolHosts=[{%s},{%s}]" % (HOST, HOST)], 'worker pool "default": toolHosts has "shop" twice'),
+    (["--set-json", SHOP], "/run/tickfleet/shop.sock, where no tool host listens; there are: none"),
+    (
+        ["--set-json", SHOP, "--set-json", 'worker.toolHosts=[{"name":"shops","image":"shop:1","modules":["shop"]}]'],
+        "where no tool host listens; there are: shops",
+    ),
+    (
+        ["--set-json", SHOP, "--set-json", "worker.toolHosts=[{%s}]" % HOST],
+        'asks for 3 processes, its tool host "shop" gives 2; make them equal',
+    ),
+    (
+        ["--set-json", SHOP, "--set-json", "worker.toolHosts=[{%s,\"processes\":3}]" % HOST, "--set-json", 'workerPools={"default":{},"fast":{"toolHosts":[]}}'],
+        'worker pool "fast": python.shop.host',
+    ),
 ]

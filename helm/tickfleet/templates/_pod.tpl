@@ -6,6 +6,7 @@
 {{- $root := .root -}}
 {{- $spec := .spec -}}
 {{- $values := .root.Values -}}
+{{- $context := include "tickfleet.overlay" (dict "base" $values.securityContext "over" $spec.securityContext) -}}
 metadata:
   labels:
     {{- .selector | nindent 4 }}
@@ -97,7 +98,7 @@ spec:
         {{- toYaml (get $values.probes $probe) | nindent 8 }}
       {{- end }}
       securityContext:
-        {{- include "tickfleet.overlay" (dict "base" $values.securityContext "over" $spec.securityContext) | fromJson | toYaml | nindent 8 }}
+        {{- $context | fromJson | toYaml | nindent 8 }}
       resources:
         {{- toYaml $spec.resources | nindent 8 }}
       volumeMounts:
@@ -113,9 +114,18 @@ spec:
         - name: workspaces
           mountPath: /var/lib/tickfleet
         {{- end }}
+        {{- if $spec.toolHosts }}
+        # To connect to a socket writes nothing to its folder.
+        - name: tool-hosts
+          mountPath: {{ include "tickfleet.toolHostFolder" $root }}
+          readOnly: true
+        {{- end }}
         {{- with $spec.extraVolumeMounts }}
         {{- toYaml . | nindent 8 }}
         {{- end }}
+    {{- range $spec.toolHosts }}
+    {{- include "tickfleet.toolHost" (dict "host" . "securityContext" $context) | nindent 4 }}
+    {{- end }}
     {{- with $spec.extraContainers }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
@@ -140,6 +150,9 @@ spec:
       emptyDir:
         sizeLimit: {{ $spec.workspaces.sizeLimit }}
       {{- end }}
+    {{- end }}
+    {{- with $spec.toolHosts }}
+    {{- include "tickfleet.toolHostVolumes" . | nindent 4 }}
     {{- end }}
     {{- with $spec.extraVolumes }}
     {{- toYaml . | nindent 4 }}

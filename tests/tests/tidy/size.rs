@@ -17,7 +17,6 @@ const OTHER_CODE: [(&str, &str); 5] = [("lua", "--"), ("py", "#"), ("sh", "#"), 
 /// What may be longer: what it is, how long it may be, and why.
 pub const RATCHET: &[(&str, usize, &str)] = &[
     ("docs", 26, "pages: readers, and links from elsewhere, find them in one list"),
-    ("helm/tickfleet/templates", 16, "an object of Kubernetes a file, as charts have it"),
 ];
 
 /// Something over its bound: what, and its lines or files.

@@ -22,7 +22,7 @@ pub fn runs(script: &str, more: &[&str]) {
     eprint!("{}", text(&output.stdout));
     assert!(
         output.status.success(),
-        "{script}: {}\nHelm, hadolint and schemas come through pip (75 MB, once). Set {SKIP_VARIABLE}=1 to do without \
+        "{script}: {}\nHelm, hadolint and schemas come through pip (some 150 MB, once). Set {SKIP_VARIABLE}=1 to do without \
          them.",
         text(&output.stderr)
     );

@@ -27,6 +27,9 @@ _MARK = "TICKFLEET_INTERPRETER"
 _GRACE_S = 1.0
 #: Seconds between two looks at interpreters that have to end.
 _LOOK_S = 0.1
+#: Seconds without a connection after which a tool host ends that was told to: a worker that replaces its only
+#: interpreter has none for a moment.
+_LINGER_S = 2.0
 #: Looks at the processes of the machine: one that forks while it is looked for is found in the next.
 _LOOKS_MAX = 10
 #: The other end of a connection was closed. Not all platforms have it; there the interpreter ends by itself alone.
@@ -46,7 +49,7 @@ class _Interpreter:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Listens until it is told to end: by SIGTERM, once no connection is left; by a second one, or SIGINT, at once."""
+    """Listens until it is told to end: by SIGTERM, once no connection was left for a while; by a second one, or SIGINT, at once."""
     _ToolHost(arguments).run()
 
 
@@ -57,6 +60,7 @@ class _ToolHost:
         self._command = _command(arguments)
         self._running: dict[int, _Interpreter] = {}
         self._ends = 0
+        self._served_at = time.monotonic()
         self._poll = select.poll()
 
     def run(self) -> None:
@@ -73,7 +77,7 @@ class _ToolHost:
         self._poll.register(woken, select.POLLIN)
         print(f"a tool host listens at {self._path}", file=sys.stderr, flush=True)
         try:
-            while self._ends == 0 or (self._ends == 1 and self._running):
+            while self._ends == 0 or (self._ends == 1 and not self._is_alone()):
                 self._step(listening, woken)
         finally:
             _remove(self._path, ours)
@@ -82,6 +86,10 @@ class _ToolHost:
 
     def _end_by(self, signals: int) -> None:
         self._ends += signals
+
+    def _is_alone(self) -> bool:
+        """Whether the last connection ended some time ago."""
+        return not self._running and time.monotonic() >= self._served_at + _LINGER_S
 
     def _step(self, listening: socket.socket, woken: socket.socket) -> None:
         for number, _ in self._poll.poll(self._patience_ms()):
@@ -100,7 +108,7 @@ class _ToolHost:
                 interpreter.ends_at = time.monotonic() + _GRACE_S
 
     def _patience_ms(self) -> int | None:
-        ending = any(interpreter.ends_at is not None for interpreter in self._running.values())
+        ending = self._ends > 0 or any(interpreter.ends_at is not None for interpreter in self._running.values())
         return int(_LOOK_S * 1000) if ending else None
 
     def _accept(self, listening: socket.socket) -> None:
@@ -137,6 +145,7 @@ class _ToolHost:
 
     def _ended(self, number: int, code: int) -> None:
         interpreter = self._running.pop(number)
+        self._served_at = time.monotonic()
         interpreter.process.returncode = code
         if interpreter.ends_at is None:
             self._poll.unregister(number)

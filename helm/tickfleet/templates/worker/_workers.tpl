@@ -37,6 +37,7 @@ tickfleet/pool: {{ .pool }}
 {{- $served = concat $served $pool.priorities -}}
 {{- include "tickfleet.checkDrain" (dict "root" $ "name" $name "pool" $pool) -}}
 {{- include "tickfleet.checkScaling" (dict "name" $name "scaling" $pool.autoscaling) -}}
+{{- include "tickfleet.checkToolHosts" (dict "root" $ "name" $name "pool" $pool) -}}
 {{- end -}}
 {{- range $priority := list "urgent" "high" "normal" "low" -}}
 {{- if not (has $priority $served) -}}

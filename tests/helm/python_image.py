@@ -1,0 +1,119 @@
+"""What the variant of the image with Python installs: fetched for its Python and both of its platforms, and laid out for
+its list of contents. Nothing of it is run, since the machine has another Python."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from toolbox import HERE_CHART, digest_of, pip
+
+ROOT = os.path.dirname(os.path.dirname(HERE_CHART))
+# Debian 12 has the C library 2.36.
+PLATFORMS = {cpu: [f"manylinux_2_28_{cpu}", f"manylinux_2_17_{cpu}", f"manylinux2014_{cpu}"] for cpu in ("x86_64", "aarch64")}
+# What the list of contents must name, beside what requirements.txt does.
+NAMED = {"python", "tickfleet", "libc6", "redis", "tokio"}
+
+
+def requirements(name):
+    """The path of one of the files with pins, and name → version of what it pins."""
+    path = os.path.join(ROOT, "image", name)
+    with open(path, encoding="utf-8") as file:
+        return path, dict(re.findall(r"^([\w.-]+)==(\S+) \\$", file.read(), re.MULTILINE))
+
+
+def python_version():
+    with open(os.path.join(ROOT, "Dockerfile"), encoding="utf-8") as file:
+        return re.search(r"^ARG PYTHON_VERSION=(\S+)$", file.read(), re.MULTILINE)[1]
+
+
+def for_image(cpu):
+    """What tells pip to look for wheels of the image's Python."""
+    platforms = [option for platform in PLATFORMS[cpu] for option in ("--platform", platform)]
+    return ["--only-binary=:all:", "--implementation", "cp", "--python-version", python_version(), *platforms]
+
+
+def fetched(toolbox, name, cpu):
+    """A folder with the wheels that a file pins, and nothing else: pip fails where one of their needs is not pinned."""
+    path, _ = requirements(name)
+    with open(path, "rb") as file:
+        folder = os.path.join(toolbox.cache, f"wheels-{digest_of(file.read() + python_version().encode())[:12]}-{cpu}")
+    if not os.path.exists(folder):
+        with tempfile.TemporaryDirectory(dir=toolbox.cache) as scratch:
+            target = os.path.join(scratch, "wheels")
+            pip("download", "--require-hashes", *for_image(cpu), "--requirement", path, "--dest", target)
+            # Who was quicker has fetched the same.
+            if not os.path.exists(folder):
+                os.rename(target, folder)
+    return folder
+
+
+def built(toolbox, scratch):
+    """The wheel of the package tickfleet, built as the Dockerfile does, with nothing but what is pinned."""
+    system, source, wheels = (os.path.join(scratch, name) for name in ("system", "source", "wheels"))
+    path, _ = requirements("requirements-build.txt")
+    links = ["--no-index", "--find-links", fetched(toolbox, "requirements-build.txt", "x86_64")]
+    pip("install", *links, "--require-hashes", "--requirement", path, "--target", system)
+    shutil.copytree(os.path.join(ROOT, "python"), source, ignore=shutil.ignore_patterns("__pycache__"))
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", wheels, source]
+    environment = {"PATH": os.environ["PATH"], "HOME": scratch, "PYTHONPATH": system}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    return wheels, [] if done.returncode == 0 else [f"the package tickfleet cannot be built: {done.stdout}"]
+
+
+def laid_out(toolbox, scratch, wheels):
+    """A root as far as the list of contents looks at it: a file for the binary, Debian's packages of this machine, Python,
+    and what is pinned with our package, whose own needs pip finds among it or fails."""
+    root, python = os.path.join(scratch, "root"), f"python{python_version()}"
+    for place in ("usr/bin", "var/lib/dpkg", f"usr/local/include/{python}"):
+        os.makedirs(os.path.join(root, place))
+    shutil.copy(sys.executable, os.path.join(root, "usr/bin/tickfleet"))
+    shutil.copy("/var/lib/dpkg/status", os.path.join(root, "var/lib/dpkg/status"))
+    with open(os.path.join(root, f"usr/local/include/{python}/patchlevel.h"), "w", encoding="utf-8") as file:
+        file.write(f'#define PY_MAJOR_VERSION\t3\n#define PY_VERSION      \t"{python_version()}.0"\n')
+    _, pinned = requirements("requirements.txt")
+    links = ["--no-index", "--find-links", fetched(toolbox, "requirements.txt", "x86_64"), "--no-compile"]
+    packages = os.path.join(root, f"usr/local/lib/{python}/site-packages")
+    wheel = os.path.join(wheels, os.listdir(wheels)[0])
+    pip("install", *links, *for_image("x86_64"), "--target", packages, wheel, *(f"{name}=={pin}" for name, pin in pinned.items()))
+    return root
+
+
+def listed(scratch, root):
+    """What image/sbom.py says of that root."""
+    described, listing = os.path.join(scratch, "metadata.json"), os.path.join(scratch, "sbom.json")
+    with open(described, "wb") as file:
+        host = subprocess.check_output(["rustc", "--print", "host-tuple"], text=True).strip()
+        command = ["cargo", "metadata", "--format-version", "1", "--locked", "--filter-platform", host]
+        subprocess.run(command, cwd=ROOT, stdout=file, check=True)
+    command = [sys.executable, os.path.join(ROOT, "image/sbom.py"), described, root, listing]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    with open(listing, encoding="utf-8") as file:
+        return json.load(file)
+
+
+def check(toolbox):
+    """Gives the number of pinned packages, the list of contents, and complaints."""
+    _, pinned = requirements("requirements.txt")
+    for cpu in PLATFORMS:
+        fetched(toolbox, "requirements.txt", cpu)
+    with tempfile.TemporaryDirectory(dir=toolbox.cache) as scratch:
+        wheels, complaints = built(toolbox, scratch)
+        if complaints:
+            return len(pinned), {}, complaints
+        listing = listed(scratch, laid_out(toolbox, scratch, wheels))
+    held = {component["name"]: component for component in [listing["metadata"]["component"], *listing["components"]]}
+    complaints += [f"the SBOM does not list {name}" for name in sorted({*NAMED, *pinned} - set(held))]
+    complaints += [
+        f"the SBOM says {name} {held[name]['version']}, not {version}"
+        for name, version in pinned.items()
+        if name in held and held[name]["version"] != version
+    ]
+    # Ours is in no index, where another's of that name may be.
+    if "pkg:generic/python-tickfleet@" not in held["tickfleet"]["purl"]:
+        complaints.append(f"the package tickfleet is listed as {held['tickfleet']['purl']}")
+    return len(pinned), listing, complaints
