@@ -24,7 +24,7 @@ const CRATES: [(&str, &[&str]); 22] = [
     ("worker/tools/mcp", &["model", "config", "ops", "outbound", "tools"]),
     ("worker/tools/shell", &["model", "config", "sandbox", "tools"]),
     ("worker/tools/knowledge", &["model", "store", "outbound", "tools"]),
-    ("worker/tools/python", &["model", "config", "tools"]),
+    ("worker/tools/python", &["model", "config", "sandbox", "tools"]),
     // It knows no kind of tool: whoever puts a process together hands it those that there are.
     ("worker", &["model", "protocol", "store", "config", "ops", "client", "engine", "tools"]),
     (

@@ -1,10 +1,11 @@
 //! Runs one command that nobody trusts, and leaves nothing of it alive.
 //!
 //! Read in this order: [`spec`] (what is run, with what it may reach and use), [`sandbox`] (a run from end to end, seen by
-//! the worker), [`launcher`] (the single-threaded process between the two, which confines, watches and kills),
+//! the worker; [`confined`] is one that stays up and is spoken with), [`launcher`] (the single-threaded process between the two, which confines, watches and kills),
 //! [`docker`] (the same by a container engine).
 
 pub mod abilities;
+pub mod confined;
 pub mod docker;
 pub mod launcher;
 pub mod outcome;
@@ -14,6 +15,7 @@ pub mod spec;
 mod wire;
 
 pub use abilities::Abilities;
+pub use confined::Confined;
 pub use docker::Engine;
 pub use outcome::{Outcome, RunError, Stop};
 pub use sandbox::{Launcher, Sandbox};

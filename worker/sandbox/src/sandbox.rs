@@ -107,9 +107,7 @@ impl Sandbox {
 
     async fn launch(&self, request: Request, cancel: &CancellationToken) -> Result<(Outcome, bool), RunError> {
         let messages = frames(&request).map_err(|error| RunError::Spec(format!("the run cannot be told: {error}")))?;
-        let (mut child, mut control) = self.start().map_err(|error| {
-            RunError::Machine(format!("the launcher {} cannot be started: {error}", self.launcher.program.display()))
-        })?;
+        let (mut child, mut control) = self.launcher_with(Stdio::piped()).map_err(|error| self.no_launcher(&error))?;
         let keep = request.spec.limits.output_bytes;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
         let limit = Duration::from_millis(request.spec.limits.wall_ms).saturating_add(GRACE);
@@ -152,14 +150,19 @@ impl Sandbox {
         }
     }
 
-    fn start(&self) -> std::io::Result<(Child, tokio::net::UnixStream)> {
+    pub(crate) fn no_launcher(&self, error: &std::io::Error) -> RunError {
+        RunError::Machine(format!("the launcher {} cannot be started: {error}", self.launcher.program.display()))
+    }
+
+    /// Starts a launcher, with a socket to it. What it starts writes to `stdout`.
+    pub(crate) fn launcher_with(&self, stdout: Stdio) -> std::io::Result<(Child, tokio::net::UnixStream)> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let child = Command::new(&self.launcher.program)
             .args(&self.launcher.arguments)
             .env_clear()
             .stdin(Stdio::from(OwnedFd::from(theirs)))
-            .stdout(Stdio::piped())
+            .stdout(stdout)
             .stderr(Stdio::piped())
             // A terminal's interrupt is for the worker, which drains.
             .process_group(0)
@@ -168,6 +171,6 @@ impl Sandbox {
     }
 }
 
-fn frames(request: &Request) -> std::io::Result<Vec<u8>> {
+pub(crate) fn frames(request: &Request) -> std::io::Result<Vec<u8>> {
     Ok([frame(&serde_json::to_vec(request)?)?, frame(&request.spec.stdin)?].concat())
 }

@@ -4,6 +4,7 @@ mod agents;
 mod http_tools;
 mod mcp;
 mod pages;
+mod python_sandbox;
 mod python_tools;
 mod security;
 mod shell_tools;

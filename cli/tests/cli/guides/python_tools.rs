@@ -16,11 +16,11 @@ const PATIENCE: Duration = Duration::from_secs(90);
 const TUTORIAL: &str = "docs/tools-python.md";
 
 /// A folder whose path is short: a socket's has to be.
-fn folder() -> tempfile::TempDir {
+pub(super) fn folder() -> tempfile::TempDir {
     tempfile::Builder::new().prefix("tf-").tempdir().unwrap()
 }
 
-fn write(folder: &Path, name: &str, text: &str) {
+pub(super) fn write(folder: &Path, name: &str, text: &str) {
     let file = folder.join(name);
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(file, text).unwrap();
@@ -32,7 +32,7 @@ fn python(arguments: &[&str]) {
 }
 
 /// A Python that finds the package of the checkout and what it stands on. Made once in cargo's target folder.
-fn interpreter() -> PathBuf {
+pub(super) fn interpreter() -> PathBuf {
     let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
     fs::create_dir_all(&home).unwrap();
     // The lock ends with the file: also when this process dies.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Given, given};
+use crate::tools::ShellLevel;
 
 /// An entry `shop` with these fields, and a row for a tool that only Python may have.
 fn shop(fields: &str) -> Given {
@@ -34,6 +35,14 @@ fn several_modules_and_bounds_of_ones_own_are_read() {
 }
 
 #[test]
+fn interpreters_may_be_confined() {
+    let fields = "module: a, sandbox: {level: strict, paths: [{path: /srv/data}], tcp_ports: [443]}";
+    let sandbox = shop(fields).load().unwrap().tools.python["shop"].sandbox.clone().unwrap();
+    assert_eq!((sandbox.level, sandbox.tcp_ports.contains(&443)), (ShellLevel::Strict, true));
+    assert_eq!((sandbox.paths[0].path.as_str(), sandbox.paths[0].write), ("/srv/data", false));
+}
+
+#[test]
 fn a_tool_host_is_a_socket_and_what_the_worker_asks_of_it() {
     let loaded =
         shop("host: /run/tickfleet/shop.sock, processes: 3, concurrency: 4, start_timeout: 20s").load().unwrap();
@@ -59,6 +68,10 @@ fn every_mistake_is_told_with_its_place() {
         ("host: run/shop.sock", "python.shop.host", "the absolute path of a Unix socket"),
         ("host: /run/shop.sock, module: a", "python.shop.module", "no `module` beside `host`"),
         ("host: /run/shop.sock, env: {A: b}", "python.shop.env", "no `env` beside `host`"),
+        ("host: /run/shop.sock, sandbox: {level: basic}", "python.shop.sandbox", "no `sandbox` beside `host`"),
+        ("module: a, sandbox: {level: docker}", "python.shop.sandbox.level", "basic, strict"),
+        ("module: a, sandbox: {}", "python.shop.sandbox.level", "`level` is required"),
+        ("module: a, sandbox: {level: basic}, cwd: /srv", "python.shop", "no `cwd` beside `sandbox`"),
         ("module: a, proceses: 2", "python.shop.proceses", "one of"),
     ] {
         let errors = shop(fields).load().unwrap_err();

@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use tickfleet_model::Effect;
 
-pub use python::PythonDef;
+pub use python::{PythonDef, PythonSandbox};
 
 /// The whole file: `tools:` maps the name that models call to its declaration, `python:` a name to modules that bring
 /// tools with definitions of their own.
@@ -109,7 +109,7 @@ pub struct ShellDef {
 }
 
 /// How a command is confined; `docs/sandbox.md` says what each level holds.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ShellLevel {
     /// Landlock, seccomp and limits.
@@ -122,7 +122,7 @@ pub enum ShellLevel {
 }
 
 /// A path of the machine that a command may use.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ShellPath {
     /// Absolute.

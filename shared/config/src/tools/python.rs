@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use crate::document::reader::Cursor;
 use crate::document::tree::Value;
-use crate::tools::http;
 use crate::tools::templates::{over_secrets, variable};
-use crate::tools::{SecretRef, TENANT};
+use crate::tools::{SecretRef, ShellLevel, ShellPath, TENANT};
+use crate::tools::{http, shell};
 
 /// Processes of one entry: each has an interpreter and all that its modules load.
 const PROCESSES_MAX: i128 = 64;
@@ -21,7 +21,9 @@ const NAME_BYTES_MAX: usize = 32;
 /// Bytes of a socket's path: the address of a Unix socket has room for 107 (`man 7 unix`).
 const SOCKET_BYTES_MAX: usize = 107;
 /// Fields that say how the worker starts interpreters: a tool host starts its own.
-const OF_OWN_PROCESSES: [&str; 7] = ["module", "path", "interpreter", "cwd", "memory_max", "env", "secrets"];
+const OF_OWN_PROCESSES: [&str; 8] = ["module", "path", "interpreter", "cwd", "memory_max", "env", "secrets", "sandbox"];
+/// The levels that a process can be held at which is up for long.
+const LEVELS: [(&str, ShellLevel); 2] = [("basic", ShellLevel::Basic), ("strict", ShellLevel::Strict)];
 
 /// Python modules and the processes that run their tools.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,6 +55,19 @@ pub struct PythonDef {
     pub env: BTreeMap<String, String>,
     /// Secrets that [`Self::env`] may name.
     pub secrets: BTreeMap<String, SecretRef>,
+    /// How the processes are confined; none where they are not.
+    pub sandbox: Option<PythonSandbox>,
+}
+
+/// The sandbox of interpreters; `docs/sandbox.md` says what a level holds.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PythonSandbox {
+    /// `basic` or `strict`.
+    pub level: ShellLevel,
+    /// Paths that they may use beside the interpreter's own and [`PythonDef::path`].
+    pub paths: Vec<ShellPath>,
+    /// TCP ports that they may connect to.
+    pub tcp_ports: BTreeSet<u16>,
 }
 
 /// Reads the section.
@@ -97,9 +112,24 @@ fn definition(cursor: &Cursor<'_>) -> PythonDef {
         cancel_grace: s.optional("cancel_grace").and_then(|c| c.duration(grace_min, minute)).unwrap_or(5 * second),
         env: s.optional("env").map(|c| over_secrets(&c, &secrets, variable)).unwrap_or_default(),
         secrets,
+        sandbox: s.optional("sandbox").map(|c| sandbox(&c)),
     };
     s.close();
+    if let (Some(_), Some(_)) = (&def.sandbox, &def.cwd) {
+        cursor.refuse("no `cwd` beside `sandbox`: a confined interpreter works in a folder of its own");
+    }
     def
+}
+
+fn sandbox(cursor: &Cursor<'_>) -> PythonSandbox {
+    let mut s = cursor.section();
+    let sandbox = PythonSandbox {
+        level: s.required("level").and_then(|c| c.choice(&LEVELS)).unwrap_or_default(),
+        paths: s.optional("paths").map(|c| shell::paths(&c)).unwrap_or_default(),
+        tcp_ports: s.optional("tcp_ports").map(|c| shell::ports(&c)).unwrap_or_default(),
+    };
+    s.close();
+    sandbox
 }
 
 /// The socket of a tool host. What only the worker's own processes have is refused beside it.

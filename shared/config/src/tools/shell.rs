@@ -82,7 +82,8 @@ fn environment(cursor: &Cursor<'_>) -> BTreeMap<String, String> {
     all
 }
 
-fn paths(cursor: &Cursor<'_>) -> Vec<ShellPath> {
+/// Paths of the machine that something confined may use.
+pub(crate) fn paths(cursor: &Cursor<'_>) -> Vec<ShellPath> {
     let read = |item: Cursor<'_>| {
         let mut s = item.section();
         let path = s.required("path").and_then(|c| absolute(&c));
@@ -101,7 +102,8 @@ fn absolute(cursor: &Cursor<'_>) -> Option<String> {
     Some(text)
 }
 
-fn ports(cursor: &Cursor<'_>) -> BTreeSet<u16> {
+/// TCP ports that something confined may connect to.
+pub(crate) fn ports(cursor: &Cursor<'_>) -> BTreeSet<u16> {
     cursor.items().iter().filter_map(|item| item.integer(1, 65_535)).collect()
 }
 

@@ -9,6 +9,7 @@ use tickfleet_tools::{Environment, Secrets};
 
 use crate::definition::Definition;
 use crate::interpreter;
+use crate::machine::Machine;
 
 /// The time that an interpreter has to close its socket once nothing more is asked of it.
 const SAYS_BYE_IN: Duration = Duration::from_secs(5);
@@ -29,25 +30,21 @@ pub struct DescribeError {
 ///
 /// # Errors
 /// [`DescribeError`].
-pub(crate) fn describe(
-    name: &str,
-    def: &PythonDef,
-    environment: &Environment,
-) -> Result<Vec<Definition>, DescribeError> {
+pub(crate) fn describe(name: &str, def: &PythonDef, machine: &Machine) -> Result<Vec<Definition>, DescribeError> {
     let failed = |why: String| DescribeError { name: name.to_owned(), why };
     let ask = || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| format!("no runtime could be made ({error})"))?;
-        runtime.block_on(ask(name, def, environment))
+        runtime.block_on(ask(name, def, machine))
     };
     // A thread of its own, since a runtime cannot be entered within another.
     let asked = std::thread::scope(|scope| scope.spawn(ask).join());
     asked.unwrap_or_else(|_| Err("asking for its tools ended by a bug".to_owned())).map_err(failed)
 }
 
-async fn ask(name: &str, def: &PythonDef, environment: &Environment) -> Result<Vec<Definition>, String> {
-    let secrets = Arc::new(known_secrets(def, environment).await);
-    let (interpreter, process, tools) = interpreter::start(name, def, secrets, environment).await?;
+async fn ask(name: &str, def: &PythonDef, machine: &Machine) -> Result<Vec<Definition>, String> {
+    let secrets = Arc::new(known_secrets(def, &machine.environment).await);
+    let (interpreter, process, tools) = interpreter::start(name, def, secrets, machine).await?;
     interpreter.bye();
     // One that does not end by itself is ended.
     let _ = tokio::time::timeout(SAYS_BYE_IN, interpreter.closed.cancelled()).await;

@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tickfleet_config::PythonDef;
 use tickfleet_model::{Redactor, limits};
+use tickfleet_tools::Secrets;
 use tickfleet_tools::inner::InnerResult;
 use tickfleet_tools::standard_error::Tail;
-use tickfleet_tools::{Environment, Secrets};
 use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::definition::Definition;
 use crate::frames::{self, FrameError};
+use crate::machine::Machine;
 use crate::messages::{Facts, Failure, FromHost, PROTOCOL, ToHost};
 use crate::process::{self, Process};
 
@@ -75,10 +76,10 @@ pub(crate) async fn start(
     name: &str,
     def: &PythonDef,
     secrets: Arc<Secrets>,
-    environment: &Environment,
+    machine: &Machine,
 ) -> Result<(Arc<Interpreter>, Process, Vec<Definition>), String> {
     let (tail, began) = (Arc::new(Tail::default()), Instant::now());
-    let (process, socket) = process::start(name, def, &secrets, environment, &tail).await?;
+    let (process, socket) = process::start(name, def, &secrets, machine, &tail).await?;
     // One limit for both: a tool host that comes late has the less time for its imports.
     match tokio::time::timeout_at(began + def.start_timeout, greet(socket)).await {
         Ok(Ok((socket, tools))) => Ok((Interpreter::new(name, &process, socket, secrets), process, tools)),

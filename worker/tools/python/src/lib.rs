@@ -11,11 +11,13 @@ mod definition;
 mod describe;
 mod frames;
 mod interpreter;
+mod machine;
 mod messages;
 mod places;
 mod pool;
 mod pools;
 mod process;
+mod scratch;
 mod slot;
 mod tool;
 

@@ -5,18 +5,18 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tickfleet_config::PythonDef;
-use tickfleet_tools::Environment;
 use tokio::sync::{Semaphore, oneshot};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::interpreter::Interpreter;
+use crate::machine::Machine;
 
 /// What the pool, its slots and its calls share.
 pub(crate) struct Shared {
     pub(crate) name: String,
     pub(crate) def: PythonDef,
-    pub(crate) environment: Environment,
+    pub(crate) machine: Arc<Machine>,
     /// Digest of the tools that the configuration was read with: a process with others is not used.
     pub(crate) digest: String,
     /// Cancelled when everything should end.
@@ -65,11 +65,11 @@ pub(crate) enum NoLease {
 
 impl Shared {
     /// No process, and nobody who waits.
-    pub(crate) fn new(name: &str, def: &PythonDef, digest: String, environment: Environment) -> Self {
+    pub(crate) fn new(name: &str, def: &PythonDef, digest: String, machine: Arc<Machine>) -> Self {
         Self {
             name: name.to_owned(),
             def: def.clone(),
-            environment,
+            machine,
             digest,
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tickfleet_config::PythonDef;
-use tickfleet_tools::Environment;
 use tokio_util::sync::DropGuard;
 
+use crate::machine::Machine;
 use crate::places::{Lease, NoLease, Shared};
 use crate::slot;
 
@@ -20,8 +20,8 @@ pub(crate) struct Pool {
 
 impl Pool {
     /// A pool of the entry `name`; no process is started.
-    pub(crate) fn new(name: &str, def: &PythonDef, digest: String, environment: Environment) -> Self {
-        let shared = Arc::new(Shared::new(name, def, digest, environment));
+    pub(crate) fn new(name: &str, def: &PythonDef, digest: String, machine: Arc<Machine>) -> Self {
+        let shared = Arc::new(Shared::new(name, def, digest, machine));
         let stops = shared.stop.clone().drop_guard();
         Self { shared, started: AtomicBool::new(false), _stops: stops }
     }

@@ -8,11 +8,13 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tickfleet_config::PythonDef;
 use tickfleet_config::tools::SecretRef;
+use tickfleet_sandbox::Launcher;
 use tickfleet_tools::{Environment, TypedTool};
 
 use crate::code::code_fingerprint;
 use crate::definition::{self, Definition};
 use crate::describe::{DescribeError, describe};
+use crate::machine::Machine;
 use crate::pool::Pool;
 use crate::process::is_absent;
 use crate::tool::PythonTool;
@@ -25,7 +27,7 @@ type Key = (String, PythonDef, String);
 
 /// The pools of a process.
 pub struct Pools {
-    environment: Environment,
+    machine: Arc<Machine>,
     /// True if entries whose tool host is not there are left out.
     may_lack_hosts: bool,
     known: Mutex<Known>,
@@ -53,7 +55,14 @@ impl Pools {
     /// No pool yet. Secrets, and the few variables that an interpreter inherits, are looked up in `environment`.
     #[must_use]
     pub fn new(environment: Environment) -> Self {
-        Self { environment, may_lack_hosts: false, known: Mutex::default() }
+        Self::launched_by(Launcher::this_program(), environment)
+    }
+
+    /// The same where another program is the launcher of sandboxes.
+    #[must_use]
+    pub fn launched_by(launcher: Launcher, environment: Environment) -> Self {
+        let machine = Arc::new(Machine::new(environment, launcher));
+        Self { machine, may_lack_hosts: false, known: Mutex::default() }
     }
 
     /// The same for a process that only looks, and may do so where no tool host is: an entry whose host is not there has
@@ -84,7 +93,7 @@ impl Pools {
                     left_out.insert(name.clone());
                     Ok(Arc::default())
                 }
-                Some(_) => describe(name, def, &self.environment).map(Arc::new),
+                Some(_) => describe(name, def, &self.machine).map(Arc::new),
                 None => self.definitions(&key),
             };
             match asked {
@@ -111,7 +120,7 @@ impl Pools {
         if let Some(tools) = self.known.lock().described.get(key) {
             return Ok(Arc::clone(tools));
         }
-        let tools = Arc::new(describe(&key.0, &key.1, &self.environment)?);
+        let tools = Arc::new(describe(&key.0, &key.1, &self.machine)?);
         self.known.lock().described.insert(key.clone(), Arc::clone(&tools));
         Ok(tools)
     }
@@ -152,7 +161,7 @@ impl Pools {
     /// A secret in a file may still appear.
     fn is_missing(&self, secret: &SecretRef) -> bool {
         match secret {
-            SecretRef::Env(variable) => self.environment.get(variable).is_none(),
+            SecretRef::Env(variable) => self.machine.environment.get(variable).is_none(),
             SecretRef::File(_) => false,
         }
     }
@@ -165,7 +174,7 @@ impl Pools {
             return pool;
         }
         known.pools.retain(|_, pool| pool.strong_count() > 0);
-        let pool = Arc::new(Pool::new(&key.0.0, &key.0.1, digest, self.environment.clone()));
+        let pool = Arc::new(Pool::new(&key.0.0, &key.0.1, digest, Arc::clone(&self.machine)));
         known.pools.insert(key, Arc::downgrade(&pool));
         if known.eager {
             pool.start();

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::definition;
 use crate::interpreter::{self, Interpreter};
 use crate::places::Shared;
-use crate::process::{Process, resident_bytes};
+use crate::process::Process;
 
 /// Waits before a process is started again that has ended by itself. The last one goes on; the sum of a worker's usual
 /// waits before a retry (1, 3, 9 s) is longer, so a call can outlive several.
@@ -75,10 +75,9 @@ pub(crate) async fn run(shared: Arc<Shared>) {
 }
 
 async fn started(shared: &Shared) -> Result<(Arc<Interpreter>, Process), String> {
-    let secrets = Secrets::resolve(&shared.def.secrets, &shared.environment, None).await;
+    let secrets = Secrets::resolve(&shared.def.secrets, &shared.machine.environment, None).await;
     let secrets = Arc::new(secrets.map_err(|name| format!("the secret '{name}' is missing"))?);
-    let (interpreter, process, tools) =
-        interpreter::start(&shared.name, &shared.def, secrets, &shared.environment).await?;
+    let (interpreter, process, tools) = interpreter::start(&shared.name, &shared.def, secrets, &shared.machine).await?;
     if definition::digest(&tools) == shared.digest {
         return Ok((interpreter, process));
     }
@@ -96,11 +95,11 @@ async fn serve(
 ) -> Over {
     tracing::info!(name = shared.name, process = interpreter.process, "a Python process is ready");
     shared.up(&interpreter);
-    let over = watch(shared, &interpreter).await;
+    let over = watch(shared, &interpreter, &process).await;
     match over {
         Over::Closed => {
             shared.down(&interpreter);
-            let status = process.end().await.map(|status| status.to_string());
+            let status = process.end().await;
             tracing::warn!(name = shared.name, status, "a Python process has ended");
         }
         Over::Stopped => {
@@ -121,7 +120,7 @@ async fn serve(
 }
 
 /// Waits for the end of a process' use.
-async fn watch(shared: &Shared, interpreter: &Interpreter) -> Over {
+async fn watch(shared: &Shared, interpreter: &Interpreter, process: &Process) -> Over {
     let mut looks = tokio::time::interval(WEIGHED_EVERY);
     loop {
         tokio::select! {
@@ -131,7 +130,7 @@ async fn watch(shared: &Shared, interpreter: &Interpreter) -> Over {
             () = interpreter.retired.cancelled() => return Over::Retired,
             _ = looks.tick() => {}
         }
-        let bytes = interpreter.process.and_then(resident_bytes).unwrap_or(0);
+        let bytes = process.resident_bytes().unwrap_or(0);
         if bytes >= shared.def.memory_max {
             tracing::info!(name = shared.name, bytes, "a Python process has grown to its bound; it is replaced");
             interpreter.retired.cancel();

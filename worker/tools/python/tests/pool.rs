@@ -197,7 +197,7 @@ async fn a_full_pool_says_that_nothing_was_sent() {
     let tools = Tools::with_timeout(def, Duration::from_secs(2));
     tools.call("wait", json!({"seconds": 0})).await.unwrap();
     let (long, short) =
-        tokio::join!(tools.call("wait", json!({"seconds": 1.9})), tools.call("wait", json!({"seconds": 0})));
+        tokio::join!(tools.call("wait", json!({"seconds": 1.5})), tools.call("wait", json!({"seconds": 0})));
     assert!(long.is_ok());
     assert!(
         matches!(short, Err(ToolFailure::Transient { not_executed: true, message, .. }) if message.contains("busy"))

@@ -41,9 +41,25 @@ fn marked(variable: &[u8]) -> Vec<Pid> {
 }
 
 /// Resident bytes of a process; none where that is not known.
-pub(crate) fn resident_bytes(process: u32) -> Option<u64> {
+pub(super) fn resident_bytes(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
     Some(kib * 1_024)
+}
+
+/// Resident bytes of all processes below one.
+pub(super) fn resident_bytes_below(process: u32) -> u64 {
+    let (mut waiting, mut bytes) = (children(process), 0);
+    while let Some(one) = waiting.pop() {
+        bytes += resident_bytes(one).unwrap_or(0);
+        waiting.extend(children(one));
+    }
+    bytes
+}
+
+/// The children that a process' first thread has started; empty where it has gone.
+fn children(process: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/task/{process}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }

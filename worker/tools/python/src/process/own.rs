@@ -1,6 +1,7 @@
 //! An interpreter as a process: a clean environment, a process group of its own, and an end that takes along whatever it
 //! has started.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::process::{ExitStatus, Stdio};
@@ -22,9 +23,9 @@ use super::leftovers;
 /// Variables of the worker that an interpreter gets: where programs are, and how text, times and temporary files are.
 const INHERITED: [&str; 6] = ["PATH", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"];
 /// The time that a host has to end by itself once its socket is closed.
-const ENDS_IN: Duration = Duration::from_secs(1);
+pub(super) const ENDS_IN: Duration = Duration::from_secs(1);
 /// And once it was killed.
-const DIES_IN: Duration = Duration::from_secs(1);
+pub(super) const DIES_IN: Duration = Duration::from_secs(1);
 
 /// A running interpreter. Dropping it kills it and its group; [`OwnProcess::end`] also what has left the group.
 pub(crate) struct OwnProcess {
@@ -58,14 +59,7 @@ pub(super) fn start(
     starting.args(def.path.iter().flat_map(|folder| ["--path", folder])).args(&def.modules);
     starting.env_clear().process_group(0).kill_on_drop(true);
     starting.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::piped());
-    starting.envs(INHERITED.iter().filter_map(|name| Some((name, environment.get(name)?))));
-    starting.env("PYTHONUNBUFFERED", "1").env(leftovers::MARK, &mark);
-    let known = |template: &&String| {
-        let missing = def.secrets.keys().filter(|secret| secrets.get(secret).is_none());
-        !missing.map(|secret| format!("${{{secret}}}")).any(|reference| template.contains(&reference))
-    };
-    let own = def.env.iter().filter(|(_, template)| known(template));
-    starting.envs(own.map(|(name, template)| (name, secrets.fill(template))));
+    starting.envs(variables(def, secrets, environment)).env(leftovers::MARK, &mark);
     if let Some(folder) = &def.cwd {
         starting.current_dir(folder);
     }
@@ -79,6 +73,18 @@ pub(super) fn start(
         |error| standard_error::log("a Python process", name.to_owned(), error, Arc::clone(secrets), Arc::clone(tail));
     let listening = said.map(|error| tokio::spawn(listen(error)));
     Ok((OwnProcess { child, group, mark, listening }, ours))
+}
+
+/// The environment of an interpreter. Variables whose secret is not in `secrets` are left out.
+pub(super) fn variables(def: &PythonDef, secrets: &Secrets, environment: &Environment) -> BTreeMap<String, String> {
+    let inherited = INHERITED.iter().filter_map(|name| Some(((*name).to_owned(), environment.get(name)?.to_owned())));
+    let known = |template: &String| {
+        let missing = def.secrets.keys().filter(|secret| secrets.get(secret).is_none());
+        !missing.map(|secret| format!("${{{secret}}}")).any(|reference| template.contains(&reference))
+    };
+    let own = def.env.iter().filter(|(_, template)| known(template));
+    let own = own.map(|(name, template)| (name.clone(), secrets.fill(template)));
+    inherited.chain([("PYTHONUNBUFFERED".to_owned(), "1".to_owned())]).chain(own).collect()
 }
 
 /// A word that no other interpreter has.

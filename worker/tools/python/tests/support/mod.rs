@@ -63,6 +63,7 @@ pub fn def() -> PythonDef {
             ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()),
         ]),
         secrets: BTreeMap::new(),
+        sandbox: None,
     }
 }
 

@@ -1,0 +1,169 @@
+//! An interpreter in a sandbox: the launcher starts it, watches it, and ends it with all that it has started, also where
+//! the worker is killed.
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tickfleet_config::PythonDef;
+use tickfleet_config::tools::{PythonSandbox, ShellLevel};
+use tickfleet_sandbox::confined::{Confined, Ended};
+use tickfleet_sandbox::outcome::RunError;
+use tickfleet_sandbox::{Grant, Level, Limits, Network, Spec};
+use tickfleet_tools::Secrets;
+use tickfleet_tools::standard_error::{self, Tail};
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+
+use super::own::{DIES_IN, ENDS_IN, variables};
+use crate::machine::Machine;
+use crate::scratch::Scratch;
+
+/// Processes and threads beside those that run calls: the interpreter's own, and what its tools start.
+const PROCESSES: u64 = 64;
+/// Open files of each process.
+const OPEN_FILES: u64 = 1_024;
+/// Times `memory_max`, at which an interpreter is replaced when its calls have ended: at so much it is killed.
+const WALL: u64 = 2;
+/// The variable that says where temporary files go: a confined interpreter has its own folder for them.
+const TEMPORARY: &str = "TMPDIR";
+
+/// A running interpreter in a sandbox. Dropping it kills all of it.
+pub(crate) struct ConfinedProcess {
+    confined: Confined,
+    /// The task that reads its standard error.
+    listening: Option<JoinHandle<()>>,
+    _scratch: Scratch,
+}
+
+/// Starts the host of the modules of `def` in its sandbox, and gives our end of its socket.
+///
+/// # Errors
+/// Why it could not be started, in words.
+pub(super) async fn start(
+    name: &str,
+    (def, sandbox): (&PythonDef, &PythonSandbox),
+    secrets: &Arc<Secrets>,
+    machine: &Machine,
+    tail: &Arc<Tail>,
+) -> Result<(ConfinedProcess, UnixStream), String> {
+    let no_socket = |error: std::io::Error| format!("no socket could be made ({error})");
+    let (ours, theirs) = StdUnixStream::pair().map_err(no_socket)?;
+    ours.set_nonblocking(true).map_err(no_socket)?;
+    let ours = UnixStream::from_std(ours).map_err(no_socket)?;
+    let scratch = Scratch::new().map_err(|error| format!("no folder for it could be made ({error})"))?;
+    let spec = spec((def, sandbox), variables(def, secrets, &machine.environment), scratch.path(), machine)?;
+    let holding = machine.sandbox().await?;
+    let started = holding.start(level(sandbox.level), spec, OwnedFd::from(theirs)).await;
+    let mut confined = started.map_err(|error| error.to_string())?;
+    let listen =
+        |said| standard_error::log("a Python process", name.to_owned(), said, Arc::clone(secrets), Arc::clone(tail));
+    let listening = confined.take_stderr().map(|said| tokio::spawn(listen(said)));
+    Ok((ConfinedProcess { confined, listening, _scratch: scratch }, ours))
+}
+
+const fn level(level: ShellLevel) -> Level {
+    match level {
+        ShellLevel::Basic => Level::Basic,
+        ShellLevel::Strict => Level::Strict,
+        ShellLevel::Docker => Level::Docker,
+    }
+}
+
+/// What is run, and what it may reach: its own folder, the modules' folders, the interpreter's, and what the entry grants.
+fn spec(
+    (def, sandbox): (&PythonDef, &PythonSandbox),
+    variables: BTreeMap<String, String>,
+    scratch: &Path,
+    machine: &Machine,
+) -> Result<Spec, String> {
+    let interpreter = interpreter(&def.interpreter, &machine.environment.get("PATH").unwrap_or_default())?;
+    let folders: Vec<PathBuf> = def.path.iter().map(|folder| real(folder)).collect::<Result<_, _>>()?;
+    // Its standard output is the socket: its standard input, an empty file, cannot be one.
+    let mut argv: Vec<String> =
+        ["-m", "tickfleet.host", "--fd", "1", "--concurrency", &def.concurrency.to_string()].map(String::from).into();
+    argv.insert(0, interpreter.display().to_string());
+    argv.extend(folders.iter().flat_map(|folder| ["--path".to_owned(), folder.display().to_string()]));
+    argv.extend(def.modules.iter().cloned());
+    let mut grants: Vec<Grant> =
+        folders.into_iter().chain(environment_of(&interpreter)).map(|path| Grant { path, write: false }).collect();
+    for granted in &sandbox.paths {
+        grants.push(Grant { path: real(&granted.path)?, write: granted.write });
+    }
+    let network = match sandbox.tcp_ports.is_empty() {
+        true => Network::None,
+        false => Network::Tcp(sandbox.tcp_ports.iter().copied().collect()),
+    };
+    let limits = Limits {
+        // It is up for as long as the worker is: what a call may take is the call's timeout.
+        cpu_ms: u64::MAX,
+        wall_ms: u64::MAX,
+        memory_bytes: def.memory_max.saturating_mul(WALL),
+        processes: PROCESSES + def.concurrency as u64,
+        open_files: OPEN_FILES,
+        ..Limits::default()
+    };
+    let environment = variables.into_iter().filter(|(name, _)| name != TEMPORARY).collect();
+    Ok(Spec { environment, grants, network, limits, ..Spec::new(argv, real(&scratch.display().to_string())?) })
+}
+
+/// The interpreter's place: as it is written where it has a `/`, else where the worker's `PATH` finds it. Links are not
+/// followed: a virtual environment is known by the link.
+fn interpreter(name: &str, path: &str) -> Result<PathBuf, String> {
+    let found = match name.contains('/') {
+        true => Some(PathBuf::from(name)),
+        false => path.split(':').map(|folder| Path::new(folder).join(name)).find(|place| place.is_file()),
+    };
+    let found = found.ok_or_else(|| format!("there is no '{name}' in PATH"))?;
+    std::path::absolute(&found).map_err(|error| format!("'{}' has no place ({error})", found.display()))
+}
+
+/// The folder of the virtual environment that an interpreter belongs to.
+fn environment_of(interpreter: &Path) -> Option<PathBuf> {
+    let folder = interpreter.parent()?.parent()?;
+    folder.join("pyvenv.cfg").is_file().then(|| folder.canonicalize().ok()).flatten()
+}
+
+fn real(path: &str) -> Result<PathBuf, String> {
+    Path::new(path).canonicalize().map_err(|error| format!("'{path}' cannot be granted ({error})"))
+}
+
+impl ConfinedProcess {
+    /// The launcher's process: the interpreter is below it.
+    pub(super) fn launcher(&self) -> Option<u32> {
+        self.confined.launcher()
+    }
+
+    /// Kills it now with all that it has started. [`Self::end`] has to follow.
+    pub(super) fn kill(&self) {
+        self.confined.kill();
+    }
+
+    /// Waits for the end of a host whose socket was closed, and kills it where that does not come. Answers how it ended,
+    /// in words, where that is known.
+    pub(super) async fn end(mut self) -> Option<String> {
+        let mut ended = tokio::time::timeout(ENDS_IN, self.confined.ended()).await.ok();
+        if ended.is_none() {
+            self.kill();
+            ended = tokio::time::timeout(DIES_IN, self.confined.ended()).await.ok();
+        }
+        // Its last words may be on their way.
+        if let Some(listening) = self.listening.take() {
+            let _ = tokio::time::timeout(Duration::from_millis(200), listening).await;
+        }
+        ended.and_then(words)
+    }
+}
+
+fn words(ended: Result<Ended, RunError>) -> Option<String> {
+    match ended {
+        Ok(Ended { stopped: Some(stop), .. }) => Some(format!("the sandbox: {}", stop.message())),
+        Ok(Ended { exit_code: Some(code), .. }) => Some(format!("exit status: {code}")),
+        Ok(Ended { signal: Some(signal), .. }) => Some(format!("signal: {signal}")),
+        Ok(Ended { .. }) | Err(RunError::Lost(_)) => None,
+        Err(refused) => Some(refused.to_string()),
+    }
+}
