@@ -1,6 +1,7 @@
 //! Calls: arguments, permission, dialects, outcomes, calls of calls, and tools of MCP servers.
 
 mod arguments;
+mod cancelled;
 mod composed;
 mod formats;
 mod mcp;

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod chaos;
+mod composed_steps;
 mod crashes;
 mod gone;
 mod steps;

@@ -183,7 +183,7 @@ async fn play(kill_after: usize) -> Played {
 
 /// How many places everything dies at: `TICKFLEET_STEPS`.
 #[allow(clippy::disallowed_methods, reason = "a knob of the test, documented beside it")]
-fn steps_asked_for() -> Option<usize> {
+pub(super) fn steps_asked_for() -> Option<usize> {
     std::env::var("TICKFLEET_STEPS").ok()?.parse().ok()
 }
 

@@ -12,7 +12,7 @@ use tickfleet_model::{Call, CallError, CallId, CallResult, Effect, Outcome, Turn
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
 use tickfleet_protocol::{about, text};
-use tickfleet_store::{ASKS, Begin, Begun, EndReason, SettledCall, ShardClock, SliceEntry, Store};
+use tickfleet_store::{ASKS, Begin, Begun, EndReason, SettledCall, ShardClock, SliceEntry, Store, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
@@ -350,6 +350,7 @@ impl Calls {
             return Disposition::HandBack(false);
         }
         let meta = &trying.slice.meta;
+        let begins = Arc::new(Begins::new(self.store.clone(), trying.slice.queue.priority()));
         let left = self.clock.until(meta.deadline_ms);
         let limit = tool.spec.timeout.min(left);
         let context = CallContext {
@@ -375,9 +376,7 @@ impl Calls {
             // A tool that waits is run again.
             inner: match tool.spec.effect {
                 Effect::Once => Inner::default(),
-                Effect::Read | Effect::Idempotent => {
-                    Inner::of(Arc::new(Begins { store: self.store.clone(), priority: trying.slice.queue.priority() }))
-                }
+                Effect::Read | Effect::Idempotent => Inner::of(begins.clone()),
             },
             cancel: trying.hold.cancel.child_token(),
         };
@@ -386,7 +385,7 @@ impl Calls {
         let ran = attempt::run(tool, &context, arguments, limit, cancelled, must_stop).await;
         let took = started.elapsed();
         let judged = attempt::judge(ran, tool, &trying.id, &trying.call.tool, limit);
-        let why = if trying.hold.cancel.is_cancelled() { self.why(trying, EndReason::Cancelled).await } else { None };
+        let why = self.cancelled(trying, &begins).await;
         let carried = self.carried(trying, judged, why.as_deref());
         match carried {
             Disposition::Ended(mut result) => {
@@ -396,6 +395,27 @@ impl Calls {
                 Disposition::Ended(result)
             }
             other => other,
+        }
+    }
+
+    /// Where the turn was cancelled while a call ran: cancels what that has begun, and answers the reason.
+    async fn cancelled(&self, trying: &Trying<'_>, begins: &Begins) -> Option<String> {
+        if !trying.hold.cancel.is_cancelled() {
+            return None;
+        }
+        let why = self.why(trying, EndReason::Cancelled).await;
+        if let Some(inner) = begins.out() {
+            self.cancel_inner(&trying.slice.name, &inner, why.as_deref()).await;
+        }
+        why
+    }
+
+    /// Cancels an inner turn of a turn that was cancelled. Where Redis does not answer, it goes on to its end.
+    pub(crate) async fn cancel_inner(&self, outer: &TurnName, inner: &TurnId, why: Option<&str>) {
+        let name = TurnName { tenant: outer.tenant.clone(), turn: inner.clone() };
+        let why = why.unwrap_or("the turn of its outer call was cancelled");
+        if let Err(error) = self.store.cancel(&name, why).await {
+            tracing::warn!(%error, turn = %inner, "an inner call of a cancelled turn goes on");
         }
     }
 

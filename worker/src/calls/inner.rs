@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use serde_json::value::RawValue;
 use tickfleet_client::Reply;
 use tickfleet_engine::begun::{BegunTurn, begin_turn};
@@ -19,12 +20,24 @@ const LOOK_AGAIN: Duration = Duration::from_secs(15);
 /// Makes the inner calls of one call.
 pub(crate) struct Begins {
     /// The shard.
-    pub(crate) store: Store,
+    store: Store,
     /// That of the call which makes them.
-    pub(crate) priority: Priority,
+    priority: Priority,
+    /// The one that this try has begun, or asked to begin, and of which it has seen no end.
+    out: Mutex<Option<TurnId>>,
 }
 
 impl Begins {
+    /// For calls of the shard that `store` is; none is begun.
+    pub(crate) const fn new(store: Store, priority: Priority) -> Self {
+        Self { store, priority, out: Mutex::new(None) }
+    }
+
+    /// The inner turn that may be under way.
+    pub(crate) fn out(&self) -> Option<TurnId> {
+        self.out.lock().clone()
+    }
+
     /// Whether the `number`th inner call, of which nothing is known, was never begun. The first one may have
     /// been, if its outer call has waited, or had a try so long ago that what it began may be forgotten. Of the others,
     /// each ends after the one before it, and is remembered for longer than that.
@@ -48,13 +61,18 @@ impl InnerCalls for Begins {
         arguments: Box<RawValue>,
     ) -> Result<InnerResult, ToolError> {
         let id = inner_turn(&context.call, number).map_err(ToolError::Permanent)?;
-        let turn = turn(context, self.priority, id, tool, &arguments);
+        let turn = turn(context, self.priority, id.clone(), tool, &arguments);
+        // Before it is sent: whoever drops this future does not know whether it was.
+        *self.out.lock() = Some(id.clone());
         let later = |message: String| ToolError::NotExecuted { message, retry_after: None };
         match begin_turn(&self.store, &turn, self.is_new(context, number))
             .await
             .map_err(|error| later(error.to_string()))?
         {
-            BegunTurn::Ended(reply) => result(&reply),
+            BegunTurn::Ended(reply) => {
+                *self.out.lock() = None;
+                result(&reply)
+            }
             BegunTurn::Out(turn) => Err(ToolError::Waits { awaits: Some(turn), at_most: LOOK_AGAIN }),
             BegunTurn::Forgotten => Err(ToolError::Permanent(format!(
                 "Whether {tool} was carried out is not known: its result is no longer kept. Check before you repeat it."

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::{self, ReportOptions, Reported};
+use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome, TurnId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::traces;
@@ -347,12 +348,18 @@ impl Pipeline {
             fence: holding.slice.fence.clone(),
             queue: holding.slice.queue.clone(),
             position: holding.slice.first + holding.results.len(),
-            awaits,
+            awaits: awaits.clone(),
             at_most,
         };
         match self.outbox.wait(wait).await {
             Some(Parked::Ok | Parked::Already) | None => {}
-            Some(Parked::Cancelled) => self.end_rest(holding, attempt.saturating_sub(1), true).await,
+            Some(Parked::Cancelled) => {
+                // Whoever cancelled it could not see yet what it was about to wait for.
+                if let Some(inner) = awaits.filter(|turn| outer_turn(turn).as_ref() == Some(&holding.slice.name.turn)) {
+                    self.calls.cancel_inner(&holding.slice.name, &inner, None).await;
+                }
+                self.end_rest(holding, attempt.saturating_sub(1), true).await;
+            }
             Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("wait"),
         }
     }

@@ -76,6 +76,8 @@ records! {
         AWAITS = "aw",
         /// The position of a call that has begun work which goes on elsewhere, and waited for it.
         WAITED = "wt",
+        /// The inner turn that this call has begun last, and has waited for: whoever cancels the turn cancels it, too.
+        INNER = "in",
         /// Why it was cancelled.
         CANCELLED = "cx",
         /// Why its calls end without running.

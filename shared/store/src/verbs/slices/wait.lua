@@ -6,7 +6,7 @@
 --       that it waits for, or '' · ms that it waits at most
 -- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
 --       the position is missing)
--- effect HSET turn (awaits, waited; what is known of tries and crashes is of work that has come further since), ZADD timers
+-- effect HSET turn (awaits, waited, inner; what is known of tries and crashes is of work that has come further since), ZADD timers
 --       and delayed, XACK
 local now = clock(ARGV[1])
 local acked = {}
@@ -18,6 +18,7 @@ local function wait(tenant, turn, fence, queue, position, awaits, most)
   if word then return word end
   call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.attempts, TURN.attempts_at, TURN.crashes)
   call('HSET', key, TURN.parked_fence, fence, TURN.has_history, '1', TURN.awaits, awaits, TURN.waited, position)
+  if string.find(awaits, '.call-', 1, true) then call('HSET', key, TURN.inner, awaits) end
   -- What has ended already wakes nobody any more; nor does a budget whose list it is not on any more.
   local ended = awaits ~= '' and call('EXISTS', done_key(tenant .. ':' .. awaits)) == 1
   local short = awaits == '' and call('HGET', key, TURN.short)

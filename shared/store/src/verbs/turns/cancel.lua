@@ -5,7 +5,8 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 tenant:turn · 3 reason (bounded) · 4 lease ms · 5 how long a mark is kept, ms ·
 --       6 marks of one tenant at most
--- reply OK · FLAGGED (its running calls end first) · ENDED (it had ended already) · WAITING (nothing of that name has
+-- reply OK · FLAGGED (its running calls end first), each with a blank and the inner turn that its call has waited for,
+--       where there is one: that is to be cancelled, too · ENDED (it had ended already) · WAITING (nothing of that name has
 --       come yet; when it comes, it ends) · FULL (as WAITING, but too many marks wait: none is kept) · UNKNOWN (it was
 --       admitted once, and its record is lost)
 -- effect HSET turn cancelled, ZADD timers, SADD cancel of its holder; XDEL of a slice that nobody has read; SET
@@ -28,23 +29,25 @@ local function wait_for_it()
   return 'WAITING'
 end
 
-local calls, fence, queue, done, crashes = unpack(call('HMGET', key, TURN.calls, TURN.fence, TURN.queue, TURN.done,
-  TURN.crashes))
+local calls, fence, queue, done, crashes, inner, waited = unpack(call('HMGET', key, TURN.calls, TURN.fence, TURN.queue,
+  TURN.done, TURN.crashes, TURN.inner, TURN.waited))
 if not calls then return call('EXISTS', done_key(tt)) == 1 and 'ENDED' or wait_for_it() end
+-- An inner turn of an earlier call has ended, before that call did.
+local also = inner and num(waited) == num(done or 0) and ' ' .. inner or ''
 call('HSET', key, TURN.cancelled, why, TURN.fresh, '')
 call('ZADD', TIMERS, now, 't:' .. tt)
-if not fence or string.sub(fence, 1, 2) == 's:' then return 'OK' end
+if not fence or string.sub(fence, 1, 2) == 's:' then return 'OK' .. also end
 queue = queue_of(queue, crashes, fence)
 local holder = pending(P .. queue, fence)
 if holder then
   call('SADD', P .. 'cancel:' .. holder, tt)
   call('PEXPIRE', P .. 'cancel:' .. holder, num(ARGV[4]) * 2)
-  return 'FLAGGED'
+  return 'FLAGGED' .. also
 end
 local rec = { calls = num(calls), fence = fence, queue = queue, done = num(done or 0) }
 -- Whether somebody holds it all the same is not known: promote gives whoever does a lease to end it.
-if whereabouts(P .. queue, fence) == 'gone' then return 'OK' end
+if whereabouts(P .. queue, fence) == 'gone' then return 'OK' .. also end
 -- Nobody holds the slice: nobody shall begin it before promote comes by, which gives the ending out.
 end_unread(tt, key, rec, tenant_of(tenant), 'cancelled', now, now, 0)
 save_tenants()
-return 'OK'
+return 'OK' .. also

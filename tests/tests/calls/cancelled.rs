@@ -1,0 +1,127 @@
+//! A turn that is cancelled takes the inner calls of its calls with it, wherever they are.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tickfleet_model::{Effect, Policy, TenantId, TurnId};
+use tickfleet_store::{Cancelled, TurnName};
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
+
+/// Says when it runs, and never ends by itself.
+fn linger(running: &Arc<AtomicUsize>) -> TypedTool {
+    let running = Arc::clone(running);
+    TypedTool::new("linger", "Lingers.", Effect::Read, move |_, _: Value| {
+        let running = Arc::clone(&running);
+        async move {
+            running.fetch_add(1, Ordering::SeqCst);
+            std::future::pending::<Result<Value, ToolError>>().await
+        }
+    })
+}
+
+/// Has another tool do it.
+fn relay(name: &'static str, to: &'static str) -> TypedTool {
+    TypedTool::new(name, "Relays.", Effect::Idempotent, move |context: CallContext, _: Value| async move {
+        context.call(to, json!({})).await?.output()?;
+        Ok::<_, ToolError>(json!({"relayed": true}))
+    })
+}
+
+/// A fleet whose tool `far` relays to `near`, and that to `linger`.
+fn plan(running: &Arc<AtomicUsize>) -> Plan {
+    Plan { slots: 4, tools: vec![linger(running), relay("near", "linger"), relay("far", "near")], ..Plan::default() }
+}
+
+async fn submit(fleet: &Fleet, tool: &str) -> TurnName {
+    let calls = json!([{"name": tool, "arguments": {}}]);
+    let turn = json!({"turn_id": "t1", "tenant": "acme", "agent": "kelly", "reply_to": "box", "calls": calls});
+    fleet.submit_turn(turn).await;
+    TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new("t1").unwrap() }
+}
+
+async fn until(is_so: impl AsyncFn() -> bool) {
+    let waited = async {
+        while !is_so().await {
+            // What runs in the fleet tells the test nothing.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waited).await.expect("it never was so");
+}
+
+/// The outcomes that the audit log tells, by turn, once there are so many.
+async fn outcomes(fleet: &Fleet, count: usize) -> Vec<(String, String)> {
+    until(async || fleet.audits().await.len() >= count).await;
+    let audits = fleet.audits().await;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let mut told: Vec<_> =
+        audits.iter().map(|audit| (text(&audit["meta"]["turn"]), text(&audit["meta"]["outcome"]))).collect();
+    told.sort();
+    told
+}
+
+#[tokio::test]
+async fn a_cancelled_turn_cancels_the_calls_that_its_call_has_made_however_deep() {
+    let running = Arc::new(AtomicUsize::new(0));
+    let mut fleet = Fleet::start(plan(&running)).await;
+    let name = submit(&fleet, "far").await;
+    until(async || running.load(Ordering::SeqCst) == 1).await;
+    // Both calls above the one that runs are parked, and hold no slot.
+    assert_eq!(fleet.store.cancel(&name, "not wanted any more").await.unwrap(), Cancelled::Ok);
+    let reply = fleet.reply().await;
+    assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
+    let told = outcomes(&fleet, 3).await;
+    let cancelled = ["t1", "t1.0.call-1", "t1.0.call-1.0.call-1"].map(|turn| (turn.to_owned(), "cancelled".to_owned()));
+    assert_eq!(told, cancelled);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_inner_call_that_waits_for_a_cap_is_cancelled_without_having_run() {
+    fn capped(policy: &mut Policy) {
+        policy.defaults.calls_per_tick = 1;
+        policy.defaults.tick_ms = 3_600_000;
+    }
+    let running = Arc::new(AtomicUsize::new(0));
+    let mut fleet = Fleet::start(Plan { policy: capped, ..plan(&running) }).await;
+    let name = submit(&fleet, "near").await;
+    let inner = TurnName { turn: TurnId::new("t1.0.call-1").unwrap(), ..name.clone() };
+    // Its outer call has used up the tick.
+    until(async || matches!(fleet.store.look(&inner).await.unwrap(), tickfleet_store::TurnView::Live(_))).await;
+    fleet.store.cancel(&name, "not wanted any more").await.unwrap();
+    let reply = fleet.reply().await;
+    assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
+    let told = outcomes(&fleet, 2).await;
+    assert!(told.iter().all(|(_, outcome)| outcome == "cancelled") && told.len() == 2, "{told:?}");
+    assert_eq!(running.load(Ordering::SeqCst), 0);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_inner_call_that_is_being_begun_while_its_turn_is_cancelled_does_not_go_on() {
+    let running = Arc::new(AtomicUsize::new(0));
+    let begun = Arc::clone(&running);
+    // It begins its inner call, and does not come to wait for it.
+    let stays = TypedTool::new("stays", "Stays.", Effect::Idempotent, move |context: CallContext, _: Value| {
+        let begun = Arc::clone(&begun);
+        async move {
+            let _ = context.call("linger", json!({})).await;
+            begun.fetch_add(100, Ordering::SeqCst);
+            std::future::pending::<Result<Value, ToolError>>().await
+        }
+    });
+    let plan = plan(&running);
+    let tools = [plan.tools.clone(), vec![stays]].concat();
+    let mut fleet = Fleet::start(Plan { tools, ..plan }).await;
+    let name = submit(&fleet, "stays").await;
+    until(async || running.load(Ordering::SeqCst) >= 101).await;
+    assert_eq!(fleet.store.cancel(&name, "not wanted any more").await.unwrap(), Cancelled::Flagged);
+    let reply = fleet.reply().await;
+    assert_eq!(reply["results"][0]["outcome"], "cancelled", "{reply}");
+    let told = outcomes(&fleet, 2).await;
+    assert!(told.iter().all(|(_, outcome)| outcome == "cancelled") && told.len() == 2, "{told:?}");
+    fleet.stop().await;
+}
