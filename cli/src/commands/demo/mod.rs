@@ -3,7 +3,7 @@
 //! Then a second act: three agents that a model runs ([`agents`], [`model`]).
 //!
 //! [`day`] is what happens, [`stand_in`] the three services that it happens to ([`calendar`] is the MCP server among
-//! them), [`play`] submits and collects, [`shell`] the tool that not every machine can run, [`report`]
+//! them), [`play`] submits and collects, [`kinds::shell`] the tool that not every machine can run, [`report`]
 //! counts and looks for broken promises, and [`show`] is what a person reads.
 
 mod agents;
@@ -14,7 +14,6 @@ mod model;
 mod play;
 mod played;
 mod report;
-mod shell;
 mod show;
 mod stand_in;
 
@@ -38,9 +37,9 @@ use crate::output::Output;
 use crate::setup::{self, Setup};
 use day::Planned;
 use kinds::Kinds;
+use kinds::shell::ShellTool;
 use model::Model;
 use report::Report;
-use shell::ShellTool;
 use stand_in::StandIn;
 
 /// The agent that has a day cap that the day reaches, and what the cap is.

@@ -10,9 +10,9 @@ use tickfleet_model::policy::Policy;
 
 use super::CAPPED;
 use super::day::Planned;
+use super::kinds::shell::ShellTool;
 use super::kinds::{Kind, Kinds};
 use super::report::{CallRow, Capped, Report, Row};
-use super::shell::ShellTool;
 use crate::output::invoked::into_path;
 use crate::output::results::mood;
 use crate::output::time_format::span;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tickfleet_sandbox::{Launcher, Level, Network};
 use tickfleet_tools_shell::Shell;
 
-use super::day::Planned;
+use crate::commands::demo::day::Planned;
 
 /// The tool's name.
 const NAME: &str = "count_words";
@@ -29,29 +29,29 @@ const GRANT: &str = "\n  # A command in a sandbox.\n  count_words: {everyone: tr
 const KEPT_FOR: Duration = Duration::from_secs(3_600);
 
 /// The tool, as far as this machine can run it.
-pub(super) struct ShellTool {
+pub(crate) struct ShellTool {
     /// The folder of the workspaces. Not below the demo's own folder, which other users may not pass through: where the
     /// demo runs as root, commands run as another user.
-    pub(super) workspaces: PathBuf,
+    pub(crate) workspaces: PathBuf,
     /// Why the day goes without it, in one line; none where it has it.
-    pub(super) left_out: Option<String>,
+    pub(crate) left_out: Option<String>,
 }
 
 impl ShellTool {
     /// Finds out whether this machine can hold the sandbox, by confining a process.
-    pub(super) fn probe(workspaces: PathBuf) -> Self {
+    pub(crate) fn probe(workspaces: PathBuf) -> Self {
         let shell = Shell::new(Launcher::this_program(), &workspaces, KEPT_FOR);
         let held = shell.abilities().check(Level::Basic, &Network::None);
         Self { workspaces, left_out: held.err().map(|why| why.replace('\n', " ")) }
     }
 
     /// What is added to `tools.yaml`, and what to `permissions.yaml`.
-    pub(super) const fn configuration(&self) -> (&'static str, &'static str) {
+    pub(crate) const fn configuration(&self) -> (&'static str, &'static str) {
         if self.left_out.is_none() { (DECLARATION, GRANT) } else { ("", "") }
     }
 
     /// The turns of a day that this machine can play.
-    pub(super) fn playable(&self, day: Vec<Planned>) -> Vec<Planned> {
+    pub(crate) fn playable(&self, day: Vec<Planned>) -> Vec<Planned> {
         let calls_it = |planned: &Planned| planned.turn.calls.iter().any(|call| call.tool == NAME);
         day.into_iter().filter(|planned| self.left_out.is_none() || !calls_it(planned)).collect()
     }

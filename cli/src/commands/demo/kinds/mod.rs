@@ -1,6 +1,8 @@
 //! The kind of each tool: a function of the worker, a request or a command declared in YAML, or offered by an
 //! MCP server.
 
+pub(super) mod shell;
+
 use std::collections::BTreeMap;
 
 use serde::Serialize;
