@@ -9,7 +9,7 @@ def make():
     return dashboard(
         "tickfleet-fleet",
         "What comes in, what waits, what runs and what comes out, over the whole fleet.",
-        [*glance(), *intake(), *backlog(), *starts(), *tools(), *processes()],
+        [*glance(), *intake(), *backlog(), *starts(), *tools(), *sandboxes(), *processes()],
     )
 
 
@@ -164,6 +164,25 @@ def tools():
             "Outcomes by tool", "Calls of the last hour that did not end as ok.",
             'topk(50, round(sum by (tool, outcome) (increase(tickfleet_calls_total{@, outcome!="ok"}[1h]))) > 0)',
             ["tool", "outcome"], width=12,
+        ),
+    ]
+
+
+def sandboxes():
+    return [
+        row("Sandboxes of tools"),
+        graph(
+            "Workers that hold a level", "By level, beside all workers with tools that want a sandbox. Lines that lie apart: machines differ.",
+            [
+                ("sum by (level) (tickfleet_sandbox_level_held{@})", "{{level}}"),
+                ("count(count by (namespace, instance) (tickfleet_sandbox_level_held{@}))", "all"),
+            ],
+            width=12,
+        ),
+        graph(
+            "Tools refused for want of a sandbox", "The ten workers that refuse most. Their machines cannot hold what these tools demand.",
+            [("topk(10, tickfleet_sandbox_tools_refused{@})", "{{instance}}")],
+            width=12, thresholds=steps((None, GREEN), (1, RED)), line_at=True,
         ),
     ]
 

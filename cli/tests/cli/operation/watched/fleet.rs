@@ -25,25 +25,27 @@ pub struct Fleet {
     pub members: Vec<Member>,
     pub redis: RedisServer,
     slots: usize,
-    /// With limits alone, or without a configuration: what is built in holds.
+    /// With the files that a test wants, or none: for the rest, what is built in holds.
     folder: TempDir,
 }
 
 impl Fleet {
     /// Starts it, with so many slots a worker, and waits until all processes run.
     pub async fn start(slots: usize) -> Self {
-        Self::under("{}", slots).await
+        Self::under(&[], slots).await
     }
 
-    /// As [`Self::start`], under these limits.
-    pub async fn under(limits: &str, slots: usize) -> Self {
+    /// As [`Self::start`], under a configuration with these files: the name of each, and its text.
+    pub async fn under(files: &[(&str, &str)], slots: usize) -> Self {
         let options = RedisOptions { appendonly: true, maxmemory: Some(256 * 1024 * 1024), ..RedisOptions::default() };
         let redis = RedisServer::start_with(options).await;
         let jobs = ["scheduler", "scheduler", "worker", "worker"];
         let member = |(n, job)| Member { job, instance: format!("{job}-{n}"), process: None };
         let members = jobs.into_iter().enumerate().map(member).collect();
         let mut fleet = Self { members, redis, slots, folder: tempfile::tempdir().unwrap() };
-        std::fs::write(fleet.folder.path().join("limits.yaml"), format!("limits: {limits}")).unwrap();
+        for (name, text) in files {
+            std::fs::write(fleet.folder.path().join(name), text).unwrap();
+        }
         fleet.start_who_is_down();
         fleet
     }
@@ -61,6 +63,8 @@ impl Fleet {
             ("TICKFLEET_CAPS_MAX_ACTIONS_PER_DAY", "100000"),
             ("TICKFLEET_LOG_LEVEL", "info"),
             ("TICKFLEET_PERMISSION_TRIAL_TOOLS", "true"),
+            // A machine that cannot hold a tool's sandbox is watched as well.
+            ("TICKFLEET_WORKER_WITHOUT_SANDBOX", "refuse_calls"),
         ];
         for member in self.members.iter_mut().filter(|member| member.process.is_none()) {
             member.process = Some(Process::start_with(member.job, folder, &url, &variables));

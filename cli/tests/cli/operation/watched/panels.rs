@@ -18,11 +18,18 @@ const EMPTY_WHEN_WELL: [(&str, &str); 3] = [
 
 /// What agents do all day meets each of them: one makes turns wait, one refuses calls, one only counts. They allow most of
 /// it, so that neither lanes nor refusals take over.
-const LIMITS: &str = "{
+const LIMITS: &str = "limits: {
   echoes: {match: {agents: [kelly]}, max: 15, every: 10s},
   guesses: {match: {agents: [archy]}, per: [tool], max: 10, every: 10s, on_reach: reject},
   all: {per: [tenant], max: 10, every: 10s, mode: shadow},
 }";
+
+/// A tool that wants a sandbox, beside those that are built in: workers look what their machine can hold.
+const TOOLS: &str = concat!(
+    include_str!("../../../../../config/tools.yaml"),
+    "\n  count:\n    description: Counts.\n    effect: read\n    shell: {level: basic, command: [wc]}\n\
+     \x20   input_schema: {type: object, additionalProperties: false}\n"
+);
 
 /// A query of a panel.
 struct Query {
@@ -39,7 +46,7 @@ impl Query {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_prometheus_finds_every_panels_data() {
-    let fleet = Fleet::under(LIMITS, 6).await;
+    let fleet = Fleet::under(&[("limits.yaml", LIMITS), ("tools.yaml", TOOLS)], 6).await;
     let agents = tokio::spawn(agents(fleet.redis.url()));
     let prometheus = Prometheus::start(NAMESPACE, &fleet.targets(), &chart("rules")).await;
     every_panel_finds_its_data(&prometheus).await;
