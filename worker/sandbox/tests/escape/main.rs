@@ -5,6 +5,7 @@
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a test says what it skips")]
 
 mod bombs;
+mod crowd;
 mod docker;
 mod files;
 mod kernel;

@@ -129,3 +129,9 @@ pub fn processes_with(mark: &str) -> Vec<String> {
     })
     .collect()
 }
+
+/// A part of a shell's script that leaves a process of a session of its own behind, whose command line has `mark` in it:
+/// a shell that has something to do afterwards does not become `sleep`.
+pub fn left_behind(mark: &str) -> String {
+    format!("setsid sh -c 'sleep 600; : {mark}' &")
+}
