@@ -21,10 +21,11 @@ prepare: ## Check the tools that the tests need (as root on Debian, installs wha
 prepare-demo:
 	@.ci/prepare demo
 
-# Not the release build, which takes three times as long: the demo waits for its caps, not for the processor.
+# Not the release build, which takes three times as long: the demo waits for its caps, not for the processor. Its tool in
+# Python gets an interpreter where one can be made.
 demo: prepare-demo ## Build the binary and run the demo: a fleet, its agents, their results
 	cargo build --workspace --bin tickfleet --locked
-	"$(BUILT)/debug/tickfleet" demo
+	"$(BUILT)/debug/tickfleet" demo --interpreter "$$(.ci/demo-python "$(BUILT)/demo-python")"
 
 # The documentation's examples go first, so that the runner's summary is the last line.
 test: prepare ## Run every test

@@ -50,7 +50,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Config(args) => return config::run(&args, &cli.global, output),
         Command::Bench(args) => return bench::command(&args, output).await,
         Command::Mcp(args) => return mcp::run(&args, &cli.global, output).await,
-        Command::Demo(_) => return demo::run(output).await,
+        Command::Demo(args) => return demo::run(&args, output).await,
         Command::Tools(tools::Tools { what: Some(tools::What::Import(args)), .. }) => {
             return import::run(&args, &cli.global, output);
         }

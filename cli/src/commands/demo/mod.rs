@@ -3,7 +3,7 @@
 //! Then a second act: three agents that a model runs ([`agents`], [`model`]).
 //!
 //! [`day`] is what happens, [`stand_in`] the three services that it happens to ([`calendar`] is the MCP server among
-//! them), [`play`] submits and collects, [`kinds::shell`] the tool that not every machine can run, [`report`]
+//! them), [`play`] submits and collects, [`kinds`] has the tools that not every machine can run, [`report`]
 //! counts and looks for broken promises, and [`show`] is what a person reads.
 
 mod agents;
@@ -31,13 +31,13 @@ use tickfleet_ops::shutdown::Shutdown;
 use crate::commands::mcp;
 use crate::failure::Failure;
 use crate::fleet::extensions::Extensions;
+use crate::fleet::python::python;
 use crate::fleet::{self, Answer, Roles};
 use crate::global::Global;
 use crate::output::Output;
 use crate::setup::{self, Setup};
 use day::Planned;
-use kinds::Kinds;
-use kinds::shell::ShellTool;
+use kinds::{Kinds, LeftOut, Probed};
 use model::Model;
 use report::Report;
 use stand_in::StandIn;
@@ -51,7 +51,7 @@ const HASTE: [(&str, &str); 3] = [
     ("TICKFLEET_WORKER_LEASE", "3s"),
 ];
 
-/// The files of the demo's configuration folder, but for the shell tool; all else is built in.
+/// The files of the demo's configuration folder, but for the tools that a machine may lack; all else is built in.
 const MCP: &str = include_str!("mcp.yaml");
 const TOOLS: &str = include_str!("../../../../config/tools.yaml");
 /// The calendar's tools are granted here.
@@ -77,23 +77,28 @@ It starts a private Redis, a scheduler, a worker, and a stand-in for Telegram, X
 Nothing leaves this machine, and nothing stays. It runs on the built-in configuration, whatever
 --config, REDIS_URL and the environment say. Exit code 0 only if every call got exactly one result,
 no cap was exceeded, and nothing was sent, posted or booked twice.")]
-pub(crate) struct Demo {}
+pub(crate) struct Demo {
+    /// The Python that the tool in Python runs in; it must find the package tickfleet. The day goes without the tool where
+    /// it does not.
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    interpreter: String,
+}
 
 /// Plays the day.
 ///
 /// # Errors
 /// The fleet cannot be started or ends too early; [`Failure::Told`] where it broke a promise.
-pub(crate) async fn run(output: &Output) -> Result<(), Failure> {
+pub(crate) async fn run(args: &Demo, output: &Output) -> Result<(), Failure> {
     let dir = std::env::temp_dir().join(format!("tickfleet-demo-{}", std::process::id()));
-    let shell = ShellTool::probe(dir.with_extension("workspaces"));
-    let day = shell.playable(day::plan()?);
+    let probed = Probed::on_this_machine(dir.with_extension("workspaces"), &args.interpreter).await;
+    let day = probed.playable(day::plan()?);
     let (stand_in, model) = (StandIn::start(&day).await?, Model::start().await?);
     let mut redis = PrivateRedis::start(ServerOptions::new(&dir)).await.map_err(Failure::failed)?;
-    let outcome = both_acts(&redis.url(), &dir, (&day, &shell), (&stand_in, &model), output).await;
+    let outcome = both_acts(&redis.url(), &dir, (&day, &probed), (&stand_in, &model), output).await;
     let stopped = redis.stop().await;
     // What cannot be tidied up is in the system's folder for temporary files.
     drop(std::fs::remove_dir_all(&dir));
-    drop(std::fs::remove_dir_all(&shell.workspaces));
+    drop(std::fs::remove_dir_all(probed.workspaces()));
     let report = outcome?;
     stopped.map_err(Failure::failed)?;
     if output.json {
@@ -106,14 +111,18 @@ pub(crate) async fn run(output: &Output) -> Result<(), Failure> {
 async fn both_acts(
     url: &str,
     dir: &Path,
-    (day, shell): (&[Planned], &ShellTool),
+    (day, probed): (&[Planned], &Probed),
     (stand_in, model): (&StandIn, &Model),
     output: &Output,
 ) -> Result<Report, Failure> {
     let conf = dir.join("conf");
-    let setup = configured(url, &conf, shell, (stand_in, model)).await?;
-    let mut report = first_act(&setup, (day, shell), stand_in, output).await?;
-    report.left_out = shell.left_out.clone();
+    let mut setup = configured(url, &conf, probed, (stand_in, model)).await?;
+    let played = first_act(&setup, (day, &probed.left_out()), stand_in, output).await;
+    // Also where the fleet did not come up. The workers of the second act are processes with interpreters of their own.
+    setup.stop_python().await;
+    setup.python = None;
+    let mut report = played?;
+    report.left_out = probed.left_out();
     if !output.json {
         output.print(&show::account(&report, output))?;
     }
@@ -132,7 +141,7 @@ async fn both_acts(
 /// Plays the day on a fleet of its own.
 async fn first_act(
     setup: &Setup,
-    (day, shell): (&[Planned], &ShellTool),
+    (day, left_out): (&[Planned], &LeftOut),
     stand_in: &StandIn,
     output: &Output,
 ) -> Result<Report, Failure> {
@@ -141,7 +150,7 @@ async fn first_act(
     let probes = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
     let fleet = fleet::start(setup, Roles::BOTH, Answer::On(probes), shutdown.clone()).await?;
     if !output.json {
-        output.print(&show::opening(day, &setup.configuration.policy, (&kinds, shell), output))?;
+        output.print(&show::opening(day, &setup.configuration.policy, (&kinds, left_out), output))?;
     }
     let mut running = std::pin::pin!(fleet.wait());
     let played = tokio::select! {
@@ -162,12 +171,12 @@ async fn first_act(
 async fn configured(
     url: &str,
     dir: &Path,
-    shell: &ShellTool,
+    probed: &Probed,
     (stand_in, model): (&StandIn, &Model),
 ) -> Result<Setup, Failure> {
     let base = stand_in.base_url.as_str();
     let calendar_url = format!("{base}{}", calendar::PATH);
-    let workspaces = shell.workspaces.to_string_lossy();
+    let workspaces = probed.workspaces().to_string_lossy();
     let pairs = [
         ("REDIS_URL", url),
         ("TELEGRAM_BASE_URL", base),
@@ -187,9 +196,9 @@ async fn configured(
     let global =
         Global { config: Some(dir.to_owned()), redis_url: None, json: false, extensions: Extensions::default() };
     let sources = setup::sources_in(environment, &global)?;
-    write_all(dir, shell).with_context(|| format!("{} cannot be written", dir.display()))?;
+    write_all(dir, probed).with_context(|| format!("{} cannot be written", dir.display()))?;
     mcp::pin_all(&sources).await?;
-    let mut setup = Setup::of(&sources, &global.extensions, None)?;
+    let mut setup = Setup::of(&sources, &global.extensions, Some(&python(&sources)))?;
     let policy = &mut setup.configuration.policy;
     let capped = Arc::make_mut(&mut policy.agents).get_mut(&AgentId::new(CAPPED.0)?);
     capped.context("the agent with the day cap is not configured")?.max_actions_per_day = Some(CAPPED.1);
@@ -202,9 +211,9 @@ async fn configured(
     Ok(setup)
 }
 
-fn write_all(dir: &Path, shell: &ShellTool) -> std::io::Result<()> {
+fn write_all(dir: &Path, probed: &Probed) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
-    let (declaration, grant) = shell.configuration();
+    let (declaration, grant) = probed.configuration(dir)?;
     std::fs::write(dir.join("agents.yaml"), AGENTS.replace(OUTSIDE, BY_MODEL))?;
     std::fs::write(dir.join("mcp.yaml"), MCP)?;
     std::fs::write(dir.join("tools.yaml"), format!("{TOOLS}{declaration}"))?;

@@ -9,7 +9,7 @@ use tickfleet_model::{CallResult, Outcome};
 
 use super::agents::Agents;
 use super::day::{Answer, Planned};
-use super::kinds::{Kind, Kinds};
+use super::kinds::{Kind, Kinds, LeftOut};
 use super::played::{Played, PlayedTurn};
 use super::stand_in::Ledger;
 
@@ -34,9 +34,9 @@ pub(super) struct Report {
     pub(super) latency: Latency,
     pub(super) stand_in: Seen,
     pub(super) day: Vec<Row>,
-    /// What the day went without, and why.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) left_out: Option<String>,
+    /// The kinds of tools that the day went without, and why.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(super) left_out: LeftOut,
     /// What the agents came to that a model runs, once they have played.
     pub(super) second_act: Option<Agents>,
 }
@@ -156,7 +156,7 @@ impl Report {
             latency: Latency::new(&played.turns),
             stand_in: seen,
             day: day.iter().zip(&played.turns).map(|(planned, turn)| row(planned, turn, kinds)).collect(),
-            left_out: None,
+            left_out: LeftOut::new(),
             second_act: None,
         }
     }

@@ -10,8 +10,7 @@ use tickfleet_model::policy::Policy;
 
 use super::CAPPED;
 use super::day::Planned;
-use super::kinds::shell::ShellTool;
-use super::kinds::{Kind, Kinds};
+use super::kinds::{Kind, Kinds, LeftOut};
 use super::report::{CallRow, Capped, Report, Row};
 use crate::output::invoked::into_path;
 use crate::output::results::mood;
@@ -27,7 +26,7 @@ const COLUMNS: [&str; 7] = ["TIME", "AGENT", "KIND", "TOOL", "RESULT", "TRIES", 
 pub(super) fn opening(
     day: &[Planned],
     policy: &Policy,
-    (kinds, shell): (&Kinds, &ShellTool),
+    (kinds, left_out): (&Kinds, &LeftOut),
     output: &Output,
 ) -> String {
     let agents: BTreeSet<_> = day.iter().map(|planned| &planned.turn.agent).collect();
@@ -44,31 +43,31 @@ pub(super) fn opening(
         "{}\n\n\
          In this process: a private Redis, one scheduler, one worker, and a stand-in for Telegram, X and a calendar\n\
          (an MCP server) on a port of this machine, which fails now and then. Agents, tools and permissions are\n\
-         those of config/, plus the calendar and a word count. Faster than the defaults, so that a day fits: ticks\n\
-         of 1 s (not 5 s) with 10 calls per agent in each, retries after 0.2, 0.4 and 0.8 s (not 1, 3 and 9 s).\n\
-         {who} may make {cap} calls a day.\n\n\
+         those of config/, plus the calendar, a word count and sales figures. Faster than the defaults, so that a\n\
+         day fits: ticks of 1 s (not 5 s) with 10 calls per agent in each, retries after 0.2, 0.4 and 0.8 s (not\n\
+         1, 3 and 9 s). {who} may make {cap} calls a day.\n\n\
          Kinds of tools, governed alike:\n{}\n\
          Replies as they come, each with the time at which its turn was submitted:\n",
         output.paint(Mood::Strong, &title),
-        tools_by_kind(day, kinds, shell, output)
+        tools_by_kind(day, kinds, left_out, output)
     )
 }
 
 /// The tools that the day calls, by what runs them.
-fn tools_by_kind(day: &[Planned], kinds: &Kinds, shell: &ShellTool, output: &Output) -> String {
+fn tools_by_kind(day: &[Planned], kinds: &Kinds, left_out: &LeftOut, output: &Output) -> String {
     let called: BTreeSet<&str> = day.iter().flat_map(|p| &p.turn.calls).map(|call| call.tool.as_str()).collect();
     let mut text = String::new();
     for kind in Kind::ALL {
         let what = match kind {
             Kind::Typed => "Rust functions in the worker",
+            Kind::Python => "functions in Python interpreters",
             Kind::Http => "requests described in YAML",
             Kind::Mcp => "an MCP server's, pinned just now",
             Kind::Shell => "commands in a sandbox",
         };
         let tools: Vec<&str> = called.iter().copied().filter(|tool| kinds.get(tool) == Some(kind)).collect();
-        let left_out = shell.left_out.as_ref().filter(|_| kind == Kind::Shell);
-        let tools = left_out.map_or_else(|| tools.join(", "), |why| format!("left out: {why}"));
-        let word = output.paint(Mood::Strong, &format!("{:5}", kind.as_str()));
+        let tools = left_out.get(&kind).map_or_else(|| tools.join(", "), |why| format!("left out: {why}"));
+        let word = output.paint(Mood::Strong, &format!("{:6}", kind.as_str()));
         let _ = writeln!(text, "  {word}  {what:32}  {tools}");
     }
     text

@@ -5,22 +5,42 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::support::binary::tickfleet;
+use crate::support::python;
 
 #[test]
 fn the_demo_plays_its_day_and_every_promise_holds() {
-    let report = tickfleet(&["demo", "--json"]).exits(0).json();
+    let interpreter = python::interpreter();
+    let report = tickfleet(&["demo", "--json", "--interpreter", interpreter.to_str().unwrap()]).exits(0).json();
+    assert_eq!(report["left_out"]["python"], Value::Null, "{report:#}");
+    plays_its_day(&report);
+    second_act(&report);
+}
+
+#[test]
+fn the_demo_goes_without_its_tool_in_python_where_there_is_no_python_and_says_why() {
+    let report = tickfleet(&["demo", "--json", "--interpreter", "/nowhere/python3"]).exits(0).json();
+    let why = report["left_out"]["python"].as_str().unwrap();
+    assert!(why.starts_with("/nowhere/python3: it cannot be started") && !why.contains('\n'), "{why}");
+    plays_its_day(&report);
+    second_act(&report);
+}
+
+/// Every promise holds, and the counts are those of what this machine can play: one call less where it cannot hold the
+/// sandbox, two less without Python.
+fn plays_its_day(report: &Value) {
     assert_eq!((&report["ok"], &report["broken"]), (&true.into(), &json!([])));
-    // A machine that cannot hold the sandbox plays one call less, and says why.
-    let left_out = report.get("left_out");
-    assert!(left_out.is_none_or(|why| why.as_str().unwrap().contains("cannot hold")), "{left_out:?}");
-    let sandboxed = u32::from(left_out.is_none());
-    let calls = json!(138 + sandboxed);
+    let sandbox = report["left_out"].get("shell");
+    assert!(sandbox.is_none_or(|why| why.as_str().unwrap().contains("cannot hold")), "{sandbox:?}");
+    let sandboxed = u32::from(sandbox.is_none());
+    let python = u32::from(report["left_out"].get("python").is_none());
+    let calls = json!(138 + sandboxed + 2 * python);
     assert_eq!((&report["calls"], &report["results"]), (&calls, &calls));
-    assert_eq!(report["turns"], 51 + sandboxed);
+    assert_eq!(report["turns"], 51 + sandboxed + 2 * python);
     assert_eq!((&report["tasks"], &report["duplicates"]), (&3.into(), &1.into()));
     let outcomes = json!({
-        "ok": 114 + sandboxed, "unknown_tool": 1, "denied": 4, "invalid_arguments": 5, "permanent": 2, "transient": 1,
-        "outcome_unknown": 3, "expired": 1, "cancelled": 2, "daily_cap_reached": 4, "rejected": 1,
+        "ok": 114 + sandboxed + python, "unknown_tool": 1, "denied": 4, "invalid_arguments": 5,
+        "permanent": 2 + python, "transient": 1, "outcome_unknown": 3, "expired": 1, "cancelled": 2,
+        "daily_cap_reached": 4, "rejected": 1,
     });
     assert_eq!(report["outcomes"], outcomes, "{:#}", report["day"]);
     let capped = report["caps"].as_array().unwrap().iter().map(|capped| json!([capped["agent"], capped["windows"]]));
@@ -31,8 +51,7 @@ fn the_demo_plays_its_day_and_every_promise_holds() {
     assert_eq!((&seen["messages_sent"], &seen["posts_published"], &seen["twice"]), (&64.into(), &7.into(), &json!([])));
     // The booking whose answer was lost happened, and was not tried again.
     assert_eq!((&seen["meetings_booked"], &seen["calendar_looks"]), (&2.into(), &3.into()));
-    has_every_kind(&report);
-    second_act(&report);
+    has_every_kind(report);
 }
 
 /// Three agents that a model runs bring a task to its end, also where the worker is killed; each post is out once.
@@ -66,12 +85,18 @@ fn has_every_kind(report: &Value) {
     };
     assert_eq!(of(Some("typed")), TYPED);
     assert_eq!(of(Some("http")), ["send_telegram_message"]);
-    let shell: &[&str] = if report.get("left_out").is_none() { &["count_words"] } else { &[] };
-    assert_eq!(of(Some("shell")), shell);
+    for (kind, tool) in [("shell", "count_words"), ("python", "sales_figures")] {
+        let tools: &[&str] = if report["left_out"].get(kind).is_none() { &[tool] } else { &[] };
+        assert_eq!(of(Some(kind)), tools);
+    }
     assert_eq!(of(Some("mcp")), ["calendar__book_meeting", "calendar__list_meetings"]);
     // Misspelt.
     let none = ["send_telegram_mesage"];
     assert_eq!(of(None), none);
+    // What a function refuses, it says with what to do about it.
+    let told: Vec<_> = calls.iter().filter(|call| call["kind"] == "python").map(|call| &call["told"]).collect();
+    let advice = json!("There are no figures of 2026-11. Closed months: 2026-08, 2026-09, 2026-10.");
+    assert!(told.is_empty() || json!(told) == json!([advice, null]), "{told:?}");
     let outcomes: Vec<_> = calls.iter().filter(|call| call["kind"] == "mcp").map(|call| &call["outcome"]).collect();
     assert_eq!(json!(outcomes), json!(["ok", "ok", "denied", "ok", "outcome_unknown", "ok"]));
 }

@@ -12,8 +12,9 @@ use tokio::time::Instant;
 
 use crate::support::binary::{DevFleet, Said, command};
 use crate::support::documents::REPOSITORY;
+use crate::support::python::interpreter;
 
-use super::python_tools::{folder, interpreter, write};
+use super::python_tools::{folder, write};
 
 /// The longest wait for what is on its way; usually it takes a moment.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,7 +1,7 @@
 //! Tools in Python: the tutorial as it stands there, and a fleet whose interpreters crash, hang and are told of honestly.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use crate::support::binary::{DevFleet, Said, command};
 use crate::support::documents::{REPOSITORY, agrees, files, shown, with_binary};
+use crate::support::python::interpreter;
 
 /// The longest wait for what is on its way; usually it takes some seconds.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -24,32 +25,6 @@ pub(super) fn write(folder: &Path, name: &str, text: &str) {
     let file = folder.join(name);
     fs::create_dir_all(file.parent().unwrap()).unwrap();
     fs::write(file, text).unwrap();
-}
-
-fn python(arguments: &[&str]) {
-    let output = Command::new("python3").args(arguments).output().expect("python3");
-    assert!(output.status.success(), "python3 {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// A Python that finds the package of the checkout and what it stands on. Made once in cargo's target folder.
-pub(super) fn interpreter() -> PathBuf {
-    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
-    fs::create_dir_all(&home).unwrap();
-    // The lock ends with the file: also when this process dies.
-    let lock = File::create(home.join("lock")).unwrap();
-    lock.lock().unwrap();
-    let made = home.join("venv/bin/python");
-    // What the package asks for decides whether the one that is there will do.
-    let wanted = fs::read_to_string(Path::new(REPOSITORY).join("python/pyproject.toml")).unwrap();
-    if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
-        python(&["-m", "venv", "--clear", &home.join("venv").display().to_string()]);
-        let package = Path::new(REPOSITORY).join("python[test]").display().to_string();
-        let mut pip = Command::new(&made);
-        let output = pip.args(["-m", "pip", "install", "--quiet", "--editable", &package]).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        fs::write(home.join("made-of"), wanted).unwrap();
-    }
-    made
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! What the tests share: the binary, processes, a Prometheus, and the checker of documents.
+//! What the tests share: the binary, processes, a Prometheus, a Python, and the checker of documents.
 
 pub mod binary;
 pub mod documents;
 pub mod process;
 pub mod prometheus;
+pub mod python;

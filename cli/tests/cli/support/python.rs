@@ -1,0 +1,33 @@
+//! A Python that has the package of the checkout.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::documents::REPOSITORY;
+
+fn python(arguments: &[&str]) {
+    let output = Command::new("python3").args(arguments).output().expect("python3");
+    assert!(output.status.success(), "python3 {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A Python that finds the package of the checkout and what it stands on. Made once in cargo's target folder.
+pub fn interpreter() -> PathBuf {
+    let home = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-tools");
+    fs::create_dir_all(&home).unwrap();
+    // The lock ends with the file: also when this process dies.
+    let lock = File::create(home.join("lock")).unwrap();
+    lock.lock().unwrap();
+    let made = home.join("venv/bin/python");
+    // What the package asks for decides whether the one that is there will do.
+    let wanted = fs::read_to_string(Path::new(REPOSITORY).join("python/pyproject.toml")).unwrap();
+    if !fs::read_to_string(home.join("made-of")).is_ok_and(|have| have == wanted) {
+        python(&["-m", "venv", "--clear", &home.join("venv").display().to_string()]);
+        let package = Path::new(REPOSITORY).join("python[test]").display().to_string();
+        let mut pip = Command::new(&made);
+        let output = pip.args(["-m", "pip", "install", "--quiet", "--editable", &package]).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        fs::write(home.join("made-of"), wanted).unwrap();
+    }
+    made
+}
