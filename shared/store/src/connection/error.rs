@@ -51,7 +51,7 @@ impl StoreError {
     #[must_use]
     pub fn is_script_error(&self) -> bool {
         match self {
-            Self::Verb { source, .. } => is_of_the_data(source),
+            Self::Verb { source, .. } => blame(source) == Blame::Data,
             Self::Reply { .. } => true,
             _ => false,
         }
@@ -77,25 +77,118 @@ impl StoreError {
     }
 }
 
-/// Returns true if Lua itself raised the error, or a command over the data that it met, in a script or not. Redis names the place in the
-/// script for both; it also does for a command that it does not let the script run, which says nothing about the data.
-fn is_of_the_data(error: &redis::RedisError) -> bool {
-    const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "Unknown Redis command called from script"];
-    let said = error.detail().unwrap_or_default();
-    // A key of another type is a fault of the data, whoever reads it.
-    error.code() == Some("WRONGTYPE")
-        || error.code() == Some("ERR")
-            && said.contains("user_script:")
-            && !NOT_ALLOWED.iter().any(|why| said.contains(why))
+/// What a failure is about, and so what helps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Blame {
+    /// What a script was given, or the data that a command met: repeating it cannot help.
+    Data,
+    /// This connection: it is broken, leads to a server that is no primary (any more), or has lost its login. Another
+    /// one may do better.
+    Connection,
+    /// The state of the server behind it, or its permissions: waiting helps, or somebody who mends them.
+    Server,
 }
 
-/// Returns true if another connection may do better: this one is broken, leads to a server that is no primary (any
-/// more), or has lost its login.
+/// What the failure is about. Where several commands of a pipeline failed, that of the connection counts first: what
+/// else it answered, another one may answer otherwise.
+pub(super) fn blame(error: &redis::RedisError) -> Blame {
+    if error.is_io_error() || error.is_timeout() || error.is_connection_dropped() || error.is_unrecoverable_error() {
+        return Blame::Connection;
+    }
+    // A pipeline's failure does not tell its codes by itself.
+    let replies = error.clone().into_server_errors();
+    let replies = replies.as_deref().unwrap_or_default();
+    let blames = || replies.iter().map(|(_, reply)| blame_of_reply(reply.code(), reply.details().unwrap_or_default()));
+    [Blame::Connection, Blame::Data].into_iter().find(|blame| blames().any(|b| b == *blame)).unwrap_or(Blame::Server)
+}
+
+/// What one error reply is about, by its first word and the rest.
+fn blame_of_reply(code: &str, said: &str) -> Blame {
+    // `UNBLOCKED` and `MASTERDOWN` are said by a replica alone. `ASK` is not here: the slot is on its way, and until it
+    // has arrived neither server has all keys of a shard, so that a script must wait for `MOVED`.
+    const ELSEWHERE: [&str; 6] = ["READONLY", "MOVED", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
+    const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "Unknown Redis command called from script"];
+    match code {
+        _ if ELSEWHERE.contains(&code) => Blame::Connection,
+        // A key of another type is a fault of the data, whoever reads it.
+        "WRONGTYPE" => Blame::Data,
+        // Lua itself raised the error, or a command over the data that it met. Redis names the place in the script for
+        // both; it also does for a command that it does not let the script run, which says nothing about the data.
+        "ERR" if said.contains("user_script:") && !NOT_ALLOWED.iter().any(|why| said.contains(why)) => Blame::Data,
+        _ => Blame::Server,
+    }
+}
+
+/// Returns true if another connection may do better.
 pub(super) fn is_of_this_connection(error: &redis::RedisError) -> bool {
-    const ELSEWHERE: [&str; 7] = ["READONLY", "MOVED", "ASK", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
-    error.is_io_error()
-        || error.is_timeout()
-        || error.is_connection_dropped()
-        || error.is_unrecoverable_error()
-        || error.code().is_some_and(|code| ELSEWHERE.contains(&code))
+    blame(error) == Blame::Connection
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::Blame::{Connection, Data, Server};
+    use super::*;
+
+    /// What Redis 7 answers, word for word, and what it is about.
+    const REPLIES: [(&str, Blame); 25] = [
+        // The shard has another primary, or this server is none any more.
+        ("MOVED 866 10.0.0.7:6379", Connection),
+        ("READONLY You can't write against a read only replica.", Connection),
+        ("READONLY You can't write against a read only replica. script: 5f3, on @user_script:41.", Connection),
+        ("READONLY Can not run script with write flag on readonly replica.", Connection),
+        ("MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.", Connection),
+        ("UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)", Connection),
+        // The connection has lost its login, or was never given one.
+        ("NOAUTH Authentication required.", Connection),
+        ("WRONGPASS invalid username-password pair or user is disabled.", Connection),
+        // A slot is on its way, or the cluster is not whole.
+        ("ASK 866 10.0.0.7:6379", Server),
+        ("TRYAGAIN Multiple keys request during rehashing of slot", Server),
+        ("CLUSTERDOWN The cluster is down", Server),
+        ("CROSSSLOT Keys in request don't hash to the same slot", Server),
+        // The server is not ready, or refuses for a while.
+        ("LOADING Redis is loading the dataset in memory", Server),
+        ("BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.", Server),
+        ("OOM command not allowed when used memory > 'maxmemory'. script: 5f3, on @user_script:9.", Server),
+        ("MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.", Server),
+        ("NOREPLICAS Not enough good replicas to write.", Server),
+        ("NOSCRIPT No matching script. Please use EVAL.", Server),
+        ("EXECABORT Transaction discarded because of previous errors.", Server),
+        // Somebody has to give the user more rights.
+        ("NOPERM User fleet has no permissions to run the 'evalsha' command", Server),
+        (
+            "ERR The user executing the script can't run this command or subcommand script: 5f3, on @user_script:3.",
+            Server,
+        ),
+        ("ERR Unknown Redis command called from script script: 5f3, on @user_script:3.", Server),
+        // The script failed over what it was given.
+        ("ERR user_script:12: bad argument #1 to 'unpack' script: 5f3, on @user_script:12.", Data),
+        ("ERR value is not an integer or out of range script: 5f3, on @user_script:12.", Data),
+        ("WRONGTYPE Operation against a key holding the wrong kind of value", Data),
+    ];
+
+    fn told(reply: &str) -> redis::RedisError {
+        redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap().extract_error().unwrap_err()
+    }
+
+    #[test]
+    fn every_reply_is_the_fault_of_the_data_or_the_connection_or_the_server() {
+        for (reply, blame) in REPLIES {
+            let error = told(reply);
+            assert_eq!(super::blame(&error), blame, "{reply}");
+            assert_eq!(is_of_this_connection(&error), blame == Connection, "{reply}");
+            assert_eq!(StoreError::verb("settle", error).is_script_error(), blame == Data, "{reply}");
+        }
+    }
+
+    #[test]
+    fn a_connection_that_broke_is_made_anew_and_costs_no_item_anything() {
+        for kind in [std::io::ErrorKind::TimedOut, std::io::ErrorKind::BrokenPipe, std::io::ErrorKind::Other] {
+            let error = redis::RedisError::from(std::io::Error::from(kind));
+            assert_eq!(blame(&error), Connection, "{kind}");
+            assert!(!StoreError::verb("settle", error).is_script_error(), "{kind}");
+        }
+    }
 }

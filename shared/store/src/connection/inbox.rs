@@ -107,7 +107,13 @@ impl InboxReader {
         let block_ms = u64::try_from(block.as_millis()).unwrap_or(u64::MAX).max(1);
         let mut command = redis::cmd("XREAD");
         command.arg("COUNT").arg(COUNT).arg("BLOCK").arg(block_ms).arg("STREAMS").arg(&self.key).arg(&self.last);
-        let value = command.query_async(connection).await.map_err(|e| StoreError::verb("replies", e))?;
+        let value = match command.query_async(connection).await {
+            Ok(value) => value,
+            Err(error) => {
+                self.connection.heard_by_a_reader(&error).await;
+                return Err(StoreError::verb("replies", error));
+            }
+        };
         let read = entries("", std::slice::from_ref(&self.key), value)?;
         let text = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
         let entry = |e: &crate::Entry| InboxEntry {

@@ -150,9 +150,22 @@ impl Connection {
         self.dial.dial(config).await.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
-    /// Drops the connection where a new one may do better.
-    pub(crate) async fn look_at(&self, error: &redis::RedisError) {
-        if is_of_this_connection(error) {
+    /// Drops the connection that `error` came from, where a new one may do better. One that was made meanwhile stays:
+    /// else all who failed on the old one would have it made once each.
+    async fn look_at(&self, from: &Live, error: &redis::RedisError) {
+        if !is_of_this_connection(error) {
+            return;
+        }
+        let mut current = self.current.lock().await;
+        if current.as_ref().is_some_and(|live| Arc::ptr_eq(&live.run_id, &from.run_id)) {
+            *current = None;
+        }
+    }
+
+    /// Drops the connection where a dedicated one heard from the server that it is no primary any more. Waiting readers
+    /// are the first to hear it (`UNBLOCKED`); whoever only reads may never.
+    pub(crate) async fn heard_by_a_reader(&self, error: &redis::RedisError) {
+        if is_of_this_connection(error) && !error.is_io_error() {
             *self.current.lock().await = None;
         }
     }
@@ -186,12 +199,12 @@ impl Connection {
         let live = self.live().await?;
         if args.run_id {
             match live.run_id().await {
-                Err(error) if is_of_this_connection(&error) => return self.judge(script.verb, Err(error)).await,
+                Err(error) if is_of_this_connection(&error) => return self.judge(script.verb, &live, Err(error)).await,
                 // A user of Redis who may not ask carries on without.
                 known => command.arg(known.unwrap_or_default()),
             };
         }
-        let mut connection = live.connection;
+        let mut connection = live.connection.clone();
         let mut answer = command.query_async::<Value>(&mut connection).await;
         if matches!(&answer, Err(error) if error.code() == Some("NOSCRIPT")) {
             let load = redis::cmd("SCRIPT").arg("LOAD").arg(&script.source).query_async::<()>(&mut connection).await;
@@ -200,15 +213,20 @@ impl Connection {
                 Err(error) => Err(error),
             };
         }
-        self.judge(script.verb, answer).await
+        self.judge(script.verb, &live, answer).await
     }
 
-    /// Names the verb in an error, and drops a connection that it says is broken.
-    async fn judge<T>(&self, verb: &'static str, answer: Result<T, redis::RedisError>) -> Result<T, StoreError> {
+    /// Names the verb in an error, and drops the connection `from` if the error says that it is broken.
+    async fn judge<T>(
+        &self,
+        verb: &'static str,
+        from: &Live,
+        answer: Result<T, redis::RedisError>,
+    ) -> Result<T, StoreError> {
         match answer {
             Ok(value) => Ok(value),
             Err(error) => {
-                self.look_at(&error).await;
+                self.look_at(from, &error).await;
                 Err(StoreError::verb(verb, error))
             }
         }
@@ -224,9 +242,9 @@ impl Connection {
         command: &redis::Cmd,
     ) -> Result<T, StoreError> {
         let ask = async {
-            let mut connection = self.get().await?;
-            let answer = command.query_async::<T>(&mut connection).await;
-            self.judge(question.as_str(), answer).await
+            let live = self.live().await?;
+            let answer = command.query_async::<T>(&mut live.connection.clone()).await;
+            self.judge(question.as_str(), &live, answer).await
         };
         self.observe(question.as_str(), true, ask).await
     }
@@ -241,9 +259,9 @@ impl Connection {
         pipe: &redis::Pipeline,
     ) -> Result<T, StoreError> {
         let ask = async {
-            let mut connection = self.get().await?;
-            let answer = pipe.query_async::<T>(&mut connection).await;
-            self.judge(question.as_str(), answer).await
+            let live = self.live().await?;
+            let answer = pipe.query_async::<T>(&mut live.connection.clone()).await;
+            self.judge(question.as_str(), &live, answer).await
         };
         self.observe(question.as_str(), true, ask).await
     }

@@ -119,8 +119,13 @@ impl Reader {
                 Some(connection) => connection,
                 None => self.connection.dedicated(self.block).await?,
             };
-            let answer = command.query_async::<Value>(&mut connection).await;
-            answer.map(|value| (connection, value)).map_err(|error| StoreError::verb("read", error))
+            match command.query_async::<Value>(&mut connection).await {
+                Ok(value) => Ok((connection, value)),
+                Err(error) => {
+                    self.connection.heard_by_a_reader(&error).await;
+                    Err(StoreError::verb("read", error))
+                }
+            }
         };
         let (connection, value) = self.connection.observe(Question::Read.as_str(), block.is_none(), ask).await?;
         self.current = Some(connection);
