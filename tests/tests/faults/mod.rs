@@ -4,6 +4,7 @@ mod bad_input;
 mod chaos;
 mod composed_steps;
 mod crashes;
+mod failover;
 mod gone;
 mod steps;
 mod survival;

@@ -57,8 +57,9 @@ const CRATES: [(&str, &[&str]); 22] = [
 const HEAVY: [&str; 6] = ["axum", "prometheus", "opentelemetry", "reqwest", "jsonschema", "rmcp"];
 
 /// What pure crates may not name, and why. The crates among these they cannot: their manifests are looked at, too.
-const IMPURE: [(&str, &str); 14] = [
+const IMPURE: [(&str, &str); 15] = [
     ("redis", "Redis"),
+    ("deadpool", "Redis"),
     ("deadpool_redis", "Redis"),
     ("tokio", "the runtime"),
     ("tokio_util", "the runtime"),
@@ -75,9 +76,10 @@ const IMPURE: [(&str, &str); 14] = [
 ];
 
 /// Crate → folders or files whose production code may name it.
-const CONFINED: [(&str, &[&str]); 3] = [
+const CONFINED: [(&str, &[&str]); 4] = [
     ("redis", &["shared/store/src/", "shared/testkit/src/", "cli/src/commands/bench"]),
-    ("deadpool_redis", &["shared/store/src/", "cli/src/"]),
+    ("deadpool", &["shared/store/src/"]),
+    ("deadpool_redis", &["shared/store/src/"]),
     ("backoff", &["shared/model/src/retry.rs", "shared/store/src/"]),
 ];
 

@@ -1,10 +1,13 @@
 //! Where connections to Redis come from: the network, or, in a simulation, memory.
 
 use std::fmt;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisResult};
+
+use super::error::StoreError;
 
 /// Makes connections to one Redis server.
 #[async_trait]
@@ -17,6 +20,14 @@ pub trait Dial: fmt::Debug + Send + Sync {
 
     /// Host and port, or socket path. Never a password.
     fn address(&self) -> String;
+}
+
+/// What makes connections to `url`. Nothing is connected to yet.
+///
+/// # Errors
+/// [`StoreError::Url`] where the URL cannot be read.
+pub(super) fn to(url: &str) -> Result<Arc<dyn Dial>, StoreError> {
+    Ok(Arc::new(redis::Client::open(url).map_err(StoreError::Url)?))
 }
 
 #[async_trait]

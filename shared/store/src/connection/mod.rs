@@ -8,6 +8,7 @@ pub(crate) mod inbox;
 pub(crate) mod pool;
 pub(crate) mod question;
 pub(crate) mod reader;
+mod role;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -80,7 +81,7 @@ impl Connection {
     /// # Errors
     /// [`StoreError::Url`].
     pub fn open(url: &str) -> Result<Self, StoreError> {
-        Ok(Self::over(Arc::new(redis::Client::open(url).map_err(StoreError::Url)?)))
+        Ok(Self::over(dial::to(url)?))
     }
 
     /// A connection that `dial` makes, not yet made.

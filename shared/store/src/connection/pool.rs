@@ -1,28 +1,65 @@
 //! A few pooled connections for occasional commands: the CLI, checks, administration. Hot paths have the store's
 //! own multiplexed connection, since every checkout here costs a round trip of its own.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
-use deadpool_redis::{Manager, PoolError, Runtime};
-use redis::{AsyncConnectionConfig, FromRedisValue, RedisError};
+use deadpool::managed;
+use deadpool_redis::{Metrics, PoolError, Runtime};
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, FromRedisValue, RedisError, RedisResult};
 
+use super::dial::{self, Dial};
+use super::error::is_of_this_connection;
+use super::role::{Role, role};
 use crate::StoreError;
 
-/// Longest wait for a connection, made or free.
+/// Longest wait for a connection to be made by the network.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest wait for a connection, made or free: with all that is asked before there is one.
+const GET_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest wait for a kept connection to say that it still leads to a primary.
+const RECYCLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest wait for an answer: what an administrator asks may look at much.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Makes the pool's connections, and looks at each before it is used again.
+#[derive(Debug)]
+struct Manager {
+    dial: Arc<dyn Dial>,
+}
+
+impl managed::Manager for Manager {
+    type Type = MultiplexedConnection;
+    type Error = RedisError;
+
+    async fn create(&self) -> RedisResult<MultiplexedConnection> {
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(RESPONSE_TIMEOUT));
+        self.dial.dial(config).await
+    }
+
+    async fn recycle(&self, connection: &mut MultiplexedConnection, _: &Metrics) -> managed::RecycleResult<RedisError> {
+        // A demoted primary answers PING, and reads, as before.
+        match role(connection).await? {
+            Role::Other(role) => Err(managed::RecycleError::message(format!("the server has become a {role}"))),
+            Role::Primary | Role::Untold => Ok(()),
+        }
+    }
+}
 
 /// Connections that are made when first asked for, kept, and checked before each use. Cheap to clone.
 #[derive(Clone)]
 pub struct Pool {
-    pool: deadpool_redis::Pool,
-    address: String,
+    pool: managed::Pool<Manager>,
+    dial: Arc<dyn Dial>,
 }
 
-impl std::fmt::Debug for Pool {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Pool({})", self.address)
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Pool({})", self.address())
     }
 }
 
@@ -32,27 +69,22 @@ impl Pool {
     /// # Errors
     /// [`StoreError::Url`] where the URL cannot be read.
     pub fn open(url: &str, size: usize) -> Result<Self, StoreError> {
-        let client = redis::Client::open(url).map_err(StoreError::Url)?;
-        let address = client.get_connection_info().addr().to_string();
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECT_TIMEOUT))
-            .set_response_timeout(Some(RESPONSE_TIMEOUT));
-        let manager = Manager::new_with_config(url, config).map_err(StoreError::Url)?;
-        let pool = deadpool_redis::Pool::builder(manager)
+        let dial = dial::to(url)?;
+        let pool = managed::Pool::builder(Manager { dial: Arc::clone(&dial) })
             .max_size(size.max(1))
-            .wait_timeout(Some(CONNECT_TIMEOUT))
-            .create_timeout(Some(CONNECT_TIMEOUT))
-            .recycle_timeout(Some(CONNECT_TIMEOUT))
+            .wait_timeout(Some(GET_TIMEOUT))
+            .create_timeout(Some(GET_TIMEOUT))
+            .recycle_timeout(Some(RECYCLE_TIMEOUT))
             .runtime(Runtime::Tokio1)
             .build()
-            .map_err(|error| StoreError::Connect { address: address.clone(), source: io_error(&error.to_string()) })?;
-        Ok(Self { pool, address })
+            .map_err(|error| StoreError::Connect { address: dial.address(), source: io_error(&error.to_string()) })?;
+        Ok(Self { pool, dial })
     }
 
     /// Host and port, or socket path. Never a password.
     #[must_use]
-    pub fn address(&self) -> &str {
-        &self.address
+    pub fn address(&self) -> String {
+        self.dial.address()
     }
 
     /// Runs one command. `what` names it in errors.
@@ -65,7 +97,8 @@ impl Pool {
         command: &redis::Cmd,
     ) -> Result<T, StoreError> {
         let mut connection = self.get().await?;
-        command.query_async(&mut connection).await.map_err(|source| StoreError::verb(what, source))
+        let answer = command.query_async(&mut *connection).await;
+        answer.map_err(|source| failed(connection, what, source))
     }
 
     /// Runs a pipeline in one round trip. `what` names it in errors.
@@ -78,18 +111,27 @@ impl Pool {
         pipe: &redis::Pipeline,
     ) -> Result<T, StoreError> {
         let mut connection = self.get().await?;
-        pipe.query_async(&mut connection).await.map_err(|source| StoreError::verb(what, source))
+        let answer = pipe.query_async(&mut *connection).await;
+        answer.map_err(|source| failed(connection, what, source))
     }
 
-    async fn get(&self) -> Result<deadpool_redis::Connection, StoreError> {
+    async fn get(&self) -> Result<managed::Object<Manager>, StoreError> {
         self.pool.get().await.map_err(|error| {
             let source = match error {
                 PoolError::Backend(source) => source,
                 other => io_error(&other.to_string()),
             };
-            StoreError::Connect { address: self.address.clone(), source }
+            StoreError::Connect { address: self.address(), source }
         })
     }
+}
+
+/// Names the command in an error, and takes the connection out of the pool where another one may do better.
+fn failed(connection: managed::Object<Manager>, what: &'static str, source: RedisError) -> StoreError {
+    if is_of_this_connection(&source) {
+        drop(managed::Object::take(connection));
+    }
+    StoreError::verb(what, source)
 }
 
 fn io_error(what: &str) -> RedisError {

@@ -1,0 +1,34 @@
+//! What a server says that it is: a demoted primary answers reads like any other server.
+
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
+
+use super::error::is_of_this_connection;
+use crate::script::reply::text_of;
+
+/// What a server says that it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It takes writes.
+    Primary,
+    /// It does not: a replica, or a sentinel; in its own word.
+    Other(String),
+    /// It does not say: the user may not ask, or the server has no such command.
+    Untold,
+}
+
+/// Asks the server behind `connection`.
+///
+/// # Errors
+/// The connection is broken, or has lost its login.
+pub(super) async fn role(connection: &mut MultiplexedConnection) -> RedisResult<Role> {
+    match redis::cmd("ROLE").query_async::<Vec<Value>>(connection).await {
+        Ok(said) => Ok(match said.first().and_then(text_of).as_deref() {
+            Some("master") => Role::Primary,
+            Some(other) => Role::Other(other.to_owned()),
+            None => Role::Untold,
+        }),
+        Err(error) if is_of_this_connection(&error) => Err(error),
+        Err(_) => Ok(Role::Untold),
+    }
+}
