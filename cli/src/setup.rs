@@ -82,7 +82,9 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     environment.remove("TICKFLEET_CONFIG");
     if let Some(url) = &global.redis_url {
         if RedisUrl::new(url).is_none() {
-            return Err(Failure::usage("--redis-url: expected redis://, rediss:// or unix:// and an address"));
+            return Err(Failure::usage(
+                "--redis-url: expected redis://, rediss:// or unix:// and an address, or redis+sentinel://host1,host2/name",
+            ));
         }
         environment.remove("TICKFLEET_REDIS_URL");
         environment.insert("REDIS_URL".into(), url.clone());

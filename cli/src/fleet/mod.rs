@@ -3,6 +3,7 @@
 pub(crate) mod extensions;
 pub(crate) mod live;
 pub(crate) mod python;
+mod readiness;
 pub(crate) mod registrar;
 pub(crate) mod reload;
 
@@ -255,12 +256,7 @@ async fn listen(
     let stores: Arc<[Store]> = stores.into();
     let ready = move || {
         let stores = Arc::clone(&stores);
-        async move {
-            for store in stores.iter() {
-                store.now_ms().await.map_err(|error| error.to_string())?;
-            }
-            Ok(())
-        }
+        async move { readiness::ready(&stores).await }
     };
     let mut health = Health::new(shared.progress.clone(), Arc::clone(&shared.metrics), ready);
     if roles.scheduler {

@@ -33,7 +33,7 @@ pub struct Health {
     progress: Progress,
     metrics: Arc<Metrics>,
     started: Arc<AtomicBool>,
-    ready: Ask<Result<(), String>>,
+    ready: Ask<Result<String, String>>,
     scrape: Option<Ask<Option<Scraped>>>,
 }
 
@@ -64,11 +64,11 @@ pub enum HealthError {
 
 impl Health {
     /// Probes that watch `progress` and show `metrics`. `ready` tells whether the process can do its work now:
-    /// `Ok` when Redis answers, else a reason for people. It is given 0.9 s.
+    /// `Ok` when Redis answers, with lines to add or nothing, else a reason for people. It is given 0.9 s.
     pub fn new<F, Fut>(progress: Progress, metrics: Arc<Metrics>, ready: F) -> Self
     where
         F: Fn() -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<(), String>> + Send + 'static,
+        Fut: Future<Output = Result<String, String>> + Send + 'static,
     {
         let started = Arc::default();
         Self { progress, metrics, started, ready: Arc::new(move || ready().boxed()), scrape: None }
@@ -144,7 +144,7 @@ async fn livez(State(health): State<Health>) -> Response {
 async fn readyz(State(health): State<Health>) -> Response {
     let answer = timeout(ASK_TIMEOUT, (health.ready)()).await;
     match answer.unwrap_or_else(|_| Err(format!("no answer within {ASK_TIMEOUT:?}"))) {
-        Ok(()) => (StatusCode::OK, "ok\n").into_response(),
+        Ok(told) => (StatusCode::OK, format!("ok\n{told}")).into_response(),
         Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {reason}\n")).into_response(),
     }
 }
@@ -157,7 +157,7 @@ async fn metrics(State(health): State<Health>) -> Response {
         timeout(ASK_TIMEOUT, scrape()).await.ok().flatten()
     };
     let (ready, scraped) = futures::join!(ready, scraped);
-    health.metrics.redis_up(matches!(ready, Ok(Ok(()))));
+    health.metrics.redis_up(matches!(ready, Ok(Ok(_))));
     health.metrics.scraped(scraped.as_ref());
     show_loops(&health);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], health.metrics.render()).into_response()
@@ -186,7 +186,7 @@ mod tests {
     const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0);
 
     fn healthy() -> Health {
-        Health::new(Progress::default(), Arc::new(Metrics::new().unwrap()), || async { Ok(()) })
+        Health::new(Progress::default(), Arc::new(Metrics::new().unwrap()), || async { Ok(String::new()) })
     }
 
     /// The whole answer to one GET, head and body.

@@ -16,7 +16,7 @@ mod script;
 mod verbs;
 
 pub use clock::ShardClock;
-pub use connection::dial::Dial;
+pub use connection::dial::{Dial, SentinelSays};
 pub use connection::error::StoreError;
 pub use connection::inbox::{InboxEntry, InboxReader};
 pub use connection::pool::Pool;
@@ -169,7 +169,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens shard `shard` of the Redis at `url` (`redis://`, `rediss://`, `unix://`). Connects lazily.
+    /// Opens shard `shard` of the Redis at `url` (`redis://`, `rediss://`, `unix://`), or of the primary that sentinels
+    /// name (`redis+sentinel://`, `rediss+sentinel://`). Connects lazily.
     ///
     /// # Errors
     /// [`StoreError::Url`] where the URL cannot be read.

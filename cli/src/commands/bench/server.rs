@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use redis::aio::MultiplexedConnection;
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
+use tickfleet_store::Connection;
 
 use super::Aof;
 
@@ -53,11 +54,7 @@ impl Server {
 
     /// A connection of one's own. Its answers may take as long as the longest blocking read here.
     pub(super) async fn connection(&self) -> Result<MultiplexedConnection> {
-        let client = redis::Client::open(self.url.as_str())?;
-        let config = redis::AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(Duration::from_secs(5)))
-            .set_response_timeout(Some(Duration::from_secs(30)));
-        Ok(client.get_multiplexed_async_connection_with_config(&config).await?)
+        Ok(Connection::open(&self.url)?.dedicated(Duration::from_secs(25)).await?)
     }
 
     pub(super) async fn info(&self, section: &str) -> Result<String> {

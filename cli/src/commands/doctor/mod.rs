@@ -93,6 +93,7 @@ async fn server_findings(pool: &Pool) -> Result<Vec<Finding>, Failure> {
     let facts = pool.server().await?;
     let (before, theirs, after) = (local_ms(), pool.time_ms().await?, local_ms());
     let mut findings = server::judge(&facts);
+    findings.extend(server::sentinels(&pool.sentinels().await));
     findings.push(server::clock(theirs, before, after));
     findings.push(match pool.load_scripts().await {
         Ok(count) => Finding::ok("scripts", format!("all {count} scripts load")),

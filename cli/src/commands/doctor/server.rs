@@ -1,6 +1,6 @@
 //! Judges a Redis server by what it says of itself. Pure.
 
-use tickfleet_store::ServerFacts;
+use tickfleet_store::{SentinelSays, ServerFacts};
 
 use super::Finding;
 
@@ -34,6 +34,25 @@ fn role(facts: &ServerFacts) -> Finding {
         "slave" => Finding::fail("role", "a replica, which takes no writes", "name the primary"),
         _ => Finding::ok("role", "a primary"),
     }
+}
+
+/// Whether all sentinels name the same primary; nothing, where none is asked for it.
+pub(super) fn sentinels(says: &[SentinelSays]) -> Option<Finding> {
+    const ADVICE: &str = "start it, mend it, or take it out of the URL: a failover needs most of them";
+    let named: Vec<&String> = says.iter().filter_map(|said| said.primary.as_ref().ok()).collect();
+    // They are asked one after the other: during a failover they may differ for a moment.
+    let primary = named.iter().max_by_key(|name| named.iter().filter(|other| other == name).count())?;
+    let agree = named.iter().filter(|name| name == &primary).count();
+    let text = format!("{primary}, say {agree} of {} sentinels", says.len());
+    let odd = says.iter().find_map(|said| match &said.primary {
+        Ok(other) if other == *primary => None,
+        Ok(other) => Some(format!("{} says {other}", said.sentinel)),
+        Err(why) => Some(format!("{}: {why}", said.sentinel)),
+    });
+    Some(match odd {
+        None => Finding::ok("primary", text),
+        Some(odd) => Finding::warn("primary", format!("{text}; {odd}"), ADVICE),
+    })
 }
 
 fn eviction(facts: &ServerFacts) -> Finding {
@@ -131,6 +150,8 @@ pub(super) fn clock(theirs: i64, before: i64, after: i64) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
     use super::super::Level;
     use super::*;
 
@@ -152,6 +173,23 @@ mod tests {
 
     fn worst(facts: &ServerFacts) -> Option<Level> {
         judge(facts).into_iter().map(|finding| finding.level).max()
+    }
+
+    fn says(sentinel: &str, primary: Result<&str, &str>) -> SentinelSays {
+        let primary = primary.map(str::to_owned).map_err(str::to_owned);
+        SentinelSays { sentinel: sentinel.into(), primary }
+    }
+
+    #[test]
+    fn the_primary_is_told_and_each_sentinel_that_does_not_name_it() {
+        let (one, two, silent) = (says("a", Ok("x:1")), says("b", Ok("y:1")), says("c", Err("no answer")));
+        assert_eq!(sentinels(&[]), None);
+        assert_eq!(sentinels(&[one.clone(), one.clone()]), Some(Finding::ok("primary", "x:1, say 2 of 2 sentinels")));
+        for (odd, told) in [(two, "x:1, say 2 of 3 sentinels; b says y:1"), (silent, "c: no answer")] {
+            let finding = sentinels(&[odd, one.clone(), one.clone()]).unwrap();
+            assert_eq!(finding.level, Level::Warn);
+            assert!(finding.says.ends_with(told), "{finding:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,8 @@ use secrecy::{ExposeSecret, SecretString};
 
 const SCHEMES: [&str; 7] =
     ["redis://", "rediss://", "valkey://", "valkeys://", "unix://", "redis+unix://", "valkey+unix://"];
+/// Those of URLs that name sentinels, and behind a slash what they call the primary.
+const SENTINEL_SCHEMES: [&str; 2] = ["redis+sentinel://", "rediss+sentinel://"];
 
 /// Redis' URL. `Debug` and `Display` show it with the password masked.
 #[derive(Clone)]
@@ -15,9 +17,13 @@ impl RedisUrl {
     /// Takes a URL of a scheme that Redis clients know; none for anything else.
     #[must_use]
     pub fn new(url: &str) -> Option<Self> {
-        let rest = SCHEMES.iter().find_map(|scheme| url.strip_prefix(scheme))?;
-        let sound = !rest.is_empty() && !rest.starts_with('@') && !url.chars().any(char::is_whitespace);
-        sound.then(|| Self(url.into()))
+        let after = |schemes: &[&str]| schemes.iter().find_map(|scheme| url.strip_prefix(scheme).map(str::to_owned));
+        let sound = match (after(&SCHEMES), after(&SENTINEL_SCHEMES)) {
+            (Some(rest), _) => !rest.is_empty() && !rest.starts_with('@'),
+            (None, Some(rest)) => names_a_primary(&rest),
+            (None, None) => false,
+        };
+        (sound && !url.chars().any(char::is_whitespace)).then(|| Self(url.into()))
     }
 
     /// Returns a stand-in for a URL that was refused, until the errors are reported. Nothing connects to it.
@@ -52,11 +58,23 @@ impl fmt::Debug for RedisUrl {
     }
 }
 
+/// Whether behind the sentinels stands what they call the primary.
+fn names_a_primary(rest: &str) -> bool {
+    let (place, query) = split_query(rest);
+    let place = place.rsplit_once('@').map_or(place, |(_, place)| place);
+    !query.is_some_and(|query| query.contains('@'))
+        && place
+            .split_once('/')
+            .is_some_and(|(hosts, name)| !hosts.is_empty() && !name.is_empty() && !name.starts_with('/'))
+}
+
 /// A URL with the password of its user part and the values of its query masked. What comes before the last
 /// `@` counts as the user part, so that an unescaped `/` in a password gives nothing away.
 pub(crate) fn mask_url(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
     let (rest, query) = match rest.rsplit_once('@') {
+        // The password of sentinels stands in the query: an `@` there ends no user part.
+        Some((user, _)) if scheme.ends_with("+sentinel") && user.contains('?') => ("***".to_owned(), None),
         // A `?` before the `@` belongs to the password.
         Some((user, address)) => {
             let (address, query) = split_query(address);
@@ -98,6 +116,10 @@ mod tests {
             ("rediss://ada:hun/ter@2?x@redis/0", "rediss://ada:***@redis/0"),
             ("redis://hunter2@redis", "redis://hunter2:***@redis"),
             ("unix:///run/redis.sock?db=2&pass=hunter2", "unix:///run/redis.sock?db=2&pass=***"),
+            (
+                "redis+sentinel://ada:hunter2@a:1,b:2/fleet/1?sentinel_username=bob&sentinel_password=hunter2",
+                "redis+sentinel://ada:***@a:1,b:2/fleet/1?sentinel_username=***&sentinel_password=***",
+            ),
         ] {
             let url = RedisUrl::new(url).unwrap();
             assert_eq!(url.to_string(), shown);
@@ -106,8 +128,24 @@ mod tests {
     }
 
     #[test]
+    fn a_password_that_should_have_been_escaped_is_not_shown_either() {
+        let url = "redis+sentinel://a:1,b/fleet?sentinel_password=hun@ter2";
+        assert!(RedisUrl::new(url).is_none());
+        assert_eq!(mask_url(url), "redis+sentinel://***");
+    }
+
+    #[test]
     fn what_no_redis_client_can_open_is_refused() {
-        for url in ["", "localhost:6379", "http://redis", "redis://", "redis:// a"] {
+        for url in [
+            "",
+            "localhost:6379",
+            "http://redis",
+            "redis://",
+            "redis:// a",
+            "redis+sentinel://a",
+            "redis+sentinel://a/",
+            "redis+sentinel:///fleet",
+        ] {
             assert!(RedisUrl::new(url).is_none(), "{url:?}");
         }
     }

@@ -140,7 +140,7 @@ fn broken_syntax_is_refused_at_its_line() {
 #[test]
 fn a_wrong_redis_url_is_refused_without_showing_it() {
     let expected = "found something else (not shown); expected a URL such as redis://host:6379/0, \
-                    rediss://user:password@host/0 or unix:///path";
+                    rediss://user:password@host/0, unix:///path or redis+sentinel://host1,host2,host3/name";
     settings("redis: redis://:hunter2@redis\n")
         .assert_refused("tickfleet.yaml:1:8: redis: found \"redis://:***@redis\"; expected a mapping");
     settings("redis:\n  url: http://:hunter2@redis\n")

@@ -1,13 +1,10 @@
 //! Where connections to Redis come from: the network, or, in a simulation, memory.
 
 use std::fmt;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, RedisResult};
-
-use super::error::StoreError;
 
 /// Makes connections to one Redis server.
 #[async_trait]
@@ -18,16 +15,27 @@ pub trait Dial: fmt::Debug + Send + Sync {
     /// The server cannot be reached in time, or refuses the login.
     async fn dial(&self, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection>;
 
-    /// Host and port, or socket path. Never a password.
+    /// Host and port, or socket path; or who is asked for them. Never a password.
     fn address(&self) -> String;
+
+    /// Where the primary was found last, or why it was not; none where nobody is asked for it, or nobody was yet.
+    fn primary(&self) -> Option<Result<String, String>> {
+        None
+    }
+
+    /// What each of those who are asked for the primary says now; nobody, where the address is the primary's own.
+    async fn sentinels(&self) -> Vec<SentinelSays> {
+        Vec::new()
+    }
 }
 
-/// What makes connections to `url`. Nothing is connected to yet.
-///
-/// # Errors
-/// [`StoreError::Url`] where the URL cannot be read.
-pub(super) fn to(url: &str) -> Result<Arc<dyn Dial>, StoreError> {
-    Ok(Arc::new(redis::Client::open(url).map_err(StoreError::Url)?))
+/// The answer of one sentinel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentinelSays {
+    /// Its host and port.
+    pub sentinel: String,
+    /// Host and port of the primary, or why it names none.
+    pub primary: Result<String, String>,
 }
 
 #[async_trait]

@@ -9,6 +9,8 @@ pub(crate) mod pool;
 pub(crate) mod question;
 pub(crate) mod reader;
 mod role;
+mod sentinel;
+mod url;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -81,7 +83,7 @@ impl Connection {
     /// # Errors
     /// [`StoreError::Url`].
     pub fn open(url: &str) -> Result<Self, StoreError> {
-        Ok(Self::over(dial::to(url)?))
+        Ok(Self::over(url::dial_to(url)?))
     }
 
     /// A connection that `dial` makes, not yet made.
@@ -114,6 +116,13 @@ impl Connection {
     #[must_use]
     pub fn address(&self) -> String {
         self.dial.address()
+    }
+
+    /// Where the primary was found last, or why it was not; none where the URL names no sentinels, or nobody has asked
+    /// them yet.
+    #[must_use]
+    pub fn primary(&self) -> Option<Result<String, String>> {
+        self.dial.primary()
     }
 
     /// The live connection, made if there is none.

@@ -10,9 +10,10 @@ use deadpool_redis::{Metrics, PoolError, Runtime};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue, RedisError, RedisResult};
 
-use super::dial::{self, Dial};
+use super::dial::{Dial, SentinelSays};
 use super::error::is_of_this_connection;
 use super::role::{Role, role};
+use super::url::dial_to;
 use crate::StoreError;
 
 /// Longest wait for a connection to be made by the network.
@@ -69,7 +70,7 @@ impl Pool {
     /// # Errors
     /// [`StoreError::Url`] where the URL cannot be read.
     pub fn open(url: &str, size: usize) -> Result<Self, StoreError> {
-        let dial = dial::to(url)?;
+        let dial = dial_to(url)?;
         let pool = managed::Pool::builder(Manager { dial: Arc::clone(&dial) })
             .max_size(size.max(1))
             .wait_timeout(Some(GET_TIMEOUT))
@@ -85,6 +86,11 @@ impl Pool {
     #[must_use]
     pub fn address(&self) -> String {
         self.dial.address()
+    }
+
+    /// What each sentinel of the URL says of the primary; nobody, where it names none.
+    pub async fn sentinels(&self) -> Vec<SentinelSays> {
+        self.dial.sentinels().await
     }
 
     /// Runs one command. `what` names it in errors.
