@@ -51,6 +51,8 @@ pub struct ServerOptions {
     pub appendonly: bool,
     /// Bytes of memory; none means no bound.
     pub maxmemory: Option<u64>,
+    /// A file of settings, full path, which arguments win over; a sentinel needs one that it may rewrite.
+    pub config: Option<PathBuf>,
     /// More arguments, `["--io-threads", "2"]`; they win over ours.
     pub extra_args: Vec<String>,
     /// The program; none looks it up with [`find_binary`].
@@ -69,6 +71,7 @@ impl ServerOptions {
             listen: Listen::Socket,
             appendonly: false,
             maxmemory: None,
+            config: None,
             extra_args: Vec::new(),
             binary: None,
             ready_within: Duration::from_secs(10),
@@ -350,7 +353,8 @@ fn spawn(options: &ServerOptions, binary: &Path, port: Option<u16>, lock: &File)
 }
 
 fn arguments(options: &ServerOptions, port: Option<u16>) -> Vec<String> {
-    let mut args: Vec<String> = vec!["--port".into(), port.unwrap_or(0).to_string()];
+    let mut args: Vec<String> = options.config.iter().map(|file| file.display().to_string()).collect();
+    args.extend(["--port".into(), port.unwrap_or(0).to_string()]);
     let mut set = |name: &str, value: &str| args.extend([format!("--{name}"), value.to_owned()]);
     match port {
         Some(_) => set("bind", "127.0.0.1"),

@@ -7,7 +7,9 @@ mod clock;
 pub mod guards;
 mod leaks;
 mod redis;
+mod trio;
 
 pub use self::clock::TestClock;
 pub use self::leaks::{assert_no_leaked_keys, leaked_keys};
 pub use self::redis::{RedisOptions, RedisServer, connect};
+pub use self::trio::Trio;

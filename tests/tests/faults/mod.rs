@@ -6,5 +6,6 @@ mod composed_steps;
 mod crashes;
 mod failover;
 mod gone;
+mod sentinel;
 mod steps;
 mod survival;

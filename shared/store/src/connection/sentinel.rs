@@ -57,9 +57,8 @@ impl Sentinels {
     /// Where this sentinel says that the primary is; else why it does not.
     async fn ask(&self, sentinel: &Client) -> Result<(String, u16), String> {
         let ask = async {
-            let config = AsyncConnectionConfig::new()
-                .set_connection_timeout(Some(ASK_TIMEOUT))
-                .set_response_timeout(Some(ASK_TIMEOUT));
+            // The bound below is on both together.
+            let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
             let mut connection = sentinel.get_multiplexed_async_connection_with_config(&config).await?;
             let mut command = redis::cmd("SENTINEL");
             command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
@@ -83,8 +82,8 @@ impl Sentinels {
         };
         match timeout(PRIMARY_TIMEOUT, connect).await {
             Ok(Ok((connection, Role::Primary))) => Ok(connection),
-            Ok(Ok((_, Role::Other(role)))) => Err(format!("says that it is a {role}")),
-            Ok(Ok((_, Role::Untold))) => Err("does not tell its role: its user needs the command ROLE".into()),
+            Ok(Ok((_, Role::Other(role)))) => Err(format!("it says that it is a {role}")),
+            Ok(Ok((_, Role::Untold))) => Err("it does not tell its role: the user needs the command ROLE".into()),
             Ok(Err(error)) => Err(error.to_string()),
             Err(_) => Err(format!("no answer within {PRIMARY_TIMEOUT:?}")),
         }

@@ -1,0 +1,210 @@
+//! A primary, its replicas, and three sentinels that watch over them.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep, timeout};
+
+use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
+
+use crate::{RedisOptions, RedisServer, connect};
+
+/// What the sentinels call the primary.
+const NAME: &str = "fleet";
+/// Sentinels; most of them must agree on a failover.
+const SENTINELS: usize = 3;
+/// After so much silence a sentinel takes a server for dead.
+const DOWN_AFTER: Duration = Duration::from_millis(1_000);
+/// The longest wait for what must come: a replica, a failover.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Wait between two looks.
+const STEP: Duration = Duration::from_millis(20);
+/// Sentinels ask and tell each other often, so that tests need not wait for it; a busy machine does not make them
+/// believe that the clock was moved.
+const PACE: [&str; 14] = [
+    "INFO-PERIOD",
+    "200",
+    "PUBLISH-PERIOD",
+    "200",
+    "PING-PERIOD",
+    "200",
+    "ASK-PERIOD",
+    "200",
+    "ELECTION-TIMEOUT",
+    "3000",
+    "TILT-TRIGGER",
+    "20000",
+    "DEFAULT-FAILOVER-TIMEOUT",
+    "6000",
+];
+
+/// The servers and the sentinels, all on ports of 127.0.0.1. They end with it.
+#[derive(Debug)]
+pub struct Trio {
+    /// The primary of the beginning, and its replicas.
+    pub servers: Vec<RedisServer>,
+    sentinels: Vec<Sentinel>,
+}
+
+#[derive(Debug)]
+struct Sentinel {
+    // Dropped before its folder.
+    server: PrivateRedis,
+    _dir: TempDir,
+}
+
+impl Trio {
+    /// Starts a primary with so many replicas, and waits until the sentinels know all of them and each other.
+    ///
+    /// # Panics
+    /// One of them does not start, or does not find the others.
+    pub async fn start(replicas: usize) -> Self {
+        let mut servers = vec![start(Vec::new()).await];
+        let port = port_of(&servers[0].url());
+        for _ in 0..replicas {
+            servers.push(start(["--replicaof", "127.0.0.1", &port].map(String::from).into()).await);
+        }
+        let mut sentinels = Vec::new();
+        for _ in 0..SENTINELS {
+            sentinels.push(Sentinel::start(&port).await);
+        }
+        let trio = Self { servers, sentinels };
+        trio.until_known(replicas).await;
+        trio
+    }
+
+    /// The URL of the primary, whichever server that is.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let hosts: Vec<String> =
+            self.sentinels.iter().map(|s| format!("127.0.0.1:{}", port_of(&s.server.url()))).collect();
+        format!("redis+sentinel://{}/{NAME}", hosts.join(","))
+    }
+
+    /// Which server the sentinels say is the primary, if most of them say the same.
+    ///
+    /// # Panics
+    /// They name none of the servers.
+    pub async fn primary(&self) -> Option<usize> {
+        let mut says = BTreeMap::new();
+        for sentinel in &self.sentinels {
+            let command = ["GET-MASTER-ADDR-BY-NAME", NAME];
+            if let Some((_, port)) = sentinel.told::<Option<(String, String)>>(&command).await.flatten() {
+                *says.entry(port).or_insert(0) += 1;
+            }
+        }
+        let (port, _) = says.into_iter().find(|(_, count)| *count > SENTINELS / 2)?;
+        let found = self.servers.iter().position(|server| port_of(&server.url()) == port);
+        Some(found.expect("the sentinels name a server of theirs"))
+    }
+
+    /// Waits until most sentinels name another primary than `before`, and answers which.
+    ///
+    /// # Panics
+    /// There is none in time.
+    pub async fn another_primary(&self, before: usize) -> usize {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.primary().await {
+                Some(primary) if primary != before => return primary,
+                _ if Instant::now() < deadline => sleep(STEP).await,
+                found => panic!("no failover within {PATIENCE:?}: {found:?}"),
+            }
+        }
+    }
+
+    /// Has a replica promoted while all servers live, as soon as the first sentinel knows one that may be.
+    ///
+    /// # Panics
+    /// It knows none in time.
+    pub async fn fail_over(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.sentinels[0].told::<()>(&["FAILOVER", NAME]).await.is_none() {
+            assert!(Instant::now() < deadline, "no replica to promote within {PATIENCE:?}");
+            sleep(STEP).await;
+        }
+    }
+
+    /// Kills this sentinel.
+    ///
+    /// # Panics
+    /// The system refuses.
+    pub fn kill_sentinel(&mut self, index: usize) {
+        self.sentinels[index].server.kill9().expect("kill a sentinel");
+    }
+
+    async fn until_known(&self, replicas: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        let wanted = [("num-slaves", replicas), ("num-other-sentinels", SENTINELS - 1)];
+        for sentinel in &self.sentinels {
+            loop {
+                let says: BTreeMap<String, String> = sentinel.told(&["MASTER", NAME]).await.unwrap_or_default();
+                if wanted.iter().all(|(field, count)| says.get(*field) == Some(&count.to_string())) {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "not known within {PATIENCE:?}: {says:?}");
+                sleep(STEP).await;
+            }
+        }
+        self.replicated(0, replicas).await;
+    }
+
+    /// Waits until so many replicas have all that the server `primary` has now.
+    ///
+    /// # Panics
+    /// They do not in time.
+    pub async fn replicated(&self, primary: usize, replicas: usize) {
+        let mut connection = self.servers[primary].connection().await;
+        // A replica has what was written before a write of this connection, too.
+        let mut pipe = redis::pipe();
+        pipe.cmd("SET").arg("replicated").arg("").arg("PX").arg(1).ignore();
+        pipe.cmd("WAIT").arg(replicas).arg(0);
+        let waited = timeout(PATIENCE, pipe.query_async::<(usize,)>(&mut connection)).await;
+        waited.expect("the replicas follow").expect("the primary answers");
+    }
+}
+
+impl Sentinel {
+    async fn start(port: &str) -> Self {
+        let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for a sentinel");
+        let config = dir.path().join("sentinel.conf");
+        let quorum = SENTINELS / 2 + 1;
+        let down_after = DOWN_AFTER.as_millis();
+        let text = format!(
+            "sentinel monitor {NAME} 127.0.0.1 {port} {quorum}\nsentinel down-after-milliseconds {NAME} {down_after}\n\
+             sentinel failover-timeout {NAME} 6000\n"
+        );
+        std::fs::write(&config, text).expect("write the sentinel's settings");
+        let options = ServerOptions {
+            listen: Listen::Loopback(0),
+            config: Some(config),
+            extra_args: vec!["--sentinel".into()],
+            ..ServerOptions::new(dir.path())
+        };
+        let server = match PrivateRedis::start(options).await {
+            Ok(server) => server,
+            Err(error) => panic!("a test needs a sentinel: {error}"),
+        };
+        let sentinel = Self { server, _dir: dir };
+        let pace: Vec<&str> = ["DEBUG"].into_iter().chain(PACE).collect();
+        let () = sentinel.told(&pace).await.expect("a sentinel that takes another pace");
+        sentinel
+    }
+
+    /// The answer to `SENTINEL …`; none where it does not answer.
+    async fn told<T: redis::FromRedisValue>(&self, words: &[&str]) -> Option<T> {
+        let mut connection: MultiplexedConnection = connect(&self.server.url()).await.ok()?;
+        redis::cmd("SENTINEL").arg(words).query_async(&mut connection).await.ok()
+    }
+}
+
+async fn start(mut extra_args: Vec<String>) -> RedisServer {
+    extra_args.extend(["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"].map(String::from));
+    RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await
+}
+
+fn port_of(url: &str) -> String {
+    url.trim_end_matches('/').rsplit(':').next().unwrap_or_default().to_owned()
+}

@@ -1,0 +1,300 @@
+//! A fleet whose Redis is what sentinels name: it goes on with the next primary, however the last one went.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tickfleet_client::{Client, SubmitError};
+use tickfleet_model::Effect;
+use tickfleet_model::policy::DefaultCaps;
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_protocol::parse_turn;
+use tickfleet_store::{Pool, Store, StoreError, StoreOptions};
+use tickfleet_testkit::{RedisServer, Trio};
+use tickfleet_tests::fleet::{PATIENCE, Plan};
+use tickfleet_tests::inspect::outcomes;
+use tickfleet_tools::{CallContext, TypedTool};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+/// Turns of each kind.
+const TURNS: usize = 12;
+/// What sentinels need to find a server dead (1 s) and to agree, and a fleet to find the next one, on a busy machine.
+const RECOVERS_WITHIN: Duration = Duration::from_secs(20);
+
+#[derive(Deserialize, JsonSchema)]
+struct Mark {
+    /// What is noted.
+    mark: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Ran {
+    attempt: u32,
+}
+
+/// A tool `act` (once) that notes each run and ends while a gate is open.
+struct Gate {
+    runs: Arc<Mutex<BTreeMap<String, usize>>>,
+    open: watch::Sender<bool>,
+}
+
+impl Gate {
+    fn tool(&self) -> TypedTool {
+        let (runs, open) = (self.runs.clone(), self.open.clone());
+        TypedTool::new("act", "Notes that it ran.", Effect::Once, move |context: CallContext, args: Mark| {
+            let (runs, mut open) = (runs.clone(), open.subscribe());
+            async move {
+                *runs.lock().unwrap().entry(args.mark).or_default() += 1;
+                drop(open.wait_for(|open| *open).await);
+                Ok(Ran { attempt: context.attempt })
+            }
+        })
+    }
+}
+
+/// A scheduler, a worker and a producer that know nothing but the sentinels.
+struct Fleet {
+    trio: Trio,
+    gate: Gate,
+    client: Client,
+    store: Store,
+    parts: Vec<(Shutdown, JoinHandle<()>)>,
+}
+
+impl Fleet {
+    async fn start() -> Self {
+        let trio = Trio::start(1).await;
+        let gate = Gate { runs: Arc::default(), open: watch::Sender::new(true) };
+        let caps = DefaultCaps { tick_ms: 200, calls_per_tick: 1_000, ..DefaultCaps::default() };
+        let plan =
+            Plan { tools: vec![gate.tool()], slots: TURNS, caps, store: StoreOptions::default(), ..Plan::default() };
+        let (url, active, metrics) = (trio.url(), plan.active(), Arc::new(Metrics::new().unwrap()));
+        let store = plan.store(&url);
+        store.ensure_groups().await.unwrap();
+        let (scheduling, working) = (Shutdown::default(), Shutdown::default());
+        let scheduler = plan.scheduler(plan.store(&url), active.clone(), metrics.clone(), "s");
+        let stop = scheduling.draining.clone();
+        let scheduler = tokio::spawn(async move { scheduler.run(stop).await.unwrap() });
+        let worker = plan.worker(plan.store(&url), active, metrics, "w", working.now.child_token());
+        let until = working.clone();
+        let worker = tokio::spawn(async move { worker.run(until).await.unwrap() });
+        let client = Client::connect(&url, plan.store.clone()).await.unwrap();
+        Self { trio, gate, client, store, parts: vec![(working, worker), (scheduling, scheduler)] }
+    }
+
+    /// Submits turns `<prefix>0…` until each is taken in: one of the same id is taken in once.
+    async fn submit(&self, prefix: &str) {
+        for i in 0..TURNS {
+            let id = format!("{prefix}{i}");
+            let calls = json!([{"id": "c", "name": "act", "arguments": {"mark": id}}]);
+            let turn = json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "turn_id": id, "calls": calls});
+            let turn = parse_turn(turn.to_string().as_bytes()).unwrap();
+            let deadline = Instant::now() + PATIENCE;
+            loop {
+                match self.client.submit(turn.clone()).await {
+                    Ok(_) => break,
+                    Err(SubmitError::Store(error)) if Instant::now() < deadline => drop(error),
+                    Err(error) => panic!("{id}: {error}"),
+                }
+                // While there is no primary; bounded by the deadline above.
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+    }
+
+    /// All replies that the server has, of each turn.
+    async fn replies(&self, server: usize) -> BTreeMap<String, Vec<Value>> {
+        type Entries = Vec<(String, BTreeMap<String, String>)>;
+        let command = redis::cmd("XRANGE").arg(self.store.keys().key("replies:acme:box")).arg("-").arg("+").to_owned();
+        let entries: Entries = command.query_async(&mut self.redis(server).await).await.unwrap();
+        let mut replies: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for (_, fields) in entries {
+            let reply: Value = serde_json::from_str(&fields["reply"]).unwrap();
+            replies.entry(reply["turn_id"].as_str().unwrap().to_owned()).or_default().push(reply);
+        }
+        replies
+    }
+
+    async fn until_replied(&self, server: usize, count: usize) -> BTreeMap<String, Vec<Value>> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let replies = self.replies(server).await;
+            if replies.len() >= count {
+                return replies;
+            }
+            assert!(Instant::now() < deadline, "{} of {count} turns have a reply", replies.len());
+            // The inbox is read as a whole; bounded by the deadline above.
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn redis(&self, server: usize) -> MultiplexedConnection {
+        self.trio.servers[server].connection().await
+    }
+
+    /// What the shard calls its Redis, and how often that has changed.
+    async fn epoch(&self, server: usize) -> (String, u64) {
+        let command = redis::cmd("HMGET").arg(self.store.keys().key("meta")).arg(&["run_id", "epoch"]).to_owned();
+        command.query_async(&mut self.redis(server).await).await.unwrap()
+    }
+
+    fn runs(&self) -> usize {
+        self.gate.runs.lock().unwrap().values().sum()
+    }
+
+    async fn stop(self) {
+        for (shutdown, running) in self.parts {
+            shutdown.drain();
+            running.await.unwrap();
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
+    let mut fleet = Fleet::start().await;
+    fleet.submit("before").await;
+    fleet.until_replied(0, TURNS).await;
+    let before = fleet.epoch(0).await;
+
+    // So many calls are under way when the primary is killed, and what has been begun is known to the replica.
+    fleet.gate.open.send_replace(false);
+    fleet.submit("under-way").await;
+    timeout(PATIENCE, async {
+        while fleet.runs() < 2 * TURNS {
+            // Runs are counted, not told; bounded by the timeout.
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .unwrap();
+    fleet.trio.replicated(0, 1).await;
+    fleet.trio.servers[0].kill9();
+    let killed = Instant::now();
+    fleet.gate.open.send_replace(true);
+    fleet.submit("after").await;
+    let recovered = killed.elapsed();
+    eprintln!("the primary was killed; after {recovered:?} all that was submitted then had been taken in");
+    assert!(recovered < RECOVERS_WITHIN, "{recovered:?}");
+
+    assert_eq!(fleet.trio.another_primary(0).await, 1);
+    let replies = fleet.until_replied(1, 3 * TURNS).await;
+    eprintln!("after {:?} all had their replies", killed.elapsed());
+    for (turn, replies) in &replies {
+        let [reply] = &replies[..] else { panic!("{turn} has {} replies", replies.len()) };
+        assert_eq!(outcomes(reply), ["ok"], "{reply:#}");
+    }
+    let runs = fleet.gate.runs.lock().unwrap().clone();
+    assert!(runs.values().all(|runs| *runs == 1), "a call that must run once ran again: {runs:?}");
+    let after = fleet.epoch(1).await;
+    assert_ne!(after.0, before.0, "the shard calls its Redis as before");
+    assert_eq!(after.1, before.1 + 1, "the failover began no epoch, or more than one");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn connections_of_all_kinds_lead_to_the_primary_that_was_promoted() {
+    let mut trio = Trio::start(1).await;
+    // One of three is enough to ask, whichever it is.
+    trio.kill_sentinel(0);
+    let store = Store::open(&trio.url(), 0, Arc::new(StoreOptions::default())).unwrap();
+    let pool = Pool::open(&trio.url(), 2).unwrap();
+    assert_eq!(store.connection().primary(), None, "nobody was asked yet");
+    store.ensure_groups().await.unwrap();
+    let first = store.connection().primary().unwrap().unwrap();
+    assert!(trio.servers[0].url().contains(&first), "{first}");
+    let says = pool.sentinels().await;
+    let named: Vec<_> = says.iter().map(|said| said.primary.as_deref().ok()).collect();
+    assert_eq!(named, [None, Some(first.as_str()), Some(first.as_str())], "{says:?}");
+
+    trio.replicated(0, 1).await;
+    trio.servers[0].kill9();
+    let deadline = Instant::now() + RECOVERS_WITHIN;
+    while let Err(error) = store.ensure_groups().await {
+        assert!(Instant::now() < deadline, "{error}");
+        // Bounded by the deadline above.
+        sleep(Duration::from_millis(50)).await;
+    }
+    let second = store.connection().primary().unwrap().unwrap();
+    assert!(trio.servers[1].url().contains(&second), "{second}");
+    assert_eq!(pool.server().await.unwrap().role, "master");
+}
+
+/// Stands for a sentinel that names the server at `port` whatever happens.
+async fn lagging_sentinel(port: &str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let own = listener.local_addr().unwrap().port();
+    let answer = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let answer = answer.clone();
+            tokio::spawn(async move {
+                let mut said = vec![0; 4_096];
+                while let Ok(read @ 1..) = stream.read(&mut said).await {
+                    let text = String::from_utf8_lossy(&said[..read]).to_uppercase();
+                    let own = "+OK\r\n".repeat(text.matches("SETINFO").count());
+                    let named = if text.contains("GET-MASTER-ADDR") { answer.as_str() } else { "" };
+                    stream.write_all(format!("{own}{named}").as_bytes()).await.unwrap();
+                }
+            });
+        }
+    });
+    own
+}
+
+fn port_of(server: &RedisServer) -> String {
+    server.url().trim_end_matches('/').rsplit(':').next().unwrap().to_owned()
+}
+
+#[tokio::test]
+async fn a_server_that_says_itself_that_it_is_no_primary_is_not_believed_to_be_one() {
+    let trio = Trio::start(1).await;
+    let lagging = lagging_sentinel(&port_of(&trio.servers[1])).await;
+    let url = trio.url().replace("sentinel://", &format!("sentinel://127.0.0.1:{lagging},"));
+    let store = Store::open(&url, 0, Arc::new(StoreOptions::default())).unwrap();
+    store.ensure_groups().await.unwrap();
+    let found = store.connection().primary().unwrap().unwrap();
+    assert_eq!(found, format!("127.0.0.1:{}", port_of(&trio.servers[0])));
+}
+
+#[tokio::test]
+async fn why_there_is_no_primary_is_told_sentinel_by_sentinel() {
+    let replica = RedisServer::start_with(tickfleet_testkit::RedisOptions {
+        tcp: true,
+        extra_args: ["--replicaof", "127.0.0.1", "1"].map(String::from).into(),
+        ..tickfleet_testkit::RedisOptions::default()
+    })
+    .await;
+    let (port, lagging) = (port_of(&replica), lagging_sentinel(&port_of(&replica)).await);
+    // Takes connections, and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let holds = TcpListener::bind(("127.0.0.1", silent)).await.unwrap();
+    let url = format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{silent},127.0.0.1:{lagging},127.0.0.1:{port}/fleet");
+    let store = Store::open(&url, 0, Arc::new(StoreOptions::default())).unwrap();
+    let asked = Instant::now();
+    let error = store.now_ms().await.unwrap_err();
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert!(matches!(error, StoreError::Connect { .. }), "{error}");
+    let said = error.to_string();
+    for expected in [
+        "no sentinel leads to a primary fleet".to_owned(),
+        "127.0.0.1:1: ".to_owned(),
+        format!("127.0.0.1:{silent}: no answer within 1s"),
+        format!("127.0.0.1:{lagging}: names 127.0.0.1:{port}: it says that it is a slave"),
+        // No sentinel at all.
+        format!("127.0.0.1:{port}: "),
+    ] {
+        assert!(said.contains(&expected), "{expected}\n{said}");
+    }
+    assert!(store.connection().primary().unwrap().is_err());
+    drop(holds);
+}
