@@ -9,8 +9,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tickfleet_client::{Client, SubmitError};
-use tickfleet_model::Effect;
 use tickfleet_model::policy::DefaultCaps;
+use tickfleet_model::{ConsumerId, Effect};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_protocol::parse_turn;
@@ -147,6 +147,23 @@ impl Fleet {
         command.query_async(&mut self.redis(server).await).await.unwrap()
     }
 
+    /// Waits until the producer's own connection leads to this server.
+    async fn until_led_to(&self, server: usize) {
+        let deadline = Instant::now() + RECOVERS_WITHIN;
+        let port = port_of(&self.trio.servers[server]);
+        let connection = self.client.stores()[0].connection();
+        loop {
+            let asked = self.client.stores()[0].now_ms().await;
+            let primary = connection.primary().and_then(Result::ok);
+            if asked.is_ok() && primary.as_ref().is_some_and(|place| place.ends_with(&port)) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{primary:?}, not {port}");
+            // Bounded by the deadline.
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     fn runs(&self) -> usize {
         self.gate.runs.lock().unwrap().values().sum()
     }
@@ -198,6 +215,18 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
     let after = fleet.epoch(1).await;
     assert_ne!(after.0, before.0, "the shard calls its Redis as before");
     assert_eq!(after.1, before.1 + 1, "the failover began no epoch, or more than one");
+
+    // The old primary comes back as a replica, and has the fleet back when it is promoted again.
+    fleet.trio.servers[0].restart().await;
+    fleet.trio.replicated(1, 1).await;
+    fleet.trio.fail_over().await;
+    fleet.trio.another_primary(1).await;
+    // Until everybody has heard it, the old one takes what it will lose.
+    fleet.until_led_to(0).await;
+    fleet.submit("back").await;
+    let replies = fleet.until_replied(0, 4 * TURNS).await;
+    assert!(replies.values().all(|replies| replies.len() == 1), "{replies:?}");
+    assert_eq!(fleet.epoch(0).await.1, after.1 + 1);
     fleet.stop().await;
 }
 
@@ -231,17 +260,24 @@ async fn connections_of_all_kinds_lead_to_the_primary_that_was_promoted() {
 
 /// Stands for a sentinel that names the server at `port` whatever happens.
 async fn lagging_sentinel(port: &str) -> u16 {
+    // Whoever holds the other end could change its mind; nobody does.
+    sentinel_that_names(watch::Sender::new(port.to_owned()).subscribe()).await
+}
+
+/// Stands for a sentinel that names the server at the port that it is told.
+async fn sentinel_that_names(port: watch::Receiver<String>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let own = listener.local_addr().unwrap().port();
-    let answer = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
     tokio::spawn(async move {
         while let Ok((mut stream, _)) = listener.accept().await {
-            let answer = answer.clone();
+            let port = port.clone();
             tokio::spawn(async move {
                 let mut said = vec![0; 4_096];
                 while let Ok(read @ 1..) = stream.read(&mut said).await {
                     let text = String::from_utf8_lossy(&said[..read]).to_uppercase();
                     let own = "+OK\r\n".repeat(text.matches("SETINFO").count());
+                    let port = port.borrow().clone();
+                    let answer = format!("*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}\r\n", port.len());
                     let named = if text.contains("GET-MASTER-ADDR") { answer.as_str() } else { "" };
                     stream.write_all(format!("{own}{named}").as_bytes()).await.unwrap();
                 }
@@ -264,6 +300,39 @@ async fn a_server_that_says_itself_that_it_is_no_primary_is_not_believed_to_be_o
     store.ensure_groups().await.unwrap();
     let found = store.connection().primary().unwrap().unwrap();
     assert_eq!(found, format!("127.0.0.1:{}", port_of(&trio.servers[0])));
+}
+
+#[tokio::test]
+async fn a_primary_that_was_replaced_and_does_not_know_it_is_left_within_seconds() {
+    let options = || tickfleet_testkit::RedisOptions { tcp: true, ..tickfleet_testkit::RedisOptions::default() };
+    let (old, new) = (RedisServer::start_with(options()).await, RedisServer::start_with(options()).await);
+    let names = watch::Sender::new(port_of(&old));
+    let url = format!("redis+sentinel://127.0.0.1:{}/fleet", sentinel_that_names(names.subscribe()).await);
+    let store = Store::open(&url, 0, Arc::new(StoreOptions::default())).unwrap();
+    let pool = Pool::open(&url, 1).unwrap();
+    store.ensure_groups().await.unwrap();
+    assert_eq!(pool.server().await.unwrap().role, "master");
+    let mut reader = store.reader(&ConsumerId::new("w").unwrap(), Duration::from_millis(50));
+    let ready = ["ready:normal".to_owned()];
+    assert!(reader.wait(&ready, 1).await.unwrap().is_empty());
+    assert!(!reader.is_fresh());
+
+    names.send_replace(port_of(&new));
+    let deadline = Instant::now() + RECOVERS_WITHIN;
+    let keys = redis::cmd("DBSIZE");
+    // Nobody asks it anything, and the old one would answer; bounded by the deadline.
+    while !reader.is_fresh() {
+        assert!(Instant::now() < deadline, "the old primary is still read");
+        sleep(Duration::from_millis(20)).await;
+    }
+    store.ensure_groups().await.unwrap();
+    assert!(keys.query_async::<usize>(&mut new.connection().await).await.unwrap() > 0);
+    assert!(reader.wait(&ready, 1).await.unwrap().is_empty(), "the group is where the reader reads");
+    let connected: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut new.connection().await).await.unwrap();
+    let before = connected.lines().count();
+    pool.server().await.unwrap();
+    let connected: String = redis::cmd("CLIENT").arg("LIST").query_async(&mut new.connection().await).await.unwrap();
+    assert_eq!(connected.lines().count(), before + 1, "the pool asks the old primary");
 }
 
 #[tokio::test]

@@ -1,6 +1,7 @@
 //! Where connections to Redis come from: the network, or, in a simulation, memory.
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
@@ -21,6 +22,17 @@ pub trait Dial: fmt::Debug + Send + Sync {
     /// Where the primary was found last, or why it was not; none where nobody is asked for it, or nobody was yet.
     fn primary(&self) -> Option<Result<String, String>> {
         None
+    }
+
+    /// How often to look whether the primary is still the same; none where nobody is asked for it.
+    fn looks_every(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether those who are asked for the primary name another one now than this. Whether that one takes their view is
+    /// shown by the next connection.
+    async fn has_moved(&self, _from: &str) -> bool {
+        false
     }
 
     /// What each of those who are asked for the primary says now; nobody, where the address is the primary's own.

@@ -43,6 +43,8 @@ pub struct InboxReader {
     connection: Connection,
     key: String,
     current: Option<MultiplexedConnection>,
+    /// The moves of the primary that were known when that was made.
+    moves: u64,
     /// The entry that was read last.
     last: String,
     /// Its number.
@@ -59,7 +61,16 @@ impl Store {
     pub fn inbox(&self, tenant: &TenantId, inbox: &InboxName) -> InboxReader {
         let key = self.keys.replies(tenant, inbox);
         let (connection, kept) = (self.connection.clone(), BTreeSet::new());
-        InboxReader { connection, key, current: None, last: BEGINNING.into(), seq: 0, kept, looks_back: false }
+        InboxReader {
+            connection,
+            key,
+            current: None,
+            moves: 0,
+            last: BEGINNING.into(),
+            seq: 0,
+            kept,
+            looks_back: false,
+        }
     }
 
     /// Removes an inbox with all that is in it: for one that was made for a single question. A reply that comes
@@ -86,9 +97,10 @@ impl InboxReader {
     pub async fn wait(&mut self, block: Duration) -> Result<Vec<InboxEntry>, StoreError> {
         // While an answer is awaited the connection belongs to the future, and is dropped with it: the next read
         // never meets the answer to an abandoned one.
+        let moves = std::mem::replace(&mut self.moves, self.connection.moves());
         let mut connection = match self.current.take() {
-            Some(connection) => connection,
-            None => self.connection.dedicated(BLOCK_MAX).await?,
+            Some(connection) if moves == self.moves => connection,
+            _ => self.connection.dedicated(BLOCK_MAX).await?,
         };
         let found = self.read(&mut connection, block.min(BLOCK_MAX)).await?;
         if found.is_empty() && self.is_behind(&mut connection).await? {

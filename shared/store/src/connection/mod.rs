@@ -13,6 +13,7 @@ mod sentinel;
 mod url;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use backoff::backoff::Backoff as _;
@@ -48,6 +49,10 @@ pub trait Observer: Send + Sync {
 pub struct Connection {
     dial: Arc<dyn Dial>,
     current: Arc<Mutex<Option<Live>>>,
+    /// The primary that the last connection was made to, where sentinels named it.
+    led_to: Arc<Mutex<Option<String>>>,
+    /// How often the primary turned out to be another one: dedicated connections of before lead to the old one.
+    moves: Arc<AtomicU64>,
     observer: Option<Arc<dyn Observer>>,
 }
 
@@ -88,7 +93,7 @@ impl Connection {
 
     /// A connection that `dial` makes, not yet made.
     pub(crate) fn over(dial: Arc<dyn Dial>) -> Self {
-        Self { dial, current: Arc::default(), observer: None }
+        Self { dial, current: Arc::default(), led_to: Arc::default(), moves: Arc::default(), observer: None }
     }
 
     pub(crate) fn observed_by(self, observer: Arc<dyn Observer>) -> Self {
@@ -140,7 +145,44 @@ impl Connection {
         }
         let made = Live { connection: self.connect(RESPONSE_TIMEOUT).await?, run_id: Arc::default() };
         *current = Some(made.clone());
+        if let Some(Ok(primary)) = self.dial.primary() {
+            let before = self.led_to.lock().await.replace(primary.clone());
+            if before.is_some_and(|before| before != primary) {
+                self.moves.fetch_add(1, Ordering::Relaxed);
+            }
+            self.watch(&made, primary);
+        }
         Ok(made)
+    }
+
+    /// Looks now and then whether the primary is still the one that `made` leads to, as long as somebody uses it; else
+    /// drops it. A primary that was replaced, and does not know it, answers as before.
+    fn watch(&self, made: &Live, primary: String) {
+        let Some(every) = self.dial.looks_every() else { return };
+        let (dial, moves) = (Arc::clone(&self.dial), Arc::clone(&self.moves));
+        let (current, made) = (Arc::downgrade(&self.current), Arc::downgrade(&made.run_id));
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(every).await;
+                if made.strong_count() == 0 {
+                    return;
+                }
+                if dial.has_moved(&primary).await {
+                    break;
+                }
+            }
+            let Some(current) = current.upgrade() else { return };
+            let mut current = current.lock().await;
+            if current.as_ref().is_some_and(|live| Arc::as_ptr(&live.run_id) == made.as_ptr()) {
+                *current = None;
+                moves.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// How often the primary has turned out to be another one.
+    pub(crate) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 
     /// A connection of one's own for blocking reads of up to `block`: its response timeout is longer than that
@@ -177,6 +219,7 @@ impl Connection {
     pub(crate) async fn heard_by_a_reader(&self, error: &redis::RedisError) {
         if is_of_this_connection(error) && !error.is_io_error() {
             *self.current.lock().await = None;
+            self.moves.fetch_add(1, Ordering::Relaxed);
         }
     }
 

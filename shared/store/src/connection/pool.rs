@@ -31,20 +31,33 @@ struct Manager {
     dial: Arc<dyn Dial>,
 }
 
+/// A connection, and the primary that it was made to, where sentinels named it.
+struct Pooled {
+    connection: MultiplexedConnection,
+    primary: Option<String>,
+}
+
 impl managed::Manager for Manager {
-    type Type = MultiplexedConnection;
+    type Type = Pooled;
     type Error = RedisError;
 
-    async fn create(&self) -> RedisResult<MultiplexedConnection> {
+    async fn create(&self) -> RedisResult<Pooled> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(RESPONSE_TIMEOUT));
-        self.dial.dial(config).await
+        let connection = self.dial.dial(config).await?;
+        Ok(Pooled { connection, primary: self.dial.primary().and_then(Result::ok) })
     }
 
-    async fn recycle(&self, connection: &mut MultiplexedConnection, _: &Metrics) -> managed::RecycleResult<RedisError> {
+    async fn recycle(&self, pooled: &mut Pooled, _: &Metrics) -> managed::RecycleResult<RedisError> {
+        // One that nobody has told yet says that it is the primary.
+        if let Some(primary) = &pooled.primary
+            && self.dial.has_moved(primary).await
+        {
+            return Err(managed::RecycleError::message("there is another primary"));
+        }
         // A demoted primary answers PING, and reads, as before.
-        match role(connection).await? {
+        match role(&mut pooled.connection).await? {
             Role::Other(role) => Err(managed::RecycleError::message(format!("the server has become a {role}"))),
             Role::Primary | Role::Untold => Ok(()),
         }
@@ -103,7 +116,7 @@ impl Pool {
         command: &redis::Cmd,
     ) -> Result<T, StoreError> {
         let mut connection = self.get().await?;
-        let answer = command.query_async(&mut *connection).await;
+        let answer = command.query_async(&mut connection.connection).await;
         answer.map_err(|source| failed(connection, what, source))
     }
 
@@ -117,7 +130,7 @@ impl Pool {
         pipe: &redis::Pipeline,
     ) -> Result<T, StoreError> {
         let mut connection = self.get().await?;
-        let answer = pipe.query_async(&mut *connection).await;
+        let answer = pipe.query_async(&mut connection.connection).await;
         answer.map_err(|source| failed(connection, what, source))
     }
 

@@ -41,6 +41,8 @@ pub struct Reader {
     consumer: ConsumerId,
     block: Duration,
     current: Option<MultiplexedConnection>,
+    /// The moves of the primary that were known when that was made.
+    moves: u64,
 }
 
 impl Store {
@@ -53,15 +55,19 @@ impl Store {
             consumer: consumer.clone(),
             block,
             current: None,
+            moves: 0,
         }
     }
 }
 
 impl Reader {
     /// Returns true if the next read makes a new connection: what an earlier one was given may never have arrived, so
-    /// look at [`Self::mine`] first.
+    /// look at [`Self::mine`] first. A connection to a primary that has been replaced is not used again.
     #[must_use]
-    pub const fn is_fresh(&self) -> bool {
+    pub fn is_fresh(&mut self) -> bool {
+        if self.moves != self.connection.moves() {
+            self.current = None;
+        }
         self.current.is_none()
     }
 
@@ -114,6 +120,9 @@ impl Reader {
         // While the answer is awaited the connection belongs to the future: if that is dropped, so is the
         // connection, and nothing is delivered to a reader that has gone.
         let current = self.current.take();
+        if current.is_none() {
+            self.moves = self.connection.moves();
+        }
         let ask = async {
             let mut connection = match current {
                 Some(connection) => connection,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, RedisResult};
-use tokio::sync::watch;
+use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
 use super::dial::{Dial, SentinelSays};
@@ -16,6 +16,9 @@ use super::role::{Role, role};
 
 /// Longest wait for one sentinel, to be connected to and to answer.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
+/// How often sentinels are asked whether the primary is still the same. An old primary that nobody has told yet goes
+/// on taking writes, and loses them when it is told; so long at most it is written to by this process.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Longest wait for the server that a sentinel names, to be connected to and to say that it is the primary.
 const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -29,6 +32,8 @@ pub(super) struct Sentinels {
     primary: ConnectionInfo,
     /// The sentinel that led to the primary last: it is asked first.
     first: AtomicUsize,
+    /// A kept connection to a sentinel, and which: for the looks between two connections to the primary.
+    looking: Mutex<Option<(usize, MultiplexedConnection)>>,
     /// Where the primary was found last, or why it was not; none before the first look.
     found: watch::Sender<Option<Result<String, String>>>,
 }
@@ -51,21 +56,57 @@ impl Sentinels {
     }
 
     pub(super) fn new(sentinels: Vec<Client>, name: String, primary: ConnectionInfo) -> Self {
-        Self { sentinels, name, primary, first: AtomicUsize::new(0), found: watch::Sender::new(None) }
+        Self {
+            sentinels,
+            name,
+            primary,
+            first: AtomicUsize::new(0),
+            looking: Mutex::default(),
+            found: watch::Sender::new(None),
+        }
     }
 
     /// Where this sentinel says that the primary is; else why it does not.
     async fn ask(&self, sentinel: &Client) -> Result<(String, u16), String> {
-        let ask = async {
-            // The bound below is on both together.
-            let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-            let mut connection = sentinel.get_multiplexed_async_connection_with_config(&config).await?;
-            let mut command = redis::cmd("SENTINEL");
-            command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-            command.query_async::<Option<(String, u16)>>(&mut connection).await
-        };
-        let answer = timeout(ASK_TIMEOUT, ask).await.map_err(|_| format!("no answer within {ASK_TIMEOUT:?}"))?;
+        self.ask_over(Self::reach(sentinel).await?).await
+    }
+
+    /// A connection to a sentinel.
+    async fn reach(sentinel: &Client) -> Result<MultiplexedConnection, String> {
+        // The bound is on all of it, not on each step.
+        let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let reached = timeout(ASK_TIMEOUT, sentinel.get_multiplexed_async_connection_with_config(&config)).await;
+        reached.map_err(|_| silent())?.map_err(|error| error.to_string())
+    }
+
+    /// As [`Self::ask`], over a connection to the sentinel.
+    async fn ask_over(&self, mut connection: MultiplexedConnection) -> Result<(String, u16), String> {
+        let mut command = redis::cmd("SENTINEL");
+        command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
+        let answer = command.query_async::<Option<(String, u16)>>(&mut connection);
+        let answer = timeout(ASK_TIMEOUT, answer).await.map_err(|_| silent())?;
         answer.map_err(|error| error.to_string())?.ok_or_else(|| format!("it knows no {:?}", self.name))
+    }
+
+    /// Where the sentinel says that the primary is that led to it last, or the next one that answers. It is asked over
+    /// a connection that is kept.
+    async fn look(&self) -> Option<String> {
+        let mut looking = self.looking.lock().await;
+        let first = self.first.load(Ordering::Relaxed);
+        if let Some((index, connection)) = looking.take().filter(|(index, _)| *index == first)
+            && let Ok((host, port)) = self.ask_over(connection.clone()).await
+        {
+            *looking = Some((index, connection));
+            return Some(self.place(host, port).to_string());
+        }
+        for (index, sentinel) in self.in_turn() {
+            let Ok(connection) = Self::reach(sentinel).await else { continue };
+            if let Ok((host, port)) = self.ask_over(connection.clone()).await {
+                *looking = Some((index, connection));
+                return Some(self.place(host, port).to_string());
+            }
+        }
+        None
     }
 
     /// A connection to the server at this place, if it says that it is the primary; else why not.
@@ -159,6 +200,14 @@ impl Dial for Sentinels {
         self.found.borrow().clone()
     }
 
+    fn looks_every(&self) -> Option<Duration> {
+        Some(LOOK_EVERY)
+    }
+
+    async fn has_moved(&self, from: &str) -> bool {
+        self.look().await.is_some_and(|named| named != from)
+    }
+
     async fn sentinels(&self) -> Vec<SentinelSays> {
         let mut says = Vec::with_capacity(self.sentinels.len());
         for sentinel in &self.sentinels {
@@ -167,4 +216,8 @@ impl Dial for Sentinels {
         }
         says
     }
+}
+
+fn silent() -> String {
+    format!("no answer within {ASK_TIMEOUT:?}")
 }
