@@ -320,9 +320,9 @@ async fn a_primary_that_was_replaced_and_does_not_know_it_is_left_within_seconds
     names.send_replace(port_of(&new));
     let deadline = Instant::now() + RECOVERS_WITHIN;
     let keys = redis::cmd("DBSIZE");
-    // Nobody asks it anything, and the old one would answer; bounded by the deadline.
     while !reader.is_fresh() {
         assert!(Instant::now() < deadline, "the old primary is still read");
+        // Nobody asks anything meanwhile, and the old one would answer; bounded by the deadline.
         sleep(Duration::from_millis(20)).await;
     }
     store.ensure_groups().await.unwrap();
