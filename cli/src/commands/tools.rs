@@ -237,7 +237,8 @@ fn who(spec: &ToolSpec, policy: &Policy) -> String {
     if permissions.is_disabled(spec) {
         return "nobody: disabled".into();
     }
-    let Some(ToolGrant { agents, roles, deny_agents, deny_roles, everyone }) = permissions.matrix.get(&spec.name)
+    let Some(ToolGrant { agents, roles, deny_agents, deny_roles, everyone, rules }) =
+        permissions.matrix.get(&spec.name)
     else {
         let meta = META_TOOLS.contains(&spec.name.as_str());
         return if meta { "everyone, as no row says otherwise" } else { "nobody: no row" }.into();
@@ -249,6 +250,11 @@ fn who(spec: &ToolSpec, policy: &Policy) -> String {
     let (allowed, denied) = (names(agents, roles), names(deny_agents, deny_roles));
     let allowed = if *everyone { "everyone".to_owned() } else { allowed };
     let mut text = if denied.is_empty() { allowed } else { format!("{allowed}; never {denied}") };
+    match rules.len() {
+        0 => {}
+        1 => text.push_str("; with a rule"),
+        several => text.push_str(&format!("; with {several} rules")),
+    }
     for (what, needed) in [("features", &spec.required_features), ("capabilities", &spec.required_capabilities)] {
         if !needed.is_empty() {
             text.push_str(&format!("; needs {what} {}", needed.join(", ")));

@@ -7,8 +7,9 @@ use crate::document::errors::Errors;
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::Node;
 use crate::settings::read::time_zone;
-use tickfleet_model::policy::{TenantPolicy, ToolGrant};
-use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, suggest};
+use tickfleet_model::policy::{Rule, TenantPolicy, ToolGrant};
+use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, limits, suggest};
+use tickfleet_rules::Refused;
 
 /// People behind one tenant: what lists of them can show.
 const USERS_MAX: usize = 1_000;
@@ -50,9 +51,52 @@ fn grant(cursor: &Cursor<'_>, known: &Known) -> ToolGrant {
         deny_agents: s.optional("deny_agents").map(|c| agents(&c, known)).unwrap_or_default(),
         deny_roles: s.optional("deny_roles").map(|c| roles(&c, known)).unwrap_or_default(),
         everyone: s.optional("everyone").and_then(|c| c.boolean()).unwrap_or_default(),
+        rules: s.optional("rules").map(|c| rules(&c)).unwrap_or_default(),
     };
     s.close();
     grant
+}
+
+/// Reads the rules of a row. They are compiled here, so that a wrong one is refused with its place, and once more by
+/// whoever evaluates them: a policy carries them as text.
+fn rules(cursor: &Cursor<'_>) -> Vec<Rule> {
+    let items = cursor.items();
+    if items.len() > limits::RULES_PER_TOOL_MAX {
+        cursor.refuse(format!("at most {} rules", limits::RULES_PER_TOOL_MAX));
+    }
+    let mut rules: Vec<Rule> = Vec::new();
+    for item in items {
+        let mut s = item.section();
+        let name = s.optional("name").and_then(|c| rule_name(&c, &rules));
+        let when = s.optional("when").and_then(|c| checked(&c, tickfleet_rules::check_condition));
+        let require = s.required("require").and_then(|c| checked(&c, tickfleet_rules::check_condition));
+        let message = s.optional("message").and_then(|c| checked(&c, tickfleet_rules::check_message));
+        s.close();
+        rules.extend(require.map(|require| Rule { name, when, require, message }));
+    }
+    rules
+}
+
+/// A name of a rule: part of the place that a denied call is told.
+fn rule_name(cursor: &Cursor<'_>, others: &[Rule]) -> Option<String> {
+    let name = cursor.some_text()?;
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if !name.chars().all(plain) || name.len() > limits::NAME_BYTES_MAX {
+        cursor.refuse(format!("a name of a-z, 0-9 and `_`, of {} at most", limits::NAME_BYTES_MAX));
+    } else if others.iter().any(|other| other.name.as_ref() == Some(&name)) {
+        cursor.refuse("each name once in a row");
+    }
+    Some(name)
+}
+
+/// A text of a rule, if it compiles.
+fn checked(cursor: &Cursor<'_>, check: fn(&str) -> Result<(), Refused>) -> Option<String> {
+    let text = cursor.some_text()?;
+    if let Err(refused) = check(&text) {
+        let found = format!("{}, which {}", cursor.node.describe(), refused.found);
+        cursor.errors.push(&cursor.node.place, &cursor.path, found, refused.expected);
+    }
+    Some(text)
 }
 
 /// Reads `tenants.yaml`.

@@ -77,6 +77,22 @@ pub const LIMITS_MAX: usize = 64;
 /// Counters that one limit may have in one shard: about 200 MB.
 pub const LIMIT_KEYS_MAX: u64 = 1_000_000;
 
+/// Rules of one tool: each is evaluated for every call of it.
+pub const RULES_PER_TOOL_MAX: usize = 32;
+/// Bytes of one condition: a list of some hundred names fits in.
+pub const RULE_BYTES_MAX: usize = 4 * 1024;
+/// Parts (names, constants, operators) of one condition.
+pub const RULE_NODES_MAX: usize = 512;
+/// Levels of one condition: its evaluation goes as deep on the stack.
+pub const RULE_DEPTH_MAX: u16 = 64;
+/// `all`, `exists` and `exists_one` within each other.
+pub const RULE_QUANTIFIERS_MAX: usize = 2;
+/// Steps of work that all rules of one call may take together: some milliseconds, of a worker that renews its lease
+/// every few seconds. A usual rule takes fewer than twenty.
+pub const RULE_WORK_MAX: usize = 100_000;
+/// Bytes of a text that is compared with a pattern.
+pub const RULE_PATTERN_TEXT_BYTES_MAX: usize = 8 * 1024;
+
 /// Bytes of all lists of tools that one shard holds for readers.
 pub const TOOL_LISTS_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Tools that a turn or a task may be narrowed to, by name.

@@ -102,6 +102,38 @@ pub struct ToolGrant {
     pub deny_roles: BTreeSet<String>,
     /// Every agent may, unless denied.
     pub everyone: bool,
+    /// What calls have to meet, all of it, whoever makes them. Left out of digests where there is none, so that a policy
+    /// without rules stays the same to the build before this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rules: Vec<Rule>,
+}
+
+/// A condition on a call's arguments and context, as configuration declares it. Workers evaluate it; to all others it is
+/// text.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Rule {
+    /// What people call it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Which calls it is about; none means all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub when: Option<String>,
+    /// What has to be so.
+    pub require: String,
+    /// What is told where it is not so; values stand in braces.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+}
+
+impl Rule {
+    /// Where the configuration has it: by its name, or by its position in the row of `tool`.
+    #[must_use]
+    pub fn place(&self, tool: &str, at: usize) -> String {
+        match &self.name {
+            Some(name) => format!("permissions.{tool}.rules.{name}"),
+            None => format!("permissions.{tool}.rules[{at}]"),
+        }
+    }
 }
 
 impl ToolGrant {

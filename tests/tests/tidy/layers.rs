@@ -4,21 +4,22 @@
 use super::source::{Source, find_words, line_of};
 
 /// Folder of a crate → our crates that it may depend on. The tests, and the example program, may see everything.
-const CRATES: [(&str, &[&str]); 22] = [
+const CRATES: [(&str, &[&str]); 23] = [
     ("shared/model", &[]),
     ("shared/protocol", &["model"]),
     ("shared/store", &["model"]),
-    ("shared/config", &["model", "protocol"]),
+    ("shared/rules", &["model"]),
+    ("shared/config", &["model", "protocol", "rules"]),
     ("shared/ops", &["model", "store"]),
     ("shared/client", &["model", "protocol", "store"]),
     ("shared/testkit", &["ops"]),
-    ("shared/engine", &["model", "protocol", "store", "config", "ops"]),
+    ("shared/engine", &["model", "protocol", "rules", "store", "config", "ops"]),
     ("scheduler", &["model", "protocol", "store", "config", "ops", "engine"]),
     ("worker/tools/outbound", &[]),
     ("worker/sandbox", &[]),
     ("worker/models", &["model", "protocol", "outbound"]),
     ("worker/llm", &["model", "protocol", "store", "config", "ops", "client", "engine", "tools", "models"]),
-    ("worker/tools/core", &["model", "protocol", "config", "ops", "engine"]),
+    ("worker/tools/core", &["model", "protocol", "rules", "config", "ops", "engine"]),
     ("worker/tools/http", &["model", "config", "ops", "outbound", "tools"]),
     ("worker/tools/atlas", &["model", "store", "engine", "outbound", "tools", "tools-http"]),
     ("worker/tools/mcp", &["model", "config", "ops", "outbound", "tools"]),
@@ -26,7 +27,7 @@ const CRATES: [(&str, &[&str]); 22] = [
     ("worker/tools/knowledge", &["model", "store", "outbound", "tools"]),
     ("worker/tools/python", &["model", "config", "sandbox", "tools"]),
     // It knows no kind of tool: whoever puts a process together hands it those that there are.
-    ("worker", &["model", "protocol", "store", "config", "ops", "client", "engine", "tools"]),
+    ("worker", &["model", "protocol", "rules", "store", "config", "ops", "client", "engine", "tools"]),
     (
         "cli",
         &[

@@ -90,7 +90,7 @@ fn permissions_for_an_unknown_role_are_refused() {
 fn a_policy_field_that_nothing_enforces_assert_refused() {
     permissions("permissions:\n  echo: {everyone: true, only_weekdays: true}\n").assert_refused(
         "permissions.yaml:2:26: permissions.echo.only_weekdays: found the unknown field `only_weekdays`; expected one \
-         of agents, roles, deny_agents, deny_roles, everyone",
+         of agents, roles, deny_agents, deny_roles, everyone, rules",
     );
     agents("agents:\n  ada: {}\n  bob: {max_action_per_day: 5}\n").assert_refused(
         "agents.yaml:3:9: agents.bob.max_action_per_day: found the unknown field `max_action_per_day`; expected one \
@@ -101,6 +101,46 @@ fn a_policy_field_that_nothing_enforces_assert_refused() {
         "tenants.yaml:2:10: tenants.acme.budget: found the unknown field `budget`; expected one of plan, features, \
          time_zone, max_actions_per_day, agents, users, limits",
     );
+}
+
+#[test]
+fn a_rule_that_is_wrong_is_refused_with_what_was_found_and_what_is_expected() {
+    let rules = |rules: &str| permissions(&format!("permissions:\n  echo:\n    everyone: true\n    rules:\n{rules}"));
+    rules("      - require: agrs.amount <= 500\n").assert_refused(
+        "permissions.yaml:5:18: permissions.echo.rules[0].require: found \"agrs.amount <= 500\", which names the unknown \
+         `agrs` (did you mean `args`?); expected one of args, agent.name, agent.roles, tenant.name, tenant.plan, \
+         tenant.features, tenant.users, tool.name, tool.version, tool.category, tool.effect, task.id, task.chain, \
+         user_context, session_data",
+    );
+    rules("      - {when: args.a > , require: args.b}\n").assert_refused(
+        "permissions.yaml:5:16: permissions.echo.rules[0].when: found \"args.a >\", which is no CEL at line 1, column 9: \
+         Syntax error: mismatched input '<EOF>' expecting expression; expected a condition in CEL, such as \
+         `args.amount <= 500`",
+    );
+    rules("      - {require: args.to == 'a', message: 'to {args.password}'}\n").assert_refused(
+        "permissions.yaml:5:44: permissions.echo.rules[0].message: found \"to {args.password}\", which shows `password`, \
+         which names a secret; expected what may be written down",
+    );
+    for (text, expected) in [
+        ("      - {when: args.a}\n", "`require` is required"),
+        ("      - {require: args.a, unless: args.b}\n", "expected one of name, when, require, message"),
+        ("      - args.a\n", "permissions.echo.rules[0]: found \"args.a\"; expected a"),
+        ("      - {name: Small, require: args.a}\n", "a name of a-z, 0-9 and `_`, of 64 at most"),
+        ("      - {name: x, require: args.a}\n      - {name: x, require: args.b}\n", "each name once in a row"),
+        (&"      - {require: args.a}\n".repeat(33), "expected at most 32 rules"),
+    ] {
+        let errors = rules(text).errors();
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{text}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_policy_without_rules_has_the_digest_that_it_had_before_there_were_any() {
+    let digest = |row: &str| permissions(&format!("permissions:\n  echo: {row}\n")).load().unwrap().digest;
+    let none = digest("{everyone: true}");
+    assert_eq!(none, digest("{everyone: true, rules: []}"));
+    assert_ne!(none, digest("{everyone: true, rules: [{require: args.a}]}"));
+    assert_ne!(digest("{rules: [{require: args.a}]}"), digest("{rules: [{require: args.a, name: a}]}"));
 }
 
 #[test]

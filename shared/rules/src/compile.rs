@@ -1,0 +1,317 @@
+//! From the text of a condition to what is evaluated. The text is CEL, and parsed by the `cel` crate; what is outside
+//! the language of rules is refused here, when the configuration is read.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use cel::common::ast::{CallExpr, ComprehensionExpr, Expr, LiteralValue, SelectExpr, operators};
+use cel::parser::{Expression, PrattParser};
+use regex::RegexBuilder;
+use tickfleet_model::limits::{RULE_BYTES_MAX, RULE_DEPTH_MAX, RULE_NODES_MAX, RULE_QUANTIFIERS_MAX};
+use tickfleet_model::suggest;
+
+use crate::evaluate::{Comparison, Literal, Node, Pattern, Quantifier, Sum, TextTest};
+use crate::facts::Known;
+use crate::number::Number;
+
+/// Bounds on the program of a regular expression, in KiB. The smallest one that a pattern fits is what a byte of text
+/// costs.
+const PATTERN_KIB: [usize; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
+/// What is expected where something is not even CEL.
+const CONDITION: &str = "a condition in CEL, such as `args.amount <= 500`";
+/// What a condition may call, for the message about what it may not.
+const FUNCTIONS: &str =
+    "has, size, startsWith, endsWith, contains, matches, lowerAscii, double, all, exists, exists_one";
+
+/// What is wrong with a text that is none of these, as the rest of a sentence that begins with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refused {
+    /// What was found (`names the unknown …`).
+    pub found: String,
+    /// What is expected instead.
+    pub expected: String,
+}
+
+impl Refused {
+    pub(crate) fn because(found: impl Into<String>, expected: impl Into<String>) -> Self {
+        Self { found: found.into(), expected: expected.into() }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}; expected {}", self.found, self.expected)
+    }
+}
+
+/// Compiles a condition.
+///
+/// # Errors
+/// What is wrong with it, and what is expected instead.
+pub(crate) fn condition(text: &str) -> Result<Node, Refused> {
+    let node = expression(text)?;
+    let never = match &node {
+        Node::Literal(Literal::Bool(_)) => None,
+        Node::Literal(_) | Node::List(_) | Node::Sum(..) | Node::Size(_) | Node::Lower(_) | Node::ToNumber(_) => {
+            Some(())
+        }
+        Node::Negate(_) => Some(()),
+        _ => None,
+    };
+    match never {
+        Some(()) => Err(Refused::because("gives a value", "what is true or false, such as `args.amount <= 500`")),
+        None => Ok(node),
+    }
+}
+
+/// Compiles an expression of any kind.
+pub(crate) fn expression(text: &str) -> Result<Node, Refused> {
+    if text.len() > RULE_BYTES_MAX {
+        return Err(Refused::because(format!("has {} bytes", text.len()), format!("at most {RULE_BYTES_MAX}")));
+    }
+    let depth = RULE_DEPTH_MAX;
+    // The parser is another's: should it panic over a text, that text is refused.
+    let parsed = catch_unwind(AssertUnwindSafe(|| PrattParser::new().max_recursion_depth(depth).parse(text)));
+    let Ok(parsed) = parsed else { return Err(Refused::because("makes the parser of CEL fail", CONDITION)) };
+    let parsed = parsed.map_err(|errors| match errors.errors.first() {
+        Some(first) if first.msg.contains("recursion limit") => too_deep(),
+        Some(first) => Refused::because(
+            format!(
+                "is no CEL at line {}, column {}: {}",
+                first.pos.0.max(1),
+                first.pos.1.max(1),
+                one_line(&first.msg)
+            ),
+            CONDITION,
+        ),
+        None => Refused::because("is no CEL", CONDITION),
+    })?;
+    Compiler::default().node(&parsed)
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn too_deep() -> Refused {
+    Refused::because("is nested too deeply", format!("at most {RULE_DEPTH_MAX} levels"))
+}
+
+#[derive(Default)]
+struct Compiler {
+    nodes: usize,
+    depth: u16,
+    /// The variables of the quantifiers around a node, the outermost first.
+    locals: Vec<String>,
+}
+
+type Compiled = Result<Node, Refused>;
+
+impl Compiler {
+    fn node(&mut self, of: &Expression) -> Compiled {
+        self.nodes += 1;
+        self.depth += 1;
+        if self.nodes > RULE_NODES_MAX {
+            return Err(Refused::because("has too many parts", format!("at most {RULE_NODES_MAX}")));
+        }
+        if self.depth > RULE_DEPTH_MAX {
+            return Err(too_deep());
+        }
+        let node = match &of.expr {
+            Expr::Literal(literal) => self::literal(literal).map(Node::Literal),
+            Expr::Ident(name) => self.name(name),
+            Expr::Select(select) => self.select(select),
+            Expr::Call(call) => self.call(call),
+            Expr::Comprehension(loops) => self.quantified(loops),
+            Expr::List(list) if list.optional_indices.is_empty() => {
+                list.elements.iter().map(|item| self.node(item)).collect::<Result<_, _>>().map(Node::List)
+            }
+            Expr::List(_) | Expr::Map(_) | Expr::Struct(_) => Err(Refused::because("makes an object", "lists at most")),
+            Expr::Unspecified => Err(Refused::because("has an empty part", CONDITION)),
+        };
+        self.depth -= 1;
+        node
+    }
+
+    fn boxed(&mut self, of: &Expression) -> Result<Box<Node>, Refused> {
+        self.node(of).map(Box::new)
+    }
+
+    fn sides(&mut self, one: &Expression, other: &Expression) -> Result<Box<[Node; 2]>, Refused> {
+        Ok(Box::new([self.node(one)?, self.node(other)?]))
+    }
+
+    fn name(&self, name: &str) -> Compiled {
+        // The innermost wins, as in CEL.
+        if let Some(number) = self.locals.iter().rposition(|local| local == name) {
+            return Ok(Node::Local(number));
+        }
+        match Known::find(name) {
+            Some(known) => Ok(Node::Known(known)),
+            None => Err(unknown(name)),
+        }
+    }
+
+    fn select(&mut self, select: &SelectExpr) -> Compiled {
+        if let Expr::Ident(group) = &select.operand.expr
+            && !self.locals.contains(group)
+            && Known::is_group(group)
+        {
+            let name = format!("{group}.{}", select.field);
+            let known = Known::find(&name).ok_or_else(|| unknown(&name))?;
+            return Ok(if select.test { Node::HasKnown(known) } else { Node::Known(known) });
+        }
+        let of = self.boxed(&select.operand)?;
+        Ok(if select.test { Node::Has(of, select.field.clone()) } else { Node::Member(of, select.field.clone()) })
+    }
+
+    fn call(&mut self, call: &CallExpr) -> Compiled {
+        let name = call.func_name.as_str();
+        match (&call.target, call.args.as_slice()) {
+            (None, [one]) => self.unary(name, one),
+            (Some(target), []) => match name {
+                "size" => Ok(Node::Size(self.boxed(target)?)),
+                "lowerAscii" => Ok(Node::Lower(self.boxed(target)?)),
+                _ => Err(not_a_function(name)),
+            },
+            (Some(target), [one]) => self.method(name, target, one),
+            (None, [one, other]) => self.binary(name, one, other),
+            (None, [condition, yes, no]) if name == operators::CONDITIONAL => {
+                Ok(Node::If(Box::new([self.node(condition)?, self.node(yes)?, self.node(no)?])))
+            }
+            _ => Err(not_a_function(name)),
+        }
+    }
+
+    fn unary(&mut self, name: &str, of: &Expression) -> Compiled {
+        Ok(match name {
+            operators::LOGICAL_NOT => Node::Not(self.boxed(of)?),
+            operators::NEGATE => Node::Negate(self.boxed(of)?),
+            "size" => Node::Size(self.boxed(of)?),
+            "double" => Node::ToNumber(self.boxed(of)?),
+            _ => return Err(not_a_function(name)),
+        })
+    }
+
+    fn method(&mut self, name: &str, of: &Expression, argument: &Expression) -> Compiled {
+        let test =
+            [TextTest::StartsWith, TextTest::EndsWith, TextTest::Contains].into_iter().find(|t| t.word() == name);
+        match test {
+            Some(test) => Ok(Node::Text(test, self.sides(of, argument)?)),
+            None if name == "matches" => {
+                let Node::Literal(Literal::Text(pattern)) = self.node(argument)? else {
+                    return Err(Refused::because("gives `matches` what is only known later", "a pattern as a text"));
+                };
+                Ok(Node::Matches(self.boxed(of)?, self::pattern(&pattern)?))
+            }
+            None => Err(not_a_function(name)),
+        }
+    }
+
+    fn binary(&mut self, name: &str, one: &Expression, other: &Expression) -> Compiled {
+        if name == operators::INDEX {
+            return Ok(Node::Item(self.boxed(one)?, self.boxed(other)?));
+        }
+        if name == operators::IN {
+            return Ok(Node::In(self.boxed(one)?, self.boxed(other)?));
+        }
+        if [operators::DIVIDE, operators::MODULO].contains(&name) {
+            return Err(Refused::because(
+                "divides",
+                "a product on the other side, such as `2 * args.part <= args.whole`",
+            ));
+        }
+        let sides = self.sides(one, other)?;
+        Ok(match name {
+            operators::LOGICAL_AND => Node::Both { decisive: false, sides },
+            operators::LOGICAL_OR => Node::Both { decisive: true, sides },
+            operators::EQUALS => Node::Equal { negated: false, sides },
+            operators::NOT_EQUALS => Node::Equal { negated: true, sides },
+            operators::LESS => Node::Compare(Comparison::Less, sides),
+            operators::LESS_EQUALS => Node::Compare(Comparison::AtMost, sides),
+            operators::GREATER => Node::Compare(Comparison::More, sides),
+            operators::GREATER_EQUALS => Node::Compare(Comparison::AtLeast, sides),
+            operators::ADD => Node::Sum(Sum::Plus, sides),
+            operators::SUBSTRACT => Node::Sum(Sum::Minus, sides),
+            operators::MULTIPLY => Node::Sum(Sum::Times, sides),
+            _ => return Err(not_a_function(name)),
+        })
+    }
+
+    /// The parser has made a loop of `all`, `exists` or `exists_one`: this tells which it was. `map` and `filter` make
+    /// lists, whose cost grows with the square of their length.
+    fn quantified(&mut self, loops: &ComprehensionExpr) -> Compiled {
+        let step = match &loops.loop_step.expr {
+            Expr::Call(call) => (call.func_name.as_str(), call.args.as_slice()),
+            _ => ("", [].as_slice()),
+        };
+        let (quantifier, body) = match (&loops.accu_init.expr, step) {
+            (Expr::Literal(_), (operators::LOGICAL_AND, [_, body])) => (Quantifier::All, body),
+            (Expr::Literal(_), (operators::LOGICAL_OR, [_, body])) => (Quantifier::Exists, body),
+            (Expr::Literal(_), (operators::CONDITIONAL, [body, ..])) => (Quantifier::ExistsOne, body),
+            _ => return Err(Refused::because("makes a list with map or filter", "all, exists or exists_one")),
+        };
+        let items = self.node(&loops.iter_range)?;
+        if self.locals.len() >= RULE_QUANTIFIERS_MAX {
+            return Err(Refused::because(
+                "has all, exists or exists_one within each other",
+                format!("at most {RULE_QUANTIFIERS_MAX} levels"),
+            ));
+        }
+        self.locals.push(loops.iter_var.clone());
+        let body = self.node(body);
+        self.locals.pop();
+        Ok(Node::Quantified(quantifier, Box::new([items, body?])))
+    }
+}
+
+fn literal(literal: &LiteralValue) -> Result<Literal, Refused> {
+    let number = |number: Option<Number>| {
+        number
+            .map(Literal::Number)
+            .ok_or_else(|| Refused::because("has a number that is too large", "at most 38 digits"))
+    };
+    match literal {
+        LiteralValue::Null => Ok(Literal::Null),
+        LiteralValue::Boolean(is) => Ok(Literal::Bool(*is.inner())),
+        LiteralValue::Int(int) => number(Number::parse(&int.inner().to_string())),
+        LiteralValue::UInt(int) => number(Number::parse(&int.inner().to_string())),
+        LiteralValue::Double(double) => number(Number::from_double(*double.inner())),
+        LiteralValue::String(text) => Ok(Literal::Text(text.inner().to_owned())),
+        LiteralValue::Bytes(_) => Err(Refused::because("has bytes, which no JSON has", "a text")),
+    }
+}
+
+fn pattern(text: &str) -> Result<Pattern, Refused> {
+    let mut last = None;
+    for kib in PATTERN_KIB {
+        let mut builder = RegexBuilder::new(text);
+        match builder.size_limit(kib * 1024).dfa_size_limit(256 * 1024).build() {
+            Ok(regex) => return Ok(Pattern { regex, cost: kib }),
+            Err(regex::Error::CompiledTooBig(_)) => last = Some("its program is too large".to_owned()),
+            Err(error) => {
+                last = error.to_string().lines().last().map(|line| line.trim_start_matches("error: ").to_owned());
+                break;
+            }
+        }
+    }
+    Err(Refused::because(format!("has a pattern that is none ({})", last.unwrap_or_default()), "a regular expression"))
+}
+
+fn unknown(name: &str) -> Refused {
+    let names = || Known::ALL.iter().map(|known| known.name());
+    // Of a longer path, what it begins with is meant.
+    let meant = suggest::closest(name, names()).map(|meant| format!(" (did you mean `{meant}`?)")).unwrap_or_default();
+    Refused::because(
+        format!("names the unknown `{name}`{meant}"),
+        format!("one of {}", names().collect::<Vec<_>>().join(", ")),
+    )
+}
+
+fn not_a_function(name: &str) -> Refused {
+    let name = operators::find_operator(name).unwrap_or(name);
+    Refused::because(
+        format!("calls the unknown `{name}`, or gives it other operands than it takes"),
+        format!("one of {FUNCTIONS}"),
+    )
+}

@@ -1,0 +1,429 @@
+//! Evaluation: what a condition says of one call, under a bound on the work. Whatever goes wrong is an answer, never a
+//! panic: the call is denied then.
+
+use std::borrow::Cow;
+use std::cmp::Ordering;
+
+use regex::Regex;
+use tickfleet_model::limits::RULE_PATTERN_TEXT_BYTES_MAX;
+
+use crate::facts::{Facts, Known};
+use crate::number::Number;
+use crate::value::Value;
+use crate::work::{Problem, Work};
+
+/// A compiled condition.
+#[derive(Debug, Clone)]
+pub(crate) enum Node {
+    Literal(Literal),
+    Known(Known),
+    /// A variable of `all`, `exists` or `exists_one`: the number of the quantifier, the outermost is 0.
+    Local(usize),
+    Member(Box<Node>, String),
+    Has(Box<Node>, String),
+    HasKnown(Known),
+    Item(Box<Node>, Box<Node>),
+    Not(Box<Node>),
+    Negate(Box<Node>),
+    /// `&&` where `decisive` is false, `||` where it is true: a side that says so decides, whatever the other says.
+    Both {
+        decisive: bool,
+        sides: Box<[Node; 2]>,
+    },
+    If(Box<[Node; 3]>),
+    Compare(Comparison, Box<[Node; 2]>),
+    Equal {
+        negated: bool,
+        sides: Box<[Node; 2]>,
+    },
+    In(Box<Node>, Box<Node>),
+    Sum(Sum, Box<[Node; 2]>),
+    List(Vec<Node>),
+    Size(Box<Node>),
+    Text(TextTest, Box<[Node; 2]>),
+    Matches(Box<Node>, Pattern),
+    Lower(Box<Node>),
+    ToNumber(Box<Node>),
+    Quantified(Quantifier, Box<[Node; 2]>),
+}
+
+/// A constant.
+#[derive(Debug, Clone)]
+pub(crate) enum Literal {
+    Null,
+    Bool(bool),
+    Number(Number),
+    Text(String),
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Comparison {
+    Less,
+    AtMost,
+    More,
+    AtLeast,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Sum {
+    Plus,
+    Minus,
+    Times,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum TextTest {
+    StartsWith,
+    EndsWith,
+    Contains,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quantifier {
+    All,
+    Exists,
+    ExistsOne,
+}
+
+/// A regular expression, compiled with the rule.
+#[derive(Debug, Clone)]
+pub(crate) struct Pattern {
+    pub(crate) regex: Regex,
+    /// Work per byte of text: it grows with the compiled program, which a text may make the matcher walk for each byte.
+    pub(crate) cost: usize,
+}
+
+/// The evaluation of the conditions of one call: they share its work.
+pub(crate) struct Evaluation<'a> {
+    facts: &'a Facts<'a>,
+    pub(crate) work: Work,
+    locals: Vec<Value<'a>>,
+    /// The arguments with their first level read: nearly every condition looks there.
+    arguments: Option<Value<'a>>,
+}
+
+type Answer<'a> = Result<Value<'a>, Problem>;
+
+fn cannot<T>(why: impl Into<String>) -> Result<T, Problem> {
+    Err(Problem::Cannot(why.into()))
+}
+
+impl<'a> Evaluation<'a> {
+    pub(crate) const fn of(facts: &'a Facts<'a>) -> Self {
+        Self { facts, work: Work::full(), locals: Vec::new(), arguments: None }
+    }
+
+    /// Says whether a condition holds.
+    pub(crate) fn holds(&mut self, node: &'a Node) -> Result<bool, Problem> {
+        // What a condition left behind that ended with an error.
+        self.locals.clear();
+        match self.value(node)? {
+            Value::Bool(holds) => Ok(holds),
+            other => cannot(format!("it gives {}, not true or false", other.kind())),
+        }
+    }
+
+    /// The value of a node, with its first level read.
+    pub(crate) fn value(&mut self, node: &'a Node) -> Answer<'a> {
+        self.work.spend(1)?;
+        match node {
+            Node::Literal(literal) => Ok(literal.value()),
+            Node::Known(Known::Args) => self.arguments(),
+            Node::Known(known) => known.value(self.facts).opened(&mut self.work),
+            Node::Local(number) => self.local(*number),
+            Node::Member(of, name) => self.member(of, name),
+            Node::Has(of, name) => {
+                let of = self.value(of)?;
+                Ok(Value::Bool(of.member(name, &mut self.work)?.is_some()))
+            }
+            Node::HasKnown(known) => Ok(Value::Bool(known.is_there(self.facts))),
+            Node::Item(of, at) => self.item(of, at),
+            Node::Not(node) => Ok(Value::Bool(!self.boolean(node, "!")?)),
+            Node::Negate(node) => Ok(Value::Number(self.number(node, "-")?.negated())),
+            Node::Both { decisive, sides } => self.both(*decisive, sides),
+            Node::If(parts) => {
+                let [condition, yes, no] = &**parts;
+                if self.boolean(condition, "?:")? { self.value(yes) } else { self.value(no) }
+            }
+            Node::Compare(how, sides) => self.compare(*how, sides),
+            Node::Equal { negated, sides } => {
+                let (one, other) = (self.value(&sides[0])?, self.value(&sides[1])?);
+                Ok(Value::Bool(one.equals(other, &mut self.work)? != *negated))
+            }
+            Node::In(one, all) => self.within(one, all),
+            Node::Sum(how, sides) => self.sum(*how, sides),
+            Node::List(items) => {
+                let items: Result<Vec<_>, _> = items.iter().map(|item| self.value(item)).collect();
+                Ok(Value::List(items?.into()))
+            }
+            Node::Size(of) => self.size(of),
+            Node::Text(test, sides) => self.test_text(*test, sides),
+            Node::Matches(text, pattern) => self.matches(text, pattern),
+            Node::Lower(text) => {
+                let text = self.text(text, "lowerAscii")?;
+                self.work.spend_bytes(text.len())?;
+                Ok(Value::Text(Cow::Owned(text.to_ascii_lowercase())))
+            }
+            Node::ToNumber(node) => self.double(node),
+            Node::Quantified(quantifier, parts) => self.quantified(*quantifier, parts),
+        }
+    }
+
+    fn arguments(&mut self) -> Answer<'a> {
+        if self.arguments.is_none() {
+            self.arguments = Some(Value::Json(self.facts.arguments).opened(&mut self.work)?);
+        }
+        Ok(self.arguments.clone().unwrap_or(Value::Null))
+    }
+
+    fn local(&mut self, number: usize) -> Answer<'a> {
+        let Some(value) = self.locals.get(number) else { return cannot("a variable has no value") };
+        if let Value::Text(Cow::Owned(text)) = value {
+            self.work.spend_bytes(text.len())?;
+        }
+        Ok(value.clone())
+    }
+
+    fn member(&mut self, of: &'a Node, name: &str) -> Answer<'a> {
+        let value = self.value(of)?;
+        match value.member(name, &mut self.work)? {
+            Some(member) => member.opened(&mut self.work),
+            None => cannot(format!("there is no `{}`", of.path_to(name))),
+        }
+    }
+
+    fn item(&mut self, of: &'a Node, at: &'a Node) -> Answer<'a> {
+        let (of, at) = (self.value(of)?, self.value(at)?);
+        let found = match (&of, &at) {
+            (Value::List(items), Value::Number(at)) => at.as_index().and_then(|at| items.get(at)).cloned(),
+            (Value::Map(_), Value::Text(name)) => of.member(name, &mut self.work)?,
+            _ => return cannot(format!("{} has no items that {} names", of.kind(), at.kind())),
+        };
+        match found {
+            Some(item) => item.opened(&mut self.work),
+            None => cannot("there is no such item"),
+        }
+    }
+
+    fn boolean(&mut self, node: &'a Node, of: &str) -> Result<bool, Problem> {
+        match self.value(node)? {
+            Value::Bool(is) => Ok(is),
+            other => cannot(format!("`{of}` is for true and false, not for {}", other.kind())),
+        }
+    }
+
+    fn number(&mut self, node: &'a Node, of: &str) -> Result<Number, Problem> {
+        match self.value(node)? {
+            Value::Number(number) => Ok(number),
+            other => cannot(format!("`{of}` is for numbers, not for {}", other.kind())),
+        }
+    }
+
+    fn text(&mut self, node: &'a Node, of: &str) -> Result<Cow<'a, str>, Problem> {
+        match self.value(node)? {
+            Value::Text(text) => Ok(text),
+            other => cannot(format!("`{of}` is for texts, not for {}", other.kind())),
+        }
+    }
+
+    fn both(&mut self, decisive: bool, sides: &'a [Node; 2]) -> Answer<'a> {
+        let of = if decisive { "||" } else { "&&" };
+        let locals = self.locals.len();
+        let first = self.boolean(&sides[0], of);
+        if first == Ok(decisive) || first == Err(Problem::TooMuch) {
+            return first.map(Value::Bool);
+        }
+        self.locals.truncate(locals);
+        let second = self.boolean(&sides[1], of)?;
+        if second == decisive { Ok(Value::Bool(decisive)) } else { first.map(|_| Value::Bool(second)) }
+    }
+
+    fn compare(&mut self, how: Comparison, sides: &'a [Node; 2]) -> Answer<'a> {
+        let order = match (self.value(&sides[0])?, self.value(&sides[1])?) {
+            (Value::Number(one), Value::Number(other)) => one.cmp(&other),
+            (Value::Text(one), Value::Text(other)) => {
+                self.work.spend_bytes(one.len().min(other.len()))?;
+                one.cmp(&other)
+            }
+            (one, other) => return cannot(format!("{} and {} cannot be compared", one.kind(), other.kind())),
+        };
+        Ok(Value::Bool(match how {
+            Comparison::Less => order == Ordering::Less,
+            Comparison::AtMost => order != Ordering::Greater,
+            Comparison::More => order == Ordering::Greater,
+            Comparison::AtLeast => order != Ordering::Less,
+        }))
+    }
+
+    fn within(&mut self, one: &'a Node, all: &'a Node) -> Answer<'a> {
+        let one = self.value(one)?;
+        // The usual list is written out in the rule: it is not made anew for each call.
+        if let Node::List(nodes) = all
+            && nodes.iter().all(|node| matches!(node, Node::Literal(_)))
+        {
+            for node in nodes {
+                if let Node::Literal(literal) = node
+                    && one.clone().equals(literal.value(), &mut self.work)?
+                {
+                    return Ok(Value::Bool(true));
+                }
+            }
+            return Ok(Value::Bool(false));
+        }
+        let all = self.value(all)?;
+        match (&all, &one) {
+            (Value::List(items), _) => {
+                for item in items.iter() {
+                    if one.clone().equals(item.clone(), &mut self.work)? {
+                        return Ok(Value::Bool(true));
+                    }
+                }
+                Ok(Value::Bool(false))
+            }
+            (Value::Map(_), Value::Text(name)) => Ok(Value::Bool(all.member(name, &mut self.work)?.is_some())),
+            _ => cannot(format!("`in` looks for {} in {}", one.kind(), all.kind())),
+        }
+    }
+
+    fn sum(&mut self, how: Sum, sides: &'a [Node; 2]) -> Answer<'a> {
+        let (word, reckon): (_, fn(Number, Number) -> Option<Number>) = match how {
+            Sum::Plus => ("+", Number::plus),
+            Sum::Minus => ("-", Number::minus),
+            Sum::Times => ("*", Number::times),
+        };
+        let (one, other) = (self.number(&sides[0], word)?, self.number(&sides[1], word)?);
+        match reckon(one, other) {
+            Some(number) => Ok(Value::Number(number)),
+            None => cannot(format!("`{word}` gives a number with more than 38 digits")),
+        }
+    }
+
+    fn size(&mut self, of: &'a Node) -> Answer<'a> {
+        let size = match self.value(of)? {
+            Value::Text(text) => {
+                self.work.spend_bytes(text.len())?;
+                text.chars().count()
+            }
+            Value::List(items) => items.len(),
+            Value::Map(members) => members.len(),
+            other => return cannot(format!("{} has no size", other.kind())),
+        };
+        Ok(Value::Number(Number::count(size)))
+    }
+
+    fn test_text(&mut self, test: TextTest, sides: &'a [Node; 2]) -> Answer<'a> {
+        let word = test.word();
+        let (text, part) = (self.text(&sides[0], word)?, self.text(&sides[1], word)?);
+        self.work.spend_bytes(text.len() + part.len())?;
+        Ok(Value::Bool(match test {
+            TextTest::StartsWith => text.starts_with(&*part),
+            TextTest::EndsWith => text.ends_with(&*part),
+            TextTest::Contains => text.contains(&*part),
+        }))
+    }
+
+    fn matches(&mut self, text: &'a Node, pattern: &Pattern) -> Answer<'a> {
+        let text = self.text(text, "matches")?;
+        if text.len() > RULE_PATTERN_TEXT_BYTES_MAX {
+            return cannot(format!("`matches` is for texts of at most {RULE_PATTERN_TEXT_BYTES_MAX} bytes"));
+        }
+        self.work.spend((1 + text.len()).saturating_mul(pattern.cost))?;
+        Ok(Value::Bool(pattern.regex.is_match(&text)))
+    }
+
+    fn double(&mut self, node: &'a Node) -> Answer<'a> {
+        match self.value(node)? {
+            Value::Text(text) => {
+                self.work.spend_bytes(text.len())?;
+                match Number::parse(&text) {
+                    Some(number) => Ok(Value::Number(number)),
+                    None => cannot("`double` is for texts that are a number"),
+                }
+            }
+            number @ Value::Number(_) => Ok(number),
+            other => cannot(format!("`double` is for numbers and texts, not for {}", other.kind())),
+        }
+    }
+
+    /// `all`, `exists` and `exists_one`. As in CEL, an item that decides does so although another one cannot be judged.
+    fn quantified(&mut self, quantifier: Quantifier, parts: &'a [Node; 2]) -> Answer<'a> {
+        let items: Vec<Value<'a>> = match self.value(&parts[0])? {
+            Value::List(items) => items.to_vec(),
+            Value::Map(members) => members.iter().map(|(key, _)| Value::Text(key.clone())).collect(),
+            other => return cannot(format!("`{}` is for lists, not for {}", quantifier.word(), other.kind())),
+        };
+        self.work.spend(items.len())?;
+        let (mut met, mut problem) = (0_usize, None);
+        let depth = self.locals.len();
+        for item in items {
+            let item = item.opened(&mut self.work)?;
+            self.locals.truncate(depth);
+            self.locals.push(item);
+            match self.boolean(&parts[1], quantifier.word()) {
+                Ok(true) => met += 1,
+                Ok(false) if quantifier == Quantifier::All => {
+                    self.locals.truncate(depth);
+                    return Ok(Value::Bool(false));
+                }
+                Ok(false) => {}
+                Err(Problem::TooMuch) => return Err(Problem::TooMuch),
+                Err(first) => problem = problem.or(Some(first)),
+            }
+            if met > 0 && quantifier == Quantifier::Exists {
+                self.locals.truncate(depth);
+                return Ok(Value::Bool(true));
+            }
+        }
+        self.locals.truncate(depth);
+        match problem {
+            Some(problem) => Err(problem),
+            None => Ok(Value::Bool(match quantifier {
+                Quantifier::All => true,
+                Quantifier::Exists => false,
+                Quantifier::ExistsOne => met == 1,
+            })),
+        }
+    }
+}
+
+impl Node {
+    /// What a member is called in full, where it can be said.
+    fn path_to(&self, name: &str) -> String {
+        match self {
+            Self::Known(known) => format!("{}.{name}", known.name()),
+            Self::Member(of, own) => format!("{}.{name}", of.path_to(own)),
+            _ => name.to_owned(),
+        }
+    }
+}
+
+impl Literal {
+    pub(crate) fn value(&self) -> Value<'_> {
+        match self {
+            Self::Null => Value::Null,
+            Self::Bool(is) => Value::Bool(*is),
+            Self::Number(number) => Value::Number(*number),
+            Self::Text(text) => Value::text(text),
+        }
+    }
+}
+
+impl TextTest {
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::StartsWith => "startsWith",
+            Self::EndsWith => "endsWith",
+            Self::Contains => "contains",
+        }
+    }
+}
+
+impl Quantifier {
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Exists => "exists",
+            Self::ExistsOne => "exists_one",
+        }
+    }
+}

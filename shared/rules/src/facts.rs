@@ -1,0 +1,121 @@
+//! What conditions may ask about: the call's arguments, who calls, for whom, with which tool, in which turn.
+
+use std::borrow::Cow;
+
+use serde_json::value::RawValue;
+use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
+use tickfleet_model::{AgentId, Context, Effect, TaskGrant, TaskId, TenantId, TenantUser, ToolSpec};
+
+use crate::value::Value;
+
+/// One call as rules see it.
+#[derive(Debug, Clone, Copy)]
+pub struct Facts<'a> {
+    /// The arguments, as the tool gets them.
+    pub arguments: &'a RawValue,
+    /// The agent that calls, and its declaration.
+    pub agent: (&'a AgentId, &'a AgentPolicy),
+    /// Its tenant, and the tenant's declaration.
+    pub tenant: (&'a TenantId, &'a TenantPolicy),
+    /// The tool.
+    pub tool: &'a ToolSpec,
+    /// What the producer of the turn says beside it.
+    pub context: &'a Context,
+    /// The task that the turn runs under, if it does.
+    pub task: Option<&'a (TaskId, TaskGrant)>,
+}
+
+macro_rules! known {
+    ($($variant:ident $name:literal),+ $(,)?) => {
+        /// Something that conditions may name.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub(crate) enum Known { $($variant),+ }
+
+        impl Known {
+            /// All of them.
+            pub(crate) const ALL: &[Self] = &[$(Self::$variant),+];
+
+            /// What a condition calls it.
+            pub(crate) const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name),+ }
+            }
+        }
+    };
+}
+
+known! {
+    Args "args",
+    AgentName "agent.name",
+    AgentRoles "agent.roles",
+    TenantName "tenant.name",
+    TenantPlan "tenant.plan",
+    TenantFeatures "tenant.features",
+    TenantUsers "tenant.users",
+    ToolName "tool.name",
+    ToolVersion "tool.version",
+    ToolCategory "tool.category",
+    ToolEffect "tool.effect",
+    TaskId "task.id",
+    TaskChain "task.chain",
+    UserContext "user_context",
+    SessionData "session_data",
+}
+
+impl Known {
+    /// What a condition means by `name`.
+    pub(crate) fn find(name: &str) -> Option<Self> {
+        Self::ALL.iter().copied().find(|known| known.name() == name)
+    }
+
+    /// Returns true if `name` is what some of these begin with (`agent`).
+    pub(crate) fn is_group(name: &str) -> bool {
+        Self::ALL.iter().any(|known| known.name().split_once('.').is_some_and(|(group, _)| group == name))
+    }
+
+    /// False of what a call need not have and has not.
+    pub(crate) const fn is_there(self, facts: &Facts<'_>) -> bool {
+        !matches!(self, Self::TaskId) || facts.task.is_some()
+    }
+
+    /// The value in this call. A task that there is not, has no id; what a producer did not say, says nothing.
+    pub(crate) fn value<'a>(self, facts: &'a Facts<'a>) -> Value<'a> {
+        let (agent, tenant) = (facts.agent, facts.tenant);
+        let said = |json: &'a Option<Box<RawValue>>| json.as_deref().map_or_else(Value::nothing, Value::Json);
+        match self {
+            Self::Args => Value::Json(facts.arguments),
+            Self::AgentName => Value::text(agent.0.as_str()),
+            Self::AgentRoles => Value::texts(agent.1.roles.iter().map(String::as_str)),
+            Self::TenantName => Value::text(tenant.0.as_str()),
+            Self::TenantPlan => Value::text(&tenant.1.plan),
+            Self::TenantFeatures => Value::texts(tenant.1.features.iter().map(String::as_str)),
+            Self::TenantUsers => Value::List(tenant.1.users.iter().map(user).collect()),
+            Self::ToolName => Value::text(&facts.tool.name),
+            Self::ToolVersion => Value::text(&facts.tool.version),
+            Self::ToolCategory => Value::text(&facts.tool.category),
+            Self::ToolEffect => Value::text(match facts.tool.effect {
+                Effect::Read => "read",
+                Effect::Idempotent => "idempotent",
+                Effect::Once => "once",
+            }),
+            Self::TaskId => facts.task.map_or(Value::Null, |(task, _)| Value::text(task.as_str())),
+            Self::TaskChain => {
+                let chain = facts.task.map(|(_, grant)| grant.chain.as_slice()).unwrap_or_default();
+                Value::texts(chain.iter().map(AgentId::as_str))
+            }
+            Self::UserContext => said(&facts.context.user_context),
+            Self::SessionData => said(&facts.context.session_data),
+        }
+    }
+}
+
+/// One of the people behind a tenant.
+fn user(user: &TenantUser) -> Value<'_> {
+    let mut members = vec![
+        (Cow::Borrowed("name"), Value::text(&user.name)),
+        (Cow::Borrowed("roles"), Value::texts(user.roles.iter().map(String::as_str))),
+    ];
+    for (name, text) in [("email", &user.email), ("status", &user.status)] {
+        members.extend(text.as_deref().map(|text| (Cow::Borrowed(name), Value::text(text))));
+    }
+    Value::Map(members.into())
+}

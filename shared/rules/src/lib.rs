@@ -1,0 +1,173 @@
+//! Rules on a call's arguments and context: what a row of `permissions.yaml` may require beside who calls.
+//!
+//! A condition is written in CEL and parsed by the `cel` crate. It is compiled here to a small language of its own, for
+//! three things that the crate's interpreter does not give: every evaluation has a bound on its work, numbers are the
+//! decimals that were written, and what is never looked at is never parsed. What both can evaluate, both evaluate alike: a
+//! test compares them. ADR 14 says why.
+//!
+//! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `number`, `facts` (what a condition may
+//! name), `message` (what a rule tells).
+
+mod compile;
+mod evaluate;
+mod facts;
+mod message;
+mod number;
+mod value;
+mod work;
+
+#[cfg(test)]
+mod referee;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tickfleet_model::policy::{Rule, ToolGrant};
+
+pub use compile::Refused;
+use evaluate::{Evaluation, Node};
+pub use facts::Facts;
+use message::Message;
+use work::Problem;
+
+/// Checks the condition of a rule for whoever reads a configuration.
+///
+/// # Errors
+/// What is wrong with it, and what is expected instead.
+pub fn check_condition(text: &str) -> Result<(), Refused> {
+    compile::condition(text).map(drop)
+}
+
+/// Checks the message of a rule for whoever reads a configuration.
+///
+/// # Errors
+/// What is wrong with it, and what is expected instead.
+pub fn check_message(text: &str) -> Result<(), Refused> {
+    Message::compile(text).map(drop)
+}
+
+/// The rules of a permission matrix, compiled. Copies share them.
+#[derive(Debug, Clone, Default)]
+pub struct Rulebook(Arc<BTreeMap<String, Vec<Compiled>>>);
+
+/// One rule.
+#[derive(Debug)]
+struct Compiled {
+    /// Where the configuration has it.
+    place: String,
+    /// The condition as it is written, for a rule without a message.
+    text: String,
+    /// None where something does not compile. A configuration with such a rule is refused when it is read; should one
+    /// come another way, the rule stops every call.
+    parts: Option<Parts>,
+}
+
+#[derive(Debug)]
+struct Parts {
+    when: Option<Node>,
+    require: Node,
+    message: Option<Message>,
+}
+
+/// Why a rule stops a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Why {
+    /// What it requires is not so.
+    NotMet,
+    /// Whether it is so cannot be said.
+    Undecided,
+}
+
+impl Why {
+    /// A stable word for `details.reason`.
+    #[must_use]
+    pub const fn reason(self) -> &'static str {
+        match self {
+            Self::NotMet => "rule_not_met",
+            Self::Undecided => "rule_undecided",
+        }
+    }
+}
+
+/// The rule that stops a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unmet {
+    /// The rule, as the configuration has it (`permissions.send_money.rules.small_amounts`).
+    pub rule: String,
+    /// Why.
+    pub why: Why,
+    /// The same in words, for the model.
+    pub message: String,
+}
+
+impl Rulebook {
+    /// Compiles the rules of a matrix.
+    #[must_use]
+    pub fn of(matrix: &BTreeMap<String, ToolGrant>) -> Self {
+        let with_rules = matrix.iter().filter(|(_, row)| !row.rules.is_empty());
+        let rules = |(tool, row): (&String, &ToolGrant)| {
+            let rules = row.rules.iter().enumerate().map(|(at, rule)| Compiled::of(tool, at, rule));
+            (tool.clone(), rules.collect())
+        };
+        Self(Arc::new(with_rules.map(rules).collect()))
+    }
+
+    /// The number of rules that calls of a tool have to meet.
+    #[must_use]
+    pub fn count(&self, tool: &str) -> usize {
+        self.0.get(tool).map_or(0, Vec::len)
+    }
+
+    /// Decides about a call of a tool: every rule of its row has to be met.
+    ///
+    /// # Errors
+    /// The first rule that is not met, or that cannot be decided.
+    pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<(), Unmet> {
+        let Some(rules) = self.0.get(tool) else { return Ok(()) };
+        let mut evaluation = Evaluation::of(facts);
+        rules.iter().try_for_each(|rule| rule.decide(&mut evaluation))
+    }
+}
+
+impl Compiled {
+    fn of(tool: &str, at: usize, rule: &Rule) -> Self {
+        let when = rule.when.as_deref().map(compile::condition).transpose();
+        let message = rule.message.as_deref().map(Message::compile).transpose();
+        let parts = match (when, compile::condition(&rule.require), message) {
+            (Ok(when), Ok(require), Ok(message)) => Some(Parts { when, require, message }),
+            _ => None,
+        };
+        Self { place: rule.place(tool, at), text: rule.require.clone(), parts }
+    }
+
+    fn decide<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> Result<(), Unmet> {
+        let unmet = |why, message: String| Err(Unmet { rule: self.place.clone(), why, message });
+        let Some(parts) = &self.parts else {
+            return unmet(Why::Undecided, "the rule cannot be read, so that it stops every call".to_owned());
+        };
+        let applies = parts.when.as_ref().map_or(Ok(true), |when| evaluation.holds(when));
+        let met = match applies {
+            Ok(true) => evaluation.holds(&parts.require),
+            other => other.map(|_| true),
+        };
+        match met {
+            Ok(true) => Ok(()),
+            Ok(false) => unmet(
+                Why::NotMet,
+                match &parts.message {
+                    Some(message) => message.told(evaluation),
+                    None => format!("they do not meet {:?}", self.text),
+                },
+            ),
+            Err(Problem::Cannot(why)) => {
+                unmet(Why::Undecided, format!("whether they meet {:?} cannot be said: {why}", self.text))
+            }
+            Err(Problem::TooMuch) => unmet(
+                Why::Undecided,
+                format!("to see whether they meet {:?} takes more work than a rule may", self.text),
+            ),
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! What a rule tells whoever it stops: a text with values in braces, `amount {args.amount} exceeds 500`.
+
+use tickfleet_model::redaction::Redactor;
+
+use crate::compile::{self, Refused};
+use crate::evaluate::{Evaluation, Node};
+use crate::value::Value;
+
+/// Bytes of a message as it is configured.
+pub(crate) const MESSAGE_BYTES_MAX: usize = 300;
+/// Values that one message may show.
+const VALUES_MAX: usize = 8;
+/// Characters of a value that are shown: a model knows what it has said.
+const VALUE_CHARS_MAX: usize = 80;
+
+/// A compiled message.
+#[derive(Debug, Clone)]
+pub(crate) struct Message(Vec<Part>);
+
+#[derive(Debug, Clone)]
+enum Part {
+    Words(String),
+    Value(Node),
+}
+
+impl Message {
+    /// Compiles a message. `{{` and `}}` are the braces themselves.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(crate) fn compile(text: &str) -> Result<Self, Refused> {
+        if text.len() > MESSAGE_BYTES_MAX {
+            return Err(Refused::because(format!("has {} bytes", text.len()), format!("at most {MESSAGE_BYTES_MAX}")));
+        }
+        let (mut parts, mut words, mut rest) = (Vec::new(), String::new(), text);
+        while let Some(at) = rest.find(['{', '}']) {
+            let (before, from) = rest.split_at(at);
+            words.push_str(before);
+            if let Some(after) = from.strip_prefix("{{").or_else(|| from.strip_prefix("}}")) {
+                words.extend(from.chars().next());
+                rest = after;
+                continue;
+            }
+            let inner = from.strip_prefix('{').and_then(|inner| inner.split_once('}'));
+            let Some((path, after)) = inner else {
+                return Err(Refused::because("has a lone brace", "`{args.amount}`, or `{{` for the brace itself"));
+            };
+            parts.push(Part::Words(std::mem::take(&mut words)));
+            parts.push(Part::Value(value(path)?));
+            rest = after;
+        }
+        words.push_str(rest);
+        parts.push(Part::Words(words));
+        if parts.len() > 2 * VALUES_MAX + 1 {
+            return Err(Refused::because("shows too many values", format!("at most {VALUES_MAX}")));
+        }
+        Ok(Self(parts))
+    }
+
+    /// The message about one call. A value that cannot be told is a question mark: the message says why a call was
+    /// stopped, which is certain by now.
+    pub(crate) fn told<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> String {
+        let mut text = String::new();
+        for part in &self.0 {
+            match part {
+                Part::Words(words) => text.push_str(words),
+                Part::Value(node) => text.push_str(&evaluation.value(node).map_or_else(|_| "?".to_owned(), told)),
+            }
+        }
+        text
+    }
+}
+
+fn value(path: &str) -> Result<Node, Refused> {
+    let mut names = path.split(|c: char| !c.is_alphanumeric() && c != '_' && c != '-');
+    if let Some(secret) = names.find(|name| Redactor::default().is_secret_key(name)) {
+        return Err(Refused::because(format!("shows `{secret}`, which names a secret"), "what may be written down"));
+    }
+    compile::expression(path).map_err(|refused| Refused {
+        found: format!("shows {{{path}}}, which {}", refused.found),
+        expected: refused.expected,
+    })
+}
+
+fn told(value: Value<'_>) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(is) => is.to_string(),
+        Value::Number(number) => number.to_string(),
+        Value::Text(text) => {
+            let mut cut: String = text.chars().take(VALUE_CHARS_MAX).collect();
+            if cut.len() < text.len() {
+                cut.push('…');
+            }
+            cut
+        }
+        Value::List(items) => format!("[{} items]", items.len()),
+        Value::Map(_) | Value::Json(_) => "{…}".to_owned(),
+    }
+}

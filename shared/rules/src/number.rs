@@ -1,0 +1,191 @@
+//! Numbers as people write them: exact decimals. What is written `0.1` is a tenth, and an integer compares with a decimal
+//! as in arithmetic. In doubles, `0.1 + 0.2 <= 0.3` is false, and an amount with many digits passes for a round one.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+/// Digits that a number may have: what 128 bits hold whatever the digits are.
+const DIGITS_MAX: u32 = 38;
+/// Powers of ten that a number may be shifted by: more than any double.
+const SCALE_MAX: i32 = 1_000;
+
+/// `digits` divided by ten to the power of `scale`. Zeros at the end of the digits belong to the scale, so that equal
+/// numbers have equal fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number {
+    digits: i128,
+    scale: i32,
+}
+
+impl Number {
+    /// Reads a number of JSON; none if it has more than [`DIGITS_MAX`] digits, or is beyond all measure.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let (sign, unsigned) = text.strip_prefix('-').map_or((1, text), |rest| (-1, rest));
+        let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
+        let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+        let (mut digits, mut zeros) = (0_i128, 0_u32);
+        for digit in whole.bytes().chain(fraction.bytes()) {
+            let digit = i128::from(digit.checked_sub(b'0').filter(|digit| *digit <= 9)?);
+            if digit == 0 {
+                zeros = zeros.saturating_add(1);
+            } else {
+                let shift = if digits == 0 { 1 } else { power_of_ten(zeros.checked_add(1)?)? };
+                digits = digits.checked_mul(shift)?.checked_add(digit)?;
+                zeros = 0;
+            }
+        }
+        let places = i32::try_from(fraction.len()).ok()?.checked_sub(i32::try_from(zeros).ok()?)?;
+        Self::of(digits.checked_mul(sign)?, places.checked_sub(exponent.parse().ok()?)?)
+    }
+
+    /// A number that a literal is written as; none if it is infinite.
+    pub(crate) fn from_double(double: f64) -> Option<Self> {
+        Self::parse(&double.to_string())
+    }
+
+    /// How many there are of something.
+    pub(crate) fn count(count: usize) -> Self {
+        i128::try_from(count).ok().and_then(|count| Self::of(count, 0)).unwrap_or(Self { digits: 0, scale: 0 })
+    }
+
+    fn of(mut digits: i128, mut scale: i32) -> Option<Self> {
+        if digits == 0 {
+            return Some(Self { digits: 0, scale: 0 });
+        }
+        while digits % 10 == 0 {
+            (digits, scale) = (digits / 10, scale.checked_sub(1)?);
+        }
+        let fits = scale.abs() <= SCALE_MAX && digits.unsigned_abs().ilog10() < DIGITS_MAX;
+        fits.then_some(Self { digits, scale })
+    }
+
+    /// The number as an index, if it is one.
+    pub(crate) fn as_index(self) -> Option<usize> {
+        let zeros = u32::try_from(self.scale.checked_neg()?).ok()?;
+        usize::try_from(self.digits.checked_mul(power_of_ten(zeros)?)?).ok()
+    }
+
+    /// Less one than the other; none if the difference cannot be held.
+    pub(crate) fn minus(self, other: Self) -> Option<Self> {
+        self.plus(other.negated())
+    }
+
+    /// The sum; none if it has too many digits.
+    pub(crate) fn plus(self, other: Self) -> Option<Self> {
+        let scale = self.scale.max(other.scale);
+        let aligned = |number: Self| {
+            let shift = u32::try_from(scale.checked_sub(number.scale)?).ok()?;
+            number.digits.checked_mul(if number.digits == 0 { 1 } else { power_of_ten(shift)? })
+        };
+        Self::of(aligned(self)?.checked_add(aligned(other)?)?, scale)
+    }
+
+    /// The product; none if it has too many digits.
+    pub(crate) fn times(self, other: Self) -> Option<Self> {
+        Self::of(self.digits.checked_mul(other.digits)?, self.scale.checked_add(other.scale)?)
+    }
+
+    /// The number with the other sign: digits are bounded far from the type's own ends.
+    pub(crate) const fn negated(self) -> Self {
+        Self { digits: -self.digits, scale: self.scale }
+    }
+
+    /// Digits before the point; negative where zeros follow it.
+    fn magnitude(self) -> i64 {
+        i64::from(self.digits.unsigned_abs().ilog10()) - i64::from(self.scale)
+    }
+}
+
+fn power_of_ten(power: u32) -> Option<i128> {
+    10_i128.checked_pow(power)
+}
+
+impl Ord for Number {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let signs = self.digits.signum().cmp(&other.digits.signum());
+        if signs != Ordering::Equal || self.digits == 0 {
+            return signs;
+        }
+        let magnitudes = self.magnitude().cmp(&other.magnitude());
+        if magnitudes != Ordering::Equal {
+            return if self.digits > 0 { magnitudes } else { magnitudes.reverse() };
+        }
+        // Of one magnitude: the one with fewer digits is filled up with zeros, to as many as the other has.
+        let shift = |from: i32, to: i32| u32::try_from(i64::from(to) - i64::from(from)).ok().and_then(power_of_ten);
+        let mine = self.digits * shift(self.scale, other.scale).unwrap_or(1);
+        mine.cmp(&(other.digits * shift(other.scale, self.scale).unwrap_or(1)))
+    }
+}
+
+impl PartialOrd for Number {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (sign, digits) = (if self.digits < 0 { "-" } else { "" }, self.digits.unsigned_abs().to_string());
+        match usize::try_from(self.scale) {
+            Ok(0) => write!(f, "{sign}{digits}"),
+            Ok(places) if places <= 40 => {
+                let padded = format!("{digits:0>width$}", width = places + 1);
+                let (whole, fraction) = padded.split_at(padded.len() - places);
+                write!(f, "{sign}{whole}.{fraction}")
+            }
+            Err(_) if self.scale >= -20 => {
+                write!(f, "{sign}{digits}{}", "0".repeat(self.scale.unsigned_abs() as usize))
+            }
+            _ => write!(f, "{sign}{digits}e{}", -self.scale),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn number(text: &str) -> Number {
+        Number::parse(text).unwrap()
+    }
+
+    #[test]
+    fn numbers_are_what_is_written_not_the_nearest_double() {
+        assert_eq!(number("0.1").plus(number("0.2")), Some(number("0.3")));
+        assert_eq!(number("500.00"), number("5e2"));
+        assert!(number("500.00000000000000001") > number("500"));
+        assert!(number("9007199254740993") > number("9007199254740992.5"));
+        assert!(number("-1.5") < number("-1") && number("-1") < number("0") && number("0") < number("1e-300"));
+        assert!(number("9e15") < number("1e16") && number("-9e15") > number("-1e16"));
+        assert_eq!(number("-0"), number("0.00"));
+        assert_eq!(number("1.5").times(number("2")), Some(number("3")));
+        assert_eq!(number("1").minus(number("0.9")), Some(number("0.1")));
+    }
+
+    #[test]
+    fn what_cannot_be_held_is_no_number() {
+        for text in ["1e1001", "1e-1001", &"9".repeat(39), "1e99999999999", "", "x", "1..2", "0x1", "+1e", "-"] {
+            assert!(
+                Number::parse(text).is_none_or(|number| number == self::number("0") && !text.contains('9')),
+                "{text}"
+            );
+        }
+        let most = number(&"9".repeat(38));
+        assert_eq!((most.plus(number("1e-1")), most.times(most)), (None, None));
+        assert!(most > number(&format!("-{}", "9".repeat(38))), "the ends compare, too");
+    }
+
+    #[test]
+    fn numbers_are_told_as_people_write_them() {
+        for text in ["0", "700", "-12.5", "0.001", "123456789.25", "1e300", "5e-45"] {
+            assert_eq!(number(text).to_string(), text);
+        }
+        assert_eq!((number("500.10").to_string(), number("7e2").to_string()), ("500.1".into(), "700".into()));
+        assert_eq!(
+            (number("12").as_index(), number("1.5").as_index(), number("-1").as_index()),
+            (Some(12), None, None)
+        );
+    }
+}
