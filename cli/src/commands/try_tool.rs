@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
+use serde_json::value::RawValue;
 use tickfleet_model::suggest::list;
-use tickfleet_model::{AgentId, Effect, Outcome, TenantId, TurnId};
+use tickfleet_model::{AgentId, Context, Effect, Outcome, TenantId, TurnId};
 use tickfleet_tools::{Toolbox, start_all, stop_all};
 use worker::calls::trial::{Step, Trial, Tried};
 
@@ -22,7 +23,7 @@ Examples:
   tickfleet tools try post_to_x --agent kelly --dry-run '{\"content\": \"hi\"}'
 
 The call runs in this process, as a worker would run it: known tool, permission, arguments, the tool's
-own validation, approval, one try under its timeout, output schema. No fleet has to run. Caps, queues,
+own validation, rules, approval, one try under its timeout, output schema. No fleet has to run. Caps, queues,
 retries, record and audit are left out. Exit code 0 only if the call succeeded.")]
 pub(crate) struct Try {
     /// The tool, by the name that a model would use.
@@ -36,6 +37,9 @@ pub(crate) struct Try {
     /// The tenant whose agent it is; otherwise the first one that has it.
     #[arg(long)]
     tenant: Option<TenantId>,
+    /// What the turn would say of its user, JSON: rules may ask for it.
+    #[arg(long, value_name = "JSON")]
+    user_context: Option<String>,
     /// Stop before the tool runs.
     #[arg(long)]
     dry_run: bool,
@@ -92,6 +96,8 @@ pub(crate) async fn run(setup: &Setup, args: &Try, output: &Output) -> Result<()
 
 /// The call, with the tools as a worker would have them.
 async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
+    let parsed = args.user_context.clone().map(RawValue::from_string).transpose();
+    let user_context = parsed.map_err(|error| Failure::usage(format!("--user-context: {error}")))?;
     let active = setup.active();
     let stores = setup.stores()?;
     with_run_time(&active, &stores).await;
@@ -125,6 +131,7 @@ async fn trial(setup: &Setup, args: &Try) -> Result<Trial, Failure> {
         agent: args.agent.clone(),
         tool: args.tool.clone(),
         arguments: args.arguments.clone(),
+        context: Context { user_context, ..Context::default() },
         tools: Toolbox::new(in_force, registry, None, None),
         ladder: setup.configuration.ladder(),
         dry: args.dry_run,

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tickfleet_config::TaskHandlerDef;
 use tickfleet_model::policy::TenantPolicy;
 use tickfleet_model::{AgentId, Policy, TenantId};
+use tickfleet_rules::Rulebook;
 use tickfleet_store::{AtRunTime, Store, StoreError};
 
 /// One consistent state of everything that decides.
@@ -19,6 +20,8 @@ pub struct ActivePolicy {
     pub policy: Policy,
     /// The handler of each agent's tasks.
     pub task_handlers: BTreeMap<AgentId, TaskHandlerDef>,
+    /// The rules of the permissions, compiled. Whatever is put in force is given those of its own policy.
+    pub rules: Rulebook,
     /// Digest of the configuration it came from.
     pub digest: String,
     /// Per shard, the generation of the tenants set at run time that are in `policy`.
@@ -139,7 +142,8 @@ impl Sources {
 impl PolicyHandle {
     /// Puts `active` in force.
     #[must_use]
-    pub fn new(active: ActivePolicy) -> Self {
+    pub fn new(mut active: ActivePolicy) -> Self {
+        active.rules = Rulebook::of(&active.policy.permissions.matrix);
         let sources = Sources { configured: active.policy.tenants.clone(), ..Sources::default() };
         Self { current: ArcSwap::from_pointee(active), sources: Mutex::new(sources), looks: AtomicU64::new(0) }
     }
@@ -207,6 +211,7 @@ impl PolicyHandle {
     /// Puts a new configuration in force, in one step. What was set at run time stays. Answers what is in force now.
     pub fn replace(&self, mut active: ActivePolicy) -> Arc<ActivePolicy> {
         let mut sources = self.sources.lock();
+        active.rules = Rulebook::of(&active.policy.permissions.matrix);
         sources.configured = std::mem::take(&mut active.policy.tenants);
         sources.put_into(&mut active);
         let active = Arc::new(active);

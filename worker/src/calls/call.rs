@@ -1,4 +1,4 @@
-//! START HERE (2): one call, end to end. Known tool → permission → arguments → approval (`guards`) → begin → execute →
+//! START HERE (2): one call, end to end. Known tool → permission → arguments → rules → approval (`guards`) → begin → execute →
 //! judge (`attempt`).
 
 use std::sync::Arc;
@@ -464,7 +464,8 @@ async fn passed(trying: &Trying<'_>, tools: &Toolbox) -> Result<Passed, Box<Call
         Asked::Task { handlers: &trying.config.task_handlers, agent: &meta.agent }
     } else {
         let (tenant, name) = (&trying.slice.name.tenant, trying.call.tool.as_str());
-        Asked::Tool { tools, tenant, agent: &meta.agent, name, strict: meta.strict }
+        let (strict, context, task) = (meta.strict, &*trying.context, meta.task.as_ref());
+        Asked::Tool { tools, tenant, agent: &meta.agent, name, strict, context, task }
     };
     guards::pass(&asked, &trying.call.arguments, |_, _| {}).await
 }

@@ -6,12 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
-use tickfleet_model::{AgentId, CallError, Outcome, TenantId};
+use tickfleet_model::{AgentId, CallError, Context, Outcome, TaskGrant, TaskId, TenantId};
 use tickfleet_protocol::without_nulls;
 
 use crate::agents::TaskHandlers;
 use crate::calls::messages::{self, CallEnding};
-use crate::tools::{RegisteredTool, Toolbox, Unusable};
+use crate::tools::{RegisteredTool, Ruled, RuledCall, Toolbox, Unusable};
 
 /// One guard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,13 +22,15 @@ pub enum Guard {
     Arguments,
     /// The tool itself finds nothing wrong with them.
     Validation,
+    /// The call meets the rules on its arguments and context.
+    Rules,
     /// A person has agreed, if the tool wants that.
     Approval,
 }
 
 impl Guard {
     /// All guards, in the order in which a call meets them.
-    pub const ALL: [Self; 4] = [Self::Permission, Self::Arguments, Self::Validation, Self::Approval];
+    pub const ALL: [Self; 5] = [Self::Permission, Self::Arguments, Self::Validation, Self::Rules, Self::Approval];
 
     /// The guard as people read it.
     #[must_use]
@@ -37,6 +39,7 @@ impl Guard {
             Self::Permission => "tool and permission",
             Self::Arguments => "arguments",
             Self::Validation => "validation",
+            Self::Rules => "rules",
             Self::Approval => "approval",
         }
     }
@@ -48,6 +51,7 @@ impl Guard {
             Self::Permission => "the tool is known, and the agent may call it",
             Self::Arguments => "the arguments are within bounds, and as the tool's input schema wants them",
             Self::Validation => "the tool itself finds nothing wrong with them",
+            Self::Rules => "it meets the rules on its arguments and context",
             Self::Approval => "a person has agreed, if the tool wants that",
         }
     }
@@ -57,7 +61,15 @@ impl Guard {
 pub(crate) enum Asked<'a> {
     /// A model's call of a tool, by the name that it used. Of a `strict` answer, the nulls that stand for optional
     /// arguments are left out.
-    Tool { tools: &'a Toolbox, tenant: &'a TenantId, agent: &'a AgentId, name: &'a str, strict: bool },
+    Tool {
+        tools: &'a Toolbox,
+        tenant: &'a TenantId,
+        agent: &'a AgentId,
+        name: &'a str,
+        strict: bool,
+        context: &'a Context,
+        task: Option<&'a (TaskId, TaskGrant)>,
+    },
     /// A task: its work is its agent's handler.
     Task { handlers: &'a TaskHandlers, agent: &'a AgentId },
 }
@@ -84,6 +96,9 @@ pub(crate) async fn pass(
     let validated = validated(&tool, &arguments);
     observe(Guard::Validation, validated.as_ref().map(|()| &*tool).map_err(Box::as_ref));
     validated?;
+    let ruled = asked.follows_rules(&tool, &arguments);
+    observe(Guard::Rules, ruled.as_ref().map(|()| &*tool).map_err(Box::as_ref));
+    ruled?;
     let approved = approved(&tool);
     observe(Guard::Approval, approved.as_ref().map(|()| &*tool).map_err(Box::as_ref));
     approved?;
@@ -120,6 +135,21 @@ impl Asked<'_> {
     }
 }
 
+impl Asked<'_> {
+    /// Decides by the rules of the tool's row. The arguments are those that the tool gets: a rule never judges others. A
+    /// task has no row: whoever delegated it made a call that has.
+    fn follows_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<CallEnding>> {
+        let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else { return Ok(()) };
+        let call = RuledCall { tenant, agent, tool, arguments, context, task };
+        tools.follow_rules(&call).map_err(|ruled| match ruled {
+            Ruled::Unmet(unmet) => {
+                Box::new(CallEnding { outcome: Outcome::Denied, error: messages::unmet(name, &unmet) })
+            }
+            Ruled::Unusable(unusable) => not_usable(tools, tenant, agent, name, unusable),
+        })
+    }
+}
+
 /// The tool that an agent means by `name`: it is known, and the agent may call it.
 fn usable(
     tools: &Toolbox,
@@ -127,13 +157,15 @@ fn usable(
     agent: &AgentId,
     name: &str,
 ) -> Result<Arc<RegisteredTool>, Box<CallEnding>> {
-    let unusable = match tools.find(tenant, agent, name) {
-        Ok(tool) => return Ok(Arc::clone(tool)),
-        Err(unusable) => unusable,
-    };
+    let found = tools.find(tenant, agent, name).map(Arc::clone);
+    found.map_err(|unusable| not_usable(tools, tenant, agent, name, unusable))
+}
+
+/// The end of a call whose tool its agent cannot use.
+fn not_usable(tools: &Toolbox, tenant: &TenantId, agent: &AgentId, name: &str, unusable: Unusable) -> Box<CallEnding> {
     let may = tools.may_call(tenant, agent);
     let allowed: Vec<&str> = may.iter().map(|tool| tool.spec.name.as_str()).collect();
-    Err(match unusable {
+    match unusable {
         Unusable::NoAgent => {
             CallEnding::of(Outcome::Denied, format!("Agent {:?} is no longer configured.", agent.as_str()))
         }
@@ -146,7 +178,7 @@ fn usable(
             let error = messages::denied(name, &denial, &rule, &allowed);
             Box::new(CallEnding { outcome: Outcome::Denied, error })
         }
-    })
+    }
 }
 
 /// Asks the tool itself about arguments that fit its schema.

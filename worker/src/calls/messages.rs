@@ -5,6 +5,7 @@ use std::time::Duration;
 use tickfleet_model::policy::Denial;
 use tickfleet_model::retry::GiveUp;
 use tickfleet_model::{CallError, Outcome, limits};
+use tickfleet_rules::{Unmet, Why};
 
 use crate::tools::wording;
 
@@ -69,6 +70,18 @@ pub(crate) fn denied(name: &str, denial: &Denial, rule: &str, allowed: &[&str]) 
         details.insert("rule".into(), rule.into());
     }
     error
+}
+
+/// A rule on arguments and context stops the call. The agent may call the tool with others.
+pub(crate) fn unmet(name: &str, unmet: &Unmet) -> CallError {
+    let advice = match unmet.why {
+        Why::NotMet => "",
+        Why::Undecided => " What cannot be decided is denied.",
+    };
+    let said = unmet.message.trim_end_matches('.');
+    let message = format!("You may not call {name:?} with these arguments: {said}.{advice}");
+    let details = serde_json::json!({ "reason": unmet.why.reason(), "rule": unmet.rule });
+    CallError { details: Some(details), ..error(Outcome::Denied, message) }
 }
 
 /// A transient failure after its last try. `why` says why it is the last one, `after` what wait the far side asked for.

@@ -29,6 +29,8 @@ pub struct Trial {
     pub tool: String,
     /// The arguments, as a model would write them.
     pub arguments: String,
+    /// What the turn says beside its calls.
+    pub context: Context,
     /// The tools, as a worker has them.
     pub tools: Toolbox,
     /// The waits between tries, to tell what a worker would do.
@@ -102,7 +104,8 @@ impl Trial {
     /// Every guard before the tool runs.
     async fn pass(&self, steps: &mut Vec<Step>) -> Result<Passed, Box<CallEnding>> {
         let (tools, tenant, agent, name) = (&self.tools, &self.tenant, &self.agent, self.tool.as_str());
-        let asked = Asked::Tool { tools, tenant, agent, name, strict: false };
+        let context = &self.context;
+        let asked = Asked::Tool { tools, tenant, agent, name, strict: false, context, task: None };
         let observe = |guard: Guard, said: Result<&RegisteredTool, &CallEnding>| {
             let passed = said.is_ok();
             let detail = match said {
@@ -120,6 +123,11 @@ impl Trial {
             Guard::Permission => format!("{} may call {}", self.agent, tool.spec.name),
             Guard::Arguments => "they fit the input schema".to_owned(),
             Guard::Validation => "the tool takes them".to_owned(),
+            Guard::Rules => match self.tools.rules(tool) {
+                0 => "there are none".to_owned(),
+                1 => "the one that there is is met".to_owned(),
+                several => format!("all {several} are met"),
+            },
             Guard::Approval => "none is needed".to_owned(),
         }
     }
@@ -132,7 +140,7 @@ impl Trial {
             idempotency_key: idempotency_key(&self.tenant, &call.turn, "", call.position),
             deadline_ms: now_ms.saturating_add(i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX)),
             attempt: 1,
-            context: Arc::new(Context::default()),
+            context: Arc::new(self.context.clone()),
             task: None,
             tools: self.tools.clone(),
             reply_to: None,

@@ -35,7 +35,7 @@ pub use lifecycle::{HookError, Startup, StartupError, start_all, stop_all};
 pub use registry::{RegisteredTool, Registry, RegistryError};
 pub use secrets::Secrets;
 pub use tool_secrets::{ToolSecrets, without_secrets};
-pub use toolbox::{Toolbox, Unusable};
+pub use toolbox::{Ruled, RuledCall, Toolbox, Unusable};
 pub use typed::{ToolError, TypedTool, inner};
 
 /// The facts that a handler gets beside its arguments. Never another tenant's data.

@@ -6,7 +6,10 @@ use std::sync::Arc;
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::delegation::narrower;
 use tickfleet_model::policy::{Caller, Denial, Unknown};
-use tickfleet_model::{AgentId, TaskGrant, TenantId};
+use tickfleet_model::{AgentId, Context, TaskGrant, TaskId, TenantId};
+use tickfleet_rules::{Facts, Unmet};
+
+use serde_json::value::RawValue;
 
 use super::{RegisteredTool, Registry};
 
@@ -17,6 +20,32 @@ pub struct Toolbox {
     registry: Arc<Registry>,
     granted: Option<Arc<BTreeSet<String>>>,
     narrowed: Option<Arc<BTreeSet<String>>>,
+}
+
+/// A call that passed the checks of its tool, for the rules on its arguments and context.
+#[derive(Debug, Clone, Copy)]
+pub struct RuledCall<'a> {
+    /// The tenant of the agent that calls.
+    pub tenant: &'a TenantId,
+    /// The agent that calls.
+    pub agent: &'a AgentId,
+    /// The tool.
+    pub tool: &'a RegisteredTool,
+    /// The arguments, as the tool gets them.
+    pub arguments: &'a RawValue,
+    /// The context of the turn.
+    pub context: &'a Context,
+    /// The task that the turn runs under, if it does.
+    pub task: Option<&'a (TaskId, TaskGrant)>,
+}
+
+/// Why rules stop a call.
+#[derive(Debug, Clone)]
+pub enum Ruled {
+    /// This rule is not met, or cannot be decided.
+    Unmet(Unmet),
+    /// Whose call it is, is no longer known.
+    Unusable(Unusable),
 }
 
 /// Why a tool cannot be called by the name that a model gave.
@@ -75,6 +104,33 @@ impl Toolbox {
                 Err(Unusable::Denied(denial, rule))
             }
         }
+    }
+
+    /// The number of rules on calls of a tool.
+    #[must_use]
+    pub fn rules(&self, tool: &RegisteredTool) -> usize {
+        self.active.rules.count(&tool.spec.name)
+    }
+
+    /// Decides by the rules of the tool's row about a call's arguments and context.
+    ///
+    /// # Errors
+    /// [`Ruled`] says which rule stops it.
+    pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<(), Ruled> {
+        let name = &call.tool.spec.name;
+        if self.active.rules.count(name) == 0 {
+            return Ok(());
+        }
+        let caller = self.caller(call.tenant, call.agent).map_err(Ruled::Unusable)?;
+        let facts = Facts {
+            arguments: call.arguments,
+            agent: (caller.agent, caller.policy),
+            tenant: (call.tenant, caller.tenant),
+            tool: &call.tool.spec,
+            context: call.context,
+            task: call.task,
+        };
+        self.active.rules.decide(name, &facts).map_err(Ruled::Unmet)
     }
 
     /// All tools that an agent may call, by name.
