@@ -1,4 +1,4 @@
-//! Calls: arguments, permission, dialects, outcomes, calls of calls, and tools of MCP servers.
+//! Calls: arguments, permission, rules, dialects, outcomes, calls of calls, and tools of MCP servers.
 
 mod arguments;
 mod cancelled;
@@ -7,3 +7,4 @@ mod formats;
 mod mcp;
 mod outcomes;
 mod permission;
+mod rules;

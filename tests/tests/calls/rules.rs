@@ -1,0 +1,128 @@
+//! Rules on arguments and context, on a fleet: what meets them runs, what does not is denied before it begins, and is told
+//! which rule it was.
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tickfleet_model::policy::{Rule, ToolGrant};
+use tickfleet_model::{AgentId, Effect, Policy};
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tools::{CallContext, ToolError, TypedTool};
+
+fn rule(name: &str, require: &str, message: &str) -> Rule {
+    Rule { name: Some(name.to_owned()), when: None, require: require.to_owned(), message: Some(message.to_owned()) }
+}
+
+fn ruled(rules: Vec<Rule>) -> ToolGrant {
+    ToolGrant { everyone: true, rules, ..ToolGrant::default() }
+}
+
+/// `echo` may say what is short, and to those whom the user knows; `fail` has a rule that cannot be decided.
+fn with_rules(policy: &mut Policy) {
+    let short = rule("short", "args.value.amount <= 500", "amount {args.value.amount} exceeds 500");
+    let known =
+        rule("known", "args.value.to in user_context.contacts", "{args.value.to} is nobody that the user knows");
+    let known = Rule { when: Some("has(args.value.to)".into()), ..known };
+    policy.permissions.matrix.insert("echo".into(), ruled(vec![short, known]));
+    let broken = Rule { message: None, name: None, ..rule("", "args.value.amount <=", "") };
+    policy.permissions.matrix.insert("fail".into(), ruled(vec![broken]));
+    let sam = AgentId::new("sam").unwrap();
+    let row = Rule { when: Some("agent.name == 'sam'".into()), ..rule("nap", "args.ms < 10", "no naps") };
+    policy
+        .permissions
+        .matrix
+        .insert("sleep".into(), ToolGrant { everyone: false, agents: [sam].into(), ..ruled(vec![row]) });
+}
+
+fn errors(reply: &Value) -> Vec<(&str, &str, &str)> {
+    let text = |value: &'_ Value| -> &'static str { value.as_str().unwrap_or_default().to_owned().leak() };
+    let results = reply["results"].as_array().unwrap().iter();
+    results
+        .map(|result| {
+            let error = &result["error"];
+            (text(&result["outcome"]), text(&error["message"]), text(&error["details"]["rule"]))
+        })
+        .collect()
+}
+
+#[tokio::test]
+async fn a_call_that_does_not_meet_a_rule_is_denied_before_it_begins_and_told_which() {
+    let mut fleet =
+        Fleet::start(Plan { agents: vec!["kelly".into(), "sam".into()], policy: with_rules, ..Plan::default() }).await;
+    let echo = |arguments: Value| json!({"name": "echo", "arguments": {"value": arguments}});
+    let calls = json!([
+        echo(json!({"amount": 500, "to": "bob"})),
+        echo(json!({"amount": 500.01, "to": "bob"})),
+        echo(json!({"amount": 1, "to": "eve"})),
+        echo(json!({"amount": "1"})),
+        echo(json!({"to": "bob"})),
+        {"name": "fail", "arguments": {"outcomes": ["ok"]}},
+        {"name": "sleep", "arguments": {"ms": 1}},
+    ]);
+    fleet.submit_turn(json!({"user_context": {"contacts": ["bob"]}, "calls": calls})).await;
+    let reply = fleet.reply().await;
+    let told = errors(&reply);
+    let may_not = |why: &str| format!("You may not call \"echo\" with these arguments: {why}.");
+    assert_eq!(told[0], ("ok", "", ""), "{reply}");
+    assert_eq!(told[1], ("denied", &*may_not("amount 500.01 exceeds 500"), "permissions.echo.rules.short"));
+    assert_eq!(told[2], ("denied", &*may_not("eve is nobody that the user knows"), "permissions.echo.rules.known"));
+    let undecided = "whether they meet \"args.value.amount <= 500\" cannot be said: ";
+    let said = format!("{undecided}a text and a number cannot be compared");
+    let said = format!("{} What cannot be decided is denied.", may_not(&said));
+    assert_eq!(told[3], ("denied", &*said, "permissions.echo.rules.short"));
+    assert!(told[4].1.contains("there is no `args.value.amount`"), "{reply}");
+    assert_eq!((told[5].0, told[5].2), ("denied", "permissions.fail.rules[0]"), "a rule that is none stops every call");
+    assert_eq!((told[6].0, told[6].2), ("denied", "permissions.sleep"), "a rule grants nothing");
+    let details = |at: usize| &reply["results"][at]["error"]["details"]["reason"];
+    assert_eq!((details(1), details(3)), (&json!("rule_not_met"), &json!("rule_undecided")));
+    let attempts: Vec<u64> =
+        reply["results"].as_array().unwrap().iter().map(|result| result["attempts"].as_u64().unwrap()).collect();
+    assert_eq!(attempts, [1, 0, 0, 0, 0, 0, 0], "what is denied never ran");
+
+    let audits = fleet.audits().await;
+    let named = |rule: &str| audits.iter().filter(|audit| audit["meta"]["error"]["details"]["rule"] == rule).count();
+    assert_eq!(named("permissions.echo.rules.short"), 3, "{audits:?}");
+
+    fleet
+        .submit_turn(json!({"agent": "sam", "calls": [
+            {"name": "sleep", "arguments": {"ms": 1}}, {"name": "sleep", "arguments": {"ms": 20}},
+        ]}))
+        .await;
+    let reply = fleet.reply().await;
+    assert_eq!(
+        errors(&reply).iter().map(|told| (told.0, told.2)).collect::<Vec<_>>(),
+        [("ok", ""), ("denied", "permissions.sleep.rules.nap"),]
+    );
+    fleet.stop().await;
+}
+
+/// Says something by way of `echo`.
+fn speaker() -> TypedTool {
+    TypedTool::new("speak", "Speaks.", Effect::Read, |context: CallContext, amount: Amount| async move {
+        let said = context.call("echo", json!({"value": {"amount": amount.amount}})).await?;
+        Ok::<_, ToolError>(json!({"echo": said.outcome, "why": said.error}))
+    })
+}
+
+#[derive(Deserialize, JsonSchema)]
+struct Amount {
+    /// What is said.
+    amount: u32,
+}
+
+#[tokio::test]
+async fn rules_hold_for_the_calls_that_tools_make_and_see_the_context_of_their_turn() {
+    fn for_some_users(policy: &mut Policy) {
+        let limit = rule("limit", "args.value.amount <= user_context.limit", "{user_context.limit} at most");
+        policy.permissions.matrix.insert("echo".into(), ruled(vec![limit]));
+    }
+    let mut fleet = Fleet::start(Plan { tools: vec![speaker()], policy: for_some_users, ..Plan::default() }).await;
+    let speak = |amount: u32| json!({"name": "speak", "arguments": {"amount": amount}});
+    fleet.submit_turn(json!({"user_context": {"limit": 7}, "calls": [speak(7), speak(8)]})).await;
+    let reply = fleet.reply().await;
+    let said = |at: usize| &reply["results"][at]["output"];
+    assert_eq!(said(0), &json!({"echo": "ok", "why": null}), "{reply}");
+    let why = "You may not call \"echo\" with these arguments: 7 at most.";
+    assert_eq!(said(1), &json!({"echo": "denied", "why": why}));
+    fleet.stop().await;
+}
