@@ -102,6 +102,16 @@ pub struct Unmet {
     pub message: String,
 }
 
+impl Unmet {
+    /// What stops the calls of a tool whose rules were declared and never compiled: a policy that was put in force past
+    /// the handle which compiles them must not be a laxer one.
+    #[must_use]
+    pub fn not_compiled(tool: &str) -> Self {
+        let message = "the tool has rules that were not compiled, so that they stop every call".to_owned();
+        Self { rule: format!("permissions.{tool}.rules"), why: Why::Undecided, message }
+    }
+}
+
 impl Rulebook {
     /// Compiles the rules of a matrix.
     #[must_use]

@@ -211,9 +211,12 @@ mod tests {
 
     use std::time::Duration;
 
+    use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
+    use tickfleet_model::policy::{AgentPolicy, Rule, TenantPolicy, ToolGrant};
+
     use super::*;
-    use crate::tools::Environment;
     use crate::tools::builtin;
+    use crate::tools::{Environment, Registry};
 
     #[tokio::test]
     async fn a_call_meets_the_guards_in_the_order_of_their_list() {
@@ -226,6 +229,31 @@ mod tests {
         let asked = Asked::Task { handlers: &handlers, agent: &agent };
         pass(&asked, "{}", |guard, said| met.push((guard, said.is_ok()))).await.unwrap();
         assert_eq!(met, Guard::ALL.map(|guard| (guard, true)));
+    }
+
+    #[tokio::test]
+    async fn rules_that_nobody_compiled_stop_every_call() {
+        let (tenant, agent) = (TenantId::new("acme").unwrap(), AgentId::new("kelly").unwrap());
+        let echo = builtin::all().into_iter().find(|tool| tool.spec().name == "echo").unwrap();
+        let (spec, handler) = echo.into_parts(Duration::from_secs(1), &Environment::of([]));
+        let mut registry = Registry::default();
+        registry.register(RegisteredTool::new(spec, handler).unwrap()).unwrap();
+        let registry = Arc::new(registry);
+        let mut active = ActivePolicy::default();
+        let rule = Rule { require: "1 < 2".into(), ..Rule::default() };
+        let row = ToolGrant { everyone: true, rules: vec![rule], ..ToolGrant::default() };
+        active.policy.permissions.matrix.insert("echo".into(), row);
+        active.policy.tenants.insert(tenant.clone(), TenantPolicy::default());
+        active.policy.agents = Arc::new([(agent.clone(), AgentPolicy::default())].into());
+        let past_the_handle = Arc::new(active.clone());
+        let context = Context::default();
+        for (active, passes) in [(past_the_handle, false), (PolicyHandle::new(active).load(), true)] {
+            let tools = Toolbox::new(active, Arc::clone(&registry), None, None);
+            let (tools, tenant, agent, context) = (&tools, &tenant, &agent, &context);
+            let asked = Asked::Tool { tools, tenant, agent, name: "echo", strict: false, context, task: None };
+            let passed = pass(&asked, "{}", |_, _| {}).await;
+            assert_eq!(passed.is_ok(), passes, "{:?}", passed.err());
+        }
     }
 
     #[test]

@@ -125,7 +125,7 @@ impl Trial {
             Guard::Validation => "the tool takes them".to_owned(),
             Guard::Rules => match self.tools.rules(tool) {
                 0 => "there are none".to_owned(),
-                1 => "the one that there is is met".to_owned(),
+                1 => "the only one is met".to_owned(),
                 several => format!("all {several} are met"),
             },
             Guard::Approval => "none is needed".to_owned(),

@@ -118,8 +118,12 @@ impl Toolbox {
     /// [`Ruled`] says which rule stops it.
     pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<(), Ruled> {
         let name = &call.tool.spec.name;
-        if self.active.rules.count(name) == 0 {
+        let declared = self.active.policy.permissions.matrix.get(name).map_or(0, |row| row.rules.len());
+        if declared == 0 {
             return Ok(());
+        }
+        if declared != self.active.rules.count(name) {
+            return Err(Ruled::Unmet(Unmet::not_compiled(name)));
         }
         let caller = self.caller(call.tenant, call.agent).map_err(Ruled::Unusable)?;
         let facts = Facts {
