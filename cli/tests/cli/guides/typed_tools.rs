@@ -278,7 +278,7 @@ fn a_result_that_is_not_what_a_tool_of_any_kind_promises_is_withheld() {
     let tried = ["tools", "try", "areas__area", "--yes", "--agent", "kelly", "--config", "conf", "--json"];
     let tried = run(&tried).exits(1).json();
     let steps = tried["steps"].as_array().unwrap().iter().map(|step| step["passed"] == true).collect::<Vec<_>>();
-    assert_eq!(steps, [true, true, true, true, true, false], "{tried}");
+    assert_eq!(steps, [true, true, true, true, true, true, false], "{tried}");
     // A tool whose effect cannot be taken back is not run by mistake.
     run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf"]).exits(2).complains("--yes runs it");
     run(&["tools", "try", "echo", "--agent", "kelly", "--config", "conf", "--dry-run"]).exits(0).says("not run");
