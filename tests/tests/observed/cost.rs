@@ -7,17 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
-use tickfleet_model::{AgentId, Caps, ConsumerId, DayCapAction, InboxName, Priority, TenantId, TurnId};
+use tickfleet_model::limit::counters::Debits;
+use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
+use tickfleet_model::{AgentId, Caps, ConsumerId, DayCapAction, InboxName, Limit, Priority, TenantId, TurnId};
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_store::{
-    Admission, AdmitReply, Admitted, Entry, Generations, PolicyRow, Queue, Reader, ReplyFrame, Settled, SettledCall,
-    Settlement, SliceMeta, Store, StoreOptions, TurnName,
+    Admission, AdmitReply, Admitted, CounterDebits, Entry, Generations, LimitRow, PolicyRow, Queue, Reader, ReplyFrame,
+    Settled, SettledCall, Settlement, SliceMeta, Store, StoreOptions, TurnName,
 };
 use tickfleet_testkit::connect;
 
 const DAY_MS: i64 = 86_400_000;
 /// Agents that the turns are spread over: none of them comes to its cap.
 const AGENTS: usize = 3_000;
+/// Places of a limit: more than are ever taken.
+const PLACES: u64 = 100_000;
 
 /// A Redis under callgrind, with a scheduler and a worker in one hand.
 struct Measured {
@@ -29,6 +33,32 @@ struct Measured {
     connection: MultiplexedConnection,
     number: usize,
     dumps: usize,
+    /// Limits of the slots that count every call.
+    limits: Vec<Limit>,
+}
+
+/// A limit of the slots that never holds a turn up here.
+fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
+    Limit {
+        name: name.into(),
+        matches: LimitMatch::default(),
+        per: [key].into(),
+        bound,
+        every: Every::Held,
+        on_reach: OnReach::Wait,
+        mode: LimitMode::Enforce,
+        keys_max: 9,
+    }
+}
+
+/// What `per: [tool], concurrent: 25%` is.
+fn bulkhead() -> Limit {
+    of_slots("tool_slots", LimitKey::Tool, LimitBound::Part(25))
+}
+
+/// What `per: [tenant], concurrent: share` is.
+fn fairness() -> Limit {
+    of_slots("tenant_slots", LimitKey::Tenant, LimitBound::Share(1))
 }
 
 /// A program that starts Redis under callgrind.
@@ -53,14 +83,18 @@ impl Measured {
             ..ServerOptions::new(dir)
         };
         let server = PrivateRedis::start(options).await.unwrap();
-        let options =
-            StoreOptions { tenant_ready_max: 1_000_000, tenant_turns_max: 1_000_000, ..StoreOptions::default() };
+        let options = StoreOptions {
+            tenant_ready_max: 1_000_000,
+            tenant_turns_max: 1_000_000,
+            inbox_unread_max: 1_000_000,
+            ..StoreOptions::default()
+        };
         let store = Store::open(&server.url(), 0, Arc::new(options)).unwrap();
         store.ensure_groups().await.unwrap();
         let reader = |name: &str| store.reader(&ConsumerId::new(name).unwrap(), Duration::from_millis(100));
         let (turns, ready) = (reader("s1"), reader("w1"));
         let connection = connect(&server.url()).await.unwrap();
-        Self { server, dir: dir.to_owned(), store, turns, ready, connection, number: 0, dumps: 0 }
+        Self { server, dir: dir.to_owned(), store, turns, ready, connection, number: 0, dumps: 0, limits: Vec::new() }
     }
 
     /// Turns of one call, from the submit to the reply, in batches.
@@ -91,7 +125,9 @@ impl Measured {
         let day_start_ms = now_ms - now_ms.rem_euclid(DAY_MS);
         let row = PolicyRow { caps, day_start_ms, day_end_ms: day_start_ms + DAY_MS };
         let turns: Vec<Admission> = entries.iter().map(|entry| self.admission(entry, now_ms + DAY_MS)).collect();
-        let reply = self.store.admit(Generations { policy: 0, tenants: 0 }, &[row], &[], &turns).await.unwrap();
+        let row_of = |limit| LimitRow::new(limit, (0, 1), 5_000, (row.day_start_ms, row.day_end_ms)).with_max(PLACES);
+        let rows: Vec<LimitRow> = self.limits.iter().map(row_of).collect();
+        let reply = self.store.admit(Generations { policy: 0, tenants: 0 }, &[row], &rows, &turns).await.unwrap();
         let AdmitReply::Decided { turns, .. } = reply else { panic!("{reply:?}") };
         assert!(turns.iter().all(|turn| matches!(turn, Admitted::Dispatched)), "{turns:?}");
     }
@@ -117,8 +153,17 @@ impl Measured {
             task: None,
             meta,
             calls: vec![CALL.into()],
-            counters: Vec::new(),
+            counters: self.counters(),
         }
+    }
+
+    /// What one call debits of each limit.
+    fn counters(&self) -> Vec<CounterDebits> {
+        let of = |(row, limit): (usize, &Limit)| {
+            let key = if limit.is_of_tenants() { "bench" } else { "echo" }.to_owned();
+            CounterDebits { row, stagger_ms: 0, debits: Debits { limit: row, key, amounts: vec![Some(1)] } }
+        };
+        self.limits.iter().enumerate().map(of).collect()
     }
 
     /// Instructions of Redis for one of these turns.
@@ -181,10 +226,21 @@ fn settlement(entry: &Entry) -> Settlement {
 #[ignore = "needs valgrind, and measures"]
 async fn instructions_of_a_turn() {
     let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().unwrap();
-    let mut measured = Measured::start(dir.path()).await;
-    measured.play(1, 10).await;
-    for (batch, rounds) in [(1, 300), (10, 60), (100, 20)] {
-        let cost = measured.cost(batch, rounds).await;
-        println!("{cost:>9} instructions of Redis a turn, in batches of {batch}");
+    let with = [
+        ("no limit", vec![]),
+        ("a tool's part of the slots", vec![bulkhead()]),
+        ("tenants' shares of the slots", vec![fairness()]),
+        ("both", vec![bulkhead(), fairness()]),
+    ];
+    for (number, (what, limits)) in with.into_iter().enumerate() {
+        // Each begins with an empty Redis: what is in it has its cost, too.
+        let dir = dir.path().join(number.to_string());
+        std::fs::create_dir(&dir).unwrap();
+        let mut measured = Measured { limits, ..Measured::start(&dir).await };
+        measured.play(1, 10).await;
+        for (batch, rounds) in [(1, 300), (10, 60), (100, 20)] {
+            let cost = measured.cost(batch, rounds).await;
+            println!("{cost:>9} instructions of Redis a turn, in batches of {batch}, with {what}");
+        }
     }
 }
