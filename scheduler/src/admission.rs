@@ -156,6 +156,7 @@ pub(crate) fn admission(
         (deadline_ms, turn.calls.iter().map(json).collect())
     };
     let maker = maker(turn, owner, policy);
+    by.takes();
     Ok(Admission {
         entry: candidate.arrival.entry.clone(),
         tenant: turn.tenant.clone(),

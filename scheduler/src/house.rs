@@ -12,6 +12,7 @@ use tickfleet_store::{Memory, PruneAt, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::decider::Decider;
+use crate::policy::goes_by_slots;
 use crate::sweep::Sweep;
 use crate::{Common, Options};
 
@@ -122,7 +123,7 @@ impl House {
 
     /// Counts the workers' slots where limits go by them.
     async fn count_slots(&self) -> Result<(), StoreError> {
-        if self.active.load().policy.limits.iter().any(|limit| limit.bound.is_of_slots()) {
+        if goes_by_slots(&self.active.load().policy) {
             self.decider.policy().slots().counted(&self.store.fleet_load().await?);
         }
         Ok(())

@@ -178,7 +178,7 @@ impl Timers {
         Ok(())
     }
 
-    /// What is to be looked at of lanes. Where there are limits, or a lane is one's, its first turns are read: what their
+    /// What is to be looked at of lanes. Where limits count, or a lane is one's, its first turns are read: what their
     /// calls debit follows from the policy, which Redis does not know.
     async fn lane_batch(
         &self,
@@ -186,7 +186,9 @@ impl Timers {
         lanes: &[Lane],
         rows: &mut Rows,
     ) -> Result<Vec<LaneRelease>, StoreError> {
-        let is_any = |lane: &Lane| by.policy.limits.is_empty() && matches!(lane, Lane::Agent(..));
+        // Asked once: it may be another a moment later.
+        let counts_nothing = by.counts_nothing();
+        let is_any = |lane: &Lane| counts_nothing && matches!(lane, Lane::Agent(..));
         let read: Vec<Lane> = lanes.iter().filter(|lane| !is_any(lane)).cloned().collect();
         let mut heads = if read.is_empty() {
             Vec::new()

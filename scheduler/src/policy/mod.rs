@@ -172,6 +172,16 @@ impl Rows {
     }
 }
 
+/// Returns true if what limits allow follows from the workers' slots, and has to be known.
+pub(crate) fn goes_by_slots(policy: &Policy) -> bool {
+    policy.limits.iter().any(|limit| limit.bound.is_of_slots() && !is_for_nobody(policy, limit))
+}
+
+/// Returns true for a share of the slots where one tenant alone could have one.
+fn is_for_nobody(policy: &Policy, limit: &Limit) -> bool {
+    matches!(limit.bound, LimitBound::Share(_)) && policy.tenants.len() < 2
+}
+
 /// What the limits of a shard are reckoned by.
 pub(crate) struct Reckoning<'a> {
     pub(crate) policy: &'a Policy,
@@ -196,14 +206,38 @@ impl<'a> Reckoning<'a> {
         self.clock.slots.waits(limit, &name.tenant, owner.limit(known).bound.max(), self.now_ms);
     }
 
+    /// Returns true for a share of the slots that keeps nobody from anybody now: it is not counted, and costs Redis nothing.
+    /// What is out then is counted by nobody later either; it is little, or slots would be short.
+    fn is_asleep(&self, limit: &Limit) -> bool {
+        matches!(limit.bound, LimitBound::Share(_))
+            && (is_for_nobody(self.policy, limit) || !self.clock.slots.are_short(&limit.name, self.now_ms))
+    }
+
+    /// Returns true if no limit counts anything now.
+    pub(crate) fn counts_nothing(&self) -> bool {
+        self.policy.limits.iter().all(|limit| self.is_asleep(limit))
+    }
+
+    /// A turn has come that may go out at once.
+    pub(crate) fn takes(&self) {
+        if goes_by_slots(self.policy) {
+            self.clock.slots.takes();
+        }
+    }
+
     /// The counters that these calls of `maker` debit, with rows for their limits.
     pub(crate) fn counters(&self, maker: &Maker<'_>, calls: &[Call], rows: &mut Rows) -> Vec<CounterDebits> {
         let policy = self.policy;
-        if policy.limits.is_empty() {
+        let asleep: Vec<bool> = policy.limits.iter().map(|limit| self.is_asleep(limit)).collect();
+        if asleep.iter().all(|asleep| *asleep) {
             return Vec::new();
         }
         let found = counters(&policy.limits, &policy.tool_traits, maker, calls);
-        found.into_iter().map(|debits| self.counter(maker, debits, rows)).collect()
+        found
+            .into_iter()
+            .filter(|debits| !asleep[debits.limit])
+            .map(|debits| self.counter(maker, debits, rows))
+            .collect()
     }
 
     fn counter(&self, maker: &Maker<'_>, debits: Debits, rows: &mut Rows) -> CounterDebits {
@@ -281,7 +315,40 @@ fn call_of(blob: &str) -> Call {
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+    use tickfleet_model::limit::{Every, LimitKey, LimitMatch, LimitMode, OnReach};
+    use tickfleet_store::FleetLoad;
+
     use super::*;
+
+    #[test]
+    fn one_tenant_shares_the_slots_with_nobody() {
+        let share = Limit {
+            name: "fair_share".into(),
+            matches: LimitMatch::default(),
+            per: [LimitKey::Tenant].into(),
+            bound: LimitBound::Share(1),
+            every: Every::Held,
+            on_reach: OnReach::Wait,
+            mode: LimitMode::Enforce,
+            keys_max: 9,
+        };
+        let clock = PolicyClock::default();
+        clock.slots.counted(&FleetLoad { slots: 4, out: 500, read: None, now_ms: 1_000 });
+        let mut policy = Policy { limits: Arc::new(vec![share.clone()]), ..Policy::default() };
+        let counts = |policy: &Policy| {
+            let by = Reckoning { policy, clock: &clock, shard: (0, 1), now_ms: 1_000 };
+            (goes_by_slots(policy), !by.counts_nothing())
+        };
+        for (tenant, counted) in [("acme", (false, false)), ("globex", (true, true))] {
+            policy.tenants.insert(TenantId::new(tenant).unwrap(), TenantPolicy::default());
+            assert_eq!(counts(&policy), counted, "500 slices are out for 4 slots");
+        }
+        // A part of the slots is there to be had by one tenant alone.
+        let part = Limit { bound: LimitBound::Part(25), ..share };
+        policy.tenants.pop_first();
+        policy.limits = Arc::new(vec![part]);
+        assert_eq!(counts(&policy), (true, true));
+    }
 
     #[test]
     fn what_happened_before_a_scheduler_started_is_no_news_to_it() {

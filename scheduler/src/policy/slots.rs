@@ -29,8 +29,10 @@ pub(crate) struct Slots {
 #[derive(Debug, Default)]
 struct Known {
     load: FleetLoad,
-    /// Calls that end in a second.
+    /// Slices that workers read in a second.
     rate: u64,
+    /// Turns that this process has taken in since the last count: they may be out by now.
+    taken: u64,
     /// By limit: the tenants that wait for a place of it.
     waiting: HashMap<String, Waiting>,
 }
@@ -41,6 +43,23 @@ struct Waiting {
     tenants: HashMap<TenantId, (u64, i64)>,
     weights: u64,
     looked_ms: i64,
+}
+
+impl Known {
+    fn slots(&self) -> u64 {
+        if self.load.slots > 0 { self.load.slots } else { SLOTS_UNKNOWN }
+    }
+
+    /// How many slices may be out so that no slot waits for work: one a slot, and some that wait for one.
+    fn depth(&self) -> u64 {
+        self.slots() + (self.slots() / 4).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
+    }
+
+    /// How many slices are out now: those of the last count, and what came since beyond what was carried out since.
+    fn out(&self, now_ms: i64) -> u64 {
+        let since_ms = (now_ms - self.load.now_ms).max(0).unsigned_abs();
+        self.load.out + self.taken.saturating_sub(self.rate.saturating_mul(since_ms) / 1_000)
+    }
 }
 
 impl Waiting {
@@ -60,14 +79,32 @@ impl Slots {
     /// Takes a new count.
     pub(crate) fn counted(&self, load: &FleetLoad) {
         let mut known = self.known.lock();
-        let since_ms = load.clock_ms - known.load.clock_ms;
-        if known.load.clock_ms > 0 && since_ms > 0 {
-            let calls = load.calls.saturating_sub(known.load.calls);
-            let rate = calls.saturating_mul(1_000) / since_ms.unsigned_abs();
+        let since_ms = load.now_ms - known.load.now_ms;
+        if let (Some(before), Some(read), 1..) = (known.load.read, load.read, since_ms)
+            && known.load.now_ms > 0
+        {
+            let rate = read.saturating_sub(before).saturating_mul(1_000) / since_ms.unsigned_abs();
             // It falls slowly: a moment without work says nothing about how fast work is done.
             known.rate = rate.max(known.rate * 3 / 4);
         }
-        known.load = *load;
+        (known.load, known.taken) = (*load, 0);
+    }
+
+    /// A turn has come, and may go out at once.
+    pub(crate) fn takes(&self) {
+        self.known.lock().taken += 1;
+    }
+
+    /// Returns true if more is out than slots soon carry out, as far as is known, or somebody waits for a share of them.
+    /// While neither is so, nobody stands in another's way, and a share need not be counted. Workers that do not tell how
+    /// many slots they have, as those of an older build, must not look like few.
+    pub(crate) fn are_short(&self, limit: &str, now_ms: i64) -> bool {
+        let mut known = self.known.lock();
+        let waits = known.waiting.get_mut(limit).is_some_and(|waiting| {
+            waiting.forget(now_ms);
+            !waiting.tenants.is_empty()
+        });
+        waits || (known.load.slots > 0 && known.out(now_ms) > known.depth())
     }
 
     /// A tenant has turns that wait for a place of a limit.
@@ -88,15 +125,13 @@ impl Slots {
             return None;
         }
         let mut known = self.known.lock();
-        let slots = if known.load.slots > 0 { known.load.slots } else { SLOTS_UNKNOWN };
         let places = match limit.bound {
             LimitBound::Part(percent) => {
-                let places = slots * percent / 100;
+                let places = known.slots() * percent / 100;
                 if limit.is_of_tenants() { places } else { places / u64::from(shards.max(1)) }
             }
             _ => {
-                let depth = slots + (slots / 4).max(known.rate.saturating_mul(AHEAD_MS) / 1_000);
-                let weight = limit.bound.max();
+                let (depth, weight) = (known.depth(), limit.bound.max());
                 let others = known.waiting.get_mut(&limit.name).map_or(0, |waiting| {
                     waiting.forget(now_ms);
                     let own = waiting.tenants.get(tenant).map_or(0, |(weight, _)| *weight);
@@ -136,8 +171,8 @@ mod tests {
         TenantId::new(name).unwrap()
     }
 
-    fn fleet(slots: u64, calls: u64, clock_ms: i64) -> FleetLoad {
-        FleetLoad { slots, calls, clock_ms }
+    fn fleet(slots: u64, read: u64, now_ms: i64) -> FleetLoad {
+        FleetLoad { slots, out: 0, read: Some(read), now_ms }
     }
 
     #[test]
@@ -182,8 +217,33 @@ mod tests {
         assert_eq!(alone(), 20);
         slots.counted(&fleet(16, 9_000, 2_000));
         assert_eq!(alone(), 16 + 200, "25 ms of 8,000 calls a second");
-        // The audit log was deleted, and nothing came since: it falls slowly.
+        // The streams were deleted, and nothing came since: it falls slowly.
         slots.counted(&fleet(16, 0, 3_000));
         assert_eq!(alone(), 16 + 150);
+    }
+
+    #[test]
+    fn slots_are_short_while_more_is_out_than_they_soon_carry_out_or_somebody_waits() {
+        let slots = Slots::default();
+        slots.counted(&FleetLoad { out: 10, ..fleet(16, 0, 1_000) });
+        let are_short = |now_ms| slots.are_short("slots", now_ms);
+        (0..10).for_each(|_| slots.takes());
+        assert!(!are_short(1_000), "20 slices for 16 slots and four that wait for one");
+        slots.takes();
+        assert!(are_short(1_000));
+        // 100 a second, as far as is known: what came has been carried out by now.
+        slots.counted(&FleetLoad { out: 20, ..fleet(16, 100, 2_000) });
+        (0..20).for_each(|_| slots.takes());
+        assert!(are_short(2_000) && !are_short(2_200));
+        slots.waits("slots", &tenant("acme"), 1, 2_200);
+        assert!(are_short(2_200) && are_short(4_200) && !are_short(4_400), "two seconds after the last that waited");
+        // Redis cannot tell how many were read: what was known goes on.
+        slots.counted(&FleetLoad { out: 20, read: None, ..fleet(16, 0, 5_000) });
+        slots.counted(&FleetLoad { out: 20, ..fleet(16, 90_000, 6_000) });
+        (0..20).for_each(|_| slots.takes());
+        assert!(are_short(6_000) && !are_short(6_200));
+        // No worker tells of slots.
+        slots.counted(&FleetLoad { out: 500, ..fleet(0, 90_000, 7_000) });
+        assert!(!are_short(7_000));
     }
 }

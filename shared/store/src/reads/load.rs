@@ -1,12 +1,13 @@
-//! The slots that a fleet's workers have, and how many calls have ended: what limits of slots go by.
+//! The slots that a fleet's workers have, and what is on its way to them: what limits of slots go by.
 
 use std::collections::HashMap;
 
 use redis::{FromRedisValue, RedisResult, Value};
 
 use crate::connection::question::Question;
+use crate::keys::{GROUP, Queue};
 use crate::reads::watch::nodes;
-use crate::script::reply::number_of;
+use crate::script::reply::{number_of, text_of};
 use crate::{Store, StoreError};
 
 /// What a fleet can carry out in a shard, and what it has.
@@ -14,14 +15,16 @@ use crate::{Store, StoreError};
 pub struct FleetLoad {
     /// Slots of all workers that show signs of life.
     pub slots: u64,
-    /// Calls that ever had a result.
-    pub calls: u64,
-    /// Redis' clock, ms.
-    pub clock_ms: i64,
+    /// Slices that are out: workers hold them, or nobody has read them.
+    pub out: u64,
+    /// Slices that workers have ever read; none where Redis cannot tell since an entry was deleted.
+    pub read: Option<u64>,
+    /// Shard time, ms.
+    pub now_ms: i64,
 }
 
 impl Store {
-    /// Counts the slots of workers whose leases run, and the calls that have ended.
+    /// Counts the slots of workers whose leases run, and the slices for them.
     ///
     /// # Errors
     /// [`StoreError`].
@@ -29,7 +32,10 @@ impl Store {
         let mut pipe = redis::pipe();
         pipe.cmd("TIME").cmd("HGET").arg(self.keys.key("meta")).arg("offset_ms");
         pipe.cmd("HGETALL").arg(self.keys.key("beats")).cmd("HGETALL").arg(self.keys.key("nodes"));
-        pipe.cmd("XINFO").arg("STREAM").arg(self.keys.key("audit"));
+        for queue in Queue::of_workers() {
+            let key = self.keys.key(queue.to_string());
+            pipe.cmd("XINFO").arg("GROUPS").arg(&key).cmd("XLEN").arg(&key);
+        }
         let found: Vec<RedisResult<Value>> = self.connection.pipeline(Question::FleetLoad, &pipe).await?;
         // What is not there yet counts nothing.
         let mut found = found.into_iter().map(|answer| answer.unwrap_or(Value::Nil));
@@ -37,15 +43,31 @@ impl Store {
         let time: Vec<i64> = read(next());
         let part = |at: usize| time.get(at).copied().unwrap_or(0);
         let (seconds, micros) = (part(0), part(1));
-        let clock_ms = seconds * 1_000 + micros / 1_000;
-        let offset_ms = number_of(&next()).unwrap_or(0);
-        let (beats, said, audit): (HashMap<String, Value>, HashMap<String, Value>, _) =
-            (read(next()), read(next()), read::<HashMap<String, Value>>(next()));
-        let alive = nodes(&beats, &said, clock_ms + offset_ms).into_iter().filter(|node| node.lease_left_ms > 0);
+        let now_ms = seconds * 1_000 + micros / 1_000 + number_of(&next()).unwrap_or(0);
+        let (beats, said): (HashMap<String, Value>, HashMap<String, Value>) = (read(next()), read(next()));
+        let alive = nodes(&beats, &said, now_ms).into_iter().filter(|node| node.lease_left_ms > 0);
         let slots = alive.filter_map(|node| node.slots).map(|slots| slots.all as u64).sum();
-        let calls = audit.get("entries-added").and_then(number_of).unwrap_or(0);
-        Ok(FleetLoad { slots, calls: calls.max(0).unsigned_abs(), clock_ms })
+        let queues: Vec<(u64, Option<u64>)> = Queue::of_workers().map(|_| queue(next(), &next())).collect();
+        let out = queues.iter().map(|(out, _)| out).sum();
+        Ok(FleetLoad { slots, out, read: queues.iter().map(|(_, read)| *read).sum(), now_ms })
     }
+}
+
+/// How many slices of a queue are out, and how many were ever read, from its groups and its length.
+fn queue(groups: Value, length: &Value) -> (u64, Option<u64>) {
+    let count = |value: &Value| number_of(value).map(|count| count.max(0).unsigned_abs());
+    let groups: Vec<HashMap<String, Value>> = read(groups);
+    let Some(group) = groups.iter().find(|group| group.get("name").and_then(text_of).as_deref() == Some(GROUP)) else {
+        // Nobody has ever read from it.
+        return (count(length).unwrap_or(0), Some(0));
+    };
+    let of = |name: &str| group.get(name).and_then(count);
+    let out = match (of("lag"), of("pending")) {
+        (Some(lag), Some(pending)) => lag + pending,
+        // At most too many by what has ended behind an old entry that is still held.
+        _ => count(length).unwrap_or(0),
+    };
+    (out, of("entries-read"))
 }
 
 /// What cannot be read counts as nothing.
