@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures::future::try_join_all;
 use tickfleet_engine::active_policy::PolicyHandle;
-use tickfleet_model::TenantId;
+use tickfleet_model::limit::LimitBound;
+use tickfleet_model::{Limit, TenantId};
 use tickfleet_ops::metrics::{Backlog, Metrics, Place, Scraped};
 use tickfleet_store::{Backlog as ShardBacklog, Store};
 
@@ -28,8 +29,10 @@ impl Scrape {
     /// small one.
     pub async fn ask(&self) -> Option<Scraped> {
         let asked = self.stores.iter().map(|store| async move {
-            let tenants = self.tenants_of(store);
-            store.backlog(&tenants).await.map(|seen| (store.shard(), seen))
+            let (tenants, active) = (self.tenants_of(store), self.active.load());
+            let is_share = |limit: &&Limit| matches!(limit.bound, LimitBound::Share(_));
+            let shares: Vec<&str> = active.policy.limits.iter().filter(is_share).map(|l| l.name.as_str()).collect();
+            store.backlog(&tenants, &shares).await.map(|seen| (store.shard(), seen))
         });
         match try_join_all(asked).await {
             Ok(shards) => Some(self.merged(&shards)),

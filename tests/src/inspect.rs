@@ -48,7 +48,7 @@ impl Fleet {
 
     /// How many entries of `ready` streams workers hold.
     pub async fn held(&self) -> u64 {
-        self.store.backlog(&[]).await.unwrap().running
+        self.store.backlog(&[], &[]).await.unwrap().running
     }
 
     /// So many ms from now on the shard's clock, as a message gives a time.

@@ -328,7 +328,7 @@ async fn handing_back_keeps_the_slice_for_another() {
     assert_eq!(w.store.hand_back(&[back]).await.unwrap(), 0);
     let again = w.lease("w2").await.remove(0);
     assert_eq!(again.crashes, 0);
-    assert_eq!(w.store.backlog(&[]).await.unwrap().running, 1);
+    assert_eq!(w.store.backlog(&[], &[]).await.unwrap().running, 1);
 }
 
 #[tokio::test]

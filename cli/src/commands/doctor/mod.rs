@@ -139,7 +139,7 @@ async fn shard_findings(setup: &Setup, pool: &Pool, store: &Store, shard: usize)
     let mut findings = queues::shard(shard, &facts, shards, &setup.configuration.digest);
     findings.extend(tenants(store).await?);
     if facts.groups_missing.is_empty() {
-        let backlog = store.backlog(&[]).await?;
+        let backlog = store.backlog(&[], &[]).await?;
         findings.extend(queues::backlog(&backlog, setup.settings()));
         findings.extend(queues::consumers(&facts));
         let dead = pool.dead_letters(store.keys(), DEAD_SHOWN).await?;

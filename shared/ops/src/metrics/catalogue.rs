@@ -102,7 +102,8 @@ catalogue! {
     BACKLOG = "backlog", Gauge, Schedulers, ["state": Words(labels::places)],
         "How much waits or runs in all shards, asked of Redis at each scrape. Every scheduler sees the whole fleet: \
          take the maximum over them, not the sum. Absent while Redis does not answer. Entries for inbound and dead, \
-         slices for ready, suspect and running, turns for parked_capped and delayed.";
+         slices for ready, suspect and running (and in ready the turns that wait for their tenant's share of the slots), \
+         turns for parked_capped and delayed.";
     OLDEST_AGE = "oldest_age_seconds", Gauge, Schedulers, ["state": Words(labels::places)],
         "Age of the oldest entry, slice or turn in a state, 0 where there is none. For running it is the oldest \
          pending age: since the slice was dispatched. For parked_capped it counts from admission and is sampled.";

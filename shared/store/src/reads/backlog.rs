@@ -25,7 +25,7 @@ pub struct Backlog {
     pub inbound: u64,
     /// Task messages, likewise.
     pub tasks: u64,
-    /// Slices that no worker has read.
+    /// Slices that no worker has read, and turns that wait for their tenant's share of the slots: more slots, and they go.
     pub ready: u64,
     /// Slices that no worker has read since an earlier holder of them died: each worker takes one of them at a time.
     pub suspect: u64,
@@ -77,11 +77,11 @@ struct StreamSeen {
 
 impl Store {
     /// Reads how much waits where, in two pipelines that read ends and counters only. Lanes are counted for `tenants`,
-    /// for it is their counters that know.
+    /// for it is their counters that know; those of the limits `shares`, which share the slots out, count as ready.
     ///
     /// # Errors
     /// [`StoreError`].
-    pub async fn backlog(&self, tenants: &[TenantId]) -> Result<Backlog, StoreError> {
+    pub async fn backlog(&self, tenants: &[TenantId], shares: &[&str]) -> Result<Backlog, StoreError> {
         let mut answers =
             self.connection.pipeline::<Vec<Value>>(Question::Backlog, &self.questions()).await?.into_iter();
         let mut next = || answers.next().unwrap_or(Value::Nil);
@@ -104,8 +104,9 @@ impl Store {
         backlog.oldest_delayed_ms = parked.first().map_or(0, |(_, since)| (backlog.now_ms - *since as i64).max(0));
         backlog.memory = memory_of(&read::<String>(next())?);
         self.add_streams(&mut backlog, &streams, clock_ms).await?;
-        let waiting = self.unfinished_and_not_out(tenants).await?;
-        backlog.parked = waiting.saturating_sub(backlog.delayed);
+        let (waiting, for_slots) = self.unfinished_and_not_out(tenants, shares).await?;
+        backlog.parked = waiting.saturating_sub(backlog.delayed + for_slots);
+        backlog.ready += for_slots;
         Ok(backlog)
     }
 
@@ -164,22 +165,28 @@ impl Store {
         Ok(())
     }
 
-    /// Turns and tasks of these tenants that have not ended and have no slice out.
-    async fn unfinished_and_not_out(&self, tenants: &[TenantId]) -> Result<u64, StoreError> {
-        let mut waiting = 0;
+    /// Turns and tasks of these tenants that have not ended and have no slice out; and those of them that wait for a share
+    /// of the slots.
+    async fn unfinished_and_not_out(&self, tenants: &[TenantId], shares: &[&str]) -> Result<(u64, u64), StoreError> {
+        let (mut waiting, mut for_slots) = (0, 0);
         for some in tenants.chunks(TENANTS_MAX) {
             let mut pipe = redis::pipe();
             for tenant in some {
                 let counters = [counters::UNFINISHED, counters::OUT];
                 pipe.cmd("HMGET").arg(self.keys.key(format_args!("tenant:{tenant}"))).arg(&counters);
+                for share in shares {
+                    pipe.cmd("ZCARD").arg(self.keys.key(format_args!("lane:{share}@{tenant}")));
+                }
             }
-            let counters: Vec<(Option<f64>, Option<f64>)> = self.connection.pipeline(Question::Backlog, &pipe).await?;
-            let count = |(unfinished, out): (Option<f64>, Option<f64>)| {
-                (unfinished.unwrap_or(0.0) - out.unwrap_or(0.0)).max(0.0) as u64
-            };
-            waiting += counters.into_iter().map(count).sum::<u64>();
+            let answers: Vec<Value> = self.connection.pipeline(Question::Backlog, &pipe).await?;
+            for of_tenant in answers.chunks(1 + shares.len()) {
+                let Some((counters, lanes)) = of_tenant.split_first() else { continue };
+                let (unfinished, out): (Option<f64>, Option<f64>) = read(counters.clone())?;
+                waiting += (unfinished.unwrap_or(0.0) - out.unwrap_or(0.0)).max(0.0) as u64;
+                for_slots += lanes.iter().filter_map(number_of).map(|turns| turns.max(0).unsigned_abs()).sum::<u64>();
+            }
         }
-        Ok(waiting)
+        Ok((waiting, for_slots))
     }
 }
 
