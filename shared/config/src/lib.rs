@@ -208,6 +208,7 @@ fn assemble(
     };
     let matrix = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, errors));
     let limits = trees.limits.as_ref().map(|tree| limits::read(tree, &known, settings.as_ref(), errors));
+    let limits = limits.map(|limits| limits::with_built_in(limits, settings.as_ref()));
     let tenants = trees.tenants.as_ref().map(|tree| policy::tenants(tree, &known, limits.as_deref(), errors));
     if let Some(disabled) = trees.disabled_tools(errors) {
         policy::names(&disabled, known.tools_and_ids.as_ref(), "the name or id of a tool");

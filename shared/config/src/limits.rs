@@ -48,6 +48,39 @@ pub(super) fn read(tree: &Node, known: &Known, settings: Option<&Settings>, erro
     read
 }
 
+/// The built-in limit by which tenants share the slots.
+const FAIR_SHARE: &str = "fair_share";
+/// The built-in limit of a tool's slots.
+const TOOL_SLOTS: &str = "tool_slots";
+
+/// Adds the limits of slots that `fairness` asks for. A row of the same name takes the place of one; so does any row that
+/// shares the slots among tenants, for they have them once.
+pub(super) fn with_built_in(mut limits: Vec<Limit>, settings: Option<&Settings>) -> Vec<Limit> {
+    let Some(fairness) = settings.map(|settings| &settings.fairness) else { return limits };
+    let is_share = |limit: &Limit| limit.name == FAIR_SHARE || matches!(limit.bound, LimitBound::Share(_));
+    if fairness.tenants && !limits.iter().any(is_share) {
+        limits.push(of_slots(FAIR_SHARE, LimitKey::Tenant, LimitBound::Share(1)));
+    }
+    let percent = fairness.tool_slots_percent;
+    if percent < 100 && !limits.iter().any(|limit| limit.name == TOOL_SLOTS) {
+        limits.push(of_slots(TOOL_SLOTS, LimitKey::Tool, LimitBound::Part(percent)));
+    }
+    limits
+}
+
+fn of_slots(name: &str, per: LimitKey, bound: LimitBound) -> Limit {
+    Limit {
+        name: name.to_owned(),
+        matches: LimitMatch::default(),
+        per: BTreeSet::from([per]),
+        bound,
+        every: Every::Held,
+        on_reach: OnReach::Wait,
+        mode: LimitMode::Enforce,
+        keys_max: KEYS_MAX_DEFAULT,
+    }
+}
+
 fn limit(name: &str, cursor: &Cursor<'_>, known: &Known) -> Option<Limit> {
     let mut s = cursor.section();
     let matches = s.optional("match").map(|c| matches(&c, known)).unwrap_or_default();

@@ -11,8 +11,8 @@ use crate::files;
 
 /// Settings that take effect with a reload, as a section or a field; a change of any other needs a restart. What the
 /// other files hold always takes effect.
-const LIVE: [&str; 5] =
-    ["caps.", "permission.", "log.level", "worker.tool_timeout", "worker.allow_dynamic_registration"];
+const LIVE: [&str; 6] =
+    ["caps.", "fairness.", "permission.", "log.level", "worker.tool_timeout", "worker.allow_dynamic_registration"];
 
 /// The number of attempts to read a folder that changes while it is read.
 const READS_MAX: usize = 5;

@@ -1,5 +1,5 @@
 //! Limits of the workers' slots, on real schedulers and workers: tenants that share them, and a tool that has a part of
-//! them. Witnessed by the order in which calls run.
+//! them, by rows and as the configuration has them by default. Witnessed by the order in which calls run.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,6 +8,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use tickfleet_config::{Sources, load};
 use tickfleet_model::limit::{Every, LimitBound, LimitKey, LimitMatch, LimitMode, OnReach};
 use tickfleet_model::{Effect, Limit, Policy, TenantId};
 use tickfleet_store::StoreOptions;
@@ -60,20 +61,50 @@ fn limit(key: LimitKey, bound: LimitBound) -> Limit {
     }
 }
 
-/// Two tenants share the slots; `acme` has three times the weight.
-fn sharing(policy: &mut Policy) {
+/// Two tenants without caps and without limits.
+fn two_tenants(policy: &mut Policy) {
     policy.defaults.calls_per_tick = 100_000;
     policy.defaults.max_actions_per_day = 100_000;
-    policy.limits = Arc::new(vec![limit(LimitKey::Tenant, LimitBound::Share(1))]);
-    let acme = policy.tenants.values_mut().next().unwrap();
-    let globex = acme.clone();
-    acme.limits.insert("slots".into(), "3".into());
+    let globex = policy.tenants.values().next().unwrap().clone();
     policy.tenants.insert(TenantId::new("globex").unwrap(), globex);
 }
 
-async fn start(begun: &Begun) -> Fleet {
+/// Two tenants share the slots; `acme` has three times the weight.
+fn sharing(policy: &mut Policy) {
+    two_tenants(policy);
+    policy.limits = Arc::new(vec![limit(LimitKey::Tenant, LimitBound::Share(1))]);
+    let acme = policy.tenants.values_mut().next().unwrap();
+    acme.limits.insert("slots".into(), "3".into());
+}
+
+/// The limits of a configuration that says no more than this.
+fn limits_with(variables: &[(&str, &str)]) -> Arc<Vec<Limit>> {
+    let environment = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    load(&Sources { environment, others_carry_out: true, ..Sources::default() }).unwrap().policy.limits
+}
+
+/// Two tenants, with the limits that there are where nobody has said anything.
+fn by_default(policy: &mut Policy) {
+    two_tenants(policy);
+    policy.limits = limits_with(&[]);
+    assert_eq!(policy.limits.iter().map(|limit| limit.name.as_str()).collect::<Vec<_>>(), ["fair_share"]);
+}
+
+async fn start(begun: &Begun, policy: fn(&mut Policy)) -> Fleet {
     let tools = vec![slow(begun)];
-    Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy: sharing, ..Plan::default() }).await
+    let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy, ..Plan::default() }).await;
+    until_slots_are_counted(&fleet).await;
+    fleet
+}
+
+/// Waits until every scheduler knows how many slots there are.
+async fn until_slots_are_counted(fleet: &Fleet) {
+    while fleet.ask::<u64>("EXISTS", "nodes", &[]).await == 0 {
+        // There is nothing to wait for but the worker's first sign of life.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // They count once a second, and tell nobody.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
 }
 
 /// So many turns of one call each.
@@ -92,8 +123,8 @@ async fn until_begun(begun: &Begun, count: usize) {
 /// Waits until all these calls have begun and ended.
 async fn until_over(fleet: &Fleet, begun: &Begun, calls: usize) {
     until_begun(begun, calls).await;
-    for tenant in ["acme", "globex"] {
-        while fleet.ask::<u64>("EXISTS", &format!("held:slots@{tenant}"), &[]).await > 0 {
+    for held in ["slots@acme", "slots@globex", "fair_share@acme", "fair_share@globex"] {
+        while fleet.ask::<u64>("EXISTS", &format!("held:{held}"), &[]).await > 0 {
             // There is nothing to wait for but the last places, which are given back with the last results.
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -104,32 +135,112 @@ fn count(calls: &[String], tenant: &str) -> usize {
     calls.iter().filter(|of| *of == tenant).count()
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flood_of_one_tenant_does_not_stand_before_another_s_call() {
-    let begun = Begun::default();
-    let fleet = start(&begun).await;
-    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
-    until_begun(&begun, FLOOD / 4).await;
+/// Sends one turn of `globex`, and answers how many calls of `acme` began before its call.
+async fn calls_before_one_of_globex(fleet: &Fleet, begun: &Begun) -> usize {
     let before = begun.lock().unwrap().len();
     submit_all(&fleet.server, fleet.store.keys(), &turns("globex", 1)).await;
-    let at = loop {
-        if let Some(at) = begun.lock().unwrap().iter().position(|tenant| tenant == "globex") {
-            break at;
+    loop {
+        let at = begun.lock().unwrap().iter().skip(before).position(|tenant| tenant == "globex");
+        if let Some(calls) = at {
+            return calls;
         }
         // There is nothing to wait for but what the tool notes.
         tokio::time::sleep(Duration::from_millis(5)).await;
-    };
-    assert!(at < FLOOD, "it came before the flood was over");
-    // What is out is bounded by the slots; the rest is what began while the turn was on its way.
-    assert!(at - before < FLOOD / 6, "{} calls of the flood began before it", at - before);
+    }
+}
+
+/// What is out before another's call is bounded by the slots; the rest is what began while the turn was on its way.
+const BEFORE_MAX: usize = FLOOD / 6;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_one_tenant_does_not_stand_before_another_s_call() {
+    let begun = Begun::default();
+    let fleet = start(&begun, sharing).await;
+    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
+    until_begun(&begun, FLOOD / 4).await;
+    let before = calls_before_one_of_globex(&fleet, &begun).await;
+    assert!(before < BEFORE_MAX, "{before} calls of the flood began before it");
     until_over(&fleet, &begun, FLOOD + 1).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn by_default_a_flood_stands_before_no_other_tenant_s_calls() {
+    const CALLS: usize = 9;
+    let begun = Begun::default();
+    let fleet = start(&begun, by_default).await;
+    // A hundred times what the other sends.
+    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
+    until_begun(&begun, SLOTS).await;
+    let mut before = Vec::new();
+    for _ in 0..CALLS {
+        before.push(calls_before_one_of_globex(&fleet, &begun).await);
+    }
+    eprintln!("calls of the flood that began before each of the other tenant's: {before:?}");
+    assert!(count(&begun.lock().unwrap(), "acme") < FLOOD, "the flood is not over");
+    assert!(before.iter().all(|calls| *calls < BEFORE_MAX), "{before:?}");
+    until_over(&fleet, &begun, FLOOD + CALLS).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_waits_for_a_share_of_the_slots_asks_for_workers() {
+    let (begun, gate, hanging) = (Begun::default(), Arc::new(Semaphore::new(0)), Arc::default());
+    let tools = vec![slow(&begun), hangs(&gate, &hanging)];
+    let fleet = Fleet::start(Plan { slots: SLOTS, tools, policy: by_default, ..Plan::default() }).await;
+    until_slots_are_counted(&fleet).await;
+    submit_all(&fleet.server, fleet.store.keys(), &hung_turns(10 * SLOTS)).await;
+    let tenants = ["acme", "globex"].map(|tenant| TenantId::new(tenant).unwrap());
+    let backlog = async || fleet.store.backlog(&tenants, &["fair_share"]).await.unwrap();
+    while backlog().await.running < SLOTS as u64 || backlog().await.inbound > 0 {
+        // There is nothing to wait for but what Redis has.
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_ne!(fleet.ask::<u64>("ZCARD", "lane:fair_share@acme", &[]).await, 0, "most wait on the lane");
+    let seen = backlog().await;
+    assert_eq!((seen.ready + seen.running, seen.parked), (10 * SLOTS as u64, 0));
+    gate.add_permits(10 * SLOTS);
+    until_none_hangs(&fleet, &hanging, 10 * SLOTS).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_fairness_the_flood_goes_first() {
+    let begun = Begun::default();
+    let off = |policy: &mut Policy| {
+        two_tenants(policy);
+        policy.limits = limits_with(&[("TICKFLEET_FAIRNESS_TENANTS", "false")]);
+        assert!(policy.limits.is_empty(), "one setting turns it off");
+    };
+    let fleet = start(&begun, off).await;
+    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD)).await;
+    until_begun(&begun, SLOTS).await;
+    let before = calls_before_one_of_globex(&fleet, &begun).await;
+    assert!(before > FLOOD / 2, "{before} calls of the flood began before it");
+    until_over(&fleet, &begun, FLOOD + 1).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_slots_are_enough_a_share_of_them_is_not_counted() {
+    let begun = Begun::default();
+    let fleet = start(&begun, by_default).await;
+    for number in 1..=SLOTS {
+        let tenant = if number % 2 == 0 { "acme" } else { "globex" };
+        submit_all(&fleet.server, fleet.store.keys(), &turns(tenant, 1)).await;
+        until_begun(&begun, number).await;
+    }
+    assert_eq!(fleet.ask::<u64>("EXISTS", "counters:fair_share", &[]).await, 0);
+    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", FLOOD / 4)).await;
+    until_over(&fleet, &begun, SLOTS + FLOOD / 4).await;
+    assert_eq!(fleet.ask::<u64>("EXISTS", "counters:fair_share", &[]).await, 1, "of a flood it is");
     fleet.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tenants_that_wait_have_the_slots_by_weight() {
     let begun = Begun::default();
-    let fleet = start(&begun).await;
+    let fleet = start(&begun, sharing).await;
     let both = turns("acme", FLOOD).into_iter().zip(turns("globex", FLOOD)).flat_map(|(a, g)| [a, g]);
     submit_all(&fleet.server, fleet.store.keys(), &both.collect::<Vec<_>>()).await;
     until_begun(&begun, FLOOD).await;
@@ -143,40 +254,72 @@ async fn tenants_that_wait_have_the_slots_by_weight() {
     fleet.stop().await;
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tool_that_hangs_leaves_slots_for_others() {
-    let begun = Begun::default();
-    let gate = Arc::new(Semaphore::new(0));
-    let (hung, hanging) = (Arc::clone(&gate), Arc::new(AtomicUsize::new(0)));
-    let counted = Arc::clone(&hanging);
-    let hangs = TypedTool::new("hangs", "Does not answer.", Effect::Read, move |_: CallContext, _: Nothing| {
-        let hung = Arc::clone(&hung);
-        counted.fetch_add(1, Ordering::SeqCst);
+/// A tool that does not answer before `gate` opens, and counts its calls.
+fn hangs(gate: &Arc<Semaphore>, hanging: &Arc<AtomicUsize>) -> TypedTool {
+    let (gate, hanging) = (Arc::clone(gate), Arc::clone(hanging));
+    TypedTool::new("hangs", "Does not answer.", Effect::Read, move |_: CallContext, _: Nothing| {
+        let gate = Arc::clone(&gate);
+        hanging.fetch_add(1, Ordering::SeqCst);
         async move {
-            let _opened = hung.acquire().await;
+            let _opened = gate.acquire().await;
             Ok::<_, ToolError>(Done { is_done: true })
         }
-    });
-    let policy = |policy: &mut Policy| {
-        policy.defaults.calls_per_tick = 1_000;
-        policy.limits = Arc::new(vec![limit(LimitKey::Tool, LimitBound::Part(50))]);
-    };
-    let tools = vec![slow(&begun), hangs];
-    let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy, ..Plan::default() }).await;
-    let calls: Vec<Value> = (0..4 * SLOTS)
-        .map(|_| json!({"tenant": "acme", "agent": "kelly", "calls": [{"id": "c", "name": "hangs", "arguments": {}}]}))
-        .collect();
-    submit_all(&fleet.server, fleet.store.keys(), &calls).await;
-    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", 20)).await;
-    until_begun(&begun, 20).await;
-    assert!(hanging.load(Ordering::SeqCst) <= SLOTS / 2, "{hanging:?}");
-    gate.add_permits(calls.len());
-    until_over(&fleet, &begun, 20).await;
-    while hanging.load(Ordering::SeqCst) < calls.len() || fleet.ask::<u64>("EXISTS", "held:slots@hangs", &[]).await > 0
-    {
+    })
+}
+
+/// So many turns of one call that hangs.
+fn hung_turns(count: usize) -> Vec<Value> {
+    let call = json!([{"id": "c", "name": "hangs", "arguments": {}}]);
+    (0..count).map(|_| json!({"tenant": "acme", "agent": "kelly", "calls": call})).collect()
+}
+
+/// Waits until so many calls have hung, and none of their places is held.
+async fn until_none_hangs(fleet: &Fleet, hanging: &AtomicUsize, calls: usize) {
+    while hanging.load(Ordering::SeqCst) < calls {
         // There is nothing to wait for but the last calls and their places.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+    for held in ["held:tool_slots@hangs", "held:fair_share@acme"] {
+        while fleet.ask::<u64>("EXISTS", held, &[]).await > 0 {
+            // Likewise.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_that_hangs_leaves_slots_for_others() {
+    let (begun, gate, hanging) = (Begun::default(), Arc::new(Semaphore::new(0)), Arc::default());
+    let policy = |policy: &mut Policy| {
+        two_tenants(policy);
+        policy.limits = limits_with(&[("TICKFLEET_FAIRNESS_TOOL_SLOTS_PERCENT", "50")]);
+    };
+    let tools = vec![slow(&begun), hangs(&gate, &hanging)];
+    let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy, ..Plan::default() }).await;
+    submit_all(&fleet.server, fleet.store.keys(), &hung_turns(4 * SLOTS)).await;
+    submit_all(&fleet.server, fleet.store.keys(), &turns("acme", 20)).await;
+    until_begun(&begun, 20).await;
+    assert!(hanging.load(Ordering::SeqCst) <= SLOTS / 2, "{hanging:?}");
+    gate.add_permits(4 * SLOTS);
+    until_over(&fleet, &begun, 20).await;
+    until_none_hangs(&fleet, &hanging, 4 * SLOTS).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn by_default_one_tool_of_one_tenant_has_all_slots() {
+    let (begun, gate, hanging) = (Begun::default(), Arc::new(Semaphore::new(0)), Arc::default());
+    let tools = vec![slow(&begun), hangs(&gate, &hanging)];
+    let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy: by_default, ..Plan::default() }).await;
+    until_slots_are_counted(&fleet).await;
+    submit_all(&fleet.server, fleet.store.keys(), &hung_turns(4 * SLOTS)).await;
+    // All slots are busy with it; what is beyond waits.
+    while hanging.load(Ordering::SeqCst) < SLOTS {
+        // There is nothing to wait for but the calls that hang.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    gate.add_permits(4 * SLOTS);
+    until_none_hangs(&fleet, &hanging, 4 * SLOTS).await;
     fleet.stop().await;
 }
 
@@ -204,6 +347,7 @@ async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
     let store = StoreOptions { tenant_turns_max: 100_000, tenant_ready_max: 100_000, ..StoreOptions::default() };
     let tools = vec![slow(&begun), probe(begins)];
     let fleet = Fleet::start(Plan { schedulers: 2, slots: SLOTS, tools, policy, store, ..Plan::default() }).await;
+    until_slots_are_counted(&fleet).await;
     for part in turns("acme", flood).chunks(1_000) {
         submit_all(&fleet.server, fleet.store.keys(), part).await;
     }
@@ -231,16 +375,11 @@ async fn waits(policy: fn(&mut Policy), flood: usize) -> Vec<f64> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement, of two minutes: cargo nextest run -p tickfleet-tests -E 'test(adds_to_another)' --run-ignored all --no-capture"]
 async fn what_a_flood_adds_to_another_tenants_wait() {
-    fn alone(policy: &mut Policy) {
-        sharing(policy);
-        policy.limits = Arc::default();
-        policy.tenants.values_mut().for_each(|tenant| tenant.limits.clear());
-    }
     for (what, policy, flood) in [
-        ("no flood, no limit", alone as fn(&mut Policy), 0),
-        ("no flood, shares", sharing, 0),
-        ("a flood, shares", sharing, 10_000),
-        ("a flood, no limit", alone, 10_000),
+        ("no flood, no limit", two_tenants as fn(&mut Policy), 0),
+        ("no flood, by default", by_default, 0),
+        ("a flood, by default", by_default, 10_000),
+        ("a flood, no limit", two_tenants, 10_000),
     ] {
         let waits = waits(policy, flood).await;
         let at = |part: usize| waits[waits.len() * part / 100];

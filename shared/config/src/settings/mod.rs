@@ -28,6 +28,8 @@ pub struct Settings {
     pub queues: QueueSettings,
     /// Settings of the audit log.
     pub audit: AuditSettings,
+    /// What tenants and tools have of the workers' slots.
+    pub fairness: FairnessSettings,
     /// Switches of the permission policy.
     pub permission: PermissionSettings,
     /// Health and metrics.
@@ -159,6 +161,15 @@ pub struct AuditSettings {
     pub redact_keys: BTreeSet<String>,
     /// Characters of a result that are kept. Default 1,000.
     pub result_chars: usize,
+}
+
+/// `fairness:`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FairnessSettings {
+    /// True if tenants share the slots by weight while these are short. Default true.
+    pub tenants: bool,
+    /// Per cent of the slots that the calls of one tool may have; 100 is no limit. Default 100.
+    pub tool_slots_percent: u64,
 }
 
 /// `permission:`

@@ -37,6 +37,7 @@ pub(crate) fn settings(tree: &Node, errors: &Errors) -> Option<Settings> {
         retention: retention(section("retention")?),
         queues: queues(section("queues")?),
         audit: audit(section("audit")?),
+        fairness: fairness(section("fairness")?),
         permission: permission(section("permission")?),
         http: http(section("http")?),
         log: log(section("log")?),
@@ -208,6 +209,15 @@ fn audit(mut s: Section<'_>) -> AuditSettings {
     };
     s.close();
     audit
+}
+
+fn fairness(mut s: Section<'_>) -> FairnessSettings {
+    let fairness = FairnessSettings {
+        tenants: boolean(&mut s, "tenants"),
+        tool_slots_percent: integer(&mut s, "tool_slots_percent", 1, 100),
+    };
+    s.close();
+    fairness
 }
 
 fn permission(mut s: Section<'_>) -> PermissionSettings {

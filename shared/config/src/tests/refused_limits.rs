@@ -13,7 +13,8 @@ fn a_limit_says_what_it_counts_and_what_becomes_of_the_rest() {
     let text = "    match: {tools: [send_*], effects: [once], agents: [kel*]}\n    per: [user, \"argument:/to\"]\n    \
                 sum: {argument: /amount, max: 12.5}\n    every: 1h\n    on_reach: reject\n    mode: shadow\n    keys_max: 7\n";
     let policy = limits(text).load().unwrap().policy;
-    let [limit] = policy.limits.as_slice() else { panic!("{:?}", policy.limits) };
+    let [limit, built_in] = policy.limits.as_slice() else { panic!("{:?}", policy.limits) };
+    assert_eq!(built_in.name, "fair_share");
     assert_eq!(limit.to_string(), "12.5 of /amount per user and /to in 1h");
     assert_eq!((limit.on_reach, limit.mode, limit.keys_max), (OnReach::Reject, LimitMode::Shadow, 7));
     let limit = limits("    max: 3\n    every: task\n").load().unwrap().policy.limits[0].clone();
@@ -37,6 +38,25 @@ fn without_limits_the_policy_is_what_it_was() {
     let (with, without) = (limits("    max: 3\n    every: day\n").load().unwrap(), given().load().unwrap());
     assert_ne!(with.digest, without.digest);
     assert_eq!(given().file("limits.yaml", "limits: {}\n").load().unwrap().digest, without.digest);
+}
+
+#[test]
+fn limits_of_slots_are_there_without_a_row_and_a_row_of_their_name_takes_their_place() {
+    let limits = |fairness: &str, rows: &str| {
+        let files = given().file("tickfleet.yaml", fairness).file("limits.yaml", format!("limits: {rows}"));
+        let policy = files.load().unwrap().policy;
+        policy.limits.iter().map(|limit| format!("{}: {limit}", limit.name)).collect::<Vec<_>>()
+    };
+    let fair = "fair_share: a share of the slots per tenant";
+    assert_eq!(limits("", "{}"), [fair]);
+    assert_eq!(limits("fairness: {tenants: false}", "{}"), [""; 0]);
+    let tool = "tool_slots: 25% of the slots at once per tool";
+    assert_eq!(limits("fairness: {tool_slots_percent: 25}", "{}"), [fair, tool]);
+    let slots = "fairness: {tenants: false, tool_slots_percent: 25}";
+    assert_eq!(limits(slots, "{tool_slots: {concurrent: 3}}"), ["tool_slots: 3 calls at once"]);
+    assert_eq!(limits("", "{fair_share: {concurrent: 3}}"), ["fair_share: 3 calls at once"]);
+    let of_mails = "{mails: {match: {plans: [trial]}, per: [tenant], concurrent: share}}";
+    assert_eq!(limits("", of_mails), ["mails: a share of the slots per tenant"], "slots are shared out once");
 }
 
 #[test]
@@ -99,10 +119,12 @@ fn a_tenant_may_have_numbers_of_its_own() {
         let tenants = format!("tenants:\n  acme:\n    plan: pro\n    limits: {own}\n");
         given().file("limits.yaml", file.to_owned()).file("tenants.yaml", tenants)
     };
-    let policy = with("{mails: 50, paid: 12.5}").load().unwrap().policy;
+    let policy = with("{mails: 50, paid: 12.5, fair_share: 3}").load().unwrap().policy;
     let owner = policy.tenants.values().next().unwrap();
     let allowed: Vec<String> = policy.limits.iter().map(|limit| owner.limit(limit).to_string()).collect();
-    assert_eq!(allowed, ["50 calls per user in a day", "9 calls in a day", "12.5 of /amount per tenant in a day"]);
+    let share = "a share of the slots with weight 3 per tenant";
+    let paid = "12.5 of /amount per tenant in a day";
+    assert_eq!(allowed, ["50 calls per user in a day", "9 calls in a day", paid, share]);
     for (own, expected) in [
         ("{mials: 5}", "did you mean `mails`?"),
         ("{fleet: 5}", "expected a limit of limits.yaml with counters of tenants"),
