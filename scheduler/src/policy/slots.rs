@@ -14,6 +14,8 @@ use tickfleet_store::FleetLoad;
 /// What is dispatched beyond what slots carry out waits about so long for a slot, ms: long enough that no slot waits for
 /// work, and what another tenant's call then has in front of it.
 const AHEAD_MS: u64 = 25;
+/// At least so many wait for a slot: a few slots would else stand idle whenever a call has ended.
+const AHEAD_MIN: u64 = 2;
 /// Slots that are reckoned with where no worker shows signs of life: nothing runs then, and whatever is on its way when
 /// one comes may take its slots.
 const SLOTS_UNKNOWN: u64 = 1;
@@ -52,7 +54,7 @@ impl Known {
 
     /// How many slices may be out so that no slot waits for work: one a slot, and some that wait for one.
     fn depth(&self) -> u64 {
-        self.slots() + (self.slots() / 4).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
+        self.slots() + (self.slots() / 4).max(AHEAD_MIN).max(self.rate.saturating_mul(AHEAD_MS) / 1_000)
     }
 
     /// How many slices are out now: those of the last count, and what came since beyond what was carried out since.

@@ -7,7 +7,7 @@ use redis::{FromRedisValue, Pipeline, Value};
 use crate::connection::question::Question;
 use crate::keys::{GROUP, Queue, streams as stream_names};
 use crate::reads::memory::{Memory, memory_of};
-use crate::records::schema::tenant as counters;
+use crate::records::schema::{tenant as counters, turn as fields};
 use crate::records::shard::is_set;
 use crate::records::slice::entry_ms;
 use crate::records::turn::whole;
@@ -104,9 +104,12 @@ impl Store {
         backlog.oldest_delayed_ms = parked.first().map_or(0, |(_, since)| (backlog.now_ms - *since as i64).max(0));
         backlog.memory = memory_of(&read::<String>(next())?);
         self.add_streams(&mut backlog, &streams, clock_ms).await?;
-        let (waiting, for_slots) = self.unfinished_and_not_out(tenants, shares).await?;
+        let (waiting, lanes) = self.unfinished_and_not_out(tenants, shares).await?;
+        let for_slots = lanes.iter().map(|(_, turns)| turns).sum::<u64>();
         backlog.parked = waiting.saturating_sub(backlog.delayed + for_slots);
         backlog.ready += for_slots;
+        let oldest_ms = self.oldest_on(&lanes).await?.map_or(0, |since_ms| backlog.now_ms - since_ms);
+        backlog.oldest_ready_ms = backlog.oldest_ready_ms.max(oldest_ms);
         Ok(backlog)
     }
 
@@ -165,10 +168,14 @@ impl Store {
         Ok(())
     }
 
-    /// Turns and tasks of these tenants that have not ended and have no slice out; and those of them that wait for a share
-    /// of the slots.
-    async fn unfinished_and_not_out(&self, tenants: &[TenantId], shares: &[&str]) -> Result<(u64, u64), StoreError> {
-        let (mut waiting, mut for_slots) = (0, 0);
+    /// Turns and tasks of these tenants that have not ended and have no slice out; and the lanes on which some of them wait
+    /// for a share of the slots, each with how many do.
+    async fn unfinished_and_not_out(
+        &self,
+        tenants: &[TenantId],
+        shares: &[&str],
+    ) -> Result<(u64, Vec<(String, u64)>), StoreError> {
+        let (mut waiting, mut for_slots) = (0, Vec::new());
         for some in tenants.chunks(TENANTS_MAX) {
             let mut pipe = redis::pipe();
             for tenant in some {
@@ -179,14 +186,40 @@ impl Store {
                 }
             }
             let answers: Vec<Value> = self.connection.pipeline(Question::Backlog, &pipe).await?;
-            for of_tenant in answers.chunks(1 + shares.len()) {
+            for (tenant, of_tenant) in some.iter().zip(answers.chunks(1 + shares.len())) {
                 let Some((counters, lanes)) = of_tenant.split_first() else { continue };
                 let (unfinished, out): (Option<f64>, Option<f64>) = read(counters.clone())?;
                 waiting += (unfinished.unwrap_or(0.0) - out.unwrap_or(0.0)).max(0.0) as u64;
-                for_slots += lanes.iter().filter_map(number_of).map(|turns| turns.max(0).unsigned_abs()).sum::<u64>();
+                let lane = |share: &&str| self.keys.key(format_args!("lane:{share}@{tenant}"));
+                let turns = lanes.iter().map(|turns| number_of(turns).unwrap_or(0).max(0).unsigned_abs());
+                for_slots.extend(shares.iter().map(lane).zip(turns).filter(|(_, turns)| *turns > 0));
             }
         }
         Ok((waiting, for_slots))
+    }
+
+    /// Since when the oldest of the turns at the heads of these lanes has been admitted, ms of shard time.
+    async fn oldest_on(&self, lanes: &[(String, u64)]) -> Result<Option<i64>, StoreError> {
+        let mut oldest: Option<i64> = None;
+        for some in lanes.chunks(TENANTS_MAX) {
+            let mut pipe = redis::pipe();
+            for (lane, _) in some {
+                pipe.cmd("ZRANGE").arg(lane).arg(0).arg(0);
+            }
+            let heads: Vec<Vec<String>> = self.connection.pipeline(Question::Backlog, &pipe).await?;
+            if heads.iter().all(Vec::is_empty) {
+                continue;
+            }
+            let mut pipe = redis::pipe();
+            for turn in heads.iter().flatten() {
+                pipe.cmd("HGET").arg(self.keys.key(format_args!("turn:{turn}"))).arg(fields::ADMITTED_MS);
+            }
+            let since: Vec<Option<String>> = self.connection.pipeline(Question::Backlog, &pipe).await?;
+            // One that has gone out since then has no record, or will be counted where it is.
+            let since = since.iter().filter_map(|since| whole(since.as_deref()?));
+            oldest = oldest.into_iter().chain(since).min();
+        }
+        Ok(oldest)
     }
 }
 
