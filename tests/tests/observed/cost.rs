@@ -47,8 +47,19 @@ fn of_slots(name: &str, key: LimitKey, bound: LimitBound) -> Limit {
         every: Every::Held,
         on_reach: OnReach::Wait,
         mode: LimitMode::Enforce,
-        keys_max: 9,
+        keys_max: PLACES,
     }
+}
+
+/// What the caps of an agent's tick and day, and of a tenant's day, would be as rows.
+fn caps() -> Vec<Limit> {
+    let of =
+        |name: &str, key: LimitKey, every: Every| Limit { every, ..of_slots(name, key, LimitBound::Calls(PLACES)) };
+    vec![
+        of("agent_tick", LimitKey::Agent, Every::Tick),
+        of("agent_day", LimitKey::Agent, Every::Day),
+        of("tenant_day", LimitKey::Tenant, Every::Day),
+    ]
 }
 
 /// What `per: [tool], concurrent: 25%` is.
@@ -141,6 +152,7 @@ impl Measured {
         Admission {
             entry: entry.id.clone(),
             tenant: TenantId::new("bench").unwrap(),
+            counters: self.counters(&agent),
             agent,
             turn: TurnId::new(format!("t{}", entry.id)).unwrap(),
             given: false,
@@ -153,14 +165,17 @@ impl Measured {
             task: None,
             meta,
             calls: vec![CALL.into()],
-            counters: self.counters(),
         }
     }
 
     /// What one call debits of each limit.
-    fn counters(&self) -> Vec<CounterDebits> {
+    fn counters(&self, agent: &AgentId) -> Vec<CounterDebits> {
         let of = |(row, limit): (usize, &Limit)| {
-            let key = if limit.is_of_tenants() { "bench" } else { "echo" }.to_owned();
+            let key = match limit.per.first() {
+                Some(LimitKey::Agent) => format!("bench:{agent}"),
+                Some(LimitKey::Tool) => "echo".to_owned(),
+                _ => "bench".to_owned(),
+            };
             CounterDebits { row, stagger_ms: 0, debits: Debits { limit: row, key, amounts: vec![Some(1)] } }
         };
         self.limits.iter().enumerate().map(of).collect()
@@ -231,6 +246,7 @@ async fn instructions_of_a_turn() {
         ("a tool's part of the slots", vec![bulkhead()]),
         ("tenants' shares of the slots", vec![fairness()]),
         ("both", vec![bulkhead(), fairness()]),
+        ("caps as rows", caps()),
     ];
     for (number, (what, limits)) in with.into_iter().enumerate() {
         // Each begins with an empty Redis: what is in it has its cost, too.

@@ -4,14 +4,16 @@ use serde::Serialize;
 use serde_json::Number;
 use tickfleet_engine::active_policy::short_digest;
 use tickfleet_model::limit::counters::may_debit;
-use tickfleet_model::limit::{Every, LimitMode, OnReach, amount};
+use tickfleet_model::limit::{Every, amount};
 use tickfleet_model::policy::{AgentPolicy, Policy, TenantPolicy};
 use tickfleet_model::suggest::{closest, list};
 use tickfleet_model::{AgentId, Limit, TenantId};
 use tickfleet_store::Pool;
 
 use super::Which;
+use super::caps::{self, Whose};
 use super::seen::{self, Key, Seen, Shard, Tally};
+use super::views::{CounterView, LimitView};
 use crate::caller::{nobody, with_run_time, with_tenant};
 use crate::failure::Failure;
 use crate::setup::Setup;
@@ -24,6 +26,8 @@ const ASKED_MAX: usize = 100;
 pub(super) struct Listing {
     pub(super) now_ms: i64,
     pub(super) policy: PolicyHere,
+    /// The caps that every agent and tenant has.
+    pub(super) caps: Vec<LimitView>,
     pub(super) limits: Vec<LimitView>,
 }
 
@@ -33,49 +37,6 @@ pub(super) struct PolicyHere {
     pub(super) here: String,
     /// Of each shard; none before a scheduler has announced one there.
     pub(super) in_force: Vec<Option<String>>,
-}
-
-/// A limit with its fullest counters.
-#[derive(Debug, Serialize)]
-pub(super) struct LimitView {
-    pub(super) name: String,
-    /// What one counter allows, in words; none where this configuration does not know the limit.
-    pub(super) allows: Option<String>,
-    pub(super) on_reach: Option<OnReach>,
-    pub(super) mode: Option<LimitMode>,
-    /// True if it counts calls that are out at the same time: its counters are places that calls hold, and have no windows.
-    pub(super) is_held: bool,
-    /// Counters that it has.
-    pub(super) total: u64,
-    /// Those that were looked at.
-    pub(super) looked_at: u64,
-    /// True if these are all: else others may be fuller than what is shown.
-    pub(super) complete: bool,
-    /// The fullest first.
-    pub(super) counters: Vec<CounterView>,
-}
-
-/// A counter of a limit.
-#[derive(Debug, Serialize)]
-pub(super) struct CounterView {
-    pub(super) counter: String,
-    /// The shard, where each has such a counter of its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) shard: Option<u32>,
-    /// Calls, or the sum of the argument; of a limit that is not known here, as Redis has it.
-    pub(super) used: Number,
-    /// Likewise; none where that is not known here.
-    pub(super) allowed: Option<Number>,
-    /// When the window ends, ms of shard time; none where it has ended.
-    pub(super) window_ends_ms: Option<i64>,
-    /// Turns that wait for it; none for what others share, who wait on lanes of their own.
-    pub(super) waiting: Option<u64>,
-    /// Shards in which its share is used up.
-    pub(super) full_in: u32,
-    /// Shards that it is divided among; 1 where it is not.
-    pub(super) shares: u32,
-    /// True if a shard has something there that is no counter: there it counts as used up.
-    pub(super) unreadable: bool,
 }
 
 impl PolicyHere {
@@ -159,8 +120,11 @@ pub(super) async fn of(setup: &Setup, which: &Which) -> Result<Listing, Failure>
     let caller = Caller::of(which, policy)?;
     let shards = seen::shards(&client).await?;
     let mut names = seen::names(&pool, &shards, &policy.limits).await?;
+    let whose = Whose { tenant: which.tenant.as_ref(), agent: which.agent.as_ref() };
+    let mut caps = caps::of(&pool, &shards, policy, whose, usize::from(which.top)).await?;
     if let Some(wanted) = &which.limit {
-        if !names.contains(wanted) {
+        caps.retain(|cap| cap.name == *wanted);
+        if !names.contains(wanted) && caps.is_empty() {
             return Err(no_limit(wanted, names.iter().map(String::as_str)));
         }
         names.retain(|name| name == wanted);
@@ -175,7 +139,7 @@ pub(super) async fn of(setup: &Setup, which: &Which) -> Result<Listing, Failure>
         }
     }
     let now_ms = shards.iter().map(|shard| shard.now_ms).max().unwrap_or(0);
-    Ok(Listing { now_ms, policy: PolicyHere::of(setup, &shards).await?, limits })
+    Ok(Listing { now_ms, policy: PolicyHere::of(setup, &shards).await?, caps, limits })
 }
 
 /// The limit of this name in the configuration.

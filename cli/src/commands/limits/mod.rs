@@ -1,12 +1,15 @@
 //! `tickfleet limits`: the limits with their fullest counters, and how one counter is set to zero.
 //!
-//! [`seen`] reads the counters of all shards under a bound; [`listing`] makes of them what is shown; [`show`] lays it out;
+//! [`seen`] reads the counters of all shards under a bound, and [`caps`] those of the caps that everybody has; [`listing`]
+//! makes of them what is shown; [`show`] lays it out;
 //! [`reset`] is the one thing here that changes anything.
 
+mod caps;
 mod listing;
 mod reset;
 mod seen;
 mod show;
+mod views;
 
 use clap::{Args, Subcommand};
 use tickfleet_model::{AgentId, TenantId};
@@ -15,7 +18,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::setup::Setup;
 
-/// Show the limits with their fullest counters, or set a counter to zero.
+/// Show caps and limits with their fullest counters, or set a counter to zero.
 #[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -46,7 +49,7 @@ enum What {
 /// What is asked for.
 #[derive(Debug, Args)]
 struct Which {
-    /// One limit.
+    /// One limit, or cap.
     #[arg(long, value_name = "NAME")]
     limit: Option<String>,
     /// Only what calls of this tenant may meet.

@@ -13,7 +13,7 @@ use tickfleet_store::{CounterFacts, CounterName, Pool, SeenCounters};
 use crate::failure::Failure;
 
 /// Counters of one limit that are looked at in one shard: some twenty short commands, whatever it has.
-const SEEN_MAX: usize = 10_000;
+pub(super) const SEEN_MAX: usize = 10_000;
 
 /// A shard, with the time there.
 pub(super) struct Shard<'a> {

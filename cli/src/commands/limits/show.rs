@@ -3,17 +3,18 @@
 use tickfleet_model::limit::counters::OTHERS;
 use tickfleet_model::limit::{LimitMode, OnReach};
 
-use super::listing::{CounterView, LimitView, Listing};
+use super::listing::Listing;
+use super::views::{CounterView, LimitView};
 use crate::output::time_format::{clock, from_now};
 use crate::output::{Mood, Output, lines, table};
 
 /// All limits, each with its counters below it.
 pub(super) fn text(listing: &Listing, output: &Output) -> String {
-    if listing.limits.is_empty() {
+    if listing.limits.is_empty() && listing.caps.is_empty() {
         return "no such limit: neither in the configuration here, nor with counters in Redis".into();
     }
     let one = |limit: &LimitView| one(limit, listing.now_ms, output);
-    listing.limits.iter().map(one).collect::<Vec<_>>().join("\n\n")
+    listing.caps.iter().chain(&listing.limits).map(one).collect::<Vec<_>>().join("\n\n")
 }
 
 fn one(limit: &LimitView, now_ms: i64, output: &Output) -> String {

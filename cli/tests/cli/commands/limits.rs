@@ -134,6 +134,43 @@ async fn the_fullest_counters_are_listed_and_those_of_one_tenant_or_agent() {
     assert!(counters(&of_atlas, "echoes").is_empty(), "{of_atlas:#}");
 }
 
+/// The counters of a cap, with what is used and allowed.
+fn cap(listing: &Value, name: &str) -> Vec<(String, Value, Value)> {
+    let found = listing["caps"].as_array().unwrap().iter().find(|cap| cap["name"] == name);
+    let counters = found.unwrap_or_else(|| panic!("no {name} in {listing:#}"))["counters"].as_array().unwrap();
+    let of = |counter: &Value| {
+        (counter["counter"].as_str().unwrap().to_owned(), counter["used"].clone(), counter["allowed"].clone())
+    };
+    counters.iter().map(of).collect()
+}
+
+#[tokio::test]
+async fn caps_are_listed_beside_limits_with_those_who_have_used_most() {
+    let place = Place::new(" {}").await;
+    fs::write(place.config().join("tickfleet.yaml"), "caps: {tick: 1h, max_calls_per_tick: 2}\n").unwrap();
+    let _fleet = place.fleet();
+    place.run(&["tenant", "set", "demo", "--max-actions-per-day", "50"]).exits(0);
+    place.echo("fran", 1, &["--wait"]).exits(0);
+    place.echo("kelly", 2, &["--wait"]).exits(0);
+    place.echo("kelly", 1, &[]).exits(0);
+    let listing = loop {
+        let listing = place.run(&["limits", "--json"]).exits(0).json();
+        if listing["caps"][0]["counters"][0]["waiting"] == 1 {
+            break listing;
+        }
+        pause();
+    };
+    let counter = |name: &str, used, allowed| (name.to_owned(), json!(used), json!(allowed));
+    let ticks = [counter("demo:kelly", 2, 2), counter("demo:fran", 1, 2)];
+    assert_eq!(cap(&listing, "max_calls_per_tick"), ticks);
+    assert_eq!(cap(&listing, "max_actions_per_day").len(), 2);
+    assert_eq!(cap(&listing, "max_actions_per_day of the tenant"), [counter("demo", 3, 50)]);
+    let of_fran = place.run(&["limits", "--tenant", "demo", "--agent", "fran", "--json"]).exits(0).json();
+    assert_eq!(cap(&of_fran, "max_calls_per_tick"), ticks[1..]);
+    let said = place.run(&["limits", "--limit", "max_calls_per_tick"]).exits(0);
+    said.says("max_calls_per_tick: 2 calls per agent in a tick").says("2 of 2");
+}
+
 #[tokio::test]
 async fn a_reset_lets_go_what_waits_and_is_audited() {
     let place = Place::new(LIMITS).await;

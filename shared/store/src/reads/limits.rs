@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::connection::pool::Pool;
 use crate::keys::CounterName;
 use crate::reads::diagnosis::CounterFacts;
+use crate::records::budgets::AgentBudget;
+use crate::records::schema::tenant as fields_of;
 use crate::{Keys, StoreError};
+use tickfleet_model::TenantId;
 
 /// Counters that one command looks at: Redis answers others in between.
 const PAGE: usize = 500;
@@ -21,6 +24,14 @@ pub struct SeenCounters {
     pub total: u64,
     /// True if these are all.
     pub complete: bool,
+}
+
+/// Bytes of an agent's budgets, likewise.
+const BUDGET_BYTES: usize = 40;
+
+/// An agent's budgets; none where a hand has changed them.
+fn budget(packed: &[u8]) -> Option<AgentBudget> {
+    (packed.len() == BUDGET_BYTES).then(|| AgentBudget::unpack(packed))
 }
 
 impl Pool {
@@ -89,6 +100,84 @@ impl Pool {
         }
         seen.total -= before.min(seen.total) - seen.counters.len() as u64;
         Ok(())
+    }
+
+    /// The budgets of agents by name (`tenant:agent`), none where what is there cannot be read; and whether these are all.
+    /// A page may be some more than `seen_max`.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn budgets(
+        &self,
+        keys: &Keys,
+        seen_max: usize,
+    ) -> Result<(BTreeMap<String, Option<AgentBudget>>, bool), StoreError> {
+        let (key, mut cursor, mut seen) = (keys.key("budgets"), 0_u64, BTreeMap::new());
+        while seen.len() < seen_max {
+            let command = redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).to_owned();
+            type Page = (u64, Vec<(Vec<u8>, Vec<u8>)>);
+            let (next, page): Page = self.query("budgets", &command).await?;
+            let named =
+                |(name, packed): (Vec<u8>, Vec<u8>)| (String::from_utf8_lossy(&name).into_owned(), budget(&packed));
+            seen.extend(page.into_iter().map(named));
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+        Ok((seen, cursor == 0))
+    }
+
+    /// The budgets of these agents, of those that have one.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn budgets_of(
+        &self,
+        keys: &Keys,
+        names: &[String],
+    ) -> Result<BTreeMap<String, Option<AgentBudget>>, StoreError> {
+        let mut seen = BTreeMap::new();
+        for page in names.chunks(PAGE) {
+            // One by one, for onlookers may do no more.
+            let mut pipe = redis::pipe();
+            for name in page {
+                pipe.cmd("HGET").arg(keys.key("budgets")).arg(name);
+            }
+            let found: Vec<Option<Vec<u8>>> = self.pipeline("budgets", &pipe).await?;
+            let there = page.iter().zip(found).filter_map(|(name, packed)| Some((name.clone(), budget(&packed?))));
+            seen.extend(there);
+        }
+        Ok(seen)
+    }
+
+    /// How many calls of each of these tenants' days are used, and when these end, ms of shard time.
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn tenant_days(&self, keys: &Keys, tenants: &[TenantId]) -> Result<Vec<(i64, i64)>, StoreError> {
+        let mut days = Vec::with_capacity(tenants.len());
+        for page in tenants.chunks(PAGE) {
+            let mut pipe = redis::pipe();
+            for tenant in page {
+                for field in [fields_of::DAY_USED, fields_of::DAY_END] {
+                    pipe.cmd("HGET").arg(keys.key(format_args!("tenant:{tenant}"))).arg(field);
+                }
+            }
+            let found: Vec<Option<f64>> = self.pipeline("tenant_days", &pipe).await?;
+            // Lua may write a large number as a float.
+            let whole = |number: Option<f64>| number.unwrap_or(0.0) as i64;
+            days.extend(found.chunks_exact(2).map(|day| (whole(day[0]), whole(day[1]))));
+        }
+        Ok(days)
+    }
+
+    /// The number of turns on an agent's lane (`tenant:agent`).
+    ///
+    /// # Errors
+    /// [`StoreError`].
+    pub async fn waiting_on(&self, keys: &Keys, agent: &str) -> Result<u64, StoreError> {
+        self.query("lanes", redis::cmd("ZCARD").arg(keys.key(format_args!("lane:{agent}")))).await
     }
 
     /// The number of turns on the lane of each of these counters, in their order.

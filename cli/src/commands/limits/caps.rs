@@ -1,0 +1,169 @@
+//! The caps that every agent and tenant has, seen as limits are: what they allow, and the fullest counters.
+
+use tickfleet_model::limit::{LimitMode, OnReach};
+use tickfleet_model::policy::{AgentPolicy, TenantPolicy};
+use tickfleet_model::{AgentId, DayCapAction, Policy, TenantId};
+use tickfleet_store::{AgentBudget, Pool};
+
+use super::seen::{SEEN_MAX, Shard};
+use super::views::{CounterView, LimitView};
+use crate::failure::Failure;
+
+/// Whose counters are asked for; everybody's where it names nobody.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Whose<'a> {
+    pub(super) tenant: Option<&'a TenantId>,
+    pub(super) agent: Option<&'a AgentId>,
+}
+
+/// The caps of agents in a tick and a day, and of tenants in a day, each with `top` counters.
+pub(super) async fn of(
+    pool: &Pool,
+    shards: &[Shard<'_>],
+    policy: &Policy,
+    whose: Whose<'_>,
+    top: usize,
+) -> Result<Vec<LimitView>, Failure> {
+    let defaults = &policy.defaults;
+    let at_day = match defaults.on_day_cap {
+        DayCapAction::Reject => OnReach::Reject,
+        DayCapAction::Defer => OnReach::Wait,
+    };
+    let tick = format!("{} calls per agent in a tick, but where the agent has its own", defaults.calls_per_tick);
+    let day = format!("{} calls per agent in a day, but where the agent has its own", defaults.max_actions_per_day);
+    let mut ticks = Found::new("max_calls_per_tick", tick, OnReach::Wait);
+    let mut days = Found::new("max_actions_per_day", day, at_day);
+    let of_tenants = "as many calls per tenant in a day as the tenant says".to_owned();
+    let mut tenants = Found::new("max_actions_per_day of the tenant", of_tenants, at_day);
+    for shard in shards {
+        add_agents(pool, shard, policy, whose, (&mut ticks, &mut days)).await?;
+        add_tenants(pool, shard, policy, whose, &mut tenants).await?;
+    }
+    for found in [&mut ticks, &mut days] {
+        found.keep_fullest(top);
+        for counter in &mut found.view.counters {
+            let mut waiting = 0;
+            for shard in shards {
+                waiting += pool.waiting_on(shard.store.keys(), &counter.counter).await?;
+            }
+            counter.waiting = Some(waiting);
+        }
+    }
+    tenants.keep_fullest(top);
+    Ok(vec![ticks.view, days.view, tenants.view])
+}
+
+/// The budgets of agents in a shard: of those that are asked for, or of as many as a bounded look finds.
+async fn add_agents(
+    pool: &Pool,
+    shard: &Shard<'_>,
+    policy: &Policy,
+    whose: Whose<'_>,
+    (ticks, days): (&mut Found, &mut Found),
+) -> Result<(), Failure> {
+    let keys = shard.store.keys();
+    let named: Option<Vec<String>> = whose.tenant.map(|tenant| {
+        let all = policy.agents.keys().filter(|agent| whose.agent.is_none_or(|wanted| wanted == *agent));
+        all.map(|agent| format!("{tenant}:{agent}")).take(SEEN_MAX).collect()
+    });
+    let (budgets, complete) = match named {
+        Some(names) => (pool.budgets_of(keys, &names).await?, names.len() < SEEN_MAX),
+        None => pool.budgets(keys, SEEN_MAX).await?,
+    };
+    for found in [&mut *ticks, &mut *days] {
+        found.view.complete &= complete;
+        found.view.looked_at += budgets.len() as u64;
+    }
+    for (name, budget) in budgets {
+        let caps = agent_of(policy, &name).map(|(owner, agent)| policy.caps(owner, agent));
+        let AgentBudget { tick_used, tick_ends_ms, day_used, day_ends_ms, .. } = budget.unwrap_or_default();
+        let unreadable = budget.is_none();
+        let (tick_cap, day_cap) = (caps.map(|caps| caps.calls_per_tick), caps.map(|caps| caps.calls_per_day));
+        ticks.add(&name, (tick_used, tick_ends_ms), tick_cap, unreadable, shard.now_ms);
+        days.add(&name, (day_used, day_ends_ms), day_cap, unreadable, shard.now_ms);
+    }
+    Ok(())
+}
+
+/// The days of the tenants that have a cap of their own, and of the one that is asked for.
+async fn add_tenants(
+    pool: &Pool,
+    shard: &Shard<'_>,
+    policy: &Policy,
+    whose: Whose<'_>,
+    found: &mut Found,
+) -> Result<(), Failure> {
+    let wanted = |tenant: &TenantId, owner: &TenantPolicy| match whose.tenant {
+        Some(wanted) => wanted == tenant,
+        None => owner.max_actions_per_day.is_some(),
+    };
+    let here = policy.tenants.iter().filter(|(tenant, owner)| wanted(tenant, owner) && shard.store.is_home_of(tenant));
+    let here: Vec<(&TenantId, &TenantPolicy)> = here.take(SEEN_MAX).collect();
+    let names: Vec<TenantId> = here.iter().map(|(tenant, _)| (*tenant).clone()).collect();
+    let days = pool.tenant_days(shard.store.keys(), &names).await?;
+    found.view.looked_at += days.len() as u64;
+    found.view.complete &= here.len() < SEEN_MAX;
+    for ((tenant, owner), day) in here.into_iter().zip(days) {
+        found.add(tenant.as_str(), day, owner.max_actions_per_day, false, shard.now_ms);
+    }
+    Ok(())
+}
+
+/// The agent of a budget's name; none where this configuration does not know it.
+fn agent_of<'a>(policy: &'a Policy, name: &str) -> Option<(&'a TenantPolicy, &'a AgentPolicy)> {
+    let (tenant, agent) = name.split_once(':')?;
+    policy.look_up(&TenantId::new(tenant).ok()?, &AgentId::new(agent).ok()?).ok()
+}
+
+/// A cap with what was found of it.
+struct Found {
+    view: LimitView,
+}
+
+impl Found {
+    fn new(name: &str, allows: String, on_reach: OnReach) -> Self {
+        let view = LimitView {
+            name: name.to_owned(),
+            allows: Some(allows),
+            on_reach: Some(on_reach),
+            mode: Some(LimitMode::Enforce),
+            is_held: false,
+            total: 0,
+            looked_at: 0,
+            complete: true,
+            counters: Vec::new(),
+        };
+        Self { view }
+    }
+
+    /// Adds a counter whose window runs. One that cannot be read counts as used up.
+    fn add(&mut self, name: &str, (used, ends_ms): (i64, i64), cap: Option<u32>, unreadable: bool, now_ms: i64) {
+        if ends_ms <= now_ms && !unreadable {
+            return;
+        }
+        self.view.total += 1;
+        let (used, allowed) = (used.max(0).unsigned_abs(), cap.map(u64::from));
+        self.view.counters.push(CounterView {
+            counter: name.to_owned(),
+            shard: None,
+            used: used.into(),
+            allowed: allowed.map(Into::into),
+            window_ends_ms: Some(ends_ms).filter(|_| !unreadable),
+            waiting: None,
+            full_in: u32::from(unreadable || allowed.is_some_and(|allowed| used >= allowed)),
+            shares: 1,
+            unreadable,
+        });
+    }
+
+    fn keep_fullest(&mut self, top: usize) {
+        let fullness = |counter: &CounterView| {
+            let used = counter.used.as_u64().unwrap_or(0);
+            let allowed = counter.allowed.as_ref().and_then(serde_json::Number::as_u64);
+            let part = allowed.map_or(0, |allowed| used.saturating_mul(1_000_000) / allowed.max(1));
+            std::cmp::Reverse((counter.unreadable, part, used))
+        };
+        self.view.counters.sort_by_key(fullness);
+        self.view.counters.truncate(top);
+    }
+}
