@@ -118,9 +118,12 @@ def state():
             [("min by (instance) (tickfleet_redis_up{@})", "{{instance}}")], maximum=1,
         ),
         graph(
-            "Restarts and lost state", "Epochs: another Redis answers than before. State lost: streams or groups were gone.",
+            "Restarts and lost state",
+            "Epochs: another Redis answers than before. Failovers: sentinels named another primary. State lost: streams "
+            "or groups were gone.",
             [
                 ("max(increase(tickfleet_epoch_changes_total{@}[$__rate_interval]))", "epochs"),
+                ("max(increase(tickfleet_redis_primary_moves_total{@}[$__rate_interval]))", "failovers"),
                 ("max(increase(tickfleet_state_lost_total{@}[$__rate_interval]))", "state lost"),
             ],
         ),

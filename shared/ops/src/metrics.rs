@@ -13,6 +13,7 @@ mod models;
 #[cfg(test)]
 mod page;
 mod part;
+mod reach;
 mod sandbox;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;
 use self::models::ModelMetrics;
 pub use self::part::Part;
+use self::reach::ReachMetrics;
 use self::sandbox::SandboxMetrics;
 use self::tool_labels::ToolLabels;
 use tickfleet_model::{Outcome, RejectionCode};
@@ -105,7 +107,7 @@ pub struct Metrics {
     redis_commands: IntCounterVec,
     redis_seconds: HistogramVec,
     redis_errors: IntCounterVec,
-    redis_up: IntGauge,
+    reach: ReachMetrics,
     redis_memory: GaugeVec,
     redis_memory_max: GaugeVec,
     redis_pressure: GaugeVec,
@@ -179,7 +181,7 @@ impl Metrics {
             redis_commands: make.counters(&c::REDIS_COMMANDS)?,
             redis_seconds: make.histograms(&c::REDIS_DURATION)?,
             redis_errors: make.counters(&c::REDIS_ERRORS)?,
-            redis_up: make.gauge(&c::REDIS_UP)?,
+            reach: ReachMetrics::made(&make)?,
             redis_memory: make.gauges(&c::REDIS_MEMORY_USED)?,
             redis_memory_max: make.gauges(&c::REDIS_MEMORY_MAX)?,
             redis_pressure: make.gauges(&c::REDIS_PRESSURE)?,
@@ -359,11 +361,6 @@ impl Metrics {
         self.redis_errors.with_label_values(&[labels::known(&labels::VERBS, verb)]).inc();
     }
 
-    /// Sets whether Redis answered during the scrape.
-    pub fn redis_up(&self, up: bool) {
-        self.redis_up.set(i64::from(up));
-    }
-
     /// Redis' answers during a scrape. None: it could not be asked, and what it would have said disappears, because a
     /// gauge that keeps its last value through an outage hides it, and one that reads 0 denies it.
     pub fn scraped(&self, scraped: Option<&Scraped>) {
@@ -460,6 +457,7 @@ impl Metrics {
         self.slots_busy.set(busy);
         self.slots.set(all);
         self.tick_lag.set(self.tick_lags.worst().as_secs_f64());
+        self.reach.read();
         // A server that is configured no more has no series any more.
         self.mcp_up.reset();
         self.mcp_quarantined.reset();
@@ -482,6 +480,10 @@ impl Observer for Metrics {
 
     fn failed(&self, verb: &'static str) {
         self.redis_error(verb);
+    }
+
+    fn sought_primary(&self, found: Option<&str>) {
+        self.primary_sought(found);
     }
 }
 

@@ -67,6 +67,7 @@ struct Fleet {
     gate: Gate,
     client: Client,
     store: Store,
+    metrics: Arc<Metrics>,
     parts: Vec<(Shutdown, JoinHandle<()>)>,
 }
 
@@ -84,11 +85,11 @@ impl Fleet {
         let scheduler = plan.scheduler(plan.store(&url), active.clone(), metrics.clone(), "s");
         let stop = scheduling.draining.clone();
         let scheduler = tokio::spawn(async move { scheduler.run(stop).await.unwrap() });
-        let worker = plan.worker(plan.store(&url), active, metrics, "w", working.now.child_token());
+        let worker = plan.worker(plan.store(&url), active, metrics.clone(), "w", working.now.child_token());
         let until = working.clone();
         let worker = tokio::spawn(async move { worker.run(until).await.unwrap() });
         let client = Client::connect(&url, plan.store.clone()).await.unwrap();
-        Self { trio, gate, client, store, parts: vec![(working, worker), (scheduling, scheduler)] }
+        Self { trio, gate, client, store, metrics, parts: vec![(working, worker), (scheduling, scheduler)] }
     }
 
     /// Submits turns `<prefix>0…` until each is taken in: one of the same id is taken in once.
@@ -164,6 +165,14 @@ impl Fleet {
         }
     }
 
+    /// How often the scheduler and the worker saw the primary move.
+    fn moves(&self) -> u64 {
+        let text = self.metrics.render();
+        let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+        assert_eq!(value("tickfleet_redis_primary_missing_seconds"), Some("0"), "{text}");
+        value("tickfleet_redis_primary_moves_total").unwrap().parse().unwrap()
+    }
+
     fn runs(&self) -> usize {
         self.gate.runs.lock().unwrap().values().sum()
     }
@@ -182,6 +191,7 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
     fleet.submit("before").await;
     fleet.until_replied(0, TURNS).await;
     let before = fleet.epoch(0).await;
+    assert_eq!(fleet.moves(), 0);
 
     // So many calls are under way when the primary is killed, and what has been begun is known to the replica.
     fleet.gate.open.send_replace(false);
@@ -215,6 +225,7 @@ async fn a_fleet_goes_on_with_the_next_primary_and_answers_each_turn_once() {
     let after = fleet.epoch(1).await;
     assert_ne!(after.0, before.0, "the shard calls its Redis as before");
     assert_eq!(after.1, before.1 + 1, "the failover began no epoch, or more than one");
+    assert_eq!(fleet.moves(), 1, "connections of one process count a failover once");
 
     // The old primary comes back as a replica, and has the fleet back when it is promoted again.
     fleet.trio.servers[0].restart().await;

@@ -163,6 +163,12 @@ catalogue! {
         "Questions to Redis that failed: no connection, no answer in time, or an error.";
     REDIS_UP = "redis_up", Gauge, Everyone, [],
         "1 where Redis answered this process during the scrape, else 0.";
+    REDIS_PRIMARY_MOVES = "redis_primary_moves_total", Counter, Everyone, [],
+        "Times that sentinels led this process to another primary than before: failovers, as it saw them. 0 where the \
+         URL names no sentinels.";
+    REDIS_PRIMARY_MISSING = "redis_primary_missing_seconds", Gauge, Everyone, [],
+        "Time for which no sentinel has led this process to a primary, 0 while one does. Absent where the URL names no \
+         sentinels.";
     REDIS_MEMORY_USED = "redis_memory_used_bytes", Gauge, Schedulers, [],
         "Memory that Redis uses, as it said during the scrape. Absent while it does not answer.";
     REDIS_MEMORY_MAX = "redis_memory_max_bytes", Gauge, Schedulers, [],

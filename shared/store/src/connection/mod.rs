@@ -41,6 +41,8 @@ pub trait Observer: Send + Sync {
     fn answered(&self, verb: &'static str, took: Option<Duration>);
     /// `verb` failed: no connection, no answer in time, or an error.
     fn failed(&self, verb: &'static str);
+    /// A connection was to be made, and sentinels led it to the primary at `found`, or to none.
+    fn sought_primary(&self, found: Option<&str>);
 }
 
 /// A multiplexed connection that is made when first used and made anew after it broke. Never used for blocking
@@ -199,7 +201,11 @@ impl Connection {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(CONNECT_TIMEOUT))
             .set_response_timeout(Some(response));
-        self.dial.dial(config).await.map_err(|source| StoreError::Connect { address: self.address(), source })
+        let made = self.dial.dial(config).await;
+        if let (Some(observer), Some(found)) = (&self.observer, self.dial.primary()) {
+            observer.sought_primary(found.ok().as_deref());
+        }
+        made.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
 
     /// Drops the connection that `error` came from, where a new one may do better. One that was made meanwhile stays:
