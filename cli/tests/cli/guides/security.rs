@@ -221,6 +221,35 @@ async fn a_fleet_works_over_tls_with_an_authority_of_its_own() {
 }
 
 #[tokio::test]
+async fn a_fleet_shows_its_certificate_to_a_server_that_asks_for_one() {
+    let folder = tempfile::tempdir().unwrap();
+    certificates(folder.path());
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+    let file = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let (ca, certificate, key) = (file("ca.pem"), file("redis.pem"), file("redis.key"));
+    let arguments = ["--tls-port", &port, "--tls-ca-cert-file", &ca, "--tls-cert-file", &certificate];
+    let more = ["--tls-key-file", &key, "--tls-auth-clients", "yes"];
+    let extra_args = arguments.iter().chain(&more).map(ToString::to_string).collect();
+    let _redis = RedisServer::start_with(RedisOptions { extra_args, ..RedisOptions::default() }).await;
+    let trusting = format!("rediss://localhost:{port}/0?tls_ca={ca}");
+    let (shown, secret) = (file("fleet.pem"), file("fleet.key"));
+    let url = format!("{trusting}&tls_cert={shown}&tls_key={secret}");
+
+    // Nobody without a certificate, or with another one's key.
+    tickfleet(&["doctor", "--redis-url", &trusting]).exits(3);
+    tickfleet(&["doctor", "--redis-url", &format!("{trusting}&tls_cert={shown}&tls_key={key}")]).exits(3);
+    let none = tickfleet(&["doctor", "--redis-url", &format!("{url}.none")]).exits(2);
+    none.complains("the file that tls_key names").complains("No such file");
+
+    let fleet = DevFleet::start(&["--redis-url", &url]);
+    fleet.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"]).exits(0).says("ok");
+    let looked = fleet.run(&["doctor"]).exits(0);
+    looked.says(&shown);
+    assert!(!looked.stdout.contains("fleet.key"), "{}", looked.stdout);
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[tokio::test]
 async fn a_turn_that_a_backup_holds_is_carried_out_after_it_was_restored() {
     let folder = tempfile::tempdir().unwrap();
     let redis = RedisServer::start_with(RedisOptions { tcp: true, ..RedisOptions::default() }).await;

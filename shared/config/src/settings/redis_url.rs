@@ -97,7 +97,7 @@ fn split_query(text: &str) -> (&str, Option<&str>) {
 
 fn mask_pair(pair: &str) -> String {
     match pair.split_once('=') {
-        Some((name @ ("db" | "user" | "protocol"), value)) => format!("{name}={value}"),
+        Some((name @ ("db" | "user" | "protocol" | "tls_ca" | "tls_cert"), value)) => format!("{name}={value}"),
         Some((name, _)) => format!("{name}=***"),
         None => "***".into(),
     }
@@ -115,6 +115,10 @@ mod tests {
             ("redis://:hunter2@redis:6379/1", "redis://:***@redis:6379/1"),
             ("rediss://ada:hun/ter@2?x@redis/0", "rediss://ada:***@redis/0"),
             ("redis://hunter2@redis", "redis://hunter2:***@redis"),
+            (
+                "rediss://ada:hunter2@redis/0?tls_ca=/tls/ca.pem&tls_cert=/tls/tls.crt&tls_key=/tls/tls.key",
+                "rediss://ada:***@redis/0?tls_ca=/tls/ca.pem&tls_cert=/tls/tls.crt&tls_key=***",
+            ),
             ("unix:///run/redis.sock?db=2&pass=hunter2", "unix:///run/redis.sock?db=2&pass=***"),
             (
                 "redis+sentinel://ada:hunter2@a:1,b:2/fleet/1?sentinel_username=bob&sentinel_password=hunter2",

@@ -49,14 +49,3 @@ pub struct SentinelSays {
     /// Host and port of the primary, or why it names none.
     pub primary: Result<String, String>,
 }
-
-#[async_trait]
-impl Dial for redis::Client {
-    async fn dial(&self, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
-        self.get_multiplexed_async_connection_with_config(&config).await
-    }
-
-    fn address(&self) -> String {
-        self.get_connection_info().addr().to_string()
-    }
-}

@@ -10,6 +10,7 @@ pub(crate) mod question;
 pub(crate) mod reader;
 mod role;
 mod sentinel;
+mod tls;
 mod url;
 
 use std::sync::Arc;

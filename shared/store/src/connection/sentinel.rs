@@ -7,12 +7,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, RedisResult};
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, RedisResult};
 use tokio::sync::{Mutex, watch};
 use tokio::time::timeout;
 
 use super::dial::{Dial, SentinelSays};
 use super::role::{Role, role};
+use super::tls::{Server, TlsFiles};
 
 /// Longest wait for one sentinel, to be connected to and to answer.
 const ASK_TIMEOUT: Duration = Duration::from_secs(1);
@@ -25,11 +26,13 @@ const PRIMARY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Makes connections to the primary that goes by one name with these sentinels.
 pub(super) struct Sentinels {
     /// How each sentinel is reached.
-    sentinels: Vec<Client>,
+    sentinels: Vec<Server>,
     /// What they call the primary.
     name: String,
     /// What connections to the primary need beside its address, which stands here for none.
     primary: ConnectionInfo,
+    /// The files that they need for TLS.
+    tls: TlsFiles,
     /// The sentinel that led to the primary last: it is asked first.
     first: AtomicUsize,
     /// A kept connection to a sentinel, and which: for the looks between two connections to the primary.
@@ -51,15 +54,16 @@ impl Sentinels {
     }
 
     #[cfg(test)]
-    pub(super) fn clients(&self) -> &[Client] {
+    pub(super) fn servers(&self) -> &[Server] {
         &self.sentinels
     }
 
-    pub(super) fn new(sentinels: Vec<Client>, name: String, primary: ConnectionInfo) -> Self {
+    pub(super) fn new(sentinels: Vec<Server>, name: String, primary: ConnectionInfo, tls: TlsFiles) -> Self {
         Self {
             sentinels,
             name,
             primary,
+            tls,
             first: AtomicUsize::new(0),
             looking: Mutex::default(),
             found: watch::Sender::new(None),
@@ -67,15 +71,15 @@ impl Sentinels {
     }
 
     /// Where this sentinel says that the primary is; else why it does not.
-    async fn ask(&self, sentinel: &Client) -> Result<(String, u16), String> {
+    async fn ask(&self, sentinel: &Server) -> Result<(String, u16), String> {
         self.ask_over(Self::reach(sentinel).await?).await
     }
 
     /// A connection to a sentinel.
-    async fn reach(sentinel: &Client) -> Result<MultiplexedConnection, String> {
+    async fn reach(sentinel: &Server) -> Result<MultiplexedConnection, String> {
         // The bound is on all of it, not on each step.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-        let reached = timeout(ASK_TIMEOUT, sentinel.get_multiplexed_async_connection_with_config(&config)).await;
+        let reached = timeout(ASK_TIMEOUT, sentinel.dial(config)).await;
         reached.map_err(|_| silent())?.map_err(|error| error.to_string())
     }
 
@@ -116,7 +120,7 @@ impl Sentinels {
         config: AsyncConnectionConfig,
     ) -> Result<MultiplexedConnection, String> {
         let connect = async {
-            let client = Client::open(self.primary.clone().set_addr(place))?;
+            let client = self.tls.client(self.primary.clone().set_addr(place))?;
             let mut connection = client.get_multiplexed_async_connection_with_config(&config).await?;
             let role = role(&mut connection).await?;
             RedisResult::Ok((connection, role))
@@ -144,7 +148,7 @@ impl Sentinels {
     /// `refused` are not tried once more: several sentinels may lag behind in the same way.
     async fn by(
         &self,
-        sentinel: &Client,
+        sentinel: &Server,
         refused: &mut Vec<String>,
         config: &AsyncConnectionConfig,
     ) -> Result<(MultiplexedConnection, String), String> {
@@ -165,7 +169,7 @@ impl Sentinels {
     }
 
     /// All sentinels, the one first that led to the primary last.
-    fn in_turn(&self) -> impl Iterator<Item = (usize, &Client)> {
+    fn in_turn(&self) -> impl Iterator<Item = (usize, &Server)> {
         let first = self.first.load(Ordering::Relaxed);
         let (before, from) = self.sentinels.split_at(first.min(self.sentinels.len()));
         from.iter().enumerate().map(move |(i, s)| (first + i, s)).chain(before.iter().enumerate())

@@ -1,0 +1,143 @@
+//! The files by which a connection over TLS shows who it is, and knows whom to trust. The URL names them, so that
+//! whatever opens a connection has them; they are read for each connection, so that a certificate is renewed without
+//! a restart.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use redis::aio::MultiplexedConnection;
+use redis::{
+    AsyncConnectionConfig, Client, ClientTlsConfig, ConnectionInfo, ErrorKind, RedisError, RedisResult, TlsCertificates,
+};
+
+use super::dial::Dial;
+
+/// The beginning of a certificate in a file.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
+
+/// The files that a URL names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct TlsFiles {
+    /// The certificate that the server is shown, with those between it and its authority.
+    cert: Option<PathBuf>,
+    /// Its key.
+    key: Option<PathBuf>,
+    /// The authorities that may vouch for the server, in place of the system's.
+    ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// Takes the pairs `tls_cert`, `tls_key` and `tls_ca` out of a URL's query; answers what is left of it.
+    pub(super) fn take(query: &str) -> RedisResult<(Self, String)> {
+        let (mut files, mut rest) = (Self::default(), Vec::new());
+        for pair in query.split('&') {
+            let place = match pair.split_once('=') {
+                Some(("tls_cert", _)) => &mut files.cert,
+                Some(("tls_key", _)) => &mut files.key,
+                Some(("tls_ca", _)) => &mut files.ca,
+                _ => {
+                    rest.push(pair);
+                    continue;
+                }
+            };
+            let path = pair.split_once('=').map(|(_, path)| path).unwrap_or_default();
+            if path.is_empty() || place.replace(path.into()).is_some() {
+                return Err(refused("tls_cert, tls_key and tls_ca name one file each", ""));
+            }
+        }
+        match files.cert.is_some() == files.key.is_some() {
+            true => Ok((files, rest.join("&"))),
+            false => Err(refused("tls_cert and tls_key go together", "")),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// A client of the server at `info` that uses what is in the files now.
+    ///
+    /// # Errors
+    /// A file cannot be read, or does not hold what it should; or the URL does not ask for TLS. What is in a file, and
+    /// where the key is, is not told.
+    pub(super) fn client(&self, info: ConnectionInfo) -> RedisResult<Client> {
+        if self.is_empty() {
+            return Client::open(info);
+        }
+        let client_tls = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => Some(ClientTlsConfig {
+                client_cert: certificates("tls_cert", cert)?,
+                client_key: std::fs::read(key).map_err(|e| refused("the file that tls_key names", &e.to_string()))?,
+            }),
+            _ => None,
+        };
+        let root_cert = self.ca.as_ref().map(|ca| certificates("tls_ca", ca)).transpose()?;
+        if !matches!(info.addr(), redis::ConnectionAddr::TcpTls { .. }) {
+            return Err(refused("tls_cert, tls_key and tls_ca need rediss://", ""));
+        }
+        // The library's words might repeat lines of the key.
+        let built = Client::build_with_tls(info, TlsCertificates { client_tls, root_cert });
+        built.map_err(|_| {
+            refused("tls_cert, tls_key, tls_ca", "expected certificates and a key without password, in PEM")
+        })
+    }
+}
+
+/// A file of certificates. A few KiB once a connection: not worth another thread.
+fn certificates(name: &'static str, path: &Path) -> RedisResult<Vec<u8>> {
+    let told = |why: &str| refused("a file of certificates", &format!("{name}={}: {why}", path.display()));
+    let text = std::fs::read(path).map_err(|error| told(&error.to_string()))?;
+    match String::from_utf8_lossy(&text).contains(CERTIFICATE) {
+        true => Ok(text),
+        // The library would take it for a list of none.
+        false => Err(told("it holds no certificate in PEM")),
+    }
+}
+
+fn refused(what: &'static str, why: &str) -> RedisError {
+    match why {
+        "" => (ErrorKind::InvalidClientConfig, what).into(),
+        why => (ErrorKind::InvalidClientConfig, what, why.to_owned()).into(),
+    }
+}
+
+/// One server, as a URL names it.
+pub(super) struct Server {
+    info: ConnectionInfo,
+    tls: TlsFiles,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Server({})", self.address())
+    }
+}
+
+impl Server {
+    /// The server at `info`. Nothing is connected to yet.
+    ///
+    /// # Errors
+    /// As [`TlsFiles::client`].
+    pub(super) fn new(info: ConnectionInfo, tls: TlsFiles) -> RedisResult<Self> {
+        // A file that is missing is told at the start, not by the first connection.
+        tls.client(info.clone())?;
+        Ok(Self { info, tls })
+    }
+
+    #[cfg(test)]
+    pub(super) const fn info(&self) -> &ConnectionInfo {
+        &self.info
+    }
+}
+
+#[async_trait]
+impl Dial for Server {
+    async fn dial(&self, config: AsyncConnectionConfig) -> RedisResult<MultiplexedConnection> {
+        self.tls.client(self.info.clone())?.get_multiplexed_async_connection_with_config(&config).await
+    }
+
+    fn address(&self) -> String {
+        self.info.addr().to_string()
+    }
+}
