@@ -4,6 +4,7 @@ mod live;
 mod run_time;
 mod scale;
 mod scaling;
+mod sentinel;
 mod traces;
 mod two_builds;
 mod watched;

@@ -99,9 +99,14 @@ impl Process {
     }
 
     pub fn metrics(&self) -> String {
+        self.answer("/metrics")
+    }
+
+    /// The whole answer to one GET, head and body.
+    pub fn answer(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.health).unwrap();
         stream.set_read_timeout(Some(ANSWER)).unwrap();
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).unwrap();
         text

@@ -1,0 +1,92 @@
+//! What processes and `doctor` tell of a Redis that sentinels name.
+
+use tickfleet_testkit::Trio;
+
+use crate::support::binary::tickfleet;
+use crate::support::process::{Process, pause};
+
+/// How often a process is asked before what must come counts as missing: for two minutes at least.
+const LOOKS: usize = 2_400;
+
+/// Waits until the process answers so on `/readyz`.
+fn until_ready_says(process: &Process, status: &str, says: &str) {
+    let mut last = String::new();
+    for _ in 0..LOOKS {
+        last = process.answer("/readyz");
+        if last.starts_with(&format!("HTTP/1.1 {status}")) && last.contains(says) {
+            return;
+        }
+        pause();
+    }
+    panic!("not {status} with {says:?} within two minutes: {last}");
+}
+
+/// Waits until a metric of the process is so: its connections learn one by one what became of the primary.
+fn until_metric(process: &Process, name: &str, is: impl Fn(f64) -> bool) {
+    for _ in 0..LOOKS {
+        let metrics = process.metrics();
+        let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        if value.is_some_and(&is) {
+            return;
+        }
+        pause();
+    }
+    panic!("{name} is not so within two minutes:\n{}", process.metrics());
+}
+
+fn address(trio: &Trio, server: usize) -> String {
+    let url = trio.servers[server].url();
+    format!("127.0.0.1:{}", url.trim_end_matches('/').rsplit(':').next().unwrap())
+}
+
+#[tokio::test]
+async fn readiness_and_doctor_tell_where_the_primary_is_and_why_there_is_none() {
+    let (mut trio, dir) = (Trio::start(1).await, tempfile::tempdir().unwrap());
+    let url = trio.url();
+    let scheduler = Process::start("scheduler", dir.path(), &url);
+    until_ready_says(&scheduler, "200", &format!("primary {}", address(&trio, 0)));
+    let doctor = ["doctor", "--redis-url", &url];
+    tickfleet(&doctor).says(&format!("{}, say 3 of 3 sentinels", address(&trio, 0)));
+
+    trio.replicated(0, 1).await;
+    trio.servers[0].kill9();
+    until_ready_says(&scheduler, "200", &format!("primary {}", address(&trio, 1)));
+    until_metric(&scheduler, "tickfleet_redis_primary_moves_total", |moves| moves >= 1.0);
+    until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing == 0.0);
+
+    // Whom the sentinels name does not answer, and there is nobody to promote.
+    trio.servers[1].kill9();
+    until_ready_says(&scheduler, "503", "no sentinel leads to a primary fleet");
+    until_metric(&scheduler, "tickfleet_redis_primary_missing_seconds", |missing| missing > 0.0);
+    let told = tickfleet(&doctor).exits(3);
+    told.complains("no sentinel leads to a primary fleet").complains(&format!("names {}", address(&trio, 1)));
+}
+
+#[tokio::test]
+async fn sentinels_and_the_primary_have_users_of_their_own_and_who_lacks_a_right_is_told() {
+    let trio = Trio::start(0).await;
+    let url = trio.url();
+    let (hosts, _) = url.split_once("://").unwrap().1.split_once('/').unwrap();
+    for host in hosts.split(',') {
+        let mut sentinel = tickfleet_testkit::connect(&format!("redis://{host}")).await.unwrap();
+        for user in [&["watcher", "on", ">watcher-secret", "+@all"][..], &["default", "off"]] {
+            let () = redis::cmd("ACL").arg("SETUSER").arg(user).query_async(&mut sentinel).await.unwrap();
+        }
+    }
+    let mut primary = trio.servers[0].connection().await;
+    for (name, rights) in [("fleet", "+@all"), ("untold", "-role")] {
+        let mut command = redis::cmd("ACL");
+        command.arg("SETUSER").arg(name).arg("on").arg(format!(">{name}-secret")).arg(&["~*", "+@all", rights]);
+        let () = command.query_async(&mut primary).await.unwrap();
+    }
+    let as_users = |login: &str, query: &str| {
+        let said = tickfleet(&["doctor", "--redis-url", &format!("redis+sentinel://{login}@{hosts}/fleet{query}")]);
+        assert!(!said.stdout.contains("-secret") && !said.stderr.contains("-secret"), "{}{}", said.stdout, said.stderr);
+        said
+    };
+    let watcher = "?sentinel_username=watcher&sentinel_password=watcher-secret";
+    as_users("fleet:fleet-secret", watcher).exits(0).says("say 3 of 3 sentinels");
+    as_users("untold:untold-secret", watcher).exits(3).complains("the user needs the command ROLE");
+    as_users("fleet:fleet-secret", "").exits(3).complains("no sentinel leads to a primary fleet");
+    as_users("fleet:wrong-secret", watcher).exits(3).complains("no sentinel leads to a primary fleet");
+}
