@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use tickfleet_config::{self as configuration, ConfigErrors};
+use tickfleet_config::{self as configuration, ConfigErrors, ConfigWarning};
 
 use crate::failure::Failure;
 use crate::fleet::python;
@@ -80,16 +80,17 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     let sources = setup::sources(global)?;
     let python = python::python_to_look(&sources);
     if let Err(errors) = configuration::load(&python::with_python(&sources, Some(&python))?) {
-        let (errors_shown, warnings) = (wrong(&errors), Vec::new());
-        let report = Report { valid: false, policy_digest: None, built_in: None, errors: errors_shown, warnings };
-        output.show(&report, |_| errors.to_string())?;
-        return Err(Failure::Told);
+        return refused(&errors, output);
     }
-    // What only the tools themselves know: schemas that compile, templates that fit.
+    // What only the tools themselves know: schemas that compile, templates that fit, the arguments that rules may name.
     let setup = Setup::of(&sources, &global.extensions, Some(&python))?;
+    let of_rules = match setup.check_rules()? {
+        Ok(warnings) => warnings,
+        Err(errors) => return refused(&errors, output),
+    };
     setup.check_tools()?;
     let configuration = &setup.configuration;
-    let warnings = warnings(&setup);
+    let warnings = warnings(&setup, &of_rules);
     let (digest, built_in) = (Some(&*configuration.digest), Some(configuration.samples().to_vec()));
     let report = Report { valid: true, policy_digest: digest, built_in, errors: Vec::new(), warnings };
     output.show(&report, |report| {
@@ -112,13 +113,20 @@ fn check(global: &Global, output: &Output) -> Result<(), Failure> {
     })
 }
 
+fn refused(errors: &ConfigErrors, output: &Output) -> Result<(), Failure> {
+    let (errors_shown, warnings) = (wrong(errors), Vec::new());
+    let report = Report { valid: false, policy_digest: None, built_in: None, errors: errors_shown, warnings };
+    output.show(&report, |_| errors.to_string())?;
+    Err(Failure::Told)
+}
+
 fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
-/// Returns the configuration's warnings, and those about the program's own tools.
-fn warnings(setup: &Setup) -> Vec<Warning> {
-    let written = setup.configuration.warnings.iter().map(|warning| Warning {
+/// Returns the configuration's warnings, those about its rules, and those about the program's own tools.
+fn warnings(setup: &Setup, of_rules: &[ConfigWarning]) -> Vec<Warning> {
+    let written = setup.configuration.warnings.iter().chain(of_rules).map(|warning| Warning {
         place: warning.place.to_string(),
         field: warning.path.clone(),
         message: warning.message.clone(),

@@ -230,12 +230,16 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
     };
     let suspects = OneSuspect::default();
     let make = |store: &Store| {
+        let registry = Arc::new(setup.registry(store, &shared.active, crate::setup::Runs::Here)?);
+        if store.shard() == 0 {
+            setup.tell_of_rules(&registry);
+        }
         let surroundings = Surroundings {
             suspects: suspects.clone(),
             active: Arc::clone(&shared.active),
             metrics: Arc::clone(&shared.metrics),
             progress: shared.progress.clone(),
-            registry: Arc::new(setup.registry(store, &shared.active, crate::setup::Runs::Here)?),
+            registry,
             task_handlers: setup.task_handlers(store, &shared.active, &shared.metrics)?,
         };
         Ok(Worker::new(store.clone(), surroundings, options.clone(), shutdown.now.child_token()))

@@ -197,8 +197,9 @@ impl Reload {
             tracing::error!(%error, "the log level stays as it was");
         }
         self.live.metrics.config_reloaded(true);
-        if !self.live.workers.is_empty() {
+        if let Some(registry) = made.registries.first() {
             made.setup.tell_of_sandbox(&self.live.metrics);
+            made.setup.tell_of_rules(registry);
         }
         if !self.live.workers.is_empty() && active.digest != before {
             // Its generation comes with a heartbeat.

@@ -112,6 +112,7 @@ pub struct Configuration {
     /// Warnings: what works and should be looked at, by file and line.
     pub warnings: Vec<ConfigWarning>,
     samples: Vec<&'static str>,
+    rule_texts: Vec<policy::RuleText>,
     /// Copies share them.
     trees: Arc<Trees>,
 }
@@ -122,6 +123,22 @@ impl Configuration {
     #[must_use]
     pub fn samples(&self) -> &[&'static str] {
         &self.samples
+    }
+
+    /// Holds the arguments that rules name against the input schemas of their tools. `schemas` answers those of all
+    /// versions of a tool, as far as it is known: of many, only whoever makes the tools has them. Answers the names that a
+    /// schema does not declare, though it would take them.
+    ///
+    /// # Errors
+    /// The names that no call can have: their schema takes none but those that it declares.
+    pub fn check_rule_names<'a>(
+        &self,
+        schemas: impl Fn(&str) -> Vec<&'a serde_json::Value>,
+    ) -> Result<Vec<ConfigWarning>, ConfigErrors> {
+        let errors = Errors::default();
+        self.rule_texts.iter().for_each(|text| text.check(&schemas(text.tool()), &errors));
+        let warnings = errors.warnings();
+        errors.unless_any(Some(warnings))
     }
 
     /// Forgets the text that it was read from, but for the settings': [`print()`](print()) shows no more of it. Whoever
@@ -206,19 +223,19 @@ fn assemble(
         tools: known_tools.map(|tools| tools.names.clone()),
         tools_and_ids: known_tools.map(|tools| tools.names_and_ids.clone()),
     };
-    let matrix = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, errors));
+    let permitted = trees.permissions.as_ref().map(|tree| policy::permissions(tree, &known, errors));
     let limits = trees.limits.as_ref().map(|tree| limits::read(tree, &known, settings.as_ref(), errors));
     let limits = limits.map(|limits| limits::with_built_in(limits, settings.as_ref()));
     let tenants = trees.tenants.as_ref().map(|tree| policy::tenants(tree, &known, limits.as_deref(), errors));
     if let Some(disabled) = trees.disabled_tools(errors) {
         policy::names(&disabled, known.tools_and_ids.as_ref(), "the name or id of a tool");
     }
-    let (settings, agents, tools) = (settings?, agents?, tools?);
+    let (settings, agents, tools, (matrix, rule_texts)) = (settings?, agents?, tools?, permitted?);
     let policy = Policy {
         agents: Arc::new(agents.policies),
         tenants: tenants?,
         withheld: BTreeSet::new(),
-        permissions: permissions(matrix?, &settings.permission, trees.samples().contains(&"permissions.yaml")),
+        permissions: permissions(matrix, &settings.permission, trees.samples().contains(&"permissions.yaml")),
         defaults: default_caps(&settings.caps),
         limits: Arc::new(limits?),
         tool_traits: Arc::new(limits::tool_traits(&tools.file, servers.as_ref()?)),
@@ -238,6 +255,7 @@ fn assemble(
         digest,
         warnings,
         samples,
+        rule_texts,
         trees,
     })
 }

@@ -3,13 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::document::errors::Errors;
+use crate::document::errors::{Errors, Place};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::Node;
 use crate::settings::read::time_zone;
 use tickfleet_model::policy::{Rule, TenantPolicy, ToolGrant};
 use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, limits, suggest};
-use tickfleet_rules::Refused;
+use tickfleet_rules::{Refused, check_condition, check_message};
 
 /// People behind one tenant: what lists of them can show.
 const USERS_MAX: usize = 1_000;
@@ -26,9 +26,47 @@ pub(super) struct Known {
     pub(super) tools_and_ids: Option<BTreeSet<String>>,
 }
 
-/// Reads `permissions.yaml`.
-pub(super) fn permissions(tree: &Node, known: &Known, errors: &Errors) -> BTreeMap<String, ToolGrant> {
-    let mut matrix = BTreeMap::new();
+/// A text of a rule where it was written: whether its names are there can be said once the tool is known.
+#[derive(Debug, Clone)]
+pub(super) struct RuleText {
+    tool: String,
+    place: Place,
+    path: String,
+    text: String,
+    is_message: bool,
+}
+
+impl RuleText {
+    pub(super) fn tool(&self) -> &str {
+        &self.tool
+    }
+
+    /// Holds its names against the input schemas of all versions of the tool.
+    pub(super) fn check(&self, schemas: &[&serde_json::Value], errors: &Errors) {
+        let Self { tool, place, path, text, is_message } = self;
+        let look =
+            if *is_message { tickfleet_rules::unknown_in_message } else { tickfleet_rules::unknown_in_condition };
+        for unknown in look(text, schemas) {
+            let (name, meant) = (&unknown.name, unknown.meant());
+            let there = suggest::list(unknown.there.iter().map(String::as_str));
+            if unknown.closed {
+                let found = format!("{text:?}, which names the unknown `{name}`");
+                errors.suggest(place, path, found, format!("what calls of {tool} can have: {there}"), meant);
+                continue;
+            }
+            let meant = meant.map(|meant| format!(" (did you mean `{meant}`?)")).unwrap_or_default();
+            errors.warn(
+                place,
+                path,
+                format!("{tool} does not declare `{name}`{meant}, though calls may have it; it declares {there}"),
+            );
+        }
+    }
+}
+
+/// Reads `permissions.yaml`: the rows, and the texts of their rules.
+pub(super) fn permissions(tree: &Node, known: &Known, errors: &Errors) -> (BTreeMap<String, ToolGrant>, Vec<RuleText>) {
+    let (mut matrix, mut texts) = (BTreeMap::new(), Vec::new());
     let mut root = Section::open(tree, "", errors);
     for (tool, place, cursor) in root.required("permissions").map(|c| c.members()).unwrap_or_default() {
         if let Some(tools) = known.tools.as_ref().filter(|tools| !tools.contains(tool)) {
@@ -37,13 +75,13 @@ pub(super) fn permissions(tree: &Node, known: &Known, errors: &Errors) -> BTreeM
             let found = format!("the unknown tool `{tool}`");
             errors.suggest(place, &cursor.path, found, expected, suggest::closest(tool, names()));
         }
-        matrix.insert(tool.to_owned(), grant(&cursor, known));
+        matrix.insert(tool.to_owned(), grant(&cursor, tool, known, &mut texts));
     }
     root.close();
-    matrix
+    (matrix, texts)
 }
 
-fn grant(cursor: &Cursor<'_>, known: &Known) -> ToolGrant {
+fn grant(cursor: &Cursor<'_>, tool: &str, known: &Known, texts: &mut Vec<RuleText>) -> ToolGrant {
     let mut s = cursor.section();
     let grant = ToolGrant {
         agents: s.optional("agents").map(|c| agents(&c, known)).unwrap_or_default(),
@@ -51,7 +89,7 @@ fn grant(cursor: &Cursor<'_>, known: &Known) -> ToolGrant {
         deny_agents: s.optional("deny_agents").map(|c| agents(&c, known)).unwrap_or_default(),
         deny_roles: s.optional("deny_roles").map(|c| roles(&c, known)).unwrap_or_default(),
         everyone: s.optional("everyone").and_then(|c| c.boolean()).unwrap_or_default(),
-        rules: s.optional("rules").map(|c| rules(&c)).unwrap_or_default(),
+        rules: s.optional("rules").map(|c| rules(&c, tool, texts)).unwrap_or_default(),
     };
     s.close();
     grant
@@ -59,7 +97,7 @@ fn grant(cursor: &Cursor<'_>, known: &Known) -> ToolGrant {
 
 /// Reads the rules of a row. They are compiled here, so that a wrong one is refused with its place, and once more by
 /// whoever evaluates them: a policy carries them as text.
-fn rules(cursor: &Cursor<'_>) -> Vec<Rule> {
+fn rules(cursor: &Cursor<'_>, tool: &str, texts: &mut Vec<RuleText>) -> Vec<Rule> {
     let items = cursor.items();
     if items.len() > limits::RULES_PER_TOOL_MAX {
         cursor.refuse(format!("at most {} rules", limits::RULES_PER_TOOL_MAX));
@@ -68,9 +106,15 @@ fn rules(cursor: &Cursor<'_>) -> Vec<Rule> {
     for item in items {
         let mut s = item.section();
         let name = s.optional("name").and_then(|c| rule_name(&c, &rules));
-        let when = s.optional("when").and_then(|c| checked(&c, tickfleet_rules::check_condition));
-        let require = s.required("require").and_then(|c| checked(&c, tickfleet_rules::check_condition));
-        let message = s.optional("message").and_then(|c| checked(&c, tickfleet_rules::check_message));
+        let mut checked = |c: Cursor<'_>, is_message| {
+            let text = checked(&c, if is_message { check_message } else { check_condition })?;
+            let (tool, place, path) = (tool.to_owned(), c.node.place.clone(), c.path.clone());
+            texts.push(RuleText { tool, place, path, text: text.clone(), is_message });
+            Some(text)
+        };
+        let when = s.optional("when").and_then(|c| checked(c, false));
+        let require = s.required("require").and_then(|c| checked(c, false));
+        let message = s.optional("message").and_then(|c| checked(c, true));
         s.close();
         rules.extend(require.map(|require| Rule { name, when, require, message }));
     }

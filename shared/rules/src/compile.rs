@@ -12,6 +12,7 @@ use tickfleet_model::suggest;
 
 use crate::evaluate::{Comparison, Literal, Node, Pattern, Quantifier, Sum, TextTest};
 use crate::facts::Known;
+use crate::names::{self, Unknown};
 use crate::number::Number;
 
 /// Bounds on the program of a regular expression, in KiB. The smallest one that a pattern fits is what a byte of text
@@ -86,7 +87,11 @@ pub(crate) fn expression(text: &str) -> Result<Node, Refused> {
         ),
         None => Refused::because("is no CEL", CONDITION),
     })?;
-    Compiler::default().node(&parsed)
+    let node = Compiler::default().node(&parsed)?;
+    match names::unknown_in_context(&node) {
+        Some(Unknown { name, there, .. }) => Err(unknown_of(&name, there.iter().map(String::as_str))),
+        None => Ok(node),
+    }
 }
 
 fn one_line(text: &str) -> String {
@@ -299,13 +304,16 @@ fn pattern(text: &str) -> Result<Pattern, Refused> {
 }
 
 fn unknown(name: &str) -> Refused {
-    let names = || Known::ALL.iter().map(|known| known.name());
+    unknown_of(name, Known::ALL.iter().map(|known| known.name()))
+}
+
+fn unknown_of<'a>(name: &str, there: impl Iterator<Item = &'a str>) -> Refused {
+    let names: Vec<&str> = there.collect();
     // Of a longer path, what it begins with is meant.
-    let meant = suggest::closest(name, names()).map(|meant| format!(" (did you mean `{meant}`?)")).unwrap_or_default();
-    Refused::because(
-        format!("names the unknown `{name}`{meant}"),
-        format!("one of {}", names().collect::<Vec<_>>().join(", ")),
-    )
+    let meant = suggest::closest(name, names.iter().copied())
+        .map(|meant| format!(" (did you mean `{meant}`?)"))
+        .unwrap_or_default();
+    Refused::because(format!("names the unknown `{name}`{meant}"), format!("one of {}", names.join(", ")))
 }
 
 fn not_a_function(name: &str) -> Refused {

@@ -6,12 +6,13 @@
 //! test compares them. ADR 14 says why.
 //!
 //! Read in this order: `compile` (from text to [`Rulebook`]), `evaluate`, `value`, `number`, `facts` (what a condition may
-//! name), `message` (what a rule tells).
+//! name), `message` (what a rule tells), `names` (whether what it names is there).
 
 mod compile;
 mod evaluate;
 mod facts;
 mod message;
+mod names;
 mod number;
 mod value;
 mod work;
@@ -30,6 +31,7 @@ pub use compile::Refused;
 use evaluate::{Evaluation, Node};
 pub use facts::Facts;
 use message::Message;
+pub use names::Unknown;
 use work::Problem;
 
 /// Checks the condition of a rule for whoever reads a configuration.
@@ -46,6 +48,20 @@ pub fn check_condition(text: &str) -> Result<(), Refused> {
 /// What is wrong with it, and what is expected instead.
 pub fn check_message(text: &str) -> Result<(), Refused> {
     Message::compile(text).map(drop)
+}
+
+/// The arguments in a condition that the input schemas of its tool do not declare; `schemas` are those of all its versions.
+/// None of a text that does not compile.
+#[must_use]
+pub fn unknown_in_condition(text: &str, schemas: &[&serde_json::Value]) -> Vec<Unknown> {
+    compile::condition(text).map(|node| names::unknown_arguments(&[&node], schemas)).unwrap_or_default()
+}
+
+/// As [`unknown_in_condition`], of the values that a message shows.
+#[must_use]
+pub fn unknown_in_message(text: &str, schemas: &[&serde_json::Value]) -> Vec<Unknown> {
+    let compiled = Message::compile(text);
+    compiled.map(|message| names::unknown_arguments(&message.values(), schemas)).unwrap_or_default()
 }
 
 /// The rules of a permission matrix, compiled. Copies share them.

@@ -57,6 +57,15 @@ impl Message {
         Ok(Self(parts))
     }
 
+    /// The values that it shows.
+    pub(crate) fn values(&self) -> Vec<&Node> {
+        let values = self.0.iter().filter_map(|part| match part {
+            Part::Value(node) => Some(node),
+            Part::Words(_) => None,
+        });
+        values.collect()
+    }
+
     /// The message about one call. A value that cannot be told is a question mark: the message says why a call was
     /// stopped, which is certain by now.
     pub(crate) fn told<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> String {

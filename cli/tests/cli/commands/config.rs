@@ -66,6 +66,48 @@ fn the_rules_of_the_guide_say_what_is_shown() {
     }
 }
 
+/// A misspelt argument is an error where the tool takes no other names, and a warning where it would.
+#[test]
+fn arguments_that_a_rule_misspells_are_told_before_any_call() {
+    let folder = tempfile::tempdir().unwrap();
+    let dir = folder.path().to_str().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    let tools = |closed: &str| {
+        let properties = "properties: {amount: {type: number}}";
+        write(
+            "tools.yaml",
+            &format!(
+                "tools:\n  pay:\n    description: Pays.\n    input_schema: {{type: object, {properties}{closed}}}\n"
+            ),
+        );
+    };
+    write("agents.yaml", "agents: {kelly: {}}\n");
+    write("tenants.yaml", "tenants: {acme: {}}\n");
+    let row = "everyone: true\n    rules:";
+    write("permissions.yaml", &format!("permissions:\n  pay:\n    {row}\n      - require: args.amont <= 5\n"));
+    tools("");
+    let check = ["config", "check", "--config", dir];
+    let said = tickfleet(&check).exits(0);
+    said.says("permissions.yaml:5:18: permissions.pay.rules[0].require: pay does not declare `args.amont`");
+    said.says("(did you mean `args.amount`?), though calls may have it; it declares args.amount");
+    tools(", additionalProperties: false");
+    let said = tickfleet(&check).exits(1);
+    said.says(
+        "permissions.yaml:5:18: permissions.pay.rules[0].require: found \"args.amont <= 5\", which names the unknown",
+    );
+    said.says("expected what calls of pay can have: args.amount; did you mean `args.amount`?");
+    let report = tickfleet(&["config", "check", "--config", dir, "--json"]).exits(1).json();
+    assert_eq!(report["errors"][0]["suggestion"], "args.amount", "{report}");
+    for role in ["worker", "scheduler"] {
+        tickfleet(&[role, "--config", dir]).exits(1).complains("did you mean `args.amount`?");
+    }
+    let echo = "echo:\n    {row}\n      - {require: args.valeu == 1, message: \"{args.vlaue}\"}\n";
+    write("permissions.yaml", &format!("permissions:\n  {}", echo.replace("{row}", row)));
+    let said = tickfleet(&check).exits(1);
+    said.says("permissions.echo.rules[0].require: found \"args.valeu == 1\", which names the unknown `args.valeu`");
+    said.says("permissions.echo.rules[0].message: found \"{args.vlaue}\", which names the unknown `args.vlaue`");
+}
+
 #[test]
 fn configuration_errors_point_at_their_place() {
     let folder = tempfile::tempdir().unwrap();

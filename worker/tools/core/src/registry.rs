@@ -245,6 +245,14 @@ impl Registry {
         Some(all.fold(tool.spec.effect, |effect, other| stricter(effect, other.spec.effect)))
     }
 
+    /// The input schemas of all versions of the tool of this name; none where there is no such tool.
+    #[must_use]
+    pub fn input_schemas(&self, name: &str) -> Vec<&serde_json::Value> {
+        let Some(tool) = self.get(name) else { return Vec::new() };
+        let all = self.versions.get(name).map_or(std::slice::from_ref(tool), Vec::as_slice);
+        all.iter().map(|tool| &tool.spec.input_schema).collect()
+    }
+
     /// Adds one tool.
     ///
     /// # Errors

@@ -1,0 +1,197 @@
+//! The names in a condition, held against what there is: the input schema of its tool, and the people of a tenant. A
+//! misspelt name makes a rule that is never decided, or, behind `has`, one that lets everything pass.
+//!
+//! Only what a schema says for certain is told: below `anyOf`, `patternProperties` and the like, any name may be right.
+
+use std::sync::LazyLock;
+
+use serde_json::{Map, Value as Json, json};
+use tickfleet_model::suggest;
+
+use crate::evaluate::{Literal, Node};
+use crate::facts::Known;
+
+/// References that are followed before a schema counts as not known.
+const REFERENCES_MAX: usize = 8;
+/// Words of a schema that allow names which its `properties` do not have.
+const OPENING: [&str; 9] = [
+    "allOf",
+    "anyOf",
+    "oneOf",
+    "if",
+    "patternProperties",
+    "dependentSchemas",
+    "unevaluatedProperties",
+    "$dynamicRef",
+    "$recursiveRef",
+];
+
+/// The people behind a tenant, as conditions see them.
+static USERS: LazyLock<Json> = LazyLock::new(|| {
+    let members = json!({"name": {}, "roles": {}, "email": {}, "status": {}});
+    json!({"items": {"properties": members, "additionalProperties": false}})
+});
+
+/// A name in a rule that nothing declares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unknown {
+    /// The name in full, `args.amont`; `[]` stands for the items of a list.
+    pub name: String,
+    /// The names that are there instead.
+    pub there: Vec<String>,
+    /// True if no call can have it: the schema takes no other names (`additionalProperties: false`).
+    pub closed: bool,
+}
+
+impl Unknown {
+    /// The name that was probably meant.
+    #[must_use]
+    pub fn meant(&self) -> Option<String> {
+        suggest::closest(&self.name, self.there.iter().map(String::as_str))
+    }
+}
+
+/// The names of arguments in `nodes` that none of these schemas declares: those of all versions of a tool.
+pub(crate) fn unknown_arguments(nodes: &[&Node], schemas: &[&Json]) -> Vec<Unknown> {
+    let mut of_each = schemas.iter().map(|schema| look(nodes, Some(schema)));
+    let Some(mut unknown) = of_each.next() else { return Vec::new() };
+    for others in of_each {
+        unknown.retain_mut(|one| {
+            let other = others.iter().find(|other| other.name == one.name);
+            one.closed &= other.is_some_and(|other| other.closed);
+            other.is_some()
+        });
+    }
+    unknown
+}
+
+/// The first name in `node` that nothing has, whatever the tool.
+pub(crate) fn unknown_in_context(node: &Node) -> Option<Unknown> {
+    look(&[node], None).into_iter().next()
+}
+
+fn look<'a>(nodes: &[&Node], arguments: Option<&'a Json>) -> Vec<Unknown> {
+    let mut looker = Looker { arguments, locals: Vec::new(), unknown: Vec::new() };
+    for node in nodes {
+        looker.look(node);
+    }
+    looker.unknown
+}
+
+/// A value as its schema declares it.
+#[derive(Debug, Clone)]
+struct Declared<'a> {
+    schema: &'a Json,
+    /// What its references lead into.
+    root: &'a Json,
+    path: String,
+}
+
+struct Looker<'a> {
+    arguments: Option<&'a Json>,
+    /// What the variables of the quantifiers around a node are.
+    locals: Vec<Option<Declared<'a>>>,
+    unknown: Vec<Unknown>,
+}
+
+impl<'a> Looker<'a> {
+    /// Looks at all names below a node. Answers what the node is, as far as that is declared.
+    fn look(&mut self, node: &Node) -> Option<Declared<'a>> {
+        match node {
+            Node::Known(Known::Args) => Some(Declared::of(self.arguments?, "args")),
+            Node::Known(Known::TenantUsers) => Some(Declared::of(&USERS, "tenant.users")),
+            Node::Local(number) => self.locals.get(*number).cloned().flatten(),
+            Node::Literal(_) | Node::Known(_) | Node::HasKnown(_) => None,
+            Node::Member(of, name) | Node::Has(of, name) => {
+                let of = self.look(of)?;
+                self.member(&of, name)
+            }
+            Node::Item(of, at) => {
+                self.look(at);
+                let of = self.look(of)?;
+                match &**at {
+                    Node::Literal(Literal::Text(name)) => self.member(&of, name),
+                    _ => of.item(),
+                }
+            }
+            Node::In(one, all) => {
+                self.look(one);
+                if let (Some(all), Node::Literal(Literal::Text(name))) = (self.look(all), &**one) {
+                    self.member(&all, name);
+                }
+                None
+            }
+            Node::Quantified(_, parts) => {
+                let item = self.look(&parts[0]).and_then(|list| list.item());
+                self.locals.push(item);
+                self.look(&parts[1]);
+                self.locals.pop();
+                None
+            }
+            Node::Not(of)
+            | Node::Negate(of)
+            | Node::Size(of)
+            | Node::Matches(of, _)
+            | Node::Lower(of)
+            | Node::ToNumber(of) => self.look_at_all([&**of]),
+            Node::Both { sides, .. }
+            | Node::Compare(_, sides)
+            | Node::Equal { sides, .. }
+            | Node::Sum(_, sides)
+            | Node::Text(_, sides) => self.look_at_all(sides.iter()),
+            Node::If(parts) => self.look_at_all(parts.iter()),
+            Node::List(items) => self.look_at_all(items),
+        }
+    }
+
+    fn look_at_all<'n>(&mut self, nodes: impl IntoIterator<Item = &'n Node>) -> Option<Declared<'a>> {
+        for node in nodes {
+            self.look(node);
+        }
+        None
+    }
+
+    fn member(&mut self, of: &Declared<'a>, name: &str) -> Option<Declared<'a>> {
+        let schema = of.resolved()?.as_object()?;
+        let properties = schema.get("properties").and_then(Json::as_object);
+        let path = format!("{}.{name}", of.path);
+        if let Some(schema) = properties.and_then(|properties| properties.get(name)) {
+            return Some(Declared { schema, path, root: of.root });
+        }
+        let closed = match schema.get("additionalProperties") {
+            Some(Json::Bool(false)) => true,
+            Some(_) => return None,
+            None => false,
+        };
+        let declares = closed || properties.is_some_and(|properties| !properties.is_empty());
+        let open = OPENING.iter().any(|word| schema.contains_key(*word));
+        if declares && !open && !self.unknown.iter().any(|known| known.name == path) {
+            let names = properties.into_iter().flat_map(Map::keys);
+            let there = names.map(|name| format!("{}.{name}", of.path)).collect();
+            self.unknown.push(Unknown { name: path, there, closed });
+        }
+        None
+    }
+}
+
+impl<'a> Declared<'a> {
+    fn of(schema: &'a Json, path: &str) -> Self {
+        Self { schema, root: schema, path: path.to_owned() }
+    }
+
+    /// The schema that references lead to.
+    fn resolved(&self) -> Option<&'a Json> {
+        let mut schema = self.schema;
+        for _ in 0..REFERENCES_MAX {
+            let Some(to) = schema.get("$ref") else { return Some(schema) };
+            schema = self.root.pointer(to.as_str()?.strip_prefix('#')?)?;
+        }
+        None
+    }
+
+    /// One of its items, where it is a list.
+    fn item(&self) -> Option<Self> {
+        let schema = self.resolved()?.get("items")?;
+        Some(Self { schema, root: self.root, path: format!("{}[]", self.path) })
+    }
+}
