@@ -14,6 +14,7 @@ pub mod fuzzing;
 mod global;
 mod output;
 mod program;
+mod rule_names;
 mod setup;
 
 /// The Rust in the README, compiled and run with the other examples of the documentation.

@@ -4,9 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tickfleet_client::Client;
-use tickfleet_config::{
-    ConfigErrors, ConfigWarning, Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources, WithoutSandbox,
-};
+use tickfleet_config::{Configuration, Environment, RedisUrl, SchemaCheck, Settings, Sources, WithoutSandbox};
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::delegation::TASK_TOOL;
 use tickfleet_engine::report::ReportOptions;
@@ -303,29 +301,11 @@ impl Setup {
         }
     }
 
-    /// All tools of a worker on this shard.
+    /// All tools of a worker on this shard, whatever rules on them say.
     ///
     /// # Errors
-    /// Every tool that cannot be used; every rule on one that names what none of its calls can have.
-    pub(crate) fn registry(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
-        let registry = self.tools(store, active, runs)?;
-        self.rule_names(&registry).map_err(Failure::failed)?;
-        Ok(registry)
-    }
-
-    /// Holds the names in rules against these tools. Answers those that may be misspelt.
-    fn rule_names(&self, registry: &Registry) -> Result<Vec<ConfigWarning>, ConfigErrors> {
-        self.configuration.check_rule_names(|tool| registry.input_schemas(tool))
-    }
-
-    /// Tells a worker's log the names in rules that may be misspelt.
-    pub(crate) fn tell_of_rules(&self, registry: &Registry) {
-        for warning in self.rule_names(registry).unwrap_or_default() {
-            tracing::warn!(%warning, "a rule names what its tool does not declare");
-        }
-    }
-
-    fn tools(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
+    /// Every tool that cannot be used.
+    pub(crate) fn tools(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
         let mut typed = worker::standard_tools(store, active);
         // Trial tools are there for whom a row names, and for nobody else.
         let granted = |name: &str| self.configuration.policy.permissions.matrix.contains_key(name);
@@ -463,16 +443,6 @@ impl Setup {
         let active = self.active();
         self.task_handlers(&store, &active, &Arc::new(Metrics::new().map_err(Failure::failed)?))?;
         self.registry(&store, &active, Runs::Elsewhere).map(drop)
-    }
-
-    /// Holds the names in rules against the tools that can be made here. Answers those that may be misspelt, or what is
-    /// wrong.
-    ///
-    /// # Errors
-    /// Every tool that cannot be used.
-    pub(crate) fn check_rules(&self) -> Result<Result<Vec<ConfigWarning>, ConfigErrors>, Failure> {
-        let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
-        Ok(self.rule_names(&self.tools(&store, &self.active(), Runs::Elsewhere)?))
     }
 
     /// Builds the handlers of tasks of this shard.

@@ -10,7 +10,7 @@ def make():
     return dashboard(
         "tickfleet-governance",
         "What admission, caps, ticks and permissions decided. Who was capped is in `tickfleet explain`, not in a label.",
-        [*glance(), *admission(), *ticks(), *limits(), *permission(), *policy()],
+        [*glance(), *admission(), *ticks(), *limits(), *rules(), *permission(), *policy()],
     )
 
 
@@ -127,6 +127,25 @@ def limits():
             "Limits that were reached", "Of the last hour, by what became of the turns or calls.",
             "topk(50, round(sum by (limit, action) (increase(tickfleet_limits_reached_total{@}[1h]))) > 0)",
             ["limit", "action"],
+        ),
+    ]
+
+
+def rules():
+    def of(actions):
+        return [(f'sum by (rule) (rate(tickfleet_rules_unmet_total{{@, action=~"{actions}"}}[$__rate_interval])) > 0', "{{rule}}")]
+
+    return [
+        row("Rules on arguments and context"),
+        graph("Calls that a rule denied", "By rule: they do not meet it, or whether they do cannot be said.", of("deny|undecided"), "ops", stacked=True),
+        graph(
+            "What rules in shadow would have denied", "Calls by rule. Nothing was denied: it is what enforcing the rule would do.",
+            of("shadow"), "ops", stacked=True,
+        ),
+        table(
+            "Rules that were not met", "Of the last hour, by what became of the calls. Undecided: an argument is missing, or is another kind of value than the rule takes it for.",
+            "topk(50, round(sum by (rule, action) (increase(tickfleet_rules_unmet_total{@}[1h]))) > 0)",
+            ["rule", "action"],
         ),
     ]
 

@@ -295,6 +295,7 @@ impl TaskQueues {
             tool_id: None,
             arguments: &held.call.arguments,
             result: &result,
+            shadow: &[],
             now_ms: self.clock.now_ms(),
         };
         let settlement = Settlement {

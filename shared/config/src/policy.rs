@@ -7,7 +7,7 @@ use crate::document::errors::{Errors, Place};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::Node;
 use crate::settings::read::time_zone;
-use tickfleet_model::policy::{Rule, TenantPolicy, ToolGrant};
+use tickfleet_model::policy::{Rule, RuleMode, TenantPolicy, ToolGrant};
 use tickfleet_model::{AgentId, Limit, TenantId, TenantUser, limits, suggest};
 use tickfleet_rules::{Refused, check_condition, check_message};
 
@@ -115,8 +115,11 @@ fn rules(cursor: &Cursor<'_>, tool: &str, texts: &mut Vec<RuleText>) -> Vec<Rule
         let when = s.optional("when").and_then(|c| checked(c, false));
         let require = s.required("require").and_then(|c| checked(c, false));
         let message = s.optional("message").and_then(|c| checked(c, true));
+        let mode = s.optional("mode");
+        let mode = mode.and_then(|c| c.choice(&[("enforce", RuleMode::Enforce), ("shadow", RuleMode::Shadow)]));
+        let mode = mode.unwrap_or_default();
         s.close();
-        rules.extend(require.map(|require| Rule { name, when, require, message }));
+        rules.extend(require.map(|require| Rule { name, when, require, message, mode }));
     }
     rules
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::Serialize;
 
 use crate::time::rfc3339;
+use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{AgentId, Call, CallError, CallId, CallResult, Dialect, Outcome, TenantId, TurnId, limits};
@@ -130,6 +131,8 @@ pub struct Reported<'a> {
     pub arguments: &'a str,
     /// The result.
     pub result: &'a CallResult,
+    /// The rules in shadow that would have stopped the call.
+    pub shadow: &'a [ShadowDenial],
     /// Shard time, ms.
     pub now_ms: i64,
 }
@@ -153,6 +156,7 @@ pub fn settled_call(options: &ReportOptions, r: &Reported<'_>) -> SettledCall {
             tool_id: r.tool_id,
             arguments: r.arguments,
             result: r.result,
+            shadow: r.shadow,
             policy_version: options.policy_version,
             policy_digest: &options.policy_digest,
             result_chars_max: options.result_chars,
@@ -409,6 +413,7 @@ pub fn ending(options: &ReportOptions, ending: &Ending, now_ms: i64) -> Result<S
             tool_id: None,
             arguments: &call.arguments,
             result: &result,
+            shadow: &[],
             now_ms,
         };
         settled_call(options, &reported)

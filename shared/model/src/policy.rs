@@ -123,6 +123,40 @@ pub struct Rule {
     /// What is told where it is not so; values stand in braces.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// Whether it stops anything. Left out of digests where it does, as before there was a choice.
+    #[serde(default, skip_serializing_if = "RuleMode::is_enforced")]
+    pub mode: RuleMode,
+}
+
+/// Whether a rule stops anything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuleMode {
+    /// It does.
+    #[default]
+    Enforce,
+    /// It only says what it would have stopped.
+    Shadow,
+}
+
+impl RuleMode {
+    /// Returns true if the rule stops what does not meet it.
+    #[must_use]
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "serde asks by reference")]
+    pub const fn is_enforced(&self) -> bool {
+        matches!(self, Self::Enforce)
+    }
+}
+
+/// A rule in shadow that would have stopped a call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShadowDenial {
+    /// The rule, as the configuration has it.
+    pub rule: String,
+    /// A stable word for why, the one that a denied call has in `details.reason`.
+    pub reason: &'static str,
+    /// The same in words.
+    pub message: String,
 }
 
 impl Rule {

@@ -6,6 +6,7 @@
 //! closed list in `words`.
 
 mod catalogue;
+mod governance;
 mod labels;
 mod live;
 mod make;
@@ -28,7 +29,8 @@ use prometheus::{
 use tokio::time::Instant;
 
 use self::catalogue as c;
-pub use self::labels::{Decision, Invariant, LimitAction, Place};
+use self::governance::GovernanceMetrics;
+pub use self::labels::{Decision, Invariant, LimitAction, Place, RuleAction};
 pub use self::live::McpServer;
 use self::live::{McpServers, Parked, Slots, Worst};
 use self::make::Maker;
@@ -76,7 +78,7 @@ pub struct Metrics {
     inbound: IntCounterVec,
     turns_admitted: IntCounterVec,
     calls_admitted: IntCounter,
-    limits_reached: IntCounterVec,
+    governance: GovernanceMetrics,
     turns_refused: IntCounterVec,
     released: IntCounter,
     promoted: IntCounter,
@@ -150,7 +152,7 @@ impl Metrics {
             inbound: make.counters(&c::INBOUND_ENTRIES)?,
             turns_admitted: make.counters(&c::TURNS_ADMITTED)?,
             calls_admitted: make.counter(&c::CALLS_ADMITTED)?,
-            limits_reached: make.counters(&c::LIMITS_REACHED)?,
+            governance: GovernanceMetrics::made(&make)?,
             turns_refused: make.counters(&c::TURNS_REFUSED)?,
             released: make.counter(&c::RELEASED)?,
             promoted: make.counter(&c::PROMOTED)?,
@@ -217,16 +219,6 @@ impl Metrics {
     /// `calls` calls were debited and let through.
     pub fn calls_admitted(&self, calls: u64) {
         self.calls_admitted.inc_by(calls);
-    }
-
-    /// A limit of the configuration had no room for so many turns or calls.
-    pub fn limit_reached(&self, limit: &str, action: LimitAction, count: u64) {
-        self.limits_reached.with_label_values(&[limit, action.as_str()]).inc_by(count);
-    }
-
-    /// As [`Self::limit_reached`], once for each name.
-    pub fn limits_reached(&self, limits: &[String], action: LimitAction) {
-        limits.iter().for_each(|limit| self.limit_reached(limit, action, 1));
     }
 
     /// A turn was refused with this code.

@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use super::cut::{cut_chars, cut_output};
 use super::json::{Bounds, check};
 use super::write::{Object, time};
+use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, CallError, CallResult, Redactor, TenantId, limits};
 
 /// The facts that an entry is made of. Everything is borrowed: entries are written on the hot path.
@@ -29,6 +30,8 @@ pub struct AuditInput<'a> {
     pub arguments: &'a str,
     /// The result of the call.
     pub result: &'a CallResult,
+    /// The rules in shadow that would have stopped it.
+    pub shadow: &'a [ShadowDenial],
     /// The generation of the policy that decided, where one did.
     pub policy_version: Option<u64>,
     /// The beginning of that policy's digest; empty where it is not known.
@@ -105,6 +108,10 @@ fn meta(input: &AuditInput<'_>) -> String {
     }
     meta.raw("retry_count", &result.attempts.saturating_sub(1).to_string());
     meta.text("outcome", result.outcome.as_str());
+    if !input.shadow.is_empty() {
+        let denials: Vec<String> = input.shadow.iter().map(|denial| shadow(denial, redactor)).collect();
+        meta.raw("shadow", &format!("[{}]", denials.join(",")));
+    }
     if let Some(version) = input.policy_version {
         meta.raw("policy_version", &version.to_string());
     }
@@ -122,6 +129,15 @@ fn error(error: &CallError, redactor: &Redactor) -> String {
         let details = details.to_string();
         object.raw("details", &cut_output(&redactor.json(&details), limits::ERROR_BYTES_MAX));
     }
+    object.end()
+}
+
+/// What a rule in shadow would have said: with the names that a denied call has in `error.details`.
+fn shadow(denial: &ShadowDenial, redactor: &Redactor) -> String {
+    let mut object = Object::new(denial.message.len() + 96);
+    object.text("rule", &denial.rule);
+    object.text("reason", denial.reason);
+    object.text("message", &redactor.text(&denial.message));
     object.end()
 }
 
@@ -193,6 +209,7 @@ mod tests {
             tool_id: Some("tool_send"),
             arguments,
             result,
+            shadow: &[],
             policy_version: Some(3),
             policy_digest: "3f2a9c0d1e4b",
             redactor: &Redactor::default(),

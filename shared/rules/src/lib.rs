@@ -25,7 +25,7 @@ mod tests;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use tickfleet_model::policy::{Rule, ToolGrant};
+use tickfleet_model::policy::{Rule, RuleMode, ShadowDenial, ToolGrant};
 
 pub use compile::Refused;
 use evaluate::{Evaluation, Node};
@@ -75,6 +75,7 @@ struct Compiled {
     place: String,
     /// The condition as it is written, for a rule without a message.
     text: String,
+    mode: RuleMode,
     /// None where something does not compile. A configuration with such a rule is refused when it is read; should one
     /// come another way, the rule stops every call.
     parts: Option<Parts>,
@@ -126,6 +127,10 @@ impl Unmet {
         let message = "the tool has rules that were not compiled, so that they stop every call".to_owned();
         Self { rule: format!("permissions.{tool}.rules"), why: Why::Undecided, message }
     }
+
+    fn in_shadow(self) -> ShadowDenial {
+        ShadowDenial { rule: self.rule, reason: self.why.reason(), message: self.message }
+    }
 }
 
 impl Rulebook {
@@ -140,20 +145,30 @@ impl Rulebook {
         Self(Arc::new(with_rules.map(rules).collect()))
     }
 
-    /// The number of rules that calls of a tool have to meet.
+    /// The number of rules on calls of a tool, those in shadow included.
     #[must_use]
     pub fn count(&self, tool: &str) -> usize {
         self.0.get(tool).map_or(0, Vec::len)
     }
 
-    /// Decides about a call of a tool: every rule of its row has to be met.
+    /// The number of rules that calls of a tool have to meet.
+    #[must_use]
+    pub fn enforced(&self, tool: &str) -> usize {
+        self.0.get(tool).map_or(0, |rules| rules.iter().filter(|rule| rule.mode.is_enforced()).count())
+    }
+
+    /// Decides about a call of a tool: every rule of its row has to be met. Answers those in shadow that would have
+    /// stopped it.
     ///
     /// # Errors
     /// The first rule that is not met, or that cannot be decided.
-    pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<(), Unmet> {
-        let Some(rules) = self.0.get(tool) else { return Ok(()) };
+    pub fn decide(&self, tool: &str, facts: &Facts<'_>) -> Result<Vec<ShadowDenial>, Unmet> {
+        let Some(rules) = self.0.get(tool) else { return Ok(Vec::new()) };
         let mut evaluation = Evaluation::of(facts);
-        rules.iter().try_for_each(|rule| rule.decide(&mut evaluation))
+        rules.iter().filter(|rule| rule.mode.is_enforced()).try_for_each(|rule| rule.decide(&mut evaluation))?;
+        // They come last, so that their work is never missing where something is decided.
+        let shadows = rules.iter().filter(|rule| !rule.mode.is_enforced());
+        Ok(shadows.filter_map(|rule| rule.decide(&mut evaluation).err()).map(Unmet::in_shadow).collect())
     }
 }
 
@@ -165,7 +180,7 @@ impl Compiled {
             (Ok(when), Ok(require), Ok(message)) => Some(Parts { when, require, message }),
             _ => None,
         };
-        Self { place: rule.place(tool, at), text: rule.require.clone(), parts }
+        Self { place: rule.place(tool, at), text: rule.require.clone(), mode: rule.mode, parts }
     }
 
     fn decide<'a>(&'a self, evaluation: &mut Evaluation<'a>) -> Result<(), Unmet> {

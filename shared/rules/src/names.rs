@@ -195,3 +195,66 @@ impl<'a> Declared<'a> {
         Some(Self { schema, root: self.root, path: format!("{}[]", self.path) })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use serde_json::json;
+
+    #[test]
+    fn names_that_an_input_schema_does_not_declare_are_found() {
+        let schema = json!({
+            "type": "object",
+            "properties": {
+                "amount": {"type": "number"}, "to": {"$ref": "#/$defs/Person"}, "tags": {"additionalProperties": {}},
+                "lines": {"type": "array", "items": {"properties": {"price": {}}, "additionalProperties": false}},
+                "either": {"anyOf": [{"properties": {"a": {}}}, {"type": "null"}], "properties": {"b": {}}},
+            },
+            "$defs": {"Person": {"properties": {"name": {}}}},
+            "additionalProperties": false,
+        });
+        let found = |text: &str| {
+            let unknown = crate::unknown_in_condition(text, &[&schema]);
+            unknown
+                .into_iter()
+                .map(|unknown| (unknown.name.clone(), unknown.closed, unknown.meant()))
+                .collect::<Vec<_>>()
+        };
+        let one = |name: &str, closed, meant: Option<&str>| vec![(name.to_owned(), closed, meant.map(str::to_owned))];
+        for right in [
+            "args.amount <= 500 && args.to.name == 'a'",
+            "args.tags.any == 1 && args.either.thing == 1 && args.amount.x == 1",
+            "args.lines.all(line, line.price > 1) && args.lines[0].price > 1",
+            "user_context.anything == 1 && 'bob' in user_context.contacts",
+        ] {
+            assert_eq!(found(right), [], "{right}");
+        }
+        assert_eq!(found("args.amont <= 500 || args.amont > 9"), one("args.amont", true, Some("args.amount")));
+        assert_eq!(found("!has(args.amont)"), one("args.amont", true, Some("args.amount")));
+        assert_eq!(found("args['amont'] > 1 ? true : false"), one("args.amont", true, Some("args.amount")));
+        assert_eq!(found("'amont' in args"), one("args.amont", true, Some("args.amount")));
+        assert_eq!(found("args.to.nmae.matches('^a')"), one("args.to.nmae", false, Some("args.to.name")));
+        let price = one("args.lines[].prize", true, Some("args.lines[].price"));
+        assert_eq!(found("args.lines.exists(line, size(line.prize) > 1)"), price);
+        let newer = json!({"properties": {"amont": {}}});
+        assert_eq!(crate::unknown_in_condition("args.amont > 1", &[&schema, &newer]), [], "one version has it");
+        let open = json!({"properties": {"amount": {}}});
+        let both = crate::unknown_in_condition("args.amont > 1", &[&schema, &open]);
+        assert_eq!(both.iter().map(|unknown| unknown.closed).collect::<Vec<_>>(), [false]);
+        assert_eq!(crate::unknown_in_condition("args.amont > 1", &[]), [], "nothing is known of the tool");
+        assert_eq!(crate::unknown_in_message("more than {args.amont}", &[&schema])[0].name, "args.amont");
+    }
+
+    #[test]
+    fn names_that_no_context_has_are_refused() {
+        let refused = |text: &str| crate::compile::condition(text).unwrap_err().to_string();
+        let name = "names the unknown `agent.nmae` (did you mean `agent.name`?); expected one of args, agent.name";
+        assert!(refused("agent.nmae == 'kelly'").starts_with(name));
+        assert_eq!(
+            refused("tenant.users.exists(user, user.emial == args.to)"),
+            "names the unknown `tenant.users[].emial` (did you mean `tenant.users[].email`?); expected one of \
+             tenant.users[].name, tenant.users[].roles, tenant.users[].email, tenant.users[].status"
+        );
+    }
+}

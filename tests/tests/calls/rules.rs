@@ -4,13 +4,18 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
-use tickfleet_model::policy::{Rule, ToolGrant};
+use tickfleet_model::policy::{Rule, RuleMode, ToolGrant};
 use tickfleet_model::{AgentId, Effect, Policy};
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{CallContext, ToolError, TypedTool};
 
 fn rule(name: &str, require: &str, message: &str) -> Rule {
-    Rule { name: Some(name.to_owned()), when: None, require: require.to_owned(), message: Some(message.to_owned()) }
+    Rule {
+        name: Some(name.to_owned()),
+        require: require.to_owned(),
+        message: Some(message.to_owned()),
+        ..Rule::default()
+    }
 }
 
 fn ruled(rules: Vec<Rule>) -> ToolGrant {
@@ -124,5 +129,39 @@ async fn rules_hold_for_the_calls_that_tools_make_and_see_the_context_of_their_t
     assert_eq!(said(0), &json!({"echo": "ok", "why": null}), "{reply}");
     let why = "You may not call \"echo\" with these arguments: 7 at most.";
     assert_eq!(said(1), &json!({"echo": "denied", "why": why}));
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_rule_in_shadow_stops_nothing_and_is_counted_and_audited() {
+    fn in_shadow(policy: &mut Policy) {
+        let small = Rule {
+            mode: RuleMode::Shadow,
+            ..rule("small", "args.value.amount <= 500", "amount {args.value.amount} exceeds 500")
+        };
+        let sane = rule("sane", "args.value.amount <= 9000", "{args.value.amount} is out of this world");
+        policy.permissions.matrix.insert("echo".into(), ruled(vec![small, sane]));
+    }
+    let mut fleet = Fleet::start(Plan { policy: in_shadow, ..Plan::default() }).await;
+    let echo = |amount: Value| json!({"name": "echo", "arguments": {"value": {"amount": amount}}});
+    let calls = [json!(500), json!(700), json!(9001), json!("1")].map(echo);
+    fleet.submit_turn(json!({"calls": calls})).await;
+    let reply = fleet.reply().await;
+    let told = errors(&reply);
+    let (small, sane) = ("permissions.echo.rules.small", "permissions.echo.rules.sane");
+    let ended: Vec<_> = told.iter().map(|told| (told.0, told.2)).collect();
+    assert_eq!(ended, [("ok", ""), ("ok", ""), ("denied", sane), ("denied", sane)]);
+    assert!(!reply.to_string().contains("small"), "an agent is not told of it: {reply}");
+    let audits = fleet.audits().await;
+    let shadows: Vec<&Value> =
+        audits.iter().map(|audit| &audit["meta"]["shadow"]).filter(|said| !said.is_null()).collect();
+    let said = json!([{"rule": small, "reason": "rule_not_met", "message": "amount 700 exceeds 500"}]);
+    assert_eq!(shadows, [&said], "{audits:?}");
+    let metrics = fleet.metrics.render();
+    let counted =
+        |rule: &str, action: &str| format!(r#"tickfleet_rules_unmet_total{{action="{action}",rule="{rule}"}} 1"#);
+    for line in [counted(small, "shadow"), counted(sane, "deny"), counted(sane, "undecided")] {
+        assert!(metrics.contains(&line), "{line} is not in {metrics}");
+    }
     fleet.stop().await;
 }

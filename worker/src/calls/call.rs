@@ -9,7 +9,7 @@ use tickfleet_engine::report::{self, Past};
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{Call, CallError, CallId, CallResult, Effect, Outcome, TurnId, idempotency_key};
-use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::metrics::{Metrics, RuleAction};
 use tickfleet_ops::traces;
 use tickfleet_protocol::{about, text};
 use tickfleet_store::{ASKS, Begin, Begun, EndReason, SettledCall, ShardClock, SliceEntry, Store, TurnName};
@@ -32,8 +32,8 @@ use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 
 /// The disposition of one try of a call.
 pub(crate) enum Disposition {
-    /// It has its result.
-    Ended(Box<CallResult>),
+    /// It has its result; with the rules in shadow that would have stopped it.
+    Ended(Box<CallResult>, Vec<tickfleet_model::policy::ShadowDenial>),
     /// It was carried out before, and this is its result.
     Kept(Box<SettledCall>),
     /// It is tried again after this wait, for this try failed, for this reason.
@@ -66,7 +66,7 @@ impl Disposition {
     /// The disposition as a span names it.
     pub(crate) fn word(&self) -> &'static str {
         match self {
-            Self::Ended(result) => result.outcome.as_str(),
+            Self::Ended(result, _) => result.outcome.as_str(),
             Self::Kept(_) => "kept",
             Self::Again(..) => "again",
             Self::Waits(..) => "waits",
@@ -90,7 +90,7 @@ impl Trying<'_> {
     }
 
     fn refused(&self, outcome: Outcome, error: CallError) -> Disposition {
-        Disposition::Ended(Box::new(self.result(outcome, error)))
+        Disposition::Ended(Box::new(self.result(outcome, error)), Vec::new())
     }
 
     /// A call without lasting effect that was cancelled while it ran.
@@ -165,14 +165,20 @@ impl Calls {
         let grant = meta.task.as_ref().map(|(_, grant)| grant);
         let (active, registry) = (Arc::clone(&trying.config.active), Arc::clone(&trying.config.registry));
         let tools = Toolbox::new(active, registry, meta.allowed_tools.as_ref(), grant);
-        let (tool, arguments) = match passed(trying, &tools).await {
-            Ok(admitted) => admitted,
+        let Passed { tool, arguments, shadow } = match passed(trying, &tools).await {
+            Ok(passed) => passed,
             Err(ending) => {
-                let CallEnding { outcome, error } = *ending;
-                let begun = self.begun_by_another(trying).await;
-                return begun.unwrap_or_else(|| trying.refused(outcome, error));
+                if let Some(begun) = self.begun_by_another(trying).await {
+                    return begun;
+                }
+                messages::count_rule(&ending.error, &self.metrics);
+                return trying.refused(ending.outcome, ending.error);
             }
         };
+        // Each try is judged anew; the call is counted once.
+        if trying.attempt == 1 && !trying.waited {
+            shadow.iter().for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
+        }
         if tool.spec.effect == Effect::Once {
             // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
             if !self.still_leased(trying).await {
@@ -182,7 +188,10 @@ impl Calls {
                 return stopped;
             }
         }
-        self.execute(trying, &tool, tools, &arguments).await
+        match self.execute(trying, &tool, tools, &arguments).await {
+            Disposition::Ended(result, _) => Disposition::Ended(result, shadow),
+            other => other,
+        }
     }
 
     /// The end of a call that does not run (again), for one of the reasons that schedulers know too.
@@ -192,7 +201,7 @@ impl Calls {
         if result.attempts > 0 {
             self.metrics.call_ended(&trying.call.tool, result.outcome, None);
         }
-        Disposition::Ended(result)
+        Disposition::Ended(result, Vec::new())
     }
 
     /// As [`Self::ended`], with what is known of the call: one that has begun is never told as not run.
@@ -388,11 +397,11 @@ impl Calls {
         let why = self.cancelled(trying, &begins).await;
         let carried = self.carried(trying, judged, why.as_deref());
         match carried {
-            Disposition::Ended(mut result) => {
+            Disposition::Ended(mut result, shadow) => {
                 result.duration_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
                 result.attempts = trying.attempt;
                 self.metrics.call_ended(&trying.call.tool, result.outcome, Some(took));
-                Disposition::Ended(result)
+                Disposition::Ended(result, shadow)
             }
             other => other,
         }
@@ -423,7 +432,7 @@ impl Calls {
         match judged {
             Judged::Output(output) => {
                 let result = |outcome, error| trying.result(outcome, error);
-                Disposition::Ended(Box::new(attempt::succeeded(output, trying.slice.meta.calls, result)))
+                Disposition::Ended(Box::new(attempt::succeeded(output, trying.slice.meta.calls, result)), Vec::new())
             }
             Judged::Failed(CallEnding { outcome, error }) => trying.refused(outcome, error),
             // The handler may have heard of the cancel before we looked.

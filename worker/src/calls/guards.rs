@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use serde_json::value::RawValue;
+use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::{AgentId, CallError, Context, Outcome, TaskGrant, TaskId, TenantId};
 use tickfleet_protocol::without_nulls;
 
@@ -74,8 +75,14 @@ pub(crate) enum Asked<'a> {
     Task { handlers: &'a TaskHandlers, agent: &'a AgentId },
 }
 
-/// A call that has passed every guard: the tool, and the arguments as it gets them.
-pub(crate) type Passed = (Arc<RegisteredTool>, Box<RawValue>);
+/// A call that has passed every guard.
+pub(crate) struct Passed {
+    pub(crate) tool: Arc<RegisteredTool>,
+    /// The arguments as the tool gets them.
+    pub(crate) arguments: Box<RawValue>,
+    /// The rules in shadow that would have stopped it.
+    pub(crate) shadow: Vec<ShadowDenial>,
+}
 
 /// Passes a call through the guards, in the order of [`Guard::ALL`], up to the first that ends it. `observe` is told
 /// what each of them said.
@@ -97,12 +104,12 @@ pub(crate) async fn pass(
     observe(Guard::Validation, validated.as_ref().map(|()| &*tool).map_err(Box::as_ref));
     validated?;
     let ruled = asked.follows_rules(&tool, &arguments);
-    observe(Guard::Rules, ruled.as_ref().map(|()| &*tool).map_err(Box::as_ref));
-    ruled?;
+    observe(Guard::Rules, ruled.as_ref().map(|_| &*tool).map_err(Box::as_ref));
+    let shadow = ruled?;
     let approved = approved(&tool);
     observe(Guard::Approval, approved.as_ref().map(|()| &*tool).map_err(Box::as_ref));
     approved?;
-    Ok((tool, arguments))
+    Ok(Passed { tool, arguments, shadow })
 }
 
 impl Asked<'_> {
@@ -138,8 +145,8 @@ impl Asked<'_> {
 impl Asked<'_> {
     /// Decides by the rules of the tool's row. The arguments are those that the tool gets: a rule never judges others. A
     /// task has no row: whoever delegated it made a call that has.
-    fn follows_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<CallEnding>> {
-        let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else { return Ok(()) };
+    fn follows_rules(&self, tool: &RegisteredTool, arguments: &RawValue) -> Result<Vec<ShadowDenial>, Box<CallEnding>> {
+        let Self::Tool { tools, tenant, agent, name, context, task, .. } = *self else { return Ok(Vec::new()) };
         let call = RuledCall { tenant, agent, tool, arguments, context, task };
         tools.follow_rules(&call).map_err(|ruled| match ruled {
             Ruled::Unmet(unmet) => {
@@ -252,7 +259,8 @@ mod tests {
             let (tools, tenant, agent, context) = (&tools, &tenant, &agent, &context);
             let asked = Asked::Tool { tools, tenant, agent, name: "echo", strict: false, context, task: None };
             let passed = pass(&asked, "{}", |_, _| {}).await;
-            assert_eq!(passed.is_ok(), passes, "{:?}", passed.err());
+            let stopped = passed.err().map(|ending| ending.error);
+            assert_eq!(stopped.is_none(), passes, "{stopped:?}");
         }
     }
 

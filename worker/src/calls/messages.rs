@@ -5,6 +5,7 @@ use std::time::Duration;
 use tickfleet_model::policy::Denial;
 use tickfleet_model::retry::GiveUp;
 use tickfleet_model::{CallError, Outcome, limits};
+use tickfleet_ops::metrics::{Metrics, RuleAction};
 use tickfleet_rules::{Unmet, Why};
 
 use crate::tools::wording;
@@ -82,6 +83,17 @@ pub(crate) fn unmet(name: &str, unmet: &Unmet) -> CallError {
     let message = format!("You may not call {name:?} with these arguments: {said}.{advice}");
     let details = serde_json::json!({ "reason": unmet.why.reason(), "rule": unmet.rule });
     CallError { details: Some(details), ..error(Outcome::Denied, message) }
+}
+
+/// Counts the rule that stopped a call, if [`unmet`] told the error.
+pub(crate) fn count_rule(error: &CallError, metrics: &Metrics) {
+    let said = |name: &str| error.details.as_ref()?.get(name)?.as_str();
+    let Some(rule) = said("rule") else { return };
+    for (why, action) in [(Why::NotMet, RuleAction::Deny), (Why::Undecided, RuleAction::Undecided)] {
+        if said("reason") == Some(why.reason()) {
+            metrics.rule_unmet(rule, action);
+        }
+    }
 }
 
 /// A transient failure after its last try. `why` says why it is the last one, `after` what wait the far side asked for.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
+use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::retry::{Ladder, Verdict};
 use tickfleet_model::{
     AgentId, CallError, CallId, CallResult, Context, Effect, Outcome, TenantId, TurnId, idempotency_key,
@@ -80,7 +81,7 @@ impl Trial {
         let mut tried = Tried { steps: Vec::new(), result: None, next: None };
         let call = CallId { turn: id, position: 0 };
         let (tool, arguments) = match self.pass(&mut tried.steps).await {
-            Ok(passed) => passed,
+            Ok(passed) => (passed.tool, passed.arguments),
             Err(ending) => {
                 let CallEnding { outcome, error } = *ending;
                 tried.result = Some(self.result(&call, outcome, error));
@@ -114,7 +115,13 @@ impl Trial {
             };
             steps.push(Step { step: guard.name(), passed, detail });
         };
-        guards::pass(&asked, &self.arguments, observe).await
+        let passed = guards::pass(&asked, &self.arguments, observe).await?;
+        if let Some(step) = steps.iter_mut().find(|step| step.step == Guard::Rules.name()) {
+            for ShadowDenial { rule, message, .. } in &passed.shadow {
+                step.detail.push_str(&format!("; {rule} (shadow) would have denied it: {message}"));
+            }
+        }
+        Ok(passed)
     }
 
     /// The detail of a guard that lets the call pass.

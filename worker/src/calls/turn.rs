@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::{self, ReportOptions, Reported};
+use tickfleet_model::policy::ShadowDenial;
 use tickfleet_model::turn::inner::outer_turn;
 use tickfleet_model::{Call, CallId, CallResult, Context, Effect, Outcome, TurnId};
 use tickfleet_ops::metrics::Metrics;
@@ -150,9 +151,9 @@ impl Pipeline {
                 // What ran beside it and came later in the turn is dropped, and read again.
                 let beside = carried.len() > 0;
                 match disposition {
-                    Disposition::Ended(result) => {
+                    Disposition::Ended(result, shadow) => {
                         alone |= commits_alone(&config, &result);
-                        let rendered = self.render(&config, &holding.slice, holding.results.len(), &result);
+                        let rendered = self.render(&config, &holding.slice, holding.results.len(), (&result, &shadow));
                         holding.results.push(rendered);
                     }
                     // Redis lost it, and somebody knew: it is a result like any other.
@@ -244,7 +245,13 @@ impl Pipeline {
         Duration::from_millis((self.clock.now_ms() - at_ms).max(0).unsigned_abs())
     }
 
-    fn render(&self, config: &WorkerConfig, slice: &SliceEntry, index: usize, result: &CallResult) -> SettledCall {
+    fn render(
+        &self,
+        config: &WorkerConfig,
+        slice: &SliceEntry,
+        index: usize,
+        (result, shadow): (&CallResult, &[ShadowDenial]),
+    ) -> SettledCall {
         let call = &slice.calls[index];
         let selectors = config.active.policy.agents.get(&slice.meta.agent).map(|agent| &agent.tool_versions);
         let tool = config.registry.resolve(&call.tool).and_then(|tool| {
@@ -262,6 +269,7 @@ impl Pipeline {
             tool_id: tool.map(|t| t.spec.id.as_str()),
             arguments: &call.arguments,
             result,
+            shadow,
             now_ms: self.clock.now_ms(),
         };
         report::settled_call(&config.report(&self.report), &reported)
@@ -381,8 +389,9 @@ impl Pipeline {
                 hold: &never,
                 config: &config,
             };
-            if let Disposition::Ended(result) = self.calls.ended_before_this_try(&trying, EndReason::Cancelled).await {
-                let rendered = self.render(&config, &holding.slice, index, &result);
+            let ended = self.calls.ended_before_this_try(&trying, EndReason::Cancelled).await;
+            if let Disposition::Ended(result, shadow) = ended {
+                let rendered = self.render(&config, &holding.slice, index, (&result, &shadow));
                 holding.results.push(rendered);
             }
         }

@@ -23,7 +23,7 @@ const DESCRIPTION_CHARS: usize = 200;
 pub(super) fn tell(story: &Story, output: &Output) -> String {
     let mut text = String::new();
     let _ = writeln!(text, "{}", head(story, output));
-    for line in life(story) {
+    for line in life(story).into_iter().chain(rules(story)) {
         let _ = writeln!(text, "  {line}");
     }
     let shown: Vec<_> = match story.position {
@@ -145,6 +145,36 @@ fn life(story: &Story) -> Vec<String> {
     }
     if let Some(policy) = &story.policy {
         lines.push(format!("Policy in force: generation {} ({})", policy.generation, policy.digest));
+    }
+    lines
+}
+
+/// The rules on arguments and context that stopped a call, or would have, were they in force.
+fn rules(story: &Story) -> Vec<String> {
+    let told = |verdict: &str, call: &str, details: &Value, message: &str| {
+        let rule = details.get("rule").and_then(Value::as_str)?;
+        let by_rule = matches!(details.get("reason").and_then(Value::as_str), Some("rule_not_met" | "rule_undecided"));
+        let call = call.rsplit('/').next().unwrap_or_default();
+        by_rule.then(|| format!("The rule {rule} {verdict} call /{call}: {message}"))
+    };
+    let here = |call: &str| story.position.is_none_or(|position| call.ends_with(&format!("/{position}")));
+    let mut lines = Vec::new();
+    for result in story.results.iter().filter(|result| here(&result.call)) {
+        let Some(error) = &result.error else { continue };
+        lines.extend(error.details.as_ref().and_then(|d| told("stopped", &result.call, d, &error.message)));
+    }
+    for entry in &story.audit.entries {
+        let entry: Value = serde_json::from_str(entry.get()).unwrap_or_default();
+        let text = |path: &str| entry.pointer(path).and_then(Value::as_str).unwrap_or_default();
+        let call = text("/meta/call");
+        // Of a turn whose record is gone, the log is all there is.
+        if let (true, Some(details)) = (story.results.is_empty(), entry.pointer("/meta/error/details")) {
+            lines.extend(told("stopped", call, details, text("/meta/error/message")));
+        }
+        for denial in entry.pointer("/meta/shadow").and_then(Value::as_array).into_iter().flatten() {
+            let message = denial.get("message").and_then(Value::as_str).unwrap_or_default();
+            lines.extend(told("(shadow) would have stopped", call, denial, message));
+        }
     }
     lines
 }

@@ -42,6 +42,46 @@ async fn each_try_that_failed_is_told_with_its_time_and_cause_while_it_waits_and
     assert!(tries[0]["at_ms"].as_i64() < tries[1]["at_ms"].as_i64());
 }
 
+const RULED: &str = "permissions:
+  echo:
+    everyone: true
+    rules:
+      - {name: small, require: args.value <= 500, message: '{args.value} exceeds 500'}
+      - {name: tiny, require: args.value <= 5, message: '{args.value} is not tiny', mode: shadow}
+";
+
+#[tokio::test]
+async fn a_rule_that_stopped_a_call_or_would_have_is_named_with_what_it_said() {
+    let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+    let dir = folder.path().to_str().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
+    write("agents.yaml", "agents: {kelly: {}}\n");
+    write("tenants.yaml", "tenants: {demo: {}}\n");
+    write("permissions.yaml", RULED);
+    let fleet = DevFleet::start(&["--config", dir, "--redis-url", &redis.url()]);
+    let run = |args: &[&str]| fleet.run(&[&["--config", dir], args].concat());
+    let [few, more, many] = [5, 50, 501].map(|value| format!("echo {{\"value\":{value}}}"));
+    run(&kellys(&["--call", &few, "--call", &more, "--call", &many, "--turn-id", "ruled"])).exits(0);
+    let story = loop {
+        let story = run(&["explain", "demo:ruled", "--json"]).exits(0).json();
+        if story["state"] == "done" && story["audit"]["entries"].as_array().is_some_and(|entries| entries.len() == 3) {
+            break story;
+        }
+    };
+    let denial = &story["audit"]["entries"][1]["meta"]["shadow"][0];
+    assert_eq!(denial["rule"], "permissions.echo.rules.tiny", "{story}");
+    let stopped = "The rule permissions.echo.rules.small stopped call /2: You may not call \"echo\" with these arguments: \
+                   501 exceeds 500.";
+    let shadow = "The rule permissions.echo.rules.tiny (shadow) would have stopped call /1: 50 is not tiny";
+    let said = run(&["explain", "demo:ruled"]).exits(0);
+    said.says(stopped).says(shadow);
+    assert_eq!(said.stdout.matches("The rule ").count(), 2, "{}", said.stdout);
+    let said = run(&["explain", "demo:ruled/1"]).exits(0);
+    said.says(shadow);
+    assert!(!said.stdout.contains(stopped), "{}", said.stdout);
+    assert_eq!(fleet.stop(), Some(0));
+}
+
 #[tokio::test]
 async fn a_wait_for_somebody_who_is_not_there_is_told_as_that() {
     let (redis, folder) = (RedisServer::start().await, tempfile::tempdir().unwrap());

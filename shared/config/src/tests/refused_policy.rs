@@ -117,6 +117,10 @@ fn a_rule_that_is_wrong_is_refused_with_what_was_found_and_what_is_expected() {
          Syntax error: mismatched input '<EOF>' expecting expression; expected a condition in CEL, such as \
          `args.amount <= 500`",
     );
+    rules("      - {require: args.a, mode: shadw}\n").assert_refused(
+        "permissions.yaml:5:33: permissions.echo.rules[0].mode: found \"shadw\"; expected one of enforce, shadow; did you mean \
+         `shadow`?",
+    );
     rules("      - {require: args.to == 'a', message: 'to {args.password}'}\n").assert_refused(
         "permissions.yaml:5:44: permissions.echo.rules[0].message: found \"to {args.password}\", which shows `password`, \
          which names a secret; expected what may be written down",

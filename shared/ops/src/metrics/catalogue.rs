@@ -87,6 +87,11 @@ catalogue! {
         ["limit": Bounded("limits of `limits.yaml`"), "action": Words(|| labels::LIMIT_ACTIONS.to_vec())],
         "Turns that a limit made wait, calls that it refused, and turns that it would have held up (shadow), by limit. \
          Workers count tasks whose budget of tokens or money is short.";
+    RULES_UNMET = "rules_unmet_total", Counter, Workers,
+        ["rule": Bounded("rules of `permissions.yaml` as `details.rule` names them, the first 200 that were not met, and \
+         `other`"), "action": Words(|| labels::RULE_ACTIONS.to_vec())],
+        "Calls that a rule on arguments and context denied, because they do not meet it (deny) or because that cannot be \
+         said (undecided), and calls that it would have denied (shadow), by rule.";
     CALLS_ADMITTED = "calls_admitted_total", Counter, Schedulers, [],
         "Calls that were debited from their budgets and let through, at admission or when a lane was released.";
     TURNS_REFUSED = "turns_refused_total", Counter, Schedulers, ["reason": Words(labels::rejections)],

@@ -66,6 +66,32 @@ impl LimitAction {
     }
 }
 
+/// What a rule on arguments and context did to a call that does not meet it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RuleAction {
+    /// The call ended with a result that says so.
+    Deny,
+    /// The same, for whether the call meets it cannot be said.
+    Undecided,
+    /// Nothing: the rule only counts.
+    Shadow,
+}
+
+/// The labels of [`RuleAction`].
+pub(crate) const RULE_ACTIONS: [&str; 3] = ["deny", "undecided", "shadow"];
+
+impl RuleAction {
+    /// The label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Deny => "deny",
+            Self::Undecided => "undecided",
+            Self::Shadow => "shadow",
+        }
+    }
+}
+
 /// The place where work waits or runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Place {

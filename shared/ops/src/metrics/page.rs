@@ -22,8 +22,8 @@ a test and compared with it in each run.
   Redis does not answer they are absent, and `tickfleet_redis_up` is 0. They never keep an old value.
 - Counters begin at zero with every value of their labels that is known beforehand, so `increase` sees the first event.
 - No label names a tenant, an agent, a turn, a task, a call or a pod. Those are in logs, audit and `tickfleet explain`.
-  The only label with values from outside is `tool`: tools that are configured, at most 500; every other name is
-  `other`. So 1,000 agents with 500 tools make fewer than 16,200 series a process, and an agent adds none.
+  The labels with most values from outside are `tool` and `rule`: tools that are configured, at most 500, and rules
+  that were not met, at most 200; every other name is `other`. So 1,000 agents with 500 tools make fewer than 16,800 series a process, and an agent adds none.
 - Words that no list has are `other` too. Lists may grow with a version.
 
 ";

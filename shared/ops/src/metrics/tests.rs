@@ -15,9 +15,9 @@ const FORBIDDEN_LABELS: [&str; 16] = [
 
 /// Series of one process that is scheduler and worker at once, with 500 tools of which each has seen every outcome.
 /// The number of agents adds none.
-const SERIES_MAX: usize = 500 * (13 + 17) + 1_200;
+const SERIES_MAX: usize = 500 * (13 + 17) + 1_800;
 // The page of metrics states it.
-const _: () = assert!(SERIES_MAX == 16_200);
+const _: () = assert!(SERIES_MAX == 16_800);
 
 /// Lines of a scrape that are samples.
 fn samples(text: &str) -> Vec<&str> {
@@ -179,6 +179,7 @@ fn busy(part: Part) -> Metrics {
     metrics.model_asked("default", "ok");
     metrics.model_used("default", 1, 1, 1);
     metrics.task_step("plan");
+    metrics.rule_unmet("permissions.search.rules.short", RuleAction::Deny);
     metrics.watch_mcp(|| vec![McpServer { name: "notes".into(), up: true, quarantined: 0 }]);
     metrics.sandbox_found(labels::SANDBOX_LEVELS.map(|level| (level.to_owned(), true)), 0);
     // Servers are asked when the metrics are read.
@@ -308,6 +309,9 @@ fn a_thousand_agents_and_more_than_500_tools_stay_within_the_bound_on_series() {
             metrics.call_ended(&format!("made_up_by_{agent}"), Outcome::UnknownTool, None);
         }
         metrics.refused(&format!("code_{agent}"));
+        for action in [RuleAction::Deny, RuleAction::Undecided, RuleAction::Shadow] {
+            metrics.rule_unmet(&format!("permissions.{tool}.rules[{agent}]"), action);
+        }
     }
     metrics.watch_mcp(|| {
         (0..500).map(|n| McpServer { name: format!("server_{n:03}"), up: true, quarantined: n }).collect()

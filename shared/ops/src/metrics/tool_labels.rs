@@ -1,4 +1,4 @@
-//! The bound on the `tool` label: models invent tool names, and every new label value lives forever.
+//! The bounds on the labels `tool` and `rule`: models invent tool names, and every new label value lives forever.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,11 +10,48 @@ use tickfleet_model::Outcome;
 /// Distinct values of the label; more tools than a fleet's configuration is likely to declare.
 const TOOLS_MAX: usize = 500;
 
-/// The tool names that became labels so far.
+/// Distinct values of the label `rule`: a configuration may have more rules, but each counts only once it was not met.
+const RULES_MAX: usize = 200;
+
+/// Names that became labels so far, the first `MAX`.
 #[derive(Debug, Default)]
-pub(super) struct ToolLabels {
+struct FirstNames<const MAX: usize> {
     seen: RwLock<HashSet<Arc<str>>>,
 }
+
+impl<const MAX: usize> FirstNames<MAX> {
+    fn get(&self, name: &str) -> Option<Arc<str>> {
+        self.seen.read().get(name).cloned()
+    }
+
+    fn take(&self, name: &str) -> Arc<str> {
+        if let Some(label) = self.get(name) {
+            return label;
+        }
+        let mut seen = self.seen.write();
+        if seen.len() >= MAX && !seen.contains(name) {
+            return OTHER.into();
+        }
+        let label: Arc<str> = name.into();
+        seen.insert(Arc::clone(&label));
+        label
+    }
+}
+
+/// The rules that became labels so far. Their names come from the configuration, which changes while a process runs.
+#[derive(Debug, Default)]
+pub(super) struct RuleLabels(FirstNames<RULES_MAX>);
+
+impl RuleLabels {
+    /// The label for a rule: its name, or `other`.
+    pub(super) fn label(&self, rule: &str) -> Arc<str> {
+        self.0.take(rule)
+    }
+}
+
+/// The tool names that became labels so far.
+#[derive(Debug, Default)]
+pub(super) struct ToolLabels(FirstNames<TOOLS_MAX>);
 
 impl ToolLabels {
     /// The label for a call of `tool` that ended as `outcome`: its name, or `other`.
@@ -22,22 +59,7 @@ impl ToolLabels {
     /// A new name is taken only with an outcome that proves that such a tool exists. Else an agent that makes up
     /// names would use up the bound, and real tools would hide under `other`.
     pub(super) fn label(&self, tool: &str, outcome: Outcome) -> Arc<str> {
-        let seen = self.seen.read();
-        if let Some(label) = seen.get(tool) {
-            return Arc::clone(label);
-        }
-        drop(seen);
-        if proves_the_tool(outcome) { self.take(tool) } else { OTHER.into() }
-    }
-
-    fn take(&self, tool: &str) -> Arc<str> {
-        let mut seen = self.seen.write();
-        if seen.len() >= TOOLS_MAX && !seen.contains(tool) {
-            return OTHER.into();
-        }
-        let label: Arc<str> = tool.into();
-        seen.insert(Arc::clone(&label));
-        label
+        if proves_the_tool(outcome) { self.0.take(tool) } else { self.0.get(tool).unwrap_or_else(|| OTHER.into()) }
     }
 }
 

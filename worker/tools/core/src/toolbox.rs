@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tickfleet_engine::active_policy::ActivePolicy;
 use tickfleet_engine::delegation::narrower;
-use tickfleet_model::policy::{Caller, Denial, Unknown};
+use tickfleet_model::policy::{Caller, Denial, ShadowDenial, Unknown};
 use tickfleet_model::{AgentId, Context, TaskGrant, TaskId, TenantId};
 use tickfleet_rules::{Facts, Unmet};
 
@@ -106,21 +106,22 @@ impl Toolbox {
         }
     }
 
-    /// The number of rules on calls of a tool.
+    /// The number of rules that calls of a tool have to meet.
     #[must_use]
     pub fn rules(&self, tool: &RegisteredTool) -> usize {
-        self.active.rules.count(&tool.spec.name)
+        self.active.rules.enforced(&tool.spec.name)
     }
 
-    /// Decides by the rules of the tool's row about a call's arguments and context.
+    /// Decides by the rules of the tool's row about a call's arguments and context. Answers the rules in shadow that would
+    /// have stopped it.
     ///
     /// # Errors
     /// [`Ruled`] says which rule stops it.
-    pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<(), Ruled> {
+    pub fn follow_rules(&self, call: &RuledCall<'_>) -> Result<Vec<ShadowDenial>, Ruled> {
         let name = &call.tool.spec.name;
         let declared = self.active.policy.permissions.matrix.get(name).map_or(0, |row| row.rules.len());
         if declared == 0 {
-            return Ok(());
+            return Ok(Vec::new());
         }
         if declared != self.active.rules.count(name) {
             return Err(Ruled::Unmet(Unmet::not_compiled(name)));

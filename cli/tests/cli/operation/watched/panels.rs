@@ -2,10 +2,10 @@
 //! data.
 
 use regex::Regex;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::fleet::{Fleet, enqueue, work};
+use super::fleet::{Fleet, enqueue, turn, work};
 use super::{NAMESPACE, PATIENCE, PAUSE, chart};
 use crate::support::prometheus::Prometheus;
 
@@ -31,6 +31,14 @@ const TOOLS: &str = concat!(
      \x20   input_schema: {type: object, additionalProperties: false}\n"
 );
 
+/// The sample's rows, and trial tools for everybody: one rule denies naps, one in shadow would deny what kelly says.
+const PERMISSIONS: &str = concat!(
+    include_str!("../../../../../config/permissions.yaml"),
+    "\n  echo: {everyone: true, rules: [{require: agent.name != 'kelly', mode: shadow}]}\n\
+     \x20 sleep: {everyone: true, rules: [{name: awake, require: args.ms > 9}]}\n\
+     \x20 fail: {everyone: true}\n  fail_once: {everyone: true}\n"
+);
+
 /// A query of a panel.
 struct Query {
     dashboard: String,
@@ -46,7 +54,8 @@ impl Query {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_real_prometheus_finds_every_panels_data() {
-    let fleet = Fleet::under(&[("limits.yaml", LIMITS), ("tools.yaml", TOOLS)], 6).await;
+    let fleet =
+        Fleet::under(&[("limits.yaml", LIMITS), ("tools.yaml", TOOLS), ("permissions.yaml", PERMISSIONS)], 6).await;
     let agents = tokio::spawn(agents(fleet.redis.url()));
     let prometheus = Prometheus::start(NAMESPACE, &fleet.targets(), &chart("rules")).await;
     every_panel_finds_its_data(&prometheus).await;
@@ -58,7 +67,8 @@ async fn a_real_prometheus_finds_every_panels_data() {
 async fn agents(redis: String) {
     let mut connection = tickfleet_testkit::connect(&redis).await.unwrap();
     for round in 0.. {
-        enqueue(&mut connection, &work(round)).await.unwrap();
+        let nap = turn("atlas", &[("sleep", json!({"ms": 1}))]);
+        enqueue(&mut connection, &[work(round), vec![nap]].concat()).await.unwrap();
         // The pace of the agents, which half a core keeps up with.
         tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     }

@@ -1,0 +1,48 @@
+//! The names in rules of `permissions.yaml`, held against the tools that a process makes.
+
+use std::sync::Arc;
+
+use tickfleet_config::{ConfigErrors, ConfigWarning};
+use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_store::Store;
+use tickfleet_tools::Registry;
+
+use crate::failure::Failure;
+use crate::setup::{Runs, Setup};
+
+impl Setup {
+    /// All tools of a worker on this shard.
+    ///
+    /// # Errors
+    /// Every tool that cannot be used; every rule on one that names what none of its calls can have.
+    pub(crate) fn registry(&self, store: &Store, active: &Arc<PolicyHandle>, runs: Runs) -> Result<Registry, Failure> {
+        let registry = self.tools(store, active, runs)?;
+        self.rule_names(&registry).map_err(Failure::failed)?;
+        Ok(registry)
+    }
+
+    /// Holds the names in rules against these tools. Answers those that may be misspelt.
+    ///
+    /// # Errors
+    /// Those that no call can have.
+    pub(crate) fn rule_names(&self, registry: &Registry) -> Result<Vec<ConfigWarning>, ConfigErrors> {
+        self.configuration.check_rule_names(|tool| registry.input_schemas(tool))
+    }
+
+    /// Tells a worker's log the names in rules that may be misspelt.
+    pub(crate) fn tell_of_rules(&self, registry: &Registry) {
+        for warning in self.rule_names(registry).unwrap_or_default() {
+            tracing::warn!(%warning, "a rule names what its tool does not declare");
+        }
+    }
+
+    /// Holds the names in rules against the tools that can be made here. Answers those that may be misspelt, or what is
+    /// wrong.
+    ///
+    /// # Errors
+    /// Every tool that cannot be used.
+    pub(crate) fn check_rules(&self) -> Result<Result<Vec<ConfigWarning>, ConfigErrors>, Failure> {
+        let store = Store::open(&self.url, 0, Arc::new(self.store_options()))?;
+        Ok(self.rule_names(&self.tools(&store, &self.active(), Runs::Elsewhere)?))
+    }
+}
