@@ -70,7 +70,7 @@ pub(crate) fn unknown_in_context(node: &Node) -> Option<Unknown> {
     look(&[node], None).into_iter().next()
 }
 
-fn look<'a>(nodes: &[&Node], arguments: Option<&'a Json>) -> Vec<Unknown> {
+fn look(nodes: &[&Node], arguments: Option<&Json>) -> Vec<Unknown> {
     let mut looker = Looker { arguments, locals: Vec::new(), unknown: Vec::new() };
     for node in nodes {
         looker.look(node);
