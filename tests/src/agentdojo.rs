@@ -144,6 +144,7 @@ impl AgentDojo {
                 required_capabilities: Vec::new(),
                 required_features: Vec::new(),
                 requires_approval: false,
+                effect_key: None,
                 configured: true,
                 name,
             };

@@ -7,7 +7,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
 use tickfleet_model::limits;
-use tickfleet_store::{Begin, Begun, HandBack, Parked, Retry, Settled, Settlement, Store, StoreError, Wait};
+use tickfleet_store::{
+    Begin, Begun, Claimed, Concluded, Conclusion, EffectClaim, EffectEnd, HandBack, Parked, Retry, Settled, Settlement,
+    Store, StoreError, Wait,
+};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -69,6 +72,28 @@ impl Verb for Begin {
     type Reply = Begun;
     async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Begun>, StoreError> {
         store.begin(batch).await
+    }
+}
+
+impl Verb for EffectClaim {
+    const NAME: &'static str = "claim";
+    type Reply = Claimed;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Claimed>, StoreError> {
+        store.claim(batch).await
+    }
+}
+
+impl Verb for Conclusion {
+    const NAME: &'static str = "conclude";
+    type Reply = Concluded;
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Concluded>, StoreError> {
+        store.conclude(batch).await
+    }
+    fn bytes(&self) -> usize {
+        match &self.end {
+            EffectEnd::Ended(result) | EffectEnd::Unknown(result) => IDS_BYTES + result.len(),
+            EffectEnd::Undone => IDS_BYTES,
+        }
     }
 }
 

@@ -1,7 +1,8 @@
 //! The way of results, begins, retries and hand-backs to Redis: in batches, one queue a verb.
 
 use tickfleet_store::{
-    Begin, Begun, HandBack, Parked, Queue, Retry, Returned, Settled, Settlement, SliceEntry, Store, TurnName, Wait,
+    Begin, Begun, Claimed, Concluded, Conclusion, EffectClaim, HandBack, Parked, Queue, Retry, Returned, Settled,
+    Settlement, SliceEntry, Store, TurnName, Wait,
 };
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +13,8 @@ use crate::batch::{self, Batcher};
 pub(crate) struct Outbox {
     settles: Batcher<Settlement>,
     begins: Batcher<Begin>,
+    claims: Batcher<EffectClaim>,
+    conclusions: Batcher<Conclusion>,
     retries: Batcher<Retry>,
     waits: Batcher<Wait>,
     hand_backs: Batcher<HandBack>,
@@ -25,6 +28,8 @@ impl Outbox {
         Self {
             settles: Batcher::new(store, capacity, now, failed.clone()),
             begins: Batcher::new(store, capacity, now, failed.clone()),
+            claims: Batcher::new(store, capacity, now, failed.clone()),
+            conclusions: Batcher::new(store, capacity, now, failed.clone()),
             retries: Batcher::new(store, capacity, now, failed.clone()),
             waits: Batcher::new(store, capacity, now, failed.clone()),
             hand_backs: Batcher::new(store, capacity, now, failed),
@@ -39,6 +44,16 @@ impl Outbox {
     /// Records that a call is about to run.
     pub(crate) async fn begin(&self, begin: Begin) -> Option<Begun> {
         self.begins.ask(begin).await
+    }
+
+    /// Claims the effect of a call that is about to begin.
+    pub(crate) async fn claim(&self, claim: EffectClaim) -> Option<Claimed> {
+        self.claims.ask(claim).await
+    }
+
+    /// Says what came of a call that had claimed its effect.
+    pub(crate) async fn conclude(&self, conclusion: Conclusion) -> Option<Concluded> {
+        self.conclusions.ask(conclusion).await
     }
 
     /// Parks a slice for another try.

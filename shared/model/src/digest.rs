@@ -52,6 +52,14 @@ pub(crate) fn short_hash(of: &str, text: &str) -> String {
     hex(&hash.finalize()[..16])
 }
 
+/// The hash of these texts, none of which can be read from it: 64 hexadecimal characters.
+#[must_use]
+pub(crate) fn hash_of<'a>(texts: impl Iterator<Item = &'a str>) -> String {
+    let mut hash = Sha256::new();
+    texts.for_each(|text| part(&mut hash, Some(text)));
+    hex(&hash.finalize())
+}
+
 /// Hashes a part with its length; an absent part differs from every text.
 fn part(hash: &mut Sha256, text: Option<&str>) {
     match text {

@@ -103,6 +103,9 @@ pub struct CallResult {
     pub duration_ms: u64,
     /// The number of times that the handler was tried; 0 if the call never ran.
     pub attempts: u32,
+    /// The call whose end this is, where an equal one had been made before and this one was not carried out for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub repeats: Option<String>,
 }
 
 impl CallResult {
@@ -120,6 +123,7 @@ impl CallResult {
             content_type: "application/json".into(),
             duration_ms: 0,
             attempts: 0,
+            repeats: None,
         }
     }
 }

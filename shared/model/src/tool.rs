@@ -1,5 +1,9 @@
 //! The declaration of a tool. Running it is the worker's business.
 
+mod effect_key;
+
+pub use effect_key::{EFFECT_WINDOW_MS_DEFAULT, EFFECT_WINDOW_MS_MAX, EffectKey};
+
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -42,6 +46,9 @@ pub struct ToolSpec {
     pub version: String,
     /// The effect of running it twice.
     pub effect: Effect,
+    /// Of a tool whose effect is `once`: by what two calls are the same effect, which is not to happen again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub effect_key: Option<EffectKey>,
     /// Wall-clock limit of one try.
     #[serde(with = "duration_ms")]
     pub timeout: Duration,

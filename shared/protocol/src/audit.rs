@@ -112,6 +112,9 @@ fn meta(input: &AuditInput<'_>) -> String {
         let denials: Vec<String> = input.shadow.iter().map(|denial| shadow(denial, redactor)).collect();
         meta.raw("shadow", &format!("[{}]", denials.join(",")));
     }
+    if let Some(call) = &result.repeats {
+        meta.text("repeats", call);
+    }
     if let Some(version) = input.policy_version {
         meta.raw("policy_version", &version.to_string());
     }
@@ -195,6 +198,7 @@ mod tests {
             content_type: "application/json".into(),
             duration_ms: 12,
             attempts: 2,
+            repeats: None,
         }
     }
 

@@ -31,6 +31,9 @@ pub fn result_json(result: &CallResult) -> String {
     object.text("content_type", &result.content_type);
     object.raw("duration_ms", &result.duration_ms.to_string());
     object.raw("attempts", &result.attempts.to_string());
+    if let Some(call) = &result.repeats {
+        object.text("repeats", call);
+    }
     object.end()
 }
 
@@ -92,6 +95,7 @@ mod tests {
             content_type: "application/json".into(),
             duration_ms: 7,
             attempts: 1,
+            repeats: None,
         }
     }
 

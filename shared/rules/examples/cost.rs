@@ -30,6 +30,7 @@ fn tool() -> ToolSpec {
         required_capabilities: Vec::new(),
         required_features: Vec::new(),
         requires_approval: false,
+        effect_key: None,
         configured: true,
     }
 }

@@ -71,6 +71,7 @@ pub(super) fn spec() -> ToolSpec {
         required_capabilities: Vec::new(),
         required_features: Vec::new(),
         requires_approval: false,
+        effect_key: None,
         configured: true,
     }
 }

@@ -48,6 +48,7 @@ pub use records::slice::{SliceEntry, SliceMeta, entry_ms};
 pub use records::turn::TurnRecord;
 pub use script::ScriptLine;
 pub use verbs::Scripts;
+pub use verbs::effects::*;
 pub use verbs::ending::{BegunBy, BegunCall, EndReason, Ending, MetLimit};
 pub use verbs::knowledge::*;
 pub use verbs::recovery::*;

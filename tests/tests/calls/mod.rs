@@ -3,6 +3,7 @@
 mod arguments;
 mod cancelled;
 mod composed;
+mod effects;
 mod formats;
 mod mcp;
 mod outcomes;

@@ -16,6 +16,7 @@ use tickfleet_testkit::{RedisOptions, RedisServer};
 mod alone;
 mod bounds;
 mod budgets;
+mod effects;
 mod external;
 mod inbound;
 mod places;

@@ -112,6 +112,7 @@ fn handler(
         required_capabilities: Vec::new(),
         required_features: Vec::new(),
         requires_approval: false,
+        effect_key: None,
         configured,
     };
     RegisteredTool::new(spec, handler).map_err(|e| e.to_string())

@@ -5,112 +5,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use tickfleet_engine::report::{self, Past};
+use tickfleet_engine::report::Past;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::retry::{Ladder, Verdict};
-use tickfleet_model::{Call, CallError, CallId, CallResult, Effect, Outcome, TurnId, idempotency_key};
+use tickfleet_model::{Effect, Outcome, TurnId, idempotency_key};
 use tickfleet_ops::metrics::{Metrics, RuleAction};
-use tickfleet_ops::traces;
 use tickfleet_protocol::{about, text};
-use tickfleet_store::{ASKS, Begin, Begun, EndReason, SettledCall, ShardClock, SliceEntry, Store, TurnName};
+use tickfleet_store::{ASKS, Begin, Begun, EndReason, ShardClock, Store, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-use tracing::Span;
 
 use crate::Common;
 use crate::calls::attempt::{self, Judged};
+use crate::calls::effects::Ledger;
 use crate::calls::guards::{self, Asked, Passed};
 use crate::calls::inner::Begins;
 use crate::calls::messages::{self, CallEnding};
+use crate::calls::trying::{Disposition, Trying};
 use crate::claims::Claims;
-use crate::config::WorkerConfig;
-use crate::held::Hold;
 use crate::lease_clock::LeaseClock;
 use crate::outbox::Outbox;
 use crate::tools::inner::Inner;
 use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
-
-/// The disposition of one try of a call.
-pub(crate) enum Disposition {
-    /// It has its result; with the rules in shadow that would have stopped it.
-    Ended(Box<CallResult>, Vec<tickfleet_model::policy::ShadowDenial>),
-    /// It was carried out before, and this is its result.
-    Kept(Box<SettledCall>),
-    /// It is tried again after this wait, for this try failed, for this reason.
-    Again(Duration, String),
-    /// It has begun work that goes on elsewhere: it waits for the end of this turn or task, for this long at most.
-    Waits(Option<TurnId>, Duration),
-    /// The worker must stop, or its lease is over; nothing took effect, so another may run it. True if a handler that
-    /// may run twice was broken off.
-    HandBack(bool),
-    /// Somebody else holds the turn, or we can no longer be sure that nobody does.
-    Lost,
-}
-
-/// One call on its way.
-pub(crate) struct Trying<'a> {
-    pub(crate) slice: &'a SliceEntry,
-    pub(crate) call: &'a Call,
-    pub(crate) id: CallId,
-    /// The number of this try, from 1.
-    pub(crate) attempt: u32,
-    /// True if it has begun work that went on elsewhere.
-    pub(crate) waited: bool,
-    pub(crate) context: Arc<tickfleet_model::Context>,
-    pub(crate) hold: &'a Hold,
-    /// The policy and tools that it is judged and carried out by.
-    pub(crate) config: &'a WorkerConfig,
-}
-
-impl Disposition {
-    /// The disposition as a span names it.
-    pub(crate) fn word(&self) -> &'static str {
-        match self {
-            Self::Ended(result, _) => result.outcome.as_str(),
-            Self::Kept(_) => "kept",
-            Self::Again(..) => "again",
-            Self::Waits(..) => "waits",
-            Self::HandBack(_) => "hand_back",
-            Self::Lost => "lost",
-        }
-    }
-}
-
-impl Trying<'_> {
-    /// The span of this try.
-    pub(crate) fn span(&self) -> Span {
-        tracing::debug_span!(
-            target: traces::TARGET, "call", call = %self.id, tool = self.call.tool, attempt = self.attempt,
-            outcome = tracing::field::Empty,
-        )
-    }
-
-    fn result(&self, outcome: Outcome, error: CallError) -> CallResult {
-        CallResult::refused(&self.id, self.call.provider_id.clone(), &self.call.tool, outcome, error)
-    }
-
-    fn refused(&self, outcome: Outcome, error: CallError) -> Disposition {
-        Disposition::Ended(Box::new(self.result(outcome, error)), Vec::new())
-    }
-
-    /// A call without lasting effect that was cancelled while it ran.
-    fn stopped(&self, why: Option<&str>) -> Disposition {
-        let because = report::because(why);
-        let message = format!("The turn was cancelled{because} while this call ran; its result was dropped.");
-        self.refused(Outcome::Cancelled, messages::error(Outcome::Cancelled, message))
-    }
-
-    /// A call that ends without a result of its own, for one of the reasons that schedulers know too.
-    fn ended(&self, reason: EndReason, past: &Past<'_>) -> Box<CallResult> {
-        let (outcome, error) = report::ended(reason, self.slice.meta.deadline_ms, past);
-        Box::new(CallResult { attempts: past.tries, ..self.result(outcome, error) })
-    }
-
-    /// Tries that the call has behind it.
-    fn tries(&self) -> u32 {
-        self.attempt.saturating_sub(1)
-    }
-}
 
 /// Carries out calls, one try at a time.
 pub(crate) struct Calls {
@@ -119,6 +35,7 @@ pub(crate) struct Calls {
     lease_clock: Arc<LeaseClock>,
     claims: Arc<Claims>,
     outbox: Arc<Outbox>,
+    ledger: Ledger,
     metrics: Arc<Metrics>,
     /// The waits between tries.
     ladder: Ladder,
@@ -143,6 +60,7 @@ impl Calls {
             lease_clock: common.lease_clock.clone(),
             claims: claims.clone(),
             outbox: outbox.clone(),
+            ledger: Ledger::new(common, outbox),
             metrics: common.metrics.clone(),
             ladder,
             redactor,
@@ -179,19 +97,42 @@ impl Calls {
         if trying.attempt == 1 && !trying.waited {
             shadow.iter().for_each(|denial| self.metrics.rule_unmet(&denial.rule, RuleAction::Shadow));
         }
-        if tool.spec.effect == Effect::Once {
-            // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
-            if !self.still_leased(trying).await {
-                return Disposition::HandBack(false);
-            }
-            if let Some(stopped) = self.begin(trying, true).await {
-                return stopped;
-            }
-        }
-        match self.execute(trying, &tool, tools, &arguments).await {
+        let carried = if tool.spec.effect == Effect::Once {
+            self.carry_out_once(trying, &tool, tools, &arguments).await
+        } else {
+            self.execute(trying, &tool, tools, &arguments).await
+        };
+        match carried {
             Disposition::Ended(result, _) => Disposition::Ended(result, shadow),
             other => other,
         }
+    }
+
+    /// Carries out a call that must not run twice. With an effect key, an equal call answers it, and it answers those
+    /// that come after.
+    async fn carry_out_once(
+        &self,
+        trying: &Trying<'_>,
+        tool: &RegisteredTool,
+        tools: Toolbox,
+        arguments: &RawValue,
+    ) -> Disposition {
+        // Begun and then handed back, a call could only be reported as unknown: look before it is begun, too.
+        if !self.still_leased(trying).await {
+            return Disposition::HandBack(false);
+        }
+        let claim = match self.ledger.claim(trying, tool, arguments).await {
+            Ok(claim) => claim,
+            Err(answered) => return *answered,
+        };
+        let carried = match self.begin(trying, true).await {
+            Some(stopped) => stopped,
+            None => self.execute(trying, tool, tools, arguments).await,
+        };
+        if let Some(claim) = claim {
+            self.ledger.conclude(&claim, &carried).await;
+        }
+        carried
     }
 
     /// The end of a call that does not run (again), for one of the reasons that schedulers know too.

@@ -190,6 +190,11 @@ fn not_usable(tools: &Toolbox, tenant: &TenantId, agent: &AgentId, name: &str, u
 
 /// Asks the tool itself about arguments that fit its schema.
 fn validated(tool: &RegisteredTool, arguments: &RawValue) -> Result<(), Box<CallEnding>> {
+    // Two calls that leave it out are not known to be the same, nor to be different.
+    if let Some(pointer) = tool.spec.effect_key.as_ref().and_then(|key| key.missing(arguments)) {
+        let error = messages::no_effect_key(&tool.spec.name, pointer);
+        return Err(Box::new(CallEnding { outcome: Outcome::InvalidArguments, error }));
+    }
     match catch_unwind(AssertUnwindSafe(|| tool.handler.validate(arguments))) {
         Ok(Ok(())) => Ok(()),
         Ok(Err(problem)) => {

@@ -40,6 +40,12 @@ pub(crate) fn invalid_arguments(tool: &str, problem: &str) -> CallError {
     error(Outcome::InvalidArguments, message)
 }
 
+/// An argument of the tool's effect key is missing.
+pub(crate) fn no_effect_key(tool: &str, pointer: &str) -> CallError {
+    let problem = format!("the argument at '{pointer}' must be given: by it, a call that is made twice is recognised.");
+    invalid_arguments(tool, &problem)
+}
+
 /// No tool has this name.
 pub(crate) fn unknown_tool(name: &str, close: &[&str], allowed: &[&str]) -> CallError {
     let name: String = name.chars().take(80).collect();

@@ -1,13 +1,16 @@
 //! The calls of a slice, from its lease to its last result.
 //!
 //! Read in this order: [`turn`] (one slice from end to end), [`call`] (one call from end to end), [`guards`] (the
-//! conditions before a call runs), `attempt` (one try), `inner` (calls that a tool makes), `messages` (the texts that a model gets), [`trial`] (one call
+//! conditions before a call runs), `effects` (equal calls of
+//! a tool that says what makes them equal), `attempt` (one try), `trying` (what is known of one), `inner` (calls that a tool makes), `messages` (the texts that a model gets), [`trial`] (one call
 //! outside of a fleet).
 
 mod attempt;
 pub mod call;
+mod effects;
 pub mod guards;
 mod inner;
 pub(crate) mod messages;
 pub mod trial;
+mod trying;
 pub mod turn;

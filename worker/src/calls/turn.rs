@@ -21,7 +21,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument, Span};
 
 use crate::Common;
-use crate::calls::call::{Calls, Disposition, Trying};
+use crate::calls::call::Calls;
+use crate::calls::trying::{Disposition, Trying};
 use crate::claims::Claims;
 use crate::config::{WorkerConfig, WorkerConfigs};
 use crate::held::{HeldSlices, Hold};
@@ -168,7 +169,10 @@ impl Pipeline {
                     }
                     Disposition::Waits(awaits, at_most) => {
                         self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
-                        return self.wait(holding, attempt, awaits, at_most).await;
+                        return self.wait(holding, attempt, awaits, at_most, true).await;
+                    }
+                    Disposition::WaitsForEqual(turn, at_most) => {
+                        return self.wait(holding, attempt, Some(turn), at_most, false).await;
                     }
                     Disposition::HandBack(tried) => {
                         self.claims.take_back(&holding.slice.name, holding.slice.first + holding.results.len()).await;
@@ -346,8 +350,15 @@ impl Pipeline {
         }
     }
 
-    /// Parks the slice until what its call has begun elsewhere has ended. What is in memory is committed first.
-    async fn wait(&self, mut holding: Holding, attempt: u32, awaits: Option<TurnId>, at_most: Duration) {
+    /// Parks the slice until what its call has begun elsewhere, or an equal call of somebody else, has ended. What is in memory is committed first.
+    async fn wait(
+        &self,
+        mut holding: Holding,
+        attempt: u32,
+        awaits: Option<TurnId>,
+        at_most: Duration,
+        has_begun: bool,
+    ) {
         if holding.committed < holding.results.len() && matches!(self.commit(&mut holding).await, Commit::Lost) {
             return;
         }
@@ -358,15 +369,17 @@ impl Pipeline {
             position: holding.slice.first + holding.results.len(),
             awaits: awaits.clone(),
             at_most,
+            has_begun,
         };
         match self.outbox.wait(wait).await {
             Some(Parked::Ok | Parked::Already) | None => {}
             Some(Parked::Cancelled) => {
                 // Whoever cancelled it could not see yet what it was about to wait for.
-                if let Some(inner) = awaits.filter(|turn| outer_turn(turn).as_ref() == Some(&holding.slice.name.turn)) {
+                let is_ours = |turn: &TurnId| has_begun && outer_turn(turn).as_ref() == Some(&holding.slice.name.turn);
+                if let Some(inner) = awaits.filter(is_ours) {
                     self.calls.cancel_inner(&holding.slice.name, &inner, None).await;
                 }
-                self.end_rest(holding, attempt.saturating_sub(1), true).await;
+                self.end_rest(holding, attempt.saturating_sub(1), has_begun).await;
             }
             Some(Parked::Stale | Parked::Gap) => self.metrics.fenced("wait"),
         }

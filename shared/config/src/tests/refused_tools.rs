@@ -252,3 +252,42 @@ fn a_parameter_without_a_description_is_worth_a_warning_with_its_place() {
     }
     assert_eq!(given().load().unwrap().warnings, [], "ours say what their parameters are");
 }
+
+/// A tool `pay` with these lines, whose schema requires `to` and `amount` and knows `text` too.
+fn paying(lines: &str) -> Given {
+    tools(&format!(
+        "tools:\n  pay:\n    description: Pays.\n    input_schema:\n      type: object\n      properties: {{to: {{type: \
+         string}}, amount: {{type: number}}, text: {{type: string}}}}\n      required: [to, amount]\n{lines}\n"
+    ))
+}
+
+#[test]
+fn an_effect_key_is_for_once_tools_and_of_arguments_that_every_call_has() {
+    assert!(paying("    effect_key: [/to, /amount]\n    effect_window: 2d").load().is_ok());
+    assert!(paying("    effect: once\n    effect_key: [/to]").load().is_ok());
+    paying("    effect: idempotent\n    effect_key: [/to]").assert_refused(
+        "tools.yaml:9:17: tools.pay.effect_key: found a list; expected no effect_key, or `effect: once`: any other tool \
+         may run again",
+    );
+    paying("    effect_key: [/to, amount]").assert_refused(
+        "tools.yaml:8:23: tools.pay.effect_key[1]: found \"amount\"; expected a JSON pointer such as /amount",
+    );
+    paying("    effect_key: [/text]").assert_refused(
+        "tools.yaml:8:18: tools.pay.effect_key[0]: found \"/text\"; expected a JSON pointer to an argument that \
+         input_schema.required lists: a call has to say it",
+    );
+    for lines in ["    effect_key: []", "    effect_key: [/to, /to]"] {
+        paying(lines).assert_refused(
+            "tools.yaml:8:17: tools.pay.effect_key: found a list; expected 1 to 16 arguments, each once, such as [/to, \
+             /amount]",
+        );
+    }
+    paying("    effect_key: [/to]\n    effect_window: 90d").assert_refused(
+        "tools.yaml:9:20: tools.pay.effect_window: found \"90d\"; expected a duration from 1s to 31d, such as 250ms, 5s, \
+         2m or 1h",
+    );
+    paying("    effect_window: 1h").assert_refused(
+        "tools.yaml:8:20: tools.pay.effect_window: found \"1h\"; expected an effect_key beside it: a window is how long \
+         that holds",
+    );
+}

@@ -1,6 +1,7 @@
 //! `tools.yaml`: what a tool declares, how an HTTP tool is called, how a shell tool's command is run, and which Python
 //! modules bring tools.
 
+pub(crate) mod effect_key;
 pub(crate) mod http;
 pub(crate) mod python;
 pub(crate) mod read;
@@ -12,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use tickfleet_model::Effect;
+use tickfleet_model::{Effect, EffectKey};
 
 pub use python::{PythonDef, PythonSandbox};
 
@@ -50,6 +51,9 @@ pub struct ToolDef {
     /// The effect of running it twice; default `once`.
     #[serde(default)]
     pub effect: Effect,
+    /// By what two calls are the same effect, which is not to happen again.
+    #[serde(default, skip)]
+    pub effect_key: Option<EffectKey>,
     /// Wall-clock limit of one try, ms; default the fleet's.
     pub timeout_ms: Option<u64>,
     /// Capabilities that the agent needs.

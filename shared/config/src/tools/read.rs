@@ -7,6 +7,7 @@ use crate::Sources;
 use crate::document::errors::{Errors, Place};
 use crate::document::reader::{Cursor, Section};
 use crate::document::tree::{Node, Value, join};
+use crate::tools::effect_key;
 use crate::tools::http;
 use crate::tools::python;
 use crate::tools::schema::{SchemaCheck, SchemaUse};
@@ -102,6 +103,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck) -> ToolDef {
         category: s.optional("category").and_then(|c| c.some_text()),
         version: s.optional("version").and_then(|c| version(&c)),
         effect,
+        effect_key: effect_key::read(&mut s, &input_schema, effect),
         timeout_ms: s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX)),
         required_capabilities: s.optional("required_capabilities").map(|c| c.words()).unwrap_or_default(),
         required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),

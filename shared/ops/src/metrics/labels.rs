@@ -188,8 +188,8 @@ pub(super) const DIRECTIONS: [&str; 2] = ["input", "output"];
 pub(super) const STEPS: [&str; 6] = ["plan", "execute", "validate", "answer", "compact", OTHER];
 
 /// The verbs that a fence may refuse.
-pub(super) const FENCED: [&str; 9] =
-    ["settle", "retry", "wait", "begin", "assert", "execute", "touch", "finish", OTHER];
+pub(super) const FENCED: [&str; 10] =
+    ["settle", "retry", "wait", "claim", "begin", "assert", "execute", "touch", "finish", OTHER];
 
 /// The verbs and questions that Redis is asked: the store's own list.
 pub(super) static VERBS: LazyLock<Vec<&'static str>> =

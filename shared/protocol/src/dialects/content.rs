@@ -21,8 +21,23 @@ pub(super) fn push_text_part(object: &mut Object, text: &str) {
     object.text("text", text);
 }
 
-/// The text that a model reads: the text of a string output, the JSON of any other, or the error.
+/// The text that a model reads: the text of a string output, the JSON of any other, or the error. Of a call that was not
+/// carried out, for an equal one had been, it says so: a model that repeats itself has to know that nothing happened now.
 pub(super) fn content(result: &CallResult) -> Cow<'_, str> {
+    let text = said(result);
+    match &result.repeats {
+        None => text,
+        Some(call) => Cow::Owned(format!("{text}\n({})", repeated(call))),
+    }
+}
+
+/// What a model is told of a call that was not carried out, for the equal `call` had been made before.
+pub(super) fn repeated(call: &str) -> String {
+    format!("An equal call had been made before, {call}. This is its outcome; it was not carried out again.")
+}
+
+/// What the result itself says.
+fn said(result: &CallResult) -> Cow<'_, str> {
     if let Some(error) = &result.error {
         return match &error.details {
             None => Cow::Borrowed(&error.message),

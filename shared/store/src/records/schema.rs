@@ -211,6 +211,18 @@ records! {
         /// The audit entry of a call, likewise.
         AUDIT = "u",
     }
+
+    /// What calls with an effect key do: the hash `effect:<tenant>:<tool>:<hash>`.
+    effect as "EFFECT" {
+        /// The call that has claimed it, `<turn>/<position>/<digest of the turn's content>`.
+        BY = "b",
+        /// The result of that call, JSON, once it has ended.
+        ENDED = "r",
+        /// When all of this counts no more, ms of shard time.
+        UNTIL_MS = "e",
+        /// A turn that waits for that call; `<tenant>:<turn>` stands behind.
+        WAITER = "w:",
+    }
 }
 
 /// A script's text with the names of fields as Redis has them. One that is not listed becomes no Lua at all.

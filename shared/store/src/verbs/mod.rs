@@ -23,6 +23,8 @@ verbs! {
     Wake: "timers" / "wake" [],
     Begin: "slices" / "begin" [],
     Assert: "slices" / "assert" [],
+    Claim: "effects" / "claim" [],
+    Conclude: "effects" / "conclude" [],
     Settle: "slices" / "settle" [TENANTS, SLICE, INBOX, REPLY],
     Retry: "slices" / "retry" [TENANTS, SLICE],
     Wait: "slices" / "wait" [TENANTS, SLICE, SPEND],
@@ -102,6 +104,15 @@ pub(crate) mod slices {
     pub use retry::*;
     pub use settle::*;
     pub use wait::*;
+}
+
+/// The ledger of effects: equal calls of a tool that declares what makes them equal.
+pub(crate) mod effects {
+    mod claim;
+    mod conclude;
+
+    pub use claim::*;
+    pub use conclude::*;
 }
 
 /// Tasks, and the runtimes outside that carry them out.

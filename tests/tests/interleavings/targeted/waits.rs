@@ -18,6 +18,7 @@ async fn park(shard: &Shard, waiter: &Held, awaits: &Held) {
         position: 0,
         awaits: Some(awaits.0.turn.clone()),
         at_most: AT_MOST,
+        has_begun: true,
     };
     assert_eq!(shard.store.wait(&[wait]).await.unwrap(), [Parked::Ok]);
 }
@@ -43,7 +44,7 @@ async fn end(shard: &Shard, held: &Held, wakes: &Held, is_whole: bool) {
 }
 
 /// What has a timer that is due `ms` from now.
-async fn due(shard: &Shard, ms: i64) -> Vec<TurnName> {
+pub(super) async fn due(shard: &Shard, ms: i64) -> Vec<TurnName> {
     shard.store.due(START_MS + ms, 10).await.unwrap().1
 }
 

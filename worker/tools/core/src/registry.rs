@@ -6,8 +6,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tickfleet_config::tools::{ToolDef, ToolsFile};
+use tickfleet_model::tool::EFFECT_WINDOW_MS_MAX;
 use tickfleet_model::version::{self, Selector};
-use tickfleet_model::{Effect, ToolSpec, limits};
+use tickfleet_model::{Effect, EffectKey, ToolSpec, limits};
 use tickfleet_protocol::NameMap;
 
 use super::kind::NotConfigured;
@@ -42,8 +43,11 @@ impl RegisteredTool {
     /// Compiles the schemas of `spec`.
     ///
     /// # Errors
-    /// [`RegistryError::Schema`].
+    /// [`RegistryError::Schema`] and [`RegistryError::EffectKey`].
     pub fn new(spec: ToolSpec, handler: Arc<dyn Handler>) -> Result<Self, RegistryError> {
+        if let Some(why) = spec.effect_key.as_ref().and_then(|key| wrong_key(key, spec.effect)) {
+            return Err(RegistryError::EffectKey { tool: spec.name, why });
+        }
         let wrong = |which| {
             let tool = spec.name.clone();
             move |source| RegistryError::Schema { tool, which, source }
@@ -95,6 +99,14 @@ pub enum RegistryError {
     TypedAndHttp {
         /// The name.
         tool: String,
+    },
+    /// An effect key that nothing could be held against.
+    #[error("tool '{tool}': {why}")]
+    EffectKey {
+        /// The name.
+        tool: String,
+        /// What is wrong with it.
+        why: &'static str,
     },
     /// A timeout of nothing.
     #[error("tool '{tool}': timeout_ms must be at least 1")]
@@ -322,11 +334,23 @@ impl RegistryError {
             | Self::IdTwice { tool, .. }
             | Self::Name { tool }
             | Self::TypedAndHttp { tool }
+            | Self::EffectKey { tool, .. }
             | Self::Timeout { tool }
             | Self::Schema { tool, .. }
             | Self::Declaration { tool, .. } => tool,
         }
     }
+}
+
+/// What is wrong with an effect key, if anything is. A declaration is held against the same when it is read.
+fn wrong_key(key: &EffectKey, effect: Effect) -> Option<&'static str> {
+    if effect != Effect::Once {
+        return Some("an effect key is for a tool whose effect is once: any other may run again");
+    }
+    if key.arguments.is_empty() || key.arguments.iter().any(|pointer| !pointer.starts_with('/')) {
+        return Some("an effect key has JSON pointers to arguments, such as /to");
+    }
+    (key.window_ms < 1 || key.window_ms > EFFECT_WINDOW_MS_MAX).then_some("an effect key's window is 1 ms to 31 days")
 }
 
 fn timeout_of(name: &str, def: &ToolDef) -> Result<Option<Duration>, RegistryError> {
@@ -365,6 +389,7 @@ fn merged(typed: ToolSpec, def: &ToolDef) -> Result<ToolSpec, RegistryError> {
         category: def.category.clone().unwrap_or(typed.category),
         version: def.version.clone().unwrap_or(typed.version),
         effect: stricter(typed.effect, def.effect),
+        effect_key: def.effect_key.clone().or(typed.effect_key),
         timeout: timeout_of(&typed.name, def)?.unwrap_or(typed.timeout),
         required_capabilities: union(typed.required_capabilities, &def.required_capabilities),
         required_features: union(typed.required_features, &def.required_features),
@@ -408,6 +433,7 @@ fn declared(
             (None, None) => "1.0.0".to_owned(),
         },
         effect: def.effect,
+        effect_key: def.effect_key.clone(),
         timeout: timeout_of(name, def)?.unwrap_or(timeout_default),
         required_capabilities: def.required_capabilities.iter().cloned().collect(),
         required_features: def.required_features.iter().cloned().collect(),

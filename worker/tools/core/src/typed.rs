@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_config::tools::SecretRef;
-use tickfleet_model::{Effect, ToolSpec, TurnId};
+use tickfleet_model::{Effect, EffectKey, ToolSpec, TurnId};
 
 use super::Environment;
 use super::kind::NotConfigured;
@@ -177,6 +177,7 @@ impl TypedTool {
             required_capabilities: Vec::new(),
             required_features: Vec::new(),
             requires_approval: false,
+            effect_key: None,
             configured: true,
         };
         Self::of_handler(spec, None, Arc::new(TypedHandler { run, arguments: PhantomData::<fn(Args)> }))
@@ -246,6 +247,18 @@ impl TypedTool {
         Running: Future<Output = ()> + Send + 'static,
     {
         self.hooks.on_stop(hook);
+        self
+    }
+
+    /// Makes calls whose arguments at these JSON pointers (`/to`, `/amount`) say the same one effect: within `window`
+    /// after its end, the end of one answers every equal call of the same tenant, whatever turn or agent it is of, and
+    /// while one runs, equal ones wait for it. Only a tool whose effect is `once` can have one, and a call has to say
+    /// each of these arguments.
+    #[must_use]
+    pub fn effect_key(mut self, arguments: &[&str], window: Duration) -> Self {
+        let arguments = arguments.iter().map(ToString::to_string).collect();
+        let window_ms = i64::try_from(window.as_millis()).unwrap_or(i64::MAX);
+        self.spec.effect_key = Some(EffectKey { arguments, window_ms });
         self
     }
 

@@ -14,6 +14,7 @@ local function steps_key(tt) return P .. 'steps:' .. tt end
 local function tasks_key(tenant) return P .. 'tasks:' .. tenant end
 local function children_key(tt) return P .. 'children:' .. tt end
 local function usage_key(tenant, day) return P .. 'usage:' .. tenant .. ':' .. day end
+local function effect_key(effect) return P .. 'effect:' .. effect end
 local function id_key(tt) return P .. 'id:' .. tt end
 local function lane_key(tenant, agent) return P .. 'lane:' .. tenant .. ':' .. agent end
 local function tenant_key(tenant) return P .. 'tenant:' .. tenant end

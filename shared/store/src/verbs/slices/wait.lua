@@ -3,7 +3,7 @@
 -- worker's slot is free.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 count, then per slice: tenant · turn · fence · queue · position · the tenant's turn or task
---       that it waits for, or '' · ms that it waits at most
+--       that it waits for, or '' · ms that it waits at most · '1' where its call has begun that
 -- reply per slice: OK · ALREADY · CANCELLED (nothing written: settle it as cancelled) · STALE · GAP (a result before
 --       the position is missing)
 -- effect HSET turn (awaits, waited, inner; what is known of tries and crashes is of work that has come further since), ZADD timers
@@ -11,14 +11,16 @@
 local now = clock(ARGV[1])
 local acked = {}
 
-local function wait(tenant, turn, fence, queue, position, awaits, most)
+local function wait(tenant, turn, fence, queue, position, awaits, most, has_begun)
   local tt = tenant .. ':' .. turn
   local key = turn_key(tt)
   local word, deadline = parkable(tt, key, fence, queue, position, acked)
   if word then return word end
   call('HDEL', key, TURN.fence, TURN.begun, TURN.started, TURN.attempts, TURN.attempts_at, TURN.crashes)
-  call('HSET', key, TURN.parked_fence, fence, TURN.has_history, '1', TURN.awaits, awaits, TURN.waited, position)
-  if string.find(awaits, '.call-', 1, true) then call('HSET', key, TURN.inner, awaits) end
+  call('HSET', key, TURN.parked_fence, fence, TURN.has_history, '1', TURN.awaits, awaits)
+  -- One that waits for somebody else's call has begun nothing, and nothing of it is cancelled with it.
+  if has_begun then call('HSET', key, TURN.waited, position) end
+  if has_begun and string.find(awaits, '.call-', 1, true) then call('HSET', key, TURN.inner, awaits) end
   -- What has ended already wakes nobody any more; nor does a budget whose list it is not on any more.
   local ended = awaits ~= '' and call('EXISTS', done_key(tenant .. ':' .. awaits)) == 1
   local short = awaits == '' and call('HGET', key, TURN.short)
@@ -33,8 +35,9 @@ end
 
 local replies = {}
 for i = 1, num(ARGV[2]) do
-  local at = i * 7 - 4
-  replies[i] = word_of(wait, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), ARGV[at + 5], num(ARGV[at + 6]))
+  local at = i * 8 - 5
+  replies[i] = word_of(wait, ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], num(ARGV[at + 4]), ARGV[at + 5], num(ARGV[at + 6]),
+    ARGV[at + 7] == '1')
 end
 save_tenants()
 for queue, entries in pairs(acked) do ack_and_trim(P .. queue, entries) end

@@ -23,6 +23,8 @@ pub struct Wait {
     pub awaits: Option<TurnId>,
     /// The time after which it goes on in any case.
     pub at_most: Duration,
+    /// True if its call has begun what it waits for; false if that is somebody else's, and nothing of the call has begun.
+    pub has_begun: bool,
 }
 
 impl Store {
@@ -35,7 +37,7 @@ impl Store {
         args.show(slices.len());
         for s in slices {
             args.show(&s.name.tenant).show(&s.name.turn).text(s.fence.as_str()).show(&s.queue).show(s.position);
-            args.maybe(s.awaits.as_ref()).show(s.at_most.as_millis());
+            args.maybe(s.awaits.as_ref()).show(s.at_most.as_millis()).flag(s.has_begun);
         }
         let mut reply = self.ask(Verb::Wait, args).await?;
         reply.rest().iter().map(|value| parked(Verb::Wait, value)).collect()

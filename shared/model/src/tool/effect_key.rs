@@ -1,0 +1,186 @@
+//! Effect keys: by which of its arguments two calls of a tool are one and the same effect.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::TenantId;
+use crate::digest::hash_of;
+
+/// For how long the end of a call answers equal ones, where a tool says nothing of it, ms.
+pub const EFFECT_WINDOW_MS_DEFAULT: i64 = 86_400_000;
+/// The longest such time, ms.
+pub const EFFECT_WINDOW_MS_MAX: i64 = 31 * 86_400_000;
+
+/// What makes two calls of a tool the same effect, and for how long.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct EffectKey {
+    /// The arguments, by their JSON pointers (RFC 6901).
+    pub arguments: Vec<String>,
+    /// For so long after the end of one call, that end answers equal calls, ms.
+    pub window_ms: i64,
+}
+
+impl EffectKey {
+    /// The pointer of an argument that the call does not say, or says as null; none where it says them all.
+    #[must_use]
+    pub fn missing(&self, arguments: &RawValue) -> Option<&str> {
+        self.arguments.iter().map(String::as_str).find(|pointer| said(arguments, pointer).is_none())
+    }
+
+    /// A hash by which equal calls of a tenant's tool know each other: 64 hexadecimal characters. What an argument says
+    /// cannot be read from it.
+    ///
+    /// Numbers are compared as exact decimals (`1`, `1.0` and `1e0` are the same), objects without regard to the order of
+    /// their members, and texts character by character.
+    ///
+    /// # Errors
+    /// The pointer of an argument that the call does not say, or says as null. Two calls that leave it out are not known
+    /// to be the same effect.
+    pub fn hash(&self, tenant: &TenantId, tool: &str, arguments: &RawValue) -> Result<String, &str> {
+        let mut values = Vec::with_capacity(self.arguments.len());
+        for pointer in &self.arguments {
+            values.push(said(arguments, pointer).ok_or(pointer.as_str())?);
+        }
+        let parts = [tenant.as_str(), tool].into_iter().chain(self.arguments.iter().map(String::as_str));
+        Ok(hash_of(parts.chain(values.iter().map(String::as_str))))
+    }
+}
+
+/// What an argument says, so that equal values have one text; none for nothing and for null.
+fn said(arguments: &RawValue, pointer: &str) -> Option<String> {
+    let value = at(arguments, pointer).filter(|value| value.get().trim() != "null")?;
+    let mut text = String::new();
+    write_canonical(value, &mut text)?;
+    Some(text)
+}
+
+/// The value at a JSON pointer, as it was written: nothing is lost of a number with many digits.
+fn at<'a>(value: &'a RawValue, pointer: &str) -> Option<&'a RawValue> {
+    pointer.split('/').skip(1).try_fold(value, |value, token| {
+        let token = token.replace("~1", "/").replace("~0", "~");
+        if value.get().trim_start().starts_with('[') {
+            let items: Vec<&RawValue> = serde_json::from_str(value.get()).ok()?;
+            // RFC 6901: an index has no leading zeros.
+            let index = token.parse::<usize>().ok().filter(|index| index.to_string() == token)?;
+            return items.get(index).copied();
+        }
+        let mut members: BTreeMap<String, &RawValue> = serde_json::from_str(value.get()).ok()?;
+        members.remove(&token)
+    })
+}
+
+/// Writes a value so that equal ones have one text; none for what is no JSON. What is nested too deep was refused before.
+fn write_canonical(value: &RawValue, to: &mut String) -> Option<()> {
+    let text = value.get().trim();
+    match text.as_bytes().first()? {
+        b'{' => {
+            let members: BTreeMap<String, &RawValue> = serde_json::from_str(text).ok()?;
+            to.push('{');
+            for (name, member) in members {
+                to.push_str(&serde_json::to_string(&name).ok()?);
+                to.push(':');
+                write_canonical(member, to)?;
+                to.push(',');
+            }
+            to.push('}');
+        }
+        b'[' => {
+            let items: Vec<&RawValue> = serde_json::from_str(text).ok()?;
+            to.push('[');
+            for item in items {
+                write_canonical(item, to)?;
+                to.push(',');
+            }
+            to.push(']');
+        }
+        b'"' => {
+            let said: String = serde_json::from_str(text).ok()?;
+            to.push_str(&serde_json::to_string(&said).ok()?);
+        }
+        b'-' | b'0'..=b'9' => write_number(text, to),
+        _ => to.push_str(text),
+    }
+    Some(())
+}
+
+/// Writes a number as its digits without zeros around them, and the power of ten that they are to be multiplied by. One
+/// whose power cannot be reckoned stays as it is.
+fn write_number(text: &str, to: &mut String) {
+    let (number, power) = text.split_once(['e', 'E']).unwrap_or((text, "0"));
+    let (sign, number) = number.strip_prefix('-').map_or(("", number), |rest| ("-", rest));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = format!("{whole}{fraction}");
+    let significant = digits.trim_end_matches('0');
+    let behind = i64::try_from(digits.len() - significant.len()).ok().zip(i64::try_from(fraction.len()).ok());
+    let power = power.parse::<i64>().ok().zip(behind);
+    let power = power.and_then(|(power, (zeros, fraction))| power.checked_add(zeros)?.checked_sub(fraction));
+    let significant = significant.trim_start_matches('0');
+    match power {
+        _ if significant.is_empty() => to.push('0'),
+        // Writing to a String cannot fail.
+        Some(power) => drop(write!(to, "{sign}{significant}e{power}")),
+        None => to.push_str(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn hash(pointers: &[&str], arguments: &str) -> Result<String, String> {
+        let arguments: &RawValue = serde_json::from_str(arguments).unwrap();
+        let pointers = pointers.iter().map(ToString::to_string).collect();
+        let key = EffectKey { arguments: pointers, window_ms: EFFECT_WINDOW_MS_DEFAULT };
+        key.hash(&TenantId::new("acme").unwrap(), "pay", arguments).map_err(str::to_owned)
+    }
+
+    #[test]
+    fn equal_values_have_one_hash_however_they_are_written() {
+        let pay = |amount: &str| hash(&["/amount"], &format!(r#"{{"to":"kim","amount":{amount}}}"#)).unwrap();
+        for same in ["1.0", "1e0", "10E-1", "0.1e1", "1.000"] {
+            assert_eq!(pay(same), pay("1"), "{same}");
+        }
+        assert_eq!(pay("-0.0"), pay("0"));
+        assert_eq!(pay("100"), pay("1e2"));
+        for other in ["-1", "10", "1.1", "\"1\"", "0.1", "[1]", "true", "1e99999999999999999999"] {
+            assert_ne!(pay(other), pay("1"), "{other}");
+        }
+        // Beyond what a double can tell apart.
+        assert_ne!(pay("9007199254740993"), pay("9007199254740992"));
+        let named = |object: &str| hash(&["/to"], &format!(r#"{{"to":{object}}}"#)).unwrap();
+        assert_eq!(named(r#"{"a":1,"b":["\u0078"]}"#), named(r#"{ "b": ["x"], "a": 1.0 }"#));
+        assert_ne!(named(r#"["a","b"]"#), named(r#"["b","a"]"#));
+        assert_ne!(named(r#""Kim""#), named(r#""kim""#));
+    }
+
+    #[test]
+    fn only_the_arguments_of_the_key_count_and_each_must_be_said() {
+        let keys = ["/to/iban", "/lines/0/amount", "/a~1b"];
+        let call = |text: &str| {
+            let rest = format!(r#""to":{{"iban":"x","name":"{text}"}},"lines":[{{"amount":1}},{text}],"a/b":true"#);
+            hash(&keys, &format!("{{{rest}}}"))
+        };
+        assert_eq!(call("1").unwrap(), call("2").unwrap());
+        assert_eq!(hash(&["/to"], r#"{"amount":1}"#), Err("/to".to_owned()));
+        assert_eq!(hash(&["/to"], r#"{"to": null }"#), Err("/to".to_owned()));
+        assert_eq!(hash(&["/to/00"], r#"{"to":[1]}"#), Err("/to/00".to_owned()));
+        // What is said moves from one argument to another: another effect.
+        assert_ne!(hash(&["/a", "/b"], r#"{"a":"x","b":"y"}"#), hash(&["/a", "/b"], r#"{"a":"y","b":"x"}"#));
+    }
+
+    #[test]
+    fn another_tenant_or_tool_has_another_hash_and_no_value_stands_in_it() {
+        let key = EffectKey { arguments: vec!["/to".into()], window_ms: 1 };
+        let arguments: &RawValue = serde_json::from_str(r#"{"to":"deadbeef"}"#).unwrap();
+        let of = |tenant: &str, tool: &str| key.hash(&TenantId::new(tenant).unwrap(), tool, arguments).unwrap();
+        assert_eq!(of("acme", "pay").len(), 64);
+        assert_ne!(of("acme", "pay"), of("bolt", "pay"));
+        assert_ne!(of("acme", "pay"), of("acme", "refund"));
+        assert!(!of("acme", "pay").contains("deadbeef"));
+    }
+}

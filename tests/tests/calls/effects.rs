@@ -1,0 +1,215 @@
+//! Tools with an effect key: of equal calls one is carried out, and its outcome is that of the others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tickfleet_model::{Effect, TenantId, TurnId};
+use tickfleet_store::{TurnName, TurnView};
+use tickfleet_tests::doomed::Doomed;
+use tickfleet_tests::fleet::{Fleet, Plan};
+use tickfleet_tools::{ToolError, TypedTool};
+use tokio::sync::Semaphore;
+
+#[derive(Deserialize, JsonSchema)]
+struct Payment {
+    /// Who gets it.
+    to: String,
+    /// How much.
+    amount: f64,
+    /// Why.
+    #[serde(default)]
+    text: String,
+}
+
+/// Pays; its ledger is beside the fleet.
+#[derive(Clone)]
+struct Bank {
+    paid: Arc<AtomicUsize>,
+    asked: Arc<AtomicUsize>,
+    /// A payment takes one of these with it, if it has to wait at all.
+    open: Arc<Semaphore>,
+}
+
+impl Bank {
+    fn new(open: bool) -> Self {
+        let permits = if open { Semaphore::MAX_PERMITS } else { 0 };
+        Self { paid: Arc::default(), asked: Arc::default(), open: Arc::new(Semaphore::new(permits)) }
+    }
+
+    fn pay(&self) -> TypedTool {
+        let bank = self.clone();
+        let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, payment: Payment| {
+            let bank = bank.clone();
+            bank.asked.fetch_add(1, Ordering::SeqCst);
+            async move {
+                if payment.text == "without cover" {
+                    return Err(ToolError::Permanent("There is no cover.".into()));
+                }
+                let number = bank.paid.fetch_add(1, Ordering::SeqCst) + 1;
+                bank.open.acquire().await.map_err(ToolError::internal)?.forget();
+                Ok(json!({"number": number, "to": payment.to, "amount": payment.amount}))
+            }
+        });
+        pay.effect_key(&["/to", "/amount"], Duration::from_secs(3_600))
+    }
+
+    fn plan(&self) -> Plan {
+        Plan { slots: 2, tools: vec![self.pay()], agents: vec!["kelly".into(), "fran".into()], ..Plan::default() }
+    }
+
+    fn paid(&self) -> usize {
+        self.paid.load(Ordering::SeqCst)
+    }
+
+    /// Until so many payments have been made.
+    async fn has_paid(&self, number: usize) {
+        while self.paid() < number {
+            // The tool tells nobody else that it ran; the test ends by itself after a minute.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+fn turn(id: &str, agent: &str, arguments: &[Value]) -> Value {
+    let calls: Vec<Value> = arguments.iter().map(|a| json!({"name": "pay", "arguments": a})).collect();
+    json!({"turn_id": id, "tenant": "acme", "agent": agent, "reply_to": "box", "calls": calls})
+}
+
+/// Until the turn waits for another one.
+async fn waits(fleet: &Fleet, turn: &str) -> String {
+    let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new(turn).unwrap() };
+    loop {
+        if let TurnView::Live(live) = fleet.store.look(&name).await.unwrap()
+            && let Some(awaits) = live.record.awaits
+        {
+            return awaits.to_string();
+        }
+        // Redis tells nobody; the test ends by itself after a minute.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[tokio::test]
+async fn an_equal_call_of_whatever_turn_and_agent_gets_the_first_ones_outcome() {
+    let bank = Bank::new(true);
+    let mut fleet = Fleet::start(bank.plan()).await;
+    fleet.submit_turn(turn("t1", "kelly", &[json!({"to": "kim", "amount": 5})])).await;
+    let first = fleet.reply().await["results"][0].clone();
+    assert_eq!((&first["outcome"], &first["repeats"]), (&json!("ok"), &Value::Null), "{first}");
+    // Planned anew under another id, by another agent, in other words; and another payment beside it.
+    let equal = json!({"to": "kim", "amount": 5.0, "text": "again"});
+    fleet.submit_turn(turn("t2", "fran", &[equal, json!({"to": "kim", "amount": 6})])).await;
+    let reply = fleet.reply().await;
+    let (again, other) = (&reply["results"][0], &reply["results"][1]);
+    assert_eq!((&again["outcome"], &again["output"]), (&json!("ok"), &first["output"]), "{reply}");
+    assert_eq!((&again["repeats"], &again["attempts"]), (&json!("t1/0"), &json!(0)), "{reply}");
+    assert_eq!((&other["outcome"], &other["repeats"]), (&json!("ok"), &Value::Null), "{reply}");
+    assert_eq!(bank.paid(), 2);
+    // Within one turn, too.
+    let twice = [json!({"to": "ada", "amount": 1}), json!({"to": "ada", "amount": 1e0})];
+    fleet.submit_turn(turn("t3", "kelly", &twice)).await;
+    let reply = fleet.reply().await;
+    assert_eq!(reply["results"][1]["repeats"], "t3/0", "{reply}");
+    assert_eq!(bank.paid(), 3);
+    let audits = fleet.audits().await;
+    let repeated: Vec<&Value> = audits.iter().map(|audit| &audit["meta"]["repeats"]).filter(|r| !r.is_null()).collect();
+    assert_eq!(repeated, ["t1/0", "t3/0"], "{audits:?}");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn an_equal_call_waits_without_a_slot_while_the_first_one_runs() {
+    let bank = Bank::new(false);
+    let mut fleet = Fleet::start(bank.plan()).await;
+    let payment = [json!({"to": "kim", "amount": 5})];
+    fleet.submit_turn(turn("t1", "kelly", &payment)).await;
+    bank.has_paid(1).await;
+    fleet.submit_turn(turn("t2", "fran", &payment)).await;
+    assert_eq!(waits(&fleet, "t2").await, "t1");
+    // The other of two slots is free for others.
+    let call = json!({"name": "echo", "arguments": {"text": "hello"}});
+    fleet
+        .submit_turn(json!({"turn_id": "t3", "tenant": "acme", "agent": "fran", "reply_to": "box", "calls": [call]}))
+        .await;
+    assert_eq!(fleet.reply().await["turn_id"], "t3");
+    bank.open.add_permits(9);
+    let (one, two) = (fleet.reply().await, fleet.reply().await);
+    let (first, again) = if one["turn_id"] == "t1" { (one, two) } else { (two, one) };
+    assert_eq!(again["results"][0]["output"], first["results"][0]["output"], "{again}");
+    assert_eq!(again["results"][0]["repeats"], "t1/0", "{again}");
+    assert_eq!(bank.paid(), 1);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_waiting_call_that_is_cancelled_is_told_as_not_run_and_stops_nobody_else() {
+    let bank = Bank::new(false);
+    let mut fleet = Fleet::start(bank.plan()).await;
+    let payment = [json!({"to": "kim", "amount": 5})];
+    fleet.submit_turn(turn("t1", "kelly", &payment)).await;
+    bank.has_paid(1).await;
+    fleet.submit_turn(turn("t2", "fran", &payment)).await;
+    waits(&fleet, "t2").await;
+    let name = TurnName { tenant: TenantId::new("acme").unwrap(), turn: TurnId::new("t2").unwrap() };
+    fleet.store.cancel(&name, "no longer wanted").await.unwrap();
+    let reply = fleet.reply().await;
+    let result = &reply["results"][0];
+    assert_eq!((&reply["turn_id"], &result["outcome"]), (&json!("t2"), &json!("cancelled")), "{reply}");
+    assert!(result["error"]["message"].as_str().unwrap().contains("was not executed"), "{reply}");
+    bank.open.add_permits(9);
+    assert_eq!(fleet.reply().await["results"][0]["outcome"], "ok");
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn what_the_tool_refused_may_be_called_again_and_a_key_has_to_be_said() {
+    let bank = Bank::new(true);
+    let mut fleet = Fleet::start(bank.plan()).await;
+    let refused = json!({"to": "kim", "amount": 5, "text": "without cover"});
+    fleet.submit_turn(turn("t1", "kelly", &[refused])).await;
+    assert_eq!(fleet.reply().await["results"][0]["outcome"], "permanent");
+    fleet.submit_turn(turn("t2", "kelly", &[json!({"to": "kim", "amount": 5})])).await;
+    let reply = fleet.reply().await;
+    assert_eq!((&reply["results"][0]["outcome"], bank.paid()), (&json!("ok"), 1), "{reply}");
+    assert_eq!(bank.asked.load(Ordering::SeqCst), 2);
+    fleet.stop().await;
+}
+
+#[tokio::test]
+async fn a_call_that_leaves_out_a_part_of_the_key_is_refused() {
+    let tool = TypedTool::new("book", "Books.", Effect::Once, |_, _: Value| async { Ok::<_, ToolError>(json!({})) });
+    let tool = tool.effect_key(&["/seat/row"], Duration::from_secs(60));
+    let mut fleet = Fleet::start(Plan { tools: vec![tool], ..Plan::default() }).await;
+    fleet.submit(&[("book", json!({"seat": {"row": null}})), ("book", json!({"seat": {"row": 3}}))]).await;
+    let reply = fleet.reply().await;
+    assert_eq!(reply["results"][0]["outcome"], "invalid_arguments", "{reply}");
+    assert!(reply["results"][0]["error"]["message"].as_str().unwrap().contains("/seat/row"), "{reply}");
+    assert_eq!(reply["results"][1]["outcome"], "ok", "{reply}");
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_crash_of_the_first_both_are_told_that_nobody_knows_and_nothing_runs_again() {
+    let bank = Bank::new(false);
+    let mut plan = Plan { workers: 0, ..bank.plan() };
+    plan.store.lease_ms = 1_000;
+    let mut fleet = Fleet::start(plan).await;
+    let first = Doomed::start(&fleet, "first");
+    let payment = [json!({"to": "kim", "amount": 5})];
+    fleet.submit_turn(turn("t1", "kelly", &payment)).await;
+    bank.has_paid(1).await;
+    first.kill();
+    let second = Doomed::start(&fleet, "second");
+    fleet.submit_turn(turn("t2", "fran", &payment)).await;
+    let (one, two) = (fleet.reply().await, fleet.reply().await);
+    let (first, again) = if one["turn_id"] == "t1" { (one, two) } else { (two, one) };
+    assert_eq!(first["results"][0]["outcome"], "outcome_unknown", "{first}");
+    assert_eq!(again["results"][0]["outcome"], "outcome_unknown", "{again}");
+    assert_eq!(again["results"][0]["repeats"], "t1/0", "{again}");
+    assert_eq!(bank.paid(), 1);
+    drop(second);
+}

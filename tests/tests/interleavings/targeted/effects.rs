@@ -1,0 +1,154 @@
+//! The ledger of effects: who may begin, who waits, and what is told of whom.
+
+use tickfleet_store::{Claimant, Claimed, Concluded, Conclusion, EffectClaim, EffectEnd, EffectName, Wait};
+
+use super::*;
+
+/// For how long an end answers equal calls.
+const WINDOW_MS: i64 = 60_000;
+
+type Held = (TurnName, String);
+
+/// Turns of two calls that are out, as schedulers write them.
+async fn leased(shard: &Shard, turns: usize) -> Vec<Held> {
+    let mut batch = shard.inbound(turns).await;
+    batch.iter_mut().for_each(|turn| turn.meta = r#"{"dg":"d"}"#.into());
+    shard.admit(&batch).await.unwrap();
+    shard.beat("w").await;
+    let entries = shard.reader("w").take("ready:normal", turns).await.unwrap();
+    let text = |e: &Entry| String::from_utf8_lossy(e.field("t").unwrap_or_default()).into_owned();
+    entries.iter().map(|e| (TurnName::parse(&text(e)).unwrap(), e.id.clone())).collect()
+}
+
+fn effect() -> EffectName {
+    EffectName { tenant: TenantId::new("acme").unwrap(), tool: "pay".into(), hash: "0".repeat(64) }
+}
+
+fn claimant(held: &Held) -> Claimant {
+    Claimant::new(&held.0.turn, 0, "d")
+}
+
+async fn claim_over(shard: &Shard, held: &Held, nothing: Option<Claimant>) -> Claimed {
+    let claim = EffectClaim {
+        name: held.0.clone(),
+        fence: held.1.clone(),
+        position: 0,
+        digest: "d".into(),
+        effect: effect(),
+        window_ms: WINDOW_MS,
+        nothing,
+    };
+    shard.store.claim(&[claim]).await.unwrap().remove(0)
+}
+
+async fn claim(shard: &Shard, held: &Held) -> Claimed {
+    claim_over(shard, held, None).await
+}
+
+async fn conclude(shard: &Shard, held: &Held, end: EffectEnd) -> Concluded {
+    let conclusion = Conclusion { effect: effect(), by: claimant(held), window_ms: WINDOW_MS, end };
+    shard.store.conclude(&[conclusion]).await.unwrap().remove(0)
+}
+
+#[tokio::test]
+async fn one_of_equal_calls_begins_and_its_end_answers_the_others_within_the_window() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 3).await;
+    assert_eq!(claim(&shard, &held[0]).await, Claimed::Ours);
+    // A worker that takes the slice over claims again.
+    assert_eq!(claim(&shard, &held[0]).await, Claimed::Ours);
+    assert_eq!(claim(&shard, &held[1]).await, Claimed::Waits(held[0].0.turn.clone()));
+    assert_eq!(conclude(&shard, &held[1], EffectEnd::Undone).await, Concluded::Others);
+    assert_eq!(conclude(&shard, &held[0], EffectEnd::Ended("first".into())).await, Concluded::Ok);
+    // What a later holder, who knows less, says of it changes nothing.
+    assert_eq!(conclude(&shard, &held[0], EffectEnd::Unknown("?".into())).await, Concluded::Known);
+    assert_eq!(conclude(&shard, &held[0], EffectEnd::Undone).await, Concluded::Known);
+    for call in &held[..2] {
+        assert_eq!(claim(&shard, call).await, Claimed::Ended(claimant(&held[0]), "first".into()));
+    }
+    shard.advance(WINDOW_MS - 1);
+    assert_eq!(claim(&shard, &held[2]).await, Claimed::Ended(claimant(&held[0]), "first".into()));
+    shard.advance(1);
+    assert_eq!(claim(&shard, &held[2]).await, Claimed::Ours);
+}
+
+#[tokio::test]
+async fn what_certainly_did_nothing_lets_the_next_call_begin_and_wakes_who_waits() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 2).await;
+    assert_eq!(claim(&shard, &held[0]).await, Claimed::Ours);
+    assert_eq!(claim(&shard, &held[1]).await, Claimed::Waits(held[0].0.turn.clone()));
+    let wait = Wait {
+        name: held[1].0.clone(),
+        fence: held[1].1.clone(),
+        queue: Queue::Ready(Priority::Normal),
+        position: 0,
+        awaits: Some(held[0].0.turn.clone()),
+        at_most: Duration::from_secs(300),
+        has_begun: false,
+    };
+    assert_eq!(shard.store.wait(&[wait]).await.unwrap(), [Parked::Ok]);
+    assert_eq!(waits::due(&shard, 0).await, []);
+    assert_eq!(conclude(&shard, &held[0], EffectEnd::Undone).await, Concluded::Ok);
+    assert_eq!(waits::due(&shard, 0).await, [held[1].0.clone()]);
+}
+
+#[tokio::test]
+async fn a_claim_whose_call_is_over_without_a_word_is_not_taken_for_nothing() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 3).await;
+    assert_eq!(claim(&shard, &held[0]).await, Claimed::Ours);
+    // Known to have come to nothing, says somebody; but it is under way.
+    let early = claim_over(&shard, &held[1], Some(claimant(&held[0]))).await;
+    assert_eq!(early, Claimed::Waits(held[0].0.turn.clone()));
+    let mut connection = shard.server.connection().await;
+    let record = shard.store.keys().turn(&held[0].0);
+    let _: () = redis::cmd("HSET")
+        .arg(&record)
+        .arg("dn")
+        .arg(1)
+        .arg("r0")
+        .arg("its result")
+        .query_async(&mut connection)
+        .await
+        .unwrap();
+    let told = Claimed::Gone(claimant(&held[0]), Some("its result".into()));
+    assert_eq!(claim(&shard, &held[1]).await, told);
+    let _: () = redis::cmd("DEL").arg(&record).query_async(&mut connection).await.unwrap();
+    assert_eq!(claim(&shard, &held[1]).await, Claimed::Gone(claimant(&held[0]), None));
+    assert_eq!(claim_over(&shard, &held[1], Some(claimant(&held[0]))).await, Claimed::Ours);
+    // The next one that had heard the same comes too late.
+    assert_eq!(claim_over(&shard, &held[2], Some(claimant(&held[0]))).await, Claimed::Waits(held[1].0.turn.clone()));
+    // Nobody claims for a slice that is another's.
+    let stale = (held[2].0.clone(), "1-1".to_owned());
+    assert_eq!(claim(&shard, &stale).await, Claimed::Stale);
+}
+
+#[tokio::test]
+async fn a_call_that_was_begun_is_never_answered_by_another_and_a_lost_claim_is_held_for_a_lease() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let held = leased(&shard, 3).await;
+    let begin = Begin {
+        name: held[1].0.clone(),
+        fence: held[1].1.clone(),
+        position: 0,
+        nonce: Some("n".into()),
+        digest: "d".into(),
+        knows: None,
+    };
+    assert_eq!(shard.store.begin(&[begin]).await.unwrap(), [Begun::Ok]);
+    assert_eq!(claim(&shard, &held[0]).await, Claimed::Ours);
+    assert_eq!(claim(&shard, &held[1]).await, Claimed::Begun);
+    // Redis is another: its last second is lost, the claim with it.
+    let mut connection = shard.server.connection().await;
+    let key = shard.store.keys().key(format_args!("effect:{}", effect()));
+    let left: i64 = redis::cmd("PTTL").arg(&key).query_async(&mut connection).await.unwrap();
+    assert!(left > WINDOW_MS, "{left}");
+    let _: () = redis::cmd("DEL").arg(&key).query_async(&mut connection).await.unwrap();
+    let meta = shard.store.keys().key("meta");
+    let _: () = redis::cmd("HSET").arg(&meta).arg("run_id").arg("another").query_async(&mut connection).await.unwrap();
+    assert_eq!(claim(&shard, &held[2]).await, Claimed::Hold);
+    // Whoever ran it says meanwhile what came of it.
+    assert_eq!(conclude(&shard, &held[0], EffectEnd::Ended("first".into())).await, Concluded::Ok);
+    assert_eq!(claim(&shard, &held[2]).await, Claimed::Ended(claimant(&held[0]), "first".into()));
+}
