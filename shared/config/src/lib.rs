@@ -241,9 +241,8 @@ fn assemble(
         tool_traits: Arc::new(limits::tool_traits(&tools.file, servers.as_ref()?)),
     };
     let digest = digest::digest(&policy, &declared);
-    let (tools, task_handlers) = (tools.file, agents.task_handlers);
+    let (tools, task_handlers, mcp, models) = (tools.file, agents.task_handlers, servers?, models?);
     let (warnings, samples, trees) = (errors.warnings(), trees.samples(), Arc::new(trees));
-    let (mcp, models) = (servers?, models?);
     Some(Configuration {
         settings,
         policy,
