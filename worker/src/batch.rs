@@ -92,7 +92,7 @@ impl Verb for Conclusion {
     fn bytes(&self) -> usize {
         match &self.end {
             EffectEnd::Ended(result) | EffectEnd::Unknown(result) => IDS_BYTES + result.len(),
-            EffectEnd::Undone => IDS_BYTES,
+            EffectEnd::Undone | EffectEnd::Open => IDS_BYTES,
         }
     }
 }

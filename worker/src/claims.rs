@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::Common;
+use crate::claimed::ClaimedEffects;
 
 /// The time for which a result is remembered that Redis has: longer than what an append-only file can lose, and at
 /// least a lease.
@@ -70,6 +71,8 @@ pub(crate) struct Claims {
     /// Cancelled when nothing more may be waited for.
     now: CancellationToken,
     memory: Mutex<Memory>,
+    /// What these calls have claimed, where their tools have an effect key.
+    pub(crate) effects: ClaimedEffects,
     /// Until when calls may be marked as begun by somebody whom Redis has forgotten, ms of shard time.
     marks_ms: AtomicI64,
 }
@@ -132,6 +135,7 @@ impl Claims {
             clock: common.clock.clone(),
             now: common.now.clone(),
             memory: Mutex::default(),
+            effects: ClaimedEffects::default(),
             marks_ms: AtomicI64::default(),
         }
     }
@@ -290,6 +294,7 @@ impl Claims {
     pub(crate) async fn assert_after(&self, beat: &Beat) -> Result<(), StoreError> {
         let lease = Duration::from_millis(self.store.options().lease_ms.unsigned_abs());
         if !self.is_another(&beat.run_id, REMEMBERED.max(lease)) {
+            self.effects.forget(REMEMBERED.max(lease));
             return Ok(());
         }
         let all = self.all(beat.now_ms);
@@ -311,6 +316,10 @@ impl Claims {
             }
         }
         self.assert_results(&marked, beat.now_ms).await?;
+        for _ in 0..self.effects.assert(&self.store, beat.now_ms).await? {
+            late += 1;
+            self.metrics.fenced("assert");
+        }
         self.told(&beat.run_id);
         tracing::warn!(
             remembered = all.len(),
@@ -428,6 +437,7 @@ mod tests {
             clock: Arc::default(),
             now: CancellationToken::new(),
             memory: Mutex::default(),
+            effects: ClaimedEffects::default(),
             marks_ms: AtomicI64::default(),
         };
         let name = TurnName::parse("acme:t1").unwrap();

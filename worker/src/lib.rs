@@ -5,6 +5,7 @@
 pub mod agents;
 mod batch;
 pub mod calls;
+mod claimed;
 mod claims;
 mod config;
 mod fleet_tools;

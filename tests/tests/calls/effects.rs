@@ -9,6 +9,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use tickfleet_model::{Effect, TenantId, TurnId};
 use tickfleet_store::{TurnName, TurnView};
+use tickfleet_testkit::{RedisOptions, RedisServer};
 use tickfleet_tests::doomed::Doomed;
 use tickfleet_tests::fleet::{Fleet, Plan};
 use tickfleet_tools::{ToolError, TypedTool};
@@ -212,4 +213,72 @@ async fn after_a_crash_of_the_first_both_are_told_that_nobody_knows_and_nothing_
     assert_eq!(again["results"][0]["repeats"], "t1/0", "{again}");
     assert_eq!(bank.paid(), 1);
     drop(second);
+}
+
+/// A fleet whose Redis keeps what it has over a restart.
+async fn durable(plan: Plan) -> Fleet {
+    let options = RedisOptions { appendonly: true, ..RedisOptions::default() };
+    Fleet::start_on(RedisServer::start_with(options).await, plan).await
+}
+
+/// Redis crashes, and what it had last written of the ledger is gone.
+async fn lose_the_ledger(fleet: &mut Fleet) {
+    let mut connection = fleet.server.connection().await;
+    let all = fleet.store.keys().key("effect:*");
+    let keys: Vec<String> = redis::cmd("KEYS").arg(all).query_async(&mut connection).await.unwrap();
+    let gone: usize = redis::cmd("DEL").arg(&keys).query_async(&mut connection).await.unwrap();
+    assert_eq!(gone, 1, "{keys:?}");
+    fleet.server.restart().await;
+    fleet.until_redis_answers().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_tells_redis_again_which_claims_its_running_calls_have() {
+    let bank = Bank::new(false);
+    let mut fleet = durable(bank.plan()).await;
+    let payment = [json!({"to": "kim", "amount": 5})];
+    fleet.submit_turn(turn("t1", "kelly", &payment)).await;
+    bank.has_paid(1).await;
+    lose_the_ledger(&mut fleet).await;
+    fleet.submit_turn(turn("t2", "fran", &payment)).await;
+    // For a lease nobody begins; by then the worker has spoken.
+    assert_eq!(waits(&fleet, "t2").await, "t1");
+    bank.open.add_permits(9);
+    let (one, two) = (fleet.reply().await, fleet.reply().await);
+    let again = if one["turn_id"] == "t1" { two } else { one };
+    assert_eq!((&again["results"][0]["repeats"], bank.paid()), (&json!("t1/0"), 1), "{again}");
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_tells_redis_again_what_came_of_its_last_claims() {
+    let bank = Bank::new(true);
+    let mut fleet = durable(bank.plan()).await;
+    let payment = [json!({"to": "kim", "amount": 5})];
+    fleet.submit_turn(turn("t1", "kelly", &payment)).await;
+    let first = fleet.reply().await;
+    lose_the_ledger(&mut fleet).await;
+    fleet.submit_turn(turn("t2", "fran", &payment)).await;
+    let again = fleet.reply().await;
+    assert_eq!(again["results"][0]["output"], first["results"][0]["output"], "{again}");
+    assert_eq!((&again["results"][0]["repeats"], bank.paid()), (&json!("t1/0"), 1), "{again}");
+    fleet.stop().await;
+}
+
+/// Nothing is left of the first turn, either: its payment is known by what its worker says alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redis_that_lost_all_hears_of_a_payment_before_an_equal_one_begins() {
+    let bank = Bank::new(true);
+    let mut fleet = Fleet::start(bank.plan()).await;
+    let payment = [json!({"to": "kim", "amount": 5})];
+    fleet.submit_turn(turn("t1", "kelly", &payment)).await;
+    let first = fleet.reply().await;
+    fleet.server.kill9();
+    fleet.server.restart().await;
+    fleet.until_redis_answers().await;
+    fleet.submit_turn(turn("t2", "fran", &payment)).await;
+    let again = fleet.reply().await;
+    assert_eq!(again["results"][0]["output"], first["results"][0]["output"], "{again}");
+    assert_eq!((&again["results"][0]["repeats"], bank.paid()), (&json!("t1/0"), 1), "{again}");
+    fleet.stop().await;
 }

@@ -60,7 +60,7 @@ impl Calls {
             lease_clock: common.lease_clock.clone(),
             claims: claims.clone(),
             outbox: outbox.clone(),
-            ledger: Ledger::new(common, outbox),
+            ledger: Ledger::new(common, outbox, claims),
             metrics: common.metrics.clone(),
             ladder,
             redactor,

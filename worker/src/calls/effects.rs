@@ -19,6 +19,8 @@ use tokio_util::sync::CancellationToken;
 use crate::Common;
 use crate::calls::messages;
 use crate::calls::trying::{Disposition, Trying};
+use crate::claimed::ClaimedEffect;
+use crate::claims::Claims;
 use crate::outbox::Outbox;
 use crate::tools::RegisteredTool;
 
@@ -40,6 +42,7 @@ pub(super) struct Claim {
 pub(super) struct Ledger {
     store: Store,
     outbox: Arc<Outbox>,
+    claims: Arc<Claims>,
     metrics: Arc<Metrics>,
     /// Cancelled when nothing more may be waited for.
     now: CancellationToken,
@@ -47,9 +50,9 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// The ledger of the worker's shard.
-    pub(super) fn new(common: &Common, outbox: &Arc<Outbox>) -> Self {
+    pub(super) fn new(common: &Common, outbox: &Arc<Outbox>, claims: &Arc<Claims>) -> Self {
         let (store, metrics, now) = (common.store.clone(), common.metrics.clone(), common.now.clone());
-        Self { store, outbox: Arc::clone(outbox), metrics, now }
+        Self { store, outbox: Arc::clone(outbox), claims: Arc::clone(claims), metrics, now }
     }
 
     /// Claims the effect of a call that is about to begin; none where its tool has no effect key.
@@ -72,9 +75,18 @@ impl Ledger {
         let claim = Claim { effect, by, window_ms: key.window_ms };
         let mut nothing = None;
         loop {
-            let asked = claim.asked(trying, nothing.take());
+            let rounds = self.claims.rounds();
+            let asked = EffectClaim { knows: self.claims.told_to(), ..claim.asked(trying, nothing.take()) };
             match self.outbox.claim(asked).await {
-                Some(Claimed::Ours | Claimed::Begun) => return Ok(Some(claim)),
+                Some(Claimed::Begun) => return Ok(Some(claim)),
+                Some(Claimed::Ours) => {
+                    let deadline_ms = trying.slice.meta.deadline_ms;
+                    self.claims.effects.hold(ClaimedEffect { said: claim.statement(EffectEnd::Open), deadline_ms });
+                    // Else Redis may have lost it before we could say it again: it is asked for anew.
+                    if self.claims.rounds() == rounds {
+                        return Ok(Some(claim));
+                    }
+                }
                 Some(Claimed::Ended(by, result)) => {
                     let result = read(&result).unwrap_or_else(|| claim.unknown(&by));
                     return Err(Box::new(claim.told(trying, &by, result)));
@@ -105,14 +117,20 @@ impl Ledger {
             | Disposition::Waits(..)
             | Disposition::WaitsForEqual(..)
             | Disposition::HandBack(_)
-            | Disposition::Lost => return,
+            | Disposition::Lost => {
+                self.claims.effects.leave(&claim.statement(EffectEnd::Open));
+                return;
+            }
         };
-        self.say(claim, &claim.by, end).await;
+        let said = claim.statement(end);
+        // Should Redis restart in between, this is what it hears.
+        self.claims.effects.leave(&said);
+        self.say(said).await;
     }
 
-    async fn say(&self, claim: &Claim, by: &Claimant, end: EffectEnd) {
-        let conclusion = Conclusion { effect: claim.effect.clone(), by: by.clone(), window_ms: claim.window_ms, end };
-        if self.outbox.conclude(conclusion).await.is_none() {
+    async fn say(&self, said: Conclusion) {
+        let by = said.by.clone();
+        if self.outbox.conclude(said).await.is_none() {
             // Equal calls find the result in the record of the turn for a while, and then are told that nobody knows.
             tracing::warn!(call = by.call(), "what came of a call could not be written into the ledger of effects");
         }
@@ -130,7 +148,7 @@ impl Ledger {
         if end == EffectEnd::Undone {
             return None;
         }
-        self.say(claim, by, end).await;
+        self.say(Conclusion { by: by.clone(), ..claim.statement(end) }).await;
         Some(result)
     }
 
@@ -157,7 +175,13 @@ impl Claim {
             effect: self.effect.clone(),
             window_ms: self.window_ms,
             nothing,
+            knows: None,
         }
+    }
+
+    /// What the ledger is told of the claim.
+    fn statement(&self, end: EffectEnd) -> Conclusion {
+        Conclusion { effect: self.effect.clone(), by: self.by.clone(), window_ms: self.window_ms, end }
     }
 
     /// What is told of a call of which nobody knows how it ended.

@@ -37,6 +37,7 @@ async fn claim_over(shard: &Shard, held: &Held, nothing: Option<Claimant>) -> Cl
         effect: effect(),
         window_ms: WINDOW_MS,
         nothing,
+        knows: None,
     };
     shard.store.claim(&[claim]).await.unwrap().remove(0)
 }
@@ -148,7 +149,13 @@ async fn a_call_that_was_begun_is_never_answered_by_another_and_a_lost_claim_is_
     let meta = shard.store.keys().key("meta");
     let _: () = redis::cmd("HSET").arg(&meta).arg("run_id").arg("another").query_async(&mut connection).await.unwrap();
     assert_eq!(claim(&shard, &held[2]).await, Claimed::Hold);
+    // Whoever runs it says that it has claimed it; the next to say so comes too late.
+    assert_eq!(conclude(&shard, &held[0], EffectEnd::Open).await, Concluded::Ok);
+    assert_eq!(conclude(&shard, &held[0], EffectEnd::Open).await, Concluded::Known);
+    assert_eq!(conclude(&shard, &held[2], EffectEnd::Open).await, Concluded::Others);
+    assert_eq!(claim(&shard, &held[2]).await, Claimed::Waits(held[0].0.turn.clone()));
     // Whoever ran it says meanwhile what came of it.
     assert_eq!(conclude(&shard, &held[0], EffectEnd::Ended("first".into())).await, Concluded::Ok);
+    assert_eq!(conclude(&shard, &held[0], EffectEnd::Open).await, Concluded::Known);
     assert_eq!(claim(&shard, &held[2]).await, Claimed::Ended(claimant(&held[0]), "first".into()));
 }

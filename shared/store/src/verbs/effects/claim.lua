@@ -3,13 +3,16 @@
 -- one that runs is waited for.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 lease ms · 3 count, then per call: tenant:turn · fence · position · digest of the turn's
---       content · tenant:tool:hash of the effect · window ms · a claim that is known to have come to nothing, or ''
+--       content · tenant:tool:hash of the effect · window ms · a claim that is known to have come to nothing, or '' ·
+--       the run_id of Redis that the caller has told of its claims, or ''
 -- reply per call: CLAIMED · {ENDED, claim, result} · {WAITS, turn} · {GONE, claim, result or ''} (its call is over, and
 --       the ledger was not told) · BEGUN (this call was begun, and another has the claim: `begin` says what is known) ·
---       STALE · HOLD (Redis restarted less than a lease ago, and may have lost a claim)
+--       STALE · HOLD (Redis restarted less than a lease ago, or is another than the caller knows, and may have lost a
+--       claim)
 -- effect HSET effect (by, until_ms, who waits), with a TTL
 local now = clock(ARGV[1])
-local early = now < epoch(now) + num(ARGV[2])
+local began, run_id = epoch(now)
+local hold = began + num(ARGV[2])
 
 -- A claim says whose it is: <turn>/<position>/<digest of the turn's content>.
 local function parts_of(by) return string.match(by, '^(.+)/(%d+)/(%x*)$') end
@@ -49,7 +52,7 @@ local function others(key, tt, position, digest, by, begun)
   return { 'GONE', by, record and call('HGET', record, TURN.result .. at) or '' }
 end
 
-local function claim(tt, fence, position, digest, effect, window, nothing)
+local function claim(tt, fence, position, digest, effect, window, nothing, knows)
   local in_force, done, begun, deadline = unpack(call('HMGET', turn_key(tt), TURN.fence, TURN.done, TURN.begun,
     TURN.deadline_ms))
   if in_force ~= fence or position < num(done or 0) then return 'STALE' end
@@ -66,7 +69,7 @@ local function claim(tt, fence, position, digest, effect, window, nothing)
     return others(key, tt, position, digest, by, begun)
   end
   -- Rule 8: somebody may know of a claim that Redis lost, and says it within this time.
-  if early then return 'HOLD' end
+  if now < hold or knows ~= '' and knows ~= run_id then return 'HOLD' end
   -- It lives for as long as its turn may, and after that for as long as what came of it is asked for.
   local lives = math.max(num(deadline) - now, 0) + window
   call('DEL', key)
@@ -77,7 +80,8 @@ end
 
 local replies = {}
 for i = 1, num(ARGV[3]) do
-  local at = i * 7 - 3
-  replies[i] = word_of(claim, ARGV[at], ARGV[at + 1], num(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4], num(ARGV[at + 5]), ARGV[at + 6])
+  local at = i * 8 - 4
+  replies[i] = word_of(claim, ARGV[at], ARGV[at + 1], num(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 4], num(ARGV[at + 5]),
+    ARGV[at + 6], ARGV[at + 7])
 end
 return replies

@@ -72,6 +72,8 @@ pub struct EffectClaim {
     pub window_ms: i64,
     /// A claimant that is known to have done nothing: its claim goes over to this call.
     pub nothing: Option<Claimant>,
+    /// The Redis (its `run_id`) that the worker has told of what it claimed; none where it knows none.
+    pub knows: Option<String>,
 }
 
 /// The outcome of a claim.
@@ -89,7 +91,7 @@ pub enum Claimed {
     Begun,
     /// Somebody else holds the turn now.
     Stale,
-    /// Redis restarted less than a lease ago: claim again later.
+    /// Redis restarted less than a lease ago, or is another than the worker knows: claim again later.
     Hold,
 }
 
@@ -104,7 +106,7 @@ impl Store {
         for call in calls {
             args.show(&call.name).text(call.fence.as_str()).show(call.position).text(call.digest.as_str());
             args.show(&call.effect).show(call.window_ms);
-            args.text(call.nothing.as_ref().map_or("", Claimant::as_str));
+            args.text(call.nothing.as_ref().map_or("", Claimant::as_str)).maybe(call.knows.as_ref());
         }
         let mut reply = self.ask(Verb::Claim, args).await?;
         reply.rest().iter().map(claimed).collect()

@@ -1,9 +1,10 @@
 #!lua flags=allow-oom
 -- conclude: what came of a call that had claimed its effect key, so that it answers equal calls; those that wait for it
--- go on.
+-- go on. Where Redis may have lost a claim of which nothing has come yet, the claim is said again (rule 8).
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 count, then per call: tenant:tool:hash of the effect · claim · ENDED (it has this result) or
---       UNKNOWN (likewise, unless more is known) or UNDONE (it certainly did nothing) · window ms · result JSON, or ''
+--       UNKNOWN (likewise, unless more is known) or UNDONE (it certainly did nothing) or OPEN (its end is to come) ·
+--       ms that this is kept · result JSON, or ''
 -- reply per call: OK · KNOWN (it stays as it was) · OTHERS (the claim is another call's)
 -- effect HSET effect (by, ended, until_ms) with a TTL, or DEL; ZADD timers
 local now = clock(ARGV[1])
@@ -26,6 +27,13 @@ local function conclude(effect, by, word, window, result)
   if held and held ~= by then return 'OTHERS' end
   -- Whoever finds a begun call without its end knows less than whoever has seen that.
   if ended and word ~= 'ENDED' then return 'KNOWN' end
+  if word == 'OPEN' then
+    if held then return 'KNOWN' end
+    call('DEL', key)
+    call('HSET', key, EFFECT.by, by, EFFECT.until_ms, string.format('%d', now + window))
+    call('PEXPIRE', key, window)
+    return 'OK'
+  end
   local fields = held and call('HGETALL', key) or {}
   call('DEL', key)
   if word ~= 'UNDONE' then

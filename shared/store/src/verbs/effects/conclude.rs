@@ -12,7 +12,7 @@ pub struct Conclusion {
     pub effect: EffectName,
     /// The call.
     pub by: Claimant,
-    /// For how long its end answers equal calls, ms.
+    /// For how long its end answers equal calls, ms; while it is [open](EffectEnd::Open), how long the claim is kept.
     pub window_ms: i64,
     /// What came of it.
     pub end: EffectEnd,
@@ -27,6 +27,8 @@ pub enum EffectEnd {
     Unknown(String),
     /// It certainly did nothing: an equal call may begin.
     Undone,
+    /// Its end is to come: it has its claim still. Said where Redis may have lost that (rule 8).
+    Open,
 }
 
 /// The outcome of a conclusion.
@@ -53,6 +55,7 @@ impl Store {
                 EffectEnd::Ended(result) => ("ENDED", result.as_str()),
                 EffectEnd::Unknown(result) => ("UNKNOWN", result.as_str()),
                 EffectEnd::Undone => ("UNDONE", ""),
+                EffectEnd::Open => ("OPEN", ""),
             };
             args.show(&call.effect).text(call.by.as_str()).text(word).show(call.window_ms).text(result);
         }
