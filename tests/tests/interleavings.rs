@@ -14,6 +14,7 @@
 mod actors;
 mod finish;
 mod game;
+mod ledger_games;
 mod lost;
 mod lost_games;
 mod sabotage;
