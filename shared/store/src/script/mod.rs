@@ -2,8 +2,9 @@
 
 pub(crate) mod args;
 pub(crate) mod fragments;
+pub(crate) mod rarely;
 pub(crate) mod reply;
-mod unused;
+pub(crate) mod unused;
 
 use std::iter::once;
 
@@ -66,15 +67,20 @@ impl Parts {
         self.drains.then(|| self.after("#!lua flags=allow-oom", "local AT_BRIM = true\n"))
     }
 
+    fn after(&self, shebang: &str, prologue: &str) -> String {
+        let lines = self.lean(shebang, prologue);
+        resolved(&lines.iter().map(|(_, line)| line.as_str()).collect::<Vec<_>>().join("\n"))
+    }
+
+    /// The lines of the script, each with its number before it was made lean.
     /// All but what every script begins with is a function of its own: where a function is made, Redis' Lua finds what it
     /// uses of the block around it by walking over all that is used of that block so far.
-    fn after(&self, shebang: &str, prologue: &str) -> String {
+    fn lean(&self, shebang: &str, prologue: &str) -> Vec<(usize, String)> {
         let (_, body) = self.split();
         let base = fragments::BASE.text;
         let fragments: String = self.fragments.iter().map(|fragment| format!("{}\n", fragment.text)).collect();
-        resolved(&unused::without_unused(&format!(
-            "{shebang}\n{prologue}{base}\nreturn (function() {fragments}{body} end)()"
-        )))
+        let text = format!("{shebang}\n{prologue}{base}\nreturn (function() {fragments}{body} end)()");
+        rarely::made_late(&unused::without_unused(&text))
     }
 
     fn all_fragments(&self) -> impl Iterator<Item = Fragment> {
@@ -91,7 +97,9 @@ impl Parts {
         // What the form says of itself stands nowhere, behind the first line.
         let form = first.filter(|_| self.drains);
         let fragments = self.all_fragments().flat_map(|fragment| of(fragment.file, fragment.text));
-        first.into_iter().chain(form).chain(fragments).chain(own).collect()
+        let all: Vec<ScriptLine> = first.into_iter().chain(form).chain(fragments).chain(own).collect();
+        let (shebang, prologue) = (self.split().0, if self.drains { "\n" } else { "" });
+        self.lean(shebang, prologue).iter().filter_map(|(from, _)| all.get(*from).copied()).collect()
     }
 
     /// The shebang, which must be the first line, and what follows it.

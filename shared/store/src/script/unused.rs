@@ -4,23 +4,33 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+/// Stands behind what is made late (see `rarely.rs`).
+pub(crate) const END: &str = " end)() return ";
+
 /// A function of a script's outermost block.
-struct Function<'a> {
-    name: &'a str,
-    lines: Range<usize>,
+pub(super) struct Function<'a> {
+    pub(super) name: &'a str,
+    pub(super) lines: Range<usize>,
 }
 
 /// The text with the lines of unused functions emptied: every other line stays where it is.
 pub(crate) fn without_unused(text: &str) -> String {
     let lines: Vec<&str> = text.split('\n').collect();
-    let functions = functions(&lines);
+    let kept = kept(&lines, &functions(&lines), None);
+    let lines: Vec<&str> = lines.iter().zip(kept).map(|(line, kept)| if kept { *line } else { "" }).collect();
+    lines.join("\n")
+}
+
+/// Which lines stay: all outside of functions, and the functions that these use, and so on. What `without` alone uses, and
+/// itself, does not.
+pub(super) fn kept(lines: &[&str], functions: &[Function<'_>], without: Option<&str>) -> Vec<bool> {
     let mut kept: Vec<bool> = vec![true; lines.len()];
-    for function in &functions {
+    for function in functions {
         kept[function.lines.clone()].fill(false);
     }
     let mut needed: Vec<&str> =
         lines.iter().zip(&kept).filter(|(_, kept)| **kept).flat_map(|(line, _)| words(line)).collect();
-    let mut seen = BTreeSet::new();
+    let mut seen: BTreeSet<&str> = without.into_iter().collect();
     while let Some(word) = needed.pop() {
         if !seen.insert(word) {
             continue;
@@ -30,19 +40,23 @@ pub(crate) fn without_unused(text: &str) -> String {
             needed.extend(lines[function.lines.clone()].iter().flat_map(|line| words(line)));
         }
     }
-    let lines: Vec<&str> = lines.iter().zip(kept).map(|(line, kept)| if kept { *line } else { "" }).collect();
-    lines.join("\n")
+    kept
 }
 
 /// The functions of the outermost block, as the house writes them: they begin and end at the beginning of a line, or
 /// stand on one.
-fn functions<'a>(lines: &[&'a str]) -> Vec<Function<'a>> {
+pub(super) fn functions<'a>(lines: &[&'a str]) -> Vec<Function<'a>> {
     let begins = |(at, line): (usize, &&'a str)| {
         let (name, _) = line.strip_prefix("local function ")?.split_once('(')?;
-        let length = if line.ends_with(" end") { 1 } else { 1 + lines[at..].iter().position(|line| *line == "end")? };
+        let length = if line.ends_with(" end") { 1 } else { 1 + lines[at..].iter().position(|line| is_end(line))? };
         Some(Function { name, lines: at..at + length })
     };
     lines.iter().enumerate().filter_map(begins).collect()
+}
+
+/// Whether a function ends with this line: also one that what is made late ends with.
+fn is_end(line: &str) -> bool {
+    line.strip_prefix("end").is_some_and(|rest| rest.is_empty() || rest.contains(END))
 }
 
 /// The words of a line that is no comment.

@@ -135,7 +135,7 @@ local function load_places(c, now, epoch_ms, lease)
 end
 
 -- Reads the counters of a batch, each limit's in few commands, and the place of the first turn on each of their lanes.
-local function load_counters(now, epoch_ms, lease)
+local function load_counters(now, epoch_ms, lease) -- rarely
   local by_limit, lanes = {}, {}
   for i = 1, #counter_list do
     local c = counter_list[i]
@@ -201,7 +201,7 @@ end
 
 -- How many of the first `k` calls fit all counters, and which debit stops the next one. `told` gets the names of limits
 -- in whose shadow they would have been stopped.
-local function fit(debits, k, epoch_ms, told)
+local function fit(debits, k, epoch_ms, told) -- rarely
   local stop
   for i = 1, #debits do
     local n = fit_one(debits[i], k, epoch_ms)

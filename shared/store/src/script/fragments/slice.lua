@@ -195,7 +195,7 @@ end
 --        tries of the first call, crashes of its slice (a slice that got lost may have had a holder), calls admitted, why
 --        it was cancelled or '', meta, calls…}; begun: what the record says (`<position>:<nonce, 'runtime' or 'waiter'>`) or '',
 --        and behind a comma each the positions that are marked
-local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body)
+local function lease_ending(tt, key, rec, reason, upto, info, now, lease, body) -- rarely
   local fence = 's:' .. call('HINCRBY', META, 'endings', 1)
   free_places(tt, key, call('HGET', key, TURN.holds), now)
   call('HSET', key, TURN.fence, fence, TURN.end_reason, reason, TURN.end_upto, upto, TURN.end_info, info, TURN.has_history, '1')

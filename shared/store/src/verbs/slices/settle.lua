@@ -15,7 +15,7 @@
 local now, redis_ms, tight = clock(ARGV[1])
 -- They stay texts: Redis would have to write each number out again.
 local retain, dedupe, reply_retain = ARGV[2], ARGV[3], ARGV[4]
-local now_text = tostring(now)
+local now_text = string.format('%d', now)
 -- Turns that end in this batch: their live records and timers go together when it is done.
 local acked, gone, records, ended = {}, {}, {}, {}
 
@@ -308,7 +308,7 @@ local function settle_fresh(tenant, tt, fence, queue, inbox, wakes, whole, first
 end
 
 -- One that something has happened to, or that is a part of its turn.
-local function settle_item(at, n)
+local function settle_item(at, n) -- rarely
   local item = { tenant = ARGV[at], tt = ARGV[at + 1], fence = ARGV[at + 2], queue = ARGV[at + 3], inbox = ARGV[at + 4],
     wakes = ARGV[at + 5], whole = ARGV[at + 6] ~= '' and ARGV[at + 6], results = {}, messages = {}, audit = {} }
   at = at + 8
