@@ -27,21 +27,23 @@ end
 
 -- Rule 2: Redis TIME plus an offset that grows when TIME steps back, so windows neither repeat nor stop.
 -- `injected` replaces TIME in tests and is empty otherwise. Answers shard time, TIME itself (what numbers the entries
--- of streams, so what they are trimmed by: rule 20), and whether memory is short.
-local function clock(injected)
+-- of streams, so what they are trimmed by: rule 20), whether memory is short, and as texts what else was asked for: fields
+-- of `meta`, which cost less with the clock's own than in a question of their own.
+local function clock(injected, ...)
   local seconds, micros = unpack(call('TIME'))
   local redis_ms = seconds * 1000 + math.floor(micros / 1000)
   local raw = injected == '' and redis_ms or num(injected)
-  local offset, last, pressure = unpack(call('HMGET', META, 'offset_ms', 'last_ms', 'pressure'))
-  offset, last = num(offset or 0), num(last or 0)
-  local now, tight = raw + offset, pressure == '1'
+  local found = call('HMGET', META, 'offset_ms', 'last_ms', 'pressure', ...)
+  local offset, last = num(found[1] or 0), num(found[2] or 0)
+  local now, tight = raw + offset, found[3] == '1'
   if now < last then
     call('HSET', META, 'offset_ms', offset + last - now, 'step_ms', last - now)
     call('HINCRBY', META, 'steps', 1)
-    return last, redis_ms, tight
+    return last, redis_ms, tight, found
   end
-  if now > last then call('HSET', META, 'last_ms', now) end
-  return now, redis_ms, tight
+  -- Redis writes a number that it is given with every digit it could have, which takes five times as long.
+  if now > last then call('HSET', META, 'last_ms', string.format('%d', now)) end
+  return now, redis_ms, tight, found
 end
 
 -- Until when marks of lost begins may be there, and when this epoch began (0: the first). `epoch` reads both; mostly
@@ -51,9 +53,10 @@ local marks_ms, restarted_ms = 0, 0
 -- Rule 8: a Redis that restarted may have lost its last writes. Answers when this epoch began (0: the first), and what
 -- Redis calls itself in it. `told` is what it called itself when the caller's connection was made, which no restart
 -- outlives: it spares asking where it is what is known. Else Redis is asked, so that whoever is told wrong (something
--- in between keeps connections) cannot undo what others have noticed.
-local function epoch(now, told)
-  local known, epoch_ms, ran_ms = unpack(call('HMGET', META, 'run_id', 'epoch_ms', 'ran_ms'))
+-- in between keeps connections) cannot undo what others have noticed. `found` is what `clock` answered, where that was
+-- asked for these three fields first.
+local function epoch(now, told, found)
+  local known, epoch_ms, ran_ms = unpack(found or call('HMGET', META, 'run_id', 'epoch_ms', 'ran_ms'), found and 4 or 1, found and 6 or 3)
   marks_ms = num(ran_ms or 0)
   restarted_ms = num(epoch_ms or 0)
   if told and told == known then return restarted_ms, told end

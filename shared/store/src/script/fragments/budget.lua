@@ -46,7 +46,7 @@ end
 
 -- Opens the windows that have ended. Windows of agents are staggered, so that they do not all open at once.
 local function roll(a, t, policy, stagger, now)
-  a.rolled = true
+  a.rolled, t.rolled = true, true
   if a.lost then
     a.lost, a.told, a.tick_end = nil, true, now - (now - stagger) % policy.tick + policy.tick
     a.tick_used, a.tick_begin, a.day_used, a.day_end = USED_UP, a.tick_end - policy.tick, USED_UP, policy.day_end
@@ -114,6 +114,7 @@ end
 -- that a newer one began, and a tenant's cap that was set at run time counts from that moment on.
 -- `given`: '<policy generation>:<generation of the tenants set at run time>'
 local function outdated(policy_gen, tenants_gen, given)
+  if given == (policy_gen or '0') .. ':' .. (tenants_gen or '0') then return nil end
   local policy, tenants = string.match(given, '^(%d+):(%d+)$')
   if num(policy_gen or 0) > num(policy) then return 'POLICY_STALE' end
   if num(tenants_gen or 0) > num(tenants) then return 'TENANTS_STALE' end

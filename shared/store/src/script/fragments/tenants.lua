@@ -14,7 +14,13 @@ end
 
 local function save_tenants()
   for name, t in pairs(tenants) do
-    call('HSET', tenant_key(name), TENANT.unfinished, t.unfinished, TENANT.out, t.out, TENANT.day_used, t.day_used,
-      TENANT.day_end, t.day_end)
+    local unfinished, out = string.format('%d', t.unfinished), string.format('%d', t.out)
+    -- Whoever looked at no budget leaves the day alone.
+    if t.rolled then
+      call('HSET', tenant_key(name), TENANT.unfinished, unfinished, TENANT.out, out, TENANT.day_used, t.day_used,
+        TENANT.day_end, t.day_end)
+    else
+      call('HSET', tenant_key(name), TENANT.unfinished, unfinished, TENANT.out, out)
+    end
   end
 end

@@ -3,14 +3,15 @@
 -- suspect slice was really started (rule 12), or only asks what is known of a call that will not run.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 lease ms · 3 count, then per call: tenant:turn · fence · position · nonce, '' (mark only)
---       or '?' (ask only: nothing is written) · digest of the turn's content · the run_id of Redis that the caller has told of its begins, or ''
+--       or '?' (ask only: nothing is written) · digest of the turn's content · the run_id of Redis that the caller has told of its begins, or '';
+--       at last, what Redis called itself when the caller connected, or ''
 -- reply per call: OK · DONE (its result is there) · UNKNOWN (begun by somebody who is gone) ·
 --       {KEPT, result, message, audit} (it was carried out, and Redis lost that) · STALE · CANCELLED ·
 --       EXPIRED · HOLD (Redis restarted less than a lease ago, or
 --       is another than the caller knows: it asserts first)
 -- effect HSET turn begun (position:nonce), started (fence)
-local now = clock(ARGV[1])
-local began, run_id = epoch(now)
+local now, _, _, meta = clock(ARGV[1], 'run_id', 'epoch_ms', 'ran_ms')
+local began, run_id = epoch(now, ARGV[#ARGV], meta)
 local hold = began + num(ARGV[2])
 
 local function begin(tt, fence, position, nonce, digest, knows)

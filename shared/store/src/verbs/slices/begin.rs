@@ -59,6 +59,7 @@ impl Store {
             args.show(&call.name).text(call.fence.as_str()).show(call.position).maybe(call.nonce.as_ref());
             args.text(call.digest.as_str()).maybe(call.knows.as_ref());
         }
+        args.run_id_last();
         let mut reply = self.ask(Verb::Begin, args).await?;
         let begun = |value: &redis::Value| {
             if let redis::Value::Array(kept) = value {

@@ -3,14 +3,14 @@
 -- ended, an ending whose scheduler died is given out again, an external task whose runtime went silent is offered anew.
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 ending lease ms · 3 crashes_max · 4 count, then per timer:
---       tenant:turn
+--       tenant:turn; at last, what Redis called itself when the caller connected, or ''
 -- reply {OK, now, per timer: PROMOTED · LATER · LAPSED (an external task's runtime lost its lease: it is offered anew) ·
 --       GONE · RESTORED (its slice was on no queue and with nobody: it is dispatched anew from its record) ·
 --       ASIDE <why> (it cannot be read, and is no longer looked at) · {an ending, see lease_ending}}
 -- effect XADD ready, HSET turn, ZADD timers, ZREM delayed; XADD dead
-local now, _, tight = clock(ARGV[1])
+local now, _, tight, meta = clock(ARGV[1], 'run_id', 'epoch_ms', 'ran_ms')
 local slices = room(tight)
-epoch(now)
+epoch(now, ARGV[#ARGV], meta)
 local ending_lease, crashes_max = num(ARGV[2]), num(ARGV[3])
 
 local function later(tt, due)

@@ -39,6 +39,7 @@ impl Store {
         for turn in turns {
             args.show(turn);
         }
+        args.run_id_last();
         let mut reply = self.ask(Verb::Promote, args).await?;
         reply.text()?;
         reply.number()?;

@@ -7,16 +7,17 @@
 --       lane: its name (tenant:agent or limit@counter) · how many of its turns follow, or -1: whichever lie on it.
 --       Per turn: tenant:turn · position of its next call · agent · policy number (0: the agent is no longer configured;
 --       -1: its tenant's declaration cannot be read, so nothing is decided) · stagger ms · counters of its calls from
---       there on (see read_debits). For -1 agent, policy number and stagger ms, once
+--       there on (see read_debits). For -1 agent, policy number and stagger ms, once; at last, what Redis called itself when
+--       the caller connected, or ''
 -- reply {OK, now, per lane {released turns, released calls, late ms, endings, 'ASIDE <why>', 'STOP <limit>' (a turn waits
 --       for it now) or 'SHADE <limit>' (one would have to)…}}; or
 --       {POLICY_STALE, now} · {TENANTS_STALE, now} · {DAY_STALE, now}: nothing written
 -- effect XADD ready, ZREM lane, HSET turn and counters, ZADD to another lane, re-arms or clears the lane's timer; XADD dead
 --       for what cannot be read
-local now, _, tight = clock(ARGV[1])
+local now, _, tight, meta = clock(ARGV[1], 'run_id', 'epoch_ms', 'ran_ms', 'policy_gen', 'tenants_gen')
 local slices = room(tight)
-local epoch_ms = epoch(now)
-local policy_gen, tenants_gen = unpack(call('HMGET', META, 'policy_gen', 'tenants_gen'))
+local epoch_ms = epoch(now, ARGV[#ARGV], meta)
+local policy_gen, tenants_gen = unpack(meta, 7, 8)
 local stale = outdated(policy_gen, tenants_gen, ARGV[2])
 if stale then return { stale, now } end
 local ending_lease, ready_max, bound = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
@@ -242,7 +243,7 @@ for i = 1, count do
   lanes[i] = lane
 end
 load_agents(names)
-load_counters(now, epoch_ms, ending_lease)
+if #counter_list > 0 then load_counters(now, epoch_ms, ending_lease) end
 local replies = { 'OK', now }
 for i = 1, count do
   local done, reply = alone(look_at, lanes[i])

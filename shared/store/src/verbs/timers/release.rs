@@ -134,6 +134,7 @@ impl Store {
                 }
             }
         }
+        args.run_id_last();
         let mut reply = self.ask(Verb::Release, args).await?;
         let word = reply.text()?;
         let now_ms = reply.number()?;

@@ -13,9 +13,9 @@
 --       {DAY_STALE, now} · {PRESSURE, now, how many turns may come now} (memory is short, see room): nothing written
 -- effect XADD ready or ZADD lane, HSET turn and counters, ZADD timers; acknowledges all but CONFLICT and REFUSED, which the
 --       caller rejects with a reply
-local now, _, tight = clock(ARGV[1])
-local epoch_ms = epoch(now, ARGV[#ARGV])
-local policy_gen, last_seq, tenants_gen, early_ms = unpack(call('HMGET', META, 'policy_gen', 'seq', 'tenants_gen', 'early_ms'))
+local now, _, tight, meta = clock(ARGV[1], 'run_id', 'epoch_ms', 'ran_ms', 'policy_gen', 'seq', 'tenants_gen', 'early_ms')
+local epoch_ms = epoch(now, ARGV[#ARGV], meta)
+local policy_gen, last_seq, tenants_gen, early_ms = unpack(meta, 7, 10)
 local stale = outdated(policy_gen, tenants_gen, ARGV[2])
 if stale then return { stale, now } end
 local ending_lease, turns_max, ready_max = num(ARGV[3]), num(ARGV[4]), num(ARGV[5])
@@ -25,7 +25,7 @@ at = read_rows(at)
 if day_is_stale(policies, now) or rows_are_stale(now) then return { 'DAY_STALE', now } end
 
 last_seq = num(last_seq or 0)
-local seq, now_text = last_seq, tostring(now)
+local seq, now_text = last_seq, string.format('%d', now)
 local tasks, boxes, claimed, seen, timers, held, given, stream = {}, {}, {}, {}, {}, {}, {}, P .. 'turns'
 local any_known, cancelled_early
 
@@ -254,7 +254,7 @@ end
 any_known = #records > 0 and call('EXISTS', unpack(records)) > 0
 cancelled_early = any_early(tts, early_ms, now)
 load_agents(names)
-load_counters(now, epoch_ms, ending_lease)
+if #counter_list > 0 then load_counters(now, epoch_ms, ending_lease) end
 for i = 1, count do plan(batch[i]) end
 
 local replies, acked = { 'OK', now }, {}
