@@ -4,12 +4,14 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod clock;
+mod cluster;
 pub mod guards;
 mod leaks;
 mod redis;
 mod trio;
 
 pub use self::clock::TestClock;
+pub use self::cluster::Cluster;
 pub use self::leaks::{assert_no_leaked_keys, leaked_keys};
 pub use self::redis::{RedisOptions, RedisServer, connect};
 pub use self::trio::Trio;

@@ -7,7 +7,7 @@ use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 use tempfile::TempDir;
 
-use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerOptions};
+use tickfleet_ops::redis_server::{Listen, PrivateRedis, ServerError, ServerOptions};
 
 /// How long a test's command may take, with what it blocks. The library's default of 500 ms fails on a busy machine.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(120);
@@ -48,6 +48,14 @@ impl RedisServer {
     /// # Panics
     /// It does not start; the message says why, and how to install one.
     pub async fn start_with(options: RedisOptions) -> Self {
+        match Self::try_start_with(options).await {
+            Ok(server) => server,
+            Err(error) => panic!("a test needs a Redis server: {error}"),
+        }
+    }
+
+    /// As [`Self::start_with`], for who can try again with other options.
+    pub(crate) async fn try_start_with(options: RedisOptions) -> Result<Self, ServerError> {
         let dir = tempfile::Builder::new().prefix("tickfleet-").tempdir().expect("a temporary folder for Redis");
         let mut extra_args: Vec<String> = ["--enable-debug-command", "yes"].map(String::from).into();
         if options.appendonly {
@@ -61,10 +69,7 @@ impl RedisServer {
             extra_args,
             ..ServerOptions::new(dir.path())
         });
-        match server.await {
-            Ok(server) => Self { server, _dir: dir },
-            Err(error) => panic!("a test needs a Redis server: {error}"),
-        }
+        Ok(Self { server: server.await?, _dir: dir })
     }
 
     /// Returns the URL that clients connect to.

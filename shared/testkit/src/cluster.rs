@@ -1,0 +1,377 @@
+//! A Redis Cluster: primaries that divide the slots among them, and replicas that take their place.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep};
+
+use crate::{RedisOptions, RedisServer};
+
+/// The slots of every cluster.
+const SLOTS: u16 = 16_384;
+/// After so much silence most primaries take another for dead. Shorter, and a busy machine fails over by itself.
+const NODE_TIMEOUT: Duration = Duration::from_millis(1_500);
+/// The longest wait for what must come: a whole cluster, a failover.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Wait between two looks.
+const STEP: Duration = Duration::from_millis(20);
+/// How often another port for the nodes' own talk is tried, where somebody took the first meanwhile.
+const PORT_TRIES: usize = 5;
+
+/// The servers, all on ports of 127.0.0.1. They end with it.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The primaries of the beginning, then the replicas of each in turn: of three primaries with one replica each, the
+    /// replica of server 1 is server 4.
+    pub servers: Vec<RedisServer>,
+    primaries: usize,
+}
+
+/// What a node says of a node (`CLUSTER NODES`).
+#[derive(Debug, Clone)]
+struct NodeLine {
+    id: String,
+    port: String,
+    flags: String,
+    slots: Vec<RangeInclusive<u16>>,
+}
+
+impl Cluster {
+    /// Starts so many primaries, which share the slots evenly, each with so many replicas, and waits until every node
+    /// calls the cluster whole. Three primaries at least can find that one of them is dead.
+    ///
+    /// # Panics
+    /// One of them does not start, or does not find the others.
+    pub async fn start(primaries: usize, replicas: usize) -> Self {
+        Self::start_with(primaries, replicas, &[]).await
+    }
+
+    /// As [`Self::start`], with more arguments for each server.
+    ///
+    /// # Panics
+    /// As [`Self::start`].
+    pub async fn start_with(primaries: usize, replicas: usize, extra_args: &[&str]) -> Self {
+        let mut servers = Vec::new();
+        let mut bus_ports = Vec::new();
+        for _ in 0..primaries * (1 + replicas) {
+            let (server, bus_port) = node(extra_args).await;
+            servers.push(server);
+            bus_ports.push(bus_port);
+        }
+        let cluster = Self { servers, primaries };
+        cluster.divide().await;
+        for (index, bus_port) in bus_ports.iter().enumerate().skip(1) {
+            let port = cluster.port(index);
+            cluster.tell::<()>(0, &["MEET", "127.0.0.1", &port, &bus_port.to_string()]).await;
+        }
+        cluster.until("all have met", |nodes, _| nodes.len() == cluster.servers.len()).await;
+        for index in primaries..cluster.servers.len() {
+            let primary = cluster.id((index - primaries) % primaries).await;
+            // Until the primary's name has come round, the replica does not know whom it is told.
+            cluster.until_told(index, &["REPLICATE", &primary]).await;
+        }
+        let replicating = primaries * replicas;
+        cluster
+            .until("the cluster is whole", |nodes, info| {
+                let slaves = nodes.iter().filter(|node| node.flags.contains("slave")).count();
+                info.contains("cluster_state:ok") && slaves == replicating
+            })
+            .await;
+        for primary in 0..primaries {
+            cluster.replicated(primary, replicas).await;
+        }
+        cluster
+    }
+
+    /// The URL of the cluster: its first servers are named, whatever has become of them.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let seeds: Vec<String> = (0..self.primaries).map(|index| self.address(index)).collect();
+        format!("redis+cluster://{}", seeds.join(","))
+    }
+
+    /// Host and port of a server.
+    #[must_use]
+    pub fn address(&self, server: usize) -> String {
+        format!("127.0.0.1:{}", self.port(server))
+    }
+
+    /// The slot of a key.
+    ///
+    /// # Panics
+    /// No server answers.
+    pub async fn slot(&self, key: &str) -> u16 {
+        let asked = self.any_living().await;
+        self.tell(asked, &["KEYSLOT", key]).await
+    }
+
+    /// Which server holds this slot, as most of those say that answer; none where they say nothing of it.
+    ///
+    /// # Panics
+    /// They name none of the servers.
+    pub async fn holder(&self, slot: u16) -> Option<usize> {
+        let mut says = BTreeMap::new();
+        for server in 0..self.servers.len() {
+            let nodes = self.nodes(server).await.unwrap_or_default();
+            let dead = |node: &NodeLine| node.flags.split(',').any(|flag| flag == "fail");
+            let holder = nodes.into_iter().find(|node| !dead(node) && node.slots.iter().any(|s| s.contains(&slot)));
+            if let Some(holder) = holder {
+                *says.entry(holder.port).or_insert(0) += 1;
+            }
+        }
+        let (port, _) = says.into_iter().max_by_key(|(_, count)| *count)?;
+        let found = (0..self.servers.len()).find(|server| self.port(*server) == port);
+        Some(found.expect("the nodes name a server of theirs"))
+    }
+
+    /// Waits until another server than `before` holds this slot, in the eyes of most, and answers which.
+    ///
+    /// # Panics
+    /// There is none in time.
+    pub async fn another_holder(&self, slot: u16, before: usize) -> usize {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.holder(slot).await {
+                Some(holder) if holder != before => return holder,
+                _ if Instant::now() < deadline => sleep(STEP).await,
+                found => panic!("slot {slot} was not taken over within {PATIENCE:?}: {found:?}"),
+            }
+        }
+    }
+
+    /// Begins to move a slot between two primaries: from now on the one answers `ASK` for keys that it does not have, and
+    /// the other takes them from whoever was so sent.
+    ///
+    /// # Panics
+    /// They refuse.
+    pub async fn begin_to_move(&self, slot: u16, from: usize, to: usize) {
+        let (slot, source, target) = (slot.to_string(), self.id(from).await, self.id(to).await);
+        self.tell::<()>(to, &["SETSLOT", &slot, "IMPORTING", &source]).await;
+        self.tell::<()>(from, &["SETSLOT", &slot, "MIGRATING", &target]).await;
+    }
+
+    /// The keys of a slot that lie on this server.
+    ///
+    /// # Panics
+    /// It does not answer.
+    pub async fn keys_in(&self, slot: u16, server: usize) -> Vec<Vec<u8>> {
+        let mut command = redis::cmd("CLUSTER");
+        command.arg("GETKEYSINSLOT").arg(slot).arg(1_000_000);
+        command.query_async(&mut self.servers[server].connection().await).await.expect("the keys of a slot")
+    }
+
+    /// Moves keys of a slot that is on its way, one by one in this order.
+    ///
+    /// # Panics
+    /// A server refuses.
+    pub async fn move_keys(&self, keys: &[Vec<u8>], from: usize, to: usize) {
+        let (mut source, port) = (self.servers[from].connection().await, self.port(to));
+        for key in keys {
+            let mut command = redis::cmd("MIGRATE");
+            command.arg("127.0.0.1").arg(&port).arg(key.as_slice()).arg(0).arg(10_000);
+            // `NOKEY`: it has expired, or was removed.
+            let said: String = command.query_async(&mut source).await.expect("a key that moves");
+            assert!(matches!(said.as_str(), "OK" | "NOKEY"), "{said}");
+        }
+    }
+
+    /// Gives a slot to the server where all its keys are now: first to that one, so that there is never none.
+    ///
+    /// # Panics
+    /// They refuse: keys are left where they were.
+    pub async fn end_move(&self, slot: u16, from: usize, to: usize) {
+        let (slot, target) = (slot.to_string(), self.id(to).await);
+        for server in [to, from] {
+            self.tell::<()>(server, &["SETSLOT", &slot, "NODE", &target]).await;
+        }
+    }
+
+    /// Waits until so many replicas have all that this primary has now.
+    ///
+    /// # Panics
+    /// They do not in time.
+    pub async fn replicated(&self, primary: usize, replicas: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.following(primary).await < replicas {
+            assert!(Instant::now() < deadline, "the replicas of server {primary} do not follow within {PATIENCE:?}");
+            sleep(STEP).await;
+        }
+    }
+
+    /// How many replicas have all that this primary had at the beginning of the look.
+    async fn following(&self, primary: usize) -> usize {
+        let offsets = |info: &str| -> (u64, Vec<u64>) {
+            let number = |text: &str| text.trim().parse().unwrap_or(0);
+            let own = info.lines().find_map(|line| line.strip_prefix("master_repl_offset:")).map_or(0, number);
+            let replica = |line: &str| {
+                let online = line.starts_with("slave") && line.contains("state=online");
+                let offset = line.split(',').find_map(|field| field.strip_prefix("offset="))?;
+                online.then(|| number(offset))
+            };
+            (own, info.lines().filter_map(replica).collect())
+        };
+        let mut connection = self.servers[primary].connection().await;
+        let mut first = None;
+        // A replica tells once a second how far it is.
+        for _ in 0..60 {
+            let info: String =
+                redis::cmd("INFO").arg("replication").query_async(&mut connection).await.expect("the primary answers");
+            let (own, replicas) = offsets(&info);
+            let wanted = *first.get_or_insert(own);
+            let have = replicas.iter().filter(|offset| **offset >= wanted).count();
+            if have > 0 && have == replicas.len() {
+                return have;
+            }
+            sleep(STEP).await;
+        }
+        0
+    }
+
+    /// Shares the slots out among the primaries.
+    async fn divide(&self) {
+        let (count, primaries) = (usize::from(SLOTS), self.primaries);
+        for primary in 0..primaries {
+            let (first, last) = (primary * count / primaries, (primary + 1) * count / primaries - 1);
+            self.tell::<()>(primary, &["ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
+            // Each a number of its own, or they would first have to agree on them.
+            self.tell::<()>(primary, &["SET-CONFIG-EPOCH", &(primary + 1).to_string()]).await;
+        }
+    }
+
+    /// Waits until every node says so of the cluster: its list of nodes, and its own account.
+    async fn until(&self, what: &str, is: impl Fn(&[NodeLine], &str) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        for server in 0..self.servers.len() {
+            loop {
+                let info: String = self.tell(server, &["INFO"]).await;
+                let nodes = self.nodes(server).await.unwrap_or_default();
+                if is(&nodes, &info) {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}; {info} {nodes:?}");
+                sleep(STEP).await;
+            }
+        }
+    }
+
+    async fn until_told(&self, server: usize, words: &[&str]) {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = self.try_tell::<()>(server, words).await {
+            assert!(Instant::now() < deadline, "CLUSTER {words:?}: {error}");
+            sleep(STEP).await;
+        }
+    }
+
+    /// The answer to `CLUSTER …`.
+    async fn tell<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> T {
+        self.try_tell(server, words).await.unwrap_or_else(|error| panic!("CLUSTER {words:?}: {error}"))
+    }
+
+    async fn try_tell<T: redis::FromRedisValue>(&self, server: usize, words: &[&str]) -> redis::RedisResult<T> {
+        let mut connection: MultiplexedConnection = crate::connect(&self.servers[server].url()).await?;
+        redis::cmd("CLUSTER").arg(words).query_async(&mut connection).await
+    }
+
+    async fn any_living(&self) -> usize {
+        for server in 0..self.servers.len() {
+            if self.try_tell::<String>(server, &["INFO"]).await.is_ok() {
+                return server;
+            }
+        }
+        panic!("no server of the cluster answers");
+    }
+
+    async fn id(&self, server: usize) -> String {
+        self.tell(server, &["MYID"]).await
+    }
+
+    fn port(&self, server: usize) -> String {
+        self.servers[server].url().trim_end_matches('/').rsplit(':').next().unwrap_or_default().to_owned()
+    }
+
+    /// The nodes that this one knows; none where it does not answer.
+    async fn nodes(&self, server: usize) -> Option<Vec<NodeLine>> {
+        let text: String = self.try_tell(server, &["NODES"]).await.ok()?;
+        let line = |line: &str| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let address = words.get(1)?.split('@').next()?;
+            Some(NodeLine {
+                id: (*words.first()?).to_owned(),
+                port: address.rsplit(':').next()?.to_owned(),
+                flags: (*words.get(2)?).to_owned(),
+                slots: words.iter().skip(8).filter_map(|range| slots_of(range)).collect(),
+            })
+        };
+        Some(text.lines().filter_map(line).filter(|node| !node.id.is_empty()).collect())
+    }
+}
+
+/// `0-5460` or `7`; none for a slot that is on its way (`[7->-…]`).
+fn slots_of(range: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = range.split_once('-').unwrap_or((range, range));
+    Some(first.parse().ok()?..=last.parse().ok()?)
+}
+
+/// One node, and the port of its own talk with the others. By default that is its port and 10,000, which a free port of
+/// the system may be too high for.
+async fn node(extra_args: &[&str]) -> (RedisServer, u16) {
+    let mut last = String::new();
+    for _ in 0..PORT_TRIES {
+        let free = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let bus_port = free.local_addr().expect("its number").port();
+        drop(free);
+        let (bus, silence) = (bus_port.to_string(), NODE_TIMEOUT.as_millis().to_string());
+        let own = ["--cluster-enabled", "yes", "--cluster-port", &bus, "--cluster-node-timeout", &silence];
+        let pace = ["--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"];
+        // A replica takes over however old its data is, and stays with its primary.
+        let lenient = ["--cluster-replica-validity-factor", "0", "--cluster-allow-replica-migration", "no"];
+        let args = own.iter().chain(&pace).chain(&lenient).chain(extra_args);
+        let extra_args = args.map(|arg| (*arg).to_owned()).collect();
+        match RedisServer::try_start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await {
+            Ok(server) => return (server, bus_port),
+            Err(error) => last = error.to_string(),
+        }
+    }
+    panic!("a test needs a node of a cluster: {last}");
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_replica_takes_over_and_a_slot_moves_with_its_keys() {
+        let mut cluster = Cluster::start(3, 1).await;
+        let slot = cluster.slot("{a}:1").await;
+        let holder = cluster.holder(slot).await.unwrap();
+        let mut keys = Vec::new();
+        for i in 0..20 {
+            let key = format!("{{a}}:{i}");
+            let () = redis::cmd("SET")
+                .arg(&key)
+                .arg(i)
+                .query_async(&mut cluster.servers[holder].connection().await)
+                .await
+                .unwrap();
+            keys.push(key.into_bytes());
+        }
+        let to = (holder + 1) % 3;
+        cluster.begin_to_move(slot, holder, to).await;
+        cluster.move_keys(&keys[..7], holder, to).await;
+        assert_eq!((cluster.keys_in(slot, holder).await.len(), cluster.keys_in(slot, to).await.len()), (13, 7));
+        cluster.move_keys(&keys[7..], holder, to).await;
+        cluster.end_move(slot, holder, to).await;
+        assert_eq!(cluster.another_holder(slot, holder).await, to);
+
+        cluster.replicated(to, 1).await;
+        cluster.servers[to].kill9();
+        let promoted = cluster.another_holder(slot, to).await;
+        assert_eq!(promoted, to + 3, "its replica");
+        assert_eq!(cluster.keys_in(slot, promoted).await.len(), 20);
+    }
+}
