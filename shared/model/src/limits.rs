@@ -214,6 +214,11 @@ pub const TASK_BUDGET_DEFAULT: u32 = 100;
 
 /// Shortest lease, ms: shorter, and a stalled Redis looks like a dead worker.
 pub const LEASE_MS_MIN: u64 = 1_000;
+/// Longest lease, ms: what a dead process held waits for its end.
+pub const LEASE_MS_MAX: u64 = 600_000;
+/// Timers, of turns and of lanes, that one script counts turns by, to compare tenants' counters with them: with so many
+/// it takes some 10 ms.
+pub const REPAIR_COUNTED_MAX: u64 = 8_192;
 /// A worker renews its lease this often per lease.
 pub const BEATS_PER_LEASE: u64 = 4;
 /// A blocking read lasts a lease divided by this at most, so that a beat is never far away.

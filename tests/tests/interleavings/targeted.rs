@@ -387,7 +387,7 @@ async fn every_script_that_drains_may_run_when_memory_is_full() {
         "reject",
         "announce",
     ];
-    let operators = ["set_tenant", "switch_tool", "reset_limit"];
+    let operators = ["set_tenant", "switch_tool", "reset_limit", "repair"];
     for verb in operators {
         assert_eq!(flags[verb], [true], "{verb}: who mends a full fleet is not refused");
     }

@@ -1,7 +1,8 @@
-//! `tickfleet doctor`: is this Redis fit to hold a fleet's state, and are the queues healthy. Here it is asked;
-//! [`server`] and [`queues`] judge.
+//! `tickfleet doctor`: is this Redis fit to hold a fleet's state, are the queues healthy, and does what is kept agree.
+//! Here it is asked; [`server`] and [`queues`] judge, [`repair`] also mends.
 
 mod queues;
+mod repair;
 mod server;
 
 use clap::Args;
@@ -21,11 +22,18 @@ const DEAD_SHOWN: usize = 3;
 #[command(after_help = "\
 Examples:
   tickfleet doctor
-  tickfleet doctor --strict --json        for a pipeline: a warning fails too")]
+  tickfleet doctor --strict --json        for a pipeline: a warning fails too
+  tickfleet doctor --repair --by anna     mend what does not agree, beside a fleet that works")]
 pub(crate) struct Doctor {
     /// Fail on warnings too.
     #[arg(long)]
     strict: bool,
+    /// Mend what does not agree and can be mended safely, and say what was done.
+    #[arg(long)]
+    repair: bool,
+    /// Who has it repaired, for the audit log. Without it, what the variable USER says.
+    #[arg(long, value_name = "NAME", requires = "repair", value_parser = crate::commands::limits::who)]
+    by: Option<String>,
 }
 
 /// The level of a finding: how bad it is.
@@ -73,10 +81,15 @@ struct Report {
 /// # Errors
 /// [`Failure::Redis`] where Redis cannot be reached; [`Failure::Told`] where something is wrong.
 pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result<(), Failure> {
+    let by = match (args.repair, &args.by) {
+        (false, _) => None,
+        (true, Some(by)) => Some(by.clone()),
+        (true, None) => Some(crate::commands::limits::by_environment()?),
+    };
     let pool = setup.pool()?;
     let mut findings = server_findings(&pool).await?;
     for (shard, store) in setup.stores()?.iter().enumerate() {
-        findings.extend(shard_findings(setup, &pool, store, shard).await?);
+        findings.extend(shard_findings(setup, &pool, (store, shard), by.as_deref()).await?);
     }
     let redis = &setup.settings().redis;
     findings.extend(queues::strays(&pool.strays(&redis.namespace, redis.shards.max(1)).await?, redis.shards));
@@ -133,10 +146,23 @@ fn sandbox_finding(setup: &Setup) -> Option<Finding> {
     })
 }
 
-async fn shard_findings(setup: &Setup, pool: &Pool, store: &Store, shard: usize) -> Result<Vec<Finding>, Failure> {
-    let facts = pool.shard(store.keys()).await?;
+async fn shard_findings(
+    setup: &Setup,
+    pool: &Pool,
+    (store, shard): (&Store, usize),
+    by: Option<&str>,
+) -> Result<Vec<Finding>, Failure> {
+    let mut facts = pool.shard(store.keys()).await?;
+    let mut agrees = Vec::new();
+    if facts.used {
+        agrees = repair::shard(setup, store, by).await?;
+    }
+    if by.is_some() {
+        facts = pool.shard(store.keys()).await?;
+    }
     let shards = setup.settings().redis.shards;
     let mut findings = queues::shard(shard, &facts, shards, &setup.configuration.digest);
+    findings.extend(agrees);
     findings.extend(tenants(store).await?);
     if facts.groups_missing.is_empty() {
         let backlog = store.backlog(&[], &[]).await?;

@@ -11,6 +11,8 @@ mod seen;
 mod show;
 mod views;
 
+pub(crate) use reset::{by_environment, who};
+
 use clap::{Args, Subcommand};
 use tickfleet_model::{AgentId, TenantId};
 

@@ -55,7 +55,8 @@ fn reason(text: &str) -> Result<String, String> {
     bounded(text, limits::REASON_BYTES_MAX)
 }
 
-fn who(text: &str) -> Result<String, String> {
+/// A name for the audit log, of whoever does something.
+pub(crate) fn who(text: &str) -> Result<String, String> {
     bounded(text, limits::NAME_BYTES_MAX)
 }
 
@@ -116,10 +117,14 @@ async fn reset_in(store: &Store, name: &CounterName, entry: &str) -> Result<Opti
     Ok(store.reset_limit(name, entry).await?.map(|was| (store.shard(), was)))
 }
 
-fn by_environment() -> Result<String, Failure> {
+/// Who does something, as the variable `USER` says.
+///
+/// # Errors
+/// It does not say it.
+pub(crate) fn by_environment() -> Result<String, Failure> {
     let user = environment().remove("USER").unwrap_or_default();
     who(&user)
-        .map_err(|_| Failure::usage("who resets it? The variable USER does not say it: --by does, for the audit log"))
+        .map_err(|_| Failure::usage("who does it? The variable USER does not say it: --by does, for the audit log"))
 }
 
 fn entry(

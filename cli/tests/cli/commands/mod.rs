@@ -9,5 +9,6 @@ mod import;
 mod inspect;
 mod knowledge;
 mod limits;
+mod repair;
 mod submit;
 mod top;

@@ -18,6 +18,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 const YEAR: Duration = Duration::from_secs(366 * 86_400);
 const LEASE_MIN: Duration = Duration::from_millis(limits::LEASE_MS_MIN);
+const LEASE_MAX: Duration = Duration::from_millis(limits::LEASE_MS_MAX);
 
 /// More shards than any Redis Cluster has slots make no sense.
 const SHARDS_MAX: i128 = 16_384;
@@ -115,7 +116,7 @@ const WITHOUT_SANDBOX: [(&str, WithoutSandbox); 2] =
 fn worker(mut s: Section<'_>) -> WorkerSettings {
     let worker = WorkerSettings {
         slots: integer(&mut s, "slots", 1, 10_000),
-        lease: duration(&mut s, "lease", LEASE_MIN, 10 * MINUTE),
+        lease: duration(&mut s, "lease", LEASE_MIN, LEASE_MAX),
         drain: duration(&mut s, "drain", SECOND, HOUR),
         priorities: s.required("priorities").and_then(|c| priorities(&c)).unwrap_or_default(),
         tool_timeout: duration(&mut s, "tool_timeout", MILLISECOND, HOUR),

@@ -54,6 +54,41 @@ pub fn limit_reset_entry(reset: &LimitReset<'_>) -> String {
     entry.open()
 }
 
+/// A repair of a shard that somebody asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct ShardRepair<'a> {
+    /// When, ms since the epoch of the shard's clock.
+    pub timestamp_ms: i64,
+    /// Who, as that one says.
+    pub by: &'a str,
+    /// The shard's number.
+    pub shard: u32,
+    /// Takes out secrets.
+    pub redactor: &'a Redactor,
+}
+
+/// The entry of a repair as JSON, open: each step that mends something writes `mended`, how much, and `named`, what,
+/// behind the last member of `meta`, and closes both objects.
+#[must_use]
+pub fn repair_entry(repair: &ShardRepair<'_>) -> String {
+    let by = repair.redactor.text(repair.by);
+    let shard = repair.shard.to_string();
+    let mut meta = Object::new(256);
+    meta.raw("shard", &shard);
+    let mut entry = Object::new(768);
+    entry.text("timestamp", &time(repair.timestamp_ms));
+    entry.text("level", "info");
+    entry.text("action", "REPAIR");
+    entry.text("entity_type", "shard");
+    entry.text("entity_id", &shard);
+    entry.text("actor_type", "operator");
+    entry.text("actor_id", &by);
+    entry.raw("tenant", "null");
+    entry.text("message", &format!("{by} had shard {shard} repaired"));
+    entry.raw("meta", &meta.open());
+    entry.open()
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -61,6 +96,16 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn a_repair_says_who_asked_for_it_and_what_it_mended() {
+        let redactor = Redactor::default();
+        let open = repair_entry(&ShardRepair { timestamp_ms: 0, by: "anna", shard: 3, redactor: &redactor });
+        let said: Value =
+            serde_json::from_str(&format!(r#"{open},"mended":1,"named":["turn_lost acme:t"]}}}}"#)).unwrap();
+        assert_eq!((&said["action"], &said["message"]), (&json!("REPAIR"), &json!("anna had shard 3 repaired")));
+        assert_eq!(said["meta"], json!({"shard": 3, "mended": 1, "named": ["turn_lost acme:t"]}));
+    }
 
     #[test]
     fn a_reset_says_who_did_it_and_why_and_keeps_no_secret() {

@@ -25,6 +25,8 @@ pub(crate) const BASE: Fragment = fragment!("base");
 pub(crate) const TENANTS: Fragment = fragment!("tenants");
 /// The ways in which slices get out and come back; endings.
 pub(crate) const SLICE: Fragment = fragment!("slice");
+/// Groups of streams, made where they are missing.
+pub(crate) const GROUPS: Fragment = fragment!("groups");
 /// Budgets of agents.
 pub(crate) const BUDGET: Fragment = fragment!("budget");
 /// Limits, as data.

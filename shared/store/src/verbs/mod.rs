@@ -9,7 +9,9 @@ mod scripts;
 
 pub use scripts::Scripts;
 
-use crate::script::fragments::{BUDGET, EARLY, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS};
+use crate::script::fragments::{
+    BUDGET, EARLY, GROUPS, INBOX, LIMITS, MEMORY, POISON, PRESSURE, REPLY, SLICE, SPEND, TENANTS,
+};
 use crate::script::verbs;
 
 verbs! {
@@ -42,7 +44,7 @@ verbs! {
     Reap: "recovery" / "reap" [TENANTS, SLICE, INBOX, POISON],
     Suspect: "recovery" / "suspect" [],
     PutBack: "recovery" / "put_back" [],
-    EnsureGroups: "recovery" / "ensure_groups" [],
+    EnsureGroups: "recovery" / "ensure_groups" [GROUPS],
     Announce: "run_time" / "announce" [],
     AtRunTime: "run_time" / "at_run_time" [],
     SetTenant: "run_time" / "set_tenant" [],
@@ -54,6 +56,7 @@ verbs! {
     Forget: "knowledge" / "forget" [],
     Weigh: "upkeep" / "weigh" [],
     Prune: "upkeep" / "prune" [],
+    Repair: "upkeep" / "repair" [TENANTS, SLICE, GROUPS],
 }
 
 /// Turns come in, and are decided, refused or asked to end.
@@ -181,13 +184,17 @@ pub(crate) mod knowledge {
 
 /// Bounds that are kept once in a while.
 pub(crate) mod upkeep {
+    mod faults;
     mod grants;
     mod housekeep;
     mod prune;
+    mod repair;
     mod tool_lists;
     mod weigh;
 
+    pub use faults::Repaired;
     pub use prune::PruneAt;
+    pub use repair::{Fault, FaultFound};
     pub use tool_lists::*;
 }
 

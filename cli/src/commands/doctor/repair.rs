@@ -1,0 +1,142 @@
+//! What does not agree in a shard: told by kind, with who mends it; and mended, where that was asked for.
+
+use std::collections::BTreeMap;
+
+use tickfleet_protocol::{ShardRepair, repair_entry};
+use tickfleet_store::{Fault, FaultFound, Repaired, Store, StoreError};
+
+use super::{Finding, Level};
+use crate::setup::Setup;
+
+/// Things that are named of one fault.
+const NAMED_MAX: usize = 5;
+
+/// Looks at a shard, and mends what can be mended where somebody, `by`, asks for it.
+///
+/// # Errors
+/// [`StoreError`] while mending; what only looks says that it could not.
+pub(super) async fn shard(setup: &Setup, store: &Store, by: Option<&str>) -> Result<Vec<Finding>, StoreError> {
+    let entry = match by {
+        None => None,
+        Some(by) => {
+            let (timestamp_ms, shard) = (store.now_ms().await?, store.shard());
+            Some(repair_entry(&ShardRepair { timestamp_ms, by, shard, redactor: &setup.report().redactor }))
+        }
+    };
+    match store.faults(entry.as_deref()).await {
+        Ok(repaired) => Ok(told(&repaired)),
+        Err(error) if entry.is_none() => {
+            let advice = "whoever looks needs to run scripts; those of docs/security.md may";
+            Ok(vec![Finding::warn("repair", format!("what agrees could not be looked at: {error}"), advice)])
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// The findings, one a fault.
+fn told(repaired: &Repaired) -> Vec<Finding> {
+    let mut by_fault: BTreeMap<(bool, Fault), Vec<&FaultFound>> = BTreeMap::new();
+    for found in &repaired.found {
+        by_fault.entry((found.mended, found.fault)).or_default().push(found);
+    }
+    let mut findings: Vec<Finding> =
+        by_fault.iter().filter_map(|((mended, fault), all)| one(*mended, *fault, all)).collect();
+    if repaired.more > 0 {
+        let says = format!("{} more that do not agree are not named", repaired.more);
+        findings.push(Finding::warn("repair", says, "look again when these are mended"));
+    }
+    if findings.is_empty() {
+        let uncounted =
+            if repaired.counted { "" } else { "; counters of tenants were not compared: too much is under way" };
+        findings.push(Finding::ok("repair", format!("{} things looked at, all agree{uncounted}", repaired.looked)));
+    }
+    findings
+}
+
+/// One fault, with what has it. A missing group is told among the streams while it is missing.
+fn one(mended: bool, fault: Fault, all: &[&FaultFound]) -> Option<Finding> {
+    let name = |found: &&FaultFound| match found.more.as_str() {
+        "" => found.item.clone(),
+        more => format!("{} ({more})", found.item),
+    };
+    let mut named: Vec<String> = all.iter().take(NAMED_MAX).map(name).collect();
+    if all.len() > NAMED_MAX {
+        named.push(format!("and {} more", all.len() - NAMED_MAX));
+    }
+    let says = format!("{} {}: {}", all.len(), fault.as_str(), named.join(", "));
+    if mended {
+        return Some(Finding::ok("repaired", says));
+    }
+    let (level, advice) = who_mends(fault)?;
+    Some(Finding { level, what: "repair", says, advice: Some(advice.to_owned()) })
+}
+
+/// How bad a fault is, and who mends it. FAIL is what nobody mends without being asked.
+const fn who_mends(fault: Fault) -> Option<(Level, &'static str)> {
+    Some(match fault {
+        Fault::StreamWithoutGroup => return None,
+        Fault::LaneWithoutTimer | Fault::LeaseEndless | Fault::PlaceNotCounted | Fault::TenantMiscounted => {
+            (Level::Fail, "nobody mends this by itself: tickfleet doctor --repair")
+        }
+        Fault::TurnLost => (
+            Level::Fail,
+            "its record was deleted, so nobody answers it: submit it under another id. tickfleet doctor --repair frees \
+             this one after retention.dedupe_for",
+        ),
+        Fault::TurnWithoutTimer => {
+            (Level::Warn, "a scheduler's sweep finds it within minutes; tickfleet doctor --repair at once")
+        }
+        Fault::TimerWithoutTurn => {
+            (Level::Warn, "a scheduler takes it away when it is due; tickfleet doctor --repair at once")
+        }
+        Fault::EntryStranded => {
+            (Level::Warn, "whoever reads it finds it stale; where nobody does: tickfleet doctor --repair")
+        }
+        Fault::PlaceLeaked => {
+            (Level::Warn, "taken back when all of the limit's places are taken; tickfleet doctor --repair at once")
+        }
+        Fault::RuntimeWithoutGroup => {
+            (Level::Warn, "its tasks' timers offer them anew, which makes the group; nothing to mend by hand")
+        }
+        Fault::ClaimWithoutTurn => (
+            Level::Warn,
+            "whether its call did anything is not known here: who makes an equal call is told so, until the claim ends",
+        ),
+        Fault::TurnUnreadable => (
+            Level::Warn,
+            "somebody wrote into its record: look at it with HGETALL; delete it when its producer has been told",
+        ),
+        Fault::Foreign => (Level::Warn, "somebody wrote something else there: look who, and delete it"),
+        Fault::ParkedNot
+        | Fault::RuntimeUnlisted
+        | Fault::NodeWithoutLease
+        | Fault::LimitUnlisted
+        | Fault::IdWithoutEntry
+        | Fault::IdEndless
+        | Fault::ClaimEndless => (Level::Warn, "it holds nothing up, and stays until tickfleet doctor --repair"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(fault: Fault, mended: bool) -> FaultFound {
+        FaultFound { fault, item: "acme:t".into(), mended, more: String::new() }
+    }
+
+    #[test]
+    fn what_was_mended_is_told_and_is_no_fault_any_more() {
+        let told = told(&Repaired { found: vec![found(Fault::TurnLost, true); 7], ..Repaired::default() });
+        assert_eq!((told.len(), told[0].level, told[0].what), (1, Level::Ok, "repaired"));
+        assert!(told[0].says.starts_with("7 turn_lost: acme:t, ") && told[0].says.ends_with("and 2 more"), "{told:?}");
+    }
+
+    #[test]
+    fn what_nobody_mends_fails_and_what_the_fleet_mends_warns() {
+        let faults = [found(Fault::TenantMiscounted, false), found(Fault::TimerWithoutTurn, false)];
+        let told = told(&Repaired { found: faults.into(), ..Repaired::default() });
+        let levels: Vec<Level> = told.iter().map(|finding| finding.level).collect();
+        assert_eq!(levels, [Level::Warn, Level::Fail]);
+    }
+}

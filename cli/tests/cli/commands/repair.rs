@@ -1,0 +1,202 @@
+//! `doctor --repair`: each fault is made by hand in Redis, found, and mended; a fleet that works has none.
+
+use std::fs;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tickfleet_testkit::RedisServer;
+
+use crate::support::binary::{Said, tickfleet};
+use crate::support::process::{Process, pause};
+
+/// Longer than any wait here.
+const FAR: &str = "9999999999999";
+/// Faults that are mended, each with the command that makes it. `demo:kept` is a turn under way.
+const MENDED: [(&str, &str); 17] = [
+    ("timer_without_turn", "ZADD timers 9999999999999 t:demo:ghost"),
+    ("lane_without_timer", "ZADD lane:demo:ghost 1 ghost"),
+    ("parked_not", "ZADD delayed 1 demo:ghost"),
+    ("runtime_unlisted", "XGROUP CREATE external:demo:ghost workers 0 MKSTREAM"),
+    ("entry_stranded", "XADD external:demo:ghost 1-1 t demo:ghost m {} d {}"),
+    ("lease_endless", "HSET beats w-ghost 9999999999999"),
+    ("node_without_lease", "HSET nodes w-gone nothing"),
+    ("place_leaked", "ZADD held:ghosts@demo 1 demo:ghost/1"),
+    ("place_not_counted", "HSET turn:demo:kept ho ghosts@demo 1"),
+    ("limit_unlisted", "HSET counters:ghosts demo 123456789012345678901234"),
+    ("tenant_miscounted", "HINCRBY tenant:demo q 3"),
+    ("id_without_entry", "HSET queued demo:ghost 1-1"),
+    ("turn_lost", "SET id:demo:lost a0"),
+    ("id_endless", "SET id:demo:ended e0"),
+    ("claim_endless", "HSET effect:demo:pay:ab b ghost/0/ab r {} e 9999999999999"),
+    ("turn_without_timer", "ZREM timers t:demo:kept"),
+    ("stream_without_group", "XGROUP DESTROY ready:low workers"),
+];
+/// Faults that are only told.
+const TOLD: [(&str, &str); 4] = [
+    ("runtime_without_group", "XGROUP CREATE external:demo:old others 0 MKSTREAM"),
+    ("claim_without_turn", "HSET effect:demo:pay:cd b ghost/0/cd e 9999999999999"),
+    ("turn_unreadable", "HSET turn:demo:odd n many"),
+    ("foreign", "SET turn:demo:none text"),
+];
+
+/// A Redis and a folder of a configuration.
+struct Place {
+    redis: RedisServer,
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    async fn new() -> Self {
+        let (redis, dir) = (RedisServer::start().await, tempfile::tempdir().unwrap());
+        let permissions = "permissions: {sleep: {everyone: true}, echo: {everyone: true}}";
+        fs::write(dir.path().join("permissions.yaml"), permissions).unwrap();
+        Self { redis, dir }
+    }
+
+    fn start(&self, role: &str) -> Process {
+        Process::start(role, self.dir.path(), &self.redis.url())
+    }
+
+    fn run(&self, args: &[&str]) -> Said {
+        let (dir, url) = (self.dir.path().to_str().unwrap(), self.redis.url());
+        tickfleet(&[args, &["--config", dir, "--redis-url", &url]].concat())
+    }
+
+    /// A command whose second or third word is the key without the shard's prefix.
+    async fn redis(&self, text: &str) -> redis::Value {
+        let words: Vec<&str> = text.split(' ').collect();
+        let at = if words[0] == "XGROUP" { 2 } else { 1 };
+        let mut command = redis::cmd(words[0]);
+        for (number, word) in words.iter().enumerate().skip(1) {
+            // The places of a limit have a blank within.
+            let rest = words[number..].join(" ");
+            match number {
+                _ if number == at => command.arg(format!("{{tickfleet:0}}:{word}")),
+                3 if words[2] == "ho" => command.arg(rest),
+                4 if words[2] == "ho" => &mut command,
+                _ => command.arg(word),
+            };
+        }
+        command.query_async(&mut self.redis.connection().await).await.unwrap()
+    }
+
+    /// What `doctor` finds that does not agree, or has mended, as `<what> <fault>`.
+    fn doctor(&self, more: &[&str]) -> Vec<String> {
+        let report = self.run(&[&["doctor", "--json"], more].concat()).json();
+        let findings = report["findings"].as_array().unwrap();
+        let told = findings.iter().filter(|finding| {
+            let (what, level) = (finding["what"].as_str().unwrap(), finding["level"].as_str().unwrap());
+            what == "repaired" || what == "repair" && level != "OK"
+        });
+        told.map(|finding| {
+            let fault = finding["says"].as_str().unwrap().split([' ', ':']).nth(1).unwrap();
+            format!("{} {fault}", finding["what"].as_str().unwrap())
+        })
+        .collect()
+    }
+
+    /// The acts in the audit log.
+    async fn acts(&self) -> Vec<Value> {
+        type Entries = Vec<(String, Vec<(String, String)>)>;
+        let found: Entries = redis::from_redis_value(self.redis("XRANGE audit - +").await).unwrap();
+        let read =
+            |(_, fields): (String, Vec<(String, String)>)| -> Value { serde_json::from_str(&fields[0].1).unwrap() };
+        found.into_iter().map(read).filter(|entry| entry["action"] == "REPAIR").collect()
+    }
+}
+
+/// One turn is admitted, and nobody carries it out.
+async fn one_turn(place: &Place) {
+    let scheduler = place.start("scheduler");
+    place.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--turn-id", "kept"]).exits(0);
+    while place.redis("EXISTS turn:demo:kept").await != redis::Value::Int(1) {
+        pause();
+    }
+    scheduler.signal(Signal::SIGKILL);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_fault_is_found_and_mended_alone_while_nothing_runs() {
+    let place = Place::new().await;
+    one_turn(&place).await;
+    assert_eq!(place.doctor(&[]), Vec::<String>::new(), "before anything is broken");
+    for (fault, breaks) in MENDED {
+        place.redis(breaks).await;
+        // A missing group is told among the streams.
+        if fault != "stream_without_group" {
+            let found = place.doctor(&[]);
+            assert!(found.contains(&format!("repair {fault}")), "{fault} is not found: {found:?}");
+        }
+        let mended = place.doctor(&["--repair", "--by", "anna"]);
+        assert!(mended.contains(&format!("repaired {fault}")), "{fault} is not mended: {mended:?}");
+        assert_eq!(place.doctor(&[]), Vec::<String>::new(), "after {fault}");
+        if fault == "place_not_counted" {
+            assert_ne!(place.redis("ZSCORE held:ghosts@demo demo:kept/1").await, redis::Value::Nil);
+            place.redis("DEL held:ghosts@demo").await;
+            place.redis("HDEL turn:demo:kept ho").await;
+        }
+    }
+    let acts = place.acts().await;
+    assert!(acts.len() >= MENDED.len(), "{acts:#?}");
+    assert!(acts.iter().all(|act| act["actor_id"] == "anna" && act["meta"]["shard"] == 0), "{acts:#?}");
+    let named: Vec<&Value> = acts.iter().flat_map(|act| act["meta"]["named"].as_array().unwrap()).collect();
+    assert!(named.contains(&&json!("turn_lost demo:lost")), "{named:?}");
+
+    for (fault, breaks) in TOLD {
+        place.redis(breaks).await;
+        // The claim has an end.
+        if fault == "claim_without_turn" {
+            place.redis("PEXPIRE effect:demo:pay:cd 600000").await;
+        }
+        let kept = place.doctor(&["--repair", "--by", "anna"]);
+        assert!(kept.contains(&format!("repair {fault}")), "{fault} is not told: {kept:?}");
+    }
+    assert_eq!(place.acts().await.len(), acts.len(), "what is only told changes nothing");
+    // What was kept is carried out as if nothing had been.
+    let _fleet = (place.start("scheduler"), place.start("worker"));
+    while place.run(&["explain", "demo:kept", "--json"]).json()["state"] != "done" {
+        pause();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_fleet_has_no_faults_and_those_of_a_hand_are_mended_beside_it() {
+    let place = Place::new().await;
+    let _fleet = (place.start("scheduler"), place.start("worker"), place.start("worker"));
+    let turn = |agent: usize, wait: bool| {
+        let names = ["kelly", "archy", "binky", "atlas"];
+        let call = "sleep {\"ms\":5}";
+        let mut args = vec!["submit", "--tenant", "demo", "--agent", names[agent % names.len()]];
+        args.extend(["--call", call, "--call", "echo", "--call", call]);
+        args.extend(wait.then_some("--wait"));
+        place.run(&args).code
+    };
+    std::thread::scope(|scope| {
+        let busy: Vec<_> = (0..3).map(|agent| scope.spawn(move || (0..20).all(|_| turn(agent, false) == 0))).collect();
+        let mut looks = 0;
+        while !busy.iter().all(std::thread::ScopedJoinHandle::is_finished) {
+            assert_eq!(
+                place.doctor(&["--repair", "--by", "anna"]),
+                Vec::<String>::new(),
+                "look {looks} beside the work"
+            );
+            looks += 1;
+        }
+        assert!(looks > 1, "nothing was looked at beside the work");
+        assert!(busy.into_iter().all(|thread| thread.join().unwrap()), "a turn was refused");
+    });
+    // What schedulers and workers mend by themselves within a moment is left out.
+    let theirs = ["turn_without_timer", "stream_without_group", "place_not_counted"];
+    let by_hand: Vec<_> = MENDED.iter().filter(|(fault, _)| !theirs.contains(fault)).collect();
+    for (_, breaks) in &by_hand {
+        place.redis(breaks).await;
+    }
+    let mended = place.doctor(&["--repair", "--by", "anna"]);
+    for (fault, _) in by_hand {
+        // The lane's timer is looked at by a scheduler as soon as it is there.
+        assert!(mended.contains(&format!("repaired {fault}")), "{fault} is not mended: {mended:?}");
+    }
+    assert_eq!(place.doctor(&[]), Vec::<String>::new());
+    assert_eq!(turn(0, true), 0, "the fleet goes on");
+    assert_ne!(place.redis("ZSCORE timers t:demo:ghost").await, redis::Value::BulkString(FAR.into()));
+}

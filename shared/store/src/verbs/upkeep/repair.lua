@@ -1,0 +1,213 @@
+#!lua flags=allow-oom
+-- repair: looks whether things of one kind agree with each other, and mends what does not. Everything that others change
+-- is asked for and changed in this one step, so that nothing seems wrong only because a fleet works beside it.
+-- KEYS  1 prefix
+-- ARGV  1 injected clock · 2 '1' to mend, '' to look · 3 audit entry, JSON whose last object and itself are still open ·
+--       4 dedupe_for ms · 5 lease ms · 6 longest lease that a fleet may have ms · 7 most turns that are counted · 8 kind
+--       (a name in KINDS below) · 9… what to look at: tenant:turn · name of a lane, stream, limit, consumer or tenant ·
+--       <counter> <place> · <queue> <entry> · tenant:tool:hash of an effect
+-- reply per thing: '' (it agrees) · MENDED <fault> <more> · FOUND <fault> <more> (nobody mended it: it was only looked
+--       for, or cannot be mended safely); of tenants NOT_COUNTED where more is under way than may be counted in a step
+-- effect ZADD, ZREM timers, held and delayed; HSET, HDEL tenant, beats, nodes, suspects and queued; SADD limits and
+--       externals; PEXPIRE ids and effects; XGROUP CREATE; XACK and XDEL of entries that are nobody's; XADD audit
+local now = clock(ARGV[1])
+local mends, dedupe, lease, lease_max = ARGV[2] == '1', num(ARGV[4]), num(ARGV[5]), num(ARGV[6])
+local NAMED_MAX = 50
+local mended = {}
+
+-- A fault that can be mended: mends it where that is asked for.
+local function fault(word, item, mend)
+  if not mends then return 'FOUND ' .. word end
+  mend()
+  -- Names are as others wrote them: what would need an escape in JSON is left out.
+  local plain = #item <= 200 and string.match(item, '^[%w_.:@~/ %-]+$') or '?'
+  mended[#mended + 1] = '"' .. word .. ' ' .. plain .. '"'
+  return 'MENDED ' .. word
+end
+
+local function exists(key) return call('EXISTS', key) == 1 end
+local function ends_never(key) return call('PTTL', key) == -1 end
+
+-- Whether somebody who shows signs of life holds an entry, and will end it himself.
+local function is_held_by_the_living(stream, entry)
+  local owner = pending(stream, entry)
+  local beat = owner and num(call('HGET', P .. 'beats', owner) or 0)
+  return beat and beat > now
+end
+
+local KINDS = {}
+
+function KINDS.turn(tt)
+  local key = turn_key(tt)
+  local calls, admitted, done = unpack(call('HMGET', key, TURN.calls, TURN.admitted, TURN.done))
+  if not calls then return '' end
+  if not (split(tt) and num(calls) and num(admitted or '') and num(done or 0)) then return 'FOUND turn_unreadable' end
+  if call('ZSCORE', TIMERS, 't:' .. tt) then return '' end
+  return fault('turn_without_timer', tt, function() call('ZADD', TIMERS, now, 't:' .. tt) end)
+end
+
+-- The places that a turn's record says to hold are not counted: its limit would let more run than there may.
+function KINDS.holder(tt)
+  local holds, lost = call('HGET', turn_key(tt), TURN.holds) or '', {}
+  for counter, places in string.gmatch(holds, '(%S+) (%d+)') do
+    for i = 1, math.min(num(places), 1000) do
+      if not call('ZSCORE', P .. 'held:' .. counter, tt .. '/' .. i) then lost[#lost + 1] = { counter, tt .. '/' .. i } end
+    end
+  end
+  if #lost == 0 then return '' end
+  return fault('place_not_counted', tt, function()
+    for i = 1, #lost do call('ZADD', P .. 'held:' .. lost[i][1], now, lost[i][2]) end
+  end)
+end
+
+-- A place that nobody holds.
+function KINDS.place(item)
+  local counter, member = string.match(item, '^(%S+) (.+)$')
+  local tt, number = string.match(member, '^(.*)/(%d+)$')
+  if not call('ZSCORE', P .. 'held:' .. counter, member) then return '' end
+  for held, places in string.gmatch(tt and call('HGET', turn_key(tt), TURN.holds) or '', '(%S+) (%d+)') do
+    if held == counter and num(number) <= num(places) then return '' end
+  end
+  return fault('place_leaked', item, function()
+    call('ZREM', P .. 'held:' .. counter, member)
+    call('ZADD', TIMERS, 'XX', 'LT', now, 'l:' .. counter)
+  end)
+end
+
+function KINDS.timer(tt)
+  if exists(turn_key(tt)) or not call('ZSCORE', TIMERS, 't:' .. tt) then return '' end
+  return fault('timer_without_turn', tt, function() call('ZREM', TIMERS, 't:' .. tt) end)
+end
+
+function KINDS.lane(lane)
+  if not exists(P .. 'lane:' .. lane) or call('ZSCORE', TIMERS, 'l:' .. lane) then return '' end
+  return fault('lane_without_timer', lane, function() call('ZADD', TIMERS, now, 'l:' .. lane) end)
+end
+
+function KINDS.delayed(tt)
+  if not call('ZSCORE', P .. 'delayed', tt) then return '' end
+  local calls, fence, admitted, done = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.fence, TURN.admitted, TURN.done))
+  if calls and not fence and (num(done or 0) or 0) < (num(admitted or 0) or 0) then return '' end
+  return fault('parked_not', tt, function() call('ZREM', P .. 'delayed', tt) end)
+end
+
+function KINDS.limit(limit)
+  if not exists(P .. 'counters:' .. limit) or call('SISMEMBER', P .. 'limits', limit) == 1 then return '' end
+  return fault('limit_unlisted', limit, function() call('SADD', P .. 'limits', limit) end)
+end
+
+-- What an id waits in that was given to a message is gone, and so is the message.
+function KINDS.queued(tt)
+  local entry = call('HGET', QUEUED, tt)
+  if not entry or is_open(P .. 'turns', entry) or is_open(P .. 'tasks', entry) then return '' end
+  return fault('id_without_entry', tt, function()
+    if call('GETRANGE', id_key(tt), 0, 0) == 'q' then call('PEXPIRE', id_key(tt), dedupe, 'NX') end
+    call('HDEL', QUEUED, tt)
+  end)
+end
+
+-- A remembered id that nothing will end: of a turn that was accepted and is gone, or that has ended.
+function KINDS.id(tt)
+  local state = call('GETRANGE', id_key(tt), 0, 0)
+  if state ~= 'a' and state ~= 'e' or not ends_never(id_key(tt)) then return '' end
+  if state == 'a' and call('EXISTS', turn_key(tt), done_key(tt)) > 0 then return '' end
+  return fault(state == 'a' and 'turn_lost' or 'id_endless', tt, function() call('PEXPIRE', id_key(tt), dedupe) end)
+end
+
+-- A lease that ends later than any lease does: reap would wait for that. Whoever lives renews it.
+function KINDS.beat(consumer)
+  local ends = call('HGET', P .. 'beats', consumer)
+  if not ends or num(ends) and num(ends) <= now + lease_max then return '' end
+  return fault('lease_endless', consumer, function() call('HSET', P .. 'beats', consumer, now + lease) end)
+end
+
+function KINDS.node(consumer)
+  if call('HEXISTS', P .. 'nodes', consumer) == 0 or call('HEXISTS', P .. 'beats', consumer) == 1 then return '' end
+  return fault('node_without_lease', consumer, function()
+    call('HDEL', P .. 'nodes', consumer)
+    call('HDEL', P .. 'suspects', consumer, 'turns ' .. consumer, 'tasks ' .. consumer)
+  end)
+end
+
+function KINDS.external(stream)
+  if not exists(P .. stream) then return '' end
+  -- Whom a group that is made anew would give an entry that a runtime holds, nobody knows: its task's timer offers it.
+  if not group_of(P .. stream) then return 'FOUND runtime_without_group' end
+  if call('SISMEMBER', P .. 'externals', stream) == 1 then return '' end
+  return fault('runtime_unlisted', stream, function() call('SADD', P .. 'externals', stream) end)
+end
+
+-- An entry of a queue whose turn is not out under it: whoever carried it out could not end it. One that a living worker
+-- holds he ends himself; a runtime that holds one hears that it is stale.
+function KINDS.entry(item)
+  local queue, entry = string.match(item, '^(%S+) (%S+)$')
+  local _, tt = body_of_entry(queue, entry)
+  if tt and call('HGET', turn_key(tt), TURN.fence) == entry then return '' end
+  if not tt and not pending(P .. queue, entry) then return '' end
+  if is_held_by_the_living(P .. queue, entry) then return '' end
+  return fault('entry_stranded', item, function()
+    redis.pcall('XACK', P .. queue, GROUP, entry)
+    call('XDEL', P .. queue, entry)
+  end)
+end
+
+function KINDS.group(stream)
+  if group_of(P .. stream) then return '' end
+  return fault('stream_without_group', stream, function() ensure_group(stream) end)
+end
+
+-- A claim that no end was written for. Whether its call did anything nobody knows here: whoever makes an equal call is
+-- told so, and it ends by itself. Nothing is mended of it but an end that it lacks.
+function KINDS.effect(effect)
+  local by, until_ms, ended = unpack(call('HMGET', effect_key(effect), EFFECT.by, EFFECT.until_ms, EFFECT.ended))
+  if ends_never(effect_key(effect)) then
+    local lives = math.max((num(until_ms or '') or now + dedupe) - now, 1)
+    return fault('claim_endless', effect, function() call('PEXPIRE', effect_key(effect), string.format('%.0f', lives)) end)
+  end
+  local turn, tenant = string.match(by or '', '^(.+)/%d+/%x*$'), string.match(effect, '^([^:]+):')
+  if not turn or ended or exists(turn_key(tenant .. ':' .. turn)) then return '' end
+  return 'FOUND claim_without_turn'
+end
+
+-- What is under way of each tenant, counted from the records; nil where that is too much for one script. Every turn has
+-- a timer of its own (rule 3), and whoever calls has seen to that.
+local function count_turns()
+  local counted = {}
+  if call('ZCARD', TIMERS) > num(ARGV[7]) then return nil end
+  local timers = call('ZRANGE', TIMERS, 0, -1)
+  for i = 1, #timers do
+    local tt = string.sub(timers[i], 1, 2) == 't:' and string.sub(timers[i], 3)
+    local calls, fence = false, false
+    if tt then calls, fence = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.fence)) end
+    if calls then
+      local tenant = split(tt)
+      local t = counted[tenant] or { unfinished = 0, out = 0 }
+      t.unfinished, counted[tenant] = t.unfinished + 1, t
+      if fence and string.sub(fence, 1, 2) ~= 's:' then t.out = t.out + 1 end
+    end
+  end
+  return counted
+end
+
+local counted = ARGV[8] == 'tenant' and count_turns()
+function KINDS.tenant(tenant)
+  if not counted then return 'NOT_COUNTED' end
+  local is, says = counted[tenant] or { unfinished = 0, out = 0 }, tenant_of(tenant)
+  if is.unfinished == says.unfinished and is.out == says.out then return '' end
+  local more = string.format(' unfinished %d, counted %d; out %d, counted %d', says.unfinished, is.unfinished, says.out, is.out)
+  return fault('tenant_miscounted', tenant, function()
+    call('HSET', tenant_key(tenant), TENANT.unfinished, is.unfinished, TENANT.out, is.out)
+  end) .. more
+end
+
+local replies, look = {}, KINDS[ARGV[8]]
+for i = 9, #ARGV do
+  local done, answer = alone(look, ARGV[i])
+  -- Something else is there under that name (rule 18): people have to look.
+  replies[i - 8] = done and answer or 'FOUND foreign'
+end
+if #mended > 0 then
+  local named = table.concat(mended, ',', 1, math.min(#mended, NAMED_MAX))
+  call('XADD', P .. 'audit', '*', 'audit', ARGV[3] .. ',"mended":' .. #mended .. ',"named":[' .. named .. ']}}')
+end
+return replies
