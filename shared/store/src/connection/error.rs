@@ -107,7 +107,8 @@ fn blame_of_reply(code: &str, said: &str) -> Blame {
     // `UNBLOCKED` and `MASTERDOWN` are said by a replica alone. `ASK` is not here: the slot is on its way, and until it
     // has arrived neither server has all keys of a shard, so that a script must wait for `MOVED`.
     const ELSEWHERE: [&str; 6] = ["READONLY", "MOVED", "MASTERDOWN", "UNBLOCKED", "NOAUTH", "WRONGPASS"];
-    const NOT_ALLOWED: [&str; 2] = ["The user executing the script", "Unknown Redis command called from script"];
+    const NOT_ALLOWED: [&str; 3] =
+        ["The user executing the script", "ACL failure in script", "Unknown Redis command called from script"];
     match code {
         _ if ELSEWHERE.contains(&code) => Blame::Connection,
         // A key of another type is a fault of the data, whoever reads it.
@@ -131,8 +132,8 @@ mod tests {
     use super::Blame::{Connection, Data, Server};
     use super::*;
 
-    /// What Redis 7 answers, word for word, and what it is about.
-    const REPLIES: [(&str, Blame); 25] = [
+    /// What Redis and Valkey answer, word for word, and what it is about.
+    const REPLIES: [(&str, Blame); 26] = [
         // The shard has another primary, or this server is none any more.
         ("MOVED 866 10.0.0.7:6379", Connection),
         ("READONLY You can't write against a read only replica.", Connection),
@@ -160,6 +161,11 @@ mod tests {
         ("NOPERM User fleet has no permissions to run the 'evalsha' command", Server),
         (
             "ERR The user executing the script can't run this command or subcommand script: 5f3, on @user_script:3.",
+            Server,
+        ),
+        // As Redis 7.2 and Valkey say it.
+        (
+            "ERR ACL failure in script: User default has no permissions to run the 'hset' command script: 5f3, on @user_script:3.",
             Server,
         ),
         ("ERR Unknown Redis command called from script script: 5f3, on @user_script:3.", Server),
