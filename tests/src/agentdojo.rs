@@ -145,6 +145,7 @@ impl AgentDojo {
                 required_features: Vec::new(),
                 requires_approval: false,
                 effect_key: None,
+                durable: None,
                 configured: true,
                 name,
             };

@@ -83,6 +83,7 @@ pub fn registered(tool: &Tool, manner: Manner) -> RegisteredTool {
         required_features: Vec::new(),
         requires_approval: false,
         effect_key: None,
+        durable: None,
         configured: true,
     };
     RegisteredTool::new(spec, Arc::new(manner)).unwrap()

@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use tickfleet_engine::active_policy::PolicyHandle;
+use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tokio::runtime::{Builder, Runtime};
 
@@ -21,9 +23,20 @@ impl Doomed {
 
     /// Starts a worker of another plan than the fleet's.
     pub fn start_as(fleet: &Fleet, plan: Arc<Plan>, name: &str) -> Self {
+        Self::worker_on(&fleet.server.url(), plan, &fleet.active, &fleet.metrics, name)
+    }
+
+    /// Starts a worker on the Redis at `url`, whichever server that is.
+    pub fn worker_on(
+        url: &str,
+        plan: Arc<Plan>,
+        active: &Arc<PolicyHandle>,
+        metrics: &Arc<Metrics>,
+        name: &str,
+    ) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (url, name) = (fleet.server.url(), name.to_owned());
-        let (active, metrics) = (fleet.active.clone(), fleet.metrics.clone());
+        let (url, name) = (url.to_owned(), name.to_owned());
+        let (active, metrics) = (active.clone(), metrics.clone());
         runtime.spawn(async move {
             let shutdown = Shutdown::default();
             let worker = plan.worker(plan.store(&url), active, metrics, &name, shutdown.now.clone());

@@ -13,7 +13,7 @@ use tickfleet_engine::report::ReportOptions;
 use tickfleet_llm::{LlmKind, ModelSet};
 use tickfleet_model::policy::{DefaultCaps, Permissions, TenantPolicy, ToolGrant};
 use tickfleet_model::retry::Ladder;
-use tickfleet_model::{AgentId, AgentPolicy, Policy, Priorities, TenantId};
+use tickfleet_model::{AgentId, AgentPolicy, Durability, Policy, Priorities, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
@@ -46,6 +46,8 @@ pub struct Plan {
     pub caps: DefaultCaps,
     /// Waits between tries.
     pub ladder: Ladder,
+    /// What has to know that a call of a `once` tool has begun before it runs.
+    pub durable: Durability,
     /// Times and bounds.
     pub store: StoreOptions,
     /// Whether there are the tools of every fleet (`echo`, `sleep`, `fail`…).
@@ -90,6 +92,7 @@ impl Default for Plan {
             agents: vec!["kelly".into()],
             caps: DefaultCaps { tick_ms: 1_000, ..DefaultCaps::default() },
             ladder: Ladder::new([10, 20, 30].map(Duration::from_millis).into()),
+            durable: Durability::None,
             store: StoreOptions { lease_ms: 2_000, ..StoreOptions::default() },
             standard_tools: true,
             atlas_tools: false,
@@ -214,6 +217,8 @@ impl Plan {
             priorities: self.priorities.clone(),
             drain: self.drain,
             ladder: self.ladder.clone(),
+            durable: self.durable,
+            durable_wait: Duration::from_millis(500),
             report: ReportOptions::default(),
             name: name.to_owned(),
         };

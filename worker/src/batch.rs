@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tickfleet_engine::retry_until::{Attempt, Endless, retry_until};
-use tickfleet_model::limits;
+use tickfleet_model::{Durability, limits};
 use tickfleet_store::{
-    Begin, Begun, Claimed, Concluded, Conclusion, EffectClaim, EffectEnd, HandBack, Parked, Retry, Settled, Settlement,
-    Store, StoreError, Wait,
+    Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, EffectClaim, EffectEnd, HandBack, Parked, Retry, Settled,
+    Settlement, Store, StoreError, Wait,
 };
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
@@ -72,6 +72,26 @@ impl Verb for Begin {
     type Reply = Begun;
     async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Begun>, StoreError> {
         store.begin(batch).await
+    }
+}
+
+/// A begin that has to be durable before its call runs. A batch has those of one durability.
+pub(crate) struct DurableBegin {
+    pub(crate) begin: Begin,
+    pub(crate) durability: Durability,
+    /// The longest wait.
+    pub(crate) at_most: Duration,
+}
+
+impl Verb for DurableBegin {
+    const NAME: &'static str = "begin";
+    type Reply = (Begun, Confirmed);
+    /// One wait confirms the whole batch: what gathers meanwhile goes with the next.
+    async fn call(store: &Store, batch: &[Self]) -> Result<Vec<Self::Reply>, StoreError> {
+        let Some(first) = batch.first() else { return Ok(Vec::new()) };
+        let calls: Vec<Begin> = batch.iter().map(|item| item.begin.clone()).collect();
+        let (begun, confirmed) = store.begin_durably(&calls, first.durability, first.at_most).await?;
+        Ok(begun.into_iter().map(|begun| (begun, confirmed.clone())).collect())
     }
 }
 

@@ -27,8 +27,8 @@ use std::time::Duration;
 use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
-use tickfleet_model::Priorities;
 use tickfleet_model::retry::Ladder;
+use tickfleet_model::{Durability, Priorities};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_store::{ShardClock, Store};
@@ -58,6 +58,10 @@ pub struct Options {
     pub drain: Duration,
     /// The waits between tries.
     pub ladder: Ladder,
+    /// What has to know that a call of a `once` tool has begun before it runs, where the tool does not say.
+    pub durable: Durability,
+    /// The longest wait for that.
+    pub durable_wait: Duration,
     /// The way in which results are reported.
     pub report: ReportOptions,
     /// The beginning of the names of the worker's incarnations (a pod's name).
@@ -120,7 +124,9 @@ impl Worker {
         watch_slots(&common.metrics, &slices, options.slots);
         let outbox = Arc::new(Outbox::new(&common.store, held_max(options.slots), &common.now));
         let claims = Arc::new(Claims::new(&common));
-        let calls = Calls::new(&common, &claims, &outbox, options.ladder, options.report.redactor.clone());
+        let durable = (options.durable, options.durable_wait);
+        let (ladder, redactor) = (options.ladder, options.report.redactor.clone());
+        let calls = Calls::new(&common, &claims, &outbox, ladder, redactor, durable);
         let pipeline = Arc::new(Pipeline::new(&common, &claims, &slices, &outbox, calls, options.report));
         let (priorities, drain) = (options.priorities, options.drain);
         let leasing = Leasing::new(&common, priorities, drain, &claims, &slices, &outbox, &pipeline);

@@ -1,18 +1,24 @@
 //! The way of results, begins, retries and hand-backs to Redis: in batches, one queue a verb.
 
+use std::time::Duration;
+
+use tickfleet_model::Durability;
 use tickfleet_store::{
-    Begin, Begun, Claimed, Concluded, Conclusion, EffectClaim, HandBack, Parked, Queue, Retry, Returned, Settled,
-    Settlement, SliceEntry, Store, TurnName, Wait,
+    Begin, Begun, Claimed, Concluded, Conclusion, Confirmed, EffectClaim, HandBack, Parked, Queue, Retry, Returned,
+    Settled, Settlement, SliceEntry, Store, TurnName, Wait,
 };
 use tokio_util::sync::CancellationToken;
 
-use crate::batch::{self, Batcher};
+use crate::batch::{self, Batcher, DurableBegin};
 
 /// The messages of a worker about its slices. None is the answer if Redis refuses an item, or did not answer before the
 /// worker had to stop.
 pub(crate) struct Outbox {
     settles: Batcher<Settlement>,
     begins: Batcher<Begin>,
+    /// Begins that have to reach the primary's disk, and those that have to reach a replica: each batch waits.
+    begins_local: Batcher<DurableBegin>,
+    begins_replica: Batcher<DurableBegin>,
     claims: Batcher<EffectClaim>,
     conclusions: Batcher<Conclusion>,
     retries: Batcher<Retry>,
@@ -28,6 +34,8 @@ impl Outbox {
         Self {
             settles: Batcher::new(store, capacity, now, failed.clone()),
             begins: Batcher::new(store, capacity, now, failed.clone()),
+            begins_local: Batcher::new(store, capacity, now, failed.clone()),
+            begins_replica: Batcher::new(store, capacity, now, failed.clone()),
             claims: Batcher::new(store, capacity, now, failed.clone()),
             conclusions: Batcher::new(store, capacity, now, failed.clone()),
             retries: Batcher::new(store, capacity, now, failed.clone()),
@@ -44,6 +52,21 @@ impl Outbox {
     /// Records that a call is about to run.
     pub(crate) async fn begin(&self, begin: Begin) -> Option<Begun> {
         self.begins.ask(begin).await
+    }
+
+    /// As [`Self::begin`], of a call that runs only when what `durability` names knows of it; waits for that `at_most`.
+    pub(crate) async fn begin_durably(
+        &self,
+        begin: Begin,
+        durability: Durability,
+        at_most: Duration,
+    ) -> Option<(Begun, Confirmed)> {
+        let item = DurableBegin { begin, durability, at_most };
+        match durability {
+            Durability::None => Some((self.begins.ask(item.begin).await?, Confirmed::Yes)),
+            Durability::Disk => self.begins_local.ask(item).await,
+            Durability::Replica => self.begins_replica.ask(item).await,
+        }
     }
 
     /// Claims the effect of a call that is about to begin.

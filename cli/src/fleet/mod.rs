@@ -10,6 +10,7 @@ pub(crate) mod reload;
 use std::net::SocketAddr;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use scheduler::scrape::Scrape;
@@ -27,11 +28,15 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use worker::{Surroundings, Worker};
 
+use crate::commands::doctor::{Level, durable};
 use crate::failure::Failure;
 use crate::fleet::live::Live;
 use crate::fleet::registrar::Registrar;
 use crate::fleet::reload::Reload;
 use crate::setup::Setup;
+
+/// The time between two questions to a Redis that is away.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 /// The roles of a process.
 #[derive(Debug, Clone, Copy)]
@@ -108,6 +113,7 @@ pub(crate) async fn start(setup: &Setup, roles: Roles, answer: Answer, shutdown:
             return Err(failure);
         }
         setup.tell_of_sandbox(&shared.metrics);
+        tell_of_durability(setup, &shutdown.draining);
         setup.mcp.start();
         if let Some(python) = &setup.python {
             python.start();
@@ -198,6 +204,28 @@ impl Fleet {
     }
 }
 
+/// Tells the log what Redis cannot confirm of what is to be durable, as soon as it answers: such calls will not run.
+fn tell_of_durability(setup: &Setup, until: &CancellationToken) {
+    let wanted = durable::wanted(setup);
+    let Ok(pool) = setup.pool() else { return };
+    if wanted.is_empty() {
+        return;
+    }
+    let asking = async move {
+        let facts = loop {
+            match pool.server().await {
+                Ok(facts) => break facts,
+                Err(_) => tokio::time::sleep(ASK_AGAIN).await,
+            }
+        };
+        for finding in durable::judge(&facts, &wanted).into_iter().filter(|finding| finding.level == Level::Fail) {
+            tracing::error!(found = finding.says, "what is to be durable cannot be: tickfleet doctor says what helps");
+        }
+    };
+    let until = until.clone();
+    tokio::spawn(async move { until.run_until_cancelled(asking).await });
+}
+
 /// Runs the start hooks of the program's own tools.
 async fn start_tools(setup: &Setup) -> Result<(), Failure> {
     start_all(&setup.extensions.fixed(), &setup.tool_environment()).await.map_err(|errors| {
@@ -225,6 +253,8 @@ fn workers(setup: &Setup, shared: &Shared, stores: &[Store], shutdown: &Shutdown
         priorities: setup.settings().worker.priorities.clone(),
         drain: setup.settings().worker.drain,
         ladder: setup.configuration.ladder(),
+        durable: setup.settings().worker.durable,
+        durable_wait: setup.settings().worker.durable_wait,
         report: setup.report(),
         name: setup.name(),
     };

@@ -25,5 +25,5 @@ pub use policy::{AgentPolicy, Caps, DayCapAction, Policy, TenantUser};
 pub use redaction::Redactor;
 pub use rejection::RejectionCode;
 pub use task::{Task, TaskGrant};
-pub use tool::{Effect, EffectKey, ToolId, ToolSpec};
+pub use tool::{Durability, Effect, EffectKey, ToolId, ToolSpec};
 pub use turn::{Call, Context, Dialect, Priorities, Priority, Turn};

@@ -1,7 +1,9 @@
 //! The declaration of a tool. Running it is the worker's business.
 
+mod durable;
 mod effect_key;
 
+pub use durable::Durability;
 pub use effect_key::{EFFECT_WINDOW_MS_DEFAULT, EFFECT_WINDOW_MS_MAX, EffectKey};
 
 use std::time::Duration;
@@ -49,6 +51,9 @@ pub struct ToolSpec {
     /// Of a tool whose effect is `once`: by what two calls are the same effect, which is not to happen again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effect_key: Option<EffectKey>,
+    /// Of a tool whose effect is `once`: what has to know that a call has begun before it runs. None: as the fleet says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub durable: Option<Durability>,
     /// Wall-clock limit of one try.
     #[serde(with = "duration_ms")]
     pub timeout: Duration,

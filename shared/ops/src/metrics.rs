@@ -6,6 +6,7 @@
 //! closed list in `words`.
 
 mod catalogue;
+mod durable;
 mod governance;
 mod labels;
 mod live;

@@ -45,6 +45,7 @@ pub(super) fn test_tool(name: &str) -> ToolSpec {
         required_features: vec![],
         requires_approval: false,
         effect_key: None,
+        durable: None,
         configured: true,
     }
 }

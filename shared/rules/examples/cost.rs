@@ -31,6 +31,7 @@ fn tool() -> ToolSpec {
         required_features: Vec::new(),
         requires_approval: false,
         effect_key: None,
+        durable: None,
         configured: true,
     }
 }

@@ -72,6 +72,7 @@ pub(super) fn spec() -> ToolSpec {
         required_features: Vec::new(),
         requires_approval: false,
         effect_key: None,
+        durable: None,
         configured: true,
     }
 }

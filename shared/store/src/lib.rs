@@ -16,6 +16,7 @@ mod script;
 mod verbs;
 
 pub use clock::ShardClock;
+pub use connection::confirm::Confirmed;
 pub use connection::dial::{Dial, SentinelSays};
 pub use connection::error::StoreError;
 pub use connection::inbox::{InboxEntry, InboxReader};
@@ -62,6 +63,7 @@ pub use verbs::upkeep::*;
 
 use std::sync::Arc;
 
+use connection::confirm::Confirming;
 use script::args::Args;
 use script::reply::Reply;
 use verbs::Verb;
@@ -167,6 +169,8 @@ pub struct Store {
     shard: u32,
     options: Arc<StoreOptions>,
     time: TimeSource,
+    /// Connections for what has to be durable before the next step: one for each kind of durability, since each waits.
+    confirming: Arc<[Confirming; 2]>,
 }
 
 impl Store {
@@ -193,6 +197,7 @@ impl Store {
             shard,
             options,
             time: TimeSource::Redis,
+            confirming: Arc::default(),
         }
     }
 

@@ -107,6 +107,19 @@ impl RedisServer {
         }
     }
 
+    /// Cuts off the server's replicas, which are not let in again. A paused one has what reached it before its primary was
+    /// killed, and goes on to read it; this one does not.
+    ///
+    /// # Panics
+    /// The server does not answer.
+    pub async fn cut_replicas(&self) {
+        let mut connection = self.connection().await;
+        let mut pipe = redis::pipe();
+        pipe.cmd("ACL").arg(&["SETUSER", "default", "-psync", "-sync"]).ignore();
+        pipe.cmd("CLIENT").arg(&["KILL", "TYPE", "replica"]).ignore();
+        let () = pipe.query_async(&mut connection).await.expect("cut the replicas off");
+    }
+
     /// Makes the server hang: connections stay open, and nothing answers.
     ///
     /// # Panics

@@ -135,6 +135,15 @@ impl Trio {
         self.sentinels[index].server.kill9().expect("kill a sentinel");
     }
 
+    /// Has the server `primary` lose its replicas, which do not come back until they are let in again: what is written to it
+    /// now, nobody else has.
+    ///
+    /// # Panics
+    /// The primary does not answer.
+    pub async fn cut_replicas(&self, primary: usize) {
+        self.servers[primary].cut_replicas().await;
+    }
+
     async fn until_known(&self, replicas: usize) {
         let deadline = Instant::now() + PATIENCE;
         let wanted = [("num-slaves", replicas), ("num-other-sentinels", SENTINELS - 1)];

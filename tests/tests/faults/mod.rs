@@ -4,6 +4,7 @@ mod bad_input;
 mod chaos;
 mod composed_steps;
 mod crashes;
+mod durable;
 mod effect_steps;
 mod failover;
 mod gone;

@@ -113,6 +113,7 @@ fn handler(
         required_features: Vec::new(),
         requires_approval: false,
         effect_key: None,
+        durable: None,
         configured,
     };
     RegisteredTool::new(spec, handler).map_err(|e| e.to_string())

@@ -8,10 +8,10 @@ use serde_json::value::RawValue;
 use tickfleet_engine::report::Past;
 use tickfleet_model::redaction::Redactor;
 use tickfleet_model::retry::{Ladder, Verdict};
-use tickfleet_model::{Effect, Outcome, TurnId, idempotency_key};
+use tickfleet_model::{Durability, Effect, Outcome, TurnId, idempotency_key};
 use tickfleet_ops::metrics::{Metrics, RuleAction};
 use tickfleet_protocol::{about, text};
-use tickfleet_store::{ASKS, Begin, Begun, EndReason, ShardClock, Store, TurnName};
+use tickfleet_store::{Begun, EndReason, ShardClock, Store, TurnName};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -21,7 +21,7 @@ use crate::calls::effects::Ledger;
 use crate::calls::guards::{self, Asked, Passed};
 use crate::calls::inner::Begins;
 use crate::calls::messages::{self, CallEnding};
-use crate::calls::trying::{Disposition, Trying};
+use crate::calls::trying::{Disposition, Stopped, Trying};
 use crate::claims::Claims;
 use crate::lease_clock::LeaseClock;
 use crate::outbox::Outbox;
@@ -32,27 +32,31 @@ use crate::tools::{CallContext, RegisteredTool, ToolSecrets, Toolbox};
 pub(crate) struct Calls {
     store: Store,
     clock: Arc<ShardClock>,
-    lease_clock: Arc<LeaseClock>,
-    claims: Arc<Claims>,
-    outbox: Arc<Outbox>,
+    pub(super) lease_clock: Arc<LeaseClock>,
+    pub(super) claims: Arc<Claims>,
+    pub(super) outbox: Arc<Outbox>,
     ledger: Ledger,
-    metrics: Arc<Metrics>,
+    pub(super) metrics: Arc<Metrics>,
     /// The waits between tries.
     ladder: Ladder,
+    /// What has to know that a call has begun before it runs, where its tool does not say; and the longest wait for that.
+    pub(super) durable: (Durability, Duration),
     /// Takes secrets out of messages.
     redactor: Arc<Redactor>,
     /// Cancelled when running calls must stop at once.
-    now: CancellationToken,
+    pub(super) now: CancellationToken,
 }
 
 impl Calls {
-    /// Tries calls again by `ladder`; `redactor` takes secrets out of what is told of them.
+    /// Tries calls again by `ladder`; `redactor` takes secrets out of what is told of them; `durable` is what has to know
+    /// that a call has begun, and for how long that is waited for.
     pub(crate) fn new(
         common: &Common,
         claims: &Arc<Claims>,
         outbox: &Arc<Outbox>,
         ladder: Ladder,
         redactor: Arc<Redactor>,
+        durable: (Durability, Duration),
     ) -> Self {
         Self {
             store: common.store.clone(),
@@ -63,6 +67,7 @@ impl Calls {
             ledger: Ledger::new(common, outbox, claims),
             metrics: common.metrics.clone(),
             ladder,
+            durable,
             redactor,
             now: common.now.clone(),
         }
@@ -121,11 +126,20 @@ impl Calls {
         if !self.still_leased(trying).await {
             return Disposition::HandBack(false);
         }
-        let claim = match self.ledger.claim(trying, tool, arguments).await {
-            Ok(claim) => claim,
-            Err(answered) => return *answered,
+        let durability = tool.spec.durable.unwrap_or(self.durable.0);
+        let (claim, begun) = loop {
+            let claim = match self.ledger.claim(trying, tool, arguments).await {
+                Ok(claim) => claim,
+                Err(answered) => return *answered,
+            };
+            match self.begin(trying, Some(durability)).await {
+                // This Redis may have lost the claim.
+                Err(Stopped::Held) => {}
+                Err(Stopped::Ends(stopped)) => break (claim, Some(stopped)),
+                Ok(()) => break (claim, None),
+            }
         };
-        let carried = match self.begin(trying, true).await {
+        let carried = match begun {
             Some(stopped) => stopped,
             None => self.execute(trying, tool, tools, arguments).await,
         };
@@ -200,7 +214,7 @@ impl Calls {
     /// Returns how a call ends that is about to end without having run, if a holder of the slice was lost and had begun
     /// it. The policy and the tools may be others by now; what was begun may have happened all the same.
     async fn begun_by_a_lost_holder(&self, trying: &Trying<'_>) -> Option<Disposition> {
-        if trying.slice.crashes > 0 || self.claims.expects_marks() { self.begin(trying, false).await } else { None }
+        if trying.slice.crashes > 0 || self.claims.expects_marks() { self.ask(trying).await } else { None }
     }
 
     /// As [`Self::begun_by_a_lost_holder`], of a call that is refused, or whose turn is over. It is asked of any that may
@@ -208,7 +222,7 @@ impl Calls {
     async fn begun_by_another(&self, trying: &Trying<'_>) -> Option<Disposition> {
         match trying.config.registry.effect(&trying.call.tool) {
             Some(Effect::Read | Effect::Idempotent) => self.begun_by_a_lost_holder(trying).await,
-            Some(Effect::Once) | None => self.begin(trying, false).await,
+            Some(Effect::Once) | None => self.ask(trying).await,
         }
     }
 
@@ -222,7 +236,7 @@ impl Calls {
     }
 
     /// The end of a call whose turn was over when it was about to begin.
-    async fn over_before(&self, trying: &Trying<'_>, over: Begun) -> Disposition {
+    pub(super) async fn over_before(&self, trying: &Trying<'_>, over: Begun) -> Disposition {
         let reason = if over == Begun::Expired { EndReason::Expired } else { EndReason::Cancelled };
         let why = self.why(trying, reason).await;
         // Of a call that must not run twice it is certain that no lost holder began it.
@@ -235,57 +249,6 @@ impl Calls {
             waited: trying.waited,
         };
         self.ended(trying, reason, &past)
-    }
-
-    /// Records the intent of a call whose effect must not happen twice; where it will not run, only asks whether
-    /// somebody has begun it. Answers how the call ends instead, if it does.
-    async fn begin(&self, trying: &Trying<'_>, runs: bool) -> Option<Disposition> {
-        let fresh = || format!("{}.{}", trying.slice.fence, self.lease_clock.sending());
-        let nonce = if runs { fresh() } else { ASKS.to_owned() };
-        let (name, position) = (&trying.slice.name, trying.id.position);
-        loop {
-            let rounds = self.claims.rounds();
-            let begin = Begin {
-                name: trying.slice.name.clone(),
-                fence: trying.slice.fence.clone(),
-                position: trying.id.position,
-                nonce: Some(nonce.clone()),
-                digest: trying.slice.meta.digest.clone(),
-                knows: self.claims.told_to(),
-            };
-            match self.outbox.begin(begin).await {
-                Some(Begun::Ok) if !runs => return None,
-                Some(Begun::Ok) => {
-                    let meta = &trying.slice.meta;
-                    self.claims.begun(name, position, &meta.digest, &nonce, meta.deadline_ms);
-                    if self.claims.rounds() == rounds || self.claims.begun_for_sure(name, position).await {
-                        return None;
-                    }
-                    self.metrics.fenced("begin");
-                    return Some(Disposition::Lost);
-                }
-                Some(Begun::Kept(result)) => return Some(Disposition::Kept(result)),
-                Some(Begun::Unknown) => {
-                    // Whoever began it was lost, or could not write its result: both are true of what is said.
-                    let what = "This call was begun before, and no result of it was recorded.";
-                    return Some(
-                        trying.refused(Outcome::OutcomeUnknown, messages::outcome_unknown(&trying.call.tool, what)),
-                    );
-                }
-                Some(over @ (Begun::Cancelled | Begun::Expired)) => return Some(self.over_before(trying, over).await),
-                Some(Begun::Hold) => {
-                    // Redis restarted; what it lost may include another's begin of this very call.
-                    tokio::select! {
-                        () = self.now.cancelled() => return Some(Disposition::HandBack(false)),
-                        () = tokio::time::sleep(Duration::from_millis(500)) => {}
-                    }
-                }
-                Some(Begun::Stale | Begun::Done) | None => {
-                    self.metrics.fenced("begin");
-                    return Some(Disposition::Lost);
-                }
-            }
-        }
     }
 
     async fn execute(
@@ -386,7 +349,7 @@ impl Calls {
         }
     }
 
-    fn try_again(
+    pub(super) fn try_again(
         &self,
         trying: &Trying<'_>,
         message: &str,
@@ -401,7 +364,11 @@ impl Calls {
                 Disposition::Again(wait, self.redactor.text(message).into_owned())
             }
             Verdict::GiveUp(why) => {
-                trying.refused(Outcome::Transient, messages::gave_up(message, trying.attempt, Some(why), after))
+                let mut error = messages::gave_up(message, trying.attempt, Some(why), after);
+                if reason == messages::NOT_DURABLE {
+                    error.details = Some(serde_json::json!({ "reason": messages::NOT_DURABLE }));
+                }
+                trying.refused(Outcome::Transient, error)
             }
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tickfleet_model::policy::Denial;
 use tickfleet_model::retry::GiveUp;
-use tickfleet_model::{CallError, Outcome, limits};
+use tickfleet_model::{CallError, Durability, Outcome, limits};
 use tickfleet_ops::metrics::{Metrics, RuleAction};
 use tickfleet_rules::{Unmet, Why};
 
@@ -120,6 +120,25 @@ pub(crate) fn gave_up(message: &str, attempts: u32, why: Option<GiveUp>, after: 
     let said = format!("{} (after {tries}).{why} {advice} or use another approach.", message.trim_end_matches('.'));
     let details = after.map(|_| serde_json::json!({ "retry_after_s": asked_s }));
     CallError { details, ..error(Outcome::Transient, said) }
+}
+
+/// The reason of a try that failed because its begin was not confirmed.
+pub(crate) const NOT_DURABLE: &str = "not_durable";
+
+/// Nobody confirmed in time that what a call has begun would survive.
+pub(crate) fn not_durable(durability: Durability, within: Duration) -> String {
+    let who = match durability {
+        Durability::None => "Nobody",
+        Durability::Disk => "The disk of Redis' primary has not",
+        Durability::Replica => "No replica of Redis has",
+    };
+    format!("{who} confirmed the beginning of this call within {} ms, so it was not executed", within.as_millis())
+}
+
+/// The server cannot confirm it at all.
+pub(crate) fn cannot_be_durable(durability: Durability) -> String {
+    let durable = durability.as_str();
+    format!("Redis cannot confirm the beginning of this call ('durable: {durable}'), so it was not executed")
 }
 
 /// A `once` tool whose effect nobody knows.

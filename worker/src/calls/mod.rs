@@ -2,10 +2,11 @@
 //!
 //! Read in this order: [`turn`] (one slice from end to end), [`call`] (one call from end to end), [`guards`] (the
 //! conditions before a call runs), `effects` (equal calls of
-//! a tool that says what makes them equal), `attempt` (one try), `trying` (what is known of one), `inner` (calls that a tool makes), `messages` (the texts that a model gets), [`trial`] (one call
+//! a tool that says what makes them equal), `begin` (what is written down before a call runs), `attempt` (one try), `trying` (what is known of one), `inner` (calls that a tool makes), `messages` (the texts that a model gets), [`trial`] (one call
 //! outside of a fleet).
 
 mod attempt;
+mod begin;
 pub mod call;
 mod effects;
 pub mod guards;

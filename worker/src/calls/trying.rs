@@ -34,6 +34,14 @@ pub(crate) enum Disposition {
     Lost,
 }
 
+/// Why a call does not run now.
+pub(crate) enum Stopped {
+    /// It ends, or goes on elsewhere.
+    Ends(Disposition),
+    /// Redis has just restarted: it is asked again.
+    Held,
+}
+
 /// One call on its way.
 pub(crate) struct Trying<'a> {
     pub(crate) slice: &'a SliceEntry,

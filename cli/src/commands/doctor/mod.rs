@@ -1,13 +1,14 @@
 //! `tickfleet doctor`: is this Redis fit to hold a fleet's state, are the queues healthy, and does what is kept agree.
 //! Here it is asked; [`server`] and [`queues`] judge, [`repair`] also mends.
 
+pub(crate) mod durable;
 mod queues;
 mod repair;
 mod server;
 
 use clap::Args;
 use serde::Serialize;
-use tickfleet_model::TenantId;
+use tickfleet_model::{Durability, TenantId};
 use tickfleet_store::{Pool, Store};
 
 use crate::failure::Failure;
@@ -48,9 +49,9 @@ pub(crate) enum Level {
 /// One line of the report.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    level: Level,
+    pub(crate) level: Level,
     what: &'static str,
-    says: String,
+    pub(crate) says: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
 }
@@ -87,7 +88,7 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
         (true, None) => Some(crate::commands::limits::by_environment()?),
     };
     let pool = setup.pool()?;
-    let mut findings = server_findings(&pool).await?;
+    let mut findings = server_findings(&pool, &durable::wanted(setup)).await?;
     for (shard, store) in setup.stores()?.iter().enumerate() {
         findings.extend(shard_findings(setup, &pool, (store, shard), by.as_deref()).await?);
     }
@@ -102,10 +103,11 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     if level >= bound { Err(Failure::Told) } else { Ok(()) }
 }
 
-async fn server_findings(pool: &Pool) -> Result<Vec<Finding>, Failure> {
+async fn server_findings(pool: &Pool, wanted: &[(String, Durability)]) -> Result<Vec<Finding>, Failure> {
     let facts = pool.server().await?;
     let (before, theirs, after) = (local_ms(), pool.time_ms().await?, local_ms());
     let mut findings = server::judge(&facts);
+    findings.extend(durable::judge(&facts, wanted));
     findings.extend(server::sentinels(&pool.sentinels().await));
     findings.push(server::clock(theirs, before, after));
     findings.push(match pool.load_scripts().await {

@@ -20,6 +20,14 @@ pub(super) fn judge(facts: &ServerFacts) -> Vec<Finding> {
 
 fn version(facts: &ServerFacts) -> Finding {
     let says = format!("{} {}, {}", facts.product, facts.version, facts.mode);
+    if !["Redis", "Valkey"].contains(&facts.product.as_str()) {
+        let advice = "it is not supported, and nothing is promised on it: use Redis 7.0 or later, or Valkey";
+        return Finding::fail("version", says, advice);
+    }
+    if facts.version.is_empty() {
+        let advice = "make sure that it is Redis 7.0 or later, or Valkey";
+        return Finding::warn("version", "the server does not tell its version", advice);
+    }
     if facts.release() < RELEASE_MIN {
         return Finding::fail("version", says, "use Redis 7.0 or later, or Valkey");
     }
@@ -32,6 +40,7 @@ fn version(facts: &ServerFacts) -> Finding {
 fn role(facts: &ServerFacts) -> Finding {
     match facts.role.as_str() {
         "slave" => Finding::fail("role", "a replica, which takes no writes", "name the primary"),
+        "" => Finding::warn("role", "the server does not tell its role", "make sure that it is a primary"),
         _ => Finding::ok("role", "a primary"),
     }
 }
@@ -74,7 +83,11 @@ fn eviction(facts: &ServerFacts) -> Finding {
 /// Tells what a crash of the server may lose. A restart of workers or schedulers loses nothing in any case.
 fn durability(facts: &ServerFacts) -> Finding {
     const ADVICE: &str = "CONFIG SET appendonly yes, and appendfsync everysec";
-    if !facts.aof {
+    let Some(aof) = facts.aof else {
+        let advice = "ask whoever runs it what a failover and a restart lose";
+        return Finding::warn("durability", "the server does not tell whether it keeps an append-only file", advice);
+    };
+    if !aof {
         let kept = match facts.save.as_deref() {
             Some("") => "nothing is kept over a restart of the server",
             Some(_) => "only snapshots: a crash loses minutes of accepted calls, counters and replies",
@@ -164,7 +177,7 @@ mod tests {
             maxmemory_policy: "noeviction".into(),
             used_memory: 10 << 20,
             maxmemory: 100 << 20,
-            aof: true,
+            aof: Some(true),
             fsync: Some("everysec".into()),
             aof_write_ok: true,
             ..ServerFacts::default()
@@ -197,6 +210,7 @@ mod tests {
         assert_eq!(worst(&good()), Some(Level::Ok));
         for bad in [
             ServerFacts { version: "6.2.9".into(), ..good() },
+            ServerFacts { product: "Dragonfly".into(), version: "df-v1.30.0".into(), ..good() },
             ServerFacts { role: "slave".into(), ..good() },
             ServerFacts { maxmemory_policy: "allkeys-lru".into(), ..good() },
             ServerFacts { aof_write_ok: false, ..good() },
@@ -205,9 +219,11 @@ mod tests {
             assert_eq!(worst(&bad), Some(Level::Fail), "{bad:?}");
         }
         for doubtful in [
-            ServerFacts { aof: false, save: Some("3600 1".into()), ..good() },
+            ServerFacts { aof: Some(false), save: Some("3600 1".into()), ..good() },
             ServerFacts { fsync: Some("no".into()), ..good() },
             ServerFacts { maxmemory: 0, ..good() },
+            // A managed service that hides what it is.
+            ServerFacts { version: String::new(), role: String::new(), aof: None, ..good() },
             ServerFacts { used_memory: 70 << 20, ..good() },
         ] {
             assert_eq!(worst(&doubtful), Some(Level::Warn), "{doubtful:?}");

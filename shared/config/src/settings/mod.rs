@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::settings::redis_url::RedisUrl;
-use tickfleet_model::{DayCapAction, Priorities};
+use tickfleet_model::{DayCapAction, Durability, Priorities};
 
 /// Every setting, validated.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -90,6 +90,10 @@ pub struct WorkerSettings {
     pub workspaces: String,
     /// The time for which a workspace is kept after its last use. Default 24 h.
     pub workspace_ttl: Duration,
+    /// What has to know that a call of a `once` tool has begun before it runs, where the tool does not say. Default none.
+    pub durable: Durability,
+    /// Longest wait for that. Default 1 s.
+    pub durable_wait: Duration,
     /// What a worker does whose machine cannot hold the sandbox that a tool wants. Default refuse_start.
     pub without_sandbox: WithoutSandbox,
 }

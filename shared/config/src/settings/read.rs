@@ -9,7 +9,7 @@ use crate::document::tree::{Node, Value};
 use crate::document::units::format_duration;
 use crate::settings::redis_url::RedisUrl;
 use crate::settings::*;
-use tickfleet_model::{DayCapAction, Priorities, Priority, day, limits};
+use tickfleet_model::{DayCapAction, Durability, Priorities, Priority, day, limits};
 
 const MILLISECOND: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
@@ -124,6 +124,8 @@ fn worker(mut s: Section<'_>) -> WorkerSettings {
         allow_dynamic_registration: boolean(&mut s, "allow_dynamic_registration"),
         workspaces: s.required("workspaces").and_then(|c| folder(&c)).unwrap_or_default(),
         workspace_ttl: duration(&mut s, "workspace_ttl", MINUTE, 365 * 24 * HOUR),
+        durable: choice(&mut s, "durable", &Durability::WORDS),
+        durable_wait: duration(&mut s, "durable_wait", 10 * MILLISECOND, MINUTE),
         without_sandbox: choice(&mut s, "without_sandbox", &WITHOUT_SANDBOX),
     };
     s.close();

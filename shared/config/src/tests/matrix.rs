@@ -65,6 +65,7 @@ fn spec(configuration: &Configuration, name: &str) -> ToolSpec {
         required_features: features.into_iter().collect(),
         requires_approval: false,
         effect_key: None,
+        durable: None,
         configured: true,
     }
 }

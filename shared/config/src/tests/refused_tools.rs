@@ -262,6 +262,18 @@ fn paying(lines: &str) -> Given {
 }
 
 #[test]
+fn only_a_once_tool_is_durable() {
+    assert!(paying("    durable: replica").load().is_ok());
+    assert!(paying("    effect: once\n    durable: none").load().is_ok());
+    paying("    effect: idempotent\n    durable: local").assert_refused(
+        "tools.yaml:9:14: tools.pay.durable: found \"local\"; expected no durable, or `effect: once`: of any other tool \
+         nothing is recorded before it runs",
+    );
+    paying("    durable: disk")
+        .assert_refused("tools.yaml:8:14: tools.pay.durable: found \"disk\"; expected one of none, local, replica");
+}
+
+#[test]
 fn an_effect_key_is_for_once_tools_and_of_arguments_that_every_call_has() {
     assert!(paying("    effect_key: [/to, /amount]\n    effect_window: 2d").load().is_ok());
     assert!(paying("    effect: once\n    effect_key: [/to]").load().is_ok());

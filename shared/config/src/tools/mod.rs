@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 
-use tickfleet_model::{Effect, EffectKey};
+use tickfleet_model::{Durability, Effect, EffectKey};
 
 pub use python::{PythonDef, PythonSandbox};
 
@@ -54,6 +54,9 @@ pub struct ToolDef {
     /// By what two calls are the same effect, which is not to happen again.
     #[serde(default, skip)]
     pub effect_key: Option<EffectKey>,
+    /// What has to know that a call has begun before it runs; default the fleet's.
+    #[serde(default)]
+    pub durable: Option<Durability>,
     /// Wall-clock limit of one try, ms; default the fleet's.
     pub timeout_ms: Option<u64>,
     /// Capabilities that the agent needs.

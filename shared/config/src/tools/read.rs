@@ -15,7 +15,7 @@ use crate::tools::shell;
 use crate::tools::templates::Arguments;
 use crate::tools::{ToolDef, ToolsFile};
 use tickfleet_model::version::{parse, split};
-use tickfleet_model::{Effect, limits};
+use tickfleet_model::{Durability, Effect, limits};
 
 /// Longest limit of one try, ms: longer work is a task.
 pub(crate) const TIMEOUT_MS_MAX: i128 = 3_600_000;
@@ -104,6 +104,7 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck) -> ToolDef {
         version: s.optional("version").and_then(|c| version(&c)),
         effect,
         effect_key: effect_key::read(&mut s, &input_schema, effect),
+        durable: s.optional("durable").and_then(|c| durable(&c, effect)),
         timeout_ms: s.optional("timeout_ms").and_then(|c| c.integer(1, TIMEOUT_MS_MAX)),
         required_capabilities: s.optional("required_capabilities").map(|c| c.words()).unwrap_or_default(),
         required_features: s.optional("required_features").map(|c| c.words()).unwrap_or_default(),
@@ -117,6 +118,14 @@ fn tool(cursor: &Cursor<'_>, check: SchemaCheck) -> ToolDef {
         cursor.refuse("one of http, shell: what runs the tool");
     }
     def
+}
+
+/// Only what a `once` tool begins is written down before it runs.
+fn durable(cursor: &Cursor<'_>, effect: Effect) -> Option<Durability> {
+    if effect != Effect::Once {
+        cursor.refuse("no durable, or `effect: once`: of any other tool nothing is recorded before it runs");
+    }
+    cursor.choice(&Durability::WORDS)
 }
 
 fn object_schema(cursor: &Cursor<'_>, check: SchemaCheck) -> serde_json::Value {

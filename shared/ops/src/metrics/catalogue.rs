@@ -123,6 +123,12 @@ catalogue! {
         "Time that the last try of a call took. Calls that never ran are not in it.";
     RETRIES = "retries_total", Counter, Everyone, ["reason": Words(|| labels::RETRIES.to_vec())],
         "Tries that failed and will be repeated.";
+    DURABLE_BEGINS = "durable_begins_total", Counter, Workers,
+        ["durable": Words(|| labels::DURABLE.to_vec()), "outcome": Words(|| labels::CONFIRMED.to_vec())],
+        "Calls of once tools whose begin had to be durable before they ran (`worker.durable`, a tool's `durable`). Those that \
+         were not confirmed in time did not run.";
+    DURABLE_WAIT = "durable_wait_seconds", Histogram(&WAIT_SECONDS), Workers, [],
+        "Time from asking for such a begin to knowing whether it is durable, with the wait for the batch before it.";
     LEASES_LOST = "leases_lost_total", Counter, Everyone, ["holder": Words(|| labels::HOLDERS.to_vec())],
         "Leases that ended against their holder's will: a process that could not renew its own in time, or an \
          external runtime that fell silent and lost its task.";

@@ -161,7 +161,11 @@ pub(super) const STREAMS: [&str; 2] = ["turns", "tasks"];
 pub(super) const SANDBOX_LEVELS: [&str; 3] = ["basic", "strict", "docker"];
 
 /// Why a call is tried again.
-pub(super) const RETRIES: [&str; 4] = ["timeout", "transient", "task", OTHER];
+pub(super) const RETRIES: [&str; 5] = ["timeout", "transient", "not_durable", "task", OTHER];
+
+/// What has to know of a begin before its call runs, and whether it was known in time.
+pub(super) const DURABLE: [&str; 2] = ["local", "replica"];
+pub(super) const CONFIRMED: [&str; 2] = ["confirmed", "unconfirmed"];
 
 /// How requests to models end: the words of the failures, and that of success.
 pub(super) const MODEL_OUTCOMES: [&str; 14] = [

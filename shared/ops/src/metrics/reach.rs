@@ -5,6 +5,7 @@ use parking_lot::Mutex;
 use prometheus::{GaugeVec, IntCounter, IntGauge};
 use tokio::time::Instant;
 
+use super::durable::DurableMetrics;
 use super::make::Maker;
 use super::{Metrics, catalogue as c, none};
 
@@ -14,6 +15,7 @@ pub(super) struct ReachMetrics {
     up: IntGauge,
     moves: IntCounter,
     missing: GaugeVec,
+    pub(super) durable: DurableMetrics,
     state: Mutex<State>,
 }
 
@@ -34,6 +36,7 @@ impl ReachMetrics {
             up: make.gauge(&c::REDIS_UP)?,
             moves: make.counter(&c::REDIS_PRIMARY_MOVES)?,
             missing: make.gauges(&c::REDIS_PRIMARY_MISSING)?,
+            durable: DurableMetrics::made(make)?,
             state: Mutex::default(),
         })
     }

@@ -2,6 +2,7 @@
 //!
 //! This is the reconnect helper: beside `model/retry` the only place that names `backoff`.
 
+pub(crate) mod confirm;
 pub(crate) mod dial;
 pub(crate) mod error;
 pub(crate) mod inbox;
@@ -251,15 +252,19 @@ impl Connection {
     }
 
     async fn run_unobserved(&self, script: &Script, prefix: &str, args: &Args) -> Result<Value, StoreError> {
+        let live = self.live().await?;
+        self.run_on(&live, script, prefix, args).await
+    }
+
+    async fn run_on(&self, live: &Live, script: &Script, prefix: &str, args: &Args) -> Result<Value, StoreError> {
         let mut command = redis::cmd("EVALSHA");
         command.arg(&script.digest).arg(1).arg(prefix);
         for value in &args.values {
             command.arg(value.as_slice());
         }
-        let live = self.live().await?;
         if args.run_id {
             match live.run_id().await {
-                Err(error) if is_of_this_connection(&error) => return self.judge(script.verb, &live, Err(error)).await,
+                Err(error) if is_of_this_connection(&error) => return self.judge(script.verb, live, Err(error)).await,
                 // A user of Redis who may not ask carries on without.
                 known => command.arg(known.unwrap_or_default()),
             };
@@ -273,7 +278,7 @@ impl Connection {
                 Err(error) => Err(error),
             };
         }
-        self.judge(script.verb, &live, answer).await
+        self.judge(script.verb, live, answer).await
     }
 
     /// Names the verb in an error, and drops the connection `from` if the error says that it is broken.

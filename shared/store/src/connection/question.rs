@@ -51,6 +51,8 @@ questions! {
     Held: "held",
     /// One entry of a queue.
     Entry: "entry",
+    /// The wait until what was written would survive.
+    Confirm: "confirm",
     /// An inbound entry needed no decision.
     Acknowledge: "acknowledge",
     /// Lists of tools are written.

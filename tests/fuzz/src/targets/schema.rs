@@ -96,6 +96,7 @@ fn tool(input_schema: Value) -> ToolSpec {
         required_features: Vec::new(),
         requires_approval: false,
         effect_key: None,
+        durable: None,
         configured: true,
     }
 }

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use serde_json::value::{RawValue, to_raw_value};
 use tickfleet_config::tools::SecretRef;
-use tickfleet_model::{Effect, EffectKey, ToolSpec, TurnId};
+use tickfleet_model::{Durability, Effect, EffectKey, ToolSpec, TurnId};
 
 use super::Environment;
 use super::kind::NotConfigured;
@@ -178,6 +178,7 @@ impl TypedTool {
             required_features: Vec::new(),
             requires_approval: false,
             effect_key: None,
+            durable: None,
             configured: true,
         };
         Self::of_handler(spec, None, Arc::new(TypedHandler { run, arguments: PhantomData::<fn(Args)> }))
@@ -259,6 +260,14 @@ impl TypedTool {
         let arguments = arguments.iter().map(ToString::to_string).collect();
         let window_ms = i64::try_from(window.as_millis()).unwrap_or(i64::MAX);
         self.spec.effect_key = Some(EffectKey { arguments, window_ms });
+        self
+    }
+
+    /// Runs a call only when what has to know that it has begun does: see [`Durability`]. As the fleet's setting says
+    /// otherwise. For a tool whose effect is `once`; of any other, nothing is recorded before it runs.
+    #[must_use]
+    pub const fn durable(mut self, durable: Durability) -> Self {
+        self.spec.durable = Some(durable);
         self
     }
 

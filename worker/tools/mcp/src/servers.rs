@@ -162,6 +162,7 @@ fn spec(def: &McpServerDef, tool: &McpDefinition, timeout: Duration, configured:
         required_features: def.required_features.iter().cloned().collect(),
         requires_approval: def.requires_approval,
         effect_key: None,
+        durable: None,
         configured,
         name,
     }

@@ -49,6 +49,7 @@ impl Definition {
             required_features: self.required_features.clone(),
             requires_approval: self.requires_approval,
             effect_key: None,
+            durable: None,
             configured,
         }
     }

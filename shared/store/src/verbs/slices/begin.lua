@@ -21,7 +21,11 @@ local function begin(tt, fence, position, nonce, digest, knows)
   if in_force ~= fence then return 'STALE' end
   if position < num(done or 0) then return 'DONE' end
   local mine = position .. ':' .. nonce
-  if nonce ~= '' and begun == mine then return 'OK' end
+  if nonce ~= '' and begun == mine then
+    -- Written again: whoever waits until it would survive waits for what this connection has written.
+    call('HSET', key, TURN.begun, mine)
+    return 'OK'
+  end
   -- Rule 8: Redis lost that it was begun, and somebody knew.
   local early = nonce ~= '' and (now < hold or knows ~= '' and knows ~= run_id)
   local mark = nonce ~= '' and now < marks_ms and mark_of(tt, position, digest)

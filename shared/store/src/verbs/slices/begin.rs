@@ -1,7 +1,14 @@
 //! The start of a call is fenced, so that a side effect is never begun twice.
 
+use std::time::Duration;
+
+use redis::Value;
+use tickfleet_model::Durability;
+
+use crate::connection::confirm::Confirmed;
 use crate::keys::TurnName;
-use crate::script::reply::{text_of, unexpected};
+use crate::script::args::Args;
+use crate::script::reply::{Reply, text_of, unexpected};
 use crate::verbs::Verb;
 use crate::verbs::slices::settle::SettledCall;
 use crate::{Store, StoreError};
@@ -53,6 +60,35 @@ impl Store {
     /// # Errors
     /// [`StoreError`]; the same begin (same nonce) may be repeated.
     pub async fn begin(&self, calls: &[Begin]) -> Result<Vec<Begun>, StoreError> {
+        let value = self.run(Verb::Begin, self.begin_args(calls)).await?;
+        begun(value)
+    }
+
+    /// As [`Self::begin`], and waits `at_most` until what was begun would survive what `durability` names: with all that
+    /// was written to this server before. The worker runs nothing that is not confirmed.
+    ///
+    /// # Errors
+    /// As [`Self::begin`]: a begin that is repeated is written, and confirmed, again.
+    pub async fn begin_durably(
+        &self,
+        calls: &[Begin],
+        durability: Durability,
+        at_most: Duration,
+    ) -> Result<(Vec<Begun>, Confirmed), StoreError> {
+        let confirming = match durability {
+            Durability::None => return Ok((self.begin(calls).await?, Confirmed::Yes)),
+            Durability::Disk => &self.confirming[0],
+            Durability::Replica => &self.confirming[1],
+        };
+        let (script, args) = (&self.scripts.of(Verb::Begin).usual, self.begin_args(calls));
+        let script = (script, self.keys.prefix(), &args);
+        let asks = |value: &Value| matches!(value, Value::Array(all) if all.iter().any(is_ok));
+        let wait = (durability, at_most);
+        let (value, confirmed) = self.connection.run_confirmed(confirming, script, wait, asks).await?;
+        Ok((begun(value)?, confirmed))
+    }
+
+    fn begin_args(&self, calls: &[Begin]) -> Args {
         let mut args = self.args();
         args.show(self.options.lease_ms).show(calls.len());
         for call in calls {
@@ -60,26 +96,34 @@ impl Store {
             args.text(call.digest.as_str()).maybe(call.knows.as_ref());
         }
         args.run_id_last();
-        let mut reply = self.ask(Verb::Begin, args).await?;
-        let begun = |value: &redis::Value| {
-            if let redis::Value::Array(kept) = value {
-                // The word comes first.
-                let mut texts = kept.iter().skip(1).map(|value| text_of(value).unwrap_or_default());
-                let mut next = || texts.next().unwrap_or_default();
-                let call = SettledCall { result: next(), message: next(), audit: next() };
-                return Ok(Begun::Kept(Box::new(call)));
-            }
-            Ok(match text_of(value).as_deref() {
-                Some("OK") => Begun::Ok,
-                Some("DONE") => Begun::Done,
-                Some("UNKNOWN") => Begun::Unknown,
-                Some("STALE") => Begun::Stale,
-                Some("CANCELLED") => Begun::Cancelled,
-                Some("EXPIRED") => Begun::Expired,
-                Some("HOLD") => Begun::Hold,
-                _ => return Err(unexpected(Verb::Begin.as_str(), value)),
-            })
-        };
-        reply.rest().iter().map(begun).collect()
+        args
     }
+}
+
+fn is_ok(value: &Value) -> bool {
+    text_of(value).as_deref() == Some("OK")
+}
+
+fn begun(value: Value) -> Result<Vec<Begun>, StoreError> {
+    let mut reply = Reply::new(Verb::Begin.as_str(), value)?;
+    let begun = |value: &redis::Value| {
+        if let redis::Value::Array(kept) = value {
+            // The word comes first.
+            let mut texts = kept.iter().skip(1).map(|value| text_of(value).unwrap_or_default());
+            let mut next = || texts.next().unwrap_or_default();
+            let call = SettledCall { result: next(), message: next(), audit: next() };
+            return Ok(Begun::Kept(Box::new(call)));
+        }
+        Ok(match text_of(value).as_deref() {
+            Some("OK") => Begun::Ok,
+            Some("DONE") => Begun::Done,
+            Some("UNKNOWN") => Begun::Unknown,
+            Some("STALE") => Begun::Stale,
+            Some("CANCELLED") => Begun::Cancelled,
+            Some("EXPIRED") => Begun::Expired,
+            Some("HOLD") => Begun::Hold,
+            _ => return Err(unexpected(Verb::Begin.as_str(), value)),
+        })
+    };
+    reply.rest().iter().map(begun).collect()
 }

@@ -1,0 +1,85 @@
+//! Judges whether a server can confirm what the configuration wants to be durable.
+
+use tickfleet_model::Durability;
+use tickfleet_store::ServerFacts;
+
+use super::Finding;
+use crate::setup::Setup;
+
+/// The first release with `WAITAOF`, of Redis and of Valkey, whose numbers went on from there.
+const WAITAOF_SINCE: (u32, u32) = (7, 2);
+
+/// What is to be durable before it runs, by what the configuration says: the setting, and tools that say more or less.
+pub(crate) fn wanted(setup: &Setup) -> Vec<(String, Durability)> {
+    let setting = ("worker.durable".to_owned(), setup.settings().worker.durable);
+    let tools = &setup.configuration.tools.tools;
+    let of_tools = tools.iter().filter_map(|(name, def)| Some((format!("the tool {name}"), def.durable?)));
+    std::iter::once(setting).chain(of_tools).filter(|(_, wanted)| *wanted != Durability::None).collect()
+}
+
+/// One finding for each kind of durability that somebody wants.
+pub(crate) fn judge(facts: &ServerFacts, wanted: &[(String, Durability)]) -> Vec<Finding> {
+    [Durability::Disk, Durability::Replica].into_iter().filter_map(|kind| of_kind(facts, kind, wanted)).collect()
+}
+
+fn of_kind(facts: &ServerFacts, kind: Durability, wanted: &[(String, Durability)]) -> Option<Finding> {
+    let mut who = wanted.iter().filter(|(_, durable)| *durable == kind).map(|(who, _)| who.as_str());
+    let first = who.next()?;
+    let more = who.count();
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let says = |what: &str| format!("{first}{more}: {}: {what}", kind.as_str());
+    let not_run = |what: &str| says(&format!("{what}: such calls do not run"));
+    Some(match (kind, facts.replicas) {
+        (Durability::Disk, _) if !facts.version.is_empty() && facts.release() < WAITAOF_SINCE => Finding::fail(
+            "durable",
+            not_run(&format!("{} {} has no WAITAOF", facts.product, facts.version)),
+            "use Redis 7.2 or later, or Valkey; or `durable: replica`; or `none` with appendfsync always",
+        ),
+        (Durability::Disk, _) if facts.aof == Some(false) => {
+            Finding::fail("durable", not_run("there is no append-only file"), "CONFIG SET appendonly yes")
+        }
+        (Durability::Replica, Some(0)) => Finding::fail("durable", not_run("no replica follows"), "add a replica"),
+        (Durability::Replica, Some(1)) => Finding::warn(
+            "durable",
+            says("one replica follows: while it is away, such calls do not run"),
+            "add another replica",
+        ),
+        _ => Finding::ok("durable", says("can be confirmed")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+
+    #[test]
+    fn what_a_server_cannot_confirm_is_told_with_who_wants_it() {
+        let facts = |version: &str, aof, replicas| ServerFacts {
+            product: "Redis".into(),
+            version: version.into(),
+            aof: Some(aof),
+            replicas,
+            ..ServerFacts::default()
+        };
+        let wanted = |durable| vec![("worker.durable".to_owned(), durable), ("the tool pay".to_owned(), durable)];
+        for (version, aof, replicas, durable, level, told) in [
+            ("7.0.15", true, Some(0), Durability::Disk, Level::Fail, "Redis 7.0.15 has no WAITAOF"),
+            ("7.2.0", false, Some(0), Durability::Disk, Level::Fail, "there is no append-only file"),
+            ("7.2.0", true, Some(0), Durability::Disk, Level::Ok, "can be confirmed"),
+            ("7.0.15", true, Some(0), Durability::Replica, Level::Fail, "no replica follows"),
+            ("7.0.15", true, Some(1), Durability::Replica, Level::Warn, "one replica follows"),
+            ("7.0.15", true, Some(2), Durability::Replica, Level::Ok, "can be confirmed"),
+            ("7.0.15", true, None, Durability::Replica, Level::Ok, "can be confirmed"),
+        ] {
+            let found = judge(&facts(version, aof, replicas), &wanted(durable));
+            let [finding] = &found[..] else { unreachable!("{found:?}") };
+            assert_eq!(finding.level, level, "{finding:?}");
+            assert!(
+                finding.says.starts_with("worker.durable and 1 more: ") && finding.says.contains(told),
+                "{finding:?}"
+            );
+        }
+        assert_eq!(judge(&facts("7.0.15", false, Some(0)), &[]), []);
+    }
+}

@@ -1,0 +1,105 @@
+//! What was written is waited for until it would survive: on the primary's disk, or in a replica's memory.
+//!
+//! `WAIT` and `WAITAOF` count what was written on their own connection, and whatever stands behind one waits for it: so
+//! what is to be confirmed is written on a connection that nothing else uses. Replication is one stream, so what anybody
+//! had written to this server before is confirmed with it.
+
+use std::time::Duration;
+
+use redis::Value;
+use tickfleet_model::Durability;
+use tokio::sync::Mutex;
+
+use super::question::Question;
+use super::{Connection, Live, is_of_this_connection};
+use crate::StoreError;
+use crate::script::Script;
+use crate::script::args::Args;
+
+/// Whether what was written would survive.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Confirmed {
+    /// It would.
+    Yes,
+    /// Nobody has said so in time.
+    NotInTime,
+    /// The server cannot tell, or does not let us ask; in its words.
+    CannotTell(String),
+}
+
+/// A connection for what is waited for; made when first used.
+#[derive(Debug, Default)]
+pub(crate) struct Confirming {
+    /// With the moves of the primary that were known when it was made.
+    kept: Mutex<Option<(Live, u64)>>,
+}
+
+impl std::fmt::Debug for Live {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Live")
+    }
+}
+
+impl Connection {
+    /// Runs a script on the connection of `confirming`, and waits `at_most` until what it wrote would survive; only where
+    /// its answer `asks` for that.
+    ///
+    /// # Errors
+    /// As those of a script. What it wrote may be there, and is not confirmed: it may be repeated.
+    pub(crate) async fn run_confirmed(
+        &self,
+        confirming: &Confirming,
+        (script, prefix, args): (&Script, &str, &Args),
+        (durability, at_most): (Durability, Duration),
+        asks: impl Fn(&Value) -> bool,
+    ) -> Result<(Value, Confirmed), StoreError> {
+        let mut kept = confirming.kept.lock().await;
+        // While an answer is awaited the connection belongs to the future: one that was given up is not used again.
+        let live = match kept.take().filter(|(_, moves)| *moves == self.moves()) {
+            Some(live) => live,
+            None => {
+                let moves = self.moves();
+                (Live { connection: self.dedicated(at_most).await?, run_id: std::sync::Arc::default() }, moves)
+            }
+        };
+        let run = self.run_on(&live.0, script, prefix, args);
+        let answer = self.observe(script.verb, true, run).await?;
+        let confirmed = match asks(&answer) {
+            true => self.confirm(&live.0, durability, at_most).await?,
+            false => Confirmed::Yes,
+        };
+        *kept = Some(live);
+        Ok((answer, confirmed))
+    }
+
+    async fn confirm(&self, live: &Live, durability: Durability, at_most: Duration) -> Result<Confirmed, StoreError> {
+        let within_ms = u64::try_from(at_most.as_millis()).unwrap_or(u64::MAX).max(1);
+        let command = match durability {
+            Durability::None => return Ok(Confirmed::Yes),
+            Durability::Disk => redis::cmd("WAITAOF").arg(1).arg(0).arg(within_ms).to_owned(),
+            Durability::Replica => redis::cmd("WAIT").arg(1).arg(within_ms).to_owned(),
+        };
+        let ask = async {
+            match command.query_async::<Value>(&mut live.connection.clone()).await {
+                Ok(answer) if count(&answer) > 0 => Ok(Confirmed::Yes),
+                Ok(_) => Ok(Confirmed::NotInTime),
+                Err(error) if is_of_this_connection(&error) => {
+                    self.heard_by_a_reader(&error).await;
+                    Err(StoreError::verb(Question::Confirm.as_str(), error))
+                }
+                // It has no such command, has no append-only file, or forbids the question.
+                Err(error) => Ok(Confirmed::CannotTell(error.to_string())),
+            }
+        };
+        self.observe(Question::Confirm.as_str(), false, ask).await
+    }
+}
+
+/// The number of servers that have it: of `WAITAOF`, the first of two.
+fn count(answer: &Value) -> i64 {
+    match answer {
+        Value::Int(count) => *count,
+        Value::Array(counts) => counts.first().map_or(0, count),
+        _ => 0,
+    }
+}

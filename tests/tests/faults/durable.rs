@@ -1,0 +1,321 @@
+//! A call of a `once` tool whose begin has to be durable runs only when it is: what Redis then loses is known.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tickfleet_model::{Durability, Effect};
+use tickfleet_ops::metrics::Metrics;
+use tickfleet_ops::shutdown::Shutdown;
+use tickfleet_store::fields::turn;
+use tickfleet_store::{Begin, Begun, Confirmed, Store, StoreOptions, TurnName};
+use tickfleet_testkit::{RedisOptions, RedisServer, Trio};
+use tickfleet_tests::doomed::Doomed;
+use tickfleet_tests::fleet::{Fleet, PATIENCE, Plan};
+use tickfleet_tools::{ToolError, TypedTool};
+use tokio::time::{Instant, sleep, timeout};
+
+const LEASE_MS: i64 = 1_000;
+
+/// What was paid, in order.
+type Paid = Arc<Mutex<Vec<String>>>;
+
+/// A payment that is made, and whose tool then answers, or not.
+fn pay(paid: &Paid, answers: bool) -> TypedTool {
+    let paid = Arc::clone(paid);
+    let pay = TypedTool::new("pay", "Pays.", Effect::Once, move |_, args: Value| {
+        let to = args["to"].as_str().unwrap().to_owned();
+        paid.lock().unwrap().push(to.clone());
+        async move {
+            if !answers {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, ToolError>(json!({"to": to}))
+        }
+    });
+    pay.effect_key(&["/to"], Duration::from_secs(3_600))
+}
+
+fn plan(paid: &Paid, answers: bool, durable: Durability) -> Plan {
+    let store = StoreOptions { lease_ms: LEASE_MS, ..StoreOptions::default() };
+    Plan { tools: vec![pay(paid, answers)], durable, store, ..Plan::default() }
+}
+
+async fn tcp(extra_args: Vec<String>) -> RedisServer {
+    RedisServer::start_with(RedisOptions { tcp: true, extra_args, ..RedisOptions::default() }).await
+}
+
+/// A primary and a replica that has all that it has.
+async fn pair() -> (RedisServer, RedisServer) {
+    let primary = tcp(vec!["--repl-diskless-sync-delay".into(), "0".into()]).await;
+    let port = primary.url().trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
+    let replica = tcp(["--replicaof", "127.0.0.1", &port].map(String::from).into()).await;
+    until_confirmed(&primary).await;
+    (primary, replica)
+}
+
+async fn until_confirmed(primary: &RedisServer) {
+    let mut connection = primary.connection().await;
+    let mut pipe = redis::pipe();
+    pipe.cmd("SET").arg("confirmed").arg("").arg("PX").arg(1).ignore().cmd("WAIT").arg(1).arg(0);
+    let waited = timeout(PATIENCE, pipe.query_async::<(usize,)>(&mut connection)).await;
+    waited.expect("the replica follows").expect("the primary answers");
+}
+
+fn result(reply: &Value) -> (&str, u64) {
+    let result = &reply["results"][0];
+    (result["outcome"].as_str().unwrap(), result["attempts"].as_u64().unwrap())
+}
+
+fn paid_so_far(paid: &Paid) -> Vec<String> {
+    paid.lock().unwrap().clone()
+}
+
+fn counted(metrics: &Metrics, line: &str) -> u64 {
+    let text = metrics.render();
+    let value = text.lines().find_map(|found| found.strip_prefix(line)).map(str::trim);
+    value.and_then(|value| value.parse().ok()).unwrap_or_default()
+}
+
+const UNCONFIRMED: &str = "tickfleet_durable_begins_total{durable=\"replica\",outcome=\"unconfirmed\"}";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_whose_begin_no_replica_confirms_does_not_run_and_says_so() {
+    let (paid, (primary, mut replica)) = (Paid::default(), pair().await);
+    let mut fleet = Fleet::start_on(primary, plan(&paid, true, Durability::Replica)).await;
+    fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
+    assert_eq!(result(&fleet.reply().await), ("ok", 1));
+
+    replica.pause();
+    fleet.submit(&[("pay", json!({"to": "fran"}))]).await;
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply), ("transient", 0), "{reply:#}");
+    let error = &reply["results"][0]["error"];
+    assert_eq!(error["details"]["reason"], "not_durable");
+    let said = error["message"].as_str().unwrap();
+    assert!(said.starts_with("No replica of Redis has confirmed the beginning of this call within 500 ms"), "{said}");
+    assert!(said.contains("was not executed (after 4 tries)"), "{said}");
+    assert_eq!(paid_so_far(&paid), ["kim"], "what is not confirmed does not run");
+    assert_eq!(counted(&fleet.metrics, UNCONFIRMED), 4);
+    assert_eq!(counted(&fleet.metrics, "tickfleet_retries_total{reason=\"not_durable\"}"), 3);
+
+    // Nothing of it stays: neither its begin nor its claim of the payment keeps an equal call from running.
+    replica.resume();
+    until_confirmed(&fleet.server).await;
+    fleet.submit(&[("pay", json!({"to": "fran"}))]).await;
+    assert_eq!(result(&fleet.reply().await), ("ok", 1));
+    assert_eq!(paid_so_far(&paid), ["kim", "fran"]);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_runs_at_a_later_try_when_a_replica_is_there_again() {
+    let (paid, (primary, mut replica)) = (Paid::default(), pair().await);
+    let ladder = tickfleet_model::retry::Ladder::new(vec![Duration::from_millis(500); 20]);
+    let plan = Plan { ladder, ..plan(&paid, true, Durability::Replica) };
+    let mut fleet = Fleet::start_on(primary, plan).await;
+    replica.pause();
+    fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
+    fleet.until("a try that nobody confirms", async |fleet| counted(&fleet.metrics, UNCONFIRMED) > 0).await;
+    replica.resume();
+    let reply = fleet.reply().await;
+    assert_eq!(result(&reply).0, "ok", "{reply:#}");
+    assert_eq!(paid_so_far(&paid), ["kim"]);
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tool_may_be_more_careful_than_its_fleet_and_less() {
+    let (paid, notes) = (Paid::default(), Paid::default());
+    let careless = TypedTool::new("note", "Notes.", Effect::Once, {
+        let notes = Arc::clone(&notes);
+        move |_, _: Value| {
+            notes.lock().unwrap().push("noted".into());
+            async { Ok::<_, ToolError>(json!({})) }
+        }
+    });
+    let tools = vec![pay(&paid, true).durable(Durability::Replica), careless.durable(Durability::None)];
+    // There is no replica at all, and the server has no append-only file.
+    for durable in [Durability::None, Durability::Disk, Durability::Replica] {
+        let mut fleet = Fleet::start(Plan { tools: tools.clone(), ..plan(&paid, true, durable) }).await;
+        fleet.submit(&[("pay", json!({"to": "kim"}))]).await;
+        assert_eq!(result(&fleet.reply().await), ("transient", 0));
+        fleet.submit(&[("note", json!({}))]).await;
+        assert_eq!(result(&fleet.reply().await), ("ok", 1));
+        fleet.stop().await;
+    }
+    assert_eq!((paid_so_far(&paid).len(), notes.lock().unwrap().len()), (0, 3));
+}
+
+/// The version's first two numbers, of Redis or of what Valkey stands in for.
+async fn has_waitaof(server: &RedisServer) -> bool {
+    let command = redis::cmd("COMMAND").arg("INFO").arg("WAITAOF").to_owned();
+    let info: redis::Value = command.query_async(&mut server.connection().await).await.unwrap();
+    matches!(info, redis::Value::Array(found) if matches!(found.first(), Some(redis::Value::Array(_))))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_begin_reaches_the_disk_first_or_a_server_that_cannot_tell_is_named() {
+    let paid = Paid::default();
+    for aof in [true, false] {
+        let server = RedisServer::start_with(RedisOptions { appendonly: aof, ..RedisOptions::default() }).await;
+        let can = has_waitaof(&server).await && aof;
+        let mut fleet = Fleet::start_on(server, plan(&paid, true, Durability::Disk)).await;
+        fleet.submit(&[("pay", json!({"to": format!("{aof}")}))]).await;
+        let reply = fleet.reply().await;
+        let confirmed = "tickfleet_durable_begins_total{durable=\"local\",outcome=\"confirmed\"}";
+        if can {
+            assert_eq!(result(&reply), ("ok", 1), "{reply:#}");
+            assert_eq!(counted(&fleet.metrics, confirmed), 1);
+        } else {
+            let said = reply["results"][0]["error"]["message"].as_str().unwrap();
+            assert!(said.starts_with("Redis cannot confirm the beginning of this call ('durable: local')"), "{said}");
+            assert_eq!(result(&reply), ("transient", 0), "{reply:#}");
+        }
+        eprintln!("an append-only file: {aof}; whether it was fsynced can be told: {can}");
+        assert_eq!(paid.lock().unwrap().drain(..).count(), usize::from(can));
+        fleet.stop().await;
+    }
+}
+
+/// What a failover to a replica came to.
+#[derive(Debug, PartialEq, Eq)]
+struct FailedOver {
+    /// How often the payment was made before the primary was killed, with its worker.
+    before: usize,
+    /// And in all.
+    paid: usize,
+    outcome: String,
+}
+
+/// The replica knows that a payment is to be made, and, where it `lags`, nothing of what comes then: that a worker begins
+/// it. Primary and worker die together, and another worker finds what the replica knows.
+async fn fail_over(durable: Durability, lags: bool) -> FailedOver {
+    let (paid, trio) = (Paid::default(), &mut Trio::start(1).await);
+    let (first, second) = (Arc::new(plan(&paid, false, durable)), Arc::new(plan(&paid, true, durable)));
+    let (url, active, metrics) = (trio.url(), first.active(), Arc::new(Metrics::new().unwrap()));
+    let store = first.store(&url);
+    store.ensure_groups().await.unwrap();
+    let scheduling = Shutdown::default();
+    let scheduler = first.scheduler(first.store(&url), active.clone(), metrics.clone(), "s");
+    let running = tokio::spawn(scheduler.run(scheduling.draining.clone()));
+    submit(&store, &trio.servers[0]).await;
+    until(async || entries(&store, &trio.servers[0], "ready:normal").await.is_some_and(|count| count > 0)).await;
+    trio.replicated(0, 1).await;
+
+    if lags {
+        trio.cut_replicas(0).await;
+    }
+    let worker = Doomed::worker_on(&url, Arc::clone(&first), &active, &metrics, "first");
+    until(async || !paid.lock().unwrap().is_empty() || counted(&metrics, UNCONFIRMED) > 0).await;
+    worker.kill();
+    let before = paid.lock().unwrap().len();
+    trio.servers[0].kill9();
+    assert_eq!(trio.another_primary(0).await, 1);
+    // A replica of the next primary: without one, nothing is confirmed there either.
+    trio.servers[0].restart().await;
+    trio.replicated(1, 1).await;
+    let worker = Doomed::worker_on(&url, second, &active, &metrics, "second");
+    until(async || entries(&store, &trio.servers[1], "replies:acme:box").await.is_some_and(|count| count > 0)).await;
+    let (range, key) = (redis::cmd("XREVRANGE"), store.keys().key("replies:acme:box"));
+    let command = range.clone().arg(key).arg("+").arg("-").to_owned();
+    let replies: Vec<(String, std::collections::BTreeMap<String, String>)> =
+        command.query_async(&mut trio.servers[1].connection().await).await.unwrap();
+    let reply: Value = serde_json::from_str(&replies[0].1["reply"]).unwrap();
+    worker.kill();
+    scheduling.drain();
+    running.await.unwrap().unwrap();
+    let outcome = reply["results"][0]["outcome"].as_str().unwrap().to_owned();
+    FailedOver { before, paid: paid.lock().unwrap().len(), outcome }
+}
+
+async fn submit(store: &Store, server: &RedisServer) {
+    let calls = json!([{"name": "pay", "arguments": {"to": "kim"}}]);
+    let turn = json!({"tenant": "acme", "agent": "kelly", "reply_to": "box", "turn_id": "t", "calls": calls});
+    let command =
+        redis::cmd("XADD").arg(store.keys().key("turns")).arg("*").arg("turn").arg(turn.to_string()).to_owned();
+    let _: String = command.query_async(&mut server.connection().await).await.unwrap();
+}
+
+/// How many entries a stream has; none where there is no answer.
+async fn entries(store: &Store, server: &RedisServer, stream: &str) -> Option<usize> {
+    let mut connection = tickfleet_testkit::connect(&server.url()).await.ok()?;
+    redis::cmd("XLEN").arg(store.keys().key(stream)).query_async(&mut connection).await.ok()
+}
+
+async fn until(come: impl AsyncFn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !come().await {
+        assert!(Instant::now() < deadline, "it did not come within {PATIENCE:?}");
+        // Looked for, not told; bounded by the deadline.
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_to_a_lagging_replica_makes_a_payment_twice_only_where_nobody_waits_for_it() {
+    let told = |before, paid, outcome: &str| FailedOver { before, paid, outcome: outcome.into() };
+    let (unwaited, lagging, following) = tokio::join!(
+        fail_over(Durability::None, true),
+        fail_over(Durability::Replica, true),
+        fail_over(Durability::Replica, false),
+    );
+    assert_eq!(unwaited, told(1, 2, "ok"), "what the table of docs/reliability.md warns of");
+    assert_eq!(lagging, told(0, 1, "ok"), "what no replica knows does not run");
+    assert_eq!(following, told(1, 1, "outcome_unknown"), "what it knows is not run again");
+}
+
+/// How many of so many turns, each confirmed by Redis, are gone after its process was killed; with its settings.
+async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
+    const TURNS: usize = 200;
+    let appendonly = settings.is_empty().then_some(&["--appendonly", "no"][..]).unwrap_or_default();
+    let extra_args = settings.iter().chain(appendonly).map(ToString::to_string).collect();
+    let mut server = tcp(extra_args).await;
+    let mut connection = server.connection().await;
+    for turn in 0..TURNS {
+        let command = redis::cmd("XADD").arg("turns").arg("*").arg("n").arg(turn).to_owned();
+        let _: String = command.query_async(&mut connection).await.unwrap();
+        if saves_after == Some(turn + 1) {
+            let () = redis::cmd("SAVE").query_async(&mut connection).await.unwrap();
+        }
+    }
+    server.kill9();
+    server.restart().await;
+    let left: usize = redis::cmd("XLEN").arg("turns").query_async(&mut server.connection().await).await.unwrap();
+    TURNS - left
+}
+
+#[tokio::test]
+async fn what_a_killed_redis_has_lost_is_what_the_page_says_of_its_settings() {
+    let aof = |fsync: &'static str| ["--appendonly", "yes", "--appendfsync", fsync];
+    assert_eq!(lost(&[], None).await, 200, "neither an append-only file nor snapshots");
+    assert_eq!(lost(&[], Some(150)).await, 50, "a snapshot after 150");
+    // What the process has written, the system has: only the machine's own crash loses it.
+    for fsync in ["no", "everysec", "always"] {
+        assert_eq!(lost(&aof(fsync), None).await, 0, "appendfsync {fsync}");
+    }
+}
+
+/// `WAIT` waits for what its own connection has written: where a begin is repeated, that must not be nothing.
+#[tokio::test]
+async fn a_begin_that_is_repeated_is_confirmed_anew() {
+    let (primary, mut replica) = pair().await;
+    let store = Store::open(&primary.url(), 0, Arc::new(StoreOptions::default())).unwrap();
+    let name = TurnName::parse("acme:t").unwrap();
+    let in_a_day = store.now_ms().await.unwrap() + 86_400_000;
+    let record = [(turn::FENCE, "1-1".to_owned()), (turn::DEADLINE_MS, in_a_day.to_string())];
+    let command = redis::cmd("HSET").arg(store.keys().turn(&name)).arg(&record).to_owned();
+    let () = command.query_async(&mut primary.connection().await).await.unwrap();
+    let begin =
+        Begin { name, fence: "1-1".into(), position: 0, nonce: Some("n".into()), digest: String::new(), knows: None };
+    assert_eq!(store.begin(std::slice::from_ref(&begin)).await.unwrap(), [Begun::Ok]);
+    until_confirmed(&primary).await;
+    replica.pause();
+    let wait = Duration::from_millis(200);
+    let told = store.begin_durably(std::slice::from_ref(&begin), Durability::Replica, wait).await.unwrap();
+    assert_eq!(told, (vec![Begun::Ok], Confirmed::NotInTime));
+    replica.resume();
+    until_confirmed(&primary).await;
+    let told = store.begin_durably(&[begin], Durability::Replica, PATIENCE).await.unwrap();
+    assert_eq!(told, (vec![Begun::Ok], Confirmed::Yes));
+}
