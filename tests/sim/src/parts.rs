@@ -18,7 +18,7 @@ use tickfleet_engine::active_policy::{ActivePolicy, PolicyHandle};
 use tickfleet_engine::one_suspect::OneSuspect;
 use tickfleet_engine::report::ReportOptions;
 use tickfleet_model::retry::Ladder;
-use tickfleet_model::{AgentId, Priorities};
+use tickfleet_model::{AgentId, Durability, Priorities};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::progress::Progress;
 use tickfleet_ops::shutdown::Shutdown;
@@ -110,6 +110,9 @@ impl Site {
             drain: settings.drain,
             ladder: Ladder::new(settings.ladder.clone()),
             report: ReportOptions::default(),
+            // The simulated Redis has no replicas and no disk to wait for.
+            durable: Durability::None,
+            durable_wait: Duration::from_secs(1),
             name: name.to_owned(),
         };
         let suspects = OneSuspect::default();
