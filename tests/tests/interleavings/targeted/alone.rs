@@ -56,6 +56,35 @@ async fn an_admission_sees_a_new_epoch_and_opens_none_that_is_known() {
 }
 
 #[tokio::test]
+async fn a_begin_and_a_promotion_see_a_new_epoch_and_open_none_that_is_known() {
+    let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
+    let (name, fence) = shard.leased(1).await.remove(0);
+    let nonce = Some("w.1".to_owned());
+    let begin = Begin { name: name.clone(), fence, position: 0, nonce, digest: "d".into(), knows: None };
+    assert_eq!(shard.store.begin(std::slice::from_ref(&begin)).await.unwrap(), [Begun::Ok]);
+    let mut redis = shard.server.connection().await;
+    let meta = shard.store.keys().key("meta");
+    let mut epochs = Vec::new();
+    for _ in 0..2 {
+        let other = redis::cmd("HSET").arg(&meta).arg(&["run_id", "0123456789abcdef"]).to_owned();
+        let () = other.query_async(&mut redis).await.unwrap();
+        // Somebody else's begin, for one's own is repeated at any time.
+        let other = Begin { nonce: Some("w.2".into()), ..begin.clone() };
+        assert_eq!(shard.store.begin(&[other]).await.unwrap(), [Begun::Hold]);
+        shard.store.promote(std::slice::from_ref(&name)).await.unwrap();
+        let epoch: u64 = redis::cmd("HGET").arg(&meta).arg("epoch").query_async(&mut redis).await.unwrap();
+        epochs.push(epoch);
+        let () =
+            redis::cmd("HSET").arg(&meta).arg(&["run_id", "fedcba9876543210"]).query_async(&mut redis).await.unwrap();
+        shard.store.promote(std::slice::from_ref(&name)).await.unwrap();
+        let epoch: u64 = redis::cmd("HGET").arg(&meta).arg("epoch").query_async(&mut redis).await.unwrap();
+        epochs.push(epoch);
+    }
+    let first = epochs[0];
+    assert_eq!(epochs, [first, first + 1, first + 2, first + 3]);
+}
+
+#[tokio::test]
 async fn audit_entries_that_are_too_old_go_when_the_house_is_kept() {
     let shard = Shard::new(RedisOptions::default(), Scripts::embedded()).await;
     let (mut redis, key) = (shard.server.connection().await, shard.store.keys().key("audit"));
