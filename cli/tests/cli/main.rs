@@ -1,6 +1,7 @@
 //! The real binary, against a real Redis of its own.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod chaos;
 mod commands;
 mod delivery;
 mod faults;

@@ -1,0 +1,383 @@
+//! The fleet as people run it, under faults at random: two schedulers and three workers of the real binary, producers,
+//! a tools' server of its own, an append-only Redis or a primary with a replica and three sentinels. `make chaos` says how long,
+//! which and from which seed.
+
+mod judge;
+mod parts;
+mod target;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+use tickfleet_client::{Client, Recorded};
+use tickfleet_protocol::parse_turn;
+use tickfleet_store::StoreOptions;
+use tickfleet_testkit::Trio;
+use tokio::time::{Instant, sleep};
+
+use crate::support::process::Process;
+use judge::{DAY_CALLS, Evidence, TICK_CALLS, Verdict};
+use parts::{Ledger, Wire, admitted};
+use target::Target;
+
+/// Agents whose demand is above their cap now and then; beside them are `daily` and `probe`.
+const AGENTS: usize = 6;
+/// Schedulers come first.
+const ROLES: [&str; 5] = ["scheduler", "scheduler", "worker", "worker", "worker"];
+/// The lease of all processes is 2 s.
+const PAST_THE_LEASE: Duration = Duration::from_millis(3_500);
+/// How long what was accepted may take after the last fault, and a fault to be over.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Random numbers from a seed (splitmix64).
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ (z >> 31)) % bound as u64).unwrap()
+    }
+}
+
+fn write_configuration(folder: &Path, address: &str) {
+    let tool = |name: &str, effect: &str| {
+        format!(
+            "  {name}:\n    id: tool_{name}\n    description: Does it.\n    effect: {effect}\n    timeout_ms: 10000\n    input_schema:\n      \
+             type: object\n      properties: {{number: {{type: integer}}, agent: {{type: string}}, tool: {{type: string}}}}\n    \
+             http: {{method: POST, base_url: 'http://{address}', path: /{name}, body: {{number: '{{{{number}}}}', agent: \
+             '{{{{agent}}}}', tool: '{{{{tool}}}}'}}, allow_private: [127.0.0.1]}}\n"
+        )
+    };
+    let agents: String = (0..AGENTS).map(|agent| format!("  a{agent}: {{}}\n")).collect();
+    let per_day = format!(
+        "limits: {{per_day: {{match: {{agents: [daily]}}, per: [agent], max: {DAY_CALLS}, every: day, on_reach: reject}}}}\n"
+    );
+    for (name, text) in [
+        (
+            "tickfleet.yaml",
+            format!("caps: {{tick: 1s, max_calls_per_tick: {TICK_CALLS}, max_actions_per_day: 1000000}}\n"),
+        ),
+        ("agents.yaml", format!("agents:\n{agents}  daily: {{}}\n  probe: {{}}\n")),
+        ("tenants.yaml", "tenants: {demo: {plan: pro}}\n".to_owned()),
+        ("limits.yaml", per_day),
+        ("tools.yaml", format!("tools:\n{}{}", tool("pay", "once"), tool("look", "read"))),
+        ("permissions.yaml", "permissions:\n  pay: {everyone: true}\n  look: {everyone: true}\n".to_owned()),
+    ] {
+        fs::write(folder.join(name), text).unwrap();
+    }
+}
+
+/// One turn, submitted until it is accepted: of one id it is taken in once.
+async fn submit(client: &Client, agent: &str, turn: u64, calls: u64) -> String {
+    let id = format!("{agent}-{turn}");
+    let call = |call: u64| {
+        let tool = if (turn + call).is_multiple_of(2) { "pay" } else { "look" };
+        // An agent's numbers are its own.
+        let first = agent.bytes().last().unwrap_or(0);
+        let number = u64::from(first) * 10_000_000 + turn * 100 + call;
+        json!({"id": format!("c{call}"), "name": tool, "arguments": {"number": number, "agent": agent, "tool": tool}})
+    };
+    let calls: Vec<Value> = (0..calls).map(call).collect();
+    let turn = json!({"tenant": "demo", "agent": agent, "reply_to": "box", "turn_id": id, "calls": calls});
+    let turn = parse_turn(turn.to_string().as_bytes()).unwrap();
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match client.submit(turn.clone()).await {
+            Ok(_) => return id,
+            Err(error) => assert!(Instant::now() < until, "{id} is not accepted: {error}"),
+        }
+        // While Redis is away; bounded above.
+        sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// Submits more than the agent's cap every few seconds until it is told to stop. Answers the accepted ids.
+async fn produce(client: Client, agent: String, stop: Arc<AtomicBool>) -> Vec<String> {
+    let (mut accepted, mut turn) = (Vec::new(), 0);
+    while !stop.load(Ordering::SeqCst) {
+        let (turns, calls) = if agent == "daily" { (1, 1) } else { (6, 3) };
+        for _ in 0..turns {
+            turn += 1;
+            accepted.push(submit(&client, &agent, turn, calls).await);
+        }
+        // The pace of the load.
+        sleep(Duration::from_millis(3_000)).await;
+    }
+    accepted
+}
+
+/// The fleet and its surroundings.
+struct World {
+    target: Target,
+    folder: tempfile::TempDir,
+    nodes: Vec<Process>,
+    dice: Dice,
+    client: Client,
+    probes: u64,
+    accepted: Vec<String>,
+    /// How long each kind of fault took until work went on, ms.
+    recovered: BTreeMap<&'static str, Vec<u128>>,
+}
+
+impl World {
+    fn start(&self, role: &str) -> Process {
+        let variables = [("TICKFLEET_WORKER_DRAIN", "5s"), ("TICKFLEET_LOG_LEVEL", "warn,tickfleet=info")];
+        tokio::task::block_in_place(|| Process::start_with(role, self.folder.path(), &self.target.url(), &variables))
+    }
+
+    /// A process of this role.
+    fn any(&mut self, role: &str) -> usize {
+        let of: Vec<usize> = (0..ROLES.len()).filter(|node| ROLES[*node] == role).collect();
+        of[self.dice.below(of.len())]
+    }
+
+    async fn stop_for(&mut self, role: &str) {
+        let node = self.any(role);
+        self.nodes[node].signal(Signal::SIGSTOP);
+        // Past its lease, as a machine that is far too busy.
+        sleep(PAST_THE_LEASE).await;
+        self.nodes[node].signal(Signal::SIGCONT);
+    }
+
+    async fn play(&mut self, fault: &'static str) {
+        match fault {
+            "kill a worker" | "kill a scheduler" => {
+                let node = self.any(fault.trim_start_matches("kill a "));
+                self.nodes[node].signal(Signal::SIGKILL);
+                self.nodes[node] = self.start(ROLES[node]);
+            }
+            "stop a worker past its lease" => self.stop_for("worker").await,
+            "stop a scheduler past its lease" => self.stop_for("scheduler").await,
+            "restart a process in order" => {
+                let node = self.dice.below(ROLES.len());
+                let next = self.start(ROLES[node]);
+                let last = std::mem::replace(&mut self.nodes[node], next);
+                assert_eq!(tokio::task::block_in_place(|| last.stop()), Some(0), "a process that is told to stop");
+            }
+            "kill Redis" => self.target.kill(false).await,
+            "kill a primary whose replica lags" => self.target.kill(true).await,
+            "stop Redis" => {
+                let primary = self.target.primary().await;
+                self.target.server(primary).pause();
+                // Shorter than what sentinels take for its death.
+                sleep(Duration::from_millis(800)).await;
+                self.target.server(primary).resume();
+            }
+            "SCRIPT FLUSH" => drop(self.target.ask(&["SCRIPT", "FLUSH"]).await),
+            "CLIENT KILL" => drop(self.target.ask(&["CLIENT", "KILL", "TYPE", "normal"]).await),
+            "delete keys" => self.delete().await,
+            "change the configuration" => self.change().await,
+            "fail over" => {
+                let before = self.target.primary().await;
+                let Target::Sentinels(trio) = &self.target else { return };
+                trio.fail_over().await;
+                let next = trio.another_primary(before).await;
+                trio.replicated(next, 1).await;
+            }
+            _ => self.play_on_one(fault).await,
+        }
+    }
+
+    async fn play_on_one(&mut self, fault: &str) {
+        let wire = match fault {
+            "cut the wire" => Wire::Cut,
+            "slow the wire" => Wire::Slow,
+            "half-open wire" => Wire::HalfOpen,
+            _ => {
+                let used = self.target.text(&["INFO", "memory"]).await;
+                let used = used.lines().find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok());
+                let max = used.unwrap_or(10_000_000_u64).to_string();
+                self.target.ask(&["CONFIG", "SET", "maxmemory", &max]).await;
+                // So long memory is full.
+                sleep(PAST_THE_LEASE).await;
+                self.target.ask(&["CONFIG", "SET", "maxmemory", "0"]).await;
+                return;
+            }
+        };
+        let Target::One(_, proxy) = &self.target else { return };
+        proxy.set(wire);
+        // So long the wire is bad.
+        sleep(PAST_THE_LEASE).await;
+        proxy.set(Wire::Open);
+    }
+
+    /// What must be survived: timers, queues, groups and heartbeats.
+    async fn delete(&mut self) {
+        let key = |name: &str| format!("{{tickfleet:0}}:{name}");
+        match self.dice.below(5) {
+            0 => self.target.ask(&["DEL", &key("timers")]).await,
+            1 => self.target.ask(&["DEL", &key("ready:normal")]).await,
+            2 => self.target.ask(&["XGROUP", "DESTROY", &key("ready:normal"), "workers"]).await,
+            3 => self.target.ask(&["DEL", &key("beats"), &key("nodes")]).await,
+            _ => self.target.ask(&["DEL", &key("delayed"), &key("suspects")]).await,
+        };
+    }
+
+    /// Another agent in the configuration, and another tenant at run time.
+    async fn change(&mut self) {
+        let path = self.folder.path().join("agents.yaml");
+        let text = fs::read_to_string(&path).unwrap();
+        fs::write(&path, format!("{text}  more{}: {{}}\n", self.probes)).unwrap();
+        let (url, dir) = (self.target.url(), self.folder.path().to_str().unwrap().to_owned());
+        let set = ["tenant", "set", "other", "--plan", "gold", "--config", &dir, "--redis-url", &url];
+        tokio::task::block_in_place(|| crate::support::binary::tickfleet(&set));
+    }
+
+    /// Faults, one after the other.
+    async fn storm(&mut self, until: Instant) {
+        let mut left = Vec::new();
+        while Instant::now() < until {
+            // Each kind comes once before one comes again.
+            if left.is_empty() {
+                left = self.target.faults();
+            }
+            let fault = left.swap_remove(self.dice.below(left.len()));
+            self.play(fault).await;
+            self.probe(fault).await;
+            // A quiet moment between two faults, of any length.
+            sleep(Duration::from_millis(300 + self.dice.below(1_200) as u64)).await;
+        }
+    }
+
+    /// A turn of somebody who is never at a cap, from its submission to its reply.
+    async fn probe(&mut self, fault: &'static str) {
+        let began = Instant::now();
+        self.probes += 1;
+        let id = submit(&self.client, "probe", self.probes, 1).await;
+        let name = tickfleet_store::TurnName::parse(&format!("demo:{id}")).unwrap();
+        loop {
+            if let Ok(Recorded::Ended(_) | Recorded::InInbox) = self.client.reply(&name).await {
+                break;
+            }
+            assert!(began.elapsed() < PATIENCE, "after {fault:?} nothing goes on");
+            // A record is polled; bounded above.
+            sleep(Duration::from_millis(5)).await;
+        }
+        self.accepted.push(id);
+        self.recovered.entry(fault).or_default().push(began.elapsed().as_millis());
+    }
+}
+
+/// All replies that there are, by the ids that they name.
+async fn replies(target: &mut Target) -> Vec<String> {
+    type Entries = Vec<(String, BTreeMap<String, String>)>;
+    let (mut found, mut from) = (Vec::new(), "-".to_owned());
+    loop {
+        let words = ["XRANGE", "{tickfleet:0}:replies:demo:box", &from, "+", "COUNT", "1000"];
+        let Some(value) = target.ask(&words).await else { return found };
+        let entries: Entries = redis::from_redis_value(value).unwrap();
+        let Some((last, _)) = entries.last() else { return found };
+        from = format!("({last}");
+        let id = |fields: &BTreeMap<String, String>| -> String {
+            let reply: Value = serde_json::from_str(&fields["reply"]).unwrap();
+            reply["turn_id"].as_str().unwrap().to_owned()
+        };
+        found.extend(entries.iter().map(|(_, fields)| id(fields)));
+    }
+}
+
+#[allow(clippy::disallowed_methods, reason = "whoever runs it by hand says how long and from which seed")]
+fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Plays, and judges. With sentinels, what the last primary had not told its replica is lost by design: it is counted.
+async fn play(target: Target) -> (Verdict, Evidence) {
+    let (seconds, seed) = (number("TICKFLEET_CHAOS_SECONDS", 45), number("TICKFLEET_CHAOS_SEED", 1));
+    let (ledger, address) = Ledger::start().await;
+    let folder = tempfile::tempdir().unwrap();
+    write_configuration(folder.path(), &address);
+    let client = Client::connect(&target.url(), StoreOptions::default()).await.unwrap();
+    let mut world = World {
+        target,
+        folder,
+        nodes: Vec::new(),
+        dice: Dice(seed),
+        client,
+        probes: 0,
+        accepted: Vec::new(),
+        recovered: BTreeMap::new(),
+    };
+    for role in ROLES {
+        let node = world.start(role);
+        world.nodes.push(node);
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let agents = (0..AGENTS).map(|agent| format!("a{agent}")).chain(["daily".to_owned()]);
+    let producers: Vec<_> =
+        agents.map(|agent| tokio::spawn(produce(world.client.clone(), agent, stop.clone()))).collect();
+    world.storm(Instant::now() + Duration::from_secs(seconds)).await;
+    stop.store(true, Ordering::SeqCst);
+    let mut evidence =
+        Evidence { accepted: std::mem::take(&mut world.accepted).into_iter().collect(), ..Evidence::default() };
+    for producer in producers {
+        evidence.accepted.extend(producer.await.unwrap());
+    }
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        evidence.replies = replies(&mut world.target).await;
+        let answered: std::collections::BTreeSet<&String> = evidence.replies.iter().collect();
+        if evidence.accepted.iter().all(|id| answered.contains(id)) || Instant::now() > patience {
+            break;
+        }
+        // The inbox is read as a whole; bounded above.
+        sleep(Duration::from_millis(300)).await;
+    }
+    evidence.runs = ledger.runs();
+    if let Target::One(..) = &world.target {
+        let dir: Vec<String> =
+            redis::from_redis_value(world.target.ask(&["CONFIG", "GET", "dir"]).await.unwrap()).unwrap();
+        evidence.admitted = admitted(Path::new(&dir[1]));
+        assert!(!evidence.admitted.is_empty(), "the witness saw no slice");
+    }
+    let verdict = evidence.judge();
+    report(seed, &world.recovered, &evidence, &verdict);
+    (verdict, evidence)
+}
+
+fn report(seed: u64, recovered: &BTreeMap<&str, Vec<u128>>, evidence: &Evidence, verdict: &Verdict) {
+    let faults: usize = recovered.values().map(Vec::len).sum();
+    eprintln!(
+        "seed {seed}: {faults} faults, {} turns accepted, {} runs of tools",
+        evidence.accepted.len(),
+        evidence.runs.len()
+    );
+    eprintln!("| fault | times | recovered p50 ms | p99 ms |\n|---|---|---|---|");
+    for (fault, times) in recovered {
+        let mut times = times.clone();
+        times.sort_unstable();
+        let at = |percent: usize| times[((times.len() - 1) * percent).div_ceil(100)];
+        eprintln!("| {fault} | {} | {} | {} |", times.len(), at(50), at(99));
+    }
+    eprintln!(
+        "lost {}, answered twice {}, once calls doubled {}, agents beyond their tick {}, calls beyond the day {}",
+        verdict.lost.len(),
+        verdict.answered_twice.len(),
+        verdict.doubled.len(),
+        verdict.tick_exceeded.len(),
+        verdict.day_exceeded
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn one_redis_loses_nothing_and_doubles_nothing_whatever_happens() {
+    let (verdict, _) = play(Target::one().await).await;
+    assert_eq!(verdict, Verdict::default());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn behind_sentinels_every_turn_that_its_producer_has_sent_again_is_answered() {
+    let (verdict, evidence) = play(Target::Sentinels(Trio::start(1).await)).await;
+    // A failover loses what the replica had not heard. That is told, and counted above; it must stay little.
+    assert!(verdict.lost.len() * 20 <= evidence.accepted.len(), "lost: {:?}", verdict.lost);
+    assert!(verdict.doubled.len() * 20 <= evidence.runs.len(), "doubled: {:?}", verdict.doubled);
+}
