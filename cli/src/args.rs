@@ -10,6 +10,7 @@ use crate::commands::delegate;
 use crate::commands::demo;
 use crate::commands::dev;
 use crate::commands::doctor;
+use crate::commands::doctor::acl;
 use crate::commands::explain;
 use crate::commands::kb;
 use crate::commands::limits;
@@ -85,6 +86,8 @@ pub(crate) enum Command {
     Memory(memory::Memory),
     /// Pin the tools of MCP servers, or check that they still are what was pinned.
     Mcp(mcp::Mcp),
+    /// Print the rules of a user of Redis for one role of the fleet.
+    Acl(acl::Acl),
     /// Check Redis and the health of the queues; each finding says what to do.
     Doctor(doctor::Doctor),
     /// Show the fleet live: backlog, rates, slots, capped agents, tools by outcome.

@@ -35,6 +35,7 @@ pub use tickfleet_model::Effect;
 pub use tickfleet_tools::{CallContext, HookError, Startup, ToolError, TypedTool};
 
 use args::{Cli, Command};
+use commands::doctor::acl;
 use commands::{
     bench, cancel, chat, config, delegate, demo, deploy, dev, doctor, explain, import, kb, limits, mcp, memory, reply,
     submit, tasks, tenant, tools, top, try_tool, usage,
@@ -84,6 +85,7 @@ async fn run(cli: Cli, output: &Output) -> Result<(), Failure> {
         Command::Tenant(args) => tenant::run(&setup, &args, output).await,
         Command::Usage(args) => usage::run(&setup, &args, output).await,
         Command::Limits(args) => limits::run(&setup, &args, output).await,
+        Command::Acl(args) => acl::run(&setup, &args, output),
         Command::Kb(args) => kb::run(&setup, &args, output).await,
         Command::Memory(args) => memory::run(&setup, &args, output).await,
         Command::Tools(tools::Tools { what: Some(tools::What::Try(args)), .. }) => {

@@ -23,7 +23,7 @@ impl Doomed {
 
     /// Starts a worker of another plan than the fleet's.
     pub fn start_as(fleet: &Fleet, plan: Arc<Plan>, name: &str) -> Self {
-        Self::worker_on(&fleet.server.url(), plan, &fleet.active, &fleet.metrics, name)
+        Self::worker_on(&fleet.url_of("worker"), plan, &fleet.active, &fleet.metrics, name)
     }
 
     /// Starts a worker on the Redis at `url`, whichever server that is.
@@ -48,7 +48,7 @@ impl Doomed {
     /// Starts a scheduler and a worker of the fleet's plan, which die together.
     pub fn both(fleet: &Fleet, name: &str) -> Self {
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let (url, plan) = (fleet.server.url(), Arc::clone(fleet.plan()));
+        let (url, plan) = (fleet.url_of("tickfleet"), Arc::clone(fleet.plan()));
         let (active, metrics) = (fleet.active.clone(), fleet.metrics.clone());
         let (worker, scheduler) = (format!("w{name}"), format!("s{name}"));
         runtime.spawn(async move {

@@ -27,6 +27,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::inbox::Inbox;
 
+pub mod users;
+
 /// The longest wait for what must come; on a quiet machine it is there within a second or two.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -78,6 +80,8 @@ pub struct Plan {
     pub active: Option<ActivePolicy>,
     /// Other scripts than the embedded ones, where a test switches something off.
     pub scripts: Option<Scripts>,
+    /// Whether schedulers and workers are users of Redis with the rights of their roles alone.
+    pub users: bool,
     /// The right of all parts to look into a suspect, as if they were one process. None: each is a process of its own.
     pub suspects: Option<OneSuspect>,
 }
@@ -108,6 +112,7 @@ impl Default for Plan {
             policy: |_| {},
             active: None,
             scripts: None,
+            users: users::are_wanted(),
             suspects: None,
         }
     }
@@ -263,6 +268,9 @@ impl Fleet {
     pub async fn start_on(server: RedisServer, plan: Plan) -> Self {
         // HTTP tools need it; that another test of this process was first is fine.
         tickfleet_outbound::install_crypto_provider();
+        if plan.users {
+            users::make(&server, &plan.store.namespace).await;
+        }
         let store = plan.store(&server.url());
         store.ensure_groups().await.unwrap();
         let mut fleet = Self {
@@ -284,6 +292,11 @@ impl Fleet {
         fleet
     }
 
+    /// The URL at which a role reaches the fleet's Redis.
+    pub fn url_of(&self, role: &str) -> String {
+        if self.plan.users { users::url(&self.server, role) } else { self.server.url() }
+    }
+
     /// Starts one more scheduler.
     pub fn add_scheduler(&mut self) {
         self.add_scheduler_with(self.active.clone());
@@ -291,7 +304,7 @@ impl Fleet {
 
     /// Starts one more scheduler, with a configuration of its own.
     pub fn add_scheduler_with(&mut self, active: Arc<PolicyHandle>) {
-        let store = self.plan.store(&self.server.url());
+        let store = self.plan.store(&self.url_of("scheduler"));
         let name = format!("s{}", self.schedulers.len());
         let scheduler = self.plan.scheduler(store, active, self.metrics.clone(), &name);
         let shutdown = Shutdown::default();
@@ -302,7 +315,7 @@ impl Fleet {
 
     /// Starts one more worker.
     pub fn add_worker(&mut self) {
-        let store = self.plan.store(&self.server.url());
+        let store = self.plan.store(&self.url_of("worker"));
         let (shutdown, name) = (Shutdown::default(), format!("w{}", self.workers.len()));
         let now = shutdown.now.child_token();
         let worker = self.plan.worker(store, self.active.clone(), self.metrics.clone(), &name, now);
@@ -430,6 +443,9 @@ impl Fleet {
         self.forget_timers_of_empty_lanes().await;
         let mut connection = self.server.connection().await;
         tickfleet_testkit::assert_no_leaked_keys(&mut connection, LASTING).await;
+        if self.plan.users {
+            users::assert_nobody_was_refused(&mut connection).await;
+        }
     }
 }
 

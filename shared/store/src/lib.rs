@@ -12,6 +12,7 @@ mod incarnation;
 mod keys;
 mod reads;
 mod records;
+mod roles;
 mod script;
 mod verbs;
 
@@ -47,6 +48,7 @@ pub use records::notes::{AdmissionNote, FailedTry};
 pub use records::schema as fields;
 pub use records::slice::{SliceEntry, SliceMeta, entry_ms};
 pub use records::turn::TurnRecord;
+pub use roles::Role;
 pub use script::ScriptLine;
 pub use verbs::Scripts;
 pub use verbs::effects::*;

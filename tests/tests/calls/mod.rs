@@ -9,3 +9,4 @@ mod mcp;
 mod outcomes;
 mod permission;
 mod rules;
+mod users;

@@ -1,6 +1,7 @@
 //! `tickfleet doctor`: is this Redis fit to hold a fleet's state, are the queues healthy, and does what is kept agree.
 //! Here it is asked; [`server`] and [`queues`] judge, [`repair`] also mends.
 
+pub(crate) mod acl;
 pub(crate) mod durable;
 mod queues;
 mod repair;

@@ -131,6 +131,28 @@ async fn a_fleet_and_its_operator_work_under_the_users_of_the_guide() {
 }
 
 #[tokio::test]
+async fn a_server_without_config_and_a_user_who_may_not_ask_for_it_hold_a_fleet_all_the_same() {
+    let extra_args = ["--rename-command", "CONFIG", ""].map(str::to_owned).into();
+    let redis = RedisServer::start_with(RedisOptions { extra_args, ..RedisOptions::default() }).await;
+    let fleet = DevFleet::start(&["--redis-url", &redis.url()]);
+    fleet.run(&["submit", "--tenant", "demo", "--agent", "kelly", "--call", "echo", "--wait"]).exits(0);
+    fleet.run(&["doctor"]).exits(0).says("1 alive");
+    assert_eq!(fleet.stop(), Some(0));
+}
+
+#[tokio::test]
+async fn the_users_of_the_guide_are_what_the_command_prints() {
+    let text = fs::read_to_string(Path::new(REPOSITORY).join("docs/operating.md")).unwrap();
+    for role in ["tickfleet", "scheduler", "worker", "operator", "gateway", "producer", "onlooker"] {
+        let line = tickfleet(&["acl", "--role", role]).exits(0).stdout.trim().to_owned();
+        assert!(text.lines().any(|found| found == line), "docs/operating.md lacks, for {role}:\n{line}");
+    }
+    tickfleet(&["acl", "--role", "nobody"]).exits(2).complains("one of tickfleet, scheduler, worker");
+    let data = tickfleet(&["acl", "--role", "producer", "--user", "chat", "--json"]).exits(0).json();
+    assert_eq!(data["user"], "chat");
+}
+
+#[tokio::test]
 async fn each_user_of_the_guide_may_do_its_own_work_and_nothing_else() {
     let redis = Guarded::start().await;
     let fleet = DevFleet::start(&["--redis-url", &redis.url("tickfleet")]);

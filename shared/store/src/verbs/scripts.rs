@@ -22,7 +22,7 @@ impl Forms {
         Self { usual: Script::new(word, parts.composed()), at_brim }
     }
 
-    fn each(&self) -> impl Iterator<Item = &Script> {
+    pub(crate) fn each(&self) -> impl Iterator<Item = &Script> {
         std::iter::once(&self.usual).chain(&self.at_brim)
     }
 }

@@ -1,0 +1,332 @@
+//! What each role of a fleet needs of Redis: the rules of a user that may do that, and little else.
+//!
+//! The commands follow from the list of verbs: what their scripts call. What is asked without a script stands here.
+
+use std::collections::BTreeSet;
+
+use crate::verbs::{Scripts, Verb};
+
+/// Who works with Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Scheduler, worker and operator in one, as in `tickfleet dev`.
+    Tickfleet,
+    /// Admits turns.
+    Scheduler,
+    /// Carries calls out.
+    Worker,
+    /// Sets, cancels, resets, looks.
+    Operator,
+    /// Submits turns, reads replies, and looks at everything.
+    Gateway,
+    /// Submits turns and reads replies.
+    Producer,
+    /// Looks.
+    Onlooker,
+}
+
+/// What every connection may ask: who and where the server is. `waitaof` is not named for workers, but its category: a
+/// server that does not know a command refuses a rule that names it.
+const CONNECTING: &[&str] = &["ping", "select", "info", "role", "time", "cluster|shards", "cluster|slots"];
+/// What runs scripts.
+const SCRIPTS: &[&str] = &["evalsha", "script|load"];
+/// Reads without a script, of whoever looks.
+const READS: &[&str] = &[
+    "exists",
+    "get",
+    "getrange",
+    "hget",
+    "hgetall",
+    "hlen",
+    "hmget",
+    "hscan",
+    "lrange",
+    "memory|usage",
+    "scan",
+    "smembers",
+    "sscan",
+    "xinfo|consumers",
+    "xinfo|groups",
+    "xinfo|stream",
+    "xlen",
+    "xpending",
+    "xrange",
+    "xread",
+    "xrevrange",
+    "zcard",
+    "zrange",
+    "zrangebyscore",
+    "zrank",
+    "zrevrange",
+    "zscan",
+    "zscore",
+];
+/// What a client does with inboxes and inbound streams without a script.
+const CLIENT: &[&str] =
+    &["xadd", "xlen", "hget", "xread", "xrange", "xrevrange", "xdel", "xtrim", "set", "del", "zrem"];
+/// What a client looks at of a turn or task of its own.
+const LOOKS: &[&str] = &["get", "getrange", "hgetall", "zscore", "xpending"];
+/// Keys that a client writes, and those that it reads. Scripts are given the bare prefix, which no key has.
+const CLIENT_WRITES: &[&str] =
+    &["", "turns", "tasks", "meta", "queued", "id:*", "replies:*", "read:*", "seq:*", "inboxes:*"];
+const CLIENT_READS: &[&str] = &["turn:*", "done:*", "timers"];
+
+const SCHEDULER: &[Verb] = &[
+    Verb::Submit,
+    Verb::Admit,
+    Verb::Reject,
+    Verb::Cancel,
+    Verb::Heads,
+    Verb::Release,
+    Verb::Promote,
+    Verb::Wake,
+    Verb::Begin,
+    Verb::Settle,
+    Verb::Retry,
+    Verb::Wait,
+    Verb::PutAside,
+    Verb::Delegate,
+    Verb::Touch,
+    Verb::Step,
+    Verb::Retire,
+    Verb::Beat,
+    Verb::Reap,
+    Verb::Suspect,
+    Verb::PutBack,
+    Verb::EnsureGroups,
+    Verb::Announce,
+    Verb::AtRunTime,
+    Verb::SwitchTool,
+    Verb::Forget,
+    Verb::Weigh,
+    Verb::Prune,
+];
+const WORKER: &[Verb] = &[
+    Verb::Submit,
+    Verb::Cancel,
+    Verb::Begin,
+    Verb::Assert,
+    Verb::Claim,
+    Verb::Conclude,
+    Verb::Settle,
+    Verb::Retry,
+    Verb::Wait,
+    Verb::HandBack,
+    Verb::PutAside,
+    Verb::Delegate,
+    Verb::Reserve,
+    Verb::Step,
+    Verb::Say,
+    Verb::Tell,
+    Verb::Hear,
+    Verb::Beat,
+    Verb::Reap,
+    Verb::Suspect,
+    Verb::EnsureGroups,
+    Verb::AtRunTime,
+    Verb::SwitchTool,
+    Verb::KeepDocument,
+    Verb::Remember,
+    Verb::Forget,
+    Verb::Weigh,
+];
+const OPERATOR: &[Verb] = &[
+    Verb::Submit,
+    Verb::Cancel,
+    Verb::Delegate,
+    Verb::Say,
+    Verb::Tell,
+    Verb::AtRunTime,
+    Verb::SetTenant,
+    Verb::SwitchTool,
+    Verb::ResetLimit,
+    Verb::KeepDocument,
+    Verb::DropDocuments,
+    Verb::Remember,
+    Verb::Forget,
+];
+
+impl Role {
+    /// All roles, by their words.
+    pub const WORDS: [(&str, Self); 7] = [
+        ("tickfleet", Self::Tickfleet),
+        ("scheduler", Self::Scheduler),
+        ("worker", Self::Worker),
+        ("operator", Self::Operator),
+        ("gateway", Self::Gateway),
+        ("producer", Self::Producer),
+        ("onlooker", Self::Onlooker),
+    ];
+
+    /// The verbs that it calls.
+    fn verbs(self) -> Vec<Verb> {
+        match self {
+            Self::Tickfleet => [SCHEDULER, WORKER, OPERATOR].concat(),
+            Self::Scheduler => SCHEDULER.to_vec(),
+            Self::Worker => WORKER.to_vec(),
+            Self::Operator => OPERATOR.to_vec(),
+            Self::Gateway | Self::Producer => vec![Verb::Submit],
+            Self::Onlooker => Vec::new(),
+        }
+    }
+
+    /// Returns true if it may call this verb, by its word.
+    #[must_use]
+    pub fn calls(self, verb: &str) -> bool {
+        self.verbs().iter().any(|known| known.as_str() == verb)
+    }
+
+    /// What it asks without a script, beside [`CONNECTING`].
+    fn plain(self) -> Vec<&'static [&'static str]> {
+        const SCHEDULING: &[&str] = &["xreadgroup", "xadd", "xdel", "xtrim", "zremrangebyscore"];
+        const WORKING: &[&str] = &["xreadgroup", "@blocking", "wait", "set"];
+        const OPERATING: &[&str] = &["config|get"];
+        match self {
+            Self::Tickfleet => vec![READS, SCRIPTS, CLIENT, SCHEDULING, WORKING],
+            Self::Scheduler => vec![READS, SCRIPTS, SCHEDULING],
+            Self::Worker => vec![READS, SCRIPTS, CLIENT, WORKING],
+            Self::Operator => vec![READS, SCRIPTS, CLIENT, OPERATING],
+            Self::Gateway => vec![READS, SCRIPTS, CLIENT],
+            Self::Producer => vec![SCRIPTS, CLIENT, LOOKS],
+            Self::Onlooker => vec![READS],
+        }
+    }
+
+    /// The commands that it may use, as rules name them.
+    fn commands(self) -> BTreeSet<String> {
+        let scripts = Scripts::embedded();
+        let of_verbs = self.verbs().into_iter().flat_map(|verb| scripts.of(verb).each().map(|s| s.source.clone()));
+        let mut commands: BTreeSet<String> = of_verbs.flat_map(|source| called(&source)).collect();
+        let plain = self.plain().into_iter().flatten().chain(CONNECTING);
+        commands.extend(plain.map(ToString::to_string));
+        commands
+    }
+
+    /// The keys that it may use, as rules name them.
+    fn keys(self, namespace: &str) -> Vec<String> {
+        let key = |mode: &str, suffix: &str| format!("{mode}~{{{namespace}:*}}:{suffix}");
+        let own = || {
+            let writes = CLIENT_WRITES.iter().map(|suffix| key("", suffix));
+            let reads = CLIENT_READS.iter().map(|suffix| key("%R", suffix));
+            writes.chain(reads).collect::<Vec<_>>()
+        };
+        match self {
+            Self::Tickfleet | Self::Scheduler | Self::Worker | Self::Operator => vec![key("", "*")],
+            Self::Gateway => {
+                [CLIENT_WRITES.iter().map(|suffix| key("", suffix)).collect(), vec![key("%R", "*")]].concat()
+            }
+            Self::Producer => own(),
+            Self::Onlooker => vec![key("%R", "*")],
+        }
+    }
+
+    /// The rules of a user for this role in `namespace`, as `ACL SETUSER` and an `aclfile` take them, without name and
+    /// password.
+    #[must_use]
+    pub fn rules(self, namespace: &str) -> Vec<String> {
+        let mut rules = self.keys(namespace);
+        rules.extend(["resetchannels".to_owned(), "-@all".to_owned()]);
+        rules.extend(self.commands().into_iter().map(|command| format!("+{command}")));
+        rules
+    }
+}
+
+/// The commands that a script calls.
+fn called(source: &str) -> BTreeSet<String> {
+    const CONTAINERS: [&str; 3] = ["xinfo", "xgroup", "memory"];
+    let literal = |text: &str| text.split_once('\'').map(|(word, rest)| (word.to_ascii_lowercase(), rest.to_owned()));
+    let mut found = BTreeSet::new();
+    for call in source.split("call('").skip(1) {
+        let Some((command, rest)) = literal(call) else { continue };
+        let sub = rest.strip_prefix(", '").and_then(literal).map(|(sub, _)| sub);
+        found.insert(match sub.filter(|_| CONTAINERS.contains(&command.as_str())) {
+            Some(sub) => format!("{command}|{sub}"),
+            None => command,
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    fn sources(folder: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for entry in folder.read_dir().unwrap() {
+            let path = entry.unwrap().path();
+            let is_test = path.file_stem().is_some_and(|stem| stem == "tests");
+            if path.is_dir() && !is_test {
+                found.extend(sources(&path));
+            } else if path.extension().is_some_and(|it| it == "rs") && !is_test {
+                found.push(path);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn a_script_is_read_for_its_commands() {
+        let source = "call('HSET', a) redis.pcall('XINFO', 'STREAM', s) call('XGROUP', word, s) call(name)";
+        let found: Vec<String> = called(source).into_iter().collect();
+        assert_eq!(found, ["hset", "xgroup", "xinfo|stream"]);
+    }
+
+    #[test]
+    fn a_worker_may_wait_until_a_begin_is_durable() {
+        for role in [Role::Worker, Role::Tickfleet] {
+            let commands = role.commands();
+            // `WAIT` is in that category since Redis 7.2, `WAITAOF` is there since then.
+            assert!(commands.contains("wait") && commands.contains("@blocking"), "{role:?}");
+        }
+    }
+
+    #[test]
+    fn no_script_calls_a_command_that_is_not_written_there() {
+        for (verb, source) in Scripts::embedded().iter() {
+            let code = source.lines().map(|line| line.split("--").next().unwrap_or_default());
+            let hidden: Vec<&str> = code.filter(|line| line.contains(" call(") && !line.contains("call('")).collect();
+            assert!(hidden.is_empty(), "{verb}: which command is it? {hidden:?}");
+        }
+    }
+
+    #[test]
+    fn every_command_that_is_asked_without_a_script_is_some_roles() {
+        let may: BTreeSet<String> = Role::WORDS.iter().flat_map(|(_, role)| role.commands()).collect();
+        for path in sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src")) {
+            let text = std::fs::read_to_string(&path).unwrap();
+            let code = text.split("#[cfg(test)]").next().unwrap_or_default();
+            for asked in code.split("cmd(\"").skip(1) {
+                let command = asked.split('"').next().unwrap_or_default().to_ascii_lowercase();
+                let is_elsewhere = ["sentinel", "waitaof"].contains(&command.as_str());
+                let known = may.iter().any(|rule| rule.split('|').next() == Some(&command));
+                assert!(known || is_elsewhere, "{}: no role may ask {command}", path.display());
+            }
+        }
+    }
+
+    #[test]
+    fn a_role_may_call_the_verbs_that_its_crates_call() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        for (role, folders) in [
+            (Role::Scheduler, ["scheduler/src", "shared/engine/src"]),
+            (Role::Worker, ["worker/src", "shared/engine/src"]),
+            (Role::Worker, ["worker/llm/src", "worker/tools/knowledge/src"]),
+        ] {
+            let texts: Vec<String> = folders
+                .iter()
+                .flat_map(|folder| sources(&root.join(folder)))
+                .map(|path| std::fs::read_to_string(path).unwrap())
+                .collect();
+            for verb in Verb::ALL {
+                let call = format!("store.{}(", verb.as_str());
+                let is_called = texts.iter().any(|text| text.contains(&call));
+                assert!(!is_called || role.calls(verb.as_str()), "{role:?} calls {}", verb.as_str());
+            }
+        }
+    }
+}
