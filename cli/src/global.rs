@@ -16,7 +16,7 @@ pub(crate) struct Global {
     /// Without one, the built-in configuration.
     #[arg(long, global = true, value_name = "DIR", env = "TICKFLEET_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Redis, instead of the configured one: redis://, rediss://, unix:// or redis+sentinel://. Also: the
+    /// Redis, instead of the configured one: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://. Also: the
     /// variable REDIS_URL.
     #[arg(long, global = true, value_name = "URL")]
     pub(crate) redis_url: Option<String>,

@@ -83,7 +83,7 @@ pub(crate) fn sources_in(mut environment: Environment, global: &Global) -> Resul
     if let Some(url) = &global.redis_url {
         if RedisUrl::new(url).is_none() {
             return Err(Failure::usage(
-                "--redis-url: expected redis://, rediss:// or unix:// and an address, or redis+sentinel://host1,host2/name",
+                "--redis-url: expected redis://, rediss:// or unix:// and an address, redis+sentinel://host1,host2/name, or redis+cluster://host1,host2",
             ));
         }
         environment.remove("TICKFLEET_REDIS_URL");
@@ -255,9 +255,7 @@ impl Setup {
 
     /// One store per shard, not yet connected.
     pub(crate) fn stores(&self) -> Result<Vec<Store>, Failure> {
-        let options = Arc::new(self.store_options());
-        let open = |shard| Store::open(&self.url, shard, Arc::clone(&options)).map_err(Failure::from);
-        (0..options.shards.max(1)).map(open).collect()
+        Ok(Store::open_all(&self.url, &Arc::new(self.store_options()))?)
     }
 
     /// The bounds and times of the configuration as the store wants them.

@@ -104,8 +104,7 @@ impl Client {
     /// shards, for then turns would be put where nobody looks for them.
     pub async fn connect(url: &str, options: StoreOptions) -> Result<Self, StoreError> {
         let options = Arc::new(options);
-        let open = |shard| Store::open(url, shard, Arc::clone(&options));
-        let shards: Arc<[Store]> = (0..options.shards.max(1)).map(open).collect::<Result<_, _>>()?;
+        let shards: Arc<[Store]> = Store::open_all(url, &options)?.into();
         let checks = Pool::open(url, 1)?;
         for store in shards.iter() {
             let found = checks.shard_count(store.keys()).await?;

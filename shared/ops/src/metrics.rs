@@ -475,8 +475,12 @@ impl Observer for Metrics {
         self.redis_error(verb);
     }
 
-    fn sought_primary(&self, found: Option<&str>) {
-        self.primary_sought(found);
+    fn sought_primary(&self, what: &str, found: Option<&str>) {
+        self.primary_sought(what, found);
+    }
+
+    fn turned_away(&self, answer: &'static str) {
+        self.redis_turned_away(answer);
     }
 }
 

@@ -17,6 +17,7 @@ mod script;
 mod verbs;
 
 pub use clock::ShardClock;
+pub use connection::cluster::{ClusterView, HolderView, NodeSays};
 pub use connection::confirm::Confirmed;
 pub use connection::dial::{Dial, SentinelSays};
 pub use connection::error::StoreError;
@@ -66,6 +67,7 @@ pub use verbs::upkeep::*;
 use std::sync::Arc;
 
 use connection::confirm::Confirming;
+use connection::url::{Target, target_of};
 use script::args::Args;
 use script::reply::Reply;
 use verbs::Verb;
@@ -77,6 +79,12 @@ pub fn asked() -> Vec<&'static str> {
     words.sort_unstable();
     words.dedup();
     words
+}
+
+/// The answers by which a server says that it is not the one, or not now: as [`Observer`] hears them.
+#[must_use]
+pub fn turned_away() -> Vec<&'static str> {
+    connection::error::ANSWERS.to_vec()
 }
 
 /// The source of the shard's time.
@@ -176,13 +184,28 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens shard `shard` of the Redis at `url` (`redis://`, `rediss://`, `unix://`), or of the primary that sentinels
-    /// name (`redis+sentinel://`, `rediss+sentinel://`). Connects lazily.
+    /// Opens shard `shard` of the Redis at `url` (`redis://`, `rediss://`, `unix://`), of the primary that sentinels name
+    /// (`redis+sentinel://`, `rediss+sentinel://`), or of a cluster (`redis+cluster://`, `rediss+cluster://`). Connects
+    /// lazily.
     ///
     /// # Errors
     /// [`StoreError::Url`] where the URL cannot be read.
     pub fn open(url: &str, shard: u32, options: Arc<StoreOptions>) -> Result<Self, StoreError> {
-        Ok(Self::on(Connection::open(url)?, shard, options))
+        Ok(Self::at(&target_of(url)?, shard, options))
+    }
+
+    /// Opens all shards, in order. On a cluster they look together where their slots are.
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub fn open_all(url: &str, options: &Arc<StoreOptions>) -> Result<Vec<Self>, StoreError> {
+        let target = target_of(url)?;
+        Ok((0..options.shards.max(1)).map(|shard| Self::at(&target, shard, Arc::clone(options))).collect())
+    }
+
+    fn at(target: &Target, shard: u32, options: Arc<StoreOptions>) -> Self {
+        let dial = target.dial(Some(Keys::new(&options.namespace, shard).prefix()));
+        Self::on(Connection::over(dial), shard, options)
     }
 
     /// Shard `shard` of the Redis that `dial` connects to. Connects lazily. For simulations.

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod chaos;
+mod cluster;
 mod composed_steps;
 mod crashes;
 mod durable;

@@ -67,8 +67,8 @@ fn redis(mut s: Section<'_>) -> RedisSettings {
 fn redis_url(cursor: &Cursor<'_>) -> Option<RedisUrl> {
     let url = cursor.text().and_then(RedisUrl::new);
     if url.is_none() {
-        let expected = "a URL such as redis://host:6379/0, rediss://user:password@host/0, unix:///path or \
-                        redis+sentinel://host1,host2,host3/name";
+        let expected = "a URL such as redis://host:6379/0, rediss://user:password@host/0, unix:///path, \
+                        redis+sentinel://host1,host2,host3/name or redis+cluster://host1,host2,host3";
         cursor.errors.push(&cursor.node.place, &cursor.path, "something else (not shown)", expected);
     }
     url

@@ -9,6 +9,9 @@ const SCHEMES: [&str; 7] =
 /// Those of URLs that name sentinels, and behind a slash what they call the primary.
 const SENTINEL_SCHEMES: [&str; 2] = ["redis+sentinel://", "rediss+sentinel://"];
 
+/// Those of URLs that name nodes of a cluster.
+const CLUSTER_SCHEMES: [&str; 2] = ["redis+cluster://", "rediss+cluster://"];
+
 /// Redis' URL. `Debug` and `Display` show it with the password masked.
 #[derive(Clone)]
 pub struct RedisUrl(SecretString);
@@ -18,7 +21,8 @@ impl RedisUrl {
     #[must_use]
     pub fn new(url: &str) -> Option<Self> {
         let after = |schemes: &[&str]| schemes.iter().find_map(|scheme| url.strip_prefix(scheme).map(str::to_owned));
-        let sound = match (after(&SCHEMES), after(&SENTINEL_SCHEMES)) {
+        let servers = after(&SCHEMES).or_else(|| after(&CLUSTER_SCHEMES));
+        let sound = match (servers, after(&SENTINEL_SCHEMES)) {
             (Some(rest), _) => !rest.is_empty() && !rest.starts_with('@'),
             (None, Some(rest)) => names_a_primary(&rest),
             (None, None) => false,
@@ -124,6 +128,7 @@ mod tests {
                 "redis+sentinel://ada:hunter2@a:1,b:2/fleet/1?sentinel_username=bob&sentinel_password=hunter2",
                 "redis+sentinel://ada:***@a:1,b:2/fleet/1?sentinel_username=***&sentinel_password=***",
             ),
+            ("rediss+cluster://ada:hunter2@a:1,b?tls_key=/k", "rediss+cluster://ada:***@a:1,b?tls_key=***"),
         ] {
             let url = RedisUrl::new(url).unwrap();
             assert_eq!(url.to_string(), shown);
@@ -149,6 +154,8 @@ mod tests {
             "redis+sentinel://a",
             "redis+sentinel://a/",
             "redis+sentinel:///fleet",
+            "redis+cluster://",
+            "redis+cluster://a b",
         ] {
             assert!(RedisUrl::new(url).is_none(), "{url:?}");
         }

@@ -140,7 +140,8 @@ fn broken_syntax_is_refused_at_its_line() {
 #[test]
 fn a_wrong_redis_url_is_refused_without_showing_it() {
     let expected = "found something else (not shown); expected a URL such as redis://host:6379/0, \
-                    rediss://user:password@host/0, unix:///path or redis+sentinel://host1,host2,host3/name";
+                    rediss://user:password@host/0, unix:///path, redis+sentinel://host1,host2,host3/name or \
+                    redis+cluster://host1,host2,host3";
     settings("redis: redis://:hunter2@redis\n")
         .assert_refused("tickfleet.yaml:1:8: redis: found \"redis://:***@redis\"; expected a mapping");
     settings("redis:\n  url: http://:hunter2@redis\n")

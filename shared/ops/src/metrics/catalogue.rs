@@ -175,11 +175,14 @@ catalogue! {
     REDIS_UP = "redis_up", Gauge, Everyone, [],
         "1 where Redis answered this process during the scrape, else 0.";
     REDIS_PRIMARY_MOVES = "redis_primary_moves_total", Counter, Everyone, [],
-        "Times that sentinels led this process to another primary than before: failovers, as it saw them. 0 where the \
-         URL names no sentinels.";
+        "Times that sentinels, or the nodes of a cluster, led this process to another primary than before: failovers and \
+         moved slots, as it saw them; of a cluster, each shard counts. 0 where the URL names neither.";
     REDIS_PRIMARY_MISSING = "redis_primary_missing_seconds", Gauge, Everyone, [],
-        "Time for which no sentinel has led this process to a primary, 0 while one does. Absent where the URL names no \
-         sentinels.";
+        "Time for which no sentinel, or no node of a cluster, has led this process to a primary, 0 while one does; of \
+         several shards, the longest. Absent where the URL names neither.";
+    REDIS_TURNED_AWAY = "redis_turned_away_total", Counter, Everyone, ["answer": Words(tickfleet_store::turned_away)],
+        "Answers by which a server said that it is not the one (MOVED, READONLY, UNBLOCKED), or not now (ASK, TRYAGAIN, \
+         CLUSTERDOWN, LOADING, MASTERDOWN). The process looks for the primary anew, or waits.";
     REDIS_MEMORY_USED = "redis_memory_used_bytes", Gauge, Schedulers, [],
         "Memory that Redis uses, as it said during the scrape. Absent while it does not answer.";
     REDIS_MEMORY_MAX = "redis_memory_max_bytes", Gauge, Schedulers, [],

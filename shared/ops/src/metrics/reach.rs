@@ -1,8 +1,10 @@
-//! Whether Redis is reached, in metrics; and where sentinels name the primary, whether there is one, and how often it
-//! became another.
+//! Whether Redis is reached, in metrics; and where sentinels or the nodes of a cluster name the primaries, whether there
+//! are such, and how often they became others.
+
+use std::collections::HashMap;
 
 use parking_lot::Mutex;
-use prometheus::{GaugeVec, IntCounter, IntGauge};
+use prometheus::{GaugeVec, IntCounter, IntCounterVec, IntGauge};
 use tokio::time::Instant;
 
 use super::durable::DurableMetrics;
@@ -16,7 +18,9 @@ pub(super) struct ReachMetrics {
     moves: IntCounter,
     missing: GaugeVec,
     pub(super) durable: DurableMetrics,
-    state: Mutex<State>,
+    turned_away: IntCounterVec,
+    /// By what is sought: of a cluster, each slot of a shard.
+    state: Mutex<HashMap<String, State>>,
 }
 
 /// What the process' connections found last.
@@ -26,8 +30,6 @@ struct State {
     last: Option<String>,
     /// Since when none is found.
     missing_since: Option<Instant>,
-    /// True once anybody looked: where no sentinels are configured, nobody does.
-    sought: bool,
 }
 
 impl ReachMetrics {
@@ -37,16 +39,17 @@ impl ReachMetrics {
             moves: make.counter(&c::REDIS_PRIMARY_MOVES)?,
             missing: make.gauges(&c::REDIS_PRIMARY_MISSING)?,
             durable: DurableMetrics::made(make)?,
+            turned_away: make.counters(&c::REDIS_TURNED_AWAY)?,
             state: Mutex::default(),
         })
     }
 
     /// Sets what grows while nothing happens.
     pub(super) fn read(&self) {
-        let state = self.state.lock();
-        if state.sought {
-            let missing = state.missing_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
-            self.missing.with_label_values(none()).set(missing);
+        let missing = |state: &State| state.missing_since.map_or(0.0, |since| since.elapsed().as_secs_f64());
+        // Where nobody is asked for a primary, nobody tells of it.
+        if let Some(longest) = self.state.lock().values().map(missing).max_by(f64::total_cmp) {
+            self.missing.with_label_values(none()).set(longest);
         }
     }
 }
@@ -58,11 +61,11 @@ impl Metrics {
         self.reach.up.set(i64::from(up));
     }
 
-    /// A connection was led to the primary at `found`, or found that there is none. The connections of a process learn
-    /// of a failover one by one: it counts once.
-    pub fn primary_sought(&self, found: Option<&str>) {
-        let mut state = self.reach.state.lock();
-        state.sought = true;
+    /// A connection was led to the primary of `what` at `found`, or found that there is none. The connections of a process
+    /// learn of a failover one by one: it counts once.
+    pub fn primary_sought(&self, what: &str, found: Option<&str>) {
+        let mut states = self.reach.state.lock();
+        let state = states.entry(what.to_owned()).or_default();
         let Some(found) = found else {
             state.missing_since.get_or_insert_with(Instant::now);
             return;
@@ -71,5 +74,10 @@ impl Metrics {
         if state.last.as_deref() != Some(found) && state.last.replace(found.to_owned()).is_some() {
             self.reach.moves.inc();
         }
+    }
+
+    /// A server said that it is not the one, or not now.
+    pub fn redis_turned_away(&self, answer: &str) {
+        self.reach.turned_away.with_label_values(&[answer]).inc();
     }
 }

@@ -123,22 +123,29 @@ fn what_redis_did_not_say_is_absent_not_zero() {
 async fn a_failover_counts_once_and_a_missing_primary_shows_for_how_long() {
     let metrics = Metrics::new().unwrap();
     assert!(!metrics.render().contains("tickfleet_redis_primary_missing_seconds"), "no sentinels were asked");
-    metrics.primary_sought(Some("a:1"));
+    metrics.primary_sought("fleet", Some("a:1"));
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 0");
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 0");
-    metrics.primary_sought(None);
+    metrics.primary_sought("fleet", None);
     tokio::time::advance(Duration::from_secs(3)).await;
     // The next connection fails, too: it is still the same trouble.
-    metrics.primary_sought(None);
+    metrics.primary_sought("fleet", None);
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 3");
     for _ in 0..4 {
         // Each connection of the process finds it for itself.
-        metrics.primary_sought(Some("b:1"));
+        metrics.primary_sought("fleet", Some("b:1"));
     }
     has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 0");
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 1");
-    metrics.primary_sought(None);
-    metrics.primary_sought(Some("b:1"));
+    metrics.primary_sought("fleet", None);
+    metrics.primary_sought("fleet", Some("b:1"));
+    has(&metrics.render(), "tickfleet_redis_primary_moves_total 1");
+    // The shards of a cluster have primaries of their own.
+    metrics.primary_sought("slot 1", Some("a:1"));
+    metrics.primary_sought("slot 2", None);
+    tokio::time::advance(Duration::from_secs(2)).await;
+    metrics.primary_sought("slot 1", Some("a:1"));
+    has(&metrics.render(), "tickfleet_redis_primary_missing_seconds 2");
     has(&metrics.render(), "tickfleet_redis_primary_moves_total 1");
 }
 
@@ -170,7 +177,7 @@ fn busy(part: Part) -> Metrics {
     for verb in labels::VERBS.iter() {
         metrics.redis_answered(verb, Some(Duration::ZERO));
     }
-    metrics.primary_sought(None);
+    metrics.primary_sought("fleet", None);
     metrics.loops(["turns", "tasks", "tick", "reap", "collect", "lease", "beat"].map(|name| (name, 1.0)));
     let backlog = Place::ALL.map(|place| (place, Backlog::default())).to_vec();
     metrics.scraped(Some(&Scraped { backlog, ..Scraped::default() }));

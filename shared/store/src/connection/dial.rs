@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, RedisResult};
+use redis::{AsyncConnectionConfig, RedisError, RedisResult};
 
 /// Makes connections to one Redis server.
 #[async_trait]
@@ -33,6 +33,12 @@ pub trait Dial: fmt::Debug + Send + Sync {
     /// shown by the next connection.
     async fn has_moved(&self, _from: &str) -> bool {
         false
+    }
+
+    /// What the server behind `connection` says of the slot of a cluster that is no longer, or not only, there: its keys are
+    /// gone from there and not lost. None where the keys are all that there are.
+    async fn is_on_its_way(&self, _connection: &mut MultiplexedConnection) -> Option<RedisError> {
+        None
     }
 
     /// What each of those who are asked for the primary says now; nobody, where the address is the primary's own.

@@ -125,6 +125,23 @@ pub(super) fn is_of_this_connection(error: &redis::RedisError) -> bool {
     blame(error) == Blame::Connection
 }
 
+/// The answers by which a server says that it is not the one, or not now; as metrics name them.
+pub(crate) const ANSWERS: [&str; 8] =
+    ["MOVED", "ASK", "TRYAGAIN", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "READONLY", "UNBLOCKED"];
+
+/// Which of these answers it is, or holds.
+pub(super) fn answer_of(error: &redis::RedisError) -> Option<&'static str> {
+    let replies = error.clone().into_server_errors();
+    let replies = replies.as_deref().unwrap_or_default();
+    ANSWERS.into_iter().find(|answer| replies.iter().any(|(_, reply)| reply.code() == *answer))
+}
+
+/// Returns true if a server refused a script before it began, because the slot is elsewhere, or nobody serves it now.
+pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
+    matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"))
+        && !error.detail().is_some_and(|said| said.contains("user_script"))
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

@@ -2,6 +2,7 @@
 //!
 //! This is the reconnect helper: beside `model/retry` the only place that names `backoff`.
 
+pub(crate) mod cluster;
 pub(crate) mod confirm;
 pub(crate) mod dial;
 pub(crate) mod error;
@@ -12,7 +13,7 @@ pub(crate) mod reader;
 mod role;
 mod sentinel;
 mod tls;
-mod url;
+pub(crate) mod url;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +27,7 @@ use tokio::time::Instant;
 
 use crate::script::Script;
 use dial::Dial;
-use error::{StoreError, is_of_this_connection};
+use error::{StoreError, answer_of, is_of_this_connection, was_not_run};
 use question::Question;
 
 use crate::script::args::Args;
@@ -34,6 +35,8 @@ use crate::script::args::Args;
 /// Longest wait for the answer to one script, ms: far above the 2 ms that a batch takes, far below a lease.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(4);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Longest wait within one question for a server that will do what it was asked, or tells who does.
+const TURNED_AWAY_MAX: Duration = Duration::from_secs(1);
 /// The time by which a blocking read's answer may be late.
 const BLOCK_MARGIN: Duration = Duration::from_secs(5);
 
@@ -43,8 +46,10 @@ pub trait Observer: Send + Sync {
     fn answered(&self, verb: &'static str, took: Option<Duration>);
     /// `verb` failed: no connection, no answer in time, or an error.
     fn failed(&self, verb: &'static str);
-    /// A connection was to be made, and sentinels led it to the primary at `found`, or to none.
-    fn sought_primary(&self, found: Option<&str>);
+    /// A connection was to be made, and those who were asked for the primary of `what` led it to `found`, or to none.
+    fn sought_primary(&self, what: &str, found: Option<&str>);
+    /// A server answered that it is not the one, or not now: the first word of its answer.
+    fn turned_away(&self, answer: &'static str);
 }
 
 /// A multiplexed connection that is made when first used and made anew after it broke. Never used for blocking
@@ -205,7 +210,7 @@ impl Connection {
             .set_response_timeout(Some(response));
         let made = self.dial.dial(config).await;
         if let (Some(observer), Some(found)) = (&self.observer, self.dial.primary()) {
-            observer.sought_primary(found.ok().as_deref());
+            observer.sought_primary(&self.address(), found.ok().as_deref());
         }
         made.map_err(|source| StoreError::Connect { address: self.address(), source })
     }
@@ -213,6 +218,7 @@ impl Connection {
     /// Drops the connection that `error` came from, where a new one may do better. One that was made meanwhile stays:
     /// else all who failed on the old one would have it made once each.
     async fn look_at(&self, from: &Live, error: &redis::RedisError) {
+        self.tell_of(error);
         if !is_of_this_connection(error) {
             return;
         }
@@ -225,10 +231,22 @@ impl Connection {
     /// Drops the connection where a dedicated one heard from the server that it is no primary any more. Waiting readers
     /// are the first to hear it (`UNBLOCKED`); whoever only reads may never.
     pub(crate) async fn heard_by_a_reader(&self, error: &redis::RedisError) {
+        self.tell_of(error);
         if is_of_this_connection(error) && !error.is_io_error() {
             *self.current.lock().await = None;
             self.moves.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    fn tell_of(&self, error: &redis::RedisError) {
+        if let (Some(observer), Some(answer)) = (&self.observer, answer_of(error)) {
+            observer.turned_away(answer);
+        }
+    }
+
+    /// Where keys are gone that a reader had on `connection`: whether they have gone to another server, and are not lost.
+    pub(crate) async fn is_on_its_way(&self, connection: &mut MultiplexedConnection) -> Option<redis::RedisError> {
+        self.dial.is_on_its_way(connection).await
     }
 
     /// Runs a script by digest, loading it where Redis does not know it. `at_brim` is run in its place where Redis
@@ -241,14 +259,31 @@ impl Connection {
         args: &Args,
     ) -> Result<Value, StoreError> {
         let run = async {
-            match (self.run_unobserved(script, prefix, args).await, at_brim) {
+            match (self.run_patiently(script, prefix, args).await, at_brim) {
                 (Err(error), Some(second)) if error.is_out_of_memory() => {
-                    self.run_unobserved(second, prefix, args).await
+                    self.run_patiently(second, prefix, args).await
                 }
                 (answer, _) => answer,
             }
         };
         self.observe(script.verb, true, run).await
+    }
+
+    /// Runs a script, once more if a server only said who runs it, or that nobody does for the moment. `ASK` is not
+    /// followed (rule 24): it is waited for what comes after it.
+    async fn run_patiently(&self, script: &Script, prefix: &str, args: &Args) -> Result<Value, StoreError> {
+        let (asked, mut backoff) = (Instant::now(), Backoff::default());
+        loop {
+            let answer = self.run_unobserved(script, prefix, args).await;
+            let pause = match &answer {
+                Err(StoreError::Verb { source, .. }) if was_not_run(source) => backoff.pause(),
+                _ => return answer,
+            };
+            if asked.elapsed() + pause > TURNED_AWAY_MAX {
+                return answer;
+            }
+            tokio::time::sleep(pause).await;
+        }
     }
 
     async fn run_unobserved(&self, script: &Script, prefix: &str, args: &Args) -> Result<Value, StoreError> {

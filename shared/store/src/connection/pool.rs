@@ -1,8 +1,9 @@
 //! A few pooled connections for occasional commands: the CLI, checks, administration. Hot paths have the store's
 //! own multiplexed connection, since every checkout here costs a round trip of its own.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use deadpool::managed;
@@ -10,11 +11,12 @@ use deadpool_redis::{Metrics, PoolError, Runtime};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, FromRedisValue, RedisError, RedisResult};
 
+use super::cluster::{ClusterView, slot_of};
 use super::dial::{Dial, SentinelSays};
 use super::error::is_of_this_connection;
 use super::role::{Role, role};
-use super::url::dial_to;
-use crate::StoreError;
+use super::url::{Target, target_of};
+use crate::{Keys, StoreError};
 
 /// Longest wait for a connection to be made by the network.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -69,6 +71,9 @@ impl managed::Manager for Manager {
 pub struct Pool {
     pool: managed::Pool<Manager>,
     dial: Arc<dyn Dial>,
+    target: Arc<Target>,
+    /// Of a cluster: pools of the slots that were asked for.
+    slots: Arc<Mutex<HashMap<u16, Self>>>,
 }
 
 impl fmt::Debug for Pool {
@@ -83,16 +88,36 @@ impl Pool {
     /// # Errors
     /// [`StoreError::Url`] where the URL cannot be read.
     pub fn open(url: &str, size: usize) -> Result<Self, StoreError> {
-        let dial = dial_to(url)?;
-        let pool = managed::Pool::builder(Manager { dial: Arc::clone(&dial) })
-            .max_size(size.max(1))
-            .wait_timeout(Some(GET_TIMEOUT))
-            .create_timeout(Some(GET_TIMEOUT))
-            .recycle_timeout(Some(RECYCLE_TIMEOUT))
-            .runtime(Runtime::Tokio1)
-            .build()
-            .map_err(|error| StoreError::Connect { address: dial.address(), source: io_error(&error.to_string()) })?;
-        Ok(Self { pool, dial })
+        let target = target_of(url)?;
+        let dial = target.dial(None);
+        Ok(Self { pool: pool_of(&dial, size)?, dial, target: Arc::new(target), slots: Arc::default() })
+    }
+
+    /// The connections to where these keys are: all there are, or of a cluster those to the primary of their slot.
+    ///
+    /// # Errors
+    /// The pool cannot be made.
+    pub fn at(&self, keys: &Keys) -> Result<Self, StoreError> {
+        if matches!(*self.target, Target::One(_)) {
+            return Ok(self.clone());
+        }
+        let mut slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = slot_of(keys.prefix());
+        if let Some(pool) = slots.get(&slot) {
+            return Ok(pool.clone());
+        }
+        let dial = self.target.dial(Some(keys.prefix()));
+        let pool = pool_of(&dial, self.pool.status().max_size)?;
+        let found = Self { pool, dial, target: Arc::clone(&self.target), slots: Arc::default() };
+        slots.insert(slot, found.clone());
+        Ok(found)
+    }
+
+    /// How the nodes of the cluster see it, and where on it these keys are; none where there is no cluster.
+    pub async fn cluster(&self, keys: &[Keys]) -> Option<ClusterView> {
+        let Target::Cluster(cluster) = &*self.target else { return None };
+        let prefixes: Vec<String> = keys.iter().map(|keys| keys.prefix().to_owned()).collect();
+        Some(cluster.view(&prefixes).await)
     }
 
     /// Host and port, or socket path. Never a password.
@@ -143,6 +168,17 @@ impl Pool {
             StoreError::Connect { address: self.address(), source }
         })
     }
+}
+
+fn pool_of(dial: &Arc<dyn Dial>, size: usize) -> Result<managed::Pool<Manager>, StoreError> {
+    managed::Pool::builder(Manager { dial: Arc::clone(dial) })
+        .max_size(size.max(1))
+        .wait_timeout(Some(GET_TIMEOUT))
+        .create_timeout(Some(GET_TIMEOUT))
+        .recycle_timeout(Some(RECYCLE_TIMEOUT))
+        .runtime(Runtime::Tokio1)
+        .build()
+        .map_err(|error| StoreError::Connect { address: dial.address(), source: io_error(&error.to_string()) })
 }
 
 /// Names the command in an error, and takes the connection out of the pool where another one may do better.

@@ -131,6 +131,12 @@ impl Reader {
             match command.query_async::<Value>(&mut connection).await {
                 Ok(value) => Ok((connection, value)),
                 Err(error) => {
+                    // Streams that are gone may have moved to another server: nothing is lost then.
+                    let moved = match error.code() {
+                        Some("NOGROUP") => self.connection.is_on_its_way(&mut connection).await,
+                        _ => None,
+                    };
+                    let error = moved.unwrap_or(error);
                     self.connection.heard_by_a_reader(&error).await;
                     Err(StoreError::verb("read", error))
                 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use redis::{ErrorKind, IntoConnectionInfo, RedisError, RedisResult};
+use redis::{ConnectionAddr, ErrorKind, IntoConnectionInfo, RedisError, RedisResult};
 
+use super::cluster::{Cluster, Holder};
 use super::dial::Dial;
 use super::error::StoreError;
 use super::sentinel::Sentinels;
@@ -11,19 +12,54 @@ use super::tls::{Server, TlsFiles};
 
 /// The port of a sentinel that is named without one.
 const SENTINEL_PORT: u16 = 26379;
+/// The port of a node of a cluster that is named without one.
+const NODE_PORT: u16 = 6379;
 /// The beginning of a URL that names sentinels, and of one for the servers that they stand for.
 const SCHEMES: [(&str, &str); 2] = [("redis+sentinel://", "redis://"), ("rediss+sentinel://", "rediss://")];
 
-/// What makes connections to `url`. Nothing is connected to yet.
+/// The same of one that names nodes of a cluster.
+const CLUSTER_SCHEMES: [(&str, &str); 2] = [("redis+cluster://", "redis://"), ("rediss+cluster://", "rediss://")];
+
+/// What a URL leads to.
+pub(crate) enum Target {
+    /// One primary, wherever it is: it has all keys.
+    One(Arc<dyn Dial>),
+    /// Primaries that share the keys.
+    Cluster(Arc<Cluster>),
+}
+
+impl Target {
+    /// What makes connections to the primary of a key; of any, where there is none.
+    pub(crate) fn dial(&self, key: Option<&str>) -> Arc<dyn Dial> {
+        match self {
+            Self::One(dial) => Arc::clone(dial),
+            Self::Cluster(cluster) => Arc::new(Holder::new(Arc::clone(cluster), key)),
+        }
+    }
+}
+
+/// What `url` leads to. Nothing is connected to yet.
 ///
 /// # Errors
 /// [`StoreError::Url`] where the URL cannot be read.
+pub(crate) fn target_of(url: &str) -> Result<Target, StoreError> {
+    let of = |schemes: &[(&'static str, &'static str)]| {
+        schemes.iter().find_map(|(ours, plain)| Some((url.strip_prefix(ours)?.to_owned(), *plain)))
+    };
+    let target = match (of(&SCHEMES), of(&CLUSTER_SCHEMES)) {
+        (Some((rest, scheme)), _) => sentinels_of(&rest, scheme).map(|found| Target::One(Arc::new(found))),
+        (None, Some((rest, scheme))) => cluster_of(&rest, scheme).map(|found| Target::Cluster(Arc::new(found))),
+        (None, None) => server_of(url).map(|found| Target::One(Arc::new(found))),
+    };
+    target.map_err(StoreError::Url)
+}
+
+/// What makes connections to `url`, whatever they are for.
+///
+/// # Errors
+/// As [`target_of`].
 pub(super) fn dial_to(url: &str) -> Result<Arc<dyn Dial>, StoreError> {
-    let sentinels = SCHEMES.iter().find_map(|(ours, plain)| Some((url.strip_prefix(ours)?, *plain)));
-    match sentinels {
-        Some((rest, scheme)) => Ok(Arc::new(sentinels_of(rest, scheme).map_err(StoreError::Url)?)),
-        None => Ok(Arc::new(server_of(url).map_err(StoreError::Url)?)),
-    }
+    Ok(target_of(url)?.dial(None))
 }
 
 /// Reads a URL of the library's, with the files of ours in its query.
@@ -68,7 +104,7 @@ fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
         (user, password) => format!("{user}:{password}@"),
     };
     let sentinel = |host: &str| {
-        let url = format!("{scheme}{sentinel_login}{}/", with_port(host));
+        let url = format!("{scheme}{sentinel_login}{}/", with_port(host, SENTINEL_PORT));
         Server::new(url.into_connection_info()?, files.clone())
     };
     let sentinels: Vec<Server> = hosts.split(',').map(sentinel).collect::<RedisResult<_>>()?;
@@ -78,11 +114,42 @@ fn sentinels_of(rest: &str, scheme: &str) -> RedisResult<Sentinels> {
     Ok(Sentinels::new(sentinels, name.to_owned(), primary, files))
 }
 
-fn with_port(host: &str) -> String {
-    let port = host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-    match port {
+/// Reads `[user:password@]host[:port],…[/0][?query]`, each part as [`sentinels_of`] does.
+fn cluster_of(rest: &str, scheme: &str) -> RedisResult<Cluster> {
+    let (place, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let (login, place) = place.rsplit_once('@').unwrap_or(("", place));
+    let (hosts, db) = place.split_once('/').unwrap_or((place, ""));
+    if !matches!(db, "" | "0") {
+        return Err(refused("a cluster has database 0 alone: leave out what stands behind the slash"));
+    }
+    let (files, query) = TlsFiles::take(query)?;
+    let protocol = match query.as_str() {
+        "" => String::new(),
+        query if query.starts_with("protocol=") && !query.contains('&') => format!("?{query}"),
+        _ => return Err(refused("after ? may stand protocol, tls_cert, tls_key and tls_ca")),
+    };
+    let login = if login.is_empty() { String::new() } else { format!("{login}@") };
+    let seed = |host: &str| {
+        let info = format!("{scheme}{login}{}/{protocol}", with_port(host, NODE_PORT)).into_connection_info()?;
+        // Files for TLS that are missing are told at the start.
+        Server::new(info.clone(), files.clone())?;
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Ok(((host.clone(), *port), info.clone()))
+            }
+            _ => Err(refused("a node of a cluster is named by host and port")),
+        }
+    };
+    let seeds: Vec<_> = hosts.split(',').map(seed).collect::<RedisResult<_>>()?;
+    let login = seeds.first().map(|(_, info)| info.clone()).ok_or_else(|| refused("no node is named"))?;
+    Ok(Cluster::new(seeds.into_iter().map(|(place, _)| place).collect(), login, files))
+}
+
+fn with_port(host: &str, port: u16) -> String {
+    let given = host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
+    match given {
         Some(_) => host.to_owned(),
-        None => format!("{host}:{SENTINEL_PORT}"),
+        None => format!("{host}:{port}"),
     }
 }
 
@@ -144,6 +211,31 @@ mod tests {
     }
 
     #[test]
+    fn a_url_of_a_cluster_names_nodes_of_it_and_no_database() {
+        for (url, address) in [
+            ("redis+cluster://a", "any slot (cluster a:6379)"),
+            ("redis+cluster://a/0", "any slot (cluster a:6379)"),
+            ("rediss+cluster://u:p%40ss@[::1],[::2]:7?protocol=resp3", "any slot (cluster ::1:6379, ::2:7)"),
+        ] {
+            let told = dial_to(url).unwrap().address();
+            // Who is asked first differs by process, not what is told.
+            assert_eq!(told, address, "{url}");
+        }
+        let Ok(Target::Cluster(cluster)) = target_of("rediss+cluster://u:p%40%2Fss@a:1,b") else { unreachable!() };
+        let login = cluster.login().redis_settings();
+        assert_eq!((login.username(), login.password(), login.db()), (Some("u"), Some("p@/ss"), 0));
+        let told = |url: &str| dial_to(url).unwrap_err().to_string();
+        assert!(
+            told("redis+cluster://a,b/3").contains("a cluster has database 0 alone"),
+            "{}",
+            told("redis+cluster://a/3")
+        );
+        for url in ["redis+cluster://", "redis+cluster://a,", "redis+cluster://,a", "redis+cluster://a?x=y"] {
+            assert!(matches!(dial_to(url), Err(StoreError::Url(_))), "{url}");
+        }
+    }
+
+    #[test]
     fn files_for_tls_are_looked_at_and_neither_the_key_nor_its_place_is_told() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, text: &str| {
@@ -163,6 +255,7 @@ mod tests {
             (format!("rediss://a?tls_cert={cert}&tls_key={key}"), "key without password, in PEM"),
             (format!("redis://a?tls_ca={cert}"), "need rediss://"),
             (format!("redis+sentinel://a/fleet?tls_ca={cert}"), "need rediss://"),
+            (format!("redis+cluster://a?tls_ca={cert}"), "need rediss://"),
         ] {
             let told = dial_to(&url).unwrap_err().to_string();
             assert!(told.contains(why), "{url}: {told}");

@@ -75,7 +75,8 @@ impl Pool {
         });
         let expected = wanted.expected.unwrap_or(usize::MAX);
         let stream = keys.key("audit");
-        let mut search = Search { pool: self, stream, needles, expected, found: BTreeMap::new(), read: 0 };
+        let pool = self.at(keys)?;
+        let mut search = Search { pool: &pool, stream, needles, expected, found: BTreeMap::new(), read: 0 };
         let complete = search.run(wanted).await?;
         Ok(AuditFound { complete, read: search.read, entries: search.found.into_values().collect() })
     }

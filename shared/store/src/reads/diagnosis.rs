@@ -138,7 +138,7 @@ impl Pool {
     /// # Errors
     /// [`StoreError`].
     pub async fn shard_count(&self, keys: &Keys) -> Result<Option<String>, StoreError> {
-        self.query("shard_count", redis::cmd("HGET").arg(keys.key("meta")).arg("shards")).await
+        self.at(keys)?.query("shard_count", redis::cmd("HGET").arg(keys.key("meta")).arg("shards")).await
     }
 
     /// Looks at a shard: its settings, its clock, its consumers and their heartbeats.
@@ -150,7 +150,7 @@ impl Pool {
         pipe.cmd("HGETALL").arg(keys.key("meta")).cmd("HGETALL").arg(keys.key("beats"));
         pipe.cmd("TIME").cmd("HGETALL").arg(keys.key("nodes"));
         type Found = (HashMap<String, String>, HashMap<String, i64>, (i64, i64), HashMap<String, String>);
-        let (meta, beats, (seconds, micros), nodes): Found = self.pipeline("shard", &pipe).await?;
+        let (meta, beats, (seconds, micros), nodes): Found = self.at(keys)?.pipeline("shard", &pipe).await?;
         let said = ShardMeta::read(|field| meta.get(field).cloned());
         let policy_of = |said: &str| NodeSays::read(said).policy;
         let mut facts = ShardFacts {
@@ -179,7 +179,7 @@ impl Pool {
     /// The consumers of a stream; none where it has no group.
     async fn consumers(&self, keys: &Keys, stream: &str) -> Result<Option<Vec<ConsumerFacts>>, StoreError> {
         let command = redis::cmd("XINFO").arg("CONSUMERS").arg(keys.key(stream)).arg(GROUP).to_owned();
-        let found: Vec<HashMap<String, Value>> = match self.query("consumers", &command).await {
+        let found: Vec<HashMap<String, Value>> = match self.at(keys)?.query("consumers", &command).await {
             Ok(found) => found,
             Err(StoreError::StateLost(_)) => return Ok(None),
             Err(error) => return Err(error),
@@ -199,7 +199,7 @@ impl Pool {
     /// [`StoreError`].
     pub async fn is_inbound(&self, keys: &Keys, from: crate::Inbound, entry: &str) -> Result<bool, StoreError> {
         let command = redis::cmd("XRANGE").arg(keys.key(from.stream())).arg(entry).arg(entry).to_owned();
-        match self.query::<Vec<Value>>("inbound", &command).await {
+        match self.at(keys)?.query::<Vec<Value>>("inbound", &command).await {
             Ok(found) => Ok(!found.is_empty()),
             // An entry that has no entry id's shape is on no stream.
             Err(StoreError::Verb { source, .. }) if !source.is_io_error() => Ok(false),
@@ -213,7 +213,7 @@ impl Pool {
     /// [`StoreError`].
     pub async fn remembered(&self, keys: &Keys, name: &TurnName) -> Result<Option<Remembered>, StoreError> {
         let command = redis::cmd("GETRANGE").arg(keys.key(format_args!("id:{name}"))).arg(0).arg(0).to_owned();
-        let found: String = self.query("remembered", &command).await?;
+        let found: String = self.at(keys)?.query("remembered", &command).await?;
         Ok(match found.as_str() {
             "q" => Some(Remembered::Queued),
             "a" => Some(Remembered::Admitted),
@@ -249,7 +249,8 @@ impl Pool {
         pipe.cmd("HGET").arg(keys.key(format_args!("counters:{limit}"))).arg(counter);
         pipe.cmd("ZCARD").arg(keys.key(format_args!("held:{limit}@{counter}")));
         type Found = (Option<Vec<u8>>, (Option<f64>, Option<f64>), Option<u64>, Option<Vec<u8>>, u64);
-        let (packed, (tenant_used, tenant_ends), ahead, counter, held): Found = self.pipeline("budget", &pipe).await?;
+        let (packed, (tenant_used, tenant_ends), ahead, counter, held): Found =
+            self.at(keys)?.pipeline("budget", &pipe).await?;
         let agent = AgentBudget::unpack(&packed.unwrap_or_default());
         // Lua may write a large number as a float.
         let whole = |number: Option<f64>| number.unwrap_or(0.0) as i64;
@@ -271,14 +272,18 @@ impl Pool {
     /// # Errors
     /// [`StoreError`].
     pub async fn strays(&self, namespace: &str, shards: u32) -> Result<Vec<String>, StoreError> {
-        let beyond = (shards..shards.saturating_add(STRAYS_LOOK_MAX)).map(|shard| Keys::new(namespace, shard));
-        let streams: Vec<String> = beyond.flat_map(|keys| [keys.key("turns"), keys.key("tasks")]).collect();
-        let mut pipe = redis::pipe();
-        for stream in &streams {
-            pipe.cmd("EXISTS").arg(stream);
+        let mut found = Vec::new();
+        // On a cluster each of them may be elsewhere.
+        for keys in (shards..shards.saturating_add(STRAYS_LOOK_MAX)).map(|shard| Keys::new(namespace, shard)) {
+            let streams = [keys.key("turns"), keys.key("tasks")];
+            let mut pipe = redis::pipe();
+            for stream in &streams {
+                pipe.cmd("EXISTS").arg(stream);
+            }
+            let there: Vec<bool> = self.at(&keys)?.pipeline("strays", &pipe).await?;
+            found.extend(streams.into_iter().zip(there).filter(|(_, there)| *there).map(|(stream, _)| stream));
         }
-        let there: Vec<bool> = self.pipeline("strays", &pipe).await?;
-        Ok(streams.into_iter().zip(there).filter(|(_, there)| *there).map(|(stream, _)| stream).collect())
+        Ok(found)
     }
 
     /// The newest `count` entries of a shard's dead stream, newest first.
@@ -288,7 +293,7 @@ impl Pool {
     pub async fn dead_letters(&self, keys: &Keys, count: usize) -> Result<Vec<DeadLetter>, StoreError> {
         let command =
             redis::cmd("XREVRANGE").arg(keys.key("dead")).arg("+").arg("-").arg("COUNT").arg(count).to_owned();
-        let found: Vec<Value> = self.query("dead", &command).await?;
+        let found: Vec<Value> = self.at(keys)?.query("dead", &command).await?;
         Ok(found.into_iter().filter_map(entry).map(|e| dead_letter(&e)).collect())
     }
 
@@ -299,7 +304,8 @@ impl Pool {
     pub async fn nodes(&self, keys: &Keys, now_ms: i64) -> Result<Vec<NodeView>, StoreError> {
         let mut pipe = redis::pipe();
         pipe.cmd("HGETALL").arg(keys.key("beats")).cmd("HGETALL").arg(keys.key("nodes"));
-        let (beats, said): (HashMap<String, Value>, HashMap<String, Value>) = self.pipeline("nodes", &pipe).await?;
+        let (beats, said): (HashMap<String, Value>, HashMap<String, Value>) =
+            self.at(keys)?.pipeline("nodes", &pipe).await?;
         Ok(nodes(&beats, &said, now_ms))
     }
 
@@ -309,7 +315,7 @@ impl Pool {
     /// [`StoreError`].
     pub async fn pressure(&self, keys: &Keys) -> Result<bool, StoreError> {
         let said: Option<String> =
-            self.query("pressure", redis::cmd("HGET").arg(keys.key("meta")).arg("pressure")).await?;
+            self.at(keys)?.query("pressure", redis::cmd("HGET").arg(keys.key("meta")).arg("pressure")).await?;
         Ok(said.as_deref().is_some_and(is_set))
     }
 
@@ -318,7 +324,8 @@ impl Pool {
     /// # Errors
     /// [`StoreError`].
     pub async fn clock_offset_ms(&self, keys: &Keys) -> Result<i64, StoreError> {
-        let said: Option<f64> = self.query("clock", redis::cmd("HGET").arg(keys.key("meta")).arg("offset_ms")).await?;
+        let said: Option<f64> =
+            self.at(keys)?.query("clock", redis::cmd("HGET").arg(keys.key("meta")).arg("offset_ms")).await?;
         Ok(said.unwrap_or(0.0) as i64)
     }
 

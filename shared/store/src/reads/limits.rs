@@ -40,7 +40,7 @@ impl Pool {
     /// # Errors
     /// [`StoreError`].
     pub async fn limits(&self, keys: &Keys) -> Result<BTreeSet<String>, StoreError> {
-        self.query("limits", redis::cmd("SMEMBERS").arg(keys.key("limits"))).await
+        self.at(keys)?.query("limits", redis::cmd("SMEMBERS").arg(keys.key("limits"))).await
     }
 
     /// Looks at the counters of a limit, a page at a time, until it has seen all of them or `seen_max`; a page may be some
@@ -56,13 +56,13 @@ impl Pool {
         seen_max: usize,
     ) -> Result<SeenCounters, StoreError> {
         let key = keys.key(format_args!("counters:{limit}"));
-        let total = self.query("counters", redis::cmd("HLEN").arg(&key)).await?;
+        let total = self.at(keys)?.query("counters", redis::cmd("HLEN").arg(&key)).await?;
         let mut seen = SeenCounters { total, ..SeenCounters::default() };
         let mut cursor = 0_u64;
         while seen.counters.len() < seen_max {
             let command = redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).to_owned();
             type Page = (u64, Vec<(Vec<u8>, Vec<u8>)>);
-            let (next, page): Page = self.query("counters", &command).await?;
+            let (next, page): Page = self.at(keys)?.query("counters", &command).await?;
             // A scan may show one twice.
             seen.counters.extend(page.into_iter().map(|(name, packed)| {
                 let facts = (packed.len() == PACKED_BYTES).then(|| CounterFacts::unpack(&packed, 0));
@@ -89,7 +89,7 @@ impl Pool {
             for name in page {
                 pipe.cmd("ZCARD").arg(keys.key(format_args!("held:{limit}@{name}")));
             }
-            let held: Vec<u64> = self.pipeline("places", &pipe).await?;
+            let held: Vec<u64> = self.at(keys)?.pipeline("places", &pipe).await?;
             for (name, held) in page.iter().zip(held) {
                 if held == 0 {
                     seen.counters.remove(name);
@@ -116,7 +116,7 @@ impl Pool {
         while seen.len() < seen_max {
             let command = redis::cmd("HSCAN").arg(&key).arg(cursor).arg("COUNT").arg(PAGE).to_owned();
             type Page = (u64, Vec<(Vec<u8>, Vec<u8>)>);
-            let (next, page): Page = self.query("budgets", &command).await?;
+            let (next, page): Page = self.at(keys)?.query("budgets", &command).await?;
             let named =
                 |(name, packed): (Vec<u8>, Vec<u8>)| (String::from_utf8_lossy(&name).into_owned(), budget(&packed));
             seen.extend(page.into_iter().map(named));
@@ -144,7 +144,7 @@ impl Pool {
             for name in page {
                 pipe.cmd("HGET").arg(keys.key("budgets")).arg(name);
             }
-            let found: Vec<Option<Vec<u8>>> = self.pipeline("budgets", &pipe).await?;
+            let found: Vec<Option<Vec<u8>>> = self.at(keys)?.pipeline("budgets", &pipe).await?;
             let there = page.iter().zip(found).filter_map(|(name, packed)| Some((name.clone(), budget(&packed?))));
             seen.extend(there);
         }
@@ -164,7 +164,7 @@ impl Pool {
                     pipe.cmd("HGET").arg(keys.key(format_args!("tenant:{tenant}"))).arg(field);
                 }
             }
-            let found: Vec<Option<f64>> = self.pipeline("tenant_days", &pipe).await?;
+            let found: Vec<Option<f64>> = self.at(keys)?.pipeline("tenant_days", &pipe).await?;
             // Lua may write a large number as a float.
             let whole = |number: Option<f64>| number.unwrap_or(0.0) as i64;
             days.extend(found.chunks_exact(2).map(|day| (whole(day[0]), whole(day[1]))));
@@ -177,7 +177,7 @@ impl Pool {
     /// # Errors
     /// [`StoreError`].
     pub async fn waiting_on(&self, keys: &Keys, agent: &str) -> Result<u64, StoreError> {
-        self.query("lanes", redis::cmd("ZCARD").arg(keys.key(format_args!("lane:{agent}")))).await
+        self.at(keys)?.query("lanes", redis::cmd("ZCARD").arg(keys.key(format_args!("lane:{agent}")))).await
     }
 
     /// The number of turns on the lane of each of these counters, in their order.
@@ -192,6 +192,6 @@ impl Pool {
         for counter in counters {
             pipe.cmd("ZCARD").arg(keys.key(format_args!("lane:{counter}")));
         }
-        self.pipeline("lanes", &pipe).await
+        self.at(keys)?.pipeline("lanes", &pipe).await
     }
 }

@@ -1,0 +1,73 @@
+//! A whole cluster as its nodes tell it: for `doctor`.
+
+use std::sync::Arc;
+
+use super::view::View;
+use super::{Cluster, slot_of};
+
+/// A cluster, with the shards of a fleet on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ClusterView {
+    /// Of each shard in order: its slot.
+    pub slots: Vec<u16>,
+    /// The primaries that hold slots, in the eyes of the first node that told.
+    pub holders: Vec<HolderView>,
+    /// What each node says.
+    pub nodes: Vec<NodeSays>,
+}
+
+/// One primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HolderView {
+    /// Its host and port.
+    pub address: String,
+    /// How many slots it holds.
+    pub slots: u32,
+    /// The shards of the fleet whose slots are among them.
+    pub shards: Vec<u32>,
+}
+
+/// The answer of one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeSays {
+    /// Its host and port.
+    pub node: String,
+    /// Of each shard in order: host and port of its primary, as far as it tells; or why it says nothing.
+    pub primaries: Result<Vec<Option<String>>, String>,
+}
+
+impl Cluster {
+    /// Asks every node that can be found, one after the other.
+    pub(crate) async fn view(self: &Arc<Self>, prefixes: &[String]) -> ClusterView {
+        let slots: Vec<u16> = prefixes.iter().map(|prefix| slot_of(prefix)).collect();
+        let (mut nodes, mut first): (Vec<NodeSays>, Option<View>) = (Vec::new(), None);
+        let mut to_ask = self.to_ask();
+        let mut next = 0;
+        while let Some(place) = to_ask.get(next).cloned() {
+            next += 1;
+            let asked = self.ask(&place).await;
+            if let (Ok((view, _)), None) = (&asked, &first) {
+                let told = view.nodes();
+                to_ask.extend(told.into_iter().filter(|place| !to_ask.contains(place)).collect::<Vec<_>>());
+                first = Some(view.clone());
+            }
+            let primary = |view: &View, slot: u16| view.primary_of(slot).ok().map(|place| self.shown(place));
+            let primaries = asked.map(|(view, _)| slots.iter().map(|slot| primary(&view, *slot)).collect());
+            nodes.push(NodeSays { node: self.shown(&place), primaries });
+        }
+        let holders = first.map(|view| self.holders(&view, &slots)).unwrap_or_default();
+        ClusterView { slots, holders, nodes }
+    }
+
+    fn holders(&self, view: &View, slots: &[u16]) -> Vec<HolderView> {
+        let of = |address: &str| {
+            let is_there = |slot: u16| view.primary_of(slot).is_ok_and(|place| self.shown(place) == address);
+            (0_u32..).zip(slots).filter(|(_, slot)| is_there(**slot)).map(|(shard, _)| shard).collect()
+        };
+        let holder = |(place, count)| {
+            let address = self.shown(&place);
+            HolderView { slots: count, shards: of(&address), address }
+        };
+        view.primaries().into_iter().map(holder).collect()
+    }
+}

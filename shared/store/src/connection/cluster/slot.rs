@@ -1,0 +1,24 @@
+//! The slot of a key: what a cluster divides among its primaries.
+
+/// The slots of every cluster.
+pub(crate) const SLOTS: u16 = 16_384;
+
+/// The slot of a key: of its hash tag, where it has one.
+pub(crate) fn slot_of(key: &str) -> u16 {
+    let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
+    let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);
+    crc16::State::<crc16::XMODEM>::calculate(hashed.as_bytes()) % SLOTS
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_those_that_a_server_tells() {
+        // `CLUSTER KEYSLOT` of Redis 7.0.15.
+        for (key, slot) in [("foo", 12_182), ("{foo}:bar", 12_182), ("a{}b", 13_694), ("", 0), ("123456789", 12_739)] {
+            assert_eq!(slot_of(key), slot, "{key}");
+        }
+    }
+}
