@@ -176,9 +176,9 @@ impl Cluster {
         looked.view.clone()
     }
 
-    /// The view of the last second, if somebody has looked.
-    async fn seen_just_now(&self) -> Option<Arc<View>> {
-        let looked = self.looked.lock().await;
+    /// The view of the last second, if somebody has looked. One who is looking now is not waited for: nodes may be silent.
+    fn seen_just_now(&self) -> Option<Arc<View>> {
+        let looked = self.looked.try_lock().ok()?;
         looked.view.clone().filter(|_| looked.at.is_some_and(|at| at.elapsed() < LOOK_EVERY))
     }
 }
@@ -299,7 +299,7 @@ impl Holder {
 
     /// Asks one node after the other.
     async fn search(&self, config: &AsyncConnectionConfig, search: &mut Search) -> Option<MultiplexedConnection> {
-        if let Some(view) = self.cluster.seen_just_now().await
+        if let Some(view) = self.cluster.seen_just_now()
             && let Some(connection) = self.follow("the last look", &view, config, search).await
         {
             return Some(connection);
