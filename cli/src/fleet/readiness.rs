@@ -1,5 +1,6 @@
 //! Whether a process can do its work now: for `/readyz`.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tickfleet_store::Store;
@@ -8,12 +9,12 @@ use tokio::time::timeout;
 /// Longest wait for one shard: less than a probe waits, so that the reason is told and not the waiting.
 const ASK_TIMEOUT: Duration = Duration::from_millis(700);
 
-/// Asks every shard. Answers where the primary is, where sentinels name it, else nothing.
+/// Asks every shard. Answers where the primaries are, where sentinels or nodes of a cluster name them, else nothing.
 ///
 /// # Errors
-/// The first shard that does not answer, for people; and why there is no primary, where sentinels are asked for it.
+/// The first shard that does not answer, for people; and why there is no primary, where somebody is asked for it.
 pub(super) async fn ready(stores: &[Store]) -> Result<String, String> {
-    let mut primary = None;
+    let mut primaries = BTreeSet::new();
     for store in stores {
         match timeout(ASK_TIMEOUT, store.now_ms()).await {
             Ok(answer) => answer.map_err(|error| error.to_string())?,
@@ -22,7 +23,7 @@ pub(super) async fn ready(stores: &[Store]) -> Result<String, String> {
                 return Err(why.unwrap_or_else(|| format!("no answer within {ASK_TIMEOUT:?}")));
             }
         };
-        primary = store.connection().primary().and_then(Result::ok).or(primary);
+        primaries.extend(store.connection().primary().and_then(Result::ok));
     }
-    Ok(primary.map_or_else(String::new, |primary| format!("primary {primary}\n")))
+    Ok(primaries.iter().map(|primary| format!("primary {primary}\n")).collect())
 }

@@ -1,7 +1,8 @@
 //! `tickfleet doctor`: is this Redis fit to hold a fleet's state, are the queues healthy, and does what is kept agree.
-//! Here it is asked; [`server`] and [`queues`] judge, [`repair`] also mends.
+//! Here it is asked; [`server`], [`cluster`] and [`queues`] judge, [`repair`] also mends.
 
 pub(crate) mod acl;
+mod cluster;
 pub(crate) mod durable;
 mod queues;
 mod repair;
@@ -10,7 +11,7 @@ mod server;
 use clap::Args;
 use serde::Serialize;
 use tickfleet_model::{Durability, TenantId};
-use tickfleet_store::{Pool, Store};
+use tickfleet_store::{Keys, Pool, Store};
 
 use crate::failure::Failure;
 use crate::output::{Mood, Output};
@@ -89,8 +90,9 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
         (true, None) => Some(crate::commands::limits::by_environment()?),
     };
     let pool = setup.pool()?;
-    let mut findings = server_findings(&pool, &durable::wanted(setup)).await?;
-    for (shard, store) in setup.stores()?.iter().enumerate() {
+    let stores = setup.stores()?;
+    let mut findings = servers_findings(setup, &pool, &stores).await?;
+    for (shard, store) in stores.iter().enumerate() {
         findings.extend(shard_findings(setup, &pool, (store, shard), by.as_deref()).await?);
     }
     let redis = &setup.settings().redis;
@@ -102,6 +104,20 @@ pub(crate) async fn run(setup: &Setup, args: &Doctor, output: &Output) -> Result
     output.show(&report, |report| text(report, output))?;
     let bound = if args.strict { Level::Warn } else { Level::Fail };
     if level >= bound { Err(Failure::Told) } else { Ok(()) }
+}
+
+/// The server, or each primary of a cluster that has a shard, by the first of its shards.
+async fn servers_findings(setup: &Setup, pool: &Pool, stores: &[Store]) -> Result<Vec<Finding>, Failure> {
+    let wanted = durable::wanted(setup);
+    let keys: Vec<Keys> = stores.iter().map(|store| store.keys().clone()).collect();
+    let Some(view) = pool.cluster(&keys).await.filter(|view| !view.holders.is_empty()) else {
+        return server_findings(pool, &wanted).await;
+    };
+    let mut findings = cluster::judge(&view);
+    for first in view.holders.iter().filter_map(|holder| keys.get(*holder.shards.first()? as usize)) {
+        findings.extend(server_findings(&pool.at(first)?, &wanted).await?);
+    }
+    Ok(findings)
 }
 
 async fn server_findings(pool: &Pool, wanted: &[(String, Durability)]) -> Result<Vec<Finding>, Failure> {

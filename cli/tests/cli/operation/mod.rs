@@ -1,5 +1,6 @@
 //! A fleet in operation: live configuration, scaling, traces, alerts.
 
+mod cluster;
 mod live;
 mod run_time;
 mod scale;

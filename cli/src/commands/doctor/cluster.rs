@@ -1,0 +1,128 @@
+//! Judges where the shards of a fleet lie on a cluster. Pure.
+
+use tickfleet_store::{ClusterView, HolderView};
+
+use super::Finding;
+
+/// Shards per primary: fewer, and the next primary finds none that could be its own.
+const SHARDS_PER_PRIMARY_MIN: usize = 4;
+
+/// Whether all nodes say the same, where the shards are, and whether they are spread evenly.
+pub(super) fn judge(view: &ClusterView) -> Vec<Finding> {
+    [agreement(view), placement(view)].into_iter().chain(fewness(view)).collect()
+}
+
+fn agreement(view: &ClusterView) -> Finding {
+    const ADVICE: &str = "start it or mend it; after a failover or a move views differ for a moment";
+    let told = view.nodes.iter().find_map(|said| said.primaries.as_ref().ok());
+    let odd = view.nodes.iter().find_map(|said| match &said.primaries {
+        Ok(primaries) if Some(primaries) == told => None,
+        Ok(_) => Some(format!("{} sees the shards elsewhere", said.node)),
+        Err(why) => Some(format!("{}: {why}", said.node)),
+    });
+    let agree = view.nodes.iter().filter(|said| said.primaries.as_ref().ok() == told && told.is_some()).count();
+    let text = format!("{agree} of {} nodes agree where the shards are", view.nodes.len());
+    match odd {
+        None => Finding::ok("cluster", text),
+        Some(odd) => Finding::warn("cluster", format!("{text}; {odd}"), ADVICE),
+    }
+}
+
+fn placement(view: &ClusterView) -> Finding {
+    let named = |shard: &u32| {
+        let slot = view.slots.get(*shard as usize).copied().unwrap_or_default();
+        format!("{shard} (slot {slot})")
+    };
+    let of = |holder: &HolderView| match holder.shards.len() {
+        0 => format!("{}: none", holder.address),
+        _ => format!("{}: {}", holder.address, holder.shards.iter().map(named).collect::<Vec<_>>().join(", ")),
+    };
+    let says = format!("shards on {}", view.holders.iter().map(of).collect::<Vec<_>>().join("; "));
+    let homeless =
+        (0_u32..).take(view.slots.len()).find(|shard| !view.holders.iter().any(|h| h.shards.contains(shard)));
+    if let Some(shard) = homeless {
+        return Finding::fail(
+            "placement",
+            format!("nobody holds the slot of shard {}", named(&shard)),
+            "mend the cluster",
+        );
+    }
+    match moves(view) {
+        moves if moves.is_empty() => Finding::ok("placement", says),
+        moves => Finding::warn("placement", says, format!("for balance, move {}", moves.join(", "))),
+    }
+}
+
+/// The slots that would have to move for the shards to be spread evenly.
+fn moves(view: &ClusterView) -> Vec<String> {
+    let mut held: Vec<(&str, Vec<u32>)> = view.holders.iter().map(|h| (h.address.as_str(), h.shards.clone())).collect();
+    let mut moves = Vec::new();
+    for _ in 0..view.slots.len() {
+        let counts = || held.iter().enumerate().map(|(index, (_, shards))| (shards.len(), index));
+        let (Some((most, from)), Some((least, to))) = (counts().max(), counts().min()) else { break };
+        if most <= least + 1 {
+            break;
+        }
+        let Some(shard) = held.get_mut(from).and_then(|(_, shards)| shards.pop()) else { break };
+        let slot = view.slots.get(shard as usize).copied().unwrap_or_default();
+        let address = held.get(to).map_or("", |(address, _)| address);
+        moves.push(format!("slot {slot} (shard {shard}) to {address}"));
+        if let Some((_, shards)) = held.get_mut(to) {
+            shards.push(shard);
+        }
+    }
+    moves
+}
+
+fn fewness(view: &ClusterView) -> Option<Finding> {
+    let (shards, primaries) = (view.slots.len(), view.holders.len());
+    let advice = "a running fleet keeps its number of shards: choose redis.shards with the primaries of later in mind";
+    (primaries > 0 && shards < primaries * SHARDS_PER_PRIMARY_MIN).then(|| {
+        let says = format!("{shards} shards over {primaries} primaries: fewer than {SHARDS_PER_PRIMARY_MIN} for each");
+        Finding::warn("shards", says, advice)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use tickfleet_store::NodeSays;
+
+    use super::super::Level;
+    use super::*;
+
+    fn view(shards: [&[u32]; 2]) -> ClusterView {
+        let holders = [("a:1", shards[0]), ("b:1", shards[1])].map(|(address, shards)| HolderView {
+            address: address.into(),
+            slots: 8_192,
+            shards: shards.to_vec(),
+        });
+        let primaries = Ok(vec![Some("a:1".to_owned())]);
+        ClusterView {
+            slots: (100..108).collect(),
+            holders: holders.into(),
+            nodes: vec![NodeSays { node: "a:1".into(), primaries }],
+        }
+    }
+
+    #[test]
+    fn an_even_placement_is_told_and_an_uneven_one_has_the_moves_that_mend_it() {
+        let even = judge(&view([&[0, 1, 2, 3], &[4, 5, 6, 7]]));
+        assert!(even.iter().all(|finding| finding.level == Level::Ok), "{even:?}");
+        let uneven = placement(&view([&[0, 1, 2, 3, 4, 5], &[6, 7]]));
+        assert_eq!(uneven.level, Level::Warn);
+        let advice = "for balance, move slot 105 (shard 5) to b:1, slot 104 (shard 4) to b:1";
+        assert_eq!(uneven.advice.as_deref(), Some(advice));
+        let lost = placement(&view([&[0, 1, 2], &[4, 5, 6, 7]]));
+        assert_eq!((lost.level, lost.says.as_str()), (Level::Fail, "nobody holds the slot of shard 3 (slot 103)"));
+    }
+
+    #[test]
+    fn nodes_that_differ_or_are_silent_and_too_few_shards_are_told() {
+        let mut odd = view([&[0, 1], &[]]);
+        odd.slots.truncate(2);
+        odd.nodes.push(NodeSays { node: "b:1".into(), primaries: Err("no answer".into()) });
+        let told = judge(&odd);
+        assert!(told.iter().any(|f| f.says == "1 of 2 nodes agree where the shards are; b:1: no answer"), "{told:?}");
+        assert!(told.iter().any(|f| f.says == "2 shards over 2 primaries: fewer than 4 for each"), "{told:?}");
+    }
+}

@@ -1,0 +1,41 @@
+//! What processes and commands do with a Redis Cluster by its URL.
+
+use tickfleet_testkit::Cluster;
+
+use crate::support::binary::{Said, command, tickfleet};
+use crate::support::process::{Process, pause};
+
+/// How often a process is asked before what must come counts as missing.
+const LOOKS: usize = 2_400;
+
+#[tokio::test]
+async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
+    let (cluster, dir) = (Cluster::start(3, 0).await, tempfile::tempdir().unwrap());
+    let url = cluster.url();
+    let refused = tickfleet(&["doctor", "--redis-url", &format!("{url}/3")]);
+    refused.complains("a cluster has database 0 alone");
+    assert_ne!(refused.code, 0);
+    let variables = [("TICKFLEET_REDIS_SHARDS", "4")];
+    let scheduler = Process::start_with("scheduler", dir.path(), &url, &variables);
+    let worker = Process::start_with("worker", dir.path(), &url, &variables);
+    let mut answer = String::new();
+    for _ in 0..LOOKS {
+        answer = scheduler.answer("/readyz");
+        if answer.starts_with("HTTP/1.1 200") {
+            break;
+        }
+        pause();
+    }
+    assert!(answer.contains("primary 127.0.0.1:"), "{answer}");
+    assert!(worker.answer("/readyz").contains("primary 127.0.0.1:"));
+
+    let asked = |args: &[&str]| {
+        let mut command = command(&[args, &["--redis-url", &url]].concat());
+        Said::of(command.envs(variables), "")
+    };
+    let call = ["submit", "--tenant", "demo", "--agent", "kelly", "--call", "list_tools", "--wait"];
+    asked(&call).exits(0).says("list_tools");
+    let told = asked(&["doctor"]).exits(0);
+    told.says("3 of 3 nodes agree where the shards are").says("shards on 127.0.0.1:");
+    told.says("4 shards over 3 primaries: fewer than 4 for each").says("cluster");
+}
