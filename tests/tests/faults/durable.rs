@@ -268,7 +268,7 @@ async fn a_failover_to_a_lagging_replica_makes_a_payment_twice_only_where_nobody
 /// How many of so many turns, each confirmed by Redis, are gone after its process was killed; with its settings.
 async fn lost(settings: &[&str], saves_after: Option<usize>) -> usize {
     const TURNS: usize = 200;
-    let appendonly = settings.is_empty().then_some(&["--appendonly", "no"][..]).unwrap_or_default();
+    let appendonly = if settings.is_empty() { &["--appendonly", "no"][..] } else { &[] };
     let extra_args = settings.iter().chain(appendonly).map(ToString::to_string).collect();
     let mut server = tcp(extra_args).await;
     let mut connection = server.connection().await;
