@@ -180,8 +180,8 @@ impl World {
                 let before = self.target.primary().await;
                 let Target::Sentinels(trio) = &self.target else { return };
                 trio.fail_over().await;
-                let next = trio.another_primary(before).await;
-                trio.replicated(next, 1).await;
+                trio.another_primary(before).await;
+                self.target.followed().await;
             }
             _ => self.play_on_one(fault).await,
         }

@@ -105,10 +105,20 @@ impl Target {
                 if lag {
                     trio.servers[1 - primary].resume();
                 }
-                let next = trio.another_primary(primary).await;
+                trio.another_primary(primary).await;
                 trio.servers[primary].restart().await;
-                trio.replicated(next, 1).await;
+                self.followed().await;
             }
+        }
+    }
+
+    /// Waits until whichever server is the primary has its replica beside it: sentinels may change their mind once more.
+    pub async fn followed(&mut self) {
+        let until = Instant::now() + PATIENCE;
+        while !self.text(&["INFO", "replication"]).await.contains("state=online") {
+            assert!(Instant::now() < until, "no replica within {PATIENCE:?}");
+            // Nobody tells; bounded above.
+            sleep(Duration::from_millis(50)).await;
         }
     }
 }
