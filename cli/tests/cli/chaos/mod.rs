@@ -6,7 +6,7 @@ mod judge;
 mod parts;
 mod target;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -290,7 +290,37 @@ fn number(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Plays, and judges. With sentinels, what the last primary had not told its replica is lost by design: it is counted.
+/// What has no reply is sent again, as its producer would: with sentinels, what the last primary had not told its replica
+/// is lost, and of one id a turn is taken in once.
+async fn send_again(client: &Client, missing: &[String]) {
+    for id in missing {
+        let (agent, turn) = id.rsplit_once('-').unwrap();
+        let calls = if agent == "daily" || agent == "probe" { 1 } else { 3 };
+        submit(client, agent, turn.parse().unwrap(), calls).await;
+    }
+}
+
+/// Waits until everything that was accepted has its reply. Answers what was sent again meanwhile.
+async fn all_replies(world: &mut World, evidence: &mut Evidence) -> usize {
+    let (mut sent_again, mut again) = (0, Instant::now() + PATIENCE / 4);
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        evidence.replies = replies(&mut world.target).await;
+        let answered: BTreeSet<&String> = evidence.replies.iter().collect();
+        let missing: Vec<String> = evidence.accepted.iter().filter(|id| !answered.contains(id)).cloned().collect();
+        if missing.is_empty() || Instant::now() > patience {
+            return sent_again;
+        }
+        if matches!(world.target, Target::Sentinels(_)) && Instant::now() > again {
+            send_again(&world.client, &missing).await;
+            (sent_again, again) = (sent_again + missing.len(), Instant::now() + PATIENCE / 4);
+        }
+        // The inbox is read as a whole; bounded above.
+        sleep(Duration::from_millis(300)).await;
+    }
+}
+
+/// Plays, and judges.
 async fn play(target: Target) -> (Verdict, Evidence) {
     let (seconds, seed) = (number("TICKFLEET_CHAOS_SECONDS", 45), number("TICKFLEET_CHAOS_SEED", 1));
     let (ledger, address) = Ledger::start().await;
@@ -322,16 +352,7 @@ async fn play(target: Target) -> (Verdict, Evidence) {
     for producer in producers {
         evidence.accepted.extend(producer.await.unwrap());
     }
-    let patience = Instant::now() + PATIENCE;
-    loop {
-        evidence.replies = replies(&mut world.target).await;
-        let answered: std::collections::BTreeSet<&String> = evidence.replies.iter().collect();
-        if evidence.accepted.iter().all(|id| answered.contains(id)) || Instant::now() > patience {
-            break;
-        }
-        // The inbox is read as a whole; bounded above.
-        sleep(Duration::from_millis(300)).await;
-    }
+    let sent_again = all_replies(&mut world, &mut evidence).await;
     evidence.runs = ledger.runs();
     if let Target::One(..) = &world.target {
         let dir: Vec<String> =
@@ -341,6 +362,7 @@ async fn play(target: Target) -> (Verdict, Evidence) {
     }
     let verdict = evidence.judge();
     report(seed, &world.recovered, &evidence, &verdict);
+    eprintln!("sent again: {sent_again}");
     (verdict, evidence)
 }
 
@@ -375,9 +397,10 @@ async fn one_redis_loses_nothing_and_doubles_nothing_whatever_happens() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[ignore = "sentinels take minutes for their failovers: make chaos TARGET=sentinel"]
 async fn behind_sentinels_every_turn_that_its_producer_has_sent_again_is_answered() {
     let (verdict, evidence) = play(Target::Sentinels(Trio::start(1).await)).await;
-    // A failover loses what the replica had not heard. That is told, and counted above; it must stay little.
-    assert!(verdict.lost.len() * 20 <= evidence.accepted.len(), "lost: {:?}", verdict.lost);
-    assert!(verdict.doubled.len() * 20 <= evidence.runs.len(), "doubled: {:?}", verdict.doubled);
+    assert_eq!((verdict.lost, verdict.answered_twice), (Vec::new(), Vec::new()));
+    // A failover loses what the replica had not heard, and what was sent again may run again. It must stay little.
+    assert!(verdict.doubled.len() * 10 <= evidence.runs.len(), "doubled: {:?}", verdict.doubled);
 }
