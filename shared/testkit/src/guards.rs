@@ -79,7 +79,7 @@ pub const RULES_7_AND_8: &[Guard] = &[
         "if other and (other == position or nonce ~= '?' and other > position) then return early and 'HOLD' or 'UNKNOWN' end",
         "",
     ),
-    (7, "one's own begin cannot be repeated", "if nonce ~= '' and begun == mine then return 'OK' end", ""),
+    (7, "one's own begin cannot be repeated", "if nonce ~= '' and begun == mine then", "if false then"),
     (
         7,
         "a parked call keeps the begin of its last try",

@@ -4,7 +4,7 @@
 -- KEYS  1 prefix
 -- ARGV  1 injected clock · 2 '1' to mend, '' to look · 3 audit entry, JSON whose last object and itself are still open ·
 --       4 dedupe_for ms · 5 lease ms · 6 longest lease that a fleet may have ms · 7 most turns that are counted · 8 kind
---       (a name in KINDS below) · 9… what to look at: tenant:turn · name of a lane, stream, limit, consumer or tenant ·
+--       (a name in kinds below) · 9… what to look at: tenant:turn · name of a lane, stream, limit, consumer or tenant ·
 --       <counter> <place> · <queue> <entry> · tenant:tool:hash of an effect
 -- reply per thing: '' (it agrees) · MENDED <fault> <more> · FOUND <fault> <more> (nobody mended it: it was only looked
 --       for, or cannot be mended safely); of tenants NOT_COUNTED where more is under way than may be counted in a step
@@ -35,9 +35,9 @@ local function is_held_by_the_living(stream, entry)
   return beat and beat > now
 end
 
-local KINDS = {}
+local kinds = {}
 
-function KINDS.turn(tt)
+function kinds.turn(tt)
   local key = turn_key(tt)
   local calls, admitted, done = unpack(call('HMGET', key, TURN.calls, TURN.admitted, TURN.done))
   if not calls then return '' end
@@ -47,7 +47,7 @@ function KINDS.turn(tt)
 end
 
 -- The places that a turn's record says to hold are not counted: its limit would let more run than there may.
-function KINDS.holder(tt)
+function kinds.holder(tt)
   local holds, lost = call('HGET', turn_key(tt), TURN.holds) or '', {}
   for counter, places in string.gmatch(holds, '(%S+) (%d+)') do
     for i = 1, math.min(num(places), 1000) do
@@ -61,7 +61,7 @@ function KINDS.holder(tt)
 end
 
 -- A place that nobody holds.
-function KINDS.place(item)
+function kinds.place(item)
   local counter, member = string.match(item, '^(%S+) (.+)$')
   local tt, number = string.match(member, '^(.*)/(%d+)$')
   if not call('ZSCORE', P .. 'held:' .. counter, member) then return '' end
@@ -74,30 +74,30 @@ function KINDS.place(item)
   end)
 end
 
-function KINDS.timer(tt)
+function kinds.timer(tt)
   if exists(turn_key(tt)) or not call('ZSCORE', TIMERS, 't:' .. tt) then return '' end
   return fault('timer_without_turn', tt, function() call('ZREM', TIMERS, 't:' .. tt) end)
 end
 
-function KINDS.lane(lane)
+function kinds.lane(lane)
   if not exists(P .. 'lane:' .. lane) or call('ZSCORE', TIMERS, 'l:' .. lane) then return '' end
   return fault('lane_without_timer', lane, function() call('ZADD', TIMERS, now, 'l:' .. lane) end)
 end
 
-function KINDS.delayed(tt)
+function kinds.delayed(tt)
   if not call('ZSCORE', P .. 'delayed', tt) then return '' end
   local calls, fence, admitted, done = unpack(call('HMGET', turn_key(tt), TURN.calls, TURN.fence, TURN.admitted, TURN.done))
   if calls and not fence and (num(done or 0) or 0) < (num(admitted or 0) or 0) then return '' end
   return fault('parked_not', tt, function() call('ZREM', P .. 'delayed', tt) end)
 end
 
-function KINDS.limit(limit)
+function kinds.limit(limit)
   if not exists(P .. 'counters:' .. limit) or call('SISMEMBER', P .. 'limits', limit) == 1 then return '' end
   return fault('limit_unlisted', limit, function() call('SADD', P .. 'limits', limit) end)
 end
 
 -- What an id waits in that was given to a message is gone, and so is the message.
-function KINDS.queued(tt)
+function kinds.queued(tt)
   local entry = call('HGET', QUEUED, tt)
   if not entry or is_open(P .. 'turns', entry) or is_open(P .. 'tasks', entry) then return '' end
   return fault('id_without_entry', tt, function()
@@ -107,7 +107,7 @@ function KINDS.queued(tt)
 end
 
 -- A remembered id that nothing will end: of a turn that was accepted and is gone, or that has ended.
-function KINDS.id(tt)
+function kinds.id(tt)
   local state = call('GETRANGE', id_key(tt), 0, 0)
   if state ~= 'a' and state ~= 'e' or not ends_never(id_key(tt)) then return '' end
   if state == 'a' and call('EXISTS', turn_key(tt), done_key(tt)) > 0 then return '' end
@@ -115,13 +115,13 @@ function KINDS.id(tt)
 end
 
 -- A lease that ends later than any lease does: reap would wait for that. Whoever lives renews it.
-function KINDS.beat(consumer)
+function kinds.beat(consumer)
   local ends = call('HGET', P .. 'beats', consumer)
   if not ends or num(ends) and num(ends) <= now + lease_max then return '' end
   return fault('lease_endless', consumer, function() call('HSET', P .. 'beats', consumer, now + lease) end)
 end
 
-function KINDS.node(consumer)
+function kinds.node(consumer)
   if call('HEXISTS', P .. 'nodes', consumer) == 0 or call('HEXISTS', P .. 'beats', consumer) == 1 then return '' end
   return fault('node_without_lease', consumer, function()
     call('HDEL', P .. 'nodes', consumer)
@@ -129,7 +129,7 @@ function KINDS.node(consumer)
   end)
 end
 
-function KINDS.external(stream)
+function kinds.external(stream)
   if not exists(P .. stream) then return '' end
   -- Whom a group that is made anew would give an entry that a runtime holds, nobody knows: its task's timer offers it.
   if not group_of(P .. stream) then return 'FOUND runtime_without_group' end
@@ -139,7 +139,7 @@ end
 
 -- An entry of a queue whose turn is not out under it: whoever carried it out could not end it. One that a living worker
 -- holds he ends himself; a runtime that holds one hears that it is stale.
-function KINDS.entry(item)
+function kinds.entry(item)
   local queue, entry = string.match(item, '^(%S+) (%S+)$')
   local _, tt = body_of_entry(queue, entry)
   if tt and call('HGET', turn_key(tt), TURN.fence) == entry then return '' end
@@ -151,14 +151,14 @@ function KINDS.entry(item)
   end)
 end
 
-function KINDS.group(stream)
+function kinds.group(stream)
   if group_of(P .. stream) then return '' end
   return fault('stream_without_group', stream, function() ensure_group(stream) end)
 end
 
 -- A claim that no end was written for. Whether its call did anything nobody knows here: whoever makes an equal call is
 -- told so, and it ends by itself. Nothing is mended of it but an end that it lacks.
-function KINDS.effect(effect)
+function kinds.effect(effect)
   local by, until_ms, ended = unpack(call('HMGET', effect_key(effect), EFFECT.by, EFFECT.until_ms, EFFECT.ended))
   if ends_never(effect_key(effect)) then
     local lives = math.max((num(until_ms or '') or now + dedupe) - now, 1)
@@ -190,7 +190,7 @@ local function count_turns()
 end
 
 local counted = ARGV[8] == 'tenant' and count_turns()
-function KINDS.tenant(tenant)
+function kinds.tenant(tenant)
   if not counted then return 'NOT_COUNTED' end
   local is, says = counted[tenant] or { unfinished = 0, out = 0 }, tenant_of(tenant)
   if is.unfinished == says.unfinished and is.out == says.out then return '' end
@@ -200,7 +200,7 @@ function KINDS.tenant(tenant)
   end) .. more
 end
 
-local replies, look = {}, KINDS[ARGV[8]]
+local replies, look = {}, kinds[ARGV[8]]
 for i = 9, #ARGV do
   local done, answer = alone(look, ARGV[i])
   -- Something else is there under that name (rule 18): people have to look.
