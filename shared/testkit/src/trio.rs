@@ -115,14 +115,19 @@ impl Trio {
         }
     }
 
-    /// Has a replica promoted while all servers live, as soon as the first sentinel knows one that may be.
+    /// Has a replica promoted while all servers live. A sentinel gives up where it finds the replica unfit, as one is that
+    /// has just come back: then it is asked again.
     ///
     /// # Panics
-    /// It knows none in time.
+    /// None is promoted in time.
     pub async fn fail_over(&self) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.sentinels[0].told::<()>(&["FAILOVER", NAME]).await.is_none() {
-            assert!(Instant::now() < deadline, "no replica to promote within {PATIENCE:?}");
+        let first = &self.sentinels[0];
+        let names = || first.told::<Option<(String, String)>>(&["GET-MASTER-ADDR-BY-NAME", NAME]);
+        let (before, deadline) = (names().await, Instant::now() + PATIENCE);
+        while names().await == before {
+            assert!(Instant::now() < deadline, "no replica was promoted within {PATIENCE:?}");
+            // While a failover is under way this is refused.
+            let _: Option<()> = first.told(&["FAILOVER", NAME]).await;
             sleep(STEP).await;
         }
     }
