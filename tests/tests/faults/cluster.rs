@@ -17,7 +17,7 @@ use tickfleet_model::{ConsumerId, Effect, TenantId};
 use tickfleet_ops::metrics::Metrics;
 use tickfleet_ops::shutdown::Shutdown;
 use tickfleet_protocol::parse_turn;
-use tickfleet_store::{Keys, Pool, Store, StoreError, StoreOptions};
+use tickfleet_store::{Keys, Pool, Store, StoreError, StoreOptions, Watch};
 use tickfleet_testkit::Cluster;
 use tickfleet_tests::fleet::{PATIENCE, Plan};
 use tickfleet_tests::inspect::outcomes;
@@ -331,6 +331,32 @@ async fn a_script_that_followed_ask_would_forget_what_was_used() {
     let mut follows = redis::pipe();
     let followed: (i64,) = follows.cmd("ASKING").ignore().add_command(eval).query_async(&mut target).await.unwrap();
     assert_eq!(followed, (1,), "ten were used up, and the script that followed counts from nothing");
+}
+
+/// The word by which a server said that a key is elsewhere.
+fn sent_away(error: &StoreError) -> Option<&str> {
+    if let StoreError::Verb { source, .. } = error { source.code() } else { None }
+}
+
+#[tokio::test]
+async fn what_is_on_its_way_is_not_told_as_missing() {
+    let cluster = Cluster::start(3, 0).await;
+    let store = Store::open(&cluster.url(), 0, Arc::new(options())).unwrap();
+    store.ensure_groups().await.unwrap();
+    store.announce("policy", None, false).await.unwrap();
+    let mut watch = Watch::new(store.connection().clone(), store.keys().clone());
+    assert_eq!(watch.look().await.unwrap().policy_generation, 1);
+    let slot = cluster.slot(store.keys().prefix()).await;
+    let from = cluster.holder(slot).await.unwrap();
+    let to = (from + 1) % 3;
+    cluster.begin_to_move(slot, from, to).await;
+    let keys = cluster.keys_in(slot, from).await;
+    cluster.move_keys(&keys, from, to).await;
+    assert_eq!(sent_away(&watch.look().await.unwrap_err()), Some("ASK"));
+    cluster.end_move(slot, from, to).await;
+    // Its own connection hears it from the old primary, and makes the next one.
+    assert_eq!(sent_away(&watch.look().await.unwrap_err()), Some("MOVED"));
+    assert_eq!(watch.look().await.unwrap().policy_generation, 1);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::ops::Sub;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use redis::aio::MultiplexedConnection;
 use tickfleet_ops::redis_server::{PrivateRedis, ServerOptions};
 use tickfleet_store::Connection;
@@ -37,6 +37,9 @@ impl Server {
     /// Somebody's server, or a private one with such an append-only file.
     pub(super) async fn start(on: Option<&str>, aof: Aof) -> Result<Self> {
         if let Some(url) = on {
+            if url.contains("+cluster://") {
+                bail!("the bench measures one server, and this names a cluster: --on takes redis:// or rediss://");
+            }
             return Ok(Self { url: url.to_owned(), private: None });
         }
         let dir = std::env::temp_dir().join(format!("tickfleet-bench-{}", std::process::id()));

@@ -25,12 +25,8 @@ impl Poller {
     /// The URL of Redis is none.
     pub(super) fn new(setup: &Setup) -> Result<Self, Failure> {
         let stores = setup.stores()?;
-        // All shards are in one Redis: one connection serves them.
-        let connection = stores.first().map(|store| store.connection().clone());
-        let watch = |store: &tickfleet_store::Store| {
-            let connection = connection.clone().unwrap_or_else(|| store.connection().clone());
-            Watch::new(connection, store.keys().clone())
-        };
+        // In a cluster each shard has a primary of its own.
+        let watch = |store: &tickfleet_store::Store| Watch::new(store.connection().clone(), store.keys().clone());
         Ok(Self {
             watches: stores.iter().map(watch).collect(),
             window: Window::default(),

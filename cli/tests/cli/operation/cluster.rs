@@ -38,4 +38,7 @@ async fn roles_submit_and_doctor_take_the_url_of_a_cluster() {
     let told = asked(&["doctor"]).exits(0);
     told.says("3 of 3 nodes agree where the shards are").says("shards on 127.0.0.1:");
     told.says("4 shards over 3 primaries: fewer than 4 for each").says("cluster");
+    // Each shard is asked where it is.
+    asked(&["top", "--once"]).exits(0).says("4 schedulers, 4 workers alive");
+    asked(&["bench", "--on", &url]).complains("the bench measures one server");
 }

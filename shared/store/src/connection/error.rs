@@ -136,6 +136,16 @@ pub(super) fn answer_of(error: &redis::RedisError) -> Option<&'static str> {
     ANSWERS.into_iter().find(|answer| replies.iter().any(|(_, reply)| reply.code() == *answer))
 }
 
+/// The answers of a pipeline, if a server that serves all of its keys gave them; else what it said of the first one that
+/// it does not serve.
+pub(super) fn all_served(mut answers: super::Answers) -> redis::RedisResult<super::Answers> {
+    let sent_away = |answer: &redis::RedisResult<_>| matches!(answer, Err(error) if answer_of(error).is_some());
+    match answers.iter().position(sent_away) {
+        Some(at) => Err(answers.swap_remove(at).err().unwrap_or_else(|| (redis::ErrorKind::Client, "no error").into())),
+        None => Ok(answers),
+    }
+}
+
 /// Returns true if a server refused a script before it began, because the slot is elsewhere, or nobody serves it now.
 pub(super) fn was_not_run(error: &redis::RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN"))

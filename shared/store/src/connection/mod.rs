@@ -365,7 +365,25 @@ impl Connection {
         };
         self.observe(question.as_str(), true, ask).await
     }
+
+    /// Runs a pipeline, and answers for each command by itself: a key that holds something else costs its own answer
+    /// alone (rule 18). A server that does not serve a key now, for its slot is on its way, costs all: what it leaves
+    /// out would seem not to be there.
+    ///
+    /// # Errors
+    /// [`StoreError::Verb`] with the question's word.
+    pub(crate) async fn answers(&self, question: Question, pipe: &redis::Pipeline) -> Result<Answers, StoreError> {
+        let ask = async {
+            let (live, mut pipe) = (self.live().await?, pipe.clone());
+            let answers = pipe.ignore_errors().query_async::<Answers>(&mut live.connection.clone()).await;
+            self.judge(question.as_str(), &live, answers.and_then(error::all_served)).await
+        };
+        self.observe(question.as_str(), true, ask).await
+    }
 }
+
+/// Answers of a pipeline, one by one.
+pub(crate) type Answers = Vec<redis::RedisResult<Value>>;
 
 /// What Redis calls itself, by what it says of itself; empty where it does not say.
 fn run_id_of(info: &str) -> &str {

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use redis::{RedisResult, Value};
+use redis::Value;
 
 use crate::connection::question::Question;
 use crate::keys::{GROUP, Lane, Queue, TurnName};
@@ -55,9 +55,6 @@ pub struct Swept {
     /// Turns whose slice seems to be with nobody and on no queue, or out without a timer of their own.
     pub adrift: Vec<TurnName>,
 }
-
-/// Answers of a pipeline, one by one: a key that holds something else costs its own answer alone (rule 18).
-type Answers = Vec<RedisResult<Value>>;
 
 /// The parts of a record that decide whether a turn needs a timer.
 struct Record {
@@ -126,7 +123,6 @@ impl Store {
     async fn adrift(&self, out: &[Record]) -> Result<Vec<TurnName>, StoreError> {
         let queues: BTreeSet<&str> = out.iter().flat_map(Record::worker_queues).map(String::as_str).collect();
         let (mut pipe, timers) = (redis::pipe(), self.keys.key("timers"));
-        pipe.ignore_errors();
         for record in out {
             let fence = record.fence.as_deref().unwrap_or_default();
             pipe.cmd("ZSCORE").arg(&timers).arg(format!("t:{}", record.name));
@@ -142,7 +138,7 @@ impl Store {
         if out.is_empty() {
             return Ok(Vec::new());
         }
-        let mut answers = self.connection.pipeline::<Answers>(Question::Sweep, &pipe).await?.into_iter();
+        let mut answers = self.connection.answers(Question::Sweep, &pipe).await?.into_iter();
         let mut next = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
         let mut seen = Vec::with_capacity(out.len());
         for record in out {
@@ -183,14 +179,13 @@ impl Store {
             return Ok(Vec::new());
         }
         let mut pipe = redis::pipe();
-        pipe.ignore_errors();
         for (record, _) in &records {
             let fence = record.fence.as_deref().unwrap_or_default();
             for queue in &record.queues {
                 pipe.cmd("XRANGE").arg(self.keys.key(queue)).arg(fence).arg(fence);
             }
         }
-        let mut answers = self.connection.pipeline::<Answers>(Question::Sweep, &pipe).await?.into_iter();
+        let mut answers = self.connection.answers(Question::Sweep, &pipe).await?.into_iter();
         let mut is_there = |record: &Record, (queue, held): (&String, &bool)| {
             let there = answers.next().and_then(Result::ok).is_some_and(|found| is_slice_of(&record.name, found));
             let fence = record.fence.as_deref().unwrap_or_default();
@@ -237,11 +232,10 @@ impl Store {
             return Ok(Vec::new());
         }
         let mut pipe = redis::pipe();
-        pipe.ignore_errors();
         for name in names {
             pipe.cmd("HMGET").arg(self.keys.turn(name)).arg(FIELDS);
         }
-        let found = self.connection.pipeline::<Answers>(Question::Sweep, &pipe).await?;
+        let found = self.connection.answers(Question::Sweep, &pipe).await?;
         Ok(names.iter().zip(found).filter_map(|(name, fields)| record(name.clone(), fields.ok()?)).collect())
     }
 
@@ -259,7 +253,6 @@ impl Store {
         let timers = self.keys.key("timers");
         let mut pipe = redis::pipe();
         // No transaction, for Redis opens none while its memory is full.
-        pipe.ignore_errors();
         for Record { name, agent, lane, .. } in waiting {
             let agents = || Lane::Agent(name.tenant.clone(), agent.clone());
             let lane = lane.as_deref().and_then(Lane::parse).unwrap_or_else(agents);
@@ -268,7 +261,7 @@ impl Store {
             pipe.cmd("ZSCORE").arg(&timers).arg(format!("l:{lane}"));
             pipe.cmd("ZSCORE").arg(self.keys.key(format_args!("lane:{lane}"))).arg(lane.member(name));
         }
-        let mut answers = self.connection.pipeline::<Answers>(Question::Sweep, &pipe).await?.into_iter();
+        let mut answers = self.connection.answers(Question::Sweep, &pipe).await?.into_iter();
         let mut there = || answers.next().and_then(Result::ok).unwrap_or(Value::Nil);
         let mut lost = Vec::new();
         for before in waiting {

@@ -51,7 +51,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Watches the shard with these keys over a connection that others may use too.
+    /// Watches the shard with these keys over a connection to who holds them, which others may use too.
     #[must_use]
     pub const fn new(connection: Connection, keys: Keys) -> Self {
         Self { connection, keys, audit_last: None, not_calls: 0, cursor: 0, found: BTreeMap::new(), known: None }
@@ -185,9 +185,7 @@ impl Watch {
 
     /// A pipeline's answers. What a missing stream answers is an error of that command alone.
     async fn ask(&self, pipe: &redis::Pipeline) -> Result<Vec<Value>, StoreError> {
-        let mut pipe = pipe.clone();
-        let answers: Vec<redis::RedisResult<Value>> =
-            self.connection.pipeline(Question::Watch, pipe.ignore_errors()).await?;
+        let answers = self.connection.answers(Question::Watch, pipe).await?;
         let refused = |error: &redis::RedisError| matches!(error.code(), Some("NOPERM" | "NOAUTH"));
         answers
             .into_iter()

@@ -19,13 +19,12 @@ impl Store {
     pub async fn housekeep(&self, memory: Memory, audit_bytes_max: u64, dead_retain_ms: i64) -> Result<(), StoreError> {
         let (audit, dead) = (self.keys.key("audit"), self.keys.key("dead"));
         let mut pipe = redis::pipe();
-        pipe.ignore_errors();
         pipe.cmd("TIME");
         for stream in [&audit, &dead] {
             pipe.cmd("XLEN").arg(stream).cmd("MEMORY").arg("USAGE").arg(stream).arg("SAMPLES").arg(5);
         }
         // Rule 18: a key that holds something else keeps no other bound from being kept.
-        let found: Vec<redis::RedisResult<redis::Value>> = self.connection.pipeline(Question::Housekeep, &pipe).await?;
+        let found = self.connection.answers(Question::Housekeep, &pipe).await?;
         let number = |at: usize| found.get(at).and_then(|n| number_of(n.as_ref().ok()?)).unwrap_or(0).unsigned_abs();
         let (audit_size, dead_size) = ((number(1), number(2)), (number(3), number(4)));
         let redis_ms = found.first().and_then(|time| clock_ms(time.as_ref().ok()?));
